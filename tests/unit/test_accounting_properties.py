@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dask_otel.core.idle.accounting import Accounting
 from dask_otel.core.idle.sharing import IdleSharing
-from tests.unit.cluster_model import Cluster, Task, Totals, Worker, exported, taken
+from tests.unit.cluster_model import Cluster, Task, Totals, Worker, exported
 from tests.unit.cluster_search import ROOTS, random_cluster, run_to_rest, untruths
 
 #: Long enough for every task of a generated schedule to end and be reported.
@@ -160,7 +160,6 @@ steps = st.lists(
         st.one_of(
             st.tuples(st.just("threads"), st.integers(0, 5)),
             st.tuples(st.just("toggle"), st.sampled_from("abcd")),
-            st.just(("take",)),
             st.just(("close",)),
             st.tuples(st.just("settle"), st.integers(0, 3)),
         ),
@@ -183,7 +182,7 @@ def test_idle_is_shared_among_roots_and_then_among_their_spans(events: list) -> 
             span, value = more.popitem()
             shares[span] += value
 
-    for passed, (kind, *arguments) in [*events, (1.0, ("take",))]:
+    for passed, (kind, *arguments) in [*events, (1.0, ("close",)), (0.0, ("close",))]:
         now += passed
         sharing.book(passed * threads)
         by_root = defaultdict(list)
@@ -195,12 +194,6 @@ def test_idle_is_shared_among_roots_and_then_among_their_spans(events: list) -> 
         true_unused += 0.0 if active else passed * threads
         if kind == "threads":
             threads = arguments[0]
-        elif kind == "take":
-            sharing.settle()
-            collect(sharing.closed_shares)
-            more_idle, more_unused, more = taken(sharing)
-            idle, unused = idle + more_idle, unused + more_unused
-            collect(more)
         elif kind == "close":
             sharing.settle()
             collect(sharing.closed_shares)

@@ -27,11 +27,8 @@ def carrier(trace_id: int, span_id: int = 1, flags: int = 1, state: str = "") ->
 class Setup:
     def __init__(self, propagation: Any = "adopt", baggage: tuple[str, ...] = ()) -> None:
         self.counts: Counter[str] = Counter()
-        self.callers = Callers(propagation, self._count, baggage)
+        self.callers = Callers(propagation, lambda kind: self.counts.update([kind]), baggage)
         self.generations = Generations(Limits())
-
-    def _count(self, kind: str) -> None:
-        self.counts[kind] += 1
 
     def span(self, name: str, carrier: Any = None, parent: OpenSpan | None = None) -> OpenSpan:
         """As it is opened where Dask has made it."""

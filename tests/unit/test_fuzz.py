@@ -21,7 +21,7 @@ from dask_otel._otel.sdk.environment import count, number
 from dask_otel.core.endpoints.address import Endpoint, oddities
 from dask_otel.core.life.open_span import Limits
 from dask_otel.core.masking import MASK, Mask, masked_headers, masked_url
-from dask_otel.core.metrics.batch import Batches
+from dask_otel.core.metrics.batch import Batches, MetricBatch
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.text import Sanitizer
 from dask_otel.core.traces.translate import translate
@@ -129,6 +129,17 @@ def worker(name: str, metrics: dict[str, Any]) -> Any:
     return made
 
 
+def sampled(*workers: Any) -> MetricBatch:
+    """Return what is exported of workers."""
+    scheduler: Any = SimpleNamespace(
+        workers={f"tcp://{number}": one for number, one in enumerate(workers)}
+    )
+    batches = Batches()
+    for _ in WorkerSamples(scheduler, 10).sample(batches):
+        pass
+    return batches.open
+
+
 GOOD = {"memory": 100, "spilled_bytes": {"memory": 0, "disk": 7}, "cpu": 50.0}
 
 
@@ -145,32 +156,19 @@ GOOD = {"memory": 100, "spilled_bytes": {"memory": 0, "disk": 7}, "cpu": 50.0}
 )
 def test_a_worker_that_reports_no_numbers_costs_no_other_its_metrics(wrong: dict) -> None:
     """Metrics of workers are functions, which users can replace."""
-    workers = {
-        "tcp://bad": worker("bad", {**GOOD, **wrong}),
-        "tcp://good": worker("good", GOOD),
-    }
-    scheduler: Any = SimpleNamespace(workers=workers)
-    batches = Batches()
-    batch = batches.open
-    for _ in WorkerSamples(scheduler, 10).sample(batches):
-        pass
+    workers = worker("bad", {**GOOD, **wrong}), worker("good", GOOD)
+    batch = sampled(*workers)
     assert batch.levels[semconv.WORKER_MEMORY_SPILLED.name, "good"] == 7
     assert batch.levels[semconv.WORKER_CPU_UTILIZATION.name, "good"] == 0.25
     assert batch.levels[semconv.WORKER_THREAD_COUNT.name, "bad"] == 2
     assert batch.increments == {(semconv.OTEL_SANITIZED.name, "value"): 1}
-    assert sum(map(facts.spilled, workers.values())) in (7, 14)
+    assert sum(map(facts.spilled, workers)) in (7, 14)
 
 
 def test_workers_of_any_names_are_summed_and_none_is_taken_for_another() -> None:
     names: list[Any] = ["", "_EMPTY", "a\0b", "a\ufffdb", 1, "1", "alone"]
-    workers = {f"tcp://{i}": worker(name, GOOD) for i, name in enumerate(names)}
-    scheduler: Any = SimpleNamespace(workers=workers)
-    batches = Batches()
-    batch = batches.open
-    for _ in WorkerSamples(scheduler, 10).sample(batches):
-        pass
     state = MetricState(0)
-    state.apply(batch)
+    state.apply(sampled(*(worker(name, GOOD) for name in names)))
     points = {
         (record.name, point.attributes["dask.worker.name"]): point.value
         for record in state.collect(1_000_000_000)

@@ -126,20 +126,23 @@ def test_a_loop_that_keeps_its_pace_was_not_blocked(loops: Loops) -> None:
     assert loops.blocked("worker") == 0
 
 
-def test_the_scheduler_was_blocked_for_the_difference(loops: Loops) -> None:
-    loops.cycle(1.0, 25)
+@pytest.mark.parametrize(
+    ("cycles", "blocked"),
+    [
+        ([(1.0, 25)], 0.5),
+        ([(2.5, 0)], 2.5),
+        # Dask's timer keeps to its beat: after a block the next one may be due at once.
+        ([(2.9, 45, False), (0.05, 2)], 2.95 - 47 * TICK),
+    ],
+)
+def test_the_scheduler_was_blocked_for_the_difference(
+    loops: Loops, cycles: list[Any], blocked: float
+) -> None:
+    for cycle in cycles:
+        loops.cycle(*cycle)
     loops.health.tick()  # no new cycle: nothing to count again
-    assert loops.blocked("scheduler") == pytest.approx(0.5)
+    assert loops.blocked("scheduler") == pytest.approx(blocked)
     assert loops.blocked("scheduler") == 0
-    loops.cycle(2.5, 0)
-    assert loops.blocked("scheduler") == pytest.approx(2.5)
-
-
-def test_a_block_shows_also_where_another_cycle_ends_right_after_it(loops: Loops) -> None:
-    """Dask's timer keeps to its beat: after a block the next one may be due at once."""
-    loops.cycle(2.9, 45, seen=False)
-    loops.cycle(0.05, 2)
-    assert loops.blocked("scheduler") == pytest.approx(2.95 - 47 * TICK)
 
 
 @pytest.mark.parametrize(
