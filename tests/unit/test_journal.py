@@ -14,10 +14,10 @@ import pytest
 
 from dask_otel import semconv
 from dask_otel.core.records import Answer, Origin, Row
+from dask_otel.pump.feeder import MOMENT, Spool
 from dask_otel.pump.health import Health, Tally
-from dask_otel.pump.journal import BACKLOG, MOMENT, Journal, Spool
+from dask_otel.pump.lanes import SpanLane
 from dask_otel.pump.pump import Pump, PumpLimits
-from dask_otel.pump.spooled import SpooledLane
 from tests.unit import pumps
 from tests.unit.pumps import (
     DROPPED,
@@ -36,7 +36,7 @@ from tests.waiting import eventually
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a person would wait a second for takes a moment."""
-    monkeypatch.setattr("dask_otel.pump.journal.ALIVE", 0.05)
+    monkeypatch.setattr("dask_otel.pump.feeder.ALIVE", 0.05)
     monkeypatch.setattr("dask_otel.pump.policy.FIRST_BACKOFF", 0.05)
     monkeypatch.setattr("dask_otel.pump.spool_health.FIRST_RETRY", 0.05)
 
@@ -152,11 +152,6 @@ def running(
             store.go_on.set()
 
 
-def journal_of(pump: Pump) -> Journal:
-    assert pump.journal is not None
-    return pump.journal
-
-
 def closes(pump: Pump, seconds: float) -> None:
     pump.request_close(seconds)
     last(seconds, lambda: pump.closed)
@@ -190,10 +185,10 @@ def test_what_is_exported_does_not_stay_in_the_spool():
     store, spans = Memory(), Spans()
     with running(store, spans) as pump:
         for n in (404, 500, 1):
-            journal_of(pump).note(note(n))
+            pump.feeder.note(note(n))
         eventually(lambda: store.notes.keys() == {("otlp", ids(1))})
         # Once more, and pending when the span ends.
-        journal_of(pump).note(note(1))
+        pump.feeder.note(note(1))
         for n in (404, 500, -1, -2, *range(1, 31)):
             assert pump.offer_span(finished(n, groups=1))
         eventually(lambda: len(spans.exported) == 60 and not store.rows and not store.notes)
@@ -207,7 +202,7 @@ def test_a_note_goes_also_where_nobody_wants_the_span_itself():
     unwanted = set()
     spans.wants = lambda record: record.span_id not in unwanted  # type: ignore[method-assign]
     with running(store, spans) as pump:
-        journal_of(pump).note(note(1))
+        pump.feeder.note(note(1))
         eventually(lambda: ("otlp", ids(1)) in store.notes)
         unwanted.add(1)
         pump.offer_span(finished(1))
@@ -217,23 +212,23 @@ def test_a_note_goes_also_where_nobody_wants_the_span_itself():
 
 def test_a_span_for_which_there_was_no_room_keeps_no_note_that_says_it_was_lost(monkeypatch):
     store, spans = Memory(), Spans()
-    monkeypatch.setattr("dask_otel.pump.journal.BACKLOG", 3)
+    monkeypatch.setattr("dask_otel.pump.feeder._BACKLOG", 3)
     with running(store, spans) as pump:
-        journal_of(pump).note(note(1))
+        pump.feeder.note(note(1))
         eventually(lambda: ("otlp", ids(1)) in store.notes)
         store.go_on.clear()
         writes = store.writes
         pump.offer_span(finished(10))
         eventually(lambda: store.writes > writes)
         assert all(pump.offer_span(finished(n)) for n in (11, 12, 13))
-        assert not journal_of(pump).takes_notes
+        assert not pump.feeder.takes_notes
         # One whose note is written, and one whose note still waits itself.
-        journal_of(pump).note(note(2))
+        pump.feeder.note(note(2))
         assert not pump.offer_span(finished(1))
         assert not pump.offer_span(finished(2))
         store.go_on.set()
-        eventually(lambda: journal_of(pump).takes_notes)
-        journal_of(pump).note(note(3))
+        eventually(lambda: pump.feeder.takes_notes)
+        pump.feeder.note(note(3))
         eventually(lambda: store.notes.keys() == {("otlp", ids(3))})
         assert 2 not in store.noted
     assert totals(pump) == {("exported",): 4, ("queue_full",): 2}
@@ -242,7 +237,7 @@ def test_a_span_for_which_there_was_no_room_keeps_no_note_that_says_it_was_lost(
 def test_while_a_span_is_open_there_are_signs_of_life():
     store, spans = Memory(), Spans()
     with running(store, spans) as pump:
-        journal_of(pump).note(note(1))
+        pump.feeder.note(note(1))
         eventually(lambda: store.notes)
         for _ in range(2):
             before = store.alive
@@ -276,7 +271,7 @@ def test_what_a_dead_collector_has_not_taken_waits_for_the_next_run(caplog):
 
     alive = Spans()
     with running(store, alive) as pump:
-        assert "300 spans of earlier runs wait" in journal_of(pump).found
+        assert "300 spans of earlier runs wait" in pump.feeder.found
         eventually(lambda: not store.rows)
     assert Counter(alive.exported) == Counter(2 * list(range(1, 151)))
     assert totals(pump) == {("exported",): 300}
@@ -284,7 +279,7 @@ def test_what_a_dead_collector_has_not_taken_waits_for_the_next_run(caplog):
 
 def test_where_no_time_is_left_for_exporters_the_last_spans_are_written_all_the_same(monkeypatch):
     # No machine needs that long.
-    monkeypatch.setattr("dask_otel.pump.journal.MOMENT", 60.0)
+    monkeypatch.setattr("dask_otel.pump.feeder.MOMENT", 60.0)
     monkeypatch.setattr("tests.unit.test_journal.MOMENT", 60.0)
     store, spans = Memory(), Spans()
     with running(store, spans, seconds=0.0) as pump:
@@ -322,7 +317,7 @@ def test_at_the_end_the_lanes_wait_for_what_is_written_last():
 
 def test_what_is_sent_after_the_lane_was_given_up_is_neither_counted_nor_removed():
     tally, spans = Tally(), Spans()
-    lane = SpooledLane(spans, "otlp", LIMITS, tally, Health("sink"), lambda: None)
+    lane = SpanLane(spans, "otlp", True, LIMITS, tally, Health("sink"), lambda: None)
 
     def abandoned(*_: Any) -> Answer:
         lane.abandon()
@@ -416,11 +411,11 @@ def test_until_it_can_be_opened_spans_are_exported_without_it(error, said, caplo
     with running(store, spans) as pump:
         pump.offer_span(finished(1))
         eventually(lambda: spans.exported == [1])
-        assert (journal_of(pump).takes_notes, pump.condition()["spool"]["usable"]) == (False, False)
+        assert (pump.feeder.takes_notes, pump.condition()["spool"]["usable"]) == (False, False)
         assert caplog.text.count(said) == 1
         store.busy = None
         eventually(lambda: spans.exported == [1, 100])
-        assert journal_of(pump).takes_notes
+        assert pump.feeder.takes_notes
         words = "now uses the spool there.db, in which a span of an earlier run waits"
         assert words in caplog.text
     assert store.closed == [True]
@@ -430,7 +425,7 @@ def test_a_disk_in_trouble_costs_nothing_and_is_told_once(caplog):
     caplog.set_level(logging.INFO, "distributed.dask_otel")
     store, spans = Memory(), Spans()
     with running(store, spans) as pump:
-        journal_of(pump).note(note(1))
+        pump.feeder.note(note(1))
         eventually(lambda: store.notes)
         store.error = OSError(28, "no space left")
         for n in range(1, 31):
@@ -438,7 +433,7 @@ def test_a_disk_in_trouble_costs_nothing_and_is_told_once(caplog):
             eventually(lambda n=n: n in spans.exported)
         # Still there, as it could not be removed.
         assert store.notes
-        journal_of(pump).note(note(50))
+        pump.feeder.note(note(50))
         store.error = None
         eventually(lambda: store.notes.keys() == {("otlp", ids(50))}, 60, "what was held back")
         pump.offer_span(finished(31))
@@ -479,7 +474,7 @@ def test_in_trouble_the_queue_is_as_bounded_as_without_a_spool():
     with running(store, spans, limits=SMALL, seconds=60.0) as pump:
         for n in range(1, 31):
             pump.offer_span(finished(n))
-            eventually(lambda n=n: journal_of(pump)._inbox._taken == n)
+            eventually(lambda n=n: pump.feeder._inbox._taken == n)
         eventually(lambda: sum(totals(pump).values()) == 20)
     assert totals(pump) == {("queue_full",): 20, ("shutdown",): 10}
 
@@ -488,7 +483,7 @@ def test_an_error_of_ours_in_the_spool_loses_no_span(caplog):
     store, spans = Memory(), Spans()
     store.error = RuntimeError("a bug")
     with running(store, spans) as pump:
-        journal_of(pump).note(note(9))
+        pump.feeder.note(note(9))
         offer(pump, *range(1, 6))
         eventually(lambda: len(spans.exported) == 5)
     assert totals(pump) == {("exported",): 5}
@@ -530,17 +525,18 @@ def test_a_disk_that_breaks_before_the_close_does_not_hold_it_up():
     assert totals(pump) == {("exported",): len(spans.exported)}
 
 
-def test_a_disk_that_hangs_holds_up_neither_the_loop_nor_the_close():
+def test_a_disk_that_hangs_holds_up_neither_the_loop_nor_the_close(monkeypatch):
+    monkeypatch.setattr("dask_otel.pump.feeder._BACKLOG", 100)
     store, spans = Memory(), Spans()
     with running(store, spans, seconds=0.5) as pump:
         store.go_on.clear()
         pump.offer_span(finished(1))
         eventually(lambda: store.writes)
-        assert all(offer(pump, *range(2, BACKLOG + 2)))
-        assert not pump.offer_span(finished(BACKLOG + 2))
+        assert all(offer(pump, *range(2, 102)))
+        assert not pump.offer_span(finished(102))
         closes(pump, 0.5)
         # What it had not taken in is counted; it will not be written any more.
-        assert totals(pump) == {("queue_full",): 1, ("shutdown",): BACKLOG}
+        assert totals(pump) == {("queue_full",): 1, ("shutdown",): 100}
         store.go_on.set()
         eventually(lambda: pump.closed)
     assert store.count + len(spans.exported) == 1
@@ -563,7 +559,7 @@ def test_each_record_is_exported_or_counted_once_whatever_fails(seed):
                 store.error = None if store.error else OSError(5, "input/output error")
             for _ in range(rng.randrange(12)):
                 offered += 1
-                journal_of(pump).note(note(offered))
+                pump.feeder.note(note(offered))
                 pump.offer_span(finished(offered))
             time.sleep(0.003)
         store.error = None
