@@ -273,15 +273,11 @@ class Histories(RuleBasedStateMachine):
                 count("cancelled"),
             )
         below = [child.finished.counts for child in life.children if child.finished]
-        again = finished.counts.retried, finished.counts.rescheduled
-        assert again == (
-            life.retried + sum(c.retried for c in below),
-            life.rescheduled + sum(c.rescheduled for c in below),
-        )
-        assert finished.counts.tasks == tasks + sum(c.tasks for c in below)
-        assert finished.counts.memory == memory + sum(c.memory for c in below)
-        assert finished.counts.erred == erred + sum(c.erred for c in below)
-        assert finished.counts.cancelled == cancelled + sum(c.cancelled for c in below)
+        own = dict(zip(("tasks", "memory", "erred", "cancelled"), life.own, strict=True))
+        own |= {"retried": life.retried, "rescheduled": life.rescheduled}
+        for name, number in own.items():
+            whole = number + sum(getattr(counts, name) for counts in below)
+            assert getattr(finished.counts, name) == whole, name
         assert len(finished.failures) + finished.dropped_failures == erred
 
     def check_result(self, life: Life) -> None:

@@ -8,8 +8,6 @@ import pickle
 import pickletools
 import subprocess
 import sys
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -23,6 +21,8 @@ from dask_otel._dask.workers.delivery import Delivery
 from dask_otel.scheduler import workers
 from dask_otel.scheduler.workers import NAME, pickled
 from dask_otel.worker.plugin import TaskContextPlugin
+from tests.environment import python
+from tests.unit.looped import looped
 
 PICKLED = pickled({"inject": True})
 
@@ -80,8 +80,7 @@ def test_a_worker_imports_neither_the_sdk_nor_the_scheduler_s_side():
         " 'dask_otel._otel.sdk', 'grpc', 'requests'))"
         " and name not in ('dask_otel.settings', 'dask_otel.settings.defaults')))"
     )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert run.stdout.strip() == "[]", run.stderr
+    assert python(script) == "[]"
 
 
 # ------------------------------------------------------------------------------ on its way
@@ -133,16 +132,6 @@ def begun(scheduler: Any) -> tuple[Delivery, Boundary]:
     brought = Delivery(scheduler, NAME, PICKLED, boundary)
     brought.begin()
     return brought, boundary
-
-
-def looped(test: Callable[..., Any]) -> Callable[..., None]:
-    """Run an asynchronous test in a loop of its own."""
-
-    @wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    return run
 
 
 async def settled() -> None:

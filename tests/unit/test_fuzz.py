@@ -64,26 +64,32 @@ def blocks_of(client: str) -> ClientBlocks:
 
 
 @pytest.mark.parametrize(
-    "wrong", [None, 7, "ab", [], ["entered"], ["entered", 7], ["entered", "a", "b"], [[], "a"]]
+    ("message", "wrong", "entered"),
+    [
+        # A line without sense costs no other line,
+        *(
+            ({"client": "me", "blocks": [["entered", "a"], line, ["entered", "b"]]}, 1, ["a", "b"])
+            for line in (
+                *(None, 7, "ab", [], ["entered"], ["entered", 7]),
+                *(["entered", "a", "b"], [[], "a"]),
+            )
+        ),
+        # and attributes no block.
+        *(
+            ({"client": "me", "blocks": [["entered", "a"]], "attributes": given}, wrong, ["a"])
+            for given, wrong in (
+                *((None, 0), (7, 1), ("text", 1), (["a"], 1), ({7: {"a": 1}}, 1)),
+                ({"x": None}, 1),
+            )
+        ),
+        *((message, 1, []) for message in (None, 7, "text", [], {}, {"client": []})),
+        ({"client": "me"}, 1, []),
+    ],
 )
-def test_a_line_without_sense_costs_no_other_line(wrong):
+def test_what_has_no_sense_in_a_message_is_counted_and_costs_nothing_else(message, wrong, entered):
     blocks = blocks_of("me")
-    lines = [["entered", "a"], wrong, ["entered", "b"]]
-    assert blocks.handle_message({"client": "me", "blocks": lines}, 0.0) == 1
-    assert [*blocks.blocks._waiting] == ["a", "b"]
-
-
-@pytest.mark.parametrize("wrong", [None, 7, "text", ["a"], {7: {"a": 1}}, {"x": None}])
-def test_attributes_without_sense_cost_no_block(wrong):
-    blocks = blocks_of("me")
-    message = {"client": "me", "blocks": [["entered", "a"]], "attributes": wrong}
-    assert blocks.handle_message(message, 0.0) == (wrong is not None)
-    assert [*blocks.blocks._waiting] == ["a"]
-
-
-@pytest.mark.parametrize("message", [None, 7, "text", [], {}, {"client": []}, {"client": "me"}])
-def test_a_message_without_sense_is_counted(message):
-    assert blocks_of("me").handle_message(message, 0.0) == 1
+    assert blocks.handle_message(message, 0.0) == wrong
+    assert [*blocks.blocks._waiting] == entered
 
 
 def test_a_number_of_thousands_of_digits_is_a_mistake_in_the_configuration(monkeypatch):

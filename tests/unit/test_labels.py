@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -46,37 +47,59 @@ def test_patterns_match_the_whole_name_and_deny_wins(allow, deny, passed):
     assert [n for n in ("etl", "etl/load", "Tmp") if patterns.allows(n)] == passed
 
 
-def test_denied_names_are_counted_as_other():
-    state = MetricState(START, rules=LabelRules(names=Patterns(deny=["tmp*"])))
-    for tags in (("etl", "load"), ("tmp-1",), ("tmp-2", "x"), ("tmp-1",)):
-        state.apply(batch(tags))
-    found = shown(state)
-    assert found[TIME] == {
-        ("etl/load", "etl", "inc", "thread-cpu"): 1.0,
-        ("_OTHER", "_OTHER", "inc", "thread-cpu"): 3.0,
-    }
-    assert found["dask.otel.folded"] == {("denied_names",): 2}
-    assert len(state._families._slots) == 1
+#: Rules, what is booked, and all that is exported of it.
+BOOKED: dict[str, tuple[LabelRules, list[MetricBatch], dict[str, Any]]] = {
+    # They take no place from the other names: here there is one for all.
+    "denied names": (
+        LabelRules(names=Patterns(deny=["tmp*"])),
+        [batch(tags) for tags in (("tmp-1",), ("tmp-2", "x"), ("etl", "load"), ("tmp-1",))],
+        {
+            TIME: {
+                ("etl/load", "etl", "inc", "thread-cpu"): 1.0,
+                ("_OTHER", "_OTHER", "inc", "thread-cpu"): 3.0,
+            },
+            "dask.otel.folded": {("denied_names",): 2},
+        },
+    ),
+    "denied prefixes": (
+        LabelRules(prefixes=Patterns(allow=["read-*"])),
+        [
+            *(batch(("etl",), prefix) for prefix in ("read-csv", "sum", "mean")),
+            *(
+                MetricBatch(increments={("dask.task.finished", ("etl",), prefix, "memory"): 2})
+                for prefix in ("read-csv", "sum", "mean")
+            ),
+            # No prefix at all is no prefix to be denied.
+            MetricBatch(0, {"id": SpanDeltas(("etl",), (1, 2), {("gpu", "seconds"): 5})}),
+        ],
+        {
+            TIME: {
+                ("etl", "etl", "read-csv", "thread-cpu"): 1.0,
+                ("etl", "etl", "_OTHER", "thread-cpu"): 2.0,
+            },
+            "dask.task.finished": {
+                ("etl", "etl", "read-csv", "memory"): 2,
+                ("etl", "etl", "_OTHER", "memory"): 4,
+            },
+            "dask.span.custom": {("etl", "etl", "_EMPTY", "gpu", "seconds"): 5.0},
+            "dask.otel.folded": {("denied_prefixes",): 4},
+            "dask.otel.sanitized": {("empty",): 1},
+        },
+    ),
+    "spans of one label share its series": (
+        LabelRules(rules=[NameRule(r"\d+", "#")]),
+        [batch((f"run-{number}",)) for number in range(500)],
+        {TIME: {("run-#", "run-#", "inc", "thread-cpu"): 500.0}},
+    ),
+}
 
 
-def test_denied_prefixes_are_counted_as_other():
-    state = MetricState(START, rules=LabelRules(prefixes=Patterns(allow=["read-*"])))
-    for prefix in ("read-csv", "sum", "mean"):
-        state.apply(batch(("etl",), prefix))
-        state.apply(MetricBatch(increments={("dask.task.finished", ("etl",), prefix, "memory"): 2}))
-    # No prefix at all is no prefix to be denied.
-    state.apply(MetricBatch(0, {"id": SpanDeltas(("etl",), (1, 2), {("gpu", "seconds"): 5})}))
-    found = shown(state)
-    assert found[TIME] == {
-        ("etl", "etl", "read-csv", "thread-cpu"): 1.0,
-        ("etl", "etl", "_OTHER", "thread-cpu"): 2.0,
-    }
-    assert found["dask.task.finished"] == {
-        ("etl", "etl", "read-csv", "memory"): 2,
-        ("etl", "etl", "_OTHER", "memory"): 4,
-    }
-    assert found["dask.span.custom"] == {("etl", "etl", "_EMPTY", "gpu", "seconds"): 5.0}
-    assert found["dask.otel.folded"] == {("denied_prefixes",): 4}
+@pytest.mark.parametrize(("rules", "booked", "expected"), BOOKED.values(), ids=BOOKED)
+def test_what_is_booked_under_rules(rules, booked, expected):
+    state = MetricState(START, rules=rules, limits=SeriesLimits(max_names=1))
+    for one in booked:
+        state.apply(one)
+    assert shown(state) == expected
 
 
 # --------------------------------------------------------------------- names of spans
@@ -123,13 +146,6 @@ def test_rules_work_with_patterns_and_by_root():
     )
     assert rules.span(("run-17", "x"), Sanitizer()) == (("run-#", "run-#"), False)
     assert rules.span(("job-17",), Sanitizer())[1]
-
-
-def test_spans_of_one_label_share_its_series():
-    state = MetricState(START, rules=LabelRules(rules=[NameRule(r"\d+", "#")]))
-    for number in range(500):
-        state.apply(batch((f"run-{number}",)))
-    assert shown(state) == {TIME: {("run-#", "run-#", "inc", "thread-cpu"): 500.0}}
 
 
 # --------------------------------------------------------------------------------- tags
