@@ -137,10 +137,12 @@ class Metrics(FakeSink):
             return Answer(False, "invalid", blames=True)
         if not answer.taken:
             return answer
-        for r in records:
-            for p in r.points:
-                if isinstance(p, NumberPoint):
-                    self.last[r.name, tuple(p.attributes.values())] = p.value
+        self.last |= {
+            (r.name, tuple(p.attributes.values())): p.value
+            for r in records
+            for p in r.points
+            if isinstance(p, NumberPoint)
+        }
         self.taken += 1
         return answer
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import gc
+from collections import Counter
 from collections.abc import Hashable
 from typing import Any
 
@@ -114,15 +115,10 @@ def test_the_failed_the_slowest_and_the_chosen_are_kept_and_the_others_counted(
     # The slow way: all runs, sorted.
     wanted: list[float] = []
     for those in good.values():
-        wanted += [seconds for seconds, sampled in those if sampled]
+        chosen = Counter(seconds for seconds, sampled in those if sampled)
         slowest = sorted((seconds for seconds, _ in those), reverse=True)
-        slowest = slowest[: min(limits.slowest, limits.most)]
         # Of runs that took equally long, any may be among the slowest.
-        left = list(slowest)
-        for seconds, sampled in those:
-            if sampled and seconds in left:
-                left.remove(seconds)
-        wanted += left
+        wanted += (chosen | Counter(slowest[: min(limits.slowest, limits.most)])).elements()
     kept_failed = [task for task in tasks if task.failure is not None]
     kept_others = [task for task in tasks if task.failure is None]
     assert len(tasks) <= limits.most
