@@ -169,6 +169,13 @@ steps = st.lists(
 
 
 @given(steps)
+# Active again in the interval in which it ended: both shares are its own.
+@example(
+    [
+        *((0.0, ("threads", 1)), (0.0, ("toggle", "a")), (1.0, ("toggle", "a"))),
+        *((1.0, ("toggle", "a")), (1.0, ("close",))),
+    ]
+)
 def test_idle_is_shared_among_roots_and_then_among_their_spans(events: list) -> None:
     """Also while the shares of a closed interval are settled bit by bit."""
     roots = {"a": "r", "b": "r", "c": "s", "d": "t"}
