@@ -176,10 +176,8 @@ def offer(pump: Pump, *numbers: int, groups: int = 0) -> list[bool]:
 
 def beat(pump: Pump, value: float = 0) -> None:
     """Hand over a batch, as the bridge does at each interval."""
-    batch = MetricBatch(time_ns=time.time_ns())
-    if value:
-        batch.increments[SPILLED, "disk-write"] = value
-    pump.offer_metrics(batch)
+    increments = {(SPILLED, "disk-write"): value} if value else {}
+    pump.offer_metrics(MetricBatch(time.time_ns(), increments=increments))
 
 
 def note(number: int) -> OpenNote:

@@ -29,6 +29,7 @@ from dask_otel.settings.keys import ConfigurationError
 from dask_otel.settings.origins import settings_in_force
 from dask_otel.settings.reading import read_settings
 from tests.unit.finished import make_span
+from tests.unit.metric_states import START, shown
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -173,18 +174,14 @@ def test_a_worker_that_reports_no_numbers_costs_no_other_its_metrics(wrong: dict
 
 def test_workers_of_any_names_are_summed_and_none_is_taken_for_another() -> None:
     names: list[Any] = ["", "_EMPTY", "a\0b", "a\ufffdb", 1, "1", "alone"]
-    state = MetricState(0)
+    state = MetricState(START)
     state.apply(sampled(*(worker(name, GOOD) for name in names)))
-    points = {
-        (record.name, point.attributes["dask.worker.name"]): point.value
-        for record in state.collect(1_000_000_000)
-        for point in record.points
-        if "dask.worker.name" in point.attributes
-    }
-    threads = {who: value for (name, who), value in points.items() if name.endswith("thread.count")}
-    assert threads == {"_EMPTY": 4, "a\ufffdb": 4, "1": 4, "alone": 2}
+    found = shown(state)
+    assert found[semconv.WORKER_THREAD_COUNT.name] == {
+        ("_EMPTY",): 4, ("a\ufffdb",): 4, ("1",): 4, ("alone",): 2,
+    }  # fmt: skip
     # What has no meaningful sum is told of those alone that have their name to themselves.
-    assert {who for name, who in points if name.endswith("occupancy")} == {"alone"}
+    assert found[semconv.WORKER_OCCUPANCY.name].keys() == {("alone",)}
 
 
 @pytest.mark.parametrize(

@@ -31,10 +31,8 @@ def span_batch(values, tags=("workflow", "load"), time_ns=0) -> MetricBatch:
 
 def signal_batch(*values) -> MetricBatch:
     """Increments of as many series of one counter."""
-    batch = MetricBatch(time_ns=START)
-    for number, value in enumerate(values):
-        batch.increments["dask.otel.exported", f"signal {number}"] = value
-    return batch
+    series = [("dask.otel.exported", f"signal {number}") for number in range(len(values))]
+    return MetricBatch(START, increments=dict(zip(series, values, strict=True)))
 
 
 def worker_batch(values) -> MetricBatch:
@@ -546,10 +544,8 @@ def test_records_are_bounded_and_keep_a_zero_point_with_its_value(limit):
 def test_points_are_made_one_record_at_a_time():
     state = MetricState(START)
     # A name that no other test's points carry: some of theirs may still be alive.
-    batch = MetricBatch(time_ns=START)
-    for number in range(1000):
-        batch.increments["dask.otel.exported", f"one record at a time {number}"] = 1
-    state.apply(batch)
+    series = [("dask.otel.exported", f"one record at a time {number}") for number in range(1000)]
+    state.apply(MetricBatch(START, increments=dict.fromkeys(series, 1)))
 
     def alive() -> int:
         points = [o for o in gc.get_objects() if type(o) is NumberPoint]
