@@ -123,5 +123,5 @@ def test_a_scheduler_that_can_not_answer_is_named() -> None:
         async def run_on_scheduler(self, question: object, asked: object) -> None:
             raise AttributeError("Can't get attribute 'why'")
 
-    with pytest.raises(RuntimeError, match="missing, or too old to answer"):
+    with pytest.raises(RuntimeError, match="must be on the scheduler, as new as here"):
         asyncio.run(_ask(Client(), ("x",)))  # type: ignore[arg-type]

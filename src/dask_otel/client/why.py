@@ -55,7 +55,7 @@ def why(
     Raises
     ------
     RuntimeError
-        If no bridge runs on the scheduler, or an older one, which can't answer.
+        If no bridge runs on the scheduler, or one of an older version, which cannot answer.
 
     Examples
     --------
@@ -80,7 +80,7 @@ async def _ask(client: Client, asked: tuple[Hashable, ...]) -> Why:
     try:
         answer = await client.run_on_scheduler(_wire.why, asked=asked)
     except (ImportError, AttributeError) as error:
-        message = f"the scheduler's dask-otel is missing, or too old to answer ({error})"
+        message = f"dask-otel must be on the scheduler, as new as here, to answer ({error})"
         raise RuntimeError(message) from error
     if isinstance(answer, Refusal):
         raise answer.error()
