@@ -14,13 +14,14 @@ from dask_otel import semconv
 from dask_otel._dask.facts import UNFINISHED, pickled_class, run_times
 from dask_otel._dask.runs import NOT_ASSIGNED, RunsUnderWay
 from dask_otel._dask.spans import DaskSpans
-from dask_otel._dask.stimuli import LENGTH, RETRY, SUBMISSION, interruption
-from dask_otel._dask.task_spans import Ended, TaskSpans
+from dask_otel._dask.stimuli import LENGTH, RETRY, SUBMISSION, interruption, submission_time
+from dask_otel._dask.task_spans import Ended, Part, TaskSpans
 from dask_otel._dask.threads import ThreadTime
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Cause, Group, RetryReason, Run
 from dask_otel.core.metrics.batch import Distribution, MetricBatch
+from dask_otel.core.path.following import Paths
 from dask_otel.core.records import Failure
 from dask_otel.core.text import STACKTRACE_LIMIT
 
@@ -52,6 +53,8 @@ class TaskEvents:
         self._spans = spans
         self._groups = spans.groups
         self._outcomes = lifecycle.tasks
+        #: None if the spans' paths are not followed.
+        self.paths = Paths() if lifecycle.follows else None
         self._time = time
         self._accounting = time.accounting
         self._clocks = clocks
@@ -96,6 +99,8 @@ class TaskEvents:
     def all_gone(self) -> None:
         """Forget all tasks: the scheduler was restarted, or the bridge releases it."""
         self.under_way.clear()
+        if self.paths is not None:
+            self.paths = Paths()
         self._shown.clear()
 
     def repair(self) -> None:
@@ -105,6 +110,15 @@ class TaskEvents:
         for key in self.assigned.keys() - processing:
             del self.assigned[key]
             self.under_way.seen.pop(key, None)
+        if self.paths is not None:
+            tasks = self._scheduler.tasks
+            gone = [
+                key
+                for key in self.paths.ready
+                if key not in tasks or tasks[key].state not in UNFINISHED
+            ]
+            for key in gone:
+                del self.paths.ready[key]
         self._shown.repair()
 
     # ------------------------------------------------------------------------- metrics
@@ -138,10 +152,16 @@ class TaskEvents:
                 elif finish == "processing":
                     task = self._scheduler.tasks[key]
                     ws = task.processing_on
-                    self.assigned[key] = (ws, time())
+                    now = time()
+                    self.assigned[key] = (ws, now)
+                    if start == "waiting" and self.paths is not None:
+                        self._ready(self.paths, task, info["stimulus_id"], now)
                     self._accounting.task_assigned(ws.address, key, task.group.span_id, monotonic())
                 elif finish != "waiting":
                     # It is ready to run, and waits for a worker.
+                    if start == "waiting" and self.paths is not None:
+                        task = self._scheduler.tasks[key]
+                        self._ready(self.paths, task, info["stimulus_id"], self._now)
                     if len(self.queued_since) < self._most_queued:
                         self.queued_since[key] = self._now
                     else:
@@ -156,6 +176,19 @@ class TaskEvents:
         except Exception:
             self._spans.drifted = True
             self._spans.boundary.failed("transition")
+
+    def _ready(self, paths: Paths, task: TaskState, stimulus_id: str, now: float) -> None:
+        """Record what a task waited for before it was ready to run."""
+        if paths.after_dependency(task.key, stimulus_id, now):
+            return
+        group = self._groups.get(task.group)
+        if group is None or group.span.path is None:
+            return
+        if self._submitted and stimulus_id is self._stimulus:
+            submitted = submission_time(stimulus_id)
+            paths.after_submission(task.key, group.span.path, stimulus_id, submitted, now)
+        else:
+            paths.again(task.key, group.span.path, now)
 
     def _entered(self, key: Hashable, stimulus_id: str) -> None:
         """Record that a task has work left to do."""
@@ -173,6 +206,8 @@ class TaskEvents:
                 group.span.requested = tags
         else:
             reason = self._outcomes.added(group, key, now, _cause(task, stimulus_id))
+            if self.paths is not None and group.span.path is not None:
+                self.paths.recomputed(key, group.span.path)
         if reason is not None:
             self._repeated(group, key, reason, now)
 
@@ -233,44 +268,90 @@ class TaskEvents:
                         self._shown.succeeded(
                             group, task, Ended(info, *times, stimulus_id, assigned)
                         )
+                elif self.paths is not None:
+                    # Without the times of the run, the path is unknown.
+                    self.paths.ready.pop(key, None)
+            if self.paths is not None and group.span.path is not None:
+                actions: tuple[Part, ...] = ()
+                busy = 0.0
+                if stopped and len(startstops) > 1:
+                    times = (computed, sent, started, stopped, queued)
+                    actions, busy = self._shown.parts(Ended(info, *times, stimulus_id, assigned))
+                self.paths.ended(
+                    stimulus_id,
+                    group.span.path,
+                    (sent, busy, started, stopped, now),
+                    group,
+                    key,
+                    task.run_id,
+                    None if assigned is None else assigned.name,
+                    info.get("nbytes"),
+                    info.get("typename"),
+                    actions,
+                )
         else:
             times = (computed, sent, started, stopped, queued)
             end = Ended(info, *times, stimulus_id, assigned)
-            self._without_result(group, task, finish, end, run, processed, now)
+            self._without_result(group, task, start, finish, end, run, now)
 
     def _without_result(
         self,
         group: Group,
         task: TaskState,
+        start: str,
         finish: str,
         end: Ended,
         run: Run | None,
-        processed: bool,
         now: float,
     ) -> None:
         """Record a task without a result: it failed, was blamed, will return, or is cancelled."""
-        key, outcomes = task.key, self._outcomes
+        key, outcomes, processed = task.key, self._outcomes, start == "processing"
         if finish == "erred" and end.info.get("cause") == key:
             if run is not None:
                 # The last of its runs on workers that died.
                 outcomes.ran(group, run, now)
             failure = self._failed(group, key, end.info, end.start, end.stop, now, end.assigned)
             self._count(semconv.TASK_FINISHED.name, group, "erred")
+            self._stopped(group, key, start, end, run, now)
             if end.stop:
                 self._durations[group.prefix].add(end.seconds)
                 self._shown.failed(group, task, end, failure)
         elif finish == "erred" or task.exception_blame is not None:
             outcomes.blamed(group, now)
+            if self.paths is not None:
+                self.paths.ready.pop(key, None)
         elif not task.has_lost_dependencies and (task.who_wants or task.waiters):
             how = interruption(end.stimulus_id) if processed else "stolen"
             outcomes.interrupted(group, key, None if how == "stolen" else how, now, run)
+            if self.paths is not None:
+                self.paths.interrupted(key, end.sent)
         else:
+            self._stopped(group, key, start, end, run, now)
             worker = None if end.assigned is None else end.assigned.address
             outcomes.cancelled(group, worker, now, run)
             if processed:
                 if worker is not None and run is None:
                     self.under_way.cancelled(key, worker, group, now)
                 self._count(semconv.TASK_FINISHED.name, group, "cancelled")
+
+    def _stopped(
+        self, group: Group, key: Hashable, start: str, end: Ended, run: Run | None, now: float
+    ) -> None:
+        """Record for the path that a ready task ended without a result."""
+        paths = self.paths
+        if paths is None or group.span.path is None:
+            return
+        if start == "waiting":
+            paths.ready.pop(key, None)
+            return
+        # What is not known of its run was waiting for the worker, or for a thread.
+        ran = (run.start, run.stop) if run is not None else (now, now)
+        ran = (end.start, end.stop) if end.stop else ran
+        busy = self._shown.parts(end)[1] if end.stop else 0.0
+        times = (end.sent or now, busy, *ran, now)
+        number = self._scheduler.tasks[key].run_id
+        worker = None if end.assigned is None else end.assigned.name
+        paths.ended(end.stimulus_id, group.span.path, times, group, key, number, worker)
 
     def _interrupted(
         self,
@@ -329,6 +410,8 @@ class TaskEvents:
         group = self._groups.get(self._scheduler.tasks[key].group)
         if group is not None:
             self._outcomes.forgotten(group, key)
+        if self.paths is not None:
+            self.paths.ready.pop(key, None)
 
     def _failed(
         self,

@@ -45,6 +45,7 @@ from dask_otel.core.life.reports import Reports
 from dask_otel.core.life.schedule import Schedule
 from dask_otel.core.life.summaries import summarize
 from dask_otel.core.life.tasks import SpanTasks
+from dask_otel.core.path.link import SpanPath
 from dask_otel.core.records import (
     FinishedSpan,
     Progress,
@@ -109,6 +110,8 @@ class Lifecycle:
     ) -> None:
         self._limits = limits
         self._floor = limits.tasks.floor
+        #: Whether the spans' paths are followed.
+        self.follows = limits.path
         self._cluster = cluster
         self.open: dict[str, OpenSpan] = {}
         #: The workers that owe metrics; the adapter feeds it.
@@ -184,6 +187,8 @@ class Lifecycle:
         span = OpenSpan(ident, start, parent, self._is_late(ancestors))
         if parent is not None:
             parent.open_children += 1
+        if self.follows:
+            span.path = SpanPath(span.start, None if parent is None else parent.path)
         self.open[ident.dask_id] = span
         # A span can begin without work; until its first work it counts as done.
         self._begin_to_settle(span)
@@ -402,6 +407,8 @@ class Lifecycle:
             self.notes.ended(span)
         if span.parent is not None:
             span.parent.open_children -= 1
+        if span.path is not None:
+            span.path.exported, span.path.last = True, None
         self.generations.remember(finished, summarize(span, finished.idle, finished.capacity))
         self._cluster.span_exported(span)
         self.finished.append(finished)
