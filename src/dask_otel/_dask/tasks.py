@@ -54,7 +54,7 @@ class TaskEvents:
         self._groups = spans.groups
         self._outcomes = lifecycle.tasks
         #: None if the spans' paths are not followed.
-        self.paths = Paths() if lifecycle.follows else None
+        self.paths = Paths(submission_time) if lifecycle.follows else None
         self._time = time
         self._accounting = time.accounting
         self._clocks = clocks
@@ -100,7 +100,7 @@ class TaskEvents:
         """Forget all tasks: the scheduler was restarted, or the bridge releases it."""
         self.under_way.clear()
         if self.paths is not None:
-            self.paths = Paths()
+            self.paths = Paths(submission_time)
         self._shown.clear()
 
     def repair(self) -> None:
@@ -114,11 +114,11 @@ class TaskEvents:
             tasks = self._scheduler.tasks
             gone = [
                 key
-                for key in self.paths.ready
+                for key in self.paths.waits
                 if key not in tasks or tasks[key].state not in UNFINISHED
             ]
             for key in gone:
-                del self.paths.ready[key]
+                del self.paths.waits[key]
         self._shown.repair()
 
     # ------------------------------------------------------------------------- metrics
@@ -154,14 +154,19 @@ class TaskEvents:
                     ws = task.processing_on
                     now = time()
                     self.assigned[key] = (ws, now)
-                    if start == "waiting" and self.paths is not None:
-                        self._ready(self.paths, task, info["stimulus_id"], now)
+                    if (
+                        start == "waiting"
+                        and (paths := self.paths) is not None
+                        and not paths.ready(key, info["stimulus_id"], task.group, now)
+                    ):
+                        self._ready(paths, task, info["stimulus_id"], now)
                     self._accounting.task_assigned(ws.address, key, task.group.span_id, monotonic())
                 elif finish != "waiting":
                     # It is ready to run, and waits for a worker.
-                    if start == "waiting" and self.paths is not None:
-                        task = self._scheduler.tasks[key]
-                        self._ready(self.paths, task, info["stimulus_id"], self._now)
+                    if start == "waiting" and (paths := self.paths) is not None:
+                        task, now = self._scheduler.tasks[key], self._now
+                        if not paths.ready(key, info["stimulus_id"], task.group, now):
+                            self._ready(paths, task, info["stimulus_id"], now)
                     if len(self.queued_since) < self._most_queued:
                         self.queued_since[key] = self._now
                     else:
@@ -178,17 +183,14 @@ class TaskEvents:
             self._spans.boundary.failed("transition")
 
     def _ready(self, paths: Paths, task: TaskState, stimulus_id: str, now: float) -> None:
-        """Record what a task waited for before it was ready to run."""
-        if paths.after_dependency(task.key, stimulus_id, now):
-            return
+        """Record what a task waited for, if it was not a dependency."""
         group = self._groups.get(task.group)
         if group is None or group.span.path is None:
             return
         if self._submitted and stimulus_id is self._stimulus:
-            submitted = submission_time(stimulus_id)
-            paths.after_submission(task.key, group.span.path, stimulus_id, submitted, now)
+            paths.submitted(task.key, stimulus_id, task.group, now, group.span.path)
         else:
-            paths.again(task.key, group.span.path, now)
+            paths.ready_again(task.key, now, group.span.path)
 
     def _entered(self, key: Hashable, stimulus_id: str) -> None:
         """Record that a task has work left to do."""
@@ -268,25 +270,28 @@ class TaskEvents:
                         self._shown.succeeded(
                             group, task, Ended(info, *times, stimulus_id, assigned)
                         )
-                elif self.paths is not None:
-                    # Without the times of the run, the path is unknown.
-                    self.paths.ready.pop(key, None)
-            if self.paths is not None and group.span.path is not None:
+            if self.paths is not None and (span := group.span.path) is not None:
                 actions: tuple[Part, ...] = ()
                 busy = 0.0
-                if stopped and len(startstops) > 1:
+                if not stopped:
+                    # Without the times of the run, the path is unknown.
+                    self.paths.waits.pop(key, None)
+                elif len(startstops) > 1:
                     times = (computed, sent, started, stopped, queued)
                     actions, busy = self._shown.parts(Ended(info, *times, stimulus_id, assigned))
+                name = None if assigned is None else assigned.name
                 self.paths.ended(
                     stimulus_id,
-                    group.span.path,
-                    (sent, busy, started, stopped, now),
+                    now,
+                    span,
+                    sent,
+                    busy,
+                    started,
+                    stopped,
                     group,
                     key,
                     task.run_id,
-                    None if assigned is None else assigned.name,
-                    info.get("nbytes"),
-                    info.get("typename"),
+                    name,
                     actions,
                 )
         else:
@@ -319,7 +324,7 @@ class TaskEvents:
         elif finish == "erred" or task.exception_blame is not None:
             outcomes.blamed(group, now)
             if self.paths is not None:
-                self.paths.ready.pop(key, None)
+                self.paths.waits.pop(key, None)
         elif not task.has_lost_dependencies and (task.who_wants or task.waiters):
             how = interruption(end.stimulus_id) if processed else "stolen"
             outcomes.interrupted(group, key, None if how == "stolen" else how, now, run)
@@ -342,16 +347,14 @@ class TaskEvents:
         if paths is None or group.span.path is None:
             return
         if start == "waiting":
-            paths.ready.pop(key, None)
+            paths.waits.pop(key, None)
             return
         # What is not known of its run was waiting for the worker, or for a thread.
         ran = (run.start, run.stop) if run is not None else (now, now)
         ran = (end.start, end.stop) if end.stop else ran
         busy = self._shown.parts(end)[1] if end.stop else 0.0
-        times = (end.sent or now, busy, *ran, now)
-        number = self._scheduler.tasks[key].run_id
-        worker = None if end.assigned is None else end.assigned.name
-        paths.ended(end.stimulus_id, group.span.path, times, group, key, number, worker)
+        sent, span = end.sent or now, group.span.path
+        paths.ended(end.stimulus_id, now, span, sent, busy, *ran, group, key, None, None)
 
     def _interrupted(
         self,
@@ -411,7 +414,7 @@ class TaskEvents:
         if group is not None:
             self._outcomes.forgotten(group, key)
         if self.paths is not None:
-            self.paths.ready.pop(key, None)
+            self.paths.waits.pop(key, None)
 
     def _failed(
         self,

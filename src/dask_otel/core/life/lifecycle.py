@@ -45,7 +45,6 @@ from dask_otel.core.life.reports import Reports
 from dask_otel.core.life.schedule import Schedule
 from dask_otel.core.life.summaries import summarize
 from dask_otel.core.life.tasks import SpanTasks
-from dask_otel.core.path.link import SpanPath
 from dask_otel.core.records import (
     FinishedSpan,
     Progress,
@@ -188,7 +187,7 @@ class Lifecycle:
         if parent is not None:
             parent.open_children += 1
         if self.follows:
-            span.path = SpanPath(span.start, None if parent is None else parent.path)
+            span.follow_path()
         self.open[ident.dask_id] = span
         # A span can begin without work; until its first work it counts as done.
         self._begin_to_settle(span)
@@ -408,7 +407,7 @@ class Lifecycle:
         if span.parent is not None:
             span.parent.open_children -= 1
         if span.path is not None:
-            span.path.exported, span.path.last = True, None
+            span.path.close()
         self.generations.remember(finished, summarize(span, finished.idle, finished.capacity))
         self._cluster.span_exported(span)
         self.finished.append(finished)

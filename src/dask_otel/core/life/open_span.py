@@ -307,6 +307,10 @@ class OpenSpan:
 
     # Changes that come from several modules.
 
+    def follow_path(self) -> None:
+        """Begin to follow what bounds it."""
+        self.path = SpanPath(self.start, None if self.parent is None else self.parent.path)
+
     def metered(self, worker: str, activity: Hashable, seconds: float) -> None:
         """Add execute seconds that a worker reported, including runs without a result."""
         self.workers[worker] = None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Hashable, Iterable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from dask_otel.core.identity import is_sampled
 from dask_otel.core.life.open_span import Group, OpenSpan, ShownRuns, TaskLimits
@@ -108,11 +108,13 @@ def finish_tasks(
     before = None
     for one in most_of_path(on_path, room if limits.slowest else 0):
         link = one.link
-        if link.number is not None:
-            paths[link.number] = TaskPath(one.parts, before)
-            before = link.key, link.number
-            if link.number not in others and link.key not in runs.failed:
-                others[link.number] = _run_of(one, span), link.group
+        kept = runs.failed.get(link.key)
+        number = kept[0].number if kept else link.number
+        if number is not None:
+            paths[number] = TaskPath(one.parts, before)
+            before = link.key, number
+            if not kept and number not in others:
+                others[number] = _run_of(one, number, span), link.group
                 count += 1
     # Those on the path first.
     longest = sorted(
@@ -123,22 +125,20 @@ def finish_tasks(
     return tuple(shown), count - len(shown)
 
 
-def _run_of(one: OnPath, span: OpenSpan) -> TaskRun:
+def _run_of(one: OnPath, number: int, span: OpenSpan) -> TaskRun:
     """Return the run of a link that was not kept for another reason."""
     link = one.link
     repeated = span.runs is not None and link.key in span.runs.repeated
     return TaskRun(
         link.stop - link.start,
-        cast(int, link.number),
+        number,
         link.key,
         None if link.worker is None else str(link.worker),
         link.start,
         link.stop,
         None if repeated else attempt(span, link.key),
         one.parts[NO_THREAD],
-        link.nbytes if type(link.nbytes) is int else None,
-        link.type if type(link.type) is str else None,
-        link.actions,
+        parts=link.actions,
     )
 
 

@@ -11,25 +11,36 @@ from heapq import nlargest
 from math import inf
 from typing import Final
 
-from dask_otel.core.path.link import CLIENT, Folded, Link, OnPath, Share, SpanPath, cut
+from dask_otel.core.path.link import (
+    CLIENT,
+    END,
+    Folded,
+    Link,
+    OnPath,
+    RawLink,
+    Share,
+    SpanPath,
+    cut,
+)
 from dask_otel.core.records import SpanPathFacts
 from dask_otel.semconv import PATH_PARTS
 
 #: The longest chain of single links.
 MAX_LINKS: Final = 64
-#: The most links of a span that stay when others are folded: the longest ones.
+#: The most links of a span that stay when others are folded, or that are exported.
 MAX_LONGEST: Final = 32
 #: The most spans whose links are folded; time in the others is ``other_span``.
 MAX_SPANS: Final = 64
+#: Rounding.
+_NOTHING: Final = 1e-6
 
 
-def folded(last: Link | Folded) -> Folded:
+def folded(last: RawLink) -> Folded:
     """Return a chain as sums."""
-    shares = _shares(last, None, inf)
-    recent = list(shares.items())[-MAX_SPANS:]
-    for _, share in recent:
+    recent = dict(list(_shares(last, None, inf).items())[-MAX_SPANS:])
+    for share in recent.values():
         share.longest = most_of_path(share.longest)
-    return Folded(last.end, dict(recent))
+    return Folded(recent, last[END])
 
 
 def most_of_path(links: Iterable[OnPath], most: int = MAX_LONGEST) -> tuple[OnPath, ...]:
@@ -38,9 +49,7 @@ def most_of_path(links: Iterable[OnPath], most: int = MAX_LONGEST) -> tuple[OnPa
     return tuple(sorted(longest, key=lambda one: one.link.end))
 
 
-def _shares(
-    last: Link | Folded | None, only: SpanPath | None, until: float
-) -> dict[SpanPath, Share]:
+def _shares(last: RawLink | None, only: SpanPath | None, until: float) -> dict[SpanPath, Share]:
     """Return the parts of a chain by span, the most recent span last.
 
     Parameters
@@ -49,9 +58,9 @@ def _shares(
         The span that is asked for; None for all open ones.
     """
     links: list[Link] = []
-    while isinstance(last, Link) and (only is None or last.end > only.start):
-        links.append(last)
-        last = None if last.readiness is None else last.readiness[0]
+    while last is not None and type(last) is tuple and (only is None or last[END] > only.start):
+        links.append(Link._make(last))
+        last = None if last[0] is None else last[0][0]
     shares: dict[SpanPath, Share] = {}
     if isinstance(last, Folded):
         for span, share in last.shares.items():
@@ -59,11 +68,11 @@ def _shares(
                 shares[span] = Share([*share.parts], share.tasks, share.known, share.longest)
     for link in reversed(links):
         known = link.readiness is not None and not link.span.partial
-        alone = link._replace(readiness=None)
         above: SpanPath | None = link.span
         while above is not None:
             if not above.exported and (only is None or above is only):
                 share = shares.pop(above) if above in shares else Share([0.0] * len(PATH_PARTS))
+                # It becomes the most recent one.
                 shares[above] = share
                 parts = cut(link, above.start, until)
                 for index, seconds in enumerate(parts):
@@ -71,7 +80,7 @@ def _shares(
                 share.tasks += 1
                 share.known = share.known and known
                 if above is link.span:
-                    share.longest += (OnPath(parts, alone),)
+                    share.longest += (OnPath(parts, link._replace(readiness=None)),)
             above = above.parent
     return shares
 
@@ -84,12 +93,11 @@ def path_of(span: SpanPath, stop: float) -> tuple[SpanPathFacts, tuple[OnPath, .
     stop
         The end of the span. If that is after its last link, the client was waited for.
     """
-    end = max(span.start, min(stop, span.last.end)) if span.last is not None else span.start
     share = _shares(span.last, span, stop).get(span) or Share([0.0] * len(PATH_PARTS))
-    parts = share.parts
-    elsewhere = end - span.start - sum(parts)
-    parts[CLIENT] += stop - end
-    if span.partial or not share.known or elsewhere < -1e-6:
+    end = span.start if span.last is None else max(span.start, min(stop, span.last[END]))
+    elsewhere = end - span.start - sum(share.parts)
+    if span.partial or not share.known or elsewhere < -_NOTHING:
         return None
-    parts[-1] = max(0.0, elsewhere)
-    return SpanPathFacts(tuple(parts), share.tasks), share.longest
+    share.parts[CLIENT] += stop - end
+    share.parts[-1] = max(0.0, elsewhere)
+    return SpanPathFacts(tuple(share.parts), share.tasks), share.longest

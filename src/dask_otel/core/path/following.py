@@ -8,112 +8,135 @@ repeated.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 from dask_otel.core.path.chain import MAX_LINKS, folded
-from dask_otel.core.path.link import Folded, Link, Readiness, SpanPath
+from dask_otel.core.path.link import DEPTH, END, Folded, Link, RawLink, Readiness, SpanPath
 
 #: Tasks of one submission that become ready within these seconds share one time, and its memory.
 MOMENT: Final = 0.001
 
-_UNKNOWN: Final[Readiness] = (None, 0.0, 0.0, 0.0, 0.0)
-
 
 class Paths:
-    """The last waits of all unfinished tasks of one scheduler. O(1) for each event."""
+    """The last waits of all unfinished tasks of one scheduler. O(1) for each event.
 
-    def __init__(self) -> None:
+    `submission_time` returns when the scheduler received a submission, by its stimulus.
+    """
+
+    def __init__(self, submission_time: Callable[[str], float]) -> None:
+        self._submission_time = submission_time
         #: Tasks that are ready, or were ready before a run that is repeated.
-        self.ready: dict[Hashable, Readiness] = {}
+        self.waits: dict[Hashable, Readiness] = {}
         #: The stimulus of the last end, and its link.
-        self._stimulus = ""
-        self._ended: Link | None = None
-        #: The last submission, its span, and what its tasks share.
-        self._submission = ""
-        self._span: SpanPath | None = None
-        self._shared: Readiness = _UNKNOWN
-        #: The last chain that was folded, and the result: its other ends will ask for it next.
-        self._long: Link | Folded | None = None
+        self._stimulus: str | None = None
+        self._ended: RawLink | None = None
+        #: The last submission, its last task group, and what the tasks of that share.
+        self._submission: str | None = None
+        self._group: object = None
+        self._shared: Readiness = (None, 0.0, 0.0, 0.0, 0.0)
+        #: The last chain that was folded, and the result: tasks with the same one come together.
+        self._long: RawLink | None = None
         self._folded: Folded | None = None
 
-    def after_dependency(self, key: Hashable, stimulus: str, now: float) -> bool:
-        """Record that a task is ready, if a dependency of its has just ended; return whether."""
-        if stimulus is not self._stimulus:
+    def ready(self, key: Hashable, stimulus: str, group: object, now: float) -> bool:
+        """Record that a task is ready.
+
+        Returns
+        -------
+        known
+            False if one of the next two methods must be called.
+        """
+        if stimulus is self._stimulus:
+            self.waits[key] = (self._ended, 0.0, now, 0.0, 0.0)
+        elif (
+            group is self._group and stimulus is self._submission and now - self._shared[2] < MOMENT
+        ):
+            self.waits[key] = self._shared
+        else:
             return False
-        self.ready[key] = (self._ended, 0.0, now, 0.0, 0.0)
         return True
 
-    def after_submission(
-        self, key: Hashable, span: SpanPath, stimulus: str, submitted: float, now: float
+    def submitted(
+        self, key: Hashable, stimulus: str, group: object, now: float, span: SpanPath
     ) -> None:
         """Record that a task is ready because it was submitted."""
-        if (
-            stimulus is not self._submission
-            or span is not self._span
-            or now - self._shared[2] > MOMENT
-        ):
-            self._submission, self._span = stimulus, span
-            self._shared = (_last(span), submitted, now, 0.0, 0.0)
-        self.ready[key] = self._shared
+        same = stimulus is self._submission
+        when = self._shared[1] if same else self._submission_time(stimulus)
+        self._submission, self._group = stimulus, group
+        self._shared = self.waits[key] = (_last(span), when, now, 0.0, 0.0)
 
-    def again(self, key: Hashable, span: SpanPath, now: float) -> None:
-        """Record that a task is ready for another reason."""
-        known = self.ready.get(key)
+    def ready_again(self, key: Hashable, now: float, span: SpanPath) -> None:
+        """Record that a task is ready for any other reason."""
+        known = self.waits.get(key)
         if known is None:
-            self.ready[key] = (_last(span), 0.0, now, 0.0, 0.0)
+            self.waits[key] = (_last(span), 0.0, now, 0.0, 0.0)
         else:
-            self.ready[key] = (*known[:4], now)
+            self.waits[key] = (*known[:4], now)
 
     def interrupted(self, key: Hashable, sent: float) -> None:
-        """Record that a task will be ready again; its run, if any, is repeated."""
-        known = self.ready.get(key)
+        """Record that a ready task will be ready again; its run, if any, is repeated."""
+        known = self.waits.get(key)
         if known is not None:
             before, submitted, ready, lost, _ = known
-            self.ready[key] = (before, submitted, ready, lost or sent or ready, 0.0)
+            self.waits[key] = (before, submitted, ready, lost or sent or ready, 0.0)
 
     def recomputed(self, key: Hashable, span: SpanPath) -> None:
-        """Record that a task whose run had ended will run again."""
-        if key in self.ready:
+        """Record that a task that has ended will run again."""
+        if key in self.waits:
             return
         last = _last(span)
-        if last is not None and last.key == key and last.readiness is not None:
-            before, submitted, ready, lost, _ = last.readiness
-            self.ready[key] = (before, submitted, ready, lost or last.sent, 0.0)
+        link = None if last is None else Link._make(last)
+        if link is not None and link.key == key and link.readiness is not None:
+            before, submitted, ready, lost, _ = link.readiness
+            self.waits[key] = (before, submitted, ready, lost or link.sent, 0.0)
         else:
-            self.ready[key] = (last, 0.0, 0.0, 0.0, 0.0)
+            self.waits[key] = (last, 0.0, 0.0, 0.0, 0.0)
 
     def ended(
         self,
         stimulus: str,
+        now: float,
         span: SpanPath,
-        times: tuple[float, float, float, float, float],
+        sent: float,
+        fetched: float,
+        start: float,
+        stop: float,
         group: Any,
         key: Hashable,
-        *facts: Any,
+        number: int | None,
+        worker: object,
+        actions: tuple[tuple[str, float, float], ...] = (),
     ) -> None:
-        """Record the end of a run.
-
-        Parameters
-        ----------
-        times
-            See `Link`: from `Link.sent` to `Link.end`.
-        facts
-            The last fields of `Link`.
-        """
-        readiness = self.ready.pop(key, None)
+        """Record the end of a run; see `Link`."""
+        readiness = self.waits.pop(key, None)
         depth = 1
         if readiness is not None and (before := readiness[0]) is not None:
-            depth += before.depth
-            if times[-1] < before.end:
+            depth += before[DEPTH]
+            if now < before[END]:
                 # The clock was set back.
-                times = (*times[:-1], before.end)
+                now = before[END]
             if depth > MAX_LINKS:
+                depth = 1
                 if before is not self._long:
                     self._long, self._folded = before, folded(before)
                 readiness = (self._folded, *readiness[1:])
-                depth = 1
-        link = self._ended = Link(readiness, span, *times, depth, group, key, *facts)
+        # In the order of `Link`.
+        self._ended = link = (
+            readiness,
+            now,
+            depth,
+            span,
+            sent,
+            fetched,
+            start,
+            stop,
+            group,
+            key,
+            number,
+            worker,
+            actions,
+        )
         self._stimulus = stimulus
         above: SpanPath | None = span
         while above is not None:
@@ -121,7 +144,7 @@ class Paths:
             above = above.parent
 
 
-def _last(span: SpanPath) -> Link | None:
+def _last(span: SpanPath) -> RawLink | None:
     """Return the last link in a span, or in the nearest span above that has one."""
     above: SpanPath | None = span
     while above is not None and above.last is None:

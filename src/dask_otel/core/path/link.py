@@ -13,11 +13,15 @@ CLIENT: Final = PATH_PARTS.index("client")
 NO_THREAD: Final = PATH_PARTS.index("no_thread")
 COMPUTE: Final = PATH_PARTS.index("compute")
 
-#: What a task waited for before it was ready, as a plain tuple, because every task has one:
-#: the link before (None for the span's first), when it was submitted (0.0 after a dependency),
-#: when it was ready first, when it was sent to the first worker whose run was repeated, and when it
-#: was ready again (both 0.0 for a first run).
-Readiness: TypeAlias = "tuple[Link | Folded | None, float, float, float, float]"
+#: What a task waited for before it was ready: the link before (None for the span's first), when it
+#: was submitted (0.0 after a dependency), when it was ready first, when it was sent to the first
+#: worker whose run was repeated, and when it was ready again (both 0.0 for a first run).
+Readiness: TypeAlias = tuple[Any, float, float, float, float]
+
+#: The fields of a `Link` as a plain tuple, which takes a fifth of the instructions.
+RawLink: TypeAlias = tuple[Any, ...]
+
+_UNKNOWN: Final[Readiness] = (None, 0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(slots=True, eq=False)
@@ -28,37 +32,45 @@ class SpanPath:
     start: float
     parent: SpanPath | None
     #: The last link in it or below it.
-    last: Link | None = None
+    last: RawLink | None = None
     #: Whether some of its tasks ended unobserved.
     partial: bool = False
     #: Whether it was exported: nobody will ask for its path again.
     exported: bool = False
 
+    def close(self) -> None:
+        """Release its chain: it was exported."""
+        self.exported, self.last = True, None
+
 
 class Link(NamedTuple):
-    """A run that ended. Its times are the scheduler's, and are put in order by `cut`."""
+    """A run that ended. Its times are the scheduler's; `cut` puts them in order."""
 
-    #: None if unknown.
+    #: None if unknown. The link before is a `RawLink` or `Folded`, for which `END` and `DEPTH` are
+    #: valid, too.
     readiness: Readiness | None
-    span: SpanPath
-    #: When it was sent to the worker, and seconds of transfers and disk reads after that.
-    sent: float
-    transfer: float
-    #: When it computed, and when the scheduler knew.
-    start: float
-    stop: float
+    #: When the scheduler knew of its end.
     end: float
     #: The number of links since the chain was last folded.
     depth: int
-    #: Its task group.
+    span: SpanPath
+    #: When it was sent to the worker, and seconds of transfers and disk reads after that.
+    sent: float
+    fetched: float
+    #: When it computed.
+    start: float
+    stop: float
+    #: Its task group; see `TaskRun` for the others.
     group: Any
     key: Hashable
-    #: See `TaskRun`.
-    number: int | None = None
-    worker: object = None
-    nbytes: int | None = None
-    type: str | None = None
-    actions: tuple[tuple[str, float, float], ...] = ()
+    #: None for a run without a result.
+    number: int | None
+    worker: object
+    actions: tuple[tuple[str, float, float], ...]
+
+
+END: Final = Link._fields.index("end")
+DEPTH: Final = Link._fields.index("depth")
 
 
 class OnPath(NamedTuple):
@@ -85,12 +97,11 @@ class Share:
     longest: tuple[OnPath, ...] = ()
 
 
-@dataclass(slots=True, eq=False)
-class Folded:
+class Folded(NamedTuple):
     """The older part of a long chain: sums and longest links by span."""
 
-    end: float
     shares: dict[SpanPath, Share]
+    end: float
     depth: int = 0
 
 
@@ -99,24 +110,23 @@ def cut(link: Link, since: float, until: float = inf) -> tuple[float, ...]:
 
     By `PATH_PARTS`, without the last. ``repeated`` lies within ``no_thread``.
     """
-    readiness = link.readiness or (None, 0.0, 0.0, 0.0, 0.0)
-    before, submitted, ready, lost, again = readiness
-    if before is not None and before.end > since:
-        since = before.end
+    before, submitted, ready, lost, again = link.readiness or _UNKNOWN
+    if before is not None:
+        since = max(since, before[END])
     until = max(since, min(link.end, until))
     times = [since]
     for time in (submitted, ready, lost, again, link.sent, link.start, link.stop, until):
         # In order, whatever the clocks said.
         times.append(min(max(time, times[-1]), until))
     _, submitted, ready, lost, again, sent, start, stop, _ = times
-    transfer = min(link.transfer, start - sent)
+    fetched = min(link.fetched, start - sent)
     return (
         submitted - since,
         ready - submitted,
         (lost - ready) + (sent - again),
         again - lost,
-        transfer,
-        (start - sent) - transfer,
+        fetched,
+        (start - sent) - fetched,
         stop - start,
         until - stop,
     )
