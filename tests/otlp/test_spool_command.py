@@ -158,7 +158,7 @@ def test_one_that_a_scheduler_has_is_not_sent(
     assert main(["spool", str(path)]) == 0
     shown = capsys.readouterr().out
     assert "1 span to be sent" in shown
-    assert f"process {os.getpid()} has it and sends them; it has 1 open span" in shown
+    assert f"process {os.getpid()} uses it and sends them; 1 span open" in shown
     store.write(encoded(ROOT), alive_ns=3)
     assert [row.body for row in store.waiting("otlp", 0, 9)] == [
         ENCODER.span(CHILD),
@@ -277,10 +277,10 @@ def test_what_is_shown(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert before == sorted((each.name, each.stat().st_size) for each in path.parent.iterdir())
     assert "32 spans to be sent" in shown
     assert "no scheduler uses it" in shown
-    [line] = [line for line in shown.splitlines() if line.startswith("nightly")]
-    assert line.split()[1] == "Scheduler-7"
-    assert line.split()[-3:] == ["30", "1", "lost"]
-    assert "  29  load\n" in shown
+    run, details, *_ = shown.split("last runs\n")[1].splitlines()
+    assert run == "  nightly (Scheduler-7)"
+    assert details.endswith(": 30 to be sent, 1 lost")
+    assert "  29  load  (otlp)\n" in shown
     assert "\x1b" not in shown
     assert "\u202e" not in shown
     assert "hunter2" not in shown

@@ -1,4 +1,4 @@
-"""The queue between the event loop and the journal: bounded; adding to it never blocks."""
+"""The queue between the event loop and the feeder: bounded; adding to it never blocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Item: TypeAlias = FinishedSpan | Progress | OpenNote
 
 
 class Inbox:
-    """Filled by the event loop, emptied by the journal's thread.
+    """Filled by the event loop, emptied by the feeder's thread.
 
     Parameters
     ----------
@@ -45,9 +45,13 @@ class Inbox:
         """Whether there is room for notes; if not, they are made later."""
         return len(self._items) < self.backlog
 
-    def offer(self, finished: FinishedSpan | Progress) -> bool:
-        """Queue a finished span. If there is no room, queue its identity only and return False."""
-        weight, waiting = finished.weight, self.waiting
+    def offer(self, finished: FinishedSpan | Progress, behind: int) -> bool:
+        """Queue a finished span. If there is no room, queue its identity only and return False.
+
+        `behind` counts the OpenTelemetry spans in the queues behind this one. If nothing waits,
+        even a span with more groups than the backlog is accepted.
+        """
+        weight, waiting = finished.weight, self.waiting + behind
         if waiting and waiting + weight > self.backlog:
             if isinstance(finished, FinishedSpan):
                 self.put_light(finished.identity)
@@ -72,7 +76,7 @@ class Inbox:
             return item
 
     def give_up(self) -> int:
-        """Close the exit; return the number of remaining OpenTelemetry spans, once."""
+        """Let `take` return nothing from now on; return how many spans remain, once."""
         with self._giving_up:
             left = 0 if self.given_up else self.waiting
             self.given_up = True

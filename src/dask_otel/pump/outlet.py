@@ -60,7 +60,7 @@ class Outlet:
         tally: Tally,
         health: Health,
         now: Callable[[], float],
-        gone: Callable[[Sequence[Row]], None] | None = None,
+        gone: Callable[[Sequence[Row]], None],
     ) -> None:
         self.policy = Policy(batch_size)
         self.queue = self.policy.queue
@@ -109,7 +109,7 @@ class Outlet:
 
     def lose(self, row: Row | None, why: str, reason: str = "rejected") -> None:
         """Drop one row for a reason of its own, and log the first one."""
-        if row is not None and self._gone is not None:
+        if row is not None:
             self._gone([row])
         self._drop(reason, 1)
         level = logging.DEBUG if reason in self._warned else logging.WARNING
@@ -124,8 +124,7 @@ class Outlet:
         )
 
     def _count_sent(self, rows: Sequence[Row], answer: Answer) -> None:
-        if self._gone is not None:
-            self._gone(rows)
+        self._gone(rows)
         lost = min(answer.lost, len(rows))
         if lost < len(rows):
             self.succeeded_at = self._now()

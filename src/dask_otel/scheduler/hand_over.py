@@ -71,18 +71,18 @@ class HandOver:
         notes = self._adapter.lifecycle.notes
         if notes is None or self._pump is None:
             return
-        journal = self._pump.journal
-        if journal is None:
+        feeder = self._pump.feeder
+        if feeder.spool is None:
             # There is no spool and will not be one: notes are useless.
             self._adapter.lifecycle.notes = None
             return
-        if not journal.takes_notes:
+        if not feeder.takes_notes:
             # Make them later: a note that was made and lost would not be made again.
             return
         with self._boundary.guarding("notes"):
             for note in notes.take(time()):
                 if self._exports(note):
-                    journal.note(note)
+                    feeder.note(note)
 
     def spans(self) -> None:
         """Hand over the ended spans, and the signs of life of others."""
@@ -137,8 +137,8 @@ class HandOver:
         """Hand over the metrics; each item is a short step."""
         assert self._pump is not None
         if not self._pump.accepts_metrics():
-            # Every exporter hangs: everything accumulates here, and nothing is lost. The time is
-            # added to the batch, which is keyed by name: the number of spans is unbounded.
+            # Every exporter hangs: everything accumulates here, and nothing is lost. Fold the time
+            # into the batch: its keys are names, so it stays bounded; the account's are spans.
             yield from self._adapter.fold_time()
             return
         yield from self._adapter.prepare()
@@ -150,7 +150,7 @@ class HandOver:
         self._adapter.wrappers.run("metrics", self._next_step, steps)
 
     def _next_step(self, steps: Iterator[None]) -> None:
-        # Once, unless there was no step left.
+        # Take one step; if there was one, schedule the next.
         for _ in islice(steps, 1):
             self._step = asyncio.get_running_loop().call_later(PAUSE, self._take_step, steps)
 

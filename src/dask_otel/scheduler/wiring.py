@@ -25,7 +25,7 @@ from dask_otel.core.trace import Trace
 from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.pump.breath import Breath
-from dask_otel.pump.journal import Spool
+from dask_otel.pump.feeder import Spool
 from dask_otel.pump.pump import MAX_POINTS, Pump, PumpLimits
 from dask_otel.pump.rotated import obstacle
 from dask_otel.scheduler.advice import FoldAdvice
@@ -102,7 +102,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     """
     from dask_otel._otel.sdk import outputs as _otel
 
-    # First, as without the operator's redaction no other object may be made.
+    # First: if the redaction can't be loaded, nothing else may be made.
     span_limits = _span_limits(settings)
     target = file_target(settings)
     outputs = _otel.build(
@@ -130,7 +130,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     read = outputs.environment
     sanitizer = Sanitizer()
     page = _make_page(outputs.resource) if settings.metrics.prometheus else None
-    # The page has the metrics; failures to send traces are logged like all others.
+    # With a page the metrics have a reader, so a missing server needs no hint.
     unreachable = outputs.without_server if page is None else None
     interval = read.metric_interval
     if page is not None:
