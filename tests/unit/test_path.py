@@ -364,6 +364,7 @@ def test_the_tasks_on_the_path_are_exported_beside_the_others_and_each_once() ->
     span = OpenSpan(SpanIdentity("d", "d", ("a",), 1, 1, 2, None), 0.0, None, False)
     span.follow_path()
     group, limits = Group(span, "g-1", "g", None, 0.0), TaskLimits(slowest=1, most=3)
+    span.groups.append(group)
     bad = TaskRun(1.0, 2, "2", "w", 1.0, 2.0)
     failed(group, bad, Failure(2.0, "2", "g", "w", "E()", None), limits)
     group.slowest = ((3.0, 9, "9", "w", 0.0, 3.0),)
