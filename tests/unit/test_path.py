@@ -367,7 +367,7 @@ def test_the_tasks_on_the_path_are_exported_beside_the_others_and_each_once() ->
     span.groups.append(group)
     bad = TaskRun(1.0, 2, "2", "w", 1.0, 2.0)
     failed(group, bad, Failure(2.0, "2", "g", "w", "E()", None), limits)
-    group.slowest = ((3.0, 9, "9", "w", 0.0, 3.0),)
+    group.slowest = (tuple(TaskRun(3.0, 9, "9", "w", 0.0, 3.0)),)
     paths = Paths(lambda stimulus: 0.0)
     assert span.path is not None
     paths.submitted("0", "update-graph", 0.0, span.path)
