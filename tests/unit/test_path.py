@@ -380,6 +380,6 @@ def test_the_tasks_on_the_path_are_exported_beside_the_others_and_each_once() ->
     assert known is not None
     tasks, dropped = finish_tasks(span, {group: 1}, limits, known[1])
     shown = [(task.run.key, task.path and task.path.before) for task in tasks]
-    assert shown == [("2", ("0", 0)), ("0", None), ("9", None)]
-    assert [task.path is not None for task in tasks] == [True, True, False]
+    assert shown == [("2", ("0", 0)), ("9", None), ("0", None)]
+    assert [task.path is not None for task in tasks] == [True, False, True]
     assert dropped == 0
