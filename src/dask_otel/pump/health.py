@@ -62,7 +62,7 @@ class Health:
         self._no_server = True
 
     def ok(self, signal: str) -> None:
-        """Record a success with `signal`: ``"spans"`` or ``"metrics"``."""
+        """Record a success with `signal`: ``"spans"``, ``"metrics"`` or ``"logs"``."""
         with self._lock:
             first, self._no_server = self._no_server, False
             if first:

@@ -16,7 +16,9 @@ from dask_otel.core.metrics.merging import merge
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import (
     Answer,
+    ClusterEvent,
     FinishedSpan,
+    LogRecord,
     MetricRecord,
     Progress,
     Row,
@@ -24,7 +26,7 @@ from dask_otel.core.records import (
 )
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.health import Health, Tally
-from dask_otel.pump.outlet import Outlet, send
+from dask_otel.pump.outlet import WORDS, Outlet, send
 from dask_otel.pump.parts import parts
 from dask_otel.pump.sinks import MetricSink, PumpLimits, Sink, SpanSink, pause_of
 from dask_otel.pump.thread import PumpThread
@@ -78,6 +80,8 @@ class Lane(PumpThread):
 class SpanLane(Lane):
     """Exports finished spans to one span sink.
 
+    `LogLane` does the same with events.
+
     Parameters
     ----------
     sink
@@ -90,15 +94,17 @@ class SpanLane(Lane):
         Counts and messages.
     """
 
+    signal = "traces"
+
     def __init__(
         self,
         sink: SpanSink,
-        translate: Callable[[FinishedSpan | Progress], Sequence[SpanRecord]],
+        translate: Callable[[Any], Sequence[SpanRecord | LogRecord]],
         limits: PumpLimits,
         tally: Tally,
         health: Health,
     ) -> None:
-        super().__init__("dask-otel-traces", sink, tally)
+        super().__init__(f"dask-otel-{self.signal}", sink, tally)
         self._inbox: deque[Any] = deque()
         # Two counters, each written by one thread: no lock.
         self._offered = 0
@@ -107,7 +113,9 @@ class SpanLane(Lane):
         self._limits = limits
         self._health = health
         self._span_sink = sink
-        self._outlet = Outlet(sink, limits.batch_size, tally, health, time.monotonic, self._gone)
+        self._outlet = Outlet(
+            sink, limits.batch_size, tally, health, time.monotonic, self._gone, self.signal
+        )
         self._breathe = Breath()
 
     @property
@@ -122,13 +130,13 @@ class SpanLane(Lane):
         """When the sink last accepted a span, on the monotonic clock; None before the first one."""
         return self._outlet.succeeded_at
 
-    def offer(self, finished: FinishedSpan | Progress) -> bool:
+    def offer(self, finished: FinishedSpan | Progress | ClusterEvent) -> bool:
         """Queue a finished span; False (counted) if there is no room. Called by the event loop."""
         weight = finished.weight
         waiting = self.size
         # An empty queue accepts even a span with more groups than its size.
         if waiting and waiting + weight > self._limits.queue_size:
-            self._tally.add(semconv.OTEL_DROPPED.name, "traces", "queue_full", count=weight)
+            self._tally.add(semconv.OTEL_DROPPED.name, self.signal, "queue_full", count=weight)
             return False
         self._offered += weight
         self._inbox.append(finished)
@@ -164,13 +172,13 @@ class SpanLane(Lane):
                         self._outlet.queue.append(Row(body))
             except BaseException:
                 self._tally.add(
-                    semconv.OTEL_DROPPED.name, "traces", "untranslatable", count=finished.weight
+                    semconv.OTEL_DROPPED.name, self.signal, "untranslatable", count=finished.weight
                 )
-                logger.debug("dask-otel: a span could not be translated", exc_info=True)
+                logger.debug("dask-otel: a record could not be translated", exc_info=True)
             finally:
                 self._taken += finished.weight
 
-    def encoded(self, record: SpanRecord, counted: bool = True) -> Any:
+    def encoded(self, record: Any, counted: bool = True) -> Any:
         """Return the body of a row; None if the span is not sampled, or can't be encoded."""
         try:
             return self._span_sink.encode(record) if self._span_sink.wants(record) else None
@@ -209,9 +217,16 @@ class SpanLane(Lane):
             self._lost_at_close(left)
 
     def _lost_at_close(self, count: int) -> None:
-        self._tally.add(semconv.OTEL_DROPPED.name, "traces", "shutdown", count=count)
+        self._tally.add(semconv.OTEL_DROPPED.name, self.signal, "shutdown", count=count)
         if count:
-            self._health.gave_up("spans", f"{count} span{'' if count == 1 else 's'}")
+            several, one, signal = WORDS[self.signal]
+            self._health.gave_up(signal, f"{count} {one if count == 1 else several}")
+
+
+class LogLane(SpanLane):
+    """Exports events as log records to one log sink; see `SpanLane`."""
+
+    signal = "logs"
 
 
 class MetricLane(Lane):

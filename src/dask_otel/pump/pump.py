@@ -30,10 +30,17 @@ from typing import Any, Final
 from dask_otel import semconv
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.metrics.state import MetricState
-from dask_otel.core.records import FinishedSpan, OpenNote, Progress, SpanRecord
+from dask_otel.core.records import (
+    ClusterEvent,
+    FinishedSpan,
+    LogRecord,
+    OpenNote,
+    Progress,
+    SpanRecord,
+)
 from dask_otel.pump.health import Health, Series, Tally
 from dask_otel.pump.journal import Journal, Spool
-from dask_otel.pump.lanes import MAX_METRIC_BATCHES, MetricLane, SpanLane
+from dask_otel.pump.lanes import MAX_METRIC_BATCHES, LogLane, MetricLane, SpanLane
 from dask_otel.pump.sinks import MAX_POINTS, MetricSink, PumpLimits, SpanSink
 from dask_otel.pump.spooled import SpooledLane
 from dask_otel.pump.thread import PumpThread
@@ -73,6 +80,12 @@ class Pump:
         Names of sinks that were already reported as missing.
     spool
         Stores spans of some sinks on the disk; None without one.
+    log_sinks
+        Exporters of log records.
+    narrate
+        Makes log records of an event; called in the threads of the log sinks.
+    log_limits
+        Sizes and times of log records; by default those of spans.
     """
 
     def __init__(
@@ -88,16 +101,19 @@ class Pump:
         hurried: Mapping[str, Callable[[], bool]] | None = None,
         without_server: Collection[str] = (),
         spool: Spool | None = None,
+        log_sinks: Sequence[SpanSink] = (),
+        narrate: Callable[[ClusterEvent], Sequence[LogRecord]] = lambda _: (),
+        log_limits: PumpLimits | None = None,
     ) -> None:
         self._limits = limits
         self._sanitized = sanitized
-        self._translate = translate
         self._tally = Tally()
-        sinks = [*span_sinks, *(sink for sink, _ in metric_sinks)]
+        sinks = [*span_sinks, *(sink for sink, _ in metric_sinks), *log_sinks]
         self._healths = {sink.name: Health(sink.name, advice=sink.advice) for sink in sinks}
         for name in without_server:
             self._healths[name].expect_no_server()
         keys = ("",) * len(span_sinks) if spool is None else spool.keys
+        counting = partial(self._translate_and_count, translate)
         #: The lanes that the event loop feeds, and the lanes that the journal feeds.
         self._direct: list[SpanLane] = []
         spooled: list[SpooledLane] = []
@@ -109,12 +125,23 @@ class Pump:
                 spooled.append(SpooledLane(sink, key, limits, self._tally, health, wake.set))
                 continue
             # Count changed values once, however many sinks there are.
-            counted = translate if self._direct or any(keys) else self._translate_and_count
+            counted = translate if self._direct or any(keys) else counting
             self._direct.append(SpanLane(sink, counted, limits, self._tally, health))
         self._spans: list[SpanLane] = [*self._direct, *spooled]
         self.journal = None
         if spool is not None and spooled:
-            self.journal = Journal(spool, spooled, self._translate_and_count, self._tally, wake)
+            self.journal = Journal(spool, spooled, counting, self._tally, wake)
+        self._log_limits = log_limits or limits
+        self._logs = [
+            LogLane(
+                sink,
+                narrate if number else partial(self._translate_and_count, narrate),
+                self._log_limits,
+                self._tally,
+                self._healths[sink.name],
+            )
+            for number, sink in enumerate(log_sinks)
+        ]
         made = [
             (*sink, limits, self._tally, self._healths[sink[0].name], metric_interval)
             for sink in metric_sinks
@@ -134,7 +161,7 @@ class Pump:
         ]
         for lane in self._metrics:
             lane.peers = [peer for peer in self._metrics if peer is not lane]
-        self._lanes: list[SpanLane | MetricLane] = [*self._spans, *self._metrics]
+        self._lanes: list[SpanLane | MetricLane] = [*self._spans, *self._logs, *self._metrics]
         #: All threads.
         self._threads: list[PumpThread] = [*self._lanes]
         if self.journal is not None:
@@ -152,12 +179,15 @@ class Pump:
             if known and len(known) == len(times):
                 age = time.monotonic() - min(known)
                 batch.set_level(semconv.OTEL_EXPORT_LAST_SUCCESS_AGE.name, signal, value=age)
-        levels = {} if self.journal is None else dict(self.journal.levels)
-        if self._spans:
-            levels[semconv.OTEL_QUEUE_SIZE.name] = self._waiting()
-            levels[semconv.OTEL_QUEUE_CAPACITY.name] = self._limits.queue_size
-        for name, value in levels.items():
+        for name, value in {} if self.journal is None else self.journal.levels.items():
             batch.set_level(name, "traces", value=value)
+        of_logs = max([lane.size for lane in self._logs], default=None)
+        of_spans = self._waiting() if self._spans else None
+        queues = (("traces", of_spans, self._limits), ("logs", of_logs, self._log_limits))
+        for signal, waiting, limits in queues:
+            if waiting is not None:
+                batch.set_level(semconv.OTEL_QUEUE_SIZE.name, signal, value=waiting)
+                batch.set_level(semconv.OTEL_QUEUE_CAPACITY.name, signal, value=limits.queue_size)
         return batch
 
     def _waiting(self) -> int:
@@ -187,6 +217,11 @@ class Pump:
             taken.append(self.journal.offer(finished))
         return all(taken)
 
+    def offer_event(self, event: ClusterEvent) -> None:
+        """Queue an event without waiting; it is counted if there is no room."""
+        for lane in self._logs:
+            lane.offer(event)
+
     def accepts_metrics(self) -> bool:
         """Whether a batch can be handed over; if not, continue to fill the present one.
 
@@ -205,7 +240,7 @@ class Pump:
         """Request the threads to export the rest within `seconds`; returns at once."""
         now = time.monotonic()
         share = _SPANS_SHARE if self._metrics else 1.0
-        for lane in self._spans:
+        for lane in (*self._spans, *self._logs):
             lane.close(now + seconds * share)
         if self.journal is not None:
             # A little before the bridge's deadline: the journal has to settle the last rows.
@@ -245,16 +280,16 @@ class Pump:
         return condition
 
     def _translate_and_count(
-        self, finished: FinishedSpan | Progress | OpenNote
-    ) -> Sequence[SpanRecord]:
-        records = self._translate(finished)
+        self, translate: Callable[[Any], Sequence[Any]], finished: Any
+    ) -> Sequence[Any]:
+        records = translate(finished)
         for kind, count in self._sanitized().items():
             self._tally.add(semconv.OTEL_SANITIZED.name, kind, count=count)
         return records
 
     def _settle_spans(self) -> None:
-        """Wait until the results of the last spans are counted; called by metrics threads."""
-        for lane in self._spans:
+        """Wait until the last spans and events are counted; called by metrics threads."""
+        for lane in (*self._spans, *self._logs):
             if lane.deadline is not None:
                 lane.settled.wait(max(0.0, lane.deadline - time.monotonic()))
             if not lane.settled.is_set():
