@@ -31,6 +31,8 @@ RUNNING: Final = "running"
 HAD: Final = "had"
 #: Whether the worker had a nanny, which has not said that it ended it.
 NANNY: Final = "nanny"
+#: Whether Dask had found that its heartbeats are overdue.
+OVERDUE: Final = "overdue"
 #: The user's message.
 MESSAGE: Final = "message"
 #: Names of workers, and of those that could not be retired.
@@ -130,12 +132,12 @@ _STORIES: Final = {
     semconv.WORKERS_RETIRED: _Story(
         INFO, ("Retired as requested: %(retired)s.", "Could not be retired: %(failed)s.")
     ),
-    semconv.SCHEDULER_STARTED: _Story(INFO, ("The scheduler started.",)),
+    semconv.SCHEDULER_STARTED: _Story(INFO, ("The scheduler starts.",)),
     semconv.SCHEDULER_RESTARTED: _Story(
         WARN, ("A client restarted the cluster: all its tasks and results are gone.",)
     ),
     semconv.SCHEDULER_CLOSING: _Story(
-        INFO, (f"The scheduler closes; it has {_fact(semconv.WORKER_COUNT)}.",)
+        INFO, ("The scheduler closes.", f"It has {_fact(semconv.WORKER_COUNT)}.")
     ),
     semconv.CLIENT_ADDED: _Story(INFO, (f"Client {_fact(semconv.CLIENT_ID)} connected.",)),
     semconv.CLIENT_REMOVED: _Story(INFO, (f"Client {_fact(semconv.CLIENT_ID)} left.",)),
@@ -172,7 +174,8 @@ _STORIES: Final = {
     ),
     semconv.P2P_FAILED: _Story(ERROR, (f"The P2P shuffle {_fact(semconv.P2P_ID)} failed.",)),
     semconv.OTEL_STARTED: _Story(
-        INFO, (f"dask-otel began to watch a scheduler with {_fact(semconv.WORKER_COUNT)}.",)
+        INFO,
+        ("dask-otel began to watch this scheduler.", f"It has {_fact(semconv.WORKER_COUNT)}."),
     ),
     semconv.OTEL_STOPPED: _Story(INFO, ("dask-otel was removed; the scheduler goes on.",)),
     semconv.OTEL_EXPORT_FAILING: _Story(
@@ -296,6 +299,7 @@ def _shown(facts: Mapping[str, Any], sanitizer: Sanitizer) -> dict[str, str]:
     shown = {
         key: _TEXTS[key](value) if key in _TEXTS else attribute_text(value, sanitizer)
         for key, value in facts.items()
+        if value != 0 or type(value) is float
     }
     name, address = shown.get(semconv.WORKER_NAME), shown.get(semconv.WORKER_ADDRESS)
     shown["worker"] = f"{address}" if name in (None, address) else f"{name} ({address})"
@@ -309,7 +313,7 @@ def _shown(facts: Mapping[str, Any], sanitizer: Sanitizer) -> dict[str, str]:
         shown["guess"] = "A guess: it was killed for its memory, which was close to its limit."
     if facts.get(NANNY):
         shown["nanny"] = "Its nanny does not say that it ended it for memory."
-    if HAD in facts:
+    if facts.get(HAD):
         shown["by_prefix"] = _list([f"{_times(tasks)}`{prefix}`" for prefix, tasks in facts[HAD]])
         again = "" if facts.get(_ERRED) else " Dask runs them again elsewhere."
         tasks = shown[semconv.TASK_COUNT]
