@@ -107,7 +107,7 @@ class Exports:
     takes_notes = True
 
     def __init__(self) -> None:
-        self.journal = self
+        self.feeder = self.spool = self
         self.tasks = self.notes = 0
 
     def accepts_metrics(self) -> bool:

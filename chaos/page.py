@@ -1,4 +1,4 @@
-"""``docs/reliability.md`` and the page of evidence, written of the scenarios and their results."""
+"""``docs/reliability.md`` and the page of evidence, made from the scenarios and their results."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _TOP = """# Faults, and what they do
 
 <!-- made by `python -m chaos --page` -->
 
-In none of these faults does the bridge raise an exception into Dask. A fault of the collector slows
-no task down; the log has one warning when it begins, and one line when it is over. The last column
-counts runs; [the evidence](reliability-evidence.md) has each of them.
+The bridge raises no exception into Dask in any of these faults. A fault of the collector slows down
+no task; the log has one warning when it begins, and one line when it is over. The last column
+counts the runs; [the evidence](reliability-evidence.md) lists each of them.
 
 """
 
@@ -43,7 +43,7 @@ ROWS = (
     ),
     (
         "The collector refuses single spans, large requests, or a part of a request",
-        "All that it takes arrives once",
+        "Everything that it accepts arrives once",
         "What it refuses, counted as `rejected`",
         "too-large poison partial",
     ),
@@ -55,21 +55,21 @@ ROWS = (
     ),
     (
         "Its name does not resolve; a proxy or TLS is wrong on the way",
-        "It arrives once the way is right; a close takes a second longer until then",
-        "As above; over HTTP, `http://` to a server with TLS sends requests in clear",
+        "It arrives once after the repair; until then a close takes a second longer",
+        "As above. With `http://` and a server that wants TLS, requests are sent unencrypted",
         "dead-name late-name tls-untrusted tls-name tls-to-plain plain-to-tls reverse-proxy "
         "http-proxy connect-proxy",
     ),
     (
         "The scheduler is stopped by an operator (SIGTERM, Ctrl-C)",
         "All spans arrive, open ones as incomplete",
-        "What the collector does not take within `otel.close-timeout` (5 s)",
+        "Everything that the collector does not accept within `otel.close-timeout` (5 s)",
         "sigterm ctrl-c",
     ),
     (
         "The scheduler is killed (SIGKILL, out of memory)",
-        "All that was sent before",
-        "Open spans, the last second of spans, the last minute of counters, all that waited",
+        "Everything that was sent before",
+        "Open spans, the last second of spans, the last minute of counters, all queues",
         "sigkill-scheduler",
     ),
     (
@@ -99,12 +99,12 @@ ROWS = (
     (
         "A clock is set by hours",
         "Right order, no negative time",
-        "The length of spans that are open in that moment",
+        "The duration of spans that are open at that moment",
         "clock-scheduler clock-worker",
     ),
     (
         "Much work: a million tasks, a month, a thousand new names an hour",
-        "All of it, in bounded memory; names beyond the limit as `_OTHER`",
+        "Everything arrives, in bounded memory; names beyond the limit as `_OTHER`",
         "Nothing",
         "million month names names-with-room",
     ),
@@ -114,10 +114,10 @@ _HEAD = """# Faults: the evidence
 
 <!-- made by `python -m chaos --page` of chaos/results/latest.json -->
 
-Each row has a fault, its promise, and what a real cluster did: `dask scheduler` and `dask worker`
-processes, and a receiver behind a network that fails on purpose. The client's submissions and
-Dask's own counters are the ground truth: each span and each increment has to arrive once.
-[In short](reliability.md).
+Each row has a fault, its promise, and the behaviour of a real cluster: `dask scheduler` and
+`dask worker` processes, and a receiver behind a network that fails on purpose. The ground truth is
+the client's submissions and Dask's own counters: each span and each increment must arrive once.
+There is [a summary](reliability.md).
 
 ```console
 make chaos                       # rows without a result for this code; continues where it stopped
@@ -139,62 +139,59 @@ interval 0.5 s, the schedule delay 0.1 s, the linger 0.
 _FOOT = """
 ## What can't be kept
 
-- **A killed scheduler** (`kill -9`, the OOM killer, power), without a spool. Everything that the
-  process had not sent is lost: every span that was open, settled or lingered, spans that ended
-  within the last `OTEL_BSP_SCHEDULE_DELAY` (1 s) plus the time of a request, and the growth of
-  counters since the last export, at most `OTEL_METRIC_EXPORT_INTERVAL` (60 s) plus the time of a
-  request. A new scheduler counts from 0, under a `service.instance.id` of its own. With
-  [files](files.md), what was written stays. Spans that were open for longer than
-  `otel.spans.progress-after` have left their [signs of life](lifecycle.md#long-spans).
-- **With [a spool](spool.md)** (`otel.spool.path`), the next scheduler sends what had ended, and
-  what was open as incomplete. Still lost: spans that began or ended within the last fifth of a
-  second (longer on a busy disk or machine); [what a span knows only at its
-  end](lifecycle.md#a-scheduler-that-is-killed); and the growth of counters since the last export.
-  A spool does not help if the power fails, because the kernel writes the file later.
-- **A collector that is away for longer than the queue holds.** Spans beyond
-  `OTEL_BSP_MAX_QUEUE_SIZE` (2048) are dropped and counted in `dask.otel.dropped` as
-  `queue_full`. With a spool they wait there, and the oldest are dropped and counted as `spool_full`
-  beyond `otel.spool.max-size` (256 MiB). Metrics are totals: their next export has all of it.
-- **A collector that is away when the scheduler closes.** What it had not taken within
-  `otel.close-timeout` (5 s) is dropped, counted as `shutdown`, and logged. With a spool
-  it stays there.
-- **A quick close where the collector is busy** (429, 502, 503, 504; gRPC likewise) or
-  does not answer. It may still take the data, and gets all of `otel.close-timeout`. Where nobody
-  listens, a name does not resolve, one side refuses TLS, or connections break, a close takes a
-  second longer.
-- **A warning about an answer whose head drips over HTTP.** The time that HTTP clients wait begins
-  anew with each byte: until the head is complete, the bridge waits without a warning.
-- **An answer that gets lost.** The bridge cannot know whether the collector has the data, and sends
-  them again. A span has the same ids each time, a cumulative point the same value. With delta
+- **Data of a killed scheduler** (`kill -9`, the OOM killer, power), without a spool. The process
+  loses everything that it had not sent: all open, settling and lingering spans, spans that ended
+  within the last `OTEL_BSP_SCHEDULE_DELAY` (1 s) plus the time of a request, and the increments
+  since the last export, at most `OTEL_METRIC_EXPORT_INTERVAL` (60 s) plus the time of a request. A
+  new scheduler counts from 0, under its own `service.instance.id`. [Files](files.md) stay. Spans
+  that were open for longer than `otel.spans.progress-after` have left their
+  [signs of life](lifecycle.md#long-spans).
+- **All data with [a spool](spool.md)** (`otel.spool.path`). The next scheduler sends the ended
+  spans, and the open ones as incomplete. Still lost: spans that began or ended within the last
+  fifth of a second (longer on a busy disk or machine); [what a span knows only at its
+  end](lifecycle.md#a-scheduler-that-is-killed); and the increments since the last export. A spool
+  does not help if the power fails, because the kernel writes the file later.
+- **Spans of an outage that is longer than the queue.** Spans beyond `OTEL_BSP_MAX_QUEUE_SIZE`
+  (2048) are dropped, and counted in `dask.otel.dropped` as `queue_full`. With a spool they wait on
+  the disk; beyond `otel.spool.max-size` (256 MiB) the oldest are dropped, and counted as
+  `spool_full`. Metrics are totals, so their next export is complete.
+- **Data at a close without a collector.** If the collector has not accepted data within
+  `otel.close-timeout` (5 s), they are dropped, counted as `shutdown`, and logged. With a spool the
+  spans stay on the disk.
+- **A quick close with a busy collector** (429, 502, 503, 504; gRPC likewise), or one that does not
+  answer. It may still accept the data, so it gets all of `otel.close-timeout`. If nobody listens, a
+  name does not resolve, one side refuses TLS, or connections break, a close takes a second longer.
+- **A warning about slow headers over HTTP.** HTTP clients restart their timeout with each byte:
+  until the headers of an answer are complete, the bridge waits without a warning.
+- **One copy after a lost answer.** The bridge cannot know whether the collector has the data, and
+  sends them again. A span has the same ids each time, a cumulative point the same value. With delta
   temporality such a point counts twice.
-- **Silence of gRPC's own library.** Where TLS is refused, it writes a line of its own
-  (`ssl_transport_security`) to the scheduler's standard error at each try; `GRPC_VERBOSITY=ERROR`
-  ends that.
-- **A request in clear where `http` was configured, and the server wants TLS.** Over HTTP it is out
-  before the server can refuse it, with its headers.
-- **A start and an end that take no time.** OpenTelemetry's SDK and the bridge are imported in 0.2
-  to 0.3 s, once in each process with a scheduler, and each start and close takes 0.01 to 0.02 s.
-  That is little for a cluster that works, and a sixth of the time of tests that start a cluster
-  each: see above.
-- **A killed worker.** Dask does not know the seconds since its last heartbeat, so the bridge does
-  not know them either.
-- **A span that is open while the scheduler's clock is set.** It has the times that the clock
-  showed: one that is set ahead by 3 h makes it 3 h longer, one that is set back makes it short,
-  down to no length at all. Points of metrics never go back in time: after a clock was set back,
-  they come 2 ms apart until it has caught up.
-- **A scheduler without memory.** The queue is bounded, so leave room for it: a record with a
-  stack trace takes up to 24 KiB, 48 MiB for the default of `OTEL_BSP_MAX_QUEUE_SIZE`. Errors for
-  lack of memory end in the bridge. Dask's own do not: where nothing at all is left, it closes
-  connections and loses its workers, with the bridge and without.
+- **Silence of the gRPC library.** If TLS is refused, it writes a line (`ssl_transport_security`) to
+  the scheduler's standard error at each attempt. `GRPC_VERBOSITY=ERROR` prevents that.
+- **Secrecy with the wrong scheme.** If the endpoint says `http` and the server wants TLS, the
+  request is sent unencrypted, with its headers, before the server can refuse it.
+- **A start and an end without cost.** The imports of OpenTelemetry's SDK and the bridge take 0.2 to
+  0.3 s, once in each process with a scheduler, and each start and close takes 0.01 to 0.02 s. That
+  is little for a working cluster. It is a sixth of the time of tests that start a cluster each.
+- **The last seconds of a killed worker.** Dask does not know the seconds since its last heartbeat,
+  so the bridge does not know them either.
+- **The duration of a span that is open while the scheduler's clock is set.** The span has the times
+  that the clock showed. If the clock is set ahead by 3 h, the span is 3 h longer; if the clock is
+  set back, the span is shorter, down to no duration. Points of metrics never go back in time: after
+  a clock was set back, they are 2 ms apart until it has caught up.
+- **A scheduler without memory.** The queue is bounded, so leave room for it: a record with a stack
+  trace takes up to 24 KiB, 48 MiB for the default of `OTEL_BSP_MAX_QUEUE_SIZE`. The bridge catches
+  its own errors for lack of memory. Dask does not: if no memory is left, it closes connections and
+  loses its workers, with the bridge and without.
 - **Metrics without memory.** An increment that could not be added for lack of memory is lost, and
   counted in `dask.otel.sanitized` as `error`.
 
-## What is not shown here yet
+## Not shown here
 
-Rows that were not run again after a change of the code keep the hash of the older code in the file
-of results. The clock faults change what Python reads from `time.time` and `time.time_ns`, in real
+Rows that were not repeated after a change of the code keep the hash of the older code in the file
+of results. The clock faults change the result of `time.time` and `time.time_ns` in Python, in real
 processes; `datetime.now` and code in C see the true time. Small differences between clocks have
-[tests of their own](lifecycle.md#times-across-workers).
+[their own tests](lifecycle.md#times-across-workers).
 """
 
 
@@ -202,16 +199,16 @@ _COSTS = f"""
 ## What a fault costs
 
 Each fault above is compared with the same work without the fault, and without the bridge. Three
-clusters of the same age run blocks of {TASKS} tiny tasks in turn, in another order each round,
-while one of them is in the fault. The table has the median of the rounds' ratios and a 95 %
-interval. CPU is the scheduler's process with all threads, per task, over whole rounds. Metrics are
-exported every 0.5 s, 120 times as often as by default, so the cost over no bridge is higher than
-in normal use.
+clusters of the same age run blocks of {TASKS} tiny tasks in turn, in a different order each round;
+one of them has the fault. The table has the median of the rounds' ratios and a 95 % interval. CPU
+is that of the scheduler's process with all threads, per task, over whole rounds. Metrics are
+exported every 0.5 s, 120 times as often as by default, so the cost compared with no bridge is
+higher than in normal use.
 
-A fault is "worse", and its promise broken, if an interval lies wholly beyond {ALLOWANCE:.2f} times
-the CPU of no fault (and beyond {ALLOWED_CORE:.0%} of a core), or {ALLOWANCE:.2f} times its seconds;
-"no worse" if the intervals end before that. Else it is "undecided", after {LOOKS} times
-as many rounds.
+A fault is "worse", and its promise broken, if an interval lies wholly above {ALLOWANCE:.2f} times
+the CPU without the fault (and above {ALLOWED_CORE:.0%} of a core), or above {ALLOWANCE:.2f} times
+its seconds. It is "no worse" if the intervals end below these limits, and "undecided" otherwise,
+after {LOOKS} times as many rounds.
 
 """
 _COST_COLUMNS = (

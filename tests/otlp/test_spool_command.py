@@ -277,10 +277,10 @@ def test_what_is_shown(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert before == sorted((each.name, each.stat().st_size) for each in path.parent.iterdir())
     assert "32 spans to be sent" in shown
     assert "no scheduler uses it" in shown
-    [line] = [line for line in shown.splitlines() if line.startswith("nightly")]
-    assert line.split()[1] == "Scheduler-7"
-    assert line.split()[-3:] == ["30", "1", "lost"]
-    assert "  29  load\n" in shown
+    run, details, *_ = shown.split("last runs\n")[1].splitlines()
+    assert run == "  nightly (Scheduler-7)"
+    assert details.endswith(": 30 to be sent, 1 lost")
+    assert "  29  load  (otlp)\n" in shown
     assert "\x1b" not in shown
     assert "\u202e" not in shown
     assert "hunter2" not in shown

@@ -27,18 +27,18 @@ def test_notes_wait_where_they_are_made_while_there_is_no_room_for_them():
         return taken
 
     notes = SimpleNamespace(take=take)
-    journal = SimpleNamespace(takes_notes=False, note=noted.append)
-    hand_over = hand_over_to(SimpleNamespace(journal=journal), notes)
+    feeder = SimpleNamespace(spool=True, takes_notes=False, note=noted.append)
+    hand_over = hand_over_to(SimpleNamespace(feeder=feeder), notes)
 
     hand_over.notes()
     assert (waiting, noted) == ([note(1)], [])
 
-    journal.takes_notes = True
+    feeder.takes_notes = True
     hand_over.notes()
     assert (waiting, noted) == ([], [note(1)])
 
 
 def test_without_a_spool_nothing_is_noted():
-    hand_over = hand_over_to(SimpleNamespace(journal=None), "notes")
+    hand_over = hand_over_to(SimpleNamespace(feeder=SimpleNamespace(spool=None)), "notes")
     hand_over.notes()
     assert hand_over._adapter.lifecycle.notes is None

@@ -15,10 +15,10 @@ import pytest
 from dask_otel import semconv
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import Answer, OpenNote, Origin, Row, SpanRecord
+from dask_otel.pump.feeder import MOMENT, Feeder, Spool
 from dask_otel.pump.health import Health, Tally
-from dask_otel.pump.journal import MOMENT, Journal, Spool
+from dask_otel.pump.lanes import SpanLane
 from dask_otel.pump.pump import Pump, PumpLimits
-from dask_otel.pump.spooled import SpooledLane
 from tests.unit.pumps import (
     DROPPED,
     EXPORTED,
@@ -37,7 +37,7 @@ from tests.waiting import eventually
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a person would wait a second for takes a moment."""
-    monkeypatch.setattr("dask_otel.pump.journal.ALIVE", 0.05)
+    monkeypatch.setattr("dask_otel.pump.feeder.ALIVE", 0.05)
     monkeypatch.setattr("dask_otel.pump.policy.FIRST_BACKOFF", 0.05)
     monkeypatch.setattr("dask_otel.pump.spool_health.FIRST_RETRY", 0.05)
 
@@ -167,9 +167,8 @@ def running(
         pump.release()
 
 
-def journal_of(pump: Pump) -> Journal:
-    assert pump.journal is not None
-    return pump.journal
+def journal_of(pump: Pump) -> Feeder:
+    return pump.feeder
 
 
 def closes(pump: Pump, seconds: float) -> None:
@@ -298,7 +297,7 @@ def test_what_a_dead_collector_has_not_taken_waits_for_the_next_run(caplog):
 
 def test_where_no_time_is_left_for_exporters_the_last_spans_are_written_all_the_same(monkeypatch):
     # No machine needs that long.
-    monkeypatch.setattr("dask_otel.pump.journal.MOMENT", 60.0)
+    monkeypatch.setattr("dask_otel.pump.feeder.MOMENT", 60.0)
     monkeypatch.setattr("tests.unit.test_journal.MOMENT", 60.0)
     store, spans = Memory(), Spans()
     with running(store, spans, seconds=0.0) as pump:
@@ -336,7 +335,7 @@ def test_at_the_end_the_lanes_wait_for_what_is_written_last():
 
 def test_what_is_sent_after_the_lane_was_given_up_is_neither_counted_nor_removed():
     tally, spans = Tally(), Spans()
-    lane = SpooledLane(spans, "otlp", LIMITS, tally, Health("sink"), lambda: None)
+    lane = SpanLane(spans, "otlp", True, LIMITS, tally, Health("sink"), lambda: None)
 
     def abandoned(*_: Any) -> Answer:
         lane.abandon()

@@ -62,7 +62,9 @@ class Setup:
         self.time = 0.0
         self.sink = sink
         self.tally = Tally()
-        self.outlet = Outlet(sink, batch_size, self.tally, Health(sink.name), lambda: self.time)
+        self.outlet = Outlet(
+            sink, batch_size, self.tally, Health(sink.name), lambda: self.time, list
+        )
 
     def put(self, numbers: Sequence[int]) -> None:
         self.outlet.queue.extend(Row(n) for n in numbers)

@@ -40,7 +40,6 @@ exit codes: 0 all is shown or sent, 1 some spans are left after --send, or the s
 _PATIENCE: Final = 60.0
 _LOOK: Final = 0.1
 _CLOSING: Final = 5.0
-_WIDE: Final = 120
 
 
 #: Names of each argument, and its options for `argparse`.
@@ -66,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         path = place(arguments.path)
         if arguments.send:
             return _send(path, arguments.patience)
-        terminal.show(listing(path, terminal.width(_WIDE)))
+        terminal.show("\n".join(listing(path)))
     except (OSError, ConfigurationError) as error:
         return terminal.fail("spool", str(error))
     return 0
@@ -77,7 +76,7 @@ def _send(path: Path, patience: float) -> int:
     # Imported here, because `--help` does not need it.
     from dask_otel._otel.sdk.encode import reread
     from dask_otel._otel.sdk.outputs import build_for_spool
-    from dask_otel.pump.journal import Spool
+    from dask_otel.pump.feeder import Spool
     from dask_otel.pump.pump import Pump, PumpLimits
     from dask_otel.settings.reading import read_settings
     from dask_otel.spool.store import SpoolError, Store
@@ -119,21 +118,23 @@ def _send(path: Path, patience: float) -> int:
 
 def _wait(pump: Pump, patience: float) -> None:
     """Wait until the spool is empty, or nothing has been sent for `patience` seconds."""
-    condition = pump.condition()
-    before, until = 0, 0.0
-    while condition["spool"]["waiting"] and not condition["spool"]["reason"]:
-        now, left = time.monotonic(), condition["spool"]["waiting"]
+    before, since = 0, 0.0
+    while (spool := pump.condition()["spool"])["waiting"] and not spool["reason"]:
+        left, now = spool["waiting"], time.monotonic()
         if left != before:
-            before, until = left, now + patience
+            before, since = left, now
         # Until the first answer, there is no reason to print.
-        elif now >= until + (
-            0.0 if any(one["reason"] for one in condition["destinations"]) else _PATIENCE
-        ):
+        elif now - since >= patience and _reasons(pump):
             break
         _progress(f"{left:,} spans left")
         time.sleep(_LOOK)
-        condition = pump.condition()
     _progress("")
+
+
+def _reasons(pump: Pump) -> dict[str, str]:
+    """Return why each failing exporter fails."""
+    found = pump.condition()["destinations"]
+    return {one["destination"]: one["reason"] for one in found if one["reason"]}
 
 
 def _progress(text: str) -> None:
@@ -145,18 +146,18 @@ def _progress(text: str) -> None:
 def _report(pump: Pump, path: Path) -> int:
     """Print the outcome for the spans; return the exit code."""
     condition = pump.condition()
-    left = condition["spool"]["waiting"]
+    left, trouble = condition["spool"]["waiting"], condition["spool"]["reason"]
     counts = pump.counts()
     sent, lost = (
         int(sum(count for (metric, *_), count in counts.items() if metric == name))
         for name in (semconv.OTEL_EXPORTED.name, semconv.OTEL_DROPPED.name)
     )
-    failing = {one["destination"]: one["reason"] for one in condition["destinations"]}
     if not (sent or lost or left):
         terminal.show(f"nothing waits in {path}")
         return 0
+    names = [one["destination"] for one in condition["destinations"]]
     # With several exporters, it is unknown which ones accepted them.
-    to = f" to {next(iter(failing))}" if sent and len(failing) == 1 else ""
+    to = f" to {names[0]}" if sent and len(names) == 1 else ""
     terminal.show(f"{words.counted(sent, 'span')} sent{to}; {left:,} left in {path}")
     if lost:
         terminal.say(
@@ -164,12 +165,10 @@ def _report(pump: Pump, path: Path) -> int:
             f"{words.counted(lost, 'span')} could not be sent and {'is' if lost == 1 else 'are'} "
             "gone: refused by the server, or damaged",
         )
-    if condition["spool"]["reason"]:
-        terminal.say("spool", condition["spool"]["reason"])
-    for name, reason in failing.items():
-        if not (left and reason):
-            continue
+    if trouble:
+        terminal.say("spool", trouble)
+    for name, reason in _reasons(pump).items() if left else ():
         endpoint = Endpoint.named(name)
-        trouble = None if endpoint is None else explain(endpoint, "traces", reason)
-        terminal.say("spool", f"{name}: {reason}. {trouble or ''}")
-    return 1 if left or condition["spool"]["reason"] else 0
+        cause = None if endpoint is None else explain(endpoint, "traces", reason)
+        terminal.say("spool", f"{name}: {reason}. {cause or ''}")
+    return 1 if left or trouble else 0

@@ -14,16 +14,15 @@ from dask_otel.core.records import Origin
 from dask_otel.report import words
 from dask_otel.spool import files, lock, store
 
-#: Most names in the list, those with the most queued spans; most runs, the last ones.
-_MOST_NAMES: Final = 20
-_MOST_RUNS: Final = 20
+#: Most runs in the list, the last ones; most names, those with the most waiting spans.
+_MOST: Final = 20
 _LONGEST: Final = 40
 #: Rows per read, so that the scheduler that uses the spool waits only for these.
 _ROWS: Final = 500
 
 
-def listing(path: Path, width: int) -> str:
-    """Return a list of a spool's content, without changing the spool.
+def listing(path: Path) -> Iterator[str]:
+    """Yield the lines of a list of a spool's content, without changing the spool.
 
     Raises
     ------
@@ -45,27 +44,41 @@ def listing(path: Path, width: int) -> str:
         try:
             runs = connection.execute("SELECT * FROM runs ORDER BY id").fetchall()
             live = runs[-1][0] if runs and holder is not None else None
-            for run, sink, is_open, body in _rows(connection):
-                by_run[run, bool(is_open)] += 1
-                if not is_open or run != live:
+            for number, sink, noted, body in _rows(connection):
+                by_run[number, bool(noted)] += 1
+                if not noted or number != live:
                     waiting[sink, span_name(body) or "(damaged)"] += 1
         except sqlite3.Error as error:
             raise files.SpoolError(f"{path} can't be read: {error}") from error
         finally:
             store.disconnect(connection)
     total = waiting.total()
+    yield _clean(path, 4096)
     size = files.disk_use(path) / 1e6
-    lines = [
-        _clean(str(path), 4096),
-        f"  {size:,.2f} MB on the disk, {words.counted(total, 'span')} to be sent",
-    ]
+    yield f"  {size:,.2f} MB on the disk, {words.counted(total, 'span')} to be sent"
     if holder is not None:
         count = words.counted(0 if live is None else by_run[live, True], "open span")
-        lines.append(f"  {holder} has it and sends them; it has {count}")
+        yield f"  {holder} has it and sends them; it has {count}"
     elif total:
-        lines.append("  no scheduler uses it; the next one with this path sends them, as does")
-        lines.append(f"  dask-otel spool --send {_clean(str(path), 4096)}")
-    return "\n".join([*lines, *_runs(runs, by_run, live, width), *_names(waiting, width)])
+        yield "  no scheduler uses it; the next one with this path sends them, as does"
+        yield f"  dask-otel spool --send {_clean(path, 4096)}"
+    if runs:
+        yield "\nlast runs"
+    for run, *origin, started_ns, alive_ns in runs[-_MOST:]:
+        resource = resource_of(Origin(*origin))
+        yield (
+            f"  {_clean(resource.get(semconv.CLUSTER_NAME, '?'))} "
+            f"({_clean(resource.get(semconv.SERVICE_INSTANCE_ID, '?'), 60)})"
+        )
+        is_open = by_run[run, True]
+        yield (
+            f"    {_when(started_ns)} to {_when(alive_ns)}: {by_run[run, False]:,} to be sent, "
+            f"{is_open:,} {'lost' if is_open and run != live else 'open'}"
+        )
+    if total:
+        yield "\nto be sent"
+    for (sink, name), spans in waiting.most_common(_MOST):
+        yield f"{spans:>8,}  {_clean(name, 200)}  ({_clean(sink)})"
 
 
 def _rows(connection: sqlite3.Connection) -> Iterator[tuple[int, str, bool, bytes]]:
@@ -80,54 +93,6 @@ def _rows(connection: sqlite3.Connection) -> Iterator[tuple[int, str, bool, byte
         ).fetchall():
             last = number
             yield tuple(row)
-
-
-def _runs(
-    runs: list[tuple[Any, ...]], counts: Counter[tuple[int, bool]], live: int | None, width: int
-) -> Iterator[str]:
-    if not runs:
-        return
-    table = [("run of", "instance", "started", "last sign of life", "waiting", "open")]
-    for run, *origin, started_ns, alive_ns in runs[-_MOST_RUNS:]:
-        resource = resource_of(Origin(*origin))
-        is_open = counts[run, True]
-        table.append(
-            (
-                _clean(resource.get(semconv.CLUSTER_NAME, "?")),
-                _clean(resource.get(semconv.SERVICE_INSTANCE_ID, "?"), 60),
-                _when(started_ns),
-                _when(alive_ns),
-                f"{counts[run, False]:,}",
-                f"{is_open:,}" + (" lost" if is_open and run != live else ""),
-            )
-        )
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    yield ""
-    for row in table:
-        cells = zip(row, "<<<<>>", widths, strict=True)
-        line = "  ".join(f"{cell:{side}{size}}" for cell, side, size in cells)
-        yield line[:width].rstrip()
-    if len(runs) > _MOST_RUNS:
-        yield f"and {len(runs) - _MOST_RUNS:,} earlier runs"
-
-
-def _names(waiting: Counter[tuple[str, str]], width: int) -> Iterator[str]:
-    if not waiting:
-        return
-    several = len({sink for sink, _ in waiting}) > 1
-    listed = waiting.most_common(_MOST_NAMES)
-    lines = [
-        (count, _clean(name, 200) + (f"  ({_clean(sink)})" if several else ""))
-        for (sink, name), count in listed
-    ]
-    if more := len(waiting) - len(listed):
-        rest = waiting.total() - sum(count for _, count in listed)
-        lines.append((rest, f"of {words.counted(more, 'other name')}"))
-    size = max(len(f"{count:,}") for count, _ in lines)
-    yield ""
-    yield "waiting, by name" + (" and exporter" if several else "")
-    for count, text in lines:
-        yield f"  {count:>{size},}  {text}"[:width].rstrip()
 
 
 def _when(time_ns: Any) -> str:

@@ -1,4 +1,4 @@
-"""The queue between the event loop and the journal: bounded; adding to it never blocks."""
+"""The queue between the event loop and the feeder: bounded; adding to it never blocks."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import threading
 from collections import deque
 from typing import TypeAlias
 
-from dask_otel.core.records import FinishedSpan, OpenNote, Progress, SpanIdentity
+from dask_otel.core.records import ClusterEvent, FinishedSpan, OpenNote, Progress, SpanIdentity
 
 #: Items to translate.
-Item: TypeAlias = FinishedSpan | Progress | OpenNote
+Item: TypeAlias = FinishedSpan | Progress | OpenNote | ClusterEvent
 
 
 class Inbox:
-    """Filled by the event loop, emptied by the journal's thread.
+    """Filled by the event loop, emptied by the feeder's thread.
 
     Parameters
     ----------
@@ -45,9 +45,13 @@ class Inbox:
         """Whether there is room for notes; if not, they are made later."""
         return len(self._items) < self.backlog
 
-    def offer(self, finished: FinishedSpan | Progress) -> bool:
-        """Queue a finished span. If there is no room, queue its identity only and return False."""
-        weight, waiting = finished.weight, self.waiting
+    def offer(self, finished: FinishedSpan | Progress | ClusterEvent, behind: int) -> bool:
+        """Queue a finished span. If there is no room, queue its identity only and return False.
+
+        `behind` counts the OpenTelemetry spans in the queues behind this one. If nothing waits,
+        even a span with more groups than the backlog is accepted.
+        """
+        weight, waiting = finished.weight, self.waiting + behind
         if waiting and waiting + weight > self.backlog:
             if isinstance(finished, FinishedSpan):
                 self.put_light(finished.identity)

@@ -16,13 +16,8 @@ from dask_otel.core.metrics.merging import merge
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import (
     Answer,
-    ClusterEvent,
-    FinishedSpan,
-    LogRecord,
     MetricRecord,
-    Progress,
     Row,
-    SpanRecord,
 )
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.health import Health, Tally
@@ -78,105 +73,84 @@ class Lane(PumpThread):
 
 
 class SpanLane(Lane):
-    """Exports finished spans to one span sink.
+    """Exports rows, spans or log records, to one sink; the feeder queues them.
 
-    `LogLane` does the same with events.
+    A row with a number is also in the spool. It can't get lost here: at the end it stays there.
 
     Parameters
     ----------
     sink
         The exporter.
-    translate
-        Makes OpenTelemetry spans of a finished Dask span; called in this thread.
+    key
+        Tells its rows from those of other lanes, in the spool too.
+    stored
+        Whether its rows go through the spool.
     limits
-        Sizes and times.
+        Sizes and times. With a spool the queue's size is a window: other rows wait in the spool.
     tally, health
         Counts and messages.
+    notify
+        Called when rows have left the queue.
+    signal
+        ``"traces"`` or ``"logs"``.
     """
-
-    signal = "traces"
 
     def __init__(
         self,
         sink: SpanSink,
-        translate: Callable[[Any], Sequence[SpanRecord | LogRecord]],
+        key: str,
+        stored: bool,
         limits: PumpLimits,
         tally: Tally,
         health: Health,
+        notify: Callable[[], None],
+        signal: str = "traces",
     ) -> None:
-        super().__init__(f"dask-otel-{self.signal}", sink, tally)
-        self._inbox: deque[Any] = deque()
-        # Two counters, each written by one thread: no lock.
-        self._offered = 0
-        self._taken = 0
-        self._translate = translate
-        self._limits = limits
+        super().__init__(f"dask-otel-{signal}", sink, tally)
+        self.signal = signal
+        self.key, self.stored = key, stored
+        #: Rows of its queue, at most, and of one request.
+        self.window, self.batch_size = limits.queue_size, limits.batch_size
+        #: Number of the last row fed to it from the spool.
+        self.fed = 0
+        #: Set by the feeder while closing: there are no more rows.
+        self.all_fed = threading.Event()
+        self._inbox: deque[Row] = deque()
+        self._schedule_delay = limits.schedule_delay
         self._health = health
         self._span_sink = sink
         self._outlet = Outlet(
-            sink, limits.batch_size, tally, health, time.monotonic, self._gone, self.signal
+            sink, limits.batch_size, tally, health, time.monotonic, self._gone, signal
         )
-        self._breathe = Breath()
-
-    @property
-    def size(self) -> int:
-        """The number of waiting OpenTelemetry spans."""
-        if self._outlet.abandoned:
-            return 0
-        return self._offered - self._taken + len(self._outlet.queue)
+        self._notify = notify
+        # Shared by the feeder, the lane, and the thread that gives up on a hanging exporter.
+        self._accounts = threading.RLock()
+        #: How many rows are in the queue, and how many of these in memory only.
+        self._queued = self._alone = 0
+        #: Rows of the spool that have left for good.
+        self._settled: list[int] = []
 
     @property
     def succeeded_at(self) -> float | None:
         """When the sink last accepted a span, on the monotonic clock; None before the first one."""
         return self._outlet.succeeded_at
 
-    def offer(self, finished: FinishedSpan | Progress | ClusterEvent) -> bool:
-        """Queue a finished span; False (counted) if there is no room. Called by the event loop."""
-        weight = finished.weight
-        waiting = self.size
-        # An empty queue accepts even a span with more groups than its size.
-        if waiting and waiting + weight > self._limits.queue_size:
-            self._tally.add(semconv.OTEL_DROPPED.name, self.signal, "queue_full", count=weight)
-            return False
-        self._offered += weight
-        self._inbox.append(finished)
-        enough = waiting + weight >= self._limits.batch_size
-        if (enough or self._limits.schedule_delay < AT_ONCE) and not self.wake.is_set():
-            self.wake.set()
-        return True
+    # ------------------------------------------------------------------- called by the feeder
 
-    def work(self) -> float:
-        """Export the waiting spans, in small batches."""
-        self._take_in()
-        # While more spans are due.
-        while self.deadline is None and (
-            self._outlet.pump() or (self._inbox and not self._outlet.queue)
-        ):
-            self._take_in()
-        wait = max(AT_ONCE, self._limits.schedule_delay)
-        if self._outlet.queue:
-            wait = min(wait, max(AT_ONCE, self._outlet.policy.retry_at - time.monotonic()))
-        return wait
+    @property
+    def size(self) -> int:
+        """OpenTelemetry spans that wait in memory only."""
+        return self._alone
 
-    def _take_in(self) -> None:
-        """Translate and encode about one batch: more would block the event loop by the GIL."""
-        breathe = self._breathe
-        while self._inbox and len(self._outlet.queue) < self._outlet.policy.room:
-            breathe()
-            finished = self._inbox.popleft()
-            try:
-                for record in self._translate(finished):
-                    breathe()
-                    body = self.encoded(record)
-                    if body is not None:
-                        self._outlet.queue.append(Row(body))
-            except BaseException:
-                self._tally.add(
-                    semconv.OTEL_DROPPED.name, self.signal, "untranslatable", count=finished.weight
-                )
-                logger.debug("dask-otel: a record could not be translated", exc_info=True)
-            finally:
-                self._taken += finished.weight
+    @property
+    def over(self) -> bool:
+        """Whether it accepts no more rows, and the rest is counted."""
+        return self._outlet.abandoned
+
+    @property
+    def room(self) -> int:
+        """How many more rows fit."""
+        return 0 if self.over else self.window - self._queued
 
     def encoded(self, record: Any, counted: bool = True) -> Any:
         """Return the body of a row; None if the span is not sampled, or can't be encoded."""
@@ -187,46 +161,93 @@ class SpanLane(Lane):
                 self._outlet.lose(None, repr(error), "unencodable")
             return None
 
+    def feed(self, rows: Sequence[Row]) -> None:
+        """Queue rows."""
+        with self._accounts:
+            if not self.over:
+                self._queued += len(rows)
+                self._alone += sum(not row.number for row in rows)
+                self._inbox.extend(rows)
+        enough = self._queued >= self.batch_size or self.deadline is not None
+        if enough or self._schedule_delay < AT_ONCE:
+            self.wake.set()
+
+    def give(self, bodies: Sequence[Any]) -> None:
+        """Queue spans that are in memory only, and count those without room as dropped."""
+        with self._accounts:
+            # An empty queue accepts even more rows than its size.
+            fit = len(bodies) if self.room == self.window else max(0, self.room)
+            reason = "shutdown" if self.over else "queue_full"
+            self.feed([Row(body) for body in bodies[:fit]])
+        lost = len(bodies[fit:])
+        self._tally.add(semconv.OTEL_DROPPED.name, self.signal, reason, count=lost)
+
+    def take_settled(self) -> list[int]:
+        """Return each row to remove from the spool, once."""
+        with self._accounts:
+            settled, self._settled = self._settled, []
+        return settled
+
+    # --------------------------------------------------------------------- called by the lane
+
+    def work(self) -> float:
+        """Export the waiting spans, in small batches."""
+        self._take_in()
+        # While more spans are due.
+        while self.deadline is None and (
+            self._outlet.pump() or (self._inbox and not self._outlet.queue)
+        ):
+            self._take_in()
+        wait = max(AT_ONCE, self._schedule_delay)
+        if self._outlet.queue:
+            wait = min(wait, max(AT_ONCE, self._outlet.policy.retry_at - time.monotonic()))
+        return wait
+
+    def _take_in(self) -> None:
+        while self._inbox and len(self._outlet.queue) < self._outlet.policy.room:
+            self._outlet.queue.append(self._inbox.popleft())
+
     def _gone(self, rows: Sequence[Row]) -> None:
         """Record rows that have left the queue for good."""
+        with self._accounts:
+            # After the end, a row was counted or stays in the spool.
+            if not self.over:
+                self._queued -= len(rows)
+                self._alone -= sum(not row.number for row in rows)
+                self._settled += [row.number for row in rows if row.number]
+        self._notify()
 
     def finish(self) -> None:
         """Export the rest until the deadline, and count the remaining spans as dropped."""
         deadline = self.deadline or 0.0
-        queue = self._outlet.queue
-        while not self._outlet.abandoned and time.monotonic() < deadline:
+        while not self.over and time.monotonic() < deadline:
             self._take_in()
-            before = len(queue)
+            before = len(self._outlet.queue)
             if before:
                 self._outlet.flush(deadline)
-                if len(queue) == before and not self._comes_back(self._outlet.answer):
+                if len(self._outlet.queue) == before and not self._comes_back(self._outlet.answer):
                     break
-            elif not self._gets_more(deadline):
+            elif not self.all_fed.is_set():
+                self.all_fed.wait(max(0.0, deadline - time.monotonic()))
+            elif not self._inbox:
                 break
         self.abandon()
 
-    def _gets_more(self, _deadline: float) -> bool:
-        """Whether more spans may come, now that all are exported."""
-        return False
-
     def abandon(self) -> None:
-        """Count the rest, translated or not, as lost; later results don't count."""
-        if not self._outlet.abandoned:
-            left = self.size
+        """Count the rows in memory only as lost, and accept no more; later results don't count.
+
+        Called by the lane at its end, or by another thread if it hangs in its exporter.
+        """
+        with self._accounts:
+            if self.over:
+                return
             self._outlet.abandoned = True
-            self._lost_at_close(left)
-
-    def _lost_at_close(self, count: int) -> None:
-        self._tally.add(semconv.OTEL_DROPPED.name, self.signal, "shutdown", count=count)
-        if count:
+            lost, self._alone = self._alone, 0
+        self._tally.add(semconv.OTEL_DROPPED.name, self.signal, "shutdown", count=lost)
+        if lost:
             several, one, signal = WORDS[self.signal]
-            self._health.gave_up(signal, f"{count} {one if count == 1 else several}")
-
-
-class LogLane(SpanLane):
-    """Exports events as log records to one log sink; see `SpanLane`."""
-
-    signal = "logs"
+            self._health.gave_up(signal, f"{lost} {one if lost == 1 else several}")
+        self._notify()
 
 
 class MetricLane(Lane):

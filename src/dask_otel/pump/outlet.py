@@ -69,7 +69,7 @@ class Outlet:
         tally: Tally,
         health: Health,
         now: Callable[[], float],
-        gone: Callable[[Sequence[Row]], None] | None = None,
+        gone: Callable[[Sequence[Row]], None],
         signal: str = "traces",
     ) -> None:
         self._batch_size = batch_size
@@ -125,6 +125,7 @@ class Outlet:
 
     def _refuse_all(self) -> bool:
         """Count the queue as unsupported; returns False, as there is nothing to send."""
+        self._gone(self.queue)
         self._drop("unsupported", len(self.queue))
         self._begin()
         return False
@@ -146,7 +147,7 @@ class Outlet:
 
     def lose(self, row: Row | None, why: str, reason: str = "rejected") -> None:
         """Drop one row for a reason of its own, and log the first one."""
-        if row is not None and self._gone is not None:
+        if row is not None:
             self._gone([row])
         self._drop(reason, 1)
         level = logging.DEBUG if reason in self._warned else logging.WARNING
@@ -162,8 +163,7 @@ class Outlet:
         )
 
     def _count_sent(self, rows: Sequence[Row], answer: Answer) -> None:
-        if self._gone is not None:
-            self._gone(rows)
+        self._gone(rows)
         lost = min(answer.lost, len(rows))
         if lost < len(rows):
             self.succeeded_at = self._now()

@@ -7,8 +7,8 @@ failed batch, ignores its flush timeout, and can block a shutdown for half a min
 - Queues are bounded, and dropped records are counted by reason.
 - Encoding is pure Python and holds the GIL, so our threads sleep briefly and often
   (`dask_otel.pump.breath`) to let the event loop run.
-- With a spool, a thread between the event loop and the sinks writes the spans to the disk
-  (`dask_otel.pump.journal`).
+- One thread between the event loop and the span sinks translates and encodes; with a spool it
+  writes the spans to the disk (`dask_otel.pump.feeder`). Another one does so for log records.
 - A failed batch is kept and retried; if it keeps failing while others get through, it is split
   (`dask_otel.pump.policy`).
 - Each sink has its own thread: a dead endpoint does not delay the others.
@@ -38,18 +38,17 @@ from dask_otel.core.records import (
     Progress,
     SpanRecord,
 )
+from dask_otel.pump.feeder import Feeder, Spool
 from dask_otel.pump.health import Health, Series, Tally
-from dask_otel.pump.journal import Journal, Spool
-from dask_otel.pump.lanes import MAX_METRIC_BATCHES, LogLane, MetricLane, SpanLane
+from dask_otel.pump.lanes import MAX_METRIC_BATCHES, MetricLane, SpanLane
 from dask_otel.pump.sinks import MAX_POINTS, MetricSink, PumpLimits, SpanSink
-from dask_otel.pump.spooled import SpooledLane
 from dask_otel.pump.thread import PumpThread
 
 __all__ = ["MAX_METRIC_BATCHES", "MAX_POINTS", "Pump", "PumpLimits"]
 
 #: The spans' share of the closing time; the rest is for the last metrics, which count the spans.
 _SPANS_SHARE: Final = 0.6
-#: The share in which the journal waits for exporters, at most.
+#: The share in which the feeder waits for exporters, at most.
 _SPOOL_SHARE: Final = 0.95
 
 
@@ -64,7 +63,7 @@ class Pump:
         Exporters of metrics, each with its own state.
     translate
         Makes OpenTelemetry spans of a finished Dask span, or one of a note of an open span; called
-        in the threads of the span sinks and of the spool.
+        in the feeder's thread.
     limits
         Sizes and times.
     sanitized
@@ -83,7 +82,7 @@ class Pump:
     log_sinks
         Exporters of log records.
     narrate
-        Makes log records of an event; called in the threads of the log sinks.
+        Makes log records of an event; called in a feeder's thread.
     log_limits
         Sizes and times of log records; by default those of spans.
     """
@@ -113,35 +112,43 @@ class Pump:
         for name in without_server:
             self._healths[name].expect_no_server()
         keys = ("",) * len(span_sinks) if spool is None else spool.keys
-        counting = partial(self._translate_and_count, translate)
-        #: The lanes that the event loop feeds, and the lanes that the journal feeds.
-        self._direct: list[SpanLane] = []
-        spooled: list[SpooledLane] = []
         wake = threading.Event()
-        for sink, key in zip(span_sinks, keys, strict=True):
+        self._spans: list[SpanLane] = []
+        for number, (sink, key) in enumerate(zip(span_sinks, keys, strict=True)):
             health = self._healths[sink.name]
             if key:
                 health.keeps = "spans in its spool"
-                spooled.append(SpooledLane(sink, key, limits, self._tally, health, wake.set))
-                continue
-            # Count changed values once, however many sinks there are.
-            counted = translate if self._direct or any(keys) else counting
-            self._direct.append(SpanLane(sink, counted, limits, self._tally, health))
-        self._spans: list[SpanLane] = [*self._direct, *spooled]
-        self.journal = None
-        if spool is not None and spooled:
-            self.journal = Journal(spool, spooled, counting, self._tally, wake)
-        self._log_limits = log_limits or limits
+            own = key or f"memory {number}"
+            self._spans.append(
+                SpanLane(sink, own, bool(key), limits, self._tally, health, wake.set)
+            )
+        self.feeder = Feeder(
+            self._spans,
+            partial(self._translate_and_count, translate),
+            limits.queue_size,
+            self._tally,
+            wake,
+            spool if any(keys) else None,
+        )
+        self._log_limits = of_logs = log_limits or limits
+        roused = threading.Event()
         self._logs = [
-            LogLane(
+            SpanLane(
                 sink,
-                narrate if number else partial(self._translate_and_count, narrate),
-                self._log_limits,
+                f"memory {number}",
+                False,
+                of_logs,
                 self._tally,
                 self._healths[sink.name],
+                roused.set,
+                "logs",
             )
             for number, sink in enumerate(log_sinks)
         ]
+        telling = partial(self._translate_and_count, narrate)
+        self._teller = Feeder(
+            self._logs, telling, of_logs.queue_size, self._tally, roused, None, "logs"
+        )
         made = [
             (*sink, limits, self._tally, self._healths[sink[0].name], metric_interval)
             for sink in metric_sinks
@@ -164,8 +171,10 @@ class Pump:
         self._lanes: list[SpanLane | MetricLane] = [*self._spans, *self._logs, *self._metrics]
         #: All threads.
         self._threads: list[PumpThread] = [*self._lanes]
-        if self.journal is not None:
-            self._threads.append(self.journal)
+        if self._spans:
+            self._threads.append(self.feeder)
+        if self._logs:
+            self._threads.append(self._teller)
 
     def _own_counts(self, seen: dict[Series, int]) -> MetricBatch:
         """Return the increases of the pump's counts since `seen`, and its levels; update `seen`."""
@@ -179,48 +188,40 @@ class Pump:
             if known and len(known) == len(times):
                 age = time.monotonic() - min(known)
                 batch.set_level(semconv.OTEL_EXPORT_LAST_SUCCESS_AGE.name, signal, value=age)
-        for name, value in {} if self.journal is None else self.journal.levels.items():
+        for name, value in self.feeder.levels.items():
             batch.set_level(name, "traces", value=value)
-        of_logs = max([lane.size for lane in self._logs], default=None)
-        of_spans = self._waiting() if self._spans else None
-        queues = (("traces", of_spans, self._limits), ("logs", of_logs, self._log_limits))
-        for signal, waiting, limits in queues:
-            if waiting is not None:
-                batch.set_level(semconv.OTEL_QUEUE_SIZE.name, signal, value=waiting)
+        queues = (
+            ("traces", self._spans, self.feeder, self._limits),
+            ("logs", self._logs, self._teller, self._log_limits),
+        )
+        for signal, fed, feeder, limits in queues:
+            if fed:
+                batch.set_level(semconv.OTEL_QUEUE_SIZE.name, signal, value=feeder.size)
                 batch.set_level(semconv.OTEL_QUEUE_CAPACITY.name, signal, value=limits.queue_size)
         return batch
 
-    def _waiting(self) -> int:
-        """Return how many spans wait in memory only: the maximum over the sinks."""
-        sizes = [lane.size for lane in self._spans]
-        return max(sizes if self.journal is None else [*sizes, self.journal.size], default=0)
-
     def open_spool(self, patience: float) -> str:
-        """Start the journal; return the spool's description. Waits `patience` seconds at most."""
-        if self.journal is None:
+        """Open the spool; return its description. Waits `patience` seconds at most."""
+        if self.feeder.spool is None:
             return ""
-        self.journal.start()
-        if not self.journal.opened.wait(patience):
+        self.feeder.start()
+        if not self.feeder.opened.wait(patience):
             return "its spool is still being opened"
-        return self.journal.found
+        return self.feeder.found
 
     def start(self) -> None:
-        """Start the threads of the sinks."""
-        for lane in self._lanes:
-            lane.start()
+        """Start all threads."""
+        for thread in self._threads:
+            thread.start()
 
     def offer_span(self, finished: FinishedSpan | Progress) -> bool:
         """Queue a finished span without waiting; False (counted) if there is no room."""
-        # Offer it to each sink, even if another one has no room.
-        taken = [lane.offer(finished) for lane in self._direct]
-        if self.journal is not None:
-            taken.append(self.journal.offer(finished))
-        return all(taken)
+        return not self._spans or self.feeder.offer(finished)
 
     def offer_event(self, event: ClusterEvent) -> None:
         """Queue an event without waiting; it is counted if there is no room."""
-        for lane in self._logs:
-            lane.offer(event)
+        if self._logs:
+            self._teller.offer(event)
 
     def accepts_metrics(self) -> bool:
         """Whether a batch can be handed over; if not, continue to fill the present one.
@@ -242,9 +243,9 @@ class Pump:
         share = _SPANS_SHARE if self._metrics else 1.0
         for lane in (*self._spans, *self._logs):
             lane.close(now + seconds * share)
-        if self.journal is not None:
-            # A little before the bridge's deadline: the journal has to settle the last rows.
-            self.journal.close(now + seconds * min(share, _SPOOL_SHARE))
+        # A little before the bridge's deadline: the feeder has to settle the last rows.
+        for feeder in (self.feeder, self._teller):
+            feeder.close(now + seconds * min(share, _SPOOL_SHARE))
         for other in self._metrics:
             other.close(now + seconds)
 
@@ -256,7 +257,7 @@ class Pump:
     @property
     def written(self) -> bool:
         """Whether everything to store on the disk is written, after `request_close`."""
-        return self.journal is None or self.journal.written
+        return self.feeder.written
 
     def release(self) -> None:
         """Leave hanging threads behind, with a message."""
@@ -272,11 +273,11 @@ class Pump:
         """Return the state of destinations and queues as plain data. Any thread may call it."""
         condition = {
             "destinations": [health.condition() for health in self._healths.values()],
-            "waiting": self._waiting(),
+            "waiting": self.feeder.size,
             "capacity": self._limits.queue_size,
         }
-        if self.journal is not None:
-            condition["spool"] = self.journal.condition()
+        if self.feeder.spool is not None:
+            condition["spool"] = self.feeder.condition()
         return condition
 
     def _translate_and_count(

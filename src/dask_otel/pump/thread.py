@@ -47,8 +47,9 @@ class PumpThread(ABC):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Start the thread, unless it runs."""
+        if self._thread.ident is None:
+            self._thread.start()
 
     def close(self, deadline: float) -> None:
         """Ask it to finish before the deadline; returns at once."""

@@ -22,7 +22,7 @@ from dask_otel._dask.http import MetricRoutes
 from dask_otel._dask.settled import SettledSpans
 from dask_otel._dask.workers.delivery import Delivery
 from dask_otel.core.life.open_span import Limits, TaskLimits
-from dask_otel.pump.journal import MOMENT
+from dask_otel.pump.feeder import MOMENT
 from dask_otel.pump.pump import Pump
 from dask_otel.scheduler.hand_over import HandOver
 from dask_otel.scheduler.in_thread import in_thread

@@ -71,18 +71,18 @@ class HandOver:
         notes = self._adapter.lifecycle.notes
         if notes is None or self._pump is None:
             return
-        journal = self._pump.journal
-        if journal is None:
+        feeder = self._pump.feeder
+        if feeder.spool is None:
             # There is no spool and will not be one: notes are useless.
             self._adapter.lifecycle.notes = None
             return
-        if not journal.takes_notes:
+        if not feeder.takes_notes:
             # Make them later: a note that was made and lost would not be made again.
             return
         with self._boundary.guarding("notes"):
             for note in notes.take(time()):
                 if self._exports(note):
-                    journal.note(note)
+                    feeder.note(note)
 
     def spans(self) -> None:
         """Hand over the ended spans, and the signs of life of others."""

@@ -26,7 +26,7 @@ from dask_otel.core.trace import Trace
 from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.pump.breath import Breath
-from dask_otel.pump.journal import Spool
+from dask_otel.pump.feeder import Spool
 from dask_otel.pump.pump import MAX_POINTS, Pump, PumpLimits
 from dask_otel.pump.rotated import obstacle
 from dask_otel.scheduler.advice import FoldAdvice

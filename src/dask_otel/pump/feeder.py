@@ -1,9 +1,10 @@
-"""The journal: the thread that writes finished spans and notes of open spans into the spool.
+"""The feeder: the thread between the event loop and the lanes of the sinks of one signal.
 
-It stands between the event loop and the lanes of the sinks with a spool:
+It translates each item once, and encodes it for each sink. Without a spool the rows go to the lanes
+at once. With a spool:
 
-- Each item is translated and encoded once. One transaction writes all items that have arrived
-  meanwhile. An exporter that hangs does not delay it.
+- One transaction writes all items that have arrived meanwhile, and the notes of open spans. An
+  exporter that hangs does not delay it.
 - The spool is the queue of the lanes: they get its rows in order while they have room. The next
   write removes the rows that have left a lane.
 - If the spool can't be opened, written or read, spans go to the lanes from memory, as without a
@@ -22,12 +23,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from dask_otel import semconv
-from dask_otel.core.records import FinishedSpan, OpenNote, Progress, SpanIdentity, SpanRecord
+from dask_otel.core.records import ClusterEvent, FinishedSpan, OpenNote, Progress, SpanIdentity
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.health import Tally
 from dask_otel.pump.inbox import Inbox, Item
+from dask_otel.pump.lanes import SpanLane
+from dask_otel.pump.outlet import WORDS
 from dask_otel.pump.spool_health import SpoolHealth, found
-from dask_otel.pump.spooled import SpooledLane
 from dask_otel.pump.thread import PumpThread
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("distributed.dask_otel")
 
 #: Limit of the OpenTelemetry spans that wait for the disk.
-BACKLOG: Final = 10_000
+_BACKLOG: Final = 10_000
 #: OpenTelemetry spans of one transaction, and notes.
 _AT_ONCE: Final = 256
 #: Rows of one read.
@@ -62,43 +64,53 @@ class Spool:
     keys: Sequence[str]
 
 
-class Journal(PumpThread):
-    """The thread that owns the spool; its first work is to open it.
+class Feeder(PumpThread):
+    """The thread that feeds the lanes. It owns the spool; its first work is to open it.
 
     Parameters
     ----------
-    spool
-        The spool to open.
     lanes
-        The lanes of the sinks with a spool.
+        The lanes of the span sinks, or of the log sinks.
     translate
-        Makes OpenTelemetry spans of an item; called in this thread.
+        Makes OpenTelemetry spans, or log records, of an item; called in this thread.
+    queue_size
+        Limit of these that wait in memory without a spool.
     tally
         Counts the losses here.
     wake
         Wakes the thread; the lanes set it too.
+    spool
+        The spool to open; None if no lane has one.
+    signal
+        ``"traces"`` or ``"logs"``.
     """
 
     def __init__(
         self,
-        spool: Spool,
-        lanes: Sequence[SpooledLane],
-        translate: Callable[[Item], Sequence[SpanRecord]],
+        lanes: Sequence[SpanLane],
+        translate: Callable[[Any], Sequence[Any]],
+        queue_size: int,
         tally: Tally,
         wake: threading.Event,
+        spool: Spool | None,
+        signal: str = "traces",
     ) -> None:
-        super().__init__("dask-otel-spool", "spool", tally, wake)
+        self._signal = signal
+        several, _, named = WORDS[signal]
+        self._items = several
+        super().__init__(f"dask-otel-{named}", "export" if spool is None else "spool", tally, wake)
         #: Set after the first attempt to open the spool.
         self.opened = threading.Event()
-        #: While closing: whether all items are written.
-        self.written = False
+        #: While closing: whether everything for the disk is written.
+        self.written = spool is None
         #: A description of the spool's content when it was opened; empty without a spool.
         self.found = ""
-        self._spool = spool
+        self.spool = spool
         self._lanes = lanes
+        self._stored = {lane.key: lane for lane in lanes if lane.stored}
         self._translate = translate
         self._store: Store | None = None
-        self._inbox = Inbox(BACKLOG)
+        self._inbox = Inbox(queue_size if spool is None else _BACKLOG)
         #: Open spans: notes to write, notes in the spool, notes to remove.
         self._notes: dict[Ids, OpenNote] = {}
         self._noted: set[Ids] = set()
@@ -106,14 +118,17 @@ class Journal(PumpThread):
         #: Rows to remove.
         self._settled: list[int] = []
         self._written_at = 0.0
-        self._health = SpoolHealth(spool.path, spool.max_bytes)
+        self._path, self._max_bytes = ("", 0) if spool is None else (spool.path, spool.max_bytes)
+        self._health = SpoolHealth(self._path, self._max_bytes)
         self._breathe = Breath()
 
     # ---------------------------------------------------------------- called by other threads
 
-    def offer(self, finished: FinishedSpan | Progress) -> bool:
+    def offer(self, finished: FinishedSpan | Progress | ClusterEvent) -> bool:
         """Queue a finished span; False (counted) if there is no room. Called by the event loop."""
-        taken = self._inbox.offer(finished)
+        # Without a spool, spans wait in the lanes. One dead exporter does not refuse for all.
+        behind = 0 if self._stored else min(lane.size for lane in self._lanes)
+        taken = self._inbox.offer(finished, behind)
         if not taken:
             self._drop("queue_full", finished.weight * len(self._lanes))
         self._rouse()
@@ -139,7 +154,7 @@ class Journal(PumpThread):
         """OpenTelemetry spans that wait in memory only: the maximum over the sinks."""
         if self._inbox.given_up:
             return 0
-        return self._inbox.waiting + max(lane.size for lane in self._lanes)
+        return self._inbox.waiting + max([lane.size for lane in self._lanes], default=0)
 
     @property
     def levels(self) -> dict[str, int]:
@@ -149,19 +164,19 @@ class Journal(PumpThread):
         return {
             semconv.OTEL_SPOOL_SIZE.name: self._store.count,
             semconv.OTEL_SPOOL_USAGE.name: self._store.size,
-            semconv.OTEL_SPOOL_LIMIT.name: self._spool.max_bytes,
+            semconv.OTEL_SPOOL_LIMIT.name: self._max_bytes,
         }
 
     def condition(self) -> dict[str, Any]:
         """Return the spool's condition as plain data."""
         store, trouble = self._store, self._health.trouble
         return {
-            "path": self._spool.path,
+            "path": self._path,
             "usable": store is not None and not trouble,
             "reason": trouble,
             "waiting": store.count if store else 0,
             "usage": store.size if store else 0,
-            "limit": self._spool.max_bytes,
+            "limit": self._max_bytes,
             "full": self._health.full,
         }
 
@@ -171,18 +186,18 @@ class Journal(PumpThread):
         if left:
             self._drop("shutdown", left * len(self._lanes))
             logger.warning(
-                "dask-otel closes, and %d spans could not be written to the spool %s within "
-                "otel.close-timeout",
+                "dask-otel closes, and %d %s could not be %s within otel.close-timeout",
                 left,
-                self._spool.path,
+                self._items,
+                f"written to the spool {self._path}" if self._path else "exported",
             )
 
     # ------------------------------------------------------------------------- the thread
 
     def work(self) -> float:
         """Write and feed until nothing is left to do; return the seconds until the next look."""
-        if self._store is None and not self._health.rest:
-            self._open()
+        if self.spool is not None and self._store is None and not self._health.rest:
+            self._open(self.spool)
         while self._step():
             if self.deadline is not None:
                 return 0.0
@@ -190,10 +205,10 @@ class Journal(PumpThread):
             return max(_LOOK, self._health.rest)
         return ALIVE if self._noted or self._notes else 60.0
 
-    def _open(self) -> None:
+    def _open(self, spool: Spool) -> None:
         try:
-            store = self._store = self._spool.open()
-            self.found = found(self._spool.path, store.count, store.recovered)
+            store = self._store = spool.open()
+            self.found = found(self._path, store.count, store.recovered)
             self._health.works(f"now uses the {self.found}")
         except Exception as error:
             if not isinstance(error, OSError):
@@ -204,13 +219,16 @@ class Journal(PumpThread):
 
     def _step(self) -> bool:
         """Write new items, and feed the lanes; return whether there is more to do."""
-        finished = self._take_in()
+        rows = self._take_in()
         for lane in self._lanes:
             self._settled += lane.take_settled()
         store = self._store
         if store is None or self._health.rest:
-            self._give(finished)
+            self._give(rows)
             return bool(self._inbox)
+        finished = [row for row in rows if row[0] in self._stored]
+        if len(finished) < len(rows):
+            self._give([row for row in rows if row[0] not in self._stored])
         fed = False
         try:
             if self._health.trouble:
@@ -221,7 +239,7 @@ class Journal(PumpThread):
             if news or late or self._health.trouble:
                 self._write(store, finished)
             fed = self._feed(store)
-            self._health.works(f"uses its spool {self._spool.path} again")
+            self._health.works(f"uses its spool {self._path} again")
         except BaseException as error:
             if isinstance(error, OSError):
                 self._health.failed(error)
@@ -237,6 +255,10 @@ class Journal(PumpThread):
         finished: list[Encoded] = []
         weight = 0
         while weight < _AT_ONCE and (item := self._inbox.take()) is not None:
+            if isinstance(item, ClusterEvent):
+                weight += item.weight
+                finished += self._encoded(item, None)
+                continue
             identity = item if isinstance(item, SpanIdentity) else item.identity
             ids = b"%032x%016x" % (identity.trace_id, identity.span_id)
             weight += 1
@@ -257,14 +279,15 @@ class Journal(PumpThread):
         encoded: list[Encoded] = []
         try:
             self._breathe()
+            lanes = self._lanes if ids is None else self._stored.values()
             for record in self._translate(item):
-                for lane in self._lanes:
+                for lane in lanes:
                     self._breathe()
                     body = lane.encoded(record, counted=ids is None)
                     if body is not None:
                         encoded.append((lane.key, ids, body))
         except BaseException:
-            logger.debug("dask-otel: a span could not be translated", exc_info=True)
+            logger.debug("dask-otel: an item could not be translated", exc_info=True)
             if not isinstance(item, OpenNote):
                 self._drop("untranslatable", item.weight * len(self._lanes))
         return encoded
@@ -280,7 +303,7 @@ class Journal(PumpThread):
             over=list(self._ended),
             settled=self._settled,
             # The lanes have these rows in their queues.
-            fed={lane.key: lane.fed for lane in self._lanes},
+            fed={key: lane.fed for key, lane in self._stored.items()},
             alive_ns=time.time_ns(),
         )
         finished.clear()
@@ -303,7 +326,7 @@ class Journal(PumpThread):
     def _feed(self, store: Store) -> bool:
         """Feed the lanes that have room; return whether any of them may take more."""
         more = False
-        for lane in self._lanes:
+        for lane in self._stored.values():
             self._breathe()
             # In whole requests, since each read has a cost. After trouble, try one row.
             least = 1 if self._health.trouble else min(_ROWS, lane.batch_size)
@@ -320,7 +343,7 @@ class Journal(PumpThread):
         return more
 
     def _drop(self, reason: str, count: int) -> None:
-        self._tally.add(semconv.OTEL_DROPPED.name, "traces", reason, count=count)
+        self._tally.add(semconv.OTEL_DROPPED.name, self._signal, reason, count=count)
 
     # ------------------------------------------------------------------------------- the end
 
@@ -328,7 +351,7 @@ class Journal(PumpThread):
         """Write the rest; let the lanes finish until the deadline."""
         deadline = self.deadline or 0.0
         # Even if no time is left for the exporters: writing is quick.
-        until = max(deadline, time.monotonic() + MOMENT)
+        until = max(deadline, time.monotonic() + MOMENT) if self._stored else deadline
         while self._inbox and time.monotonic() < until:
             self._step()
         self.written = True
@@ -349,6 +372,7 @@ class Journal(PumpThread):
         self.abandon()
         for lane in self._lanes:
             lane.all_fed.set()
+        for lane in self._stored.values():
             lane.abandon()
             self._settled += lane.take_settled()
         store = self._store
@@ -369,6 +393,6 @@ class Journal(PumpThread):
                 "dask-otel closes, and %s in the spool %s. The next scheduler with that "
                 "otel.spool.path sends them; so does `dask-otel spool --send %s`.",
                 "a span waits" if waiting == 1 else f"{waiting} spans wait",
-                self._spool.path,
-                self._spool.path,
+                self._path,
+                self._path,
             )
