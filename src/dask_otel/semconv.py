@@ -496,7 +496,7 @@ OTEL_EXPORTED: Final = Metric(
     "counter",
     "{item}",
     _SIGNAL,
-    "Spans and data points that an exporter accepted",
+    "Spans, data points and log records that an exporter accepted",
     True,
 )
 OTEL_DROPPED: Final = Metric(
@@ -504,7 +504,7 @@ OTEL_DROPPED: Final = Metric(
     "counter",
     "{item}",
     (OTEL_SIGNAL, OTEL_REASON),
-    "Spans and data points that were lost, by reason",
+    "Spans, data points and log records that were lost, by reason",
     True,
 )
 OTEL_FOLDED: Final = Metric(
@@ -559,12 +559,17 @@ OTEL_EXPORT_LAST_SUCCESS_AGE: Final = Metric(
     "Seconds since an exporter of the signal last succeeded, of the one for which it is longest",
 )
 OTEL_QUEUE_SIZE: Final = Metric(
-    "dask.otel.queue.size", "updowncounter", "{span}", _SIGNAL, "Spans that wait for export", True
+    "dask.otel.queue.size",
+    "updowncounter",
+    "{item}",
+    _SIGNAL,
+    "Spans and log records that wait for export",
+    True,
 )
 OTEL_QUEUE_CAPACITY: Final = Metric(
     "dask.otel.queue.capacity",
     "updowncounter",
-    "{span}",
+    "{item}",
     _SIGNAL,
     "Limit of the export queue",
     True,

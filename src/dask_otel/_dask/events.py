@@ -133,7 +133,7 @@ class ClusterEvents:
         if self._stolen and (closing or now - self._stolen_since >= STEALS):
             seconds = max(0.0, now - self._stolen_since)
             facts = {semconv.TASK_COUNT: self._stolen, semconv.EVENT_INTERVAL: seconds}
-            self._tell(now, semconv.TASKS_STOLEN, facts)
+            self.tell(now, semconv.TASKS_STOLEN, facts)
             self._stolen = 0
 
     def take(self) -> list[ClusterEvent]:
@@ -149,17 +149,18 @@ class ClusterEvents:
         else:
             self.dropped += 1
 
-    def _tell(
+    def tell(
         self, now: float, name: str, facts: Mapping[str, Any], tasks: Iterable[TaskState] = ()
     ) -> None:
+        """Tell an event about some tasks."""
         if self._enabled:
             self._put(ClusterEvent(now, name, facts, self._work(tasks)))
 
     def _of_cluster(self, now: float, name: str) -> None:
-        self._tell(now, name, {semconv.WORKER_COUNT: len(self._scheduler.workers)})
+        self.tell(now, name, {semconv.WORKER_COUNT: len(self._scheduler.workers)})
 
     def _of_worker(self, now: float, name: str, ws: WorkerState, **more: Any) -> None:
-        self._tell(now, name, {**_about(ws, now), **more})
+        self.tell(now, name, {**_about(ws, now), **more})
 
     def _work(self, tasks: Iterable[TaskState]) -> tuple[SpanIdentity, ...]:
         """Return the open spans of some tasks."""
@@ -253,17 +254,21 @@ class ClusterEvents:
             **{key: value for key, value in listed.items() if value},
         }
         if done or failed:
-            self._tell(now, semconv.WORKERS_RETIRED, facts)
+            self.tell(now, semconv.WORKERS_RETIRED, facts)
 
     # ---------------------------------------------------------------- clients, graphs, tasks
 
     def _client(self, _topic: str, message: _Message, now: float) -> None:
-        name = semconv.CLIENT_ADDED if message["action"] == "add-client" else semconv.CLIENT_REMOVED
-        self._tell(now, name, {semconv.CLIENT_ID: message.get("client")})
+        client = str(message.get("client"))
+        added = message["action"] == "add-client"
+        # Dask logs the removal of a client a second time.
+        if added != (client in self._scheduler.clients):
+            name = semconv.CLIENT_ADDED if added else semconv.CLIENT_REMOVED
+            self.tell(now, name, {semconv.CLIENT_ID: client})
 
     def _graph(self, topic: str, message: _Message, now: float) -> None:
         if message.get("status") == "error":
-            self._tell(now, semconv.GRAPH_FAILED, {semconv.CLIENT_ID: topic})
+            self.tell(now, semconv.GRAPH_FAILED, {semconv.CLIENT_ID: topic})
 
     def _transition_failed(self, _topic: str, message: _Message, now: float) -> None:
         facts = {
@@ -271,7 +276,7 @@ class ClusterEvents:
             semconv.TASK_START: message.get("start"),
             semconv.TASK_FINISH: message.get("finish"),
         }
-        self._tell(now, semconv.TRANSITION_FAILED, facts, self._tasks([message["key"]]))
+        self.tell(now, semconv.TRANSITION_FAILED, facts, self._tasks([message["key"]]))
 
     def _no_worker(self, _topic: str, message: _Message, now: float) -> None:
         tasks = self._tasks(message["keys"])
@@ -279,12 +284,12 @@ class ClusterEvents:
             semconv.TASK_COUNT: len(message["keys"]),
             narration.HAD: Counter(task.group.prefix.name for task in tasks).most_common(),
         }
-        self._tell(now, semconv.NO_WORKER, facts, tasks)
+        self.tell(now, semconv.NO_WORKER, facts, tasks)
 
     def _p2p_failed(self, _topic: str, message: _Message, now: float) -> None:
         shuffle = message.get("shuffle")
         barrier = self._tasks([f"shuffle-barrier-{shuffle}"])
-        self._tell(now, semconv.P2P_FAILED, {semconv.P2P_ID: shuffle}, barrier)
+        self.tell(now, semconv.P2P_FAILED, {semconv.P2P_ID: shuffle}, barrier)
 
 
 def _about(ws: WorkerState, now: float) -> dict[str, Any]:

@@ -15,8 +15,10 @@ at once. With a spool:
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -25,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dask_otel import semconv
 from dask_otel.core.records import ClusterEvent, FinishedSpan, OpenNote, Progress, SpanIdentity
 from dask_otel.pump.breath import Breath
-from dask_otel.pump.health import Tally
+from dask_otel.pump.health import QUIET, Notices, Tally
 from dask_otel.pump.inbox import Inbox, Item
 from dask_otel.pump.lanes import SpanLane
 from dask_otel.pump.outlet import WORDS
@@ -83,6 +85,8 @@ class Feeder(PumpThread):
         The spool to open; None if no lane has one.
     signal
         ``"traces"`` or ``"logs"``.
+    notices
+        Gets an event, at most every ten minutes, if there is no room.
     """
 
     def __init__(
@@ -94,7 +98,10 @@ class Feeder(PumpThread):
         wake: threading.Event,
         spool: Spool | None,
         signal: str = "traces",
+        notices: Notices | None = None,
     ) -> None:
+        self._notices: Notices = deque(maxlen=1) if notices is None else notices
+        self._noticed_at = -math.inf
         self._signal = signal
         several, _, named = WORDS[signal]
         self._items = several
@@ -131,6 +138,11 @@ class Feeder(PumpThread):
         taken = self._inbox.offer(finished, behind)
         if not taken:
             self._drop("queue_full", finished.weight * len(self._lanes))
+            now = time.monotonic()
+            if now - self._noticed_at >= QUIET:
+                self._noticed_at = now
+                about = {semconv.OTEL_SIGNAL: self._signal}
+                self._notices.append((semconv.OTEL_QUEUE_FULL, about))
         self._rouse()
         return taken
 

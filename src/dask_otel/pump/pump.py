@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -39,7 +40,7 @@ from dask_otel.core.records import (
     SpanRecord,
 )
 from dask_otel.pump.feeder import Feeder, Spool
-from dask_otel.pump.health import Health, Series, Tally
+from dask_otel.pump.health import MOST_NOTICES, Health, Notices, Series, Tally
 from dask_otel.pump.lanes import MAX_METRIC_BATCHES, MetricLane, SpanLane
 from dask_otel.pump.sinks import MAX_POINTS, MetricSink, PumpLimits, SpanSink
 from dask_otel.pump.thread import PumpThread
@@ -85,6 +86,8 @@ class Pump:
         Makes log records of an event; called in a feeder's thread.
     log_limits
         Sizes and times of log records; by default those of spans.
+    notices
+        Gets events of the bridge itself.
     """
 
     def __init__(
@@ -103,12 +106,17 @@ class Pump:
         log_sinks: Sequence[SpanSink] = (),
         narrate: Callable[[ClusterEvent], Sequence[LogRecord]] = lambda _: (),
         log_limits: PumpLimits | None = None,
+        notices: Notices | None = None,
     ) -> None:
+        #: Events of the bridge itself; the event loop takes them out.
+        self.notices: Notices = deque(maxlen=MOST_NOTICES) if notices is None else notices
         self._limits = limits
         self._sanitized = sanitized
         self._tally = Tally()
         sinks = [*span_sinks, *(sink for sink, _ in metric_sinks), *log_sinks]
-        self._healths = {sink.name: Health(sink.name, advice=sink.advice) for sink in sinks}
+        self._healths = {
+            sink.name: Health(sink.name, advice=sink.advice, notices=self.notices) for sink in sinks
+        }
         for name in without_server:
             self._healths[name].expect_no_server()
         keys = ("",) * len(span_sinks) if spool is None else spool.keys
@@ -129,6 +137,7 @@ class Pump:
             self._tally,
             wake,
             spool if any(keys) else None,
+            notices=self.notices,
         )
         self._log_limits = of_logs = log_limits or limits
         roused = threading.Event()

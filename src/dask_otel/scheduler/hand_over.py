@@ -104,6 +104,8 @@ class HandOver:
     def events(self) -> None:
         """Hand over the events of the cluster; until the exporters are ready, they wait."""
         if self._pump is not None:
+            while self._pump.notices:
+                self._adapter.events.tell(time(), *self._pump.notices.popleft())
             for event in self._adapter.events.take():
                 self._pump.offer_event(event)
 

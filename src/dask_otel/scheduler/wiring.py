@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time as clocks
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +28,7 @@ from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.feeder import Spool
+from dask_otel.pump.health import MOST_NOTICES, Notices
 from dask_otel.pump.pump import MAX_POINTS, Pump, PumpLimits
 from dask_otel.pump.rotated import obstacle
 from dask_otel.scheduler.advice import FoldAdvice
@@ -146,13 +148,14 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         retire_after_ns=int(settings.metrics.retire_after * 1e9),
         interval_ns=int(read.metric_interval * 1e9),
     )
+    notices: Notices = deque(maxlen=MOST_NOTICES)
     state = partial(
         _make_state,
         started_ns,
         limits=limits,
         sampled=outputs.sampled,
         rules=_label_rules(settings.metrics),
-        on_folded=FoldAdvice(settings.metrics),
+        on_folded=FoldAdvice(settings.metrics, notices),
     )
     metrics = [(sink, state(temporality=read.temporality)) for sink in outputs.metric_sinks]
     # Prometheus has no deltas.
@@ -174,6 +177,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         log_sinks=outputs.log_sinks,
         narrate=partial(narrate, limits=span_limits, sanitizer=sanitizer, mask=mask_of(settings)),
         log_limits=PumpLimits(*read.logs),
+        notices=notices,
     )
     sinks = (*outputs.span_sinks, *outputs.metric_sinks, *outputs.log_sinks)
     places = [sink.name for sink in sinks]

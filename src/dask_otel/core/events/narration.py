@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from dask_otel import semconv
 from dask_otel.core.masking import Mask
 from dask_otel.core.records import AttributeValue, ClusterEvent, LogRecord
-from dask_otel.core.text import Sanitizer, attribute_text, attribute_value
-from dask_otel.core.traces.redact import redacted
+from dask_otel.core.text import Sanitizer, attribute_text, attribute_value, plain_text
+from dask_otel.core.traces.redact import LONGEST, redacted
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.semconv import DEBUG, ERROR, INFO, WARN
 
@@ -44,8 +46,7 @@ _OF_USERS: Final = {
     semconv.TASK_KEY: semconv.TASK_KEY,
     semconv.EXCEPTION_MESSAGE: semconv.EXCEPTION_MESSAGE,
     semconv.TASK_PREFIXES: semconv.TASK_PREFIX,
-    semconv.ROOT_NAMES: semconv.SPAN_ROOT_NAME,
-    MESSAGE: semconv.LOG_BODY,
+    semconv.ROOT_NAMES: semconv.SPAN_TAGS,
 }
 
 
@@ -223,10 +224,11 @@ def narrate(
     story = _story(event.name, facts)
     shown = _shown(facts, sanitizer)
     sentences = (_told(sentence, shown) for sentence in story.sentences)
-    text = " ".join(filter(None, sentences))
-    body: str | None = attribute_text(mask(text), sanitizer, BODY_LIMIT)
+    body: str | None = " ".join(filter(None, sentences))[:LONGEST]
     if limits.redact is not None:
         body = redacted(limits.redact, semconv.LOG_BODY, body, sanitizer)
+    if body is not None:
+        body = attribute_text(mask(body), sanitizer, BODY_LIMIT)
     known = ((key, attribute_value(facts.get(key), sanitizer, limits.text)) for key in types)
     attributes: dict[str, AttributeValue] = {k: value for k, value in known if value is not None}
     spans = {(who.trace_id, who.span_id) for who in event.work}
@@ -367,6 +369,13 @@ def _count(noun: str, count: int) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def _message(message: object) -> str:
+    if not isinstance(message, str):
+        with suppress(TypeError, ValueError, RecursionError):
+            return json.dumps(message, default=str, ensure_ascii=False)
+    return plain_text(message, Sanitizer())
+
+
 #: How facts stand in the text; others as they are.
 _TEXTS: Final[dict[str, Callable[[Any], str]]] = {
     semconv.WORKER_MEMORY_LIMIT.name: _size,
@@ -381,4 +390,5 @@ _TEXTS: Final[dict[str, Callable[[Any], str]]] = {
     semconv.DATA_LOST_COUNT: partial(_count, "piece"),
     RETIRED: _list,
     FAILED: _list,
+    MESSAGE: _message,
 }
