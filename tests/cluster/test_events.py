@@ -39,7 +39,7 @@ class Watched:
         (ws,) = self.scheduler.workers.values()
         return ws
 
-    def said(self, name: str, **facts: Any) -> Log:
+    def said(self, name: str) -> Log:
         """Wait for the event of that name, and return the last one."""
 
         def found() -> Log | None:
@@ -151,7 +151,9 @@ def test_a_task_that_ends_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
         log = cluster.said(semconv.WORKER_REMOVED)
         assert "was lost" in log.body
         assert "ran `leave` for " in log.body
-        assert "It had 1 task to run: `leave`. Dask runs them again elsewhere." in log.body
+        assert (
+            "It had 1 task to run: `leave`. What is still wanted runs again elsewhere." in log.body
+        )
         future.cancel()
 
 
@@ -187,9 +189,8 @@ def test_clean_ends_are_no_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_paused_and_running_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = {"distributed__worker__memory__pause": 0.5, "processes": True}
-    settings.pop("processes")
-    with watched(monkeypatch, **settings, distributed__worker__memory__terminate=False) as cluster:
+    never = {f"distributed__worker__memory__{part}": False for part in ("spill", "target")}
+    with watched(monkeypatch, distributed__worker__memory__pause=0.5, **never) as cluster:
         future = cluster.client.submit(bytearray, 250_000_000, pure=False)
         paused = cluster.said(semconv.WORKER_PAUSED)
         assert paused.severity == WARN
@@ -199,14 +200,14 @@ def test_paused_and_running_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_graphs_clients_and_own_topics(monkeypatch: pytest.MonkeyPatch) -> None:
-    with watched(monkeypatch, otel={"logs": {"topics": ["mine"]}}) as cluster:
+    with watched(monkeypatch, {"logs": {"topics": ["mine"]}}) as cluster:
         cluster.client.log_event("mine", {"rows": 5})
         cluster.client.log_event("other", {"rows": 6})
         cluster.client.log_event("mine", "second")
         eventually(lambda: cluster.names.count(semconv.TOPIC_MESSAGE) == 2)
         texts = [log.body for log in cluster.received.logs if log.name == semconv.TOPIC_MESSAGE]
         assert texts == ['{"rows": 5}', "second"]
-        with pytest.raises(Exception, match="boom"):
+        with pytest.raises(Exception, match="deserialization"):
             cluster.client.get(_Refused(), "x")
         assert cluster.client.id in cluster.said(semconv.GRAPH_FAILED).body
 
@@ -220,6 +221,49 @@ class _Refused(dict):  # type: ignore[type-arg]
 
 def _raise() -> None:
     raise RuntimeError("boom")
+
+
+def test_what_dask_logs_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The messages are those of Dask's sources; they are hard to provoke."""
+    with watched(monkeypatch) as cluster, span("nightly"):
+        future = cluster.begun(nap, 60, seconds=0.1)
+        ws = cluster.worker
+        for topic, message in [
+            (
+                "transitions",
+                {
+                    "action": "scheduler-transition-failed",
+                    "key": future.key,
+                    "start": "a",
+                    "finish": "b",
+                    "transition_log": ["long"],
+                },
+            ),
+            ("p2p", {"action": "p2p-failed", "shuffle": "abc", "stimulus": "s"}),
+            (
+                "scheduler",
+                {"action": "no-workers-timeout-exceeded", "keys": [future.key, "gone"]},
+            ),
+            ("worker-fail-hard", {"worker": ws.address, "exception_text": "KeyError('x')"}),
+            ("stealing", ("confirm", "k", "s", ws.address, "t", 1)),
+        ]:
+            cluster.client.run_on_scheduler(_log, topic, message)
+        log = cluster.said(semconv.TRANSITION_FAILED)
+        assert log.attributes[semconv.TASK_KEY] == future.key
+        assert "pass from a to b" in log.body
+        assert "long" not in log.body
+        assert log.trace_id == cluster.said(semconv.NO_WORKER).trace_id is not None
+        assert cluster.said(semconv.NO_WORKER).body.startswith("2 tasks failed: no worker could")
+        assert cluster.said(semconv.P2P_FAILED).attributes == {semconv.P2P_ID: "abc"}
+        assert "KeyError('x')" in cluster.said(semconv.WORKER_FAILED).body
+        assert semconv.TASKS_STOLEN not in cluster.names
+        future.cancel()
+    stolen = cluster.said(semconv.TASKS_STOLEN)
+    assert (stolen.attributes[semconv.TASK_COUNT], stolen.severity) == (1, semconv.DEBUG)
+
+
+def _log(topic: str, message: Any, dask_scheduler: Any) -> None:
+    dask_scheduler.log_event(topic, message)
 
 
 def test_hostile_messages_hurt_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,8 @@ _NAMED: Final = 5
 _NEARLY_ALL: Final = 0.8
 
 _ERRED: Final = semconv.TASK_OUTCOME_COUNT.format("erred")
+#: Counts that are not worth a sentence if they are 0.
+_UNSAID: Final = (_ERRED, semconv.RESULT_LOST_COUNT, semconv.DATA_LOST_COUNT, semconv.WORKER_COUNT)
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 #: Facts that only the text tells, not attributes. Of each prefix: its tasks, and the seconds for
@@ -65,7 +67,7 @@ _KEPT: Final = (
     "%(unfinished)s",
     f"{_fact(_ERRED)} failed for good, as too many workers died with them.",
     f"It held the only copy of {_fact(semconv.RESULT_LOST_COUNT)}, which Dask computes again.",
-    f"{_fact(semconv.DATA_LOST_COUNT)} of scattered data are lost for good.",
+    f"Lost for good: {_fact(semconv.DATA_LOST_COUNT)} of scattered data.",
 )
 
 #: By the reason of a worker's removal.
@@ -301,7 +303,7 @@ def _shown(facts: Mapping[str, Any], sanitizer: Sanitizer) -> dict[str, str]:
     shown = {
         key: _TEXTS[key](value) if key in _TEXTS else attribute_text(value, sanitizer)
         for key, value in facts.items()
-        if value != 0 or type(value) is float
+        if value or key not in _UNSAID
     }
     name, address = shown.get(semconv.WORKER_NAME), shown.get(semconv.WORKER_ADDRESS)
     shown["worker"] = f"{address}" if name in (None, address) else f"{name} ({address})"
@@ -317,7 +319,7 @@ def _shown(facts: Mapping[str, Any], sanitizer: Sanitizer) -> dict[str, str]:
         shown["nanny"] = "Its nanny does not say that it ended it for memory."
     if facts.get(HAD):
         shown["by_prefix"] = _list([f"{_times(tasks)}`{prefix}`" for prefix, tasks in facts[HAD]])
-        again = "" if facts.get(_ERRED) else " Dask runs them again elsewhere."
+        again = "" if facts.get(_ERRED) else " What is still wanted runs again elsewhere."
         tasks = shown[semconv.TASK_COUNT]
         shown["unfinished"] = f"It had {tasks} to run: {shown['by_prefix']}.{again}"
     return shown
