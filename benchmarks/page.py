@@ -23,7 +23,8 @@ python -m benchmarks --count                    # instructions alone, and this p
 ```
 
 `--page` writes this page from `benchmarks/results/latest.json`, which has each measurement.
-Absolute figures belong to this machine; ratios come from one run, and can be compared.
+Absolute figures hold for this machine only. Both sides of a ratio were measured in one run, so
+ratios can be compared between machines.
 
 """
 
@@ -43,15 +44,16 @@ _READING = """
   2: pairs on a busier machine differ by more than the cost of the bridge, and are not published.
 - **The account** (row 11) is the published cost. Valgrind's callgrind counts all instructions of a
   real `dask scheduler`, with two real workers, while 1,500 tasks that do nothing run, and then in
-  20 s of idling, which are subtracted in proportion: valgrind stretches time, and timers follow the
-  clock. Whole runs differ by some percent, because messages are batched by chance. So the figure is
-  the sum of the steady parts. First, the inclusive cost of the bridge's entry points by kind of
-  call, without collections of garbage: each entry point is called through an operator that nothing
-  else uses, whose C function callgrind sees, and the same call of an empty function is subtracted.
+  20 idle seconds. Valgrind slows the tasks down, so more timers fire while they run: the cost of an
+  idle second is subtracted for each second. Whole runs differ by some percent, because messages are
+  batched by chance. So the figure is the sum of the steady parts. First, the inclusive cost of the
+  bridge's entry points by kind of call, without collections of garbage. Callgrind sees only C
+  functions, so each entry point is called through a Python operator that nothing else uses; the
+  cost of an empty function called in that way is subtracted.
   Second, Dask's dispatch: the difference that a plugin with an empty `transition` makes to the same
   tasks of a simulated cluster. Third, the message to a worker, serialized with and without the
   bridge's annotation. The *remainder* is the difference of whole runs less that sum. It includes
-  threads and collections of garbage, and it is not settled: whole runs differ by as much. Shares of
+  threads and collections of garbage, and may be noise: whole runs differ by as much. Shares of
   a core come from the CPU time of a task without valgrind and without the bridge.
 - **Instructions** (row 1) are the quick check. A real scheduler with simulated workers runs 1,000
   tasks under callgrind, four times without the bridge and four times with it in turn; the first
@@ -103,7 +105,7 @@ The row without collections is steadier.
 
 ## The peers
 
-- *naive bridge*: an afternoon's work with Dask's properties. Each second it asks all spans for
+- *naive bridge*: a simple bridge that polls Dask's properties. Each second it asks all spans for
   `cumulative_worker_metrics` and exports the sums (`benchmarks/naive.py`). Its cost grows with the
   number of all spans since the start.
 - *Dask's /metrics*: Dask's own pages for Prometheus, of the scheduler and of the workers.

@@ -64,15 +64,14 @@ def _bridge_arm() -> Callable[[int], int]:
     pump = made.pump
     pump.start()
     spans = [finished(i) for i in range(COUNT)]
-    (lane,) = pump._spans
 
     def export(count: int) -> int:
         until = time.perf_counter() + LONGEST
         for one in spans[:count]:
             assert pump.offer_span(one)
-        while lane.size and time.perf_counter() < until:
+        while pump.feeder.size and time.perf_counter() < until:
             time.sleep(0.001)
-        return count - lane.size
+        return count - pump.feeder.size
 
     return export
 

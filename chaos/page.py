@@ -21,7 +21,7 @@ _TOP = """# Faults, and what they do
 
 The bridge raises no exception into Dask in any of these faults. A fault of the collector slows down
 no task; the log has one warning when it begins, and one line when it is over. The last column
-counts the runs; [the evidence](reliability-evidence.md) lists each of them.
+counts the runs that kept this promise; [the evidence](reliability-evidence.md) lists each of them.
 
 """
 
@@ -73,7 +73,7 @@ ROWS = (
         "sigkill-scheduler",
     ),
     (
-        "The same, or a close without a collector, with `otel.spool.path`",
+        "A killed scheduler, or a close without a collector, with a spool (`otel.spool.path`)",
         "The next scheduler sends the spans, open ones as incomplete",
         "The last 0.2 s of spans, the last minute of counters",
         "spool-overlap spool-outage-beyond-queue spool-scheduler-kills spool-kills spool-full-disk",
@@ -137,7 +137,7 @@ interval 0.5 s, the schedule delay 0.1 s, the linger 0.
 """
 
 _FOOT = """
-## What can't be kept
+## What the bridge cannot promise
 
 - **Data of a killed scheduler** (`kill -9`, the OOM killer, power), without a spool. The process
   loses everything that it had not sent: all open, settling and lingering spans, spans that ended
@@ -188,9 +188,9 @@ _FOOT = """
 
 ## Not shown here
 
-Rows that were not repeated after a change of the code keep the hash of the older code in the file
-of results. The clock faults change the result of `time.time` and `time.time_ns` in Python, in real
-processes; `datetime.now` and code in C see the true time. Small differences between clocks have
+If the code changed after a run, the results file names the older code by its hash. The clock faults
+change the result of `time.time` and `time.time_ns` in Python, in real processes; `datetime.now` and
+code in C see the true time. Small differences between clocks have
 [their own tests](lifecycle.md#times-across-workers).
 """
 
@@ -205,10 +205,11 @@ is that of the scheduler's process with all threads, per task, over whole rounds
 exported every 0.5 s, 120 times as often as by default, so the cost compared with no bridge is
 higher than in normal use.
 
-A fault is "worse", and its promise broken, if an interval lies wholly above {ALLOWANCE:.2f} times
-the CPU without the fault (and above {ALLOWED_CORE:.0%} of a core), or above {ALLOWANCE:.2f} times
-its seconds. It is "no worse" if the intervals end below these limits, and "undecided" otherwise,
-after {LOOKS} times as many rounds.
+A fault is "worse", and its promise broken, if the whole interval of its CPU is above
+{ALLOWANCE:.2f} times the CPU without the fault, and the extra CPU above {ALLOWED_CORE:.0%} of a
+core; or if its tasks a second are wholly below 1/{ALLOWANCE:.2f} of those without the fault. It is
+"no worse" if the intervals end within these limits, and "undecided" otherwise, after {LOOKS} times
+as many rounds.
 
 """
 _COST_COLUMNS = (

@@ -17,8 +17,8 @@ _HEAD = """
 ## Dask's own tests
 
 The tests of Dask's scheduler, client, workers and shuffle run without the bridge and with it; the
-bridge writes into files. No test may fail only with the bridge. A test that did was run again,
-alone, both ways.
+bridge writes into files. A test that failed only with the bridge was run again by itself,
+with and without it.
 
 ```console
 make dask-tests DASK=PATH        # a checkout of github.com/dask/distributed, at a release
@@ -96,7 +96,8 @@ def _dask_tests(kept: dict[str, Any]) -> str:
     ]
     columns = ("file", "pairs", "seconds", "with / without", "CPU", "with / without")
     return (
-        f"{text}\nExpected to fail, by what they ask for:\n\n{''.join(sorted(expected))}"
+        f"{text}\nThese tests fail with the bridge because of what they check:\n\n"
+        f"{''.join(sorted(expected))}"
         "\nThe same with an endpoint that refuses connections:\n\n"
         f"{_outcomes(kept['refusing'])}{_PAIRS}{table(columns, pairs)}"
     )

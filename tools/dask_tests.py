@@ -59,10 +59,10 @@ FILES: Final = (
     "distributed/shuffle/tests",
 )
 
-#: Tests that fail by what they ask for, and why. By the name of the function.
+#: Tests that fail because of what they check. By the name of the function.
 EXPECTED: Final = {
     "test_quiet_client_close": "wants an empty log, and Dask logs each preload that it loads",
-    "test_spans": "compares a task's annotations: an x has none there, and has one with the bridge",
+    "test_spans": "expects a task without annotations; the bridge adds the trace context",
     "test_annotations_global_vs_local": (
         "compares a task's annotations exactly, and the bridge adds the trace context"
     ),

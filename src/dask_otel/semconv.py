@@ -556,7 +556,7 @@ OTEL_EXPORT_LAST_SUCCESS_AGE: Final = Metric(
     "gauge",
     _S,
     _SIGNAL,
-    "Seconds since an exporter of the signal last succeeded, of the one for which it is longest",
+    "Seconds since the last success of the signal's exporters; the longest of them",
 )
 OTEL_QUEUE_SIZE: Final = Metric(
     "dask.otel.queue.size",

@@ -158,7 +158,7 @@ def test_one_that_a_scheduler_has_is_not_sent(
     assert main(["spool", str(path)]) == 0
     shown = capsys.readouterr().out
     assert "1 span to be sent" in shown
-    assert f"process {os.getpid()} has it and sends them; it has 1 open span" in shown
+    assert f"process {os.getpid()} uses it and sends them; 1 span open" in shown
     store.write(encoded(ROOT), alive_ns=3)
     assert [row.body for row in store.waiting("otlp", 0, 9)] == [
         ENCODER.span(CHILD),

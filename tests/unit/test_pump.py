@@ -89,6 +89,7 @@ def test_only_a_full_batch_does_not_wait_for_the_delay() -> None:
         # More than a batch, offered before the first one is through: nothing of it waits.
         spans.go_on.clear()
         offer(pump, *range(4, 45))
+        eventually(lambda: pump._spans[0].size == 41)
         spans.go_on.set()
         eventually(lambda: len(spans.exported) == 45)
 

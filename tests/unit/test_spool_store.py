@@ -458,7 +458,7 @@ def test_a_second_one_is_refused_in_the_same_process(path: Path) -> None:
             with pytest.raises(SpoolError, match=rf"is in use by process {os.getpid()}\."):
                 opened(path, run)
         store.write(spans(1), alive_ns=2)
-        assert f"process {os.getpid()} has it" in "\n".join(listing(path))
+        assert f"process {os.getpid()} uses it" in "\n".join(listing(path))
         assert numbers(store) == [1]
     with closing_clean(opened(path, "b")) as store:
         assert numbers(store) == [1]

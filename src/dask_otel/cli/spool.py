@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 HELP: Final = "show or send the spans that a scheduler has left on the disk"
 DESCRIPTION: Final = """\
 Show what waits in a spool (otel.spool.path): the runs that have left spans, and the spans' names.
-Nothing is sent or changed; a scheduler may have the file meanwhile.
+Nothing is sent or changed, even while a scheduler uses it.
 
 With --send, the spans go to the endpoints that the standard variables name
 (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_EXPORTER, …), as from a scheduler that starts here. Spans
 that have arrived are removed from the file, and the file when it is empty. It can be interrupted
-and begun again. A spool that a scheduler has is refused: that scheduler sends its spans.
+and begun again. A spool in use by a scheduler is refused: that scheduler sends its spans.
 """
 
 EPILOG: Final = """\
@@ -36,7 +36,7 @@ exit codes: 0 all is shown or sent, 1 some spans are left after --send, or the s
 (the reason is on standard error), 2 wrong arguments, 130 interrupted
 """
 
-#: Seconds: without success until sending ends; between two checks; for closing the spool.
+#: In seconds: limit without a success; pause between two checks; limit for closing.
 _PATIENCE: Final = 60.0
 _LOOK: Final = 0.1
 _CLOSING: Final = 5.0
@@ -123,7 +123,7 @@ def _wait(pump: Pump, patience: float) -> None:
         left, now = spool["waiting"], time.monotonic()
         if left != before:
             before, since = left, now
-        # Until the first answer, there is no reason to print.
+        # Before the first answer, the failure could not be explained.
         elif now - since >= patience and _reasons(pump):
             break
         _progress(f"{left:,} spans left")

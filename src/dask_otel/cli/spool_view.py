@@ -14,7 +14,7 @@ from dask_otel.core.records import Origin
 from dask_otel.report import words
 from dask_otel.spool import files, lock, store
 
-#: Most runs in the list, the last ones; most names, those with the most waiting spans.
+#: Limit of both lists: the last runs, and the names with the most waiting spans.
 _MOST: Final = 20
 _LONGEST: Final = 40
 #: Rows per read, so that the scheduler that uses the spool waits only for these.
@@ -57,8 +57,8 @@ def listing(path: Path) -> Iterator[str]:
     size = files.disk_use(path) / 1e6
     yield f"  {size:,.2f} MB on the disk, {words.counted(total, 'span')} to be sent"
     if holder is not None:
-        count = words.counted(0 if live is None else by_run[live, True], "open span")
-        yield f"  {holder} has it and sends them; it has {count}"
+        count = 0 if live is None else by_run[live, True]
+        yield f"  {holder} uses it and sends them; {words.counted(count, 'span')} open"
     elif total:
         yield "  no scheduler uses it; the next one with this path sends them, as does"
         yield f"  dask-otel spool --send {_clean(path, 4096)}"
@@ -83,7 +83,7 @@ def listing(path: Path) -> Iterator[str]:
 
 def _rows(connection: sqlite3.Connection) -> Iterator[tuple[int, str, bool, bytes]]:
     last, after = 0, -1
-    # In a damaged file, the numbers may not increase.
+    # A damaged file may return the same numbers again: the loop must end.
     while last > after:
         after = last
         for number, *row in connection.execute(

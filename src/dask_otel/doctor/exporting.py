@@ -53,7 +53,7 @@ def _results(results: list[Any], facts: Facts) -> Iterator[Finding]:
     failures: set[tuple[str, str, str]] = set()
     for signal, sent in _SENT.items():
         ours = [result for result in results if result["signal"] == signal]
-        if not ours:
+        if not ours and signal != "logs":
             yield _nowhere(signal, facts)
         for result in ours:
             finding = _of_result(signal, result, facts)

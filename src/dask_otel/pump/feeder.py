@@ -118,6 +118,8 @@ class Feeder(PumpThread):
         self._translate = translate
         self._store: Store | None = None
         self._inbox = Inbox(queue_size if spool is None else _BACKLOG)
+        #: OpenTelemetry spans between the inbox and the lanes or the disk.
+        self._in_hand = 0
         #: Open spans: notes to write, notes in the spool, notes to remove.
         self._notes: dict[Ids, OpenNote] = {}
         self._noted: set[Ids] = set()
@@ -133,8 +135,9 @@ class Feeder(PumpThread):
 
     def offer(self, finished: FinishedSpan | Progress | ClusterEvent) -> bool:
         """Queue a finished span; False (counted) if there is no room. Called by the event loop."""
-        # Without a spool, spans wait in the lanes. One dead exporter does not refuse for all.
-        behind = 0 if self._stored else min(lane.size for lane in self._lanes)
+        # The emptiest lane counts: a dead exporter must not stop the others.
+        emptiest = min(lane.size for lane in self._lanes)
+        behind = 0 if self._stored else self._in_hand + emptiest
         taken = self._inbox.offer(finished, behind)
         if not taken:
             self._drop("queue_full", finished.weight * len(self._lanes))
@@ -143,18 +146,13 @@ class Feeder(PumpThread):
                 self._noticed_at = now
                 about = {semconv.OTEL_SIGNAL: self._signal}
                 self._notices.append((semconv.OTEL_QUEUE_FULL, about))
-        self._rouse()
+        self.wake.set()
         return taken
 
     def note(self, note: OpenNote) -> None:
         """Queue a note of an open span, if there is room. Called by the event loop."""
         self._inbox.put_light(note)
-        self._rouse()
-
-    def _rouse(self) -> None:
-        # Cheaper than setting it again.
-        if not self.wake.is_set():
-            self.wake.set()
+        self.wake.set()
 
     @property
     def takes_notes(self) -> bool:
@@ -166,7 +164,11 @@ class Feeder(PumpThread):
         """OpenTelemetry spans that wait in memory only: the maximum over the sinks."""
         if self._inbox.given_up:
             return 0
-        return self._inbox.waiting + max([lane.size for lane in self._lanes], default=0)
+        return (
+            self._inbox.waiting
+            + self._in_hand
+            + max([lane.size for lane in self._lanes], default=0)
+        )
 
     @property
     def levels(self) -> dict[str, int]:
@@ -231,12 +233,14 @@ class Feeder(PumpThread):
 
     def _step(self) -> bool:
         """Write new items, and feed the lanes; return whether there is more to do."""
-        rows = self._take_in()
+        store = None if self._health.rest else self._store
+        # One at a time if they stay in memory: then the size of the queues is exact to one span.
+        rows = self._take_in(_AT_ONCE if store else 1)
         for lane in self._lanes:
             self._settled += lane.take_settled()
-        store = self._store
-        if store is None or self._health.rest:
+        if store is None:
             self._give(rows)
+            self._in_hand = 0
             return bool(self._inbox)
         finished = [row for row in rows if row[0] in self._stored]
         if len(finished) < len(rows):
@@ -260,15 +264,17 @@ class Feeder(PumpThread):
                 self._notes.clear()
                 self._swallow(error)
             self._give(finished)
+        self._in_hand = 0
         return bool(self._inbox or (self._notes and not self._health.trouble)) or fed
 
-    def _take_in(self) -> list[Encoded]:
-        """Encode the finished spans of about one transaction; collect the notes."""
+    def _take_in(self, most: int) -> list[Encoded]:
+        """Encode finished spans, `most` or a few more; collect the notes."""
         finished: list[Encoded] = []
-        weight = 0
-        while weight < _AT_ONCE and (item := self._inbox.take()) is not None:
+        weight = self._in_hand = 0
+        while weight < most and (item := self._inbox.take()) is not None:
             if isinstance(item, ClusterEvent):
                 weight += item.weight
+                self._in_hand += item.weight
                 finished += self._encoded(item, None)
                 continue
             identity = item if isinstance(item, SpanIdentity) else item.identity
@@ -283,6 +289,7 @@ class Feeder(PumpThread):
                 self._ended |= self._noted & {ids}
             if not isinstance(item, SpanIdentity):
                 weight += item.weight
+                self._in_hand += item.weight
                 finished += self._encoded(item, None)
         return finished
 
@@ -390,7 +397,7 @@ class Feeder(PumpThread):
         store = self._store
         if store is None:
             return
-        # Spans still open were not exported: they are lost with the scheduler, or were counted.
+        # At a close each open span was exported or counted, so its note is not needed.
         self._notes.clear()
         try:
             if self._settled or self._ended:

@@ -76,7 +76,7 @@ class Inbox:
             return item
 
     def give_up(self) -> int:
-        """Close the exit; return the number of remaining OpenTelemetry spans, once."""
+        """Let `take` return nothing from now on; return how many spans remain, once."""
         with self._giving_up:
             left = 0 if self.given_up else self.waiting
             self.given_up = True

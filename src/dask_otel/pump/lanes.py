@@ -58,9 +58,9 @@ class Lane(PumpThread):
         self._sink.close()
 
     def _comes_back(self, answer: Answer) -> bool:
-        """At the end, wait until a server is there, or as long as the server wants.
+        """While closing, sleep before the next attempt; False if another attempt is pointless.
 
-        False if waiting is pointless.
+        The sleep is the server's pause, or a moment if no server answers.
         """
         now = time.monotonic()
         if 0.0 < answer.pause < (self.deadline or 0.0) - now:
@@ -234,9 +234,10 @@ class SpanLane(Lane):
         self.abandon()
 
     def abandon(self) -> None:
-        """Count the rows in memory only as lost, and accept no more; later results don't count.
+        """Count the rows that are not in the spool as lost, and accept no more.
 
-        Called by the lane at its end, or by another thread if it hangs in its exporter.
+        Later results don't count. Called by the lane at its end, or by another thread if it hangs
+        in its exporter.
         """
         with self._accounts:
             if self.over:
@@ -320,8 +321,8 @@ class MetricLane(Lane):
     def relieve(self) -> None:
         """Merge the waiting batches if there are too many. Called by another lane.
 
-        Then this lane's thread hangs in its exporter. If the event loop held batches back for it,
-        the other lanes would get none; if all were queued, memory would grow without limit.
+        If there are, this lane's thread hangs in its exporter. If the event loop held batches back
+        for it, the other lanes would get none; if all were queued, memory would grow without limit.
         """
         if not self.accepts():
             self._guarded(self._merge)
@@ -376,7 +377,7 @@ class MetricLane(Lane):
         sent = self._send(time_ns)
         ok = sent is not None
         if self._state.settled(ok, rejected=not ok and self._answer.blames):
-            # The request was refused because of its zero points; the values alone are fine.
+            # The zero points may be the reason: try the values alone.
             sent = self._send(time_ns)
             ok = sent is not None
             self._state.settled(ok)
@@ -390,8 +391,8 @@ class MetricLane(Lane):
     def _send(self, time_ns: int) -> int | None:
         """Return how many points were sent; None if a request failed.
 
-        A flaky endpoint may refuse one request of many, and a backend one with a point that it does
-        not like. The others are sent anyway; else the last instruments would hardly ever arrive.
+        One request of many may be refused: by a flaky endpoint, or because of one bad point. The
+        others are sent anyway; else the last instruments would hardly ever arrive.
         """
         limit = self._limits.max_points
         sent = failed = 0

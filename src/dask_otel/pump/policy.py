@@ -13,8 +13,8 @@ through at that time:
 - A flaky server (one of two behind a balancer is broken) refuses healthy rows too, and accepts
   others directly before and after. A poisoned row never gets through; bad luck hits other rows as
   often. So if nothing else ever fails, a row is dropped after three such failures in a row. If
-  other requests failed and later got through, it takes as many failures as would be chance once
-  in a million.
+  other requests failed and later got through, a row is dropped only if chance would explain its
+  failures less than once in a million.
 
 So an outage or a flaky server drops nothing while there is room, and a poisoned row costs only
 itself.
@@ -83,7 +83,7 @@ class Policy:
         self._trial: _Trial = "head"
         #: The answer to the head row, if that has failed alone.
         self._alone: Answer | None = None
-        #: Failures of the batch at the head, unchanged and without suspects.
+        #: Failures of the batch at the head since it changed, while no row is suspect.
         self._unexplained = 0
         #: Of requests without suspects: True for a success, False for each failure before it.
         self._innocent: deque[bool] = deque(maxlen=_REMEMBERED)

@@ -49,7 +49,7 @@ __all__ = ["MAX_METRIC_BATCHES", "MAX_POINTS", "Pump", "PumpLimits"]
 
 #: The spans' share of the closing time; the rest is for the last metrics, which count the spans.
 _SPANS_SHARE: Final = 0.6
-#: The share in which the feeder waits for exporters, at most.
+#: The largest share of the closing time for the feeder.
 _SPOOL_SHARE: Final = 0.95
 
 

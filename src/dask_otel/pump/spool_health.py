@@ -17,13 +17,13 @@ LONGEST_RETRY: Final = 30.0
 _FREE: Final = 0.1
 _NOT_OPENED: Final = (
     "dask-otel runs without a spool: otel.spool.path is %s, and %s. The scheduler is not affected, "
-    "and spans are exported; those that wait are lost if it is. The bridge retries, without "
-    "logging each failure."
+    "and spans are exported; those that wait in memory are lost if the scheduler is killed. The "
+    "bridge retries, without logging each failure."
 )
 _FAILED: Final = (
-    "dask-otel can't use its spool %s (otel.spool.path): %s. Spans are exported all the same, from "
-    "memory; those that wait there are lost if the scheduler is. The bridge retries, without "
-    "logging each failure."
+    "dask-otel can't use its spool %s (otel.spool.path): %s. Spans are still exported, from "
+    "memory; those that wait there are lost if the scheduler is killed. The bridge retries, "
+    "without logging each failure."
 )
 
 

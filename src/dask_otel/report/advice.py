@@ -122,8 +122,8 @@ def _collisions(run: Run) -> Iterator[Advice]:
             yield Advice(
                 "warning",
                 f"{span.full_name} has the work of {asked} in it, perhaps of more spans",
-                f"A function's tasks belong to the span that had them first, while one of its"
-                f" futures is alive.{gone} Give each span a key of its own:"
+                f"While any of a function's futures is alive, all its tasks belong to the span that"
+                f" submitted them first.{gone} Give each span a key of its own:"
                 " client.map(f, items, key='f_2').",
                 weight=span.seconds,
             )
@@ -216,7 +216,7 @@ def _of_cluster(
         received = run.metrics.by(semconv.CLUSTER_TRANSFER_TIME.name, semconv.IO_DIRECTION)
         yield from _over(
             "DaskNetworkSlow",
-            "Fetching data, for each second of execution",
+            "Time spent fetching data, relative to execution",
             received.get("receive", 0.0),
             worked - idle_seconds - lost,
             "Threads wait for others' data: use fewer and larger workers.",

@@ -30,7 +30,7 @@ _MORE: Final = " This is logged once; dask.otel.folded counts them. See docs/car
 
 
 class FoldAdvice:
-    """Logs one warning for each cap that is reached. Called only in the metrics thread."""
+    """Logs one warning for each cap that is reached. Several metric lanes may share it."""
 
     def __init__(self, settings: MetricSettings, notices: Notices) -> None:
         self._notices = notices

@@ -136,8 +136,8 @@ class HandOver:
         """Hand over the metrics; each item is a short step."""
         assert self._pump is not None
         if not self._pump.accepts_metrics():
-            # Every exporter hangs: everything accumulates here, and nothing is lost. The time is
-            # added to the batch, which is keyed by name: the number of spans is unbounded.
+            # Every exporter hangs: everything accumulates here, and nothing is lost. Fold the time
+            # into the batch: its keys are names, so it stays bounded; the account's are spans.
             yield from self._adapter.fold_time()
             return
         yield from self._adapter.prepare()
@@ -149,7 +149,7 @@ class HandOver:
         self._adapter.wrappers.run("metrics", self._next_step, steps)
 
     def _next_step(self, steps: Iterator[None]) -> None:
-        # Once, unless there was no step left.
+        # Take one step; if there was one, schedule the next.
         for _ in islice(steps, 1):
             self._step = asyncio.get_running_loop().call_later(PAUSE, self._take_step, steps)
 

@@ -106,7 +106,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     """
     from dask_otel._otel.sdk import outputs as _otel
 
-    # First, as without the operator's redaction no other object may be made.
+    # First: if the redaction can't be loaded, nothing else may be made.
     span_limits = _span_limits(settings)
     target = file_target(settings)
     outputs = _otel.build(
@@ -135,7 +135,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     read = outputs.environment
     sanitizer = Sanitizer()
     page = _make_page(outputs.resource) if settings.metrics.prometheus else None
-    # The page has the metrics; failures to send traces are logged like all others.
+    # With a page the metrics have a reader, so a missing server needs no hint.
     unreachable = outputs.without_server if page is None else None
     interval = read.metric_interval
     if page is not None:

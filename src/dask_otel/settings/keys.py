@@ -157,8 +157,9 @@ class SpanSettings:
         "1h",
         duration(0, YEAR),
         """
-        A continuation that starts later than this after the root's previous generation begins a
-        new trace, linked to the first
+        Longest pause after the root's previous generation
+
+        A continuation that starts later is in a new trace, linked to the first.
         """,
     )
     max_per_trace: int = _knob(
@@ -322,8 +323,8 @@ class ClientSettings:
         "false",
         FLAG,
         """
-        Whether work under a caller's span without a Dask span gets one Dask span for each caller's
-        span
+        Whether work in an OpenTelemetry span, but in no Dask span, gets a Dask span: one for each
+        OpenTelemetry span
 
         It takes the place of `default`. Dask never forgets a span, about 680 bytes each, and its
         name is a metric label: [read this first](context.md#one-dask-span-per-caller). Read on the
@@ -429,8 +430,8 @@ class Settings:
         What the bridge does with the caller, the span that is current where work is submitted
 
         `adopt` makes the Dask root its child, in its trace; `link` gives the Dask root a trace of
-        its own, with a link to the caller; `off` ignores the caller. On the client, it decides
-        which trace links lead to. See [the caller](context.md#the-caller).
+        its own, with a link to the caller; `off` ignores the caller. The client uses it to
+        choose the trace that links point to. See [the caller](context.md#the-caller).
         """,
     )
     baggage: bool = _knob(

@@ -157,8 +157,8 @@ class Store:
                 found, sqlite3.OperationalError
             ):
                 raise SpoolError(
-                    f"{path} is damaged ({found}), which a killed process does not do to it. Move "
-                    "it away; a new one is made"
+                    f"{path} is damaged ({found}). A kill does not cause this: check the disk. "
+                    "Move the file away, and a new one is made"
                 ) from found
             raise
         return store
@@ -384,7 +384,8 @@ def check_header(path: Path) -> None:
     number = int.from_bytes(header[68:72], "big")
     if header and (not header.startswith(_MAGIC) or number != APPLICATION):
         raise SpoolError(
-            f"{path} is no spool of dask-otel, and is left alone. Name a file that is not there"
+            f"{path} is no spool of dask-otel, and is left alone. Set otel.spool.path to a "
+            "file that does not exist yet"
         )
 
 

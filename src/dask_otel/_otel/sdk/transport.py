@@ -79,7 +79,7 @@ _NOBODY: Final = (
 )  # fmt: skip
 #: Options of gRPC's channels: each one connects by itself, without the backoff of others.
 _OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1),)
-#: The same over HTTP; and the errors of a broken connection.
+#: Errors over HTTP if no server answers.
 _NO_WAY: Final = (ConnectionRefusedError, gaierror, SSLError)
 #: Limits of the bytes read from an answer: from OTLP, and from any other, for its message.
 _MOST: Final = 65536

@@ -59,8 +59,7 @@ class MetricState:
     limits
         Caps, retirement, and the export interval.
     sanitizer
-        Counts changed values; share it with `translate`, so that ``dask.otel.sanitized`` covers
-        both.
+        Counts changed values; `collect` exports its counts.
     sampled
         Whether a trace is sampled, by its id: exemplars point to sampled traces only. None for
         all traces.
