@@ -298,7 +298,7 @@ def test_workers_without_a_thread_are_not_the_client() -> None:
         assert 1.0 <= parts_of(finished)["no_thread"] <= 1.2 + until
 
 
-def test_transfers_spilled_data_lost_workers_and_a_restart(tmp_path: Path) -> None:
+def test_transfers_spilled_data_and_lost_workers(tmp_path: Path) -> None:
     memory = {"target": 0.3, "spill": False, "pause": False, "terminate": False}
     config = {f"distributed.worker.memory.{key}": value for key, value in memory.items()}
     with observed(LIMITS, config=config, processes=True, memory_limit="400MB") as o:
@@ -322,15 +322,4 @@ def test_transfers_spilled_data_lost_workers_and_a_restart(tmp_path: Path) -> No
         assert parts_of(spilled)["transfer"] == pytest.approx(read, rel=0.05, abs=CLOCK)
         assert not misses(gone, {"repeated": None, "compute": 0.5, "no_thread": None})
         assert parts_of(gone)["repeated"] >= 0.5
-        with span("restarted"):
-            future = client.submit(nap, 60.0, key="restarted")
-            eventually(
-                lambda: future.status == "pending" and o.adapter.tasks.under_way.seen,
-                what="its run",
-            )
-            client.restart()
-        o.quiet()
-        assert not misses(
-            o.named("restarted"), {"compute": None, "client": None, "worker_queue": None}
-        )
         assert not o.adapter.tasks.paths.waits
