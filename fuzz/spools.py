@@ -100,7 +100,7 @@ def _spoiled_row(data: Data, path: Path) -> frozenset[int]:
 def _used(path: Path, right: frozenset[int]) -> None:
     """Use a file as a spool."""
     with suppress(OSError):
-        text = listing(path, 100)
+        text = "\n".join(listing(path))
         text.encode()
         check(len(text) < 20_000, "a view is bounded", len(text))
     with suppress(OSError):

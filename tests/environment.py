@@ -8,6 +8,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+#: Nothing is exported.
+OFF = {"OTEL_METRICS_EXPORTER": "none", "OTEL_TRACES_EXPORTER": "none"}
+
 _INSTRUMENT = "from opentelemetry.instrumentation.auto_instrumentation import run; run()"
 
 
@@ -17,37 +20,38 @@ def inherited(**variables: str) -> dict[str, str]:
     return ours | variables
 
 
-def python(code: str, **variables: str) -> str:
-    """Run code in a new process, away from any configuration; return what it printed."""
+def run(
+    *arguments: str, within: Path | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Python in a new process, which must end well; return what it said."""
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=inherited(**{"DASK_CONFIG": os.devnull, **variables}),
+        [sys.executable, *arguments],
+        cwd=within,
+        env=inherited(**variables),
+        stdin=subprocess.DEVNULL,
         capture_output=True,
-        text=True,
-        timeout=60,
+        encoding="utf-8",
+        timeout=150,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def python(code: str, **variables: str) -> str:
+    """Run code in a new process, away from any configuration; return what it printed."""
+    return run("-c", code, **{"DASK_CONFIG": os.devnull, **variables}).stdout.strip()
 
 
 def run_instrumented(folder: Path, application: str, variables: Mapping[str, str]) -> list[str]:
     """Run an application by ``opentelemetry-instrument``; return the lines that it printed."""
     (folder / "app.py").write_text(application)
-    done = subprocess.run(
-        [sys.executable, "-c", _INSTRUMENT, sys.executable, "app.py"],
-        cwd=folder,
-        env={
-            **inherited(OTEL_LOGS_EXPORTER="none"),
-            # Its handler starts a thread at the end, which Python 3.12 does not let it.
-            "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "logging",
-            **variables,
-        },
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    ours = {
+        "OTEL_LOGS_EXPORTER": "none",
+        # Its handler starts a thread at the end, which Python 3.12 does not let it.
+        "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "logging",
+        **variables,
+    }
+    done = run("-c", _INSTRUMENT, sys.executable, "app.py", within=folder, **ours)
     assert "Traceback" not in done.stderr, done.stderr
     return done.stdout.splitlines()

@@ -67,6 +67,11 @@ class Span:
         return str(self.attributes.get("dask.span.type"))
 
     @property
+    def ids(self) -> tuple[int, int, int]:
+        """What is current in its tasks: ids, and that it is sampled."""
+        return self.trace_id, self.span_id, 1
+
+    @property
     def path(self) -> str:
         """Full name of the Dask span."""
         return str(self.attributes.get("dask.span.name"))
@@ -310,6 +315,21 @@ class Receiver:
         """Return the first truthy result of a check."""
         return eventually(lambda: check(self), timeout, what)
 
+    def named(self, name: str, generation: int = 1) -> Span:
+        """Wait for the only Dask span of that name and generation."""
+
+        def found() -> list[Span]:
+            return [
+                s
+                for s in self.spans
+                if s.type == "span"
+                and s.name == name
+                and s.attributes["dask.span.generation"] == generation
+            ]
+
+        (only,) = eventually(found, 60.0, f"export of {name}")
+        return only
+
 
 #: Those that run, by endpoint.
 RUNNING: dict[str, Receiver] = {}
@@ -346,18 +366,12 @@ def port_of(endpoint: str) -> int:
     return port
 
 
-def refusing_endpoint() -> str:
-    """Return an endpoint where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"http://127.0.0.1:{server.getsockname()[1]}"
-
-
 @contextmanager
-def refusing() -> Iterator[tuple[str, int]]:
-    """Give an address that nobody else can listen at, and nobody does."""
+def refusing() -> Iterator[str]:
+    """Give an endpoint that nobody else can listen at, and nobody does."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
-        yield bound.getsockname()
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
 
 
 @contextmanager

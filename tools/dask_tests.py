@@ -62,10 +62,6 @@ FILES: Final = (
 #: Tests that fail because of what they check. By the name of the function.
 EXPECTED: Final = {
     "test_quiet_client_close": "wants an empty log, and Dask logs each preload that it loads",
-    "test_spans": "expects a task without annotations; the bridge adds the trace context",
-    "test_annotations_global_vs_local": (
-        "compares a task's annotations exactly, and the bridge adds the trace context"
-    ),
 }
 
 _OUTCOMES: Final = ("passed", "failed", "skipped")

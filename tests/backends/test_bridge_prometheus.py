@@ -80,20 +80,6 @@ def test_transfer_and_spilling_outside_of_tasks_are_dasks_own(bridge_run: Run) -
     assert {key[0] for key in found} == set(CONTEXTS)
 
 
-def test_runs_of_tasks_are_counted(bridge_run: Run) -> None:
-    finished = {
-        (one.labels["dask_span_name"], one.labels["dask_task_prefix"]): one.value
-        for one in bridge_run.query("dask_task_finished_total", dask_task_outcome="memory")
-    }
-    assert finished["nightly/load", "double"] == 20
-    assert finished["nightly/spill", "len"] == 16
-    assert finished["default", "abs"] == 1
-    (failed,) = bridge_run.query("dask_task_finished_total", dask_task_outcome="erred")
-    assert (failed.labels["dask_span_name"], failed.value) == ("broken", 1)
-    retried = bridge_run.query("dask_task_retried_total", dask_span_name="nightly/again")
-    assert [(one.labels["dask_task_retry_reason"], one.value) for one in retried] == [("error", 1)]
-
-
 def test_durations_are_in_the_right_buckets(bridge_run: Run) -> None:
     (span_id,) = [i for i, one in bridge_run.spans.items() if one["name"][-1] == "compute"]
     truth = bridge_run.spans[span_id]
@@ -127,29 +113,6 @@ def test_durations_are_in_the_right_buckets(bridge_run: Run) -> None:
 )
 def test_the_cluster_is_described(name: str, value: float, bridge_run: Run) -> None:
     assert [one.value for one in bridge_run.query(name)] == [value]
-
-
-def test_the_time_of_the_cluster_adds_up(bridge_run: Run) -> None:
-    """Capacity is what was spent and what is in flight, less what was booked beyond it."""
-    total = {
-        name: sum(one.value for one in bridge_run.query(f"dask_cluster_{name}"))
-        for name in (
-            "time_seconds_total",
-            "inflight_time_seconds",
-            "capacity_time_seconds_total",
-            "excess_time_seconds_total",
-        )
-    }
-    spent, inflight, capacity, excess = total.values()
-    assert spent + inflight == pytest.approx(capacity + excess, abs=1e-6)
-    assert capacity > 4.0
-    activities = {
-        one.labels["dask_activity"]: one.value
-        for one in bridge_run.query("dask_cluster_time_seconds_total")
-    }
-    assert activities.keys() >= {"idle", "unused", "lost", "thread-cpu", "failed"}
-    idle = sum(one.value for one in bridge_run.query("dask_span_idle_time_seconds_total"))
-    assert idle == pytest.approx(activities["idle"])
 
 
 def test_the_resource_is_promoted_or_in_target_info(

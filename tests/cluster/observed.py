@@ -119,7 +119,7 @@ class Observed:
             self.scheduler.add_plugin(plugin)
 
     async def detach(self) -> None:
-        """Prove what came, and take off what `attach` has put on."""
+        """Prove what came, and remove what `attach` has added."""
         await self.observer.prove()
         await self.observer.close()
         for plugin in (self.observer, self.witness):
@@ -194,6 +194,7 @@ class Observed:
             adapter.blocks.blocks._holding,
             adapter.blocks.leaving,
             adapter.callers._open,
+            max(0, len(adapter.clocks) - len(self.scheduler.workers)),
             uncovered(record for span in self.exported for record in translate(span)),
             self.counted("dask.span.active"),
         ]

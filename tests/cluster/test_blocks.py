@@ -14,7 +14,7 @@ from typing import Any
 import dask
 import dask.order
 import pytest
-from distributed import Client, LocalCluster, span
+from distributed import Client, span
 from distributed.spans import span as span_of_its_module
 
 import dask_otel
@@ -164,20 +164,6 @@ def test_nothing_waits_for_a_scheduler_that_does_not_answer(tmp_path: Path):
                 assert time.monotonic() - before < 20.0
             finally:
                 scheduler.popen.send_signal(signal.SIGCONT)
-
-
-@pytest.mark.unreconciled("no bridge runs")
-def test_a_scheduler_without_the_bridge_is_none_the_wiser():
-    with (
-        LocalCluster(
-            n_workers=1, processes=False, dashboard_address="127.0.0.1:0", silence_logs=50
-        ) as local,
-        Client(local) as client,
-    ):
-        with dask_otel.span("a") as span_id:
-            compute(client, 1)
-        assert span_id in local.scheduler.extensions["spans"].spans
-        assert client.status == "running"
 
 
 @pytest.mark.unreconciled("no cluster runs")

@@ -209,56 +209,17 @@ def test_a_failure_is_shown_when_it_happened(c):
 
 
 @pytest.mark.parametrize("shift", [-2.0, 2.0])
-def test_workers_with_other_clocks_are_shown_on_the_schedulers(c, shift):
-    right = c.add_worker(0.0)
+def test_workers_with_other_clocks_also_set_ones_are_shown_on_the_schedulers(c, shift):
+    right, late = c.add_worker(0.0), c.add_worker(shift)
     c.run("right", right)
-    late = c.add_worker(shift)
     c.run("late", late, shift)
     c.run("right again", right)
     c.run("late again", late, shift)
-
-
-@pytest.mark.parametrize("step", [-2.0, 2.0])
-def test_a_clock_that_is_set_is_followed(c, step):
-    worker = c.add_worker(0.0)
-    c.run("before", worker)
-    c.observed.client.run(set_shift, step)
-    c.run("after", worker, step)
-    c.run("long after", worker, step, tasks=8)
-    c.observed.client.run(set_shift, 0.0)
-    c.run("as before", worker)
-
-
-def test_workers_say_what_the_clocks_are_known_by():
-    """When they made a message that a run ended, good or bad, and how long a heartbeat took."""
-    with observed() as o:
-        read: list[float | None] = []
-        waited: list[float | None] = []
-        known = o.adapter.clocks
-        stimulus_time, heartbeat = known._stimulus_time, known.heartbeat
-
-        def reads(message: str) -> float | None:
-            read.append(stimulus_time(message))
-            return read[-1]
-
-        def beats(worker: str, received: float, delay: float, took: float | None) -> float:
-            waited.append(took)
-            return heartbeat(worker, received, delay, took)
-
-        known._stimulus_time, known.heartbeat = reads, beats
-        began = time.time()
-        done = o.client.map(timed, range(2), seconds=0.01, pure=False)
-        failed = o.client.submit(fail, 0.01)
-        wait([*done, failed])
-        assert len(read) == 3
-        assert all(made is not None and began < made <= time.time() for made in read)
-        waited.clear()
-        eventually(lambda: len(waited) >= 2 and None not in waited[-2:], 30, "heartbeats")
-        assert len(known) == 2
-        del done, failed
-        o.cluster.scale(0)
-        eventually(lambda: len(known) == 0, what="workers that left are forgotten")
-        o.quiet()
+    c.observed.client.run(set_shift, 0.0, workers=[late])
+    c.run("set", late)
+    c.run("long after", late, tasks=8)
+    c.observed.client.run(set_shift, shift, workers=[late])
+    c.run("as before", late, shift)
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,9 @@ def test_a_scheduler_with_the_bridge(tmp_path: Path, capsys: pytest.CaptureFixtu
             code, document = doctor(capsys, made)
             assert (code, document["ok"]) == (0, True), document["findings"]
             assert len(document["facts"]["packages"]["workers"]) == 2
+            # By heartbeats alone: each tells how long the one before it took.
+            clocks = [one["clock"] for one in _process(document)["workers"]["workers"]]
+            assert all(None not in clock for clock in clocks), clocks
             return document
 
         document = eventually(examined, 60, "all is well")

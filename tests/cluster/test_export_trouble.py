@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import re
-import socket
-import subprocess
-import sys
 import textwrap
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.environment import inherited
-from tests.receiver import silent_server
+from tests.environment import run
+from tests.receiver import refusing, silent_server
 
 pytestmark = [
     pytest.mark.cluster,
@@ -72,16 +67,9 @@ class Run:
     def __init__(self, folder: Path, until: str, **variables: str) -> None:
         program = folder / "program.py"
         program.write_text(textwrap.dedent(PROGRAM))
-        done = subprocess.run(
-            [sys.executable, str(program), until],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env=inherited(**variables),
-        )
+        done = run(str(program), until, **variables)
         self.ended = time.time()
         self.output, self.errors = done.stdout, done.stderr
-        assert done.returncode == 0, self.errors
 
     def seconds(self, word: str) -> float:
         found = re.search(rf"{word} ([\d.]+)", self.output)
@@ -94,15 +82,8 @@ class Run:
         return re.findall(line, self.errors, re.MULTILINE)
 
 
-@contextmanager
-def closed_port() -> Iterator[str]:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
-
-
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
-@pytest.mark.parametrize("endpoint", [silent_server, closed_port])
+@pytest.mark.parametrize("endpoint", [silent_server, refusing])
 def test_an_endpoint_that_hangs_or_is_not_there_delays_nothing(
     tmp_path: Path, protocol: str, endpoint: type[object]
 ) -> None:

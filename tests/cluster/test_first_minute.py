@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from distributed import Client
 
+from tests.environment import inherited
 from tests.waiting import eventually
 
 pytestmark = [
@@ -46,8 +47,7 @@ def newcomer(tmp_path: Path) -> dict[str, str]:
         command = folder / name
         command.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
         command.chmod(0o755)
-    without = ("OTEL_", "DASK_")
-    environ = {key: value for key, value in os.environ.items() if not key.startswith(without)}
+    environ = inherited()
     return {
         **environ,
         "PATH": f"{folder}{os.pathsep}{environ['PATH']}",
@@ -150,20 +150,3 @@ def test_every_command_is_tried_or_known() -> None:
     assert rest == ['pip install "dask-otel[demo,report]"\ndask-otel demo\n']
     assert len(blocks(README, "python")) == 2
     assert "```\n\n```\n" not in README
-
-
-@pytest.mark.parametrize(
-    "target", sorted(set(re.findall(r"\]\(([^)\s]+)\)", README))), ids=lambda target: target[-40:]
-)
-def test_links_work_on_the_package_index_s_page(target: str) -> None:
-    """There is nothing beside that page: links are whole, and name what is in the repository."""
-    assert target.startswith("https://")
-    ours = re.match(
-        r"https://(?:raw\.githubusercontent\.com/dask-otel/dask-otel/main|"
-        r"github\.com/dask-otel/dask-otel/(?P<kind>blob|tree)/main)/(?P<path>[^#]*)",
-        target,
-    )
-    if ours is None:
-        return
-    path = REPOSITORY / ours["path"]
-    assert path.is_dir() if ours["kind"] == "tree" else path.is_file()

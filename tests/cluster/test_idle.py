@@ -9,9 +9,7 @@ that are made up; the tests here show that real ones behave like these.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +26,6 @@ from distributed.core import Status
 from tests.cluster.conftest import Start
 from tests.cluster.ground_truth import (
     BESIDE,
-    FAST,
     RUNS,
     TOLERANCE,
     Run,
@@ -44,9 +41,7 @@ from tests.cluster.ground_truth import (
     watched,
     work,
 )
-from tests.cluster.processes import cluster
-from tests.cluster.truth import assert_closed, assert_monotone
-from tests.receiver import Receiver, receiver
+from tests.receiver import Receiver
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.cluster
@@ -336,50 +331,6 @@ def test_worker_that_leaves_while_its_tasks_run(start: Start, tmp_path: Path, ho
 
 async def close(dask_worker: Any) -> None:
     await dask_worker.close_gracefully()
-
-
-def test_a_killed_workers_seconds_are_lost_not_idle(tmp_path: Path) -> None:
-    with receiver() as received, cluster(tmp_path) as dask:
-        dask.start_scheduler(
-            "--preload",
-            "dask_otel.preload",
-            env={**received.environ, **FAST, "DASK_OTEL__SPANS__LINGER": "200ms"},
-        )
-        victim = dask.start_worker("victim", nthreads=2)
-        with Client(dask.address) as client:
-            client.wait_for_workers(1)
-            submitted = time.monotonic()
-            with span("killed"):
-                future = client.submit(until, str(tmp_path / "go"), retries=0)
-            eventually((tmp_path / "began").exists)
-            begun = time.monotonic()
-            time.sleep(1.5)
-            killed = time.monotonic()
-            os.kill(victim.popen.pid, signal.SIGKILL)
-            eventually(lambda: not client.run_on_scheduler(worker_count))
-            gone = time.monotonic()
-            received.wait_for(lambda r: cluster_time(r, "lost") > 0)
-            lost = cluster_time(received, "lost")
-            assert killed - begun - TOLERANCE <= lost <= gone - submitted + TOLERANCE
-            (tmp_path / "go").touch()
-            dask.start_worker("heir", nthreads=2)
-            future.result()
-            received.wait_for(lambda r: [s for s in r.spans if s.name == "killed"])
-            (exported,) = [s for s in received.spans if s.name == "killed"]
-            assert exported.attributes["dask.span.result"] == "success"
-            assert exported.attributes["dask.task.lost.count"] == 1
-        assert_closed(received, over=False)
-        assert_monotone(received)
-
-
-def until(flag: str) -> None:
-    Path(flag).with_name("began").touch()
-    while not Path(flag).exists():
-        time.sleep(0.05)
-
-
-def worker_count(dask_scheduler: Any) -> int:
-    return len(dask_scheduler.workers)
 
 
 def test_everything_at_once(start: Start) -> None:

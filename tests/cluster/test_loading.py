@@ -4,79 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import Client, LocalCluster, Scheduler, span
+from distributed import Scheduler, span
 from distributed.spans import SpansSchedulerExtension
 
 import dask_otel
 from dask_otel.scheduler.plugin import NAME, OtelSchedulerPlugin, install
 from dask_otel.settings.keys import ConfigurationError
 from tests.cluster.conftest import QUICK, Bridged, Start
-from tests.cluster.processes import cluster
-from tests.receiver import receiver
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.cluster
-
-#: Exports three times a second: all that Dask knows is waited for.
-SOON = {"OTEL_METRIC_EXPORT_INTERVAL": "300"}
-
-OPTIONS: dict[str, Any] = {
-    "n_workers": 1,
-    "threads_per_worker": 1,
-    "processes": False,
-    "dashboard_address": ":0",
-}
 
 
 def inc(x: int) -> int:
     return x + 1
 
 
-def has_bridge(dask_scheduler: Any) -> bool:
-    plugin = dask_scheduler.plugins.get("dask-otel")
-    return plugin is not None and plugin.bridge is not None
-
-
 def wrapped(dask_scheduler: Any) -> set[str]:
     """Return the methods of the spans extension that something wraps."""
     return {"heartbeat", "observe_tasks"} & set(vars(dask_scheduler.extensions["spans"]))
-
-
-@pytest.mark.unreconciled("what was before the bridge is not exported")
-def test_from_the_client_on_a_running_cluster(tmp_path: Path) -> None:
-    """Unfinished work is exported, work that finished before is not."""
-    with receiver("grpc") as received, cluster(tmp_path) as dask_processes:
-        scheduler = dask_processes.start_scheduler()
-        dask_processes.start_worker()
-        with Client(dask_processes.address) as client:
-            with span("before"):
-                assert client.submit(inc, 1).result() == 2
-            with span("across", "inner"):
-                running = client.map(time.sleep, [0.5, 0.5, 0.5, 0.5], pure=False)
-            eventually(
-                lambda: client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))
-            )
-            config = {"environment": received.environ, **QUICK}
-            assert dask_otel.register(client, config) == "started"
-            assert dask_otel.register(client, config) == "running"
-            with span("after"):
-                assert client.submit(inc, 2).result() == 3
-            client.gather(running)
-            received.wait_for(
-                lambda r: (
-                    {s.name for s in r.spans if s.type == "span"} == {"across", "inner", "after"}
-                )
-            )
-            assert dask_otel.unregister(client) == "stopped"
-            assert dask_otel.unregister(client) == "absent"
-            assert not client.run_on_scheduler(has_bridge)
-            assert not client.run_on_scheduler(wrapped)
-        assert scheduler.output.count("runs on this scheduler already") == 0
 
 
 def test_a_second_registration_says_what_it_would_change(
@@ -116,34 +65,26 @@ def test_loading_twice_is_harmless(
     assert len(lines) == 1
 
 
-@pytest.mark.unreconciled("on a cluster of its own")
-def test_a_plugin_registered_as_dask_does_it(start: Start) -> None:
-    """`Client.register_plugin` pickles it: it holds nothing that can't be."""
-    with receiver() as received, LocalCluster(**OPTIONS) as local, Client(local) as client:
-        overrides = {"environment": received.environ, **QUICK}
-        client.register_plugin(OtelSchedulerPlugin(overrides))
-        client.register_plugin(OtelSchedulerPlugin(overrides))
-        assert client.submit(inc, 1).result() == 2
-        received.wait_for(lambda r: [s for s in r.spans if s.name == "default"])
-        client.unregister_scheduler_plugin(NAME)
-        # Dask tells the plugin nothing: the bridge sees it and lets go.
-        eventually(lambda: not wrapped(local.scheduler))
-
-
 @pytest.mark.unreconciled("work was done between two bridges")
 def test_unloading_restores_everything(bridged: Bridged) -> None:
     extension = bridged.scheduler.extensions["spans"]
     assert wrapped(bridged.scheduler) == {"heartbeat", "observe_tasks"}
     assert dask_otel.unregister(bridged.client) == "stopped"
+    assert dask_otel.unregister(bridged.client) == "absent"
     assert not wrapped(bridged.scheduler)
     assert extension.heartbeat.__func__ is SpansSchedulerExtension.heartbeat
     assert extension.observe_tasks.__func__ is SpansSchedulerExtension.observe_tasks
     assert NAME not in bridged.scheduler.plugins
-    assert bridged.client.submit(inc, 1).result() == 2
-    # And on again.
+    with span("without the bridge"):
+        assert bridged.client.submit(inc, 1, key="before").result() == 2
+    # And again.
     assert dask_otel.register(bridged.client) == "started"
     assert bridged.client.submit(inc, 2).result() == 3
-    bridged.received.wait_for(lambda r: [s for s in r.spans if s.name == "default"])
+    assert bridged.received.named("default")
+    assert {s.name for s in bridged.received.spans if s.type == "span"} == {"default"}
+    # Dask tells the plugin nothing: the bridge notices it, and restores all as well.
+    bridged.client.unregister_scheduler_plugin(NAME)
+    eventually(lambda: not wrapped(bridged.scheduler))
 
 
 @pytest.mark.unreconciled("nothing is exported")

@@ -14,7 +14,6 @@ from opentelemetry.instrumentation import auto_instrumentation
 import dask_otel
 from tests.cluster import tasks
 from tests.cluster.processes import cluster
-from tests.cluster.test_task_context import exported
 from tests.receiver import receiver
 
 pytestmark = pytest.mark.cluster
@@ -73,7 +72,7 @@ def test_by_opentelemetrys_instrumentation_and_by_a_handler_of_the_users(tmp_pat
                     tasks.logs_and_fails, "wrong", workers=["by-handler"], key="wrong"
                 )
                 assert failed.exception() is not None
-            trace_id, span_id, _ = exported(received, "etl")
+            trace_id, span_id, _ = received.named("etl").ids
         expected = {"trace_id": f"{trace_id:032x}", "span_id": f"{span_id:016x}"}
 
         pattern = r"(\[trace_id=\w+ span_id=\w+ .*\]) - (by-package \w+)"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.processes import cluster
+from tests.environment import run
 from tests.receiver import Receiver, Span, receiver
 from tests.waiting import eventually
 
@@ -21,19 +19,11 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "one_trace.py"
 def run_example(received: Receiver, *arguments: str) -> int:
     """Run the example; return its trace."""
     environ = {
-        **os.environ,
         **received.environ,
         "OTEL_BSP_SCHEDULE_DELAY": "100",
         "DASK_OTEL__SPANS__LINGER": "200ms",
     }
-    ran = subprocess.run(
-        [sys.executable, str(EXAMPLE), *arguments],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert ran.returncode == 0, ran.stderr
+    ran = run(str(EXAMPLE), *arguments, **environ)
     total, trace_id = ran.stdout.split(" in trace ")
     assert int(total) == 60
     return int(trace_id, 16)

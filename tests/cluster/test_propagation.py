@@ -45,22 +45,6 @@ def calling(trace_id: int, span_id: int = 7, flags: int = 1) -> Any:
     return use_span(NonRecordingSpan(SpanContext(trace_id, span_id, False, TraceFlags(flags))))
 
 
-def named(received: Receiver, name: str, generation: int = 1) -> Span:
-    """Wait for the only Dask span of that name and generation."""
-
-    def found() -> list[Span]:
-        return [
-            s
-            for s in list(received.spans)
-            if s.type == "span"
-            and s.name == name
-            and s.attributes["dask.span.generation"] == generation
-        ]
-
-    (only,) = eventually(found, 60, f"export of {name}")
-    return only
-
-
 def links(of: Span) -> list[tuple[int, int]]:
     return [(trace_id, span_id) for trace_id, span_id, _ in of.links]
 
@@ -114,17 +98,21 @@ def test_a_tree_in_one_process(bridged: Bridged) -> None:
         dask_otel.span("etl") as etl,
     ):
         (inside,) = set(bridged.client.gather(bridged.client.map(tasks.current, range(3))))
+        before = dask_otel.trace_context(str(etl), bridged.client)
     context = caller.get_span_context()
     trace_id = context.trace_id
     assert inside[2] == int(context.trace_flags), "also that its id is random, where it says so"
     assert outer.trace_id == etl.trace_id == f"{trace_id:032x}"
     received = bridged.exported()
     assert_tree(received, trace_id, context.span_id, "outer", "etl")
-    exported = named(received, "etl")
+    exported = received.named("etl")
     assert inside[:2] == (trace_id, exported.span_id), "scheduler and worker say the same"
     # Also when it has long been exported.
     asked = dask_otel.trace_context(str(etl), bridged.client)
     assert (asked.trace_id, asked.decided) == (f"{trace_id:032x}", True)
+    assert asked == before
+    unknown = dask_otel.trace_context("nobody", bridged.client)
+    assert (unknown.trace_id, unknown.decided) == (f"{identity.trace_id('nobody'):032x}", False)
     metrics = dask_otel.span_metrics(bridged.client, str(etl))
     assert (metrics.trace_id, metrics.span_id) == (asked.trace_id, asked.span_id)
     exemplars = {
@@ -161,7 +149,7 @@ def test_baggage_becomes_attributes_by_key_where_it_is_asked_for(start: Start) -
         received = bridged.exported()
         wanted = {*given, "region"}
         found = {
-            name: {k: v for k, v in named(received, name).attributes.items() if k in wanted}
+            name: {k: v for k, v in received.named(name).attributes.items() if k in wanted}
             for name in ("etl", "load", "default")
         }
         assert found == {
@@ -192,13 +180,13 @@ def test_a_span_inside_a_task_is_the_parent_of_nested_work(bridged: Bridged) -> 
     assert (told(bridged, "adopted"), told(bridged, "linked")) == (1, 0)
     by_default = bridged.client.submit(nest, "below default", key="default").result()
     received = bridged.exported()
-    outer, inner = named(received, "outer"), named(received, "inner")
+    outer, inner = received.named("outer"), received.named("inner")
     assert (outer.trace_id, outer.parent_id) == (A, 7)
     assert mine[0] == A
     assert (inner.trace_id, inner.parent_id) == mine[:2]
     assert inside == (A, inner.span_id, 1)
     assert links(outer) == links(inner) == []
-    default, below = named(received, "default"), named(received, "below default")
+    default, below = received.named("default"), received.named("below default")
     assert default.trace_id == below.trace_id
     assert by_default[0][:2] == (below.trace_id, below.parent_id)
     assert by_default[1] == (below.trace_id, below.span_id, 1)
@@ -218,7 +206,7 @@ def test_two_tenants_that_share_a_function(bridged: Bridged) -> None:
     open_gate(bridged, one, two, also, three)
     found = client.gather([one, two, also, three])
     received = bridged.exported()
-    first, second = named(received, "one"), named(received, "two")
+    first, second = received.named("one"), received.named("two")
     assert (first.trace_id, first.parent_id) == (A, 1)
     assert (second.trace_id, second.parent_id) == (B, 2)
     assert found == [
@@ -246,9 +234,9 @@ def test_a_task_that_is_there_already_stays_its_first_callers(bridged: Bridged) 
         GATE.set()
         found = two.result()
     received = bridged.exported()
-    assert one.result() == found == (A, named(received, "one").span_id, 1)
+    assert one.result() == found == (A, received.named("one").span_id, 1)
     assert first.result() is not None
-    assert links(named(received, "one")) == []
+    assert links(received.named("one")) == []
 
 
 # ----------------------------------------------------------------- link, off, and default
@@ -260,7 +248,7 @@ def test_the_client_chooses_no_trace(start: Start, propagation: str) -> None:
         with calling(A), span("root") as root_id, span("below"):
             found = bridged.client.submit(tasks.current, "x").result()
         received = bridged.exported()
-        root, below = named(received, "root"), named(received, "below")
+        root, below = received.named("root"), received.named("below")
         assert (root.trace_id, root.parent_id) == (identity.trace_id(root_id), None)
         assert (below.trace_id, below.parent_id) == (root.trace_id, root.span_id)
         assert found == (root.trace_id, below.span_id, 1)
@@ -282,13 +270,13 @@ def test_work_of_a_caller_that_is_not_sampled_is_measured_and_not_exported(
     assert (found[0], found[2]) == (A, 0), "as its worker is told"
     with span("seen"):
         bridged.client.submit(tasks.current_by_default).result()
-    named(bridged.received, "seen")
+    bridged.received.named("seen")
     eventually(lambda: not bridged.bridge.adapter.lifecycle.open)
     assert told(bridged, "adopted") == 1
     assert "unseen" not in {s.name for s in bridged.received.spans}
 
 
-@pytest.mark.unreconciled("the bridge is taken off and put on, and nothing is sampled")
+@pytest.mark.unreconciled("the bridge is restarted, and nothing is sampled")
 def test_tasks_that_wait_are_told_again_when_the_sampler_has_been_made(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,7 +314,7 @@ def test_tasks_that_wait_are_told_again_when_the_sampler_has_been_made(
 @pytest.mark.unreconciled("work is done between two bridges")
 @pytest.mark.options(n_workers=1)
 def test_a_bridge_that_comes_to_running_work_takes_up_its_callers(bridged: Bridged) -> None:
-    """And goes on in the adopted trace when it is put on again."""
+    """And goes on in the adopted trace when it is restarted."""
     client = bridged.client
     assert dask_otel.unregister(client) == "stopped"
     with calling(A, 1), span("root"), span("below"):
@@ -338,10 +326,10 @@ def test_a_bridge_that_comes_to_running_work_takes_up_its_callers(bridged: Bridg
     assert dask_otel.register(client) == "started"
     GATE.set()
     found = waiting.result()
-    root, below = named(bridged.received, "root"), named(bridged.received, "below")
+    root, below = bridged.received.named("root"), bridged.received.named("below")
     assert (root.trace_id, root.parent_id) == (A, 1)
     assert (below.trace_id, below.parent_id) == (A, root.span_id)
-    second = named(bridged.received, "below", 2)
+    second = bridged.received.named("below", 2)
     assert (second.trace_id, second.parent_id) == (A, below.parent_id)
     assert found == (A, second.span_id, 1)
 
@@ -379,7 +367,7 @@ def test_opentelemetry_instrument_and_the_preload_give_one_trace(tmp_path: Path)
         printed = run_instrumented(tmp_path, APPLICATION, variables)
         inside = tuple(map(int, printed[-1].split()))
         (caller,) = [s for s in received.spans if s.name == "request"]
-        outer, etl = named(received, "outer"), named(received, "etl")
+        outer, etl = received.named("outer"), received.named("etl")
         (group,) = [s for s in received.spans if s.type == "group"]
         ours = (caller, outer, etl, group)
         assert {s.trace_id for s in ours} == {caller.trace_id}

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.environment import inherited
+from tests import environment
 from tests.receiver import receiver
 
 pytestmark = [
@@ -42,18 +41,8 @@ def exports(text: str) -> dict[str, str]:
 def run(program: str, folder: Path, variables: dict[str, str]) -> str:
     """Run a program as a reader does, and return what it printed."""
     (folder / "first.py").write_text(program, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "first.py"],
-        cwd=folder,
-        env=inherited(PYTHONPATH=PATH, DASK_CONFIG=str(folder), **variables),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=150,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    ours = {"PYTHONPATH": PATH, "DASK_CONFIG": str(folder), **variables}
+    return environment.run("first.py", within=folder, **ours).stdout
 
 
 #: What the first program is to print.
@@ -94,16 +83,7 @@ def test_the_first_program_leaves_its_run_in_files(tmp_path: Path) -> None:
         r"^dask-otel (report .*) --open$", section("Look at a run of your own"), re.M
     )
     assert command == ["report telemetry --last 1"]
-    shown = subprocess.run(
-        [sys.executable, "-m", "dask_otel", *command[0].split()],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": PATH},
-        capture_output=True,
-        encoding="utf-8",
-        timeout=150,
-        check=False,
-    )
-    assert shown.returncode == 0, shown.stderr
+    environment.run("-m", "dask_otel", *command[0].split(), within=tmp_path, PYTHONPATH=PATH)
     assert (tmp_path / "report.html").stat().st_size > 100_000
 
 

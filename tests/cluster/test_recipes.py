@@ -6,7 +6,6 @@ Coiled needs an account: `tests/contract` checks what can be checked of that.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -18,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.environment import inherited
+from dask_otel import read_report
+from tests import environment
 from tests.receiver import receiver
 
 pytestmark = [
@@ -50,17 +50,9 @@ os.killpg(int(sys.argv[1]), signal.SIGTERM)
 
 def run(script: Path, *arguments: str, **variables: str) -> str:
     """Run a recipe as a person does, and return what it says."""
-    done = subprocess.run(
-        [sys.executable, str(script), *arguments],
-        # A busy machine may take longer for the last export than the default.
-        env=inherited(**{"DASK_OTEL__CLOSE_TIMEOUT": "60s"} | variables),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    # A busy machine may take longer for the last export than the default.
+    variables = {"DASK_OTEL__CLOSE_TIMEOUT": "60s", **variables}
+    return environment.run(str(script), *arguments, **variables).stdout
 
 
 @contextmanager
@@ -81,17 +73,6 @@ def slurm(folder: Path) -> Iterator[str]:
                 os.killpg(int(job), signal.SIGKILL)
 
 
-def written(folder: Path, signal_name: str, key: str, scopes: str, items: str) -> set[str]:
-    """The names in the files of OTLP/JSON of one signal."""
-    names = set()
-    for file in folder.glob(f"*{signal_name}*.jsonl"):
-        for line in file.read_text(encoding="utf-8").splitlines():
-            for resource in json.loads(line)[key]:
-                for scope in resource[scopes]:
-                    names |= {item["name"] for item in scope[items]}
-    return names
-
-
 @pytest.mark.skipif(find_spec("dask_jobqueue") is None, reason=NEEDS)
 def test_a_batch_system_leaves_files(tmp_path: Path) -> None:
     telemetry = tmp_path / "telemetry"
@@ -103,10 +84,9 @@ def test_a_batch_system_leaves_files(tmp_path: Path) -> None:
             DASK_JOBQUEUE__SLURM__INTERFACE="lo",
         )
     assert said == "6\n", (tmp_path / "job.log").read_text(encoding="utf-8")
-    spans = written(telemetry, "traces", "resourceSpans", "scopeSpans", "spans")
-    assert {"nightly", "sum tasks"} <= spans
-    metrics = written(telemetry, "metrics", "resourceMetrics", "scopeMetrics", "metrics")
-    assert "dask.span.duration" in metrics
+    (left,) = read_report(telemetry).runs
+    assert {"nightly", "sum tasks"} <= {one.name for one in left.spans}
+    assert "dask.span.duration" in left.metrics.series
 
 
 @contextmanager

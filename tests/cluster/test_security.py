@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -21,7 +20,7 @@ from dask_otel.doctor.findings import all_findings
 from dask_otel.doctor.page import as_json, as_text
 from dask_otel.settings.problems import ConfigurationError
 from tests.cluster.processes import cluster
-from tests.receiver import receiver
+from tests.receiver import receiver, refusing
 from tests.waiting import eventually
 
 pytestmark = [
@@ -75,10 +74,8 @@ def test_no_secret_is_shown_anywhere(tmp_path: Path) -> None:
     with (
         receiver("http/protobuf") as received,
         cluster(tmp_path) as made,
-        socket.socket() as nobody,
+        refusing() as nobody,
     ):
-        # It has a port, and nobody listens there.
-        nobody.bind(("127.0.0.1", 0))
         received.answer = 401
         received.content = ("text/plain", b"no such user: geheim-header, geheim-user:geheim-word")
         address = received.endpoint.replace("://", "://geheim-user:geheim-word@")
@@ -89,7 +86,7 @@ def test_no_secret_is_shown_anywhere(tmp_path: Path) -> None:
             # Through a proxy, where nobody is.
             "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://u:geheim-u@collector.invalid/?k=geheim-q",
             "DASK_OTEL__ENVIRONMENT__OTEL_EXPORTER_OTLP_TRACES_HEADERS": "x-key=geheim-setting",
-            "HTTP_PROXY": f"http://geheim-proxy:geheim-pass@127.0.0.1:{nobody.getsockname()[1]}",
+            "HTTP_PROXY": nobody.replace("://", "://geheim-proxy:geheim-pass@"),
             "NO_PROXY": "127.0.0.1",
             "OTEL_METRIC_EXPORT_INTERVAL": "300",
             "OTEL_BSP_SCHEDULE_DELAY": "50",

@@ -16,6 +16,7 @@ from distributed.metrics import context_meter
 import dask_otel
 from dask_otel import SpanMetrics
 from tests.cluster.conftest import QUICK, Bridged
+from tests.environment import OFF
 from tests.waiting import eventually
 
 pytestmark = [
@@ -23,7 +24,6 @@ pytestmark = [
     pytest.mark.unreconciled("nothing is exported; answers are compared with Dask's spans"),
 ]
 
-OFF = {"OTEL_METRICS_EXPORTER": "none", "OTEL_TRACES_EXPORTER": "none"}
 NOT_MEASURED = ("execute", "N/A", "idle or other spans", "seconds")
 
 

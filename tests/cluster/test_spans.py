@@ -16,6 +16,7 @@ import dask_otel
 from tests.cluster.conftest import Bridged, Start
 from tests.cluster.truth import own_values, tree
 from tests.receiver import Receiver
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.cluster
 
@@ -87,11 +88,6 @@ def assert_types(received: Receiver) -> None:
             assert type(value) is expected_type(key), (key, value)
 
 
-def named(bridged: Bridged, name: str) -> Any:
-    (found,) = [s for s in bridged.received.spans if s.type == "span" and s.name == name]
-    return found
-
-
 # Dask warns that dataframes ignore annotations, and yet their spans work.
 @pytest.mark.filterwarnings("ignore:.*nnotations will be ignored")
 def test_collections_and_a_p2p_shuffle(start: Start) -> None:
@@ -111,17 +107,17 @@ def test_collections_and_a_p2p_shuffle(start: Start) -> None:
                 x = da.random.random((400, 400), chunks=(100, 100))
                 assert (x @ x.T).sum().compute() > 0
         received = bridged.exported(60)
-        root = named(bridged, "analysis")
+        root = bridged.received.named("analysis")
         assert tree([s for s in received.spans if s.trace_id == root.trace_id]) == (
             "analysis success\n  load success\n  shuffle success\n  model success"
         )
-        assert named(bridged, "load").attributes["dask.collection.types"] != ()
+        assert bridged.received.named("load").attributes["dask.collection.types"] != ()
         truth = bridged.client.run_on_scheduler(own_values)
         assert any(key[1] == "p2p" for key in truth), "no p2p metrics to compare"
         assert received.last("dask.span.p2p.time")
         assert received.last("dask.cluster.transfer.time")
         # Output tasks move to the worker that has their part: as they wish, no trouble.
-        moved = named(bridged, "shuffle")
+        moved = bridged.received.named("shuffle")
         assert moved.attributes["dask.task.rescheduled.count"] >= 1
         assert not {"dask.task.retried", "exception"} & {event[0] for event in moved.events}
         assert_types(received)
@@ -153,27 +149,17 @@ def test_hostile_tags_lose_nothing(bridged: Bridged) -> None:
         with span("root", tag), span(f"below {index}"):
             assert bridged.client.submit(inc, index, key=f"k{index}-0").result() == index + 1
     received = bridged.received
-
-    def complete(r: Receiver) -> bool:
-        assert {s.name for s in r.spans if s.type == "span"} >= {
-            f"below {i}" for i in range(len(HOSTILE))
-        }
-        roots = [s for s in r.spans if s.type == "span" and s.name == "root"]
-        return len(roots) == len(HOSTILE)
-
-    received.wait_for(complete)
-    for one in received.spans:
-        for value in one.attributes.values():
-            texts = value if isinstance(value, tuple) else (value,)
-            assert all(len(t) <= 1024 and "\0" not in t for t in texts if isinstance(t, str))
-        assert len(one.name) <= 1024
-    paths = {s.path for s in received.spans if s.type == "span"}
-    assert "root/a\\/b\\\\c" in paths
-    assert "root/17" in paths
-    assert "root/ü🎉" in paths
+    names = {"root", *(f"below {index}" for index in range(len(HOSTILE)))}
+    eventually(lambda: [s.name for s in received.spans].count("root") == len(HOSTILE))
+    spans = [s for s in received.spans if s.type == "span"]
+    assert {s.name for s in spans} >= names
+    values = [value for s in received.spans for value in (s.name, *s.attributes.values())]
+    texts = [text for v in values for text in (v if isinstance(v, tuple) else (v,))]
+    assert all(len(t) <= 1024 and "\0" not in t for t in texts if isinstance(t, str))
+    assert {"root/a\\/b\\\\c", "root/17", "root/ü🎉"} <= {s.path for s in spans}
     received.wait_for(lambda r: sum(r.last("dask.otel.sanitized").values()) > 0)
-    names = {dict(k)["dask.span.name"] for k in received.last("dask.span.active")}
-    assert all(0 < len(name) <= 210 for name in names)
+    labels = {dict(k)["dask.span.name"] for k in received.last("dask.span.active")}
+    assert all(0 < len(label) <= 210 for label in labels)
     assert not received.last("dask.otel.internal.errors")
 
 
@@ -183,9 +169,9 @@ def test_ids_that_are_no_uuid(bridged: Bridged) -> None:
     with dask.annotate(span={"name": ("odd", "child"), "ids": ids}):
         assert bridged.client.submit(inc, 1).result() == 2
     received = bridged.exported()
-    child = named(bridged, "child")
+    child = bridged.received.named("child")
     assert child.attributes["dask.span.id"] == ids[1]
-    assert child.parent_id == named(bridged, "odd").span_id
+    assert child.parent_id == bridged.received.named("odd").span_id
     assert_types(received)
 
 
@@ -198,7 +184,7 @@ def test_where_the_code_was_submitted(start: Start) -> None:
         with span("coded"):
             assert bridged.client.submit(inc, 1).result() == 2
         bridged.exported()
-        coded = named(bridged, "coded").attributes
+        coded = bridged.received.named("coded").attributes
         assert coded["code.file.path"].endswith("test_spans.py")
         assert coded["code.line.number"] > 0
         assert coded["code.function.name"] == "test_where_the_code_was_submitted"

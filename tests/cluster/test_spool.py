@@ -14,7 +14,7 @@ import dask_otel
 from dask_otel.core import identity
 from tests.cluster.conftest import Start
 from tests.cluster.processes import cluster
-from tests.receiver import Receiver, Span, receiver, refusing_endpoint
+from tests.receiver import Receiver, Span, receiver, refusing
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.cluster
@@ -60,9 +60,9 @@ def test_what_was_not_sent_survives_a_close_and_a_kill(tmp_path: Path) -> None:
         "DASK_OTEL__SPOOL__PATH": str(path),
         "DASK_OTEL__CLOSE_TIMEOUT": "30s",
     }
-    nobody = {**quick, "OTEL_EXPORTER_OTLP_ENDPOINT": refusing_endpoint()}
     ids: dict[str, str] = {}
-    with receiver("http/protobuf") as received, cluster(tmp_path) as dask:
+    with receiver("http/protobuf") as received, cluster(tmp_path) as dask, refusing() as endpoint:
+        nobody = {**quick, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
         # Its collector is dead until it is told to end: one span has ended, one is open.
         scheduler = dask.start_scheduler(*PRELOAD, env={**nobody, "DASK_OTEL__SPANS__LINGER": "0s"})
         dask.start_worker("a")
@@ -135,7 +135,7 @@ def test_what_was_not_sent_survives_a_close_and_a_kill(tmp_path: Path) -> None:
 
 
 @pytest.mark.unreconciled("two bridges count, one after the other; the first is compared")
-def test_a_bridge_that_is_taken_off_lets_go_of_the_spool(start: Start, tmp_path: Path) -> None:
+def test_a_bridge_that_is_stopped_releases_the_spool(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "spool.db"
     with start({"spool": {"path": str(path)}}) as bridged:
         client = bridged.client

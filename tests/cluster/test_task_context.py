@@ -18,7 +18,7 @@ from dask_otel.core import identity
 from tests.cluster import tasks
 from tests.cluster.conftest import Bridged, Start
 from tests.cluster.processes import cluster
-from tests.receiver import Receiver, receiver
+from tests.receiver import receiver
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.cluster
@@ -29,13 +29,6 @@ LEFT_ALONE = {"execute": False, "actor_execute": False, "submit": False}
 #: What `tasks.plugins` finds where the package can't be imported, and on other workers.
 NOTHING = ["dask-otel: WorkerPlugin"]
 BROUGHT = ["dask-otel: TaskContextPlugin"]
-
-
-def exported(received: Receiver, name: str) -> tasks.Ids:
-    """Return the ids that the bridge exported for the only Dask span of that name."""
-    received.wait_for(lambda r: [s for s in r.spans if s.type == "span" and s.name == name])
-    (found,) = [s for s in received.spans if s.type == "span" and s.name == name]
-    return found.trace_id, found.span_id, 1
 
 
 def everywhere(client: Client) -> tuple[dict[str, Any], Any]:
@@ -86,7 +79,7 @@ def test_in_threads_async_tasks_nested_work_and_actors(bridged: Bridged) -> None
     own_thread = bridged.client.submit(tasks.in_own_thread).result()
     by_run = bridged.client.run(tasks.current)
     del actor
-    etl = exported(bridged.received, "etl")
+    etl = bridged.received.named("etl").ids
     assert list(flat(found.values())) == [etl] * len(list(flat(found.values())))
     assert len(list(flat(found.values()))) == 15
     defaults = {(s.trace_id, s.span_id, 1) for s in bridged.exported().spans if s.name == "default"}
@@ -125,7 +118,7 @@ def test_tasks_in_process_pools_run_without_a_context_and_are_counted(
                 bad.result()
             found = beside.result()
         del futures, bad, process, beside
-        pooled = exported(bridged.received, "pooled")
+        pooled = bridged.received.named("pooled").ids
         assert found == pooled, "a task in a thread beside them has its context"
         received = bridged.exported()
         (own,) = [s for s in received.spans if (s.trace_id, s.span_id, 1) == pooled]
@@ -148,7 +141,7 @@ def test_a_task_that_joins_another_span_s_group(bridged: Bridged) -> None:
             outside = "outside of every span"
             joined = thread.submit(lambda: client.submit(tasks.current, outside).result())
         joined = joined.result()
-    assert joined == first.result() == exported(bridged.received, "etl")
+    assert joined == first.result() == bridged.received.named("etl").ids
 
 
 @pytest.mark.unreconciled("nothing is exported")
@@ -181,7 +174,7 @@ def blocked(folder: Path) -> dict[str, str]:
     return {"PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
 
 
-@pytest.mark.unreconciled("the bridge is taken off")
+@pytest.mark.unreconciled("the bridge is stopped")
 def test_a_running_cluster_gets_it_and_is_left_as_it_was(tmp_path: Path) -> None:
     """With a nannied worker that restarts between, and one where the package is not."""
     with receiver() as received, cluster(tmp_path) as dask_processes:

@@ -12,9 +12,9 @@ from dask_otel import span
 from dask_otel.core import identity
 from dask_otel.core.life.open_span import Limits, TaskLimits
 from dask_otel.core.records import TaskRun
+from tests.cluster import tasks as user_code
 from tests.cluster.conftest import Bridged
 from tests.cluster.observed import Observed
-from tests.receiver import Receiver, Span
 
 pytestmark = pytest.mark.cluster
 
@@ -36,14 +36,6 @@ def timed(number: int, seconds: float) -> tuple[float, float, int, str]:
     start = time.time()
     time.sleep(seconds)
     return start, time.time(), run_id, str(worker.name)
-
-
-def current(_: int) -> tuple[int, int]:
-    """Return the ids of the current span."""
-    from opentelemetry import trace
-
-    found = trace.get_current_span().get_span_context()
-    return found.trace_id, found.span_id
 
 
 def fail(seconds: float) -> None:
@@ -160,23 +152,18 @@ def test_a_group_begins_with_the_first_transfer_which_is_an_event_of_its_task(
         assert start + seconds <= task.start + READING
 
 
-def only(received: Receiver, kind: str, name: str) -> Span:
-    (found,) = [s for s in received.spans if s.type == kind and s.name == name]
-    return found
-
-
 @pytest.mark.options({"spans": {"tasks": {"slowest": 0, "ratio": 0.5}}})
 def test_in_a_chosen_task_its_own_span_is_the_current_one(bridged: Bridged) -> None:
     with span("work") as work:
-        futures = bridged.client.map(current, range(40))
+        futures = bridged.client.map(user_code.current, range(40))
         found = dict(zip([f.key for f in futures], bridged.client.gather(futures), strict=True))
     del futures
     received = bridged.exported()
     shown = {s.attributes["dask.task.key"]: s for s in received.spans if s.type == "task"}
     assert shown.keys() == {key for key in found if identity.is_sampled(key, 0.5)}
     assert 5 < len(shown) < 35
-    ids = (identity.trace_id(work), identity.span_id(work))
-    own = {key: (s.trace_id, s.span_id) for key, s in shown.items()}
+    ids = (identity.trace_id(work), identity.span_id(work), 1)
+    own = {key: (s.trace_id, s.span_id, 1) for key, s in shown.items()}
     assert found == {**dict.fromkeys(found, ids), **own}
 
 
@@ -185,13 +172,13 @@ def test_without_groups_those_that_failed_and_were_chosen_hang_below_the_span(
     bridged: Bridged,
 ) -> None:
     with span("work"):
-        futures = bridged.client.map(current, range(20))
+        futures = bridged.client.map(user_code.current, range(20))
         bad = bridged.client.submit(fail, 0.01, key="bad")
         wait([*futures, bad])
         keys = {future.key for future in futures}
     del futures, bad
     received = bridged.exported()
-    work = only(received, "span", "work")
+    work = received.named("work")
     tasks = [s for s in received.spans if s.type == "task"]
     assert {s.type for s in received.spans} == {"span", "task"}
     assert {s.parent_id for s in tasks} == {work.span_id}

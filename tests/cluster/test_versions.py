@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import os
 import subprocess
-import sys
 import tarfile
 import zipfile
 from importlib.util import find_spec
@@ -21,6 +20,7 @@ from distributed import Client, span
 
 import dask_otel
 from dask_otel.scheduler.plugin import OtelSchedulerPlugin
+from tests import environment
 from tests.cluster.processes import cluster
 
 pytestmark = [
@@ -29,7 +29,6 @@ pytestmark = [
 ]
 
 REPOSITORY = Path(__file__).parents[2]
-NOWHERE = {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none"}
 
 OLD_CLIENT = """
 import sys, dask_otel
@@ -63,13 +62,9 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
         tar.extractall(folder / "sources", filter="data")
     # In this environment: an isolated one would be fetched.
-    built = subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
-        cwd=folder / "sources",
-        capture_output=True,
-        text=True,
+    environment.run(
+        *("-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)), within=folder / "sources"
     )
-    assert built.returncode == 0, built.stdout + built.stderr
     (wheel,) = folder.glob("dask_otel-*.whl")
     with zipfile.ZipFile(wheel) as archived:
         archived.extractall(folder / "site")
@@ -89,7 +84,7 @@ def _not_here(what: str) -> NoReturn:
 
 def test_a_client_of_today_and_a_scheduler_of_before(tmp_path: Path, earlier: Path) -> None:
     with cluster(tmp_path) as processes:
-        processes.start_scheduler(env={"PYTHONPATH": str(earlier), **NOWHERE})
+        processes.start_scheduler(env={"PYTHONPATH": str(earlier), **environment.OFF})
         processes.start_worker(env={"PYTHONPATH": str(earlier)})
         with Client(processes.address) as client:
             package = client.run_on_scheduler(_package)
@@ -115,16 +110,11 @@ def test_a_client_of_today_and_a_scheduler_of_before(tmp_path: Path, earlier: Pa
 
 def test_a_client_of_before_and_a_scheduler_of_today(tmp_path: Path, earlier: Path) -> None:
     with cluster(tmp_path) as processes:
-        processes.start_scheduler(env=NOWHERE)
+        processes.start_scheduler(env=environment.OFF)
         processes.start_worker()
-        old = subprocess.run(
-            [sys.executable, "-c", OLD_CLIENT, processes.address, str(earlier)],
-            env={**os.environ, "PYTHONPATH": str(earlier)},
-            capture_output=True,
-            text=True,
-            timeout=120,
+        environment.run(
+            *("-c", OLD_CLIENT, processes.address, str(earlier)), PYTHONPATH=str(earlier)
         )
-        assert old.returncode == 0, old.stderr
 
 
 def _package() -> str:

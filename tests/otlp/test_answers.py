@@ -106,7 +106,7 @@ def nowhere(fault: str, protocol: str, folder: Path) -> Iterator[str]:
     """Give an endpoint that nothing can be delivered to."""
     with ExitStack() as stack:
         if fault == "refuses":
-            yield "http://{}:{}".format(*stack.enter_context(refusing()))
+            yield stack.enter_context(refusing())
         elif fault == "no name":
             yield "http://nowhere.invalid:4318"
         elif fault == "hangs up":

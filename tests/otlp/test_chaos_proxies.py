@@ -6,11 +6,13 @@ import http.client
 from collections.abc import Iterator
 
 import pytest
+import requests
 from chaos import proxies
-from chaos.gate import Gate
-from chaos.proxies import Proxy, proxy
+from chaos.proxies import proxy
 
-from tests.receiver import Receiver, port_of, receiver, silent_server
+from tests.receiver import Receiver, port_of, receiver, refusing, silent_server
+
+PROTOBUF = {"Content-Type": "application/x-protobuf"}
 
 
 @pytest.fixture
@@ -22,47 +24,45 @@ def server() -> Iterator[Receiver]:
 @pytest.fixture
 def nobody() -> Iterator[int]:
     """Give a port that refuses connections, and that nobody else can get."""
-    gate = Gate(0, lambda: 0)
-    yield gate.port
-    gate.close()
+    with refusing() as endpoint:
+        yield port_of(endpoint)
 
 
-def _post(made: Proxy, path: str = "/v1/traces", times: int = 1) -> list[int]:
+def _post(url: str, times: int = 1, **proxies: str) -> list[int]:
     """Return the answers to empty requests on one connection."""
-    connection = http.client.HTTPConnection("127.0.0.1", made.server_port, timeout=30)
-    found = []
-    for _ in range(times):
-        connection.request("POST", path, b"", {"Content-Type": "application/x-protobuf"})
-        answer = connection.getresponse()
-        answer.read()
-        found.append(answer.status)
-    connection.close()
-    return found
+    with requests.Session() as session:
+        # No proxy of this machine.
+        session.trust_env = False
+        answers = [
+            session.post(url, b"", headers=PROTOBUF, proxies=proxies, timeout=30)
+            for _ in range(times)
+        ]
+        return [answer.status_code for answer in answers]
 
 
 def test_a_reverse_proxy_passes_on_and_keeps_the_connection(server: Receiver) -> None:
     with proxy(port_of(server.endpoint)) as made:
-        assert _post(made, times=3) == [200, 200, 200]
+        assert _post(f"{made.url}/v1/traces", 3) == [200, 200, 200]
         assert made.connections == 1
     assert len(server.accepted) == 3
 
 
 def test_a_forward_proxy_takes_the_address_from_the_request(server: Receiver) -> None:
     with proxy() as made:
-        assert _post(made, f"{server.endpoint}/v1/metrics", times=2) == [200, 200]
+        assert _post(f"{server.endpoint}/v1/metrics", 2, http=made.url) == [200, 200]
     assert [signal for signal, _ in server.accepted] == ["metrics", "metrics"]
 
 
 def test_a_server_that_is_away_is_a_502_on_a_connection_that_stays(nobody: int) -> None:
     with proxy(nobody) as made:
-        assert _post(made, times=2) == [502, 502]
+        assert _post(f"{made.url}/v1/traces", 2) == [502, 502]
         assert made.connections == 1
 
 
 def test_a_server_that_does_not_answer_is_a_504(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxies, "GIVES_UP", 0.1)
     with silent_server() as endpoint, proxy(port_of(endpoint)) as made:
-        assert _post(made) == [504]
+        assert _post(f"{made.url}/v1/traces") == [504]
 
 
 def test_a_tunnel_leads_to_the_server_or_is_refused(server: Receiver, nobody: int) -> None:

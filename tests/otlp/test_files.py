@@ -137,7 +137,7 @@ def test_names_tell_the_cluster_the_start_and_the_scheduler(
     again.metrics(make_batch())
     again.close(30)
     names = sorted(path.name for path in (tmp_path / "files").iterdir())
-    # A bridge that is put on again in the same second does not write into the first one's.
+    # A bridge that is restarted in the same second does not write into the first one's.
     assert names == [
         f"shop-20231114T221320Z-0a1b2c3d-{number}.jsonl"
         for number in ("0001-metrics", "0001-traces", "0002-metrics", "0002-traces")

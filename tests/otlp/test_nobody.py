@@ -16,7 +16,7 @@ from dask_otel.pump.pump import Pump
 from dask_otel.scheduler.wiring import WiredPump, make_pump
 from dask_otel.settings.keys import Settings
 from tests.otlp.pipeline import Export, make_batch
-from tests.receiver import refusing
+from tests.receiver import port_of, refusing
 from tests.waiting import eventually
 
 #: Seconds for a request, and those of a close: nobody waits so long.
@@ -38,7 +38,8 @@ def patience(pump: Pump) -> list[float]:
 @pytest.fixture
 def default(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let nobody listen at the default endpoint, whatever runs on this machine."""
-    with refusing() as address:
+    with refusing() as endpoint:
+        address = "127.0.0.1", port_of(endpoint)
         monkeypatch.setattr(exporters, "_DEFAULT_ADDRESS", address)
         yield
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
 import sys
 import textwrap
 import time
@@ -22,6 +21,7 @@ from dask_otel._version import __version__
 from dask_otel.core import identity
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.records import Failure
+from tests.environment import run
 from tests.otlp.pipeline import Export, T, make_batch, make_span
 from tests.receiver import Receiver, Span, decode_points, silent_server
 from tests.receiver import receiver as run_receiver
@@ -212,19 +212,13 @@ def test_a_hanging_server_does_not_hold_up_the_end_of_the_process(protocol: str)
         print(time.time(), flush=True)
     """
     with silent_server() as endpoint:
-        environ = {k: v for k, v in os.environ.items() if not k.startswith("OTEL_")} | {
-            "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
-            "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
-            "OTEL_EXPORTER_OTLP_TIMEOUT": str(10 * HANGS),
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        }
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(script)],
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
+        done = run(
+            "-c",
+            textwrap.dedent(script),
+            OTEL_EXPORTER_OTLP_ENDPOINT=endpoint,
+            OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
+            OTEL_EXPORTER_OTLP_TIMEOUT=str(10 * HANGS),
+            PYTHONPATH=os.pathsep.join(filter(None, sys.path)),
         )
         ended = time.time()
     took, closed = map(float, done.stdout.split())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 import textwrap
 import threading
 from collections.abc import Mapping
@@ -33,7 +31,7 @@ from dask_otel._otel.sdk.spans import ProviderSpanSink
 from dask_otel.core.context import Caller, Traceparent
 from dask_otel.core.records import Answer
 from dask_otel.core.trace import Trace
-from tests.environment import inherited
+from tests import environment
 from tests.otlp.conftest import send
 from tests.otlp.records import CHILD, ROOT
 from tests.receiver import receiver
@@ -206,14 +204,7 @@ def run(folder: Path, program: str, **environ: str) -> Mapping[str, str]:
     """Run a program in a process of its own: the global provider can be set only once."""
     file = folder / "program.py"
     file.write_text(textwrap.dedent(program))
-    done = subprocess.run(
-        [sys.executable, str(file)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=inherited(**environ),
-    )
-    assert done.returncode == 0, done.stderr
+    done = environment.run(str(file), **environ)
     assert "Traceback" not in done.stderr, done.stderr
     return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,9 +27,6 @@ def _variables(vendor: str) -> dict[str, str]:
 @pytest.fixture
 def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Make:
     """The exporter of a signal, with the variables of a vendor and no others."""
-    for name in list(os.environ):
-        if name.startswith("OTEL_"):
-            monkeypatch.delenv(name)
 
     def make_one(vendor: str, signal: str, **changes: str) -> Destination:
         for name, value in (_variables(vendor) | changes).items():

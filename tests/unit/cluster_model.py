@@ -64,7 +64,6 @@ class Run:
     listed: bool = False
     seceded: bool = False
     cancelled: bool = False
-    removed: bool = False
 
 
 @dataclass(eq=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import random
 import time
 from collections.abc import Iterator
@@ -80,10 +81,12 @@ def run_to_rest(cluster: Cluster, rest: float) -> tuple[float, Totals]:
     return worst, totals
 
 
-def untruths(cluster: Cluster) -> Iterator[str]:
+def untruths(cluster: Cluster, rest: float = REST) -> Iterator[str]:
     """Run a cluster; yields what is not true of it."""
-    worst, totals = run_to_rest(cluster, REST)
+    worst, totals = run_to_rest(cluster, rest)
     truth, allowed = cluster.truth, tolerance(cluster)
+    if not math.isclose(totals.reported, truth.reported, rel_tol=1e-6):
+        yield f"{totals.reported} s are reported of {truth.reported}"
     if worst > allowed:
         yield f"idle was {worst:.4f} s above the truth, of which {allowed:.4f} s are allowed"
     if not all(worker.alive for worker in cluster.workers):

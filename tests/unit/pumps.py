@@ -57,13 +57,12 @@ def finished(number: int, groups: int = 0) -> FinishedSpan:
 UNTRANSLATABLE: dict[int, type[BaseException]] = {-1: RuntimeError, -2: SystemExit}
 
 
-def translate(span: FinishedSpan) -> list[SpanRecord]:
-    if span.identity.span_id < 0:
-        raise UNTRANSLATABLE[span.identity.span_id]
-    return [
-        SpanRecord(1, span.identity.span_id, None, "n", "internal", 1, 2, {}, (), (), None, "n")
-        for _ in range(span.weight)
-    ]
+def translate(item: Any) -> list[SpanRecord]:
+    number = item.identity.span_id
+    if number < 0:
+        raise UNTRANSLATABLE[number]
+    record = SpanRecord(1, number, None, "n", "internal", 1, 2, {}, (), (), None, "n")
+    return [record] * (1 if isinstance(item, OpenNote) else item.weight)
 
 
 class FakeSink:
@@ -138,10 +137,12 @@ class Metrics(FakeSink):
             return Answer(False, "invalid", blames=True)
         if not answer.taken:
             return answer
-        for r in records:
-            for p in r.points:
-                if isinstance(p, NumberPoint):
-                    self.last[r.name, tuple(p.attributes.values())] = p.value
+        self.last |= {
+            (r.name, tuple(p.attributes.values())): p.value
+            for r in records
+            for p in r.points
+            if isinstance(p, NumberPoint)
+        }
         self.taken += 1
         return answer
 
@@ -156,6 +157,7 @@ def running(
 ) -> Iterator[Pump]:  # fmt: skip
     made = [(sink, MetricState(0)) for sink in metrics]
     pump = Pump(spans, made, translate, limits, **options)
+    pump.open_spool(30)
     pump.start()
     try:
         yield pump
@@ -174,10 +176,8 @@ def offer(pump: Pump, *numbers: int, groups: int = 0) -> list[bool]:
 
 def beat(pump: Pump, value: float = 0) -> None:
     """Hand over a batch, as the bridge does at each interval."""
-    batch = MetricBatch(time_ns=time.time_ns())
-    if value:
-        batch.increments[SPILLED, "disk-write"] = value
-    pump.offer_metrics(batch)
+    increments = {(SPILLED, "disk-write"): value} if value else {}
+    pump.offer_metrics(MetricBatch(time.time_ns(), increments=increments))
 
 
 def note(number: int) -> OpenNote:

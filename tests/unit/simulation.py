@@ -100,7 +100,6 @@ class Simulation:
         #: By worker, the heartbeats since the start: (arrived on the never-set clock, began).
         self.beats: dict[str, list[tuple[float, float]]] = {"w0": [], "w1": []}
         self.active = 0
-        self.taken = 0
         self._ids = itertools.count()
         for worker in self.beats:
             self.lifecycle.reports.heartbeat(worker, self.now, 0)

@@ -160,40 +160,39 @@ def test_a_tenant_without_work_gets_no_idle_and_two_with_work_share_it() -> None
     assert totals.span_capacity["a"] == pytest.approx(10.0 + 4.0, abs=CLOSE)
 
 
-def test_late_seconds_of_an_inactive_span_are_in_its_capacity() -> None:
-    accounting = Accounting(0.0)
-    accounting.worker_added("w", 1, 0.0)
-    accounting.span_active("a", "a", 0.0)
-    accounting.task_assigned("w", "x", "a", 0.0)
-    accounting.task_released("w", "x", 1.0)
-    accounting.span_inactive("a", 1.0)
-    exported(accounting, 2.0)
-    accounting.heartbeat("w", {}, {"a": 3.0}, 3.0)
-    step = exported(accounting, 3.0)
-    assert step.span_reported == pytest.approx({"a": 3.0})
-    assert step.idle == step.in_flight == 0.0
+class Stepped:
+    """A worker with two threads, one task of the scheduler's, and a clock that is set at times."""
+
+    def __init__(self) -> None:
+        self.accounting, self.totals, self.offset = Accounting(0.0), Totals(), WorkerOffset()
+        self.accounting.worker_added("w", 2, 0.0)
+        self.accounting.span_active("a", "a", 0.0)
+        self.accounting.task_assigned("w", "x", "a", 0.0)
+
+    def beat(self, second: float, shift: float, executing: dict[str, float]) -> None:
+        """A heartbeat arrives after a millisecond, as the worker's clock has it."""
+        now = second + 0.001
+        travelled = self.offset.heartbeat(now, 0.001 - shift, 0.002)
+        self.accounting.heartbeat("w", executing, {}, now, travelled)
+        self.totals.add(exported(self.accounting, now))
+        self.totals.check()
+        assert self.totals.idle <= 2 * second + 0.01
 
 
 @pytest.mark.parametrize("step", [-100.0, -1.0, 1.0, 100.0])
 def test_a_worker_whose_clock_is_set_makes_no_phantom_idle(step: float) -> None:
     """Elapsed seconds and the delay both come from its wall clock."""
-    accounting, totals, offset = Accounting(0.0), Totals(), WorkerOffset()
-    accounting.worker_added("w", 2, 0.0)
-    accounting.span_active("a", "a", 0.0)
-    accounting.task_assigned("w", "x", "a", 0.0)
+    worker = Stepped()
     for second in range(1, 60):
         shift = step if second > 20 else 0.0
-        now = second + 0.001
-        travelled = offset.heartbeat(now, 0.001 - shift, 0.002)
-        accounting.heartbeat("w", {"x": second + shift}, {}, now, travelled)
-        totals.add(exported(accounting, now))
-        totals.check()
-        assert totals.idle <= second + 0.01
+        worker.beat(second, shift, {"x": second + shift})
+        assert worker.totals.idle <= second + 0.01
+    accounting, totals = worker.accounting, worker.totals
     accounting.task_done("w", "x", 60.0 + step, 60.0)
     accounting.span_inactive("a", 60.0)
-    for second in (60.5, 61.0, 61.5, 62.0):
-        seconds = {"a": 60.0} if second == 60.5 else {}
-        accounting.heartbeat("w", {}, seconds, second)
+    accounting.heartbeat("w", {}, {"a": 60.0}, 60.5)
+    for second in (61.0, 61.5, 62.0):
+        accounting.heartbeat("w", {}, {}, second)
     totals.add(exported(accounting, 62.0))
     totals.check()
     assert totals.idle == pytest.approx(60.0, abs=0.02)
@@ -202,19 +201,11 @@ def test_a_worker_whose_clock_is_set_makes_no_phantom_idle(step: float) -> None:
 @pytest.mark.parametrize("step", [-7200.0, -2.0, 2.0, 7200.0])
 def test_where_a_clock_is_set_by_hours_idle_comes_as_soon_as_ever(step: float) -> None:
     """A task that waits for its input on a worker: only a cut tells that its thread is idle."""
-    accounting, totals, offset = Accounting(0.0), Totals(), WorkerOffset()
-    accounting.worker_added("w", 2, 0.0)
-    accounting.span_active("a", "a", 0.0)
-    accounting.task_assigned("w", "x", "a", 0.0)
+    worker = Stepped()
     for second in range(1, 60):
         # There and back again: each way of the two is the one that looks late.
-        shift = step if 20 < second <= 40 else 0.0
-        now = second + 0.001
-        travelled = offset.heartbeat(now, 0.001 - shift, 0.002)
-        accounting.heartbeat("w", {}, {}, now, travelled)
-        totals.add(exported(accounting, now))
-        totals.check()
-        assert 2 * (second - 3) <= totals.idle <= 2 * second + 0.01
+        worker.beat(second, step if 20 < second <= 40 else 0.0, {})
+        assert 2 * (second - 3) <= worker.totals.idle
 
 
 def test_a_task_that_ends_fails_or_is_cancelled_makes_no_jump() -> None:
@@ -228,20 +219,6 @@ def test_a_task_that_ends_fails_or_is_cancelled_makes_no_jump() -> None:
             # Of four threads one settles as late as two heartbeats.
             assert free - before <= 0.4 + 1.0 + CLOSE
             before = free
-
-
-def test_workers_come_and_go() -> None:
-    cluster = Cluster()
-    for i in range(6):
-        cluster.submit(Task(duration=2.0, worker=i))
-    for i in range(4):
-        worker = Worker(f"w{i}", 1)
-        cluster.call(3.0 + i, lambda w=worker: cluster.add_worker(w))
-        cluster.call(20.0 + i, lambda w=worker: cluster.kill(w))
-    totals = cluster.run(40.0)
-    assert exported(cluster.accounting, 41.0).capacity == 0.0
-    assert totals.capacity == pytest.approx(4 * 17.0)
-    assert_true(cluster, totals)
 
 
 #: Two cuts in a row between the end of a task and its seconds.
@@ -325,6 +302,16 @@ SCRIPTS: dict[str, tuple[list[tuple[Any, ...]], dict[str, float]]] = {
         ],
         {"idle": 1.1, "lost": 0.0, "excess": 0.0, "in_flight": 0.0},
     ),
+    # Seconds of a span that is not active any more.
+    "late seconds are in the capacity of their span": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("task_released", "x", 1.0),
+            ("span_inactive", "a", 1.0),
+            ("heartbeat", {}, {"a": 3.0}, 3.0),
+        ],
+        {"reported": 3.0, "idle": 0.0, "in_flight": 0.0},
+    ),
     # What the first one held back is not free for the second to book.
     "a cut between end and seconds makes no idle": (GAPS[:4], {"idle": 0.0}),
     "nor does a second one": (GAPS[:6], {"idle": 0.0}),
@@ -339,12 +326,14 @@ def test_script(name: str) -> None:
     accounting.worker_added("w", 1, 0.0)
     accounting.span_active("a", "a", 0.0)
     for call, *given in calls:
-        getattr(accounting, call)("w", *given)
+        of_worker = () if call == "span_inactive" else ("w",)
+        getattr(accounting, call)(*of_worker, *given)
         now = given[2] if call == "heartbeat" else given[-1]
         totals.add(exported(accounting, now))
         totals.check()
         assert totals.idle <= expected["idle"] + CLOSE
     assert {key: getattr(totals, key) for key in expected} == pytest.approx(expected, abs=CLOSE)
+    assert totals.span_capacity["a"] == pytest.approx(totals.reported + totals.idle)
 
 
 def test_late_idle_goes_to_who_was_active_when_it_passed() -> None:

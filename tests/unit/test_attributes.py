@@ -25,9 +25,9 @@ from dask_otel.core.text import ARRAY_LIMIT, ATTRIBUTE_LIMIT, Sanitizer
 from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
 from tests.contract.test_telemetry_page import EVERYTHING
-from tests.unit.test_blocks import Blocked
-from tests.unit.test_context import Hostile, anything
-from tests.unit.test_lifecycle_histories import LIMITS
+from tests.unit.blocked import Blocked
+from tests.unit.garbage import Hostile, anything
+from tests.unit.histories import LIMITS
 
 
 class Broken:

@@ -15,6 +15,7 @@ from dask_otel.core.life.callers import MAX_LINKS, Callers
 from dask_otel.core.life.generations import Generations
 from dask_otel.core.life.open_span import Limits, OpenSpan
 from dask_otel.core.trace import Trace
+from tests.unit.garbage import Hostile, anything
 
 A, B = 0xA << 64, 0xB << 64
 
@@ -26,11 +27,8 @@ def carrier(trace_id: int, span_id: int = 1, flags: int = 1, state: str = "") ->
 class Setup:
     def __init__(self, propagation: Any = "adopt", baggage: tuple[str, ...] = ()) -> None:
         self.counts: Counter[str] = Counter()
-        self.callers = Callers(propagation, self._count, baggage)
+        self.callers = Callers(propagation, lambda kind: self.counts.update([kind]), baggage)
         self.generations = Generations(Limits())
-
-    def _count(self, kind: str) -> None:
-        self.counts[kind] += 1
 
     def span(self, name: str, carrier: Any = None, parent: OpenSpan | None = None) -> OpenSpan:
         """As it is opened where Dask has made it."""
@@ -47,55 +45,66 @@ def own(span: OpenSpan, flags: int = 1) -> str:
     return f"00-{ident.trace_id:032x}-{ident.span_id:016x}-{flags:02x}"
 
 
-def test_adopt() -> None:
-    setup = Setup()
-    root = setup.span("r", carrier(A, 7, state="x=1"))
-    assert root.identity.trace_id == A
-    context = setup.callers.task_context(root, carrier(A, 7, state="x=1"))
-    assert context == (own(root), "x=1")
-    # Of the same trace: nested work, or another span of the caller's.
-    assert setup.callers.task_context(root, carrier(A, 8)).context == own(root)
-    assert setup.callers.task_context(root, None).context == own(root)
-    assert setup.callers.links(root) == ()
-    # Another tenant, whose tasks Dask books here.
-    kept = setup.callers.task_context(root, carrier(B, 9, 3, "y=2"))
-    assert kept == (f"00-{B:032x}-{9:016x}-03", "y=2")
-    assert setup.callers.links(root) == (Traceparent(B, 9, 3),)
-    assert setup.counts == {"adopted": 1, "linked": 1}
+#: As it is given to tasks; None stands for the span's own.
+OWN = None
+#: How callers are treated, a root's name, and whether the caller's trace is adopted. Then what is
+#: submitted in turn, and the context of its tasks; the links, and the counts.
+TREATED: dict[str, tuple[Any, ...]] = {
+    "adopt": (
+        "adopt", "r", True,
+        [
+            (carrier(A, 7, state="x=1"), (OWN, "x=1")),
+            # Of the same trace: nested work, or another span of the caller's.
+            (carrier(A, 8), (OWN, "x=1")),
+            (None, (OWN, "x=1")),
+        ],
+        (), {"adopted": 1},
+    ),
+    # Whose tasks Dask books here.
+    "another tenant": (
+        "adopt", "r", True, [(carrier(B, 9, 3, "y=2"), (f"00-{B:032x}-{9:016x}-03", "y=2"))],
+        (Traceparent(B, 9, 3),), {"adopted": 1, "linked": 1},
+    ),
+    "default never adopts": (
+        "adopt", "default", False, [(carrier(A, 7), (f"00-{A:032x}-{7:016x}-01", ""))],
+        (Traceparent(A, 7, 1),), {"linked": 1},
+    ),
+    "link, also where it has no tasks": (
+        "link", "r", False, [], (Traceparent(A, 7, 1),), {"linked": 1}
+    ),
+    "off": (
+        "off", "r", False, [(carrier(A, 7), (OWN, "")), ("garbage", (OWN, ""))], (), {}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("propagation", "name", "adopted", "submitted", "links", "counts"),
+    TREATED.values(),
+    ids=TREATED,
+)
+def test_how_a_caller_is_treated(
+    propagation: str, name: str, adopted: bool, submitted: Any, links: Any, counts: Any
+) -> None:
+    setup = Setup(propagation)
+    root = setup.span(name, carrier(A, 7, state="x=1"))
+    assert root.identity.trace_id == (A if adopted else identity.trace_id(name))
+    for of, (context, state) in submitted:
+        assert setup.callers.task_context(root, of) == (context or own(root), state)
+    assert (setup.callers.links(root), setup.counts) == (links, counts)
     setup.callers.exported(root)
-    assert not setup.callers._open
+    assert setup.callers.links(root) == ()
 
 
-def test_link() -> None:
+def test_a_link_is_once_in_a_tree() -> None:
     setup = Setup("link")
     root = setup.span("r", carrier(A, 7))
     child = setup.span("c", carrier(A, 7), root)
-    assert root.identity.trace_id == identity.trace_id("r")
-    assert setup.callers.links(root) == (Traceparent(A, 7, 1),), "also where it has no tasks"
     assert setup.callers.task_context(child, carrier(A, 7, state="x=1")) == (own(child), "")
     assert setup.callers.links(child) == (), "the tree has it"
     setup.callers.task_context(child, carrier(B, 7))
     assert setup.callers.links(child) == (Traceparent(B, 7, 1),)
     assert setup.counts == {"linked": 2}
-
-
-def test_off() -> None:
-    setup = Setup("off")
-    root = setup.span("r", carrier(A, 7))
-    assert root.identity.trace_id == identity.trace_id("r")
-    assert setup.callers.task_context(root, carrier(A, 7)) == (own(root), "")
-    assert setup.callers.task_context(root, "garbage") == (own(root), "")
-    assert setup.callers.links(root) == ()
-    assert not setup.counts
-
-
-def test_default_never_adopts() -> None:
-    setup = Setup()
-    root = setup.span("default", carrier(A, 7))
-    assert root.identity.trace_id == identity.trace_id("default")
-    assert setup.callers.task_context(root, carrier(A, 7)).context == f"00-{A:032x}-{7:016x}-01"
-    assert setup.callers.links(root) == (Traceparent(A, 7, 1),)
-    assert setup.counts == {"linked": 1}
 
 
 def test_baggage_is_exported_of_the_one_whose_work_a_span_begins_with() -> None:
@@ -172,15 +181,6 @@ def test_the_flag_of_a_random_trace_id_goes_on_and_unknown_ones_do_not(
     assert setup.callers.task_context(alone, None).context == own(alone, 1)
 
 
-@pytest.mark.parametrize("junk", [{}, [], 5, b"a=1", "a=\n1", object(), {"tenant": "a"}])
-@pytest.mark.parametrize("key", ["baggage", "tracestate", "nested"])
-def test_junk_beside_a_valid_traceparent_is_left_out_alone(key: str, junk: Any) -> None:
-    setup = Setup()
-    caller = setup.callers.read({**carrier(A, 7), key: junk})
-    assert caller == Caller(Traceparent(A, 7, 1))
-    assert not setup.counts
-
-
 class Undecided:
     """Compares as nothing does, as arrays do."""
 
@@ -190,20 +190,15 @@ class Undecided:
     __hash__ = None  # type: ignore[assignment]
 
 
-def test_a_mark_that_can_not_be_compared_is_none() -> None:
-    caller = Setup().callers.read({**carrier(A, 7), "nested": Undecided()})
-    assert caller == Caller(Traceparent(A, 7, 1))
-
-
-class Hostile(dict):  # type: ignore[type-arg]
-    def get(self, key: Any, default: Any = None) -> Any:
-        raise RuntimeError(key)
-
-
-anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+@pytest.mark.parametrize(
+    "junk", [{}, [], 5, b"a=1", "a=\n1", object(), {"tenant": "a"}, Undecided()]
 )
+@pytest.mark.parametrize("key", ["baggage", "tracestate", "nested"])
+def test_junk_beside_a_valid_traceparent_is_left_out_alone(key: str, junk: Any) -> None:
+    setup = Setup()
+    caller = setup.callers.read({**carrier(A, 7), key: junk})
+    assert caller == Caller(Traceparent(A, 7, 1))
+    assert not setup.counts
 
 
 @given(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from opentelemetry.baggage import get_all, set_baggage
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
@@ -30,6 +30,7 @@ from dask_otel.core.context import (
     parse_traceparent,
     read_carrier,
 )
+from tests.unit.garbage import Hostile, anything
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN = "00f067aa0ba902b7"
@@ -40,11 +41,6 @@ parents = st.builds(
     st.integers(1, 2**128 - 1),
     st.integers(1, 2**64 - 1),
     st.integers(0, 255),
-)
-anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=99) | st.binary(),
-    lambda below: st.lists(below) | st.dictionaries(st.text() | st.integers(), below),
-    max_leaves=8,
 )
 
 
@@ -103,6 +99,7 @@ def test_the_bit_says_whether_it_is_sampled_not_the_number() -> None:
 
 
 @given(anything | st.text(alphabet="0123456789abcdef-", min_size=50, max_size=60))
+@example(Hostile())
 def test_garbage_is_nothing(value: Any) -> None:
     parsed = parse_traceparent(value)
     assert parsed is None or parse_traceparent(format_traceparent(parsed)) == parsed
@@ -122,23 +119,6 @@ def test_a_carrier_of_garbage_is_nothing_or_within_bounds(carrier: Mapping[str, 
     assert caller is not None
     assert len(caller.state) <= MAX_STATE
     assert len(caller.baggage) <= MAX_BAGGAGE
-
-
-class Hostile(Mapping[str, Any]):
-    """A mapping that raises."""
-
-    def __getitem__(self, key: str) -> Any:
-        raise ZeroDivisionError
-
-    def __iter__(self) -> Any:
-        raise ZeroDivisionError
-
-    def __len__(self) -> int:
-        raise ZeroDivisionError
-
-
-def test_a_mapping_that_raises_is_garbage() -> None:
-    assert read_carrier(Hostile()) is None
 
 
 @given(parents, st.text(max_size=2000), st.text(max_size=20_000), st.booleans())

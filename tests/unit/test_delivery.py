@@ -8,8 +8,6 @@ import pickle
 import pickletools
 import subprocess
 import sys
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -23,6 +21,8 @@ from dask_otel._dask.workers.delivery import Delivery
 from dask_otel.scheduler import workers
 from dask_otel.scheduler.workers import NAME, pickled
 from dask_otel.worker.plugin import TaskContextPlugin
+from tests.environment import python
+from tests.unit.looped import looped
 
 PICKLED = pickled({"inject": True})
 
@@ -80,8 +80,7 @@ def test_a_worker_imports_neither_the_sdk_nor_the_scheduler_s_side():
         " 'dask_otel._otel.sdk', 'grpc', 'requests'))"
         " and name not in ('dask_otel.settings', 'dask_otel.settings.defaults')))"
     )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert run.stdout.strip() == "[]", run.stderr
+    assert python(script) == "[]"
 
 
 # ------------------------------------------------------------------------------ on its way
@@ -128,19 +127,11 @@ class Scheduler:
         return {address: answer}
 
 
-def delivery(scheduler: Any) -> tuple[Delivery, Boundary]:
+def begun(scheduler: Any) -> tuple[Delivery, Boundary]:
     boundary = Boundary()
-    return Delivery(scheduler, NAME, PICKLED, boundary), boundary
-
-
-def looped(test: Callable[..., Any]) -> Callable[..., None]:
-    """Run an asynchronous test in a loop of its own."""
-
-    @wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    return run
+    brought = Delivery(scheduler, NAME, PICKLED, boundary)
+    brought.begin()
+    return brought, boundary
 
 
 async def settled() -> None:
@@ -155,8 +146,7 @@ async def test_one_that_stands_still_or_fails_holds_up_no_other(monkeypatch: pyt
     monkeypatch.setattr(on_its_way, "FAREWELL", 1.0)
     still = asyncio.Event()
     scheduler = Scheduler(still=[still], fails=[OSError("no route")], good=[])
-    brought, boundary = delivery(scheduler)
-    brought.begin()
+    brought, boundary = begun(scheduler)
     assert set(scheduler.worker_plugins) == {"users", NAME}
     await settled()
     assert ("good", "plugin-add") in scheduler.sent
@@ -177,8 +167,7 @@ async def test_one_that_stands_still_or_fails_holds_up_no_other(monkeypatch: pyt
 async def test_what_was_brought_this_moment_is_taken_back():
     held = asyncio.Event()
     scheduler = Scheduler(good=[held])
-    brought, _ = delivery(scheduler)
-    brought.begin()
+    brought, _ = begun(scheduler)
     await settled()
     held.set()
     bringing = brought._under_way["good"]
@@ -194,13 +183,11 @@ async def test_what_was_brought_this_moment_is_taken_back():
 async def test_a_bridge_that_leaves_takes_nothing_from_the_next_one():
     still = asyncio.Event()
     scheduler = Scheduler(still=[still])
-    first, _ = delivery(scheduler)
-    first.begin()
+    first, _ = begun(scheduler)
     await settled()
     ending = asyncio.ensure_future(first.end())
     await settled()
-    second, _ = delivery(scheduler)
-    second.begin()
+    begun(scheduler)
     await settled()
     still.set()
     await ending
@@ -220,8 +207,7 @@ async def test_an_error_of_a_worker_is_not_sent_again_and_counted_unless_it_has_
     answer: Any, leaves: bool, errors: int, sent: list[str]
 ):
     scheduler = Scheduler(bad=[answer])
-    brought, boundary = delivery(scheduler)
-    brought.begin()
+    brought, boundary = begun(scheduler)
     if leaves:
         scheduler.workers.clear()
     await settled()
@@ -233,8 +219,7 @@ async def test_an_error_of_a_worker_is_not_sent_again_and_counted_unless_it_has_
 @looped
 async def test_another_s_entry_of_that_name_stays():
     scheduler = Scheduler(good=[])
-    brought, _ = delivery(scheduler)
-    brought.begin()
+    brought, _ = begun(scheduler)
     await settled()
     scheduler.worker_plugins[NAME] = b"another"
     await brought.end()
@@ -245,8 +230,7 @@ async def test_another_s_entry_of_that_name_stays():
 @looped
 async def test_at_the_end_of_the_scheduler_nothing_is_sent():
     scheduler = Scheduler(still=[asyncio.Event()], good=[])
-    brought, boundary = delivery(scheduler)
-    brought.begin()
+    brought, boundary = begun(scheduler)
     await settled()
     scheduler.status = Status.closing
     await brought.end()

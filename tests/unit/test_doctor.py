@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_otel import semconv
-from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.doctor import backends
@@ -280,26 +279,14 @@ def test_each_failure_is_explained_once() -> None:
     assert as_text(said, all_findings(said), 200).count("Connection refused") == 2
 
 
-def test_bounds_of_a_clock() -> None:
-    clocks = ClockOffsets(lambda message: None)
-    assert clocks.bounds("w") == (None, None)
-    clocks.heartbeat("w", 100.0, 3.0, None)
-    assert clocks.bounds("w") == (None, 3.0)
-    clocks.heartbeat("w", 101.0, 3.0, 0.5)
-    assert clocks.bounds("w") == pytest.approx((2.5, 3.0), abs=0.01)
-
-
 def test_the_bridge_s_own_counts_are_those_that_it_exports() -> None:
     state = MetricState(1)
-    batch = MetricBatch(time_ns=10)
-    batch.add(semconv.OTEL_DROPPED.name, "traces", "queue_full", value=3)
-    batch.add(semconv.OTEL_CALLERS.name, "malformed")
-    batch.add(semconv.SPAN_ACTIVE.name, ("a",))
-    state.apply(batch)
-    assert state.totals("dask.otel.") == {
+    own = {
         ("dask.otel.dropped", "traces", "queue_full"): 3.0,
-        ("dask.otel.callers", "malformed"): 1.0,
+        ("dask.otel.callers", "malformed"): 1,
     }
+    state.apply(MetricBatch(10, increments={**own, (semconv.SPAN_ACTIVE.name, ("a",)): 1}))
+    assert state.totals("dask.otel.") == own
 
 
 def test_a_destination_says_what_fails_now() -> None:

@@ -21,14 +21,15 @@ from dask_otel._otel.sdk.environment import count, number
 from dask_otel.core.endpoints.address import Endpoint, oddities
 from dask_otel.core.life.open_span import Limits
 from dask_otel.core.masking import MASK, Mask, masked_headers, masked_url
-from dask_otel.core.metrics.batch import Batches
+from dask_otel.core.metrics.batch import Batches, MetricBatch
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.text import Sanitizer
 from dask_otel.core.traces.translate import translate
 from dask_otel.settings.keys import ConfigurationError
 from dask_otel.settings.origins import settings_in_force
 from dask_otel.settings.reading import read_settings
-from tests.unit.test_translate import make_span
+from tests.unit.finished import make_span
+from tests.unit.metric_states import START, shown
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -64,26 +65,32 @@ def blocks_of(client: str) -> ClientBlocks:
 
 
 @pytest.mark.parametrize(
-    "wrong", [None, 7, "ab", [], ["entered"], ["entered", 7], ["entered", "a", "b"], [[], "a"]]
+    ("message", "wrong", "entered"),
+    [
+        # A line without sense costs no other line,
+        *(
+            ({"client": "me", "blocks": [["entered", "a"], line, ["entered", "b"]]}, 1, ["a", "b"])
+            for line in (
+                *(None, 7, "ab", [], ["entered"], ["entered", 7]),
+                *(["entered", "a", "b"], [[], "a"]),
+            )
+        ),
+        # and attributes no block.
+        *(
+            ({"client": "me", "blocks": [["entered", "a"]], "attributes": given}, wrong, ["a"])
+            for given, wrong in (
+                *((None, 0), (7, 1), ("text", 1), (["a"], 1), ({7: {"a": 1}}, 1)),
+                ({"x": None}, 1),
+            )
+        ),
+        *((message, 1, []) for message in (None, 7, "text", [], {}, {"client": []})),
+        ({"client": "me"}, 1, []),
+    ],
 )
-def test_a_line_without_sense_costs_no_other_line(wrong):
+def test_what_has_no_sense_in_a_message_is_counted_and_costs_nothing_else(message, wrong, entered):
     blocks = blocks_of("me")
-    lines = [["entered", "a"], wrong, ["entered", "b"]]
-    assert blocks.handle_message({"client": "me", "blocks": lines}, 0.0) == 1
-    assert [*blocks.blocks._waiting] == ["a", "b"]
-
-
-@pytest.mark.parametrize("wrong", [None, 7, "text", ["a"], {7: {"a": 1}}, {"x": None}])
-def test_attributes_without_sense_cost_no_block(wrong):
-    blocks = blocks_of("me")
-    message = {"client": "me", "blocks": [["entered", "a"]], "attributes": wrong}
-    assert blocks.handle_message(message, 0.0) == (wrong is not None)
-    assert [*blocks.blocks._waiting] == ["a"]
-
-
-@pytest.mark.parametrize("message", [None, 7, "text", [], {}, {"client": []}, {"client": "me"}])
-def test_a_message_without_sense_is_counted(message):
-    assert blocks_of("me").handle_message(message, 0.0) == 1
+    assert blocks.handle_message(message, 0.0) == wrong
+    assert [*blocks.blocks._waiting] == entered
 
 
 def test_a_number_of_thousands_of_digits_is_a_mistake_in_the_configuration(monkeypatch):
@@ -129,6 +136,17 @@ def worker(name: str, metrics: dict[str, Any]) -> Any:
     return made
 
 
+def sampled(*workers: Any) -> MetricBatch:
+    """Return what is exported of workers."""
+    scheduler: Any = SimpleNamespace(
+        workers={f"tcp://{number}": one for number, one in enumerate(workers)}
+    )
+    batches = Batches()
+    for _ in WorkerSamples(scheduler, 10).sample(batches):
+        pass
+    return batches.open
+
+
 GOOD = {"memory": 100, "spilled_bytes": {"memory": 0, "disk": 7}, "cpu": 50.0}
 
 
@@ -145,42 +163,25 @@ GOOD = {"memory": 100, "spilled_bytes": {"memory": 0, "disk": 7}, "cpu": 50.0}
 )
 def test_a_worker_that_reports_no_numbers_costs_no_other_its_metrics(wrong: dict) -> None:
     """Metrics of workers are functions, which users can replace."""
-    workers = {
-        "tcp://bad": worker("bad", {**GOOD, **wrong}),
-        "tcp://good": worker("good", GOOD),
-    }
-    scheduler: Any = SimpleNamespace(workers=workers)
-    batches = Batches()
-    batch = batches.open
-    for _ in WorkerSamples(scheduler, 10).sample(batches):
-        pass
+    workers = worker("bad", {**GOOD, **wrong}), worker("good", GOOD)
+    batch = sampled(*workers)
     assert batch.levels[semconv.WORKER_MEMORY_SPILLED.name, "good"] == 7
     assert batch.levels[semconv.WORKER_CPU_UTILIZATION.name, "good"] == 0.25
     assert batch.levels[semconv.WORKER_THREAD_COUNT.name, "bad"] == 2
     assert batch.increments == {(semconv.OTEL_SANITIZED.name, "value"): 1}
-    assert sum(map(facts.spilled, workers.values())) in (7, 14)
+    assert sum(map(facts.spilled, workers)) in (7, 14)
 
 
 def test_workers_of_any_names_are_summed_and_none_is_taken_for_another() -> None:
     names: list[Any] = ["", "_EMPTY", "a\0b", "a\ufffdb", 1, "1", "alone"]
-    workers = {f"tcp://{i}": worker(name, GOOD) for i, name in enumerate(names)}
-    scheduler: Any = SimpleNamespace(workers=workers)
-    batches = Batches()
-    batch = batches.open
-    for _ in WorkerSamples(scheduler, 10).sample(batches):
-        pass
-    state = MetricState(0)
-    state.apply(batch)
-    points = {
-        (record.name, point.attributes["dask.worker.name"]): point.value
-        for record in state.collect(1_000_000_000)
-        for point in record.points
-        if "dask.worker.name" in point.attributes
-    }
-    threads = {who: value for (name, who), value in points.items() if name.endswith("thread.count")}
-    assert threads == {"_EMPTY": 4, "a\ufffdb": 4, "1": 4, "alone": 2}
+    state = MetricState(START)
+    state.apply(sampled(*(worker(name, GOOD) for name in names)))
+    found = shown(state)
+    assert found[semconv.WORKER_THREAD_COUNT.name] == {
+        ("_EMPTY",): 4, ("a\ufffdb",): 4, ("1",): 4, ("alone",): 2,
+    }  # fmt: skip
     # What has no meaningful sum is told of those alone that have their name to themselves.
-    assert {who for name, who in points if name.endswith("occupancy")} == {"alone"}
+    assert found[semconv.WORKER_OCCUPANCY.name].keys() == {("alone",)}
 
 
 @pytest.mark.parametrize(

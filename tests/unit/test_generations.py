@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -16,6 +15,7 @@ from dask_otel.core.life.open_span import Limits
 from dask_otel.core.life.summaries import SpanSummary
 from dask_otel.core.records import SpanIdentity, TaskCounts
 from dask_otel.core.trace import Trace
+from tests.unit.finished import make_span
 
 A, B = 0xA << 64, 0xB << 64
 
@@ -24,18 +24,8 @@ def caller(trace_id: int, span_id: int = 1, nested: bool = False) -> Caller:
     return Caller(Traceparent(trace_id, span_id, 1), state=f"x={trace_id:x}", nested=nested)
 
 
-@dataclass
-class Finished:
-    """As much of a finished span as is remembered."""
-
-    identity: SpanIdentity
-    stop: float = 1.0
-    weight: int = 1
-
-
 def end(generations: Generations, ident: SpanIdentity, stop: float = 1.0) -> None:
-    finished: Any = Finished(ident, stop)
-    generations.remember(finished, SpanSummary())
+    generations.remember(make_span(identity=ident, stop=stop), SpanSummary())
 
 
 def summary(first_start: float, stop: float, **more: Any) -> SpanSummary:
@@ -44,10 +34,10 @@ def summary(first_start: float, stop: float, **more: Any) -> SpanSummary:
 
 def test_the_summaries_of_generations_add_up() -> None:
     generations = Generations(Limits())
-    finished: Any = Finished(generations.first("a", ("a",), ()))
-    generations.remember(finished, summary(1.0, 2.0, idle=0.5, unreported=frozenset({"w"})))
-    finished.identity = generations.next("a", ("a",), (), 3.0, ())
-    generations.remember(finished, summary(0.0, 4.0, idle=None))
+    first = make_span(identity=generations.first("a", ("a",), ()), stop=1.0)
+    generations.remember(first, summary(1.0, 2.0, idle=0.5, unreported=frozenset({"w"})))
+    second = make_span(identity=generations.next("a", ("a",), (), 3.0, ()), stop=1.0)
+    generations.remember(second, summary(0.0, 4.0, idle=None))
     for _ in range(2):
         assert generations.summary("a", summary(5.0, 6.0, idle=1.0, capacity=3.0)) == SpanSummary(
             1.0, 6.0, TaskCounts(6, 3, 3), 1.5, 3.0, frozenset({"w"})
@@ -66,12 +56,6 @@ def test_a_root_is_its_callers_child_and_all_below_is_in_that_trace() -> None:
     assert child.trace_id is root.trace_id, "one decision"
     assert isinstance(root.trace_id, Trace)
     assert root.trace_id.state == "x=a0000000000000000"
-
-
-def test_without_a_caller_the_ids_are_those_that_anybody_can_compute() -> None:
-    root = Generations(Limits()).first("r", ("root",), ())
-    assert (root.trace_id, root.parent_span_id) == (identity.trace_id("r"), None)
-    assert not root.remote
 
 
 def test_a_span_inside_a_task_is_the_parent_of_what_is_nested_below_it() -> None:

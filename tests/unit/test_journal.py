@@ -6,19 +6,19 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from dask_otel import semconv
-from dask_otel.core.metrics.state import MetricState
-from dask_otel.core.records import Answer, OpenNote, Origin, Row, SpanRecord
-from dask_otel.pump.feeder import MOMENT, Feeder, Spool
+from dask_otel.core.records import Answer, Origin, Row
+from dask_otel.pump.feeder import MOMENT, Spool
 from dask_otel.pump.health import Health, Tally
 from dask_otel.pump.lanes import SpanLane
 from dask_otel.pump.pump import Pump, PumpLimits
+from tests.unit import pumps
 from tests.unit.pumps import (
     DROPPED,
     EXPORTED,
@@ -30,7 +30,6 @@ from tests.unit.pumps import (
     note,
     offer,
 )
-from tests.unit.pumps import translate as translated
 from tests.waiting import eventually
 
 
@@ -44,13 +43,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 #: A lane whose window is small, so that what waits is in the spool.
 SMALL = PumpLimits(queue_size=10, batch_size=4, schedule_delay=0.01)
-
-
-def translate(item: Any) -> list[SpanRecord]:
-    if isinstance(item, OpenNote):
-        number = item.identity.span_id
-        return [SpanRecord(1, number, None, "lost", "internal", 1, 2, {}, (), (), None, "n")]
-    return translated(item)
 
 
 def ids(number: int) -> bytes:
@@ -150,45 +142,39 @@ def running(
     seconds: float = 30.0,
 ) -> Iterator[Pump]:
     """A pump with a spool, which is closed at the end as the bridge does it."""
-    states = [] if metrics is None else [(metrics, MetricState(0))]
-    keys = ["otlp" if i == 0 else f"other {i}" for i in range(len(spans))] if keys is None else keys
-    pump = Pump(spans, states, translate, limits, spool=spool(store, keys))
-    pump.open_spool(30)
-    pump.start()
-    try:
-        yield pump
-        closes(pump, seconds)
-    finally:
-        pump.request_close(0)
-        for sink in (*spans, *([] if metrics is None else [metrics])):
-            sink.go_on.set()
-        store.go_on.set()
-        eventually(lambda: pump.closed, 30, "the threads end")
-        pump.release()
-
-
-def journal_of(pump: Pump) -> Feeder:
-    return pump.feeder
+    keys = ["otlp", *(f"other {i}" for i in range(1, len(spans)))] if keys is None else keys
+    given = [] if metrics is None else [metrics]
+    with pumps.running(spans, given, limits, spool=spool(store, keys)) as pump:
+        try:
+            yield pump
+            closes(pump, seconds)
+        finally:
+            store.go_on.set()
 
 
 def closes(pump: Pump, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
     pump.request_close(seconds)
-    while not pump.closed and time.monotonic() < deadline:
-        time.sleep(0.005)
-    until = time.monotonic() + MOMENT
-    while not pump.written and time.monotonic() < until:
-        time.sleep(0.005)
+    last(seconds, lambda: pump.closed)
+    last(MOMENT, lambda: pump.feeder.written)
     pump.release()
+
+
+def last(seconds: float, over: Callable[[], bool]) -> None:
+    """Wait no longer than that, whether it is over or not."""
+    deadline = time.monotonic() + seconds
+    while not over() and time.monotonic() < deadline:
+        time.sleep(0.005)
 
 
 def totals(pump: Pump) -> Counter[tuple[str, ...]]:
     """What was exported and dropped, by reason."""
-    found: Counter[tuple[str, ...]] = Counter()
-    for series, count in pump._tally.since({}).items():
-        if series[0] in (EXPORTED, DROPPED) and series[1] == "traces":
-            found[tuple(str(part) for part in series[2:]) or ("exported",)] += int(count)
-    return found
+    return Counter(
+        {
+            tuple(map(str, reason)) or ("exported",): int(count)
+            for (name, signal, *reason), count in pump.counts().items()
+            if name in (EXPORTED, DROPPED) and signal == "traces"
+        }
+    )
 
 
 # ------------------------------------------------------------------------------- the good way
@@ -199,14 +185,13 @@ def test_what_is_exported_does_not_stay_in_the_spool():
     store, spans = Memory(), Spans()
     with running(store, spans) as pump:
         for n in (404, 500, 1):
-            journal_of(pump).note(note(n))
+            pump.feeder.note(note(n))
         eventually(lambda: store.notes.keys() == {("otlp", ids(1))})
         # Once more, and pending when the span ends.
-        journal_of(pump).note(note(1))
+        pump.feeder.note(note(1))
         for n in (404, 500, -1, -2, *range(1, 31)):
             assert pump.offer_span(finished(n, groups=1))
-        eventually(lambda: len(spans.exported) == 60)
-        eventually(lambda: not store.rows and not store.notes)
+        eventually(lambda: len(spans.exported) == 60 and not store.rows and not store.notes)
     assert spans.exported == [n for n in range(1, 31) for _ in range(2)]
     assert (store.last, store.noted, store.closed) == (60, {1}, [True])
     assert totals(pump) == {("exported",): 60, ("untranslatable",): 4, ("unencodable",): 2}
@@ -217,7 +202,7 @@ def test_a_note_goes_also_where_nobody_wants_the_span_itself():
     unwanted = set()
     spans.wants = lambda record: record.span_id not in unwanted  # type: ignore[method-assign]
     with running(store, spans) as pump:
-        journal_of(pump).note(note(1))
+        pump.feeder.note(note(1))
         eventually(lambda: ("otlp", ids(1)) in store.notes)
         unwanted.add(1)
         pump.offer_span(finished(1))
@@ -225,27 +210,25 @@ def test_a_note_goes_also_where_nobody_wants_the_span_itself():
     assert spans.exported == []
 
 
-def test_a_span_for_which_there_was_no_room_keeps_no_note_that_says_it_was_lost():
+def test_a_span_for_which_there_was_no_room_keeps_no_note_that_says_it_was_lost(monkeypatch):
     store, spans = Memory(), Spans()
+    monkeypatch.setattr("dask_otel.pump.feeder._BACKLOG", 3)
     with running(store, spans) as pump:
-        journal_of(pump).note(note(1))
+        pump.feeder.note(note(1))
         eventually(lambda: ("otlp", ids(1)) in store.notes)
         store.go_on.clear()
         writes = store.writes
         pump.offer_span(finished(10))
         eventually(lambda: store.writes > writes)
-        journal = journal_of(pump)
-        journal._inbox.backlog = 3
         assert all(pump.offer_span(finished(n)) for n in (11, 12, 13))
-        assert not journal_of(pump).takes_notes
+        assert not pump.feeder.takes_notes
         # One whose note is written, and one whose note still waits itself.
-        journal_of(pump).note(note(2))
+        pump.feeder.note(note(2))
         assert not pump.offer_span(finished(1))
         assert not pump.offer_span(finished(2))
         store.go_on.set()
-        eventually(lambda: journal_of(pump).takes_notes)
-        journal_of(pump).note(note(3))
-        eventually(lambda: ("otlp", ids(3)) in store.notes)
+        eventually(lambda: pump.feeder.takes_notes)
+        pump.feeder.note(note(3))
         eventually(lambda: store.notes.keys() == {("otlp", ids(3))})
         assert 2 not in store.noted
     assert totals(pump) == {("exported",): 4, ("queue_full",): 2}
@@ -254,7 +237,7 @@ def test_a_span_for_which_there_was_no_room_keeps_no_note_that_says_it_was_lost(
 def test_while_a_span_is_open_there_are_signs_of_life():
     store, spans = Memory(), Spans()
     with running(store, spans) as pump:
-        journal_of(pump).note(note(1))
+        pump.feeder.note(note(1))
         eventually(lambda: store.notes)
         for _ in range(2):
             before = store.alive
@@ -266,8 +249,7 @@ def test_sinks_without_a_spool_go_on_as_before_and_each_settles_its_own():
     other.ok = False
     with running(store, one, other, plain, keys=["otlp", "zipkin", ""], seconds=60.0) as pump:
         assert all(offer(pump, *range(1, 6)))
-        eventually(lambda: len(one.exported) == len(plain.exported) == 5)
-        eventually(lambda: store.count == 5)
+        eventually(lambda: len(one.exported) == len(plain.exported) == store.count == 5)
     assert {key for key, _ in store.rows.values()} == {"zipkin"}
     assert totals(pump) == {("exported",): 10}
 
@@ -289,7 +271,7 @@ def test_what_a_dead_collector_has_not_taken_waits_for_the_next_run(caplog):
 
     alive = Spans()
     with running(store, alive) as pump:
-        assert "300 spans of earlier runs wait" in journal_of(pump).found
+        assert "300 spans of earlier runs wait" in pump.feeder.found
         eventually(lambda: not store.rows)
     assert Counter(alive.exported) == Counter(2 * list(range(1, 151)))
     assert totals(pump) == {("exported",): 300}
@@ -353,8 +335,7 @@ def test_what_is_sent_after_the_spool_was_closed_is_not_counted_as_it_will_be_se
     spans.go_on.clear()
     with running(store, spans) as pump:
         pump.offer_span(finished(1))
-        eventually(lambda: spans.calls)
-        eventually(lambda: store.count == 1)
+        eventually(lambda: spans.calls and store.count == 1)
         # Nobody but the journal lets go of the lane.
         pump.request_close(0.05)
         eventually(lambda: store.closed == [True])
@@ -395,7 +376,6 @@ def test_the_oldest_rows_that_are_in_no_queue_are_dropped_and_counted(caplog):
             pump.offer_span(finished(n))
             if n % 20 == 0:
                 eventually(lambda n=n: store.last >= n)
-        eventually(lambda: store.last == 200)
         eventually(lambda: totals(pump)["spool_full",] == 170)
         # All of it is in the spool: nothing waits that could get lost.
         assert pump.condition()["waiting"] == 0
@@ -431,11 +411,11 @@ def test_until_it_can_be_opened_spans_are_exported_without_it(error, said, caplo
     with running(store, spans) as pump:
         pump.offer_span(finished(1))
         eventually(lambda: spans.exported == [1])
-        assert (journal_of(pump).takes_notes, pump.condition()["spool"]["usable"]) == (False, False)
+        assert (pump.feeder.takes_notes, pump.condition()["spool"]["usable"]) == (False, False)
         assert caplog.text.count(said) == 1
         store.busy = None
         eventually(lambda: spans.exported == [1, 100])
-        assert journal_of(pump).takes_notes
+        assert pump.feeder.takes_notes
         words = "now uses the spool there.db, in which a span of an earlier run waits"
         assert words in caplog.text
     assert store.closed == [True]
@@ -445,7 +425,7 @@ def test_a_disk_in_trouble_costs_nothing_and_is_told_once(caplog):
     caplog.set_level(logging.INFO, "distributed.dask_otel")
     store, spans = Memory(), Spans()
     with running(store, spans) as pump:
-        journal_of(pump).note(note(1))
+        pump.feeder.note(note(1))
         eventually(lambda: store.notes)
         store.error = OSError(28, "no space left")
         for n in range(1, 31):
@@ -453,12 +433,11 @@ def test_a_disk_in_trouble_costs_nothing_and_is_told_once(caplog):
             eventually(lambda n=n: n in spans.exported)
         # Still there, as it could not be removed.
         assert store.notes
-        journal_of(pump).note(note(50))
+        pump.feeder.note(note(50))
         store.error = None
         eventually(lambda: store.notes.keys() == {("otlp", ids(50))}, 60, "what was held back")
         pump.offer_span(finished(31))
-        eventually(lambda: 31 in spans.exported)
-        eventually(lambda: not store.rows)
+        eventually(lambda: 31 in spans.exported and not store.rows)
     assert spans.exported == list(range(1, 32))
     assert totals(pump) == {("exported",): 31}
     assert caplog.text.count("can't use its spool") == 1
@@ -495,7 +474,7 @@ def test_in_trouble_the_queue_is_as_bounded_as_without_a_spool():
     with running(store, spans, limits=SMALL, seconds=60.0) as pump:
         for n in range(1, 31):
             pump.offer_span(finished(n))
-            eventually(lambda n=n: journal_of(pump)._inbox._taken == n)
+            eventually(lambda n=n: pump.feeder._inbox._taken == n)
         eventually(lambda: sum(totals(pump).values()) == 20)
     assert totals(pump) == {("queue_full",): 20, ("shutdown",): 10}
 
@@ -504,7 +483,7 @@ def test_an_error_of_ours_in_the_spool_loses_no_span(caplog):
     store, spans = Memory(), Spans()
     store.error = RuntimeError("a bug")
     with running(store, spans) as pump:
-        journal_of(pump).note(note(9))
+        pump.feeder.note(note(9))
         offer(pump, *range(1, 6))
         eventually(lambda: len(spans.exported) == 5)
     assert totals(pump) == {("exported",): 5}
@@ -526,8 +505,7 @@ def test_an_error_of_ours_after_the_write_loses_no_span(monkeypatch):
         pump.offer_span(finished(1))
         eventually(lambda: raised)
         pump.offer_span(finished(2))
-        eventually(lambda: sorted(spans.exported) == [1, 2])
-        eventually(lambda: not store.rows)
+        eventually(lambda: sorted(spans.exported) == [1, 2] and not store.rows)
     assert totals(pump) == {("exported",): 2}
 
 
@@ -547,19 +525,18 @@ def test_a_disk_that_breaks_before_the_close_does_not_hold_it_up():
     assert totals(pump) == {("exported",): len(spans.exported)}
 
 
-def test_a_disk_that_hangs_holds_up_neither_the_loop_nor_the_close():
+def test_a_disk_that_hangs_holds_up_neither_the_loop_nor_the_close(monkeypatch):
+    monkeypatch.setattr("dask_otel.pump.feeder._BACKLOG", 100)
     store, spans = Memory(), Spans()
     with running(store, spans, seconds=0.5) as pump:
         store.go_on.clear()
         pump.offer_span(finished(1))
         eventually(lambda: store.writes)
-        journal = journal_of(pump)
-        room = journal._inbox.backlog
-        assert all(pump.offer_span(finished(n)) for n in range(2, room + 2))
-        assert not pump.offer_span(finished(room + 2))
+        assert all(offer(pump, *range(2, 102)))
+        assert not pump.offer_span(finished(102))
         closes(pump, 0.5)
         # What it had not taken in is counted; it will not be written any more.
-        assert totals(pump) == {("queue_full",): 1, ("shutdown",): room}
+        assert totals(pump) == {("queue_full",): 1, ("shutdown",): 100}
         store.go_on.set()
         eventually(lambda: pump.closed)
     assert store.count + len(spans.exported) == 1
@@ -582,7 +559,7 @@ def test_each_record_is_exported_or_counted_once_whatever_fails(seed):
                 store.error = None if store.error else OSError(5, "input/output error")
             for _ in range(rng.randrange(12)):
                 offered += 1
-                journal_of(pump).note(note(offered))
+                pump.feeder.note(note(offered))
                 pump.offer_span(finished(offered))
             time.sleep(0.003)
         store.error = None

@@ -46,10 +46,10 @@ def after(sim: Simulation, seconds: float) -> None:
     sim.tick()
 
 
-def done(sim: Simulation) -> str:
+def done(sim: Simulation, worker: str = "w0") -> str:
     """Return a span whose one task has its result."""
     dask_id = sim.create(None)
-    sim.finish(sim.submit(dask_id, "f"), "w0", 0.0, 0.0)
+    sim.finish(sim.submit(dask_id, "f"), worker, 0.0, 0.0)
     return dask_id
 
 
@@ -293,57 +293,36 @@ def test_a_tick_looks_at_spans_only_where_there_is_news(monkeypatch) -> None:
         return complete(reports, span)
 
     monkeypatch.setattr(Reports, "_complete", look)
-    monkeypatch.setattr(sim, "span_exported", lambda span: None)
-    lifecycle = sim.lifecycle
-    for worker in ("w0", "w1"):
-        lifecycle.reports.heartbeat(worker, sim.now, 0)
-    spans: dict[str, list[OpenSpan]] = {"w0": [], "w1": []}
-    for number in range(200):
-        worker = f"w{number % 2}"
-        span = lifecycle.span_created(f"span-{number}", ("job",), (), sim.now)
-        spans[worker].append(span)
-        group = lifecycle.add_group(span, "f", "f", None)
-        lifecycle.tasks.added(group, "key", sim.now)
-        lifecycle.tasks.finished(group, worker, sim.now, sim.now, sim.now)
+    spans = {w: [open_span(sim, done(sim, w)) for _ in range(30)] for w in ("w0", "w1")}
 
-    def looked(seconds: float = 0.1) -> list[OpenSpan]:
+    def looked() -> list[OpenSpan]:
         looks.clear()
-        sim.now += seconds
-        lifecycle.tick(sim.now)
+        after(sim, 0.1)
         return looks
 
-    assert len(looked()) == 200
+    assert len(looked()) == 60
     assert looked() == []
-    lifecycle.reports.heartbeat("w1", sim.now, 0)
+    sim.heartbeat("w1", 0.0, 0)
     assert looked() == spans["w1"]
     assert looked() == []
-    lifecycle.reports.left("w0")
+    sim.lose_worker("w0")
     assert looked() == spans["w0"]
     looked()
-    assert not lifecycle.open
+    assert not sim.lifecycle.open
 
 
-def test_who_did_not_report_in_time_is_known_until_there_is_new_work(monkeypatch) -> None:
-    sim = Simulation(Limits(linger=LINGER, settle_timeout=SETTLE))
-    monkeypatch.setattr(sim, "span_exported", lambda span: None)
-    lifecycle = sim.lifecycle
-    lifecycle.reports.heartbeat("w0", sim.now, 0)
-    span = lifecycle.span_created("id", ("job",), (), sim.now)
-    group = lifecycle.add_group(span, "f", "f", None)
-    lifecycle.tasks.added(group, "a", sim.now)
-    lifecycle.tasks.finished(group, "w0", sim.now, sim.now, sim.now)
-    for seconds in (0.1, SETTLE):
-        sim.now += seconds
-        lifecycle.tick(sim.now)
+def test_who_did_not_report_in_time_is_known_until_there_is_new_work(sim: Simulation) -> None:
+    a = done(sim)
+    span = open_span(sim, a)
+    after(sim, 0.1)
+    after(sim, SETTLE)
     assert (span.phase, list(span.owing or ())) == (Phase.LINGERING, ["w0"])
-    lifecycle.tasks.added(group, "b", sim.now)
+    task = sim.submit(a, "f")
     assert span.owing is None
-    lifecycle.tasks.finished(group, "w0", sim.now, sim.now, sim.now)
-    lifecycle.tick(sim.now)
+    sim.finish(task, "w0", 0.0, 0.0)
+    sim.tick()
     assert span.phase is Phase.SETTLING
-    sim.now += 0.1
-    lifecycle.reports.heartbeat("w0", sim.now, 0)
-    lifecycle.tick(sim.now)
+    report(sim)
     assert (span.phase, span.owing) == (Phase.LINGERING, {})
 
 

@@ -126,66 +126,54 @@ def test_a_loop_that_keeps_its_pace_was_not_blocked(loops: Loops) -> None:
     assert loops.blocked("worker") == 0
 
 
-def test_the_scheduler_was_blocked_for_the_difference(loops: Loops) -> None:
-    loops.cycle(1.0, 25)
+@pytest.mark.parametrize(
+    ("cycles", "blocked"),
+    [
+        ([(1.0, 25)], 0.5),
+        ([(2.5, 0)], 2.5),
+        # Dask's timer keeps to its beat: after a block the next one may be due at once.
+        ([(2.9, 45, False), (0.05, 2)], 2.95 - 47 * TICK),
+    ],
+)
+def test_the_scheduler_was_blocked_for_the_difference(
+    loops: Loops, cycles: list[Any], blocked: float
+) -> None:
+    for cycle in cycles:
+        loops.cycle(*cycle)
     loops.health.tick()  # no new cycle: nothing to count again
-    assert loops.blocked("scheduler") == pytest.approx(0.5)
+    assert loops.blocked("scheduler") == pytest.approx(blocked)
     assert loops.blocked("scheduler") == 0
-    loops.cycle(2.5, 0)
-    assert loops.blocked("scheduler") == pytest.approx(2.5)
 
 
-def test_a_block_shows_also_where_another_cycle_ends_right_after_it(loops: Loops) -> None:
-    """Dask's timer keeps to its beat: after a block the next one may be due at once."""
-    loops.cycle(2.9, 45, seen=False)
-    loops.cycle(0.05, 2)
-    assert loops.blocked("scheduler") == pytest.approx(2.95 - 47 * TICK)
-
-
-def test_a_report_stands_for_the_time_since_the_one_before(loops: Loops) -> None:
-    loops.report(0.0, TICK)
-    loops.report(2.0, 2 * TICK)
-    loops.report(3.0, TICK / 2)
-    assert loops.blocked("worker") == pytest.approx(1.0)
-
-
-def test_the_time_begins_with_the_registration(loops: Loops) -> None:
-    """A worker may be blocked before its first heartbeat."""
-    loops.report(0.0, TICK)  # registered
-    loops.report(2.5, TICK)  # the heartbeat was due in the block, and has the report from before
-    loops.report(2.75, 4 * TICK)
-    assert loops.blocked("worker") == pytest.approx(2.75 * 0.75)
-
-
-def test_an_unchanged_report_counts_once(loops: Loops) -> None:
-    loops.report(0.0, TICK)
-    for tenth in range(10, 30):
-        loops.report(tenth / 10, 2 * TICK)
-    assert loops.blocked("worker") == pytest.approx(0.5)
-
-
-def test_one_block_longer_than_the_time_between_two_reports(loops: Loops) -> None:
-    loops.report(0.0, TICK)
-    loops.report(0.5, 2.0)
-    assert loops.blocked("worker") == pytest.approx(1.98)
+@pytest.mark.parametrize(
+    ("reports", "blocked"),
+    [
+        # A report stands for the time since the one before.
+        ([(0.0, TICK), (2.0, 2 * TICK), (3.0, TICK / 2)], 1.0),
+        # A worker may be blocked before its first heartbeat: the time begins with its registration.
+        # The heartbeat was due in the block, and has the report from before.
+        ([(0.0, TICK), (2.5, TICK), (2.75, 4 * TICK)], 2.75 * 0.75),
+        # An unchanged report counts once.
+        ([(0.0, TICK), *((tenth / 10, 2 * TICK) for tenth in range(10, 30))], 0.5),
+        # One block that is longer than the time between two reports.
+        ([(0.0, TICK), (0.5, 2.0)], 1.98),
+        ([(0.0, None), (1.0, TICK), (2.0, None)], 0.0),
+    ],
+)
+def test_what_a_worker_reports(loops: Loops, reports: list[Any], blocked: float) -> None:
+    for at, observed in reports:
+        loops.report(at, observed)
+    assert loops.blocked("worker") == pytest.approx(blocked)
 
 
 def test_workers_are_added_up_and_forgotten(loops: Loops) -> None:
-    for address in ("a", "b"):
-        loops.report(0.0, TICK, address)
-    for address in ("a", "b"):
-        loops.report(1.0, 2 * TICK, address)
+    for second in (0.0, 1.0):
+        for address in ("a", "b"):
+            loops.report(second, (1 + second) * TICK, address)
     assert loops.blocked("worker") == pytest.approx(1.0)
     loops.health.worker_removed("a")
     loops.health.worker_removed("unknown")
     loops.report(9.0, 2 * TICK + 1e-9, "a")  # another one under the same address
-    assert loops.blocked("worker") == 0
-
-
-def test_a_worker_that_says_nothing_harms_nobody(loops: Loops) -> None:
-    loops.report(0.0, None)
-    loops.report(1.0, TICK)
-    loops.report(2.0, None)
     assert loops.blocked("worker") == 0
 
 

@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 from dask_otel import semconv
 from dask_otel.core.metrics.batch import (
     MAX_OF_NAME,
-    Distribution,
     MetricBatch,
     Observation,
     SpanDeltas,
 )
 from dask_otel.core.metrics.merging import merge
 from dask_otel.core.metrics.state import MetricState
+from tests.unit.metric_states import S, durations
 
-S = 1_000_000_000
 USAGE, CPU = semconv.WORKER_MEMORY_USAGE.name, semconv.WORKER_CPU_UTILIZATION.name
 #: Sums of eighths are exact, in any order.
 values = st.integers(0, 800).map(lambda eighths: eighths / 8)
@@ -30,13 +29,6 @@ workers = st.sampled_from(["a", "b", "c"])
 
 def few(*choices: Any) -> st.SearchStrategy[dict[Any, float]]:
     return st.dictionaries(st.sampled_from(choices), values, max_size=3)
-
-
-def distribution(durations: list[float]) -> Distribution:
-    made = Distribution()
-    for seconds in durations:
-        made.add(seconds)
-    return made
 
 
 @st.composite
@@ -66,7 +58,7 @@ def batches(draw: st.DrawFn) -> list[MetricBatch]:
                     for value in draw(st.lists(values, max_size=3))
                 ],
                 distributions={
-                    ("dask.task.duration", "f"): distribution(draw(st.lists(values, min_size=1)))
+                    ("dask.task.duration", "f"): durations(draw(st.lists(values, min_size=1)))
                 },
                 ended=[
                     (name, worker) for worker in sorted(draw(st.sets(workers)) - shown)

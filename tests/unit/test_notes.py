@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -192,49 +193,56 @@ def test_a_lost_span_has_the_ids_that_it_would_have_had():
     assert child.parent_span_id == identity.span_id(root)
 
 
-def test_a_lost_span_is_incomplete_and_says_what_is_known_alone():
-    (record,) = translate(lost())
-    expected = {
-        semconv.SPAN_COMPLETE: False,
-        semconv.SPAN_RESULT: "error",
-        semconv.ERROR_TYPE: "SchedulerLost",
-        semconv.TASK_COUNT: 2,
-        semconv.TASK_OUTCOME_COUNT.format("memory"): 1,
-        # What a span knows only at its end is absent, never 0.
-        semconv.SPAN_DASK_ACTIVE_CPU_TIME: None,
-        semconv.SPAN_DASK_IDLE_TIME: None,
-        semconv.SPAN_OUTPUT_SIZE: None,
-        semconv.WORKER_COUNT: None,
-        semconv.THREAD_COUNT: None,
-        semconv.TASK_GROUP_COUNT: None,
-        semconv.SPAN_IDLE: None,
-        semconv.SPAN_CAPACITY: None,
-    }
-    assert {key: record.attributes.get(key) for key in expected} == expected
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        (
+            {},
+            {
+                semconv.SPAN_COMPLETE: False,
+                semconv.SPAN_RESULT: "error",
+                semconv.ERROR_TYPE: "SchedulerLost",
+                semconv.TASK_COUNT: 2,
+                semconv.TASK_OUTCOME_COUNT.format("memory"): 1,
+                # What a span knows only at its end is absent, never 0.
+                semconv.SPAN_DASK_ACTIVE_CPU_TIME: None,
+                semconv.SPAN_DASK_IDLE_TIME: None,
+                semconv.SPAN_OUTPUT_SIZE: None,
+                semconv.WORKER_COUNT: None,
+                semconv.THREAD_COUNT: None,
+                semconv.TASK_GROUP_COUNT: None,
+                semconv.SPAN_IDLE: None,
+                semconv.SPAN_CAPACITY: None,
+            },
+        ),
+        (
+            {"counts": None, "first_start": None},
+            {semconv.TASK_COUNT: None, semconv.SPAN_QUEUE_TIME: None},
+        ),
+        # What its user gave, and its callers.
+        (
+            {
+                "attributes": {"team": "tide", "dask.task.count": 7},
+                "callers": (Traceparent(5, 6),),
+                "code": ("a.py", 3, "f"),
+                "collections": ("Array",),
+            },
+            {
+                "team": "tide",
+                semconv.TASK_COUNT: 2,
+                semconv.CODE_FILE_PATH: "a.py",
+                semconv.COLLECTION_TYPES: ("Array",),
+            },
+        ),
+    ],
+)
+def test_a_lost_span_is_incomplete_and_says_what_is_known_alone(changes, shown):
+    (record,) = translate(lost(**changes))
+    assert {key: record.attributes.get(key) for key in shown} == shown
     assert record.error == "The scheduler was lost before the span had ended"
     assert record.end_ns - record.start_ns == 3_000_000_000
-    (nothing,) = translate(lost(counts=None, first_start=None))
-    assert semconv.TASK_COUNT not in nothing.attributes
-    assert semconv.SPAN_QUEUE_TIME not in nothing.attributes
-    assert nothing.events == ()
-
-
-def test_a_lost_span_has_what_its_user_gave_and_its_callers():
-    note = lost(
-        attributes={"team": "tide", "dask.task.count": 7},
-        callers=(Traceparent(5, 6),),
-        code=("a.py", 3, "f"),
-        collections=("Array",),
-    )
-    (record,) = translate(note)
-    assert [(link.trace_id, link.span_id) for link in record.links] == [(5, 6)]
-    expected = {
-        "team": "tide",
-        semconv.TASK_COUNT: 2,
-        semconv.CODE_FILE_PATH: "a.py",
-        semconv.COLLECTION_TYPES: ("Array",),
-    }
-    assert {key: record.attributes[key] for key in expected} == expected
+    assert bool(record.events) == ("first_start" not in changes)
+    assert [Traceparent(*link[:2]) for link in record.links] == [*changes.get("callers", ())]
 
 
 def test_what_must_not_be_shown_is_not_noted_either():

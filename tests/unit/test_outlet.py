@@ -7,7 +7,6 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,44 +16,28 @@ from dask_otel import semconv
 from dask_otel.core.records import Answer, Row
 from dask_otel.pump.health import QUIET, Health, Tally
 from dask_otel.pump.outlet import LAST_TRIES, Outlet
+from tests.unit.pumps import Spans
 
 
-class Sink:
+class Sink(Spans):
     """A sink that can be down, and does not take some rows."""
 
-    name = "a test sink"
-    advice = ""
-    patience = 0.0
-    loss = "error"
-
     def __init__(self, refused: Sequence[int] = (), raising: Sequence[int] = ()) -> None:
+        super().__init__("a test sink")
         self.refused = set(refused)
         self.raising = set(raising)
-        self.error: type[BaseException] = OSError
-        self.up = True
+        self.raises: type[BaseException] = OSError
         self.most = 10**9
-        self.yes = Answer(True)
-        self.no = Answer(False, "refused by the test")
         self.tries: list[list[int]] = []
-        self.exported: list[int] = []
-
-    def wants(self, record: Any) -> bool:
-        raise NotImplementedError("the lane's")
-
-    encode = wants
 
     def send(self, rows: Sequence[Row], longest: float) -> Answer:
         numbers = [one.body for one in rows]
         self.tries.append(numbers)
         if self.raising & set(numbers):
-            raise self.error("no way")
-        if not self.up or self.refused & set(numbers) or len(numbers) > self.most:
+            raise self.raises("no way")
+        if self.refused & set(numbers) or len(numbers) > self.most:
             return self.no
-        self.exported += numbers
-        return self.yes
-
-    def close(self) -> None:
-        pass
+        return super().send(rows, longest)
 
 
 class Setup:
@@ -119,11 +102,11 @@ def test_batches_go_out_in_order_and_are_counted() -> None:
 @pytest.mark.parametrize("error", [None, OSError, MemoryError, SystemExit, GeneratorExit])
 def test_an_outage_of_any_length_drops_nothing(error: type[BaseException] | None) -> None:
     setup = Setup(Sink(raising=range(40) if error else ()))
-    setup.sink.up, setup.sink.error = False, error or OSError
+    setup.sink.ok, setup.sink.raises = False, error or OSError
     setup.put(range(40))
     setup.run(100)
     assert (len(setup.outlet.queue), setup.time > 60) == (40, True)
-    setup.sink.up = True
+    setup.sink.ok = True
     setup.sink.raising.clear()
     setup.run()
     assert sorted(setup.sink.exported) == list(range(40))
@@ -136,14 +119,14 @@ def test_a_server_is_left_alone_for_as_long_as_it_wants_within_bounds(
 ) -> None:
     setup = Setup(Sink())
     setup.put(range(3))
-    setup.sink.up = False
+    setup.sink.ok = False
     setup.sink.no = Answer(False, "busy", pause=wanted)
     setup.outlet.pump()
     assert setup.outlet.policy.retry_at == given
     setup.time = given - 0.001
     setup.outlet.pump()
     assert len(setup.sink.tries) == 1
-    setup.time, setup.sink.up = given, True
+    setup.time, setup.sink.ok = given, True
     setup.outlet.pump()
     assert setup.sink.exported == [0, 1, 2]
 
@@ -250,10 +233,10 @@ def test_after_an_outage_during_the_search_for_poison_batches_are_whole_again() 
     while not setup.sink.exported:
         setup.outlet.pump()
         setup.time = max(setup.time, setup.outlet.policy.retry_at)
-    setup.sink.up = False
+    setup.sink.ok = False
     setup.time += 2.0
     setup.run(20)
-    setup.sink.up = True
+    setup.sink.ok = True
     setup.sink.refused.clear()
     setup.sink.tries.clear()
     setup.run()
@@ -331,7 +314,7 @@ def test_when_a_person_is_told_that_a_destination_fails_and_works_again(
 
 def test_flush_tries_a_dead_sink_a_few_times_only() -> None:
     setup = Setup(Sink())
-    setup.sink.up = False
+    setup.sink.ok = False
     setup.put(range(10))
     setup.outlet.flush(until=1e9)
     assert len(setup.sink.tries) == LAST_TRIES
@@ -385,11 +368,11 @@ def test_every_record_is_exported_once_or_dropped_for_its_own_fault(
     setup.put(range(count))
     for up, down in outages:
         setup.run(up)
-        setup.sink.up = False
+        setup.sink.ok = False
         # Between two tries there is time: an outage does not begin within a millisecond.
         setup.time += 2.0
         setup.run(down)
-        setup.sink.up = True
+        setup.sink.ok = True
         setup.time += 2.0
     # Good records to the end: they show that the sink is alive.
     fresh = 1000

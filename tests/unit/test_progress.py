@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,9 +37,10 @@ def long_span(sim: Simulation, hours: float, step: float = 10.0) -> None:
     sim.finish(task, "w0", 1.0, 0.0)
 
 
-def test_a_short_span_shows_nothing_but_itself():
-    sim = simulation()
-    long_span(sim, 55 / 3600, step=5.0)
+@pytest.mark.parametrize(("after", "hours", "step"), [(60.0, 55 / 3600, 5.0), (None, 24, 60.0)])
+def test_a_short_span_shows_nothing_but_itself_nor_does_one_that_is_not_to(after, hours, step):
+    sim = simulation(progress_after=after)
+    long_span(sim, hours, step=step)
     for _ in range(4):
         sim.advance(100.0)
         sim.tick()
@@ -84,13 +86,6 @@ def test_signs_never_come_faster_than_they_may(after, interval, steps):
         assert sign.start == before.stop
         assert sign.stop - before.stop >= max(interval, 0.1 * (before.stop - start)) - 1e-6
     sim.finish(task, "w0", 0.1, 0.0)
-
-
-def test_never():
-    sim = simulation(progress_after=None)
-    long_span(sim, 24, step=60.0)
-    assert signs_of(sim) == []
-    assert len(sim.lifecycle._long.due) == 0
 
 
 def test_ten_thousand_at_once_come_bit_by_bit():

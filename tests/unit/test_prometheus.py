@@ -175,11 +175,9 @@ def test_the_resource_is_told_once() -> None:
 def test_any_text_of_users_comes_back_as_it_was(
     values: dict[str, float], openmetrics: bool
 ) -> None:
-    batch = MetricBatch()
-    for activity, value in values.items():
-        batch.increments[semconv.CLUSTER_TIME.name, activity] = value
     state, page = MetricState(START), MetricPage({})
-    state.apply(batch)
+    name = semconv.CLUSTER_TIME.name
+    state.apply(MetricBatch(increments={(name, text): value for text, value in values.items()}))
     records = list(state.collect(START + SECOND))
     page.send(records, 60)
     expected = {

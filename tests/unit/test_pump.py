@@ -320,11 +320,9 @@ def test_a_flaky_endpoint_gets_the_metrics_behind_a_request_that_failed() -> Non
     labels = [f"activity-{n}" for n in range(40)]
     with running(metrics=[metrics], limits=PumpLimits(max_points=4)) as pump:
         for _ in range(2):
-            batch = MetricBatch(time_ns=time.time_ns())
-            for label in labels:
-                batch.increments[SPILLED, label] = 1
             calls = metrics.calls
-            pump.offer_metrics(batch)
+            increments = {(SPILLED, label): 1.0 for label in labels}
+            pump.offer_metrics(MetricBatch(time.time_ns(), increments=increments))
             # A request for each two series with their zeros, and more for what is the pump's own.
             eventually(lambda calls=calls: metrics.calls >= calls + 10)
     arrived = [label for label in labels if metrics.value(SPILLED, label)]

@@ -16,7 +16,7 @@ from dask_otel.core.traces.values import SpanLimits
 from dask_otel.scheduler.redaction import load_redaction
 from dask_otel.settings.keys import ConfigurationError
 from dask_otel.settings.reading import read_settings
-from tests.unit.test_translate import (
+from tests.unit.finished import (
     T,
     make_failure,
     make_group,
@@ -40,6 +40,10 @@ NAMES = {
     "user.list",
     "user.number",
 }
+
+
+#: What replaces it.
+STARRED = SpanLimits(redact=lambda name, text: text.replace(SECRET, "***"))
 
 
 def full_span(**changes) -> FinishedSpan:
@@ -97,11 +101,8 @@ def test_the_function_is_asked_about_every_text_that_users_write():
 
 
 def test_no_text_gets_past_a_function_that_replaces():
-    def redact(name, text):
-        return text.replace(SECRET, "***")
-
     assert SECRET in texts(translate(full_span()))
-    records = translate(full_span(), SpanLimits(redact=redact))
+    records = translate(full_span(), STARRED)
     assert SECRET not in texts(records)
     assert records[0].name == "step ***"
     assert records[0].error == "Task load-*** failed: ValueError: no ***"
@@ -134,8 +135,7 @@ def test_no_answer_and_an_error_drop_the_text_and_not_the_span(answer):
 
 def test_the_children_of_a_long_span_are_asked_about_too():
     progress = Progress(make_identity(tags=(SECRET,)), 1, T, T + 1)
-    limits = SpanLimits(redact=lambda name, text: text.replace(SECRET, "***"))
-    (record,) = translate(progress, limits)
+    (record,) = translate(progress, STARRED)
     assert SECRET not in texts([record])
 
 
@@ -144,8 +144,7 @@ def test_a_text_is_asked_about_before_it_is_cut():
     padding = "x" * (ATTRIBUTE_LIMIT - 4)
     failure = make_failure(f"ValueError('{padding}{SECRET}')")
     span = full_span(failures=(failure,), attributes={"user.name": f"{padding}{SECRET}"})
-    limits = SpanLimits(redact=lambda name, text: text.replace(SECRET, "***"))
-    records = translate(span, limits)
+    records = translate(span, STARRED)
     assert SECRET[:3] not in texts(records)
     assert len(records[0].attributes["user.name"]) == len(padding) + 3
 

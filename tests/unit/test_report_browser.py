@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +13,11 @@ pytest.importorskip("bokeh")
 
 from dask_otel.report.document import Report
 from tests.browser import Page, browser, open_page
+from tests.unit.looped import looped
 from tests.unit.report_files import EVIL, everything, many, report_of, span, traces
 
 READY = "document.documentElement.dataset.ready === '1'"
 TIMELINE = "document.querySelector('[data-timeline]').timeline"
-
-
-def in_event_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test that asks a browser."""
-
-    @wraps(test)
-    def run(**arguments: Any) -> None:
-        asyncio.run(test(**arguments))
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +36,7 @@ async def show(address: str, path: Path, **options: Any) -> AsyncIterator[Page]:
         assert {url.split(":")[0] for url in page.requests} <= {"file", "data", "blob"}
 
 
-@in_event_loop
+@looped
 @pytest.mark.parametrize(("dark", "width"), [(False, 1400), (True, 420)], ids=["wide", "narrow"])
 async def test_shows_itself(tmp_path: Path, address: str, dark: bool, width: int) -> None:
     saved = report_of(*everything(EVIL), price=1.0).save(tmp_path / "page.html")
@@ -71,7 +60,7 @@ async def test_shows_itself(tmp_path: Path, address: str, dark: bool, width: int
         assert await page.ask("window.pwned === undefined")
 
 
-@in_event_loop
+@looped
 async def test_keys_stay_on_one_line_where_a_page_is_narrow(tmp_path: Path, address: str) -> None:
     keys = ["('load-partition-0a1b2c3d4e5f6071', 12)", "k" * 200]
     tasks = [
@@ -91,7 +80,7 @@ async def test_keys_stay_on_one_line_where_a_page_is_narrow(tmp_path: Path, addr
         assert await page.ask("document.documentElement.scrollWidth") <= 390
 
 
-@in_event_loop
+@looped
 async def test_stays_quick_with_ten_thousand_bars(tmp_path: Path, address: str) -> None:
     """Whatever there is, only the rows that can be seen are drawn."""
     saved = Report([many(10_000)]).save(tmp_path / "page.html")
@@ -108,7 +97,7 @@ async def test_stays_quick_with_ten_thousand_bars(tmp_path: Path, address: str) 
         assert 10 <= drawn <= 30
 
 
-@in_event_loop
+@looped
 async def test_the_box_says_which_rows_it_hides(tmp_path: Path, address: str) -> None:
     pages = {rows: Report([many(rows)]).save(tmp_path / f"{rows}.html") for rows in (5, 60)}
 
@@ -128,7 +117,7 @@ async def test_the_box_says_which_rows_it_hides(tmp_path: Path, address: str) ->
         await page.until(f"{hides}.endsWith(' 0 below.')")
 
 
-@in_event_loop
+@looped
 async def test_searches_zooms_and_folds(tmp_path: Path, address: str) -> None:
     run = many(400)
     run.spans[123].failed = True

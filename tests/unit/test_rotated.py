@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -38,13 +39,12 @@ def test_folders_are_made_for_the_first_line_and_lines_are_there_at_once(tmp_pat
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o777])
 def test_files_are_for_the_owner_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
-    file = rotated(tmp_path)
-    before = os.umask(umask)
-    try:
-        file.write([b"1"])
-    finally:
-        os.umask(before)
-    file.close()
+    with closing(rotated(tmp_path)) as file:
+        before = os.umask(umask)
+        try:
+            file.write([b"1"])
+        finally:
+            os.umask(before)
     (path,) = tmp_path.iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
@@ -52,10 +52,9 @@ def test_files_are_for_the_owner_alone_whatever_the_umask(tmp_path: Path, umask:
 def test_a_full_file_is_followed_by_another_and_the_oldest_are_removed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file = rotated(tmp_path, max_size=10, max_files=2)
-    for number in range(8):
-        file.write([b"%03d" % number])
-    file.close()
+    with closing(rotated(tmp_path, max_size=10, max_files=2)) as file:
+        for number in range(8):
+            file.write([b"%03d" % number])
     assert texts(tmp_path) == {
         "run-0003-traces.jsonl": "004\n005\n",
         "run-0004-traces.jsonl": "006\n007\n",
@@ -67,11 +66,10 @@ def test_a_full_file_is_followed_by_another_and_the_oldest_are_removed(
 
 
 def test_what_is_larger_than_a_file_gets_one_of_its_own(tmp_path: Path) -> None:
-    file = rotated(tmp_path, max_size=10)
-    file.write([b"1"])
-    file.write([b"x" * 20, b"y"])
-    file.write([b"2"])
-    file.close()
+    with closing(rotated(tmp_path, max_size=10)) as file:
+        file.write([b"1"])
+        file.write([b"x" * 20, b"y"])
+        file.write([b"2"])
     assert list(texts(tmp_path).values()) == ["1\n", "x" * 20 + "\ny\n", "2\n"]
 
 
@@ -79,10 +77,9 @@ def test_a_file_that_is_there_is_left_alone_also_a_link(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("theirs")
     (tmp_path / "run-0001-traces.jsonl").symlink_to(tmp_path / "secret")
     (tmp_path / "run-0002-traces.jsonl").write_text("theirs")
-    file = rotated(tmp_path, max_size=1, max_files=1)
-    file.write([b"1"])
-    file.write([b"2"])
-    file.close()
+    with closing(rotated(tmp_path, max_size=1, max_files=1)) as file:
+        file.write([b"1"])
+        file.write([b"2"])
     assert texts(tmp_path) == {
         "run-0001-traces.jsonl": "theirs",
         "run-0002-traces.jsonl": "theirs",
@@ -94,24 +91,22 @@ def test_a_file_that_is_there_is_left_alone_also_a_link(tmp_path: Path) -> None:
 @pytest.mark.parametrize("whole", [True, False], ids=["folder", "file"])
 def test_what_was_removed_is_made_again(tmp_path: Path, whole: bool) -> None:
     folder = tmp_path / "f"
-    file = rotated(folder)
-    file.write([b"1"])
-    shutil.rmtree(folder) if whole else (folder / "run-0001-traces.jsonl").unlink()
-    file.write([b"2"])
-    file.close()
+    with closing(rotated(folder)) as file:
+        file.write([b"1"])
+        shutil.rmtree(folder) if whole else (folder / "run-0001-traces.jsonl").unlink()
+        file.write([b"2"])
     assert texts(folder) == {"run-0002-traces.jsonl": "2\n"}
 
 
 def test_a_folder_that_is_a_file_is_an_error_until_it_is_none(tmp_path: Path) -> None:
     folder = tmp_path / "f"
     folder.write_text("")
-    file = rotated(folder)
-    for _ in range(2):
-        with pytest.raises(OSError, match=str(folder)):
-            file.write([b"1"])
-    folder.unlink()
-    file.write([b"1"])
-    file.close()
+    with closing(rotated(folder)) as file:
+        for _ in range(2):
+            with pytest.raises(OSError, match=str(folder)):
+                file.write([b"1"])
+        folder.unlink()
+        file.write([b"1"])
     assert texts(folder) == {"run-0001-traces.jsonl": "1\n"}
 
 
@@ -135,15 +130,14 @@ def test_half_a_line_on_a_full_disk_is_taken_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = FullDisk(monkeypatch, 12)
-    file = rotated(tmp_path)
-    file.write([b"first"])
-    for _ in range(2):
-        with pytest.raises(OSError, match="No space left"):
-            file.write([b"second line"])
-        assert texts(tmp_path) == {"run-0001-traces.jsonl": "first\n"}
-    disk.room = 1000
-    file.write([b"second line"])
-    file.close()
+    with closing(rotated(tmp_path)) as file:
+        file.write([b"first"])
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space left"):
+                file.write([b"second line"])
+            assert texts(tmp_path) == {"run-0001-traces.jsonl": "first\n"}
+        disk.room = 1000
+        file.write([b"second line"])
     assert texts(tmp_path) == {"run-0001-traces.jsonl": "first\nsecond line\n"}
 
 
@@ -154,16 +148,15 @@ def test_half_a_line_that_can_not_be_taken_back_is_the_last_of_its_file(
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     disk = FullDisk(monkeypatch, 10)
-    file = rotated(tmp_path)
-    file.write([b"first"])
-    with monkeypatch.context() as context:
-        context.setattr("dask_otel.pump.rotated.os.ftruncate", broken)
-        for _ in range(20):
-            with pytest.raises(OSError, match="No space left"):
-                file.write([b"second line"])
-    disk.room = 1000
-    file.write([b"second line"])
-    file.close()
+    with closing(rotated(tmp_path)) as file:
+        file.write([b"first"])
+        with monkeypatch.context() as context:
+            context.setattr("dask_otel.pump.rotated.os.ftruncate", broken)
+            for _ in range(20):
+                with pytest.raises(OSError, match="No space left"):
+                    file.write([b"second line"])
+        disk.room = 1000
+        file.write([b"second line"])
     # And the tries have left nothing behind that would push out what is there.
     assert list(texts(tmp_path).values()) == ["first\nseco", "second line\n"]
 
@@ -179,17 +172,16 @@ def test_whole_lines_that_can_not_be_taken_back_are_not_written_again(
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     disk = FullDisk(monkeypatch, 16)
-    file = rotated(tmp_path)
-    file.write([b"first"])
-    lines = [b"second", b"third line", b"fourth"]
-    with monkeypatch.context() as context:
-        context.setattr("dask_otel.pump.rotated.os.ftruncate", broken)
-        if full:
-            with pytest.raises(OSError, match="No space left"):
+    with closing(rotated(tmp_path)) as file:
+        file.write([b"first"])
+        lines = [b"second", b"third line", b"fourth"]
+        with monkeypatch.context() as context:
+            context.setattr("dask_otel.pump.rotated.os.ftruncate", broken)
+            if full:
+                with pytest.raises(OSError, match="No space left"):
+                    file.write(lines)
+            else:
                 file.write(lines)
-        else:
-            file.write(lines)
-    file.close()
     began, rest = "first\nsecond\nthi", "third line\nfourth\n"
     assert list(texts(tmp_path).values()) == ([began] if full else [began, rest])
 
@@ -218,7 +210,6 @@ def test_what_the_disk_finds_out_at_the_end_is_said(
         raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
 
     monkeypatch.setattr("dask_otel.pump.rotated.os.fsync", broken)
-    file = rotated(tmp_path)
-    file.write([b"1"])
-    file.close()
+    with closing(rotated(tmp_path)) as file:
+        file.write([b"1"])
     assert "run-0001-traces.jsonl may not be whole on the disk" in caplog.text

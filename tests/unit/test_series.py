@@ -13,16 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_otel import semconv
-from dask_otel.core.metrics.batch import Distribution, MetricBatch, Observation, SpanDeltas
-from dask_otel.core.metrics.cardinality import MIN_RETIRE_AFTER_NS, SeriesLimits
+from dask_otel.core.metrics.batch import MetricBatch, Observation, SpanDeltas
+from dask_otel.core.metrics.cardinality import SeriesLimits
 from dask_otel.core.metrics.merging import merge
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import Exemplar, NumberPoint
 from dask_otel.core.text import Sanitizer, label_text
+from tests.unit.metric_states import START, S, collect, durations, shown
 
-S = 1_000_000_000
 MS = 1_000_000
-START = 1_700_000_000 * S
 CPU = ("execute", "load", "thread-cpu", "seconds")
 
 
@@ -32,33 +31,12 @@ def span_batch(values, tags=("workflow", "load"), time_ns=0) -> MetricBatch:
 
 def signal_batch(*values) -> MetricBatch:
     """Increments of as many series of one counter."""
-    batch = MetricBatch(time_ns=START)
-    for number, value in enumerate(values):
-        batch.increments["dask.otel.exported", f"signal {number}"] = value
-    return batch
+    series = [("dask.otel.exported", f"signal {number}") for number in range(len(values))]
+    return MetricBatch(START, increments=dict(zip(series, values, strict=True)))
 
 
 def worker_batch(values) -> MetricBatch:
     return MetricBatch(worker_deltas=dict(values))
-
-
-def seconds_after_start(*times) -> list[int]:
-    return [START + int(time * S) for time in times]
-
-
-def collect(state, seconds, ok=True):
-    """One export, accepted or not: its points by metric."""
-    records = list(state.collect(START + int(seconds * S)))
-    state.settled(ok)
-    return {record.name: record.points for record in records}
-
-
-def shown(state, seconds, ok=True):
-    """One export as {metric: {label values: value}}, without zero points."""
-    return {
-        name: {tuple(point.attributes.values()): point.value for point in points}
-        for name, points in collect(state, seconds, ok).items()
-    }
 
 
 def values(points) -> list[tuple[int, float]]:
@@ -78,88 +56,51 @@ def test_every_metric_has_the_span_label_first():
 # ------------------------------------------------------------------------------ routing
 
 
-@pytest.mark.parametrize(
-    ("key", "metric", "labels"),
-    [
-        (CPU, "dask.span.execute.time", ("load", "thread-cpu")),
-        (("execute", "f", "disk-read", "bytes"), "dask.span.execute.io", ("f", "disk-read")),
-        (("execute", "f", "x", "count"), "dask.span.execute.operations", ("f", "x")),
-        (
-            ("execute", "f", ("weird", 1), "seconds"),
-            "dask.span.execute.time",
-            ("f", "('weird', 1)"),
-        ),
-        (("execute", "f", "", "seconds"), "dask.span.execute.time", ("f", "_EMPTY")),
-        (("p2p", "foreground", "send", "seconds"), "dask.span.p2p.time", ("foreground", "send")),
-        (
-            ("p2p", "background-comms", "send", "bytes"),
-            "dask.span.p2p.io",
-            ("background-comms", "send"),
-        ),
-        (("p2p", "s", "a", "b", "count"), "dask.span.p2p.operations", ("s", "('a', 'b')")),
-        (("execute", "f", "rows", "records"), "dask.span.custom", ("f", "rows", "records")),
-        (("gpu", "f", "kernel", "seconds"), "dask.span.custom", ("f", "kernel", "seconds")),
-        (("gpu", "seconds"), "dask.span.custom", ("_EMPTY", "gpu", "seconds")),
-        (("gpu",), "dask.span.custom", ("_EMPTY", "gpu", "_EMPTY")),
-        ((), "dask.span.custom", ("_EMPTY", "_EMPTY", "_EMPTY")),
-        ("odd", "dask.span.custom", ("_EMPTY", "odd", "_EMPTY")),
-    ],
-)
-def test_a_span_key_becomes_a_series(state, key, metric, labels):
-    state.apply(span_batch({key: 3}))
-    found = shown(state, 10)
-    assert found[metric] == {("workflow/load", "workflow", *labels): 3}
+#: Raw keys: the metric of each, and its labels.
+OF_SPANS: list[tuple[Any, str, tuple[str, ...]]] = [
+    (CPU, "dask.span.execute.time", ("load", "thread-cpu")),
+    (("execute", "f", "disk-read", "bytes"), "dask.span.execute.io", ("f", "disk-read")),
+    (("execute", "f", "x", "count"), "dask.span.execute.operations", ("f", "x")),
+    (("execute", "f", ("weird", 1), "seconds"), "dask.span.execute.time", ("f", "('weird', 1)")),
+    (("execute", "f", "", "seconds"), "dask.span.execute.time", ("f", "_EMPTY")),
+    (("p2p", "foreground", "send", "seconds"), "dask.span.p2p.time", ("foreground", "send")),
+    (
+        ("p2p", "background-comms", "send", "bytes"),
+        "dask.span.p2p.io",
+        ("background-comms", "send"),
+    ),
+    (("p2p", "s", "a", "b", "count"), "dask.span.p2p.operations", ("s", "('a', 'b')")),
+    (("execute", "f", "rows", "records"), "dask.span.custom", ("f", "rows", "records")),
+    (("gpu", "f", "kernel", "seconds"), "dask.span.custom", ("f", "kernel", "seconds")),
+    (("gpu", "seconds"), "dask.span.custom", ("_EMPTY", "gpu", "seconds")),
+    (("gpu",), "dask.span.custom", ("_EMPTY", "gpu", "_EMPTY")),
+    ((), "dask.span.custom", ("_EMPTY", "_EMPTY", "_EMPTY")),
+    ("odd", "dask.span.custom", ("_EMPTY", "odd", "_EMPTY")),
+]
+OF_WORKERS = [
+    (("gather-dep", "network", "seconds"), "dask.cluster.transfer.time", ("receive", "network")),
+    (("get-data", "network", "seconds"), "dask.cluster.transfer.time", ("transmit", "network")),
+    (("get-data", "serialize", "bytes"), "dask.cluster.transfer.io", ("transmit", "serialize")),
+    (("get-data", "a", 1, "count"), "dask.cluster.transfer.operations", ("transmit", "('a', 1)")),
+    (("memory-monitor", "disk-write", "seconds"), "dask.cluster.spill.time", ("disk-write",)),
+    (("memory-monitor", "disk-write", "bytes"), "dask.cluster.spill.io", ("disk-write",)),
+    (("memory-monitor", "disk-write", "count"), "dask.cluster.spill.operations", ("disk-write",)),
+]
 
 
 @pytest.mark.parametrize(
-    ("key", "metric", "labels"),
+    ("batch", "metric", "labels"),
     [
-        (
-            ("gather-dep", "network", "seconds"),
-            "dask.cluster.transfer.time",
-            ("receive", "network"),
+        *(
+            (span_batch({key: 3}), metric, ("workflow/load", "workflow", *labels))
+            for key, metric, labels in OF_SPANS
         ),
-        (("get-data", "network", "seconds"), "dask.cluster.transfer.time", ("transmit", "network")),
-        (("get-data", "serialize", "bytes"), "dask.cluster.transfer.io", ("transmit", "serialize")),
-        (
-            ("get-data", "a", 1, "count"),
-            "dask.cluster.transfer.operations",
-            ("transmit", "('a', 1)"),
-        ),
-        (("memory-monitor", "disk-write", "seconds"), "dask.cluster.spill.time", ("disk-write",)),
-        (("memory-monitor", "disk-write", "bytes"), "dask.cluster.spill.io", ("disk-write",)),
-        (
-            ("memory-monitor", "disk-write", "count"),
-            "dask.cluster.spill.operations",
-            ("disk-write",),
-        ),
+        *((worker_batch({key: 3}), metric, labels) for key, metric, labels in OF_WORKERS),
     ],
 )
-def test_a_worker_key_becomes_a_series(state, key, metric, labels):
-    state.apply(worker_batch({key: 3}))
+def test_a_key_becomes_a_series(state, batch, metric, labels):
+    state.apply(batch)
     assert shown(state, 10)[metric] == {labels: 3}
-
-
-def test_what_is_told_elsewhere_is_ignored(state):
-    state.apply(worker_batch({"latency": 1.0, "tick-duration": 0.02, CPU: 2.0}))
-    state.apply(worker_batch({("p2p", "foreground", "send", "seconds"): 2.0}))
-    assert collect(state, 10) == {}
-
-
-def test_unknown_worker_keys_are_counted(state):
-    for _ in range(2):
-        state.apply(worker_batch({("new", "x", "seconds"): 1, ("get-data", "x", "rows"): 1, 5: 1}))
-    assert shown(state, 10) == {"dask.otel.sanitized": {("unknown_key",): 6}}
-
-
-def test_series_are_identified_by_their_text(state):
-    for key in (1, "1"):
-        state.apply(span_batch({("execute", "f", key, "seconds"): 1.0}, tags=(key,)))
-    state.apply(span_batch({("execute", "f", True, "seconds"): 1.0}, tags=(True,)))
-    assert shown(state, 10)["dask.span.execute.time"] == {
-        ("1", "1", "f", "1"): 2.0,
-        ("True", "True", "f", "True"): 1.0,
-    }
 
 
 # ---------------------------------------------------------------------------- cumulative
@@ -174,12 +115,6 @@ def test_a_series_is_born_with_a_zero_point_at_the_previous_export(state):
     assert zero.start_ns == first.start_ns == START + 60 * S - MS
     (second,) = collect(state, 180)["dask.span.execute.time"]
     assert (second.value, second.start_ns) == (1.5, first.start_ns)
-
-
-def test_the_first_zero_point_is_at_the_start(state):
-    state.apply(span_batch({CPU: 1.5}))
-    zero, _ = collect(state, 7)["dask.span.execute.time"]
-    assert zero.time_ns == START
 
 
 @pytest.mark.parametrize("rejected", [False, True])
@@ -202,20 +137,6 @@ def test_what_is_no_number_is_left_out_and_counted(state, bad):
     assert shown(state, 60) == {
         "dask.span.execute.time": {("workflow/load", "workflow", "f", "ok"): 1.0},
         "dask.otel.sanitized": {("value",): 4},
-    }
-
-
-def test_unknown_metrics_and_wrong_labels_are_counted(state):
-    state.apply(MetricBatch(increments={("no.such.metric",): 1}))
-    state.apply(MetricBatch(increments={("dask.otel.exported",): 1}))
-    state.apply(MetricBatch(levels={("dask.otel.exported", "traces"): 1}))
-    assert shown(state, 60) == {
-        "dask.otel.exported": {("_EMPTY",): 1, ("traces",): 0},
-        "dask.otel.sanitized": {
-            ("unknown_metric",): 1,
-            ("shape",): 2,
-            ("empty",): 1,
-        },
     }
 
 
@@ -278,15 +199,23 @@ def worker_levels(value, ended=()) -> MetricBatch:
     return MetricBatch(levels=levels, ended=list(ended))
 
 
-LOAD = {"dask.span.execute.time": {("workflow/load", "workflow", "load", "thread-cpu"): 5.0}}
-TWICE = {"dask.span.execute.time": {("workflow/load", "workflow", "load", "thread-cpu"): 10.0}}
+TIME = semconv.SPAN_EXECUTE_TIME.name
+LOAD = {TIME: {("workflow/load", "workflow", "load", "thread-cpu"): 5.0}}
+TWICE = {TIME: {("workflow/load", "workflow", "load", "thread-cpu"): 10.0}}
+FOLDED = {"dask.otel.folded": {("names",): 1}}
 FOUR = {THREADS: {("a",): 4}, CPU_LEVEL: {("a",): 0.5}}
 EIGHT = {THREADS: {("a",): 8}, CPU_LEVEL: {("a",): 0.5}}
 ZERO = {THREADS: {("a",): 0}}
 NO_LABELS = {"dask.otel.running": {(): 1}, "dask.otel.exported": {("traces",): 1}}
 
 
+def named(**seconds) -> dict[tuple[str, ...], float]:
+    """Return the series of spans of these names."""
+    return {(name, name, "load", "thread-cpu"): value for name, value in seconds.items()}
+
+
 #: What happens in turn: a batch, or an export: its seconds, whether it was accepted, its values.
+#: The limits come first, where they are not the default.
 @pytest.mark.parametrize(
     "history",
     {
@@ -333,24 +262,58 @@ NO_LABELS = {"dask.otel.running": {(): 1}, "dask.otel.exported": {("traces",): 1
             (10, True, {**FOUR, TRANSFER: {("transmit", "network"): 1.0},
                         "dask.otel.sanitized": {("unknown_metric",): 1, ("shape",): 1}}),
         ],
+        "nothing retires within a quarter of an hour": [
+            SeriesLimits(retire_after_ns=0), span_batch({CPU: 5.0}),
+            (60, True, LOAD), (60 + 899, True, LOAD), (60 + 900, True, {}),
+        ],
+        "what is told elsewhere is ignored": [
+            worker_batch({"latency": 1.0, "tick-duration": 0.02, CPU: 2.0}),
+            worker_batch({("p2p", "foreground", "send", "seconds"): 2.0}), (10, True, {}),
+        ],
+        "unknown keys of workers are counted": [
+            *[worker_batch({("new", "x", "seconds"): 1, ("get-data", "x", "rows"): 1, 5: 1})] * 2,
+            (10, True, {"dask.otel.sanitized": {("unknown_key",): 6}}),
+        ],
+        "unknown metrics and wrong labels are counted": [
+            MetricBatch(increments={("no.such.metric",): 1, ("dask.otel.exported",): 1}),
+            MetricBatch(levels={("dask.otel.exported", "traces"): 1}),
+            (60, True, {
+                "dask.otel.exported": {("_EMPTY",): 1, ("traces",): 0},
+                "dask.otel.sanitized": {("unknown_metric",): 1, ("shape",): 2, ("empty",): 1},
+            }),
+        ],
+        "series are identified by their text": [
+            *(span_batch({("execute", "f", k, "seconds"): 1.0}, (k,)) for k in (1, "1", True)),
+            (10, True, {TIME: {("1", "1", "f", "1"): 2.0, ("True", "True", "f", "True"): 1.0},
+                        "dask.otel.sanitized": {("type",): 6}}),
+        ],
+        "names beyond the cap are folded": [
+            SeriesLimits(max_names=2), *(span_batch({CPU: 1.0}, (tag,)) for tag in "abcd"),
+            (60, True, {TIME: named(a=1.0, b=1.0, _OTHER=2.0),
+                        "dask.otel.folded": {("names",): 2}}),
+        ],
+        "a name that retires gives its place back and keeps its total": [
+            SeriesLimits(max_names=1),
+            span_batch({CPU: 1.0}, ("a",)), (60, True, {TIME: named(a=1.0)}),
+            span_batch({CPU: 10.0}, ("b",)),
+            (3000, True, {TIME: named(a=1.0, _OTHER=10.0), **FOLDED}),
+            # The folded one is younger.
+            (3700, True, {TIME: named(_OTHER=10.0), **FOLDED}),
+            span_batch({CPU: 100.0}, ("b",)),
+            (3760, True, {TIME: named(b=100.0, _OTHER=10.0), **FOLDED}),
+        ],
     }.items(),
     ids=lambda given: given[0],
 )  # fmt: skip
 def test_history(state, history):
     for step in history[1]:
-        if isinstance(step, MetricBatch):
+        if isinstance(step, SeriesLimits):
+            state = MetricState(START, limits=step)
+        elif isinstance(step, MetricBatch):
             state.apply(step)
         else:
             seconds, accepted, expected = step
             assert shown(state, seconds, accepted) == expected, seconds
-
-
-def test_nothing_retires_within_a_quarter_of_an_hour():
-    state = MetricState(START, limits=SeriesLimits(retire_after_ns=0))
-    state.apply(span_batch({CPU: 5.0}))
-    collect(state, 60)
-    assert collect(state, 60 + MIN_RETIRE_AFTER_NS // S - 1)
-    assert not collect(state, 60 + MIN_RETIRE_AFTER_NS // S)
 
 
 #: Names that are one when they are clean, and some that are not.
@@ -407,34 +370,6 @@ def test_whatever_the_names_levels_sum_to_what_is_there(steps, cap):
 
 
 # ----------------------------------------------------------------------------------- caps
-
-
-def test_names_beyond_the_cap_are_folded():
-    state = MetricState(START, limits=SeriesLimits(max_names=2))
-    for tag in ("a", "b", "c", "d"):
-        state.apply(span_batch({CPU: 1.0}, tags=(tag,)))
-    assert shown(state, 60) == {
-        "dask.span.execute.time": {
-            ("a", "a", "load", "thread-cpu"): 1.0,
-            ("b", "b", "load", "thread-cpu"): 1.0,
-            ("_OTHER", "_OTHER", "load", "thread-cpu"): 2.0,
-        },
-        "dask.otel.folded": {("names",): 2},
-    }
-
-
-def test_a_retired_name_gives_its_place_back_and_keeps_its_total():
-    state = MetricState(START, limits=SeriesLimits(max_names=1))
-    state.apply(span_batch({CPU: 1.0}, tags=("a",)))
-    collect(state, 60)
-    state.apply(span_batch({CPU: 10.0}, tags=("b",)))
-    collect(state, 3000)
-    collect(state, 3700)  # a retires, _OTHER is younger
-    state.apply(span_batch({CPU: 100.0}, tags=("b",)))
-    assert shown(state, 3760)["dask.span.execute.time"] == {
-        ("_OTHER", "_OTHER", "load", "thread-cpu"): 10.0,
-        ("b", "b", "load", "thread-cpu"): 100.0,
-    }
 
 
 def test_series_beyond_the_cap_are_folded_and_units_kept_apart():
@@ -532,10 +467,7 @@ def test_only_sampled_traces_are_exemplars():
 
 
 def test_a_sampler_that_raises_costs_no_value():
-    def sampled(trace_id):
-        raise RuntimeError("no sampler")
-
-    state = MetricState(START, sampled=sampled)
+    state = MetricState(START, sampled=lambda trace_id: 1 / 0)
     state.apply(span_batch({CPU: 1.0}))
     state.apply(worker_batch({("gather-dep", "network", "seconds"): 1.0}))
     found = shown(state, 60)
@@ -545,19 +477,12 @@ def test_a_sampler_that_raises_costs_no_value():
     }
 
 
-def durations(*seconds) -> Distribution:
-    made = Distribution()
-    for value in seconds:
-        made.add(value)
-    return made
-
-
 def duration_batch(*seconds, prefix="load") -> MetricBatch:
-    return MetricBatch(distributions={(semconv.TASK_DURATION.name, prefix): durations(*seconds)})
+    return MetricBatch(distributions={(semconv.TASK_DURATION.name, prefix): durations(seconds)})
 
 
 def test_durations_are_counted_by_bucket_where_they_arise():
-    made = durations(0.1, 0.1000001, 86400.0, 90000.0, -1.0)
+    made = durations((0.1, 0.1000001, 86400.0, 90000.0, -1.0))
     assert made.counts[0] == 2  # a bound is inclusive, and a clock that stepped back counts as 0
     assert made.counts[1] == 1
     assert made.counts[-2:] == [1, 1]
@@ -591,8 +516,8 @@ def test_distributions_add_up(state):
 
 
 def test_a_distribution_that_is_none_is_counted_and_harms_nothing(state):
-    wrong = {(semconv.CLUSTER_TIME.name, "idle"): durations(1.0)}
-    huge = durations(1.0)
+    wrong = {(semconv.CLUSTER_TIME.name, "idle"): durations([1.0])}
+    huge = durations([1.0])
     huge.sum = float("inf")
     state.apply(MetricBatch(distributions=wrong | {("dask.task.duration", "b"): huge}))
     state.apply(duration_batch(2.0))
@@ -619,10 +544,8 @@ def test_records_are_bounded_and_keep_a_zero_point_with_its_value(limit):
 def test_points_are_made_one_record_at_a_time():
     state = MetricState(START)
     # A name that no other test's points carry: some of theirs may still be alive.
-    batch = MetricBatch(time_ns=START)
-    for number in range(1000):
-        batch.increments["dask.otel.exported", f"one record at a time {number}"] = 1
-    state.apply(batch)
+    series = [("dask.otel.exported", f"one record at a time {number}") for number in range(1000)]
+    state.apply(MetricBatch(START, increments=dict.fromkeys(series, 1)))
 
     def alive() -> int:
         points = [o for o in gc.get_objects() if type(o) is NumberPoint]

@@ -17,10 +17,9 @@ from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import MetricRecord
 from dask_otel.core.text import Sanitizer, label_text, span_path
 from dask_otel.semconv import METRICS
+from tests.unit.metric_states import START, S
 
-S = 1_000_000_000
 HOUR = 3600 * S
-START = 1_700_000_000 * S
 
 TAGS = st.one_of(
     st.sampled_from([("a",), ("a", "b"), ("a/b",), (1,), ("1",), (True,), (), ("",)]),
@@ -215,11 +214,8 @@ def test_a_histogram_holds_every_duration(temporality, rounds):
     state = MetricState(START, temporality=temporality)
     accepted = []
     for number, (values, ok) in enumerate([*rounds, ([], True)], start=1):
-        batch = MetricBatch()
-        for value in values:
-            observation = Observation("dask.span.duration", (("a",), "success"), value, (1, 2))
-            batch.observations.append(observation)
-        state.apply(batch)
+        of = "dask.span.duration", (("a",), "success")
+        state.apply(MetricBatch(observations=[Observation(*of, value, (1, 2)) for value in values]))
         for record in state.collect(START + number * 60 * S):
             assert all(point.count == sum(point.bucket_counts) for point in record.points)
             if ok:

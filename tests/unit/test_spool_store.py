@@ -234,15 +234,19 @@ def test_files_are_for_the_owner_alone(path: Path, umask: int) -> None:
             assert {stat.S_IMODE(each.stat().st_mode) for each in files} == {0o600}
 
 
-def _database(path: Path) -> None:
+def spoil(path: Path, statement: str, *values: Any) -> None:
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE somebodys (x)")
+        connection.execute(statement, values)
         connection.commit()
 
 
 @pytest.mark.parametrize(
     "make",
-    [lambda path: path.write_text("a letter " * 30), lambda path: path.write_text("a"), _database],
+    [
+        lambda path: path.write_text("a letter " * 30),
+        lambda path: path.write_text("a"),
+        lambda path: spoil(path, "CREATE TABLE somebodys (x)"),
+    ],
     ids=["text", "short", "database"],
 )
 def test_a_file_that_is_no_spool_is_left_alone(path: Path, make: Any) -> None:
@@ -284,12 +288,6 @@ def test_a_later_version_is_refused(path: Path) -> None:
     for use in (opened, lambda path: list(listing(path))):
         with pytest.raises(SpoolError, match="written by a later version of dask-otel"):
             use(path)
-
-
-def spoil(path: Path, statement: str, *values: Any) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute(statement, values)
-        connection.commit()
 
 
 @pytest.mark.parametrize("begin", [100, 4096, 3 * 4096 + 8, 4 * 4096 + 8])

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import enum
 import gc
-import subprocess
-import sys
+from collections import Counter
 from collections.abc import Hashable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,6 +21,7 @@ from dask_otel.core.life.tasks import SpanTasks
 from dask_otel.core.records import Failure, FinishedSpan, FinishedTask, SpanIdentity, TaskRun
 from dask_otel.core.traces.translate import translate
 from tests.covering import uncovered
+from tests.environment import python
 from tests.unit.simulation import Simulation
 
 T = 1_000_000.0
@@ -116,15 +115,10 @@ def test_the_failed_the_slowest_and_the_chosen_are_kept_and_the_others_counted(
     # The slow way: all runs, sorted.
     wanted: list[float] = []
     for those in good.values():
-        wanted += [seconds for seconds, sampled in those if sampled]
+        chosen = Counter(seconds for seconds, sampled in those if sampled)
         slowest = sorted((seconds for seconds, _ in those), reverse=True)
-        slowest = slowest[: min(limits.slowest, limits.most)]
         # Of runs that took equally long, any may be among the slowest.
-        left = list(slowest)
-        for seconds, sampled in those:
-            if sampled and seconds in left:
-                left.remove(seconds)
-        wanted += left
+        wanted += (chosen | Counter(slowest[: min(limits.slowest, limits.most)])).elements()
     kept_failed = [task for task in tasks if task.failure is not None]
     kept_others = [task for task in tasks if task.failure is None]
     assert len(tasks) <= limits.most
@@ -203,16 +197,14 @@ def test_without_limits_nothing_is_looked_at(limits: TaskLimits) -> None:
 
 def test_a_client_that_retries_a_failure_takes_it_back() -> None:
     sim = Simulation(Limits(tasks=TaskLimits()))
-    dask_id = sim.create(None)
-    task = sim.submit(dask_id, "f")
-    group = sim.groups[dask_id, "f"]
-    failure = replace(FAILURE, key=task.key)
-    sim.lifecycle.tasks.failed(group, task.key, failure, 0.0, 0.0, sim.now)
-    run = TaskRun(1.0, 1, task.key, "w", sim.now, sim.now)
-    task_runs.failed(group, run, failure, TaskLimits())
+    task = sim.submit(sim.create(None), "f")
+    group = sim.groups[task.span, "f"]
+    sim.fail(task, "w0", 1.0)
+    run = TaskRun(1.0, 1, task.key, "w0", sim.now, sim.now)
+    task_runs.failed(group, run, FAILURE, TaskLimits())
     assert group.span.runs is not None
     assert list(group.span.runs.failed) == [task.key]
-    sim.lifecycle.tasks.added(group, task.key, sim.now, "retried")
+    sim.retry(task)
     assert not group.span.runs.failed
 
 
@@ -313,9 +305,8 @@ def test_another_process_decides_alike() -> None:
         "from dask_otel.core.identity import is_sampled, task_span_id\n"
         "print([is_sampled(('x', i), 0.3) for i in range(99)], task_span_id('d', ('x', 1), 7))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     chosen = [identity.is_sampled(("x", i), 0.3) for i in range(99)]
-    assert done.stdout.strip() == f"{chosen} {identity.task_span_id('d', ('x', 1), 7)}"
+    assert python(code) == f"{chosen} {identity.task_span_id('d', ('x', 1), 7)}"
     assert 10 < sum(chosen) < 50
 
 

@@ -87,34 +87,58 @@ def test_what_is_kept_of_a_run() -> None:
     )  # fmt: skip
 
 
-def test_transfers_are_shifted_as_their_run_and_disk_reads_by_their_clock() -> None:
-    before = (
-        part("transfer", T + 2, 0.5),
-        # 100 s behind, it says T + 3.2.
-        part("disk-read", T + 3.2 - BEHIND, 0.25),
-        part("disk-write", T + 3, 0.1),
-    )
-    parts = kept(ended(before=before, after=(part("disk-write", T, 1.0),))).parts
-    assert parts == (("transfer", T + 2.5, 0.5), ("disk-read", pytest.approx(T + 3.2), 0.25))
-
-
 @pytest.mark.parametrize(
-    ("before", "info", "parts"),
+    ("changes", "shown"),
     [
+        # Transfers are shifted as their run, and disk reads by their own clock: 100 s behind, it
+        # says T + 3.2.
+        (
+            {
+                "before": (
+                    part("transfer", T + 2, 0.5),
+                    part("disk-read", T + 3.2 - BEHIND, 0.25),
+                    part("disk-write", T + 3, 0.1),
+                ),
+                "after": (part("disk-write", T, 1.0),),
+            },
+            {"parts": (("transfer", T + 2.5, 0.5), ("disk-read", pytest.approx(T + 3.2), 0.25))},
+        ),
         # A disk read ends before its run begins.
-        ([part("disk-read", T + 4.5 - BEHIND, 0.25)], {}, (("disk-read", T + 4.25, 0.25),)),
+        (
+            {"before": [part("disk-read", T + 4.5 - BEHIND, 0.25)]},
+            {"parts": (("disk-read", T + 4.25, 0.25),)},
+        ),
         # On a clock that nobody knows, it is left out.
-        ([part("disk-read", T + 3, 0.25)], {"worker": "tcp://unknown"}, ()),
+        (
+            {"before": [part("disk-read", T + 3, 0.25)], "info": {"worker": "tcp://unknown"}},
+            {"parts": ()},
+        ),
         # The first belongs to a reported run; the last ended before this one was sent.
         (
-            [part("transfer", T + 1, 0.1), part("compute", T + 2, 0.5), part("transfer", T, 0.1)],
-            {},
-            (),
+            {
+                "before": [
+                    part("transfer", T + 1, 0.1),
+                    part("compute", T + 2, 0.5),
+                    part("transfer", T, 0.1),
+                ]
+            },
+            {"parts": ()},
+        ),
+        ({"info": {"nbytes": "many", "typename": 7}}, {"nbytes": None, "type": None}),
+        ({"assigned": None}, {"worker": None}),
+        # Seconds in the queue.
+        *(
+            ({"queued": queued, "sent": sent}, {"queued": waited})
+            for queued, sent, waited in (
+                *((0.0, T, 0.0), (T - 2, T, 2.0), (T + 1, T, 0.0)),
+                *((None, T, None), (0.0, 0.0, None)),
+            )
         ),
     ],
 )
-def test_parts_of_this_run_alone(before: Any, info: dict[str, Any], parts: Any) -> None:
-    assert kept(ended(before=before, info=info)).parts == parts
+def test_what_is_shown_of_a_run(changes: dict[str, Any], shown: dict[str, Any]) -> None:
+    run = kept(ended(**changes))
+    assert {name: getattr(run, name) for name in shown} == shown
 
 
 def test_of_many_transfers_the_longest_are_kept() -> None:
@@ -138,19 +162,6 @@ def test_what_is_no_run_of_its_own_is_not_kept(wrong: dict[str, Any]) -> None:
     """A worker that has the result already repeats the times of a run with another number."""
     assert kept(ended(**wrong)) is None
     assert kept(ended(), run_id=None) is None
-
-
-def test_sizes_and_types_that_are_none_are_left_out() -> None:
-    assert kept(ended(info={"nbytes": "many", "typename": 7}))[-3:-1] == (None, None)
-    assert kept(ended(assigned=None))[3] is None
-
-
-@pytest.mark.parametrize(
-    ("queued", "sent", "waited"),
-    [(0.0, T, 0.0), (T - 2, T, 2.0), (T + 1, T, 0.0), (None, T, None), (0.0, 0.0, None)],
-)
-def test_time_in_the_queue(queued: float | None, sent: float, waited: float | None) -> None:
-    assert kept(ended(queued=queued, sent=sent))[7] == waited
 
 
 def test_tasks_that_wait_already_are_known_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

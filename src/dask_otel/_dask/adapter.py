@@ -116,7 +116,9 @@ class SchedulerAdapter:
         self.loops = LoopHealth(scheduler)
         self._workers = WorkerSamples(scheduler, max_workers)
         self.clocks = ClockOffsets(stimulus_time)
-        self.callers = Callers(propagation, self._count_caller, baggage)
+        self.callers = Callers(
+            propagation, lambda kind: self.batch.add(semconv.OTEL_CALLERS.name, kind), baggage
+        )
         self.contexts = TaskContexts(self.callers)
         self.spans = DaskSpans(scheduler, self.lifecycle, self.contexts, self.batches, boundary)
         # For the lifecycle; see `Cluster`.
@@ -304,9 +306,6 @@ class SchedulerAdapter:
             self.tasks.flush(group)
 
     # -------------------------------------------------------------------------- metrics
-
-    def _count_caller(self, kind: str) -> None:
-        self.batch.add(semconv.OTEL_CALLERS.name, kind)
 
     @property
     def batch(self) -> MetricBatch:

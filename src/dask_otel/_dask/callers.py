@@ -1,19 +1,23 @@
 """Callers' contexts in Dask's tasks: read at the submission, and written for the worker.
 
-The carrier comes as an annotation (`CARRIER_KEY`); the decision goes to the worker as another one
-(`DECISION_KEY`), so that both sides name the same trace.
+The carrier comes as an annotation (`CARRIER_KEY`). The decision goes to the worker as another one
+(`DECISION_KEY`), so that both sides name the same trace. If the worker computes the same from
+Dask's ids, nothing is written: most tasks keep their annotations unchanged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 
 from dask_otel.core.context import (
     CARRIER_KEY,
     DECISION_KEY,
     STATE_KEY,
     Caller,
+    computed,
+    format_traceparent,
 )
 from dask_otel.core.life.callers import Callers
 
@@ -24,6 +28,9 @@ if TYPE_CHECKING:
     from dask_otel.core.trace import Trace
 
 
+_NOTHING: Final = (None, None, None)
+
+
 class TaskContexts:
     """Reads and writes the contexts of one scheduler's tasks."""
 
@@ -31,8 +38,9 @@ class TaskContexts:
         self.callers = callers
         #: The first caller of each new span, by Dask span id.
         self.openers: dict[str, Caller] = {}
-        #: Span, carrier and context of the last task. The next task mostly has the same.
-        self._last: tuple[OpenSpan | None, object] = (None, None)
+        #: Span, carrier and annotated span of the last task. The next task mostly has the same.
+        self._last: tuple[OpenSpan | None, object, object] = _NOTHING
+        #: What to write for such a task; an empty context if its worker computes the same.
         self._context = self._state = ""
 
     def submitted(self, tasks: Iterable[TaskState], born: Iterable[str]) -> None:
@@ -64,31 +72,54 @@ class TaskContexts:
         return self.callers.read(annotations.get(CARRIER_KEY)) if annotations else None
 
     def annotate(self, task: TaskState, span: OpenSpan) -> None:
-        """Write a task's context for its worker. Called for every task."""
+        """Write a task's context, unless its worker computes the same. Called for every task."""
         annotations = task.annotations
-        if annotations is None:
-            task.annotations = annotations = {}
-        carrier = annotations.get(CARRIER_KEY)
-        last, known = self._last
-        if span is not last or carrier is not known:
+        carrier = own = None
+        if annotations:
+            carrier, own = annotations.get(CARRIER_KEY), annotations.get("span")
+        last = self._last
+        if span is not last[0] or carrier is not last[1] or own is not last[2]:
             self._context, self._state = self.callers.task_context(span, carrier)
-            self._last = (span, carrier)
-        annotations[DECISION_KEY] = self._context
-        if self._state:
-            annotations[STATE_KEY] = self._state
-        elif STATE_KEY in annotations:
-            del annotations[STATE_KEY]
+            if carrier is None and not self._state and self._context == _computed(span, own):
+                self._context = ""
+            self._last = (span, carrier, own)
+        if self._context:
+            if annotations is None:
+                task.annotations = annotations = {}
+            annotations[DECISION_KEY] = self._context
+            if self._state:
+                annotations[STATE_KEY] = self._state
+                return
+        elif not annotations:
+            return
+        elif DECISION_KEY in annotations:
+            del annotations[DECISION_KEY]
+        annotations.pop(STATE_KEY, None)
 
     def decide_with(self, sampled: Callable[[Trace], bool]) -> bool:
         """Set the sampler for all further contexts.
 
         Return whether any earlier context differs.
         """
-        self._last = (None, None)
+        self._last = _NOTHING
         return self.callers.decide_with(sampled)
 
     def exported(self, span: OpenSpan) -> None:
         """Forget a span whose generation is over."""
         self.callers.exported(span)
         if self._last[0] is span:
-            self._last = (None, None)
+            self._last = _NOTHING
+
+
+def _computed(span: OpenSpan, own: Any) -> str | None:
+    """Return the context that a worker computes for a task with this annotation.
+
+    None if the annotation is of another span: Dask books a group's tasks on the group's first span.
+    """
+    ident = span.identity
+    known = False
+    # Users can write any annotation.
+    with suppress(Exception):
+        ids = own["ids"] if own else (ident.dask_id,)
+        known = (ids[0], ids[-1]) == (ident.root_id, ident.dask_id)
+    return format_traceparent(computed(ident.dask_id, ident.root_id)) if known else None

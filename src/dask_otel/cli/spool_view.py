@@ -54,8 +54,10 @@ def listing(path: Path) -> Iterator[str]:
             store.disconnect(connection)
     total = waiting.total()
     yield _clean(path, 4096)
-    size = files.disk_use(path) / 1e6
-    yield f"  {size:,.2f} MB on the disk, {words.counted(total, 'span')} to be sent"
+    yield (
+        f"  {files.disk_use(path) / 1e6:,.2f} MB on the disk, "
+        f"{words.counted(total, 'span')} to be sent"
+    )
     if holder is not None:
         count = 0 if live is None else by_run[live, True]
         yield f"  {holder} uses it and sends them; {words.counted(count, 'span')} open"

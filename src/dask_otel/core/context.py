@@ -13,6 +13,8 @@ from collections.abc import Container, Mapping
 from typing import Final, NamedTuple
 from urllib.parse import unquote_plus
 
+from dask_otel.core.identity import span_id, trace_id
+
 #: Annotation with the caller's context, from the client to the scheduler: a dict of strings with
 #: `TRACEPARENT`, and optionally `TRACESTATE`, `BAGGAGE` and `NESTED`.
 CARRIER_KEY: Final = "dask_otel.context"
@@ -86,6 +88,11 @@ def parse_traceparent(text: object) -> Traceparent | None:
     if not trace_id or not span_id:
         return None
     return Traceparent(trace_id, span_id, int(found["flags"], 16))
+
+
+def computed(dask_id: str, root_id: str) -> Traceparent:
+    """Return a span's context where nothing was decided: the first generation, sampled."""
+    return Traceparent(trace_id(root_id), span_id(dask_id), _SAMPLED)
 
 
 def format_traceparent(parent: Traceparent) -> str:

@@ -324,7 +324,7 @@ class Row:
     body: Any
     #: Its origin, if another run made it.
     origin: Origin | None = None
-    #: Number of its row in the spool; negative if it is in memory only, 0 without a spool.
+    #: Number of its row in the spool; 0 if it is in memory only.
     number: int = 0
     #: Number of its failures alone, in a row.
     strikes: int = 0

@@ -94,7 +94,7 @@ class Feeder(PumpThread):
         super().__init__("dask-otel-spans", "export" if spool is None else "spool", tally, wake)
         #: Set after the first attempt to open the spool.
         self.opened = threading.Event()
-        #: While closing: whether everything for the disk is written.
+        #: Whether everything for the disk is written, after `close`.
         self.written = spool is None
         #: A description of the spool's content when it was opened; empty without a spool.
         self.found = ""
@@ -122,8 +122,7 @@ class Feeder(PumpThread):
     def offer(self, finished: FinishedSpan | Progress) -> bool:
         """Queue a finished span; False (counted) if there is no room. Called by the event loop."""
         # The emptiest lane counts: a dead exporter must not stop the others.
-        emptiest = min(lane.size for lane in self._lanes)
-        behind = 0 if self._stored else self._in_hand + emptiest
+        behind = 0 if self._stored else self._in_hand + min(lane.size for lane in self._lanes)
         taken = self._inbox.offer(finished, behind)
         if not taken:
             self._drop("queue_full", finished.weight * len(self._lanes))
@@ -138,7 +137,7 @@ class Feeder(PumpThread):
     @property
     def takes_notes(self) -> bool:
         """Whether notes may be offered now; if not, they are made later. For the event loop."""
-        return not self._health.trouble and self._inbox.has_room_for_notes
+        return not self._health.trouble and len(self._inbox) < self._inbox.backlog
 
     @property
     def size(self) -> int:

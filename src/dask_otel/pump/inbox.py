@@ -40,11 +40,6 @@ class Inbox:
         """The number of waiting OpenTelemetry spans."""
         return self._offered - self._taken
 
-    @property
-    def has_room_for_notes(self) -> bool:
-        """Whether there is room for notes; if not, they are made later."""
-        return len(self._items) < self.backlog
-
     def offer(self, finished: FinishedSpan | Progress, behind: int) -> bool:
         """Queue a finished span. If there is no room, queue its identity only and return False.
 

@@ -120,8 +120,10 @@ class SpanLane(Lane):
         self._notify = notify
         # Shared by the feeder, the lane, and the thread that gives up on a hanging exporter.
         self._accounts = threading.RLock()
-        #: How many rows are in the queue, and how many of these in memory only.
-        self._queued = self._alone = 0
+        #: Rows in the queue.
+        self._queued = 0
+        #: OpenTelemetry spans that wait in memory only.
+        self.size = 0
         #: Rows of the spool that have left for good.
         self._settled: list[int] = []
 
@@ -131,11 +133,6 @@ class SpanLane(Lane):
         return self._outlet.succeeded_at
 
     # ------------------------------------------------------------------- called by the feeder
-
-    @property
-    def size(self) -> int:
-        """OpenTelemetry spans that wait in memory only."""
-        return self._alone
 
     @property
     def over(self) -> bool:
@@ -161,7 +158,7 @@ class SpanLane(Lane):
         with self._accounts:
             if not self.over:
                 self._queued += len(rows)
-                self._alone += sum(not row.number for row in rows)
+                self.size += sum(not row.number for row in rows)
                 self._inbox.extend(rows)
         enough = self._queued >= self.batch_size or self.deadline is not None
         if enough or self._schedule_delay < AT_ONCE:
@@ -208,7 +205,7 @@ class SpanLane(Lane):
             # After the end, a row was counted or stays in the spool.
             if not self.over:
                 self._queued -= len(rows)
-                self._alone -= sum(not row.number for row in rows)
+                self.size -= sum(not row.number for row in rows)
                 self._settled += [row.number for row in rows if row.number]
         self._notify()
 
@@ -239,7 +236,7 @@ class SpanLane(Lane):
             if self.over:
                 return
             self._outlet.abandoned = True
-            lost, self._alone = self._alone, 0
+            lost, self.size = self.size, 0
         self._tally.add(semconv.OTEL_DROPPED.name, "traces", "shutdown", count=lost)
         if lost:
             self._health.gave_up("spans", f"{lost} span{'' if lost == 1 else 's'}")

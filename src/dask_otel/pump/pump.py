@@ -134,9 +134,8 @@ class Pump:
         ]
         for lane in self._metrics:
             lane.peers = [peer for peer in self._metrics if peer is not lane]
-        self._lanes: list[SpanLane | MetricLane] = [*self._spans, *self._metrics]
         #: All threads.
-        self._threads: list[PumpThread] = [*self._lanes]
+        self._threads: list[PumpThread] = [*self._spans, *self._metrics]
         if self._spans:
             self._threads.append(self.feeder)
 
@@ -207,11 +206,6 @@ class Pump:
     def closed(self) -> bool:
         """Whether all threads have exported or counted their records."""
         return all(thread.closed.is_set() for thread in self._threads)
-
-    @property
-    def written(self) -> bool:
-        """Whether everything to store on the disk is written, after `request_close`."""
-        return self.feeder.written
 
     def release(self) -> None:
         """Leave hanging threads behind, with a message."""

@@ -14,7 +14,7 @@ import dask.config
 from dask_otel.settings import problems as problem
 from dask_otel.settings.keys import KNOBS, NAMES, SECTIONS, Settings
 from dask_otel.settings.problems import ConfigurationError
-from dask_otel.settings.rules import VARIABLE_NAME, Rule
+from dask_otel.settings.rules import VARIABLE_NAME
 
 logger = logging.getLogger("distributed.dask_otel")
 
@@ -74,16 +74,12 @@ def _parse(found: _Found, problems: list[str]) -> dict[str, Any]:
     """Return full key: parsed value; append errors to the problems."""
     values = {}
     for key, (value, source) in found.items():
-        rule = _rule(key)
+        rule = KNOBS.get(key, KNOBS[_ENVIRONMENT]).rule
         try:
             values[key] = rule.parse(_plain(value))
         except ValueError:
             problems.append(problem.bad_value(key, value, source, rule.allowed))
     return values
-
-
-def _rule(key: str) -> Rule:
-    return KNOBS.get(key, KNOBS[_ENVIRONMENT]).rule
 
 
 def _plain(value: Any) -> Any:

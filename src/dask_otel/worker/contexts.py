@@ -15,18 +15,15 @@ from dask_otel.core.context import (
     MAX_BAGGAGE,
     MAX_STATE,
     STATE_KEY,
-    Traceparent,
+    computed,
     parse_traceparent,
 )
-from dask_otel.core.identity import is_sampled, span_id, task_span_id, trace_id
+from dask_otel.core.identity import is_sampled, span_id, task_span_id
 
 logger = logging.getLogger("distributed.dask_otel")
 
 #: Size of each cache of contexts; when it is full, it is emptied.
 KEPT: Final = 1024
-
-#: Computed contexts are sampled: for a trace that is not, the scheduler sends its decision.
-_SAMPLED: Final = 1
 
 
 class Task(Protocol):
@@ -129,8 +126,7 @@ class TaskContexts:
         try:
             return self._computed[dask_id]
         except KeyError:
-            parent = Traceparent(trace_id(root), span_id(dask_id), _SAMPLED)
-            return _keep(self._computed, dask_id, remote_parent(parent))
+            return _keep(self._computed, dask_id, remote_parent(computed(dask_id, root)))
 
     def _text(self, value: object, limit: int, kind: str) -> str | None:
         if value is None or (isinstance(value, str) and len(value) <= limit):

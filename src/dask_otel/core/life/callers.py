@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from dask_otel.core.context import (
     Caller,
@@ -24,6 +24,9 @@ from dask_otel.core.trace import Trace
 
 Propagation: TypeAlias = Literal["adopt", "link", "off"]
 
+#: The context that a task gets: a traceparent, and a tracestate (empty if there is none).
+TaskContext: TypeAlias = tuple[str, str]
+
 #: Tags of the span that Dask gives to work outside of any span. Different callers share it, so it
 #: is in no caller's trace.
 DEFAULT_SPAN: Final[Tags] = ("default",)
@@ -32,15 +35,6 @@ DEFAULT_SPAN: Final[Tags] = ("default",)
 MAX_LINKS: Final = 31
 
 _UNREAD: Final = object()
-
-
-class TaskContext(NamedTuple):
-    """The context that a task gets, in the form of W3C Trace Context."""
-
-    #: A traceparent.
-    context: str
-    #: A tracestate; empty if there is none.
-    state: str
 
 
 @dataclass(slots=True)
@@ -171,11 +165,11 @@ class Callers:
         if caller is not None and caller.parent.trace_id != ident.trace_id:
             self._link(span, known, caller.parent)
             if self.propagation == "adopt":
-                return TaskContext(format_traceparent(caller.parent), caller.state)
+                return format_traceparent(caller.parent), caller.state
         trace = ident.trace_id
         sampled = trace.sampled_by_default if self._sampled is None else self._sampled(trace)
         own = Traceparent(trace, ident.span_id, trace.flags(sampled))
-        return TaskContext(format_traceparent(own), trace.state)
+        return format_traceparent(own), trace.state
 
     def _link(self, span: OpenSpan, known: _Open, caller: Traceparent) -> None:
         """Add a link from a span to a caller of another trace, unless its tree has it."""

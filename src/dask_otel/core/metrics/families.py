@@ -202,7 +202,8 @@ class Families:
             label = self.label(tags if isinstance(tags, tuple) else (tags,))
             labels = tuple(rest)
         series = self._series(metric, label, labels)
-        if not missing and _is_plain_series(raw):
+        # Integer labels are workers' names, which the bridge sets itself.
+        if not missing and all(type(p) is int or _is_short(p) or _is_plain(p) for p in raw):
             self._raw[raw] = series
             self._count_route()
         return series
@@ -276,8 +277,3 @@ def _is_short(part: object) -> bool:
 def _is_plain(key: Hashable) -> bool:
     """Return whether a key is a tuple of short strings, so that equal keys have equal text."""
     return isinstance(key, tuple) and all(map(_is_short, key))
-
-
-def _is_plain_series(raw: RawSeries) -> bool:
-    # Integer labels are workers' names, which the bridge sets itself.
-    return all(type(part) is int or _is_short(part) or _is_plain(part) for part in raw)
