@@ -51,7 +51,7 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 from grafana_foundation_sdk.models.tempo import SearchTableType
 
 from . import links, meanings
-from .queries import CLUSTER, ROOT, SPAN, selector
+from .queries import CLUSTER, ROOT, SPAN, renamed, selector
 
 PROMETHEUS = DataSourceRef(type_val="prometheus", uid="${datasource}")
 TEMPO = DataSourceRef(type_val="tempo", uid="${tempo}")
@@ -444,14 +444,15 @@ def bounded_runs(of: str, exemplars: bool = False) -> Panel:
         "Durations of the runs that ended, cut by what was waited for at each moment: the client, "
         "a free thread, data, a worker's queue, the computing of tasks that follow one another. "
         "The parts of a run add up to its duration; it counts when it ends.",
-        *(
-            (
-                "sum(increase("
-                + selector("dask_span_path_time_seconds_total", of, f'dask_span_path_part="{name}"')
+        (
+            renamed(
+                "sum by (dask_span_path_part) (increase("
+                + selector("dask_span_path_time_seconds_total", of)
                 + "[$__rate_interval]))",
-                part.title,
-            )
-            for name, part in meanings.PATH.items()
+                "dask_span_path_part",
+                **{name: part.title for name, part in meanings.PATH.items()},
+            ),
+            "{{dask_span_path_part}}",
         ),
         unit="s",
         width=24,
