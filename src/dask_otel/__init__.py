@@ -16,19 +16,22 @@ from dask_otel.client.hook import ImportHook
 
 if TYPE_CHECKING:
     from dask_otel._version import __version__
-    from dask_otel._wire import SpanMetrics, TraceContext
+    from dask_otel._wire import Reason, SpanMetrics, TraceContext, Why
     from dask_otel.client.blocks import span
     from dask_otel.client.handles import SpanHandle
     from dask_otel.client.instrumentation import instrument, uninstrument
     from dask_otel.client.registration import register, span_metrics, unregister
     from dask_otel.client.traces import trace_context
+    from dask_otel.client.why import why
     from dask_otel.report.document import Report, read_report
 
 __all__ = [
+    "Reason",
     "Report",
     "SpanHandle",
     "SpanMetrics",
     "TraceContext",
+    "Why",
     "__version__",
     "instrument",
     "read_report",
@@ -38,14 +41,17 @@ __all__ = [
     "trace_context",
     "uninstrument",
     "unregister",
+    "why",
 ]
 
 #: The module of each public name.
 _MODULES: Final = {
+    "Reason": "dask_otel._wire",
     "Report": "dask_otel.report.document",
     "SpanHandle": "dask_otel.client.handles",
     "SpanMetrics": "dask_otel._wire",
     "TraceContext": "dask_otel._wire",
+    "Why": "dask_otel._wire",
     "__version__": "dask_otel._version",
     # The functions that Dask looks for in a preload.
     "dask_setup": "dask_otel.preload",
@@ -58,6 +64,7 @@ _MODULES: Final = {
     "trace_context": "dask_otel.client.traces",
     "uninstrument": "dask_otel.client.instrumentation",
     "unregister": "dask_otel.client.registration",
+    "why": "dask_otel.client.why",
 }
 
 

@@ -71,11 +71,7 @@ async def settled_metrics(
     """Return the metrics of a span once they are complete; see `dask_otel.span_metrics`."""
     bridge = _bridge(dask_scheduler)
     if bridge is None:
-        return Refusal(
-            "no bridge",
-            "dask-otel does not run on this scheduler: call dask_otel.register(client), or start "
-            "the scheduler with --preload dask_otel",
-        )
+        return Refusal(*_NO_BRIDGE)
     answer = await bridge.settled.answer(span_id, timeout, submitted)
     return SpanMetrics(**answer) if isinstance(answer, dict) else Refusal(*answer)
 
@@ -95,6 +91,21 @@ def decided_trace(span_id: str, dask_scheduler: Scheduler) -> TraceContext | Non
     bridge = _bridge(dask_scheduler)
     where = None if bridge is None else bridge.settled.trace_context(span_id)
     return None if where is None else TraceContext(*where)
+
+
+def why(asked: tuple[Hashable, ...], dask_scheduler: Scheduler) -> Why | Refusal:
+    """Return why a task or a span is not done now; see `dask_otel.why`."""
+    bridge = _bridge(dask_scheduler)
+    if bridge is None:
+        return Refusal(*_NO_BRIDGE)
+    return Why(tuple([Reason(**one) for one in bridge.why(asked)]))
+
+
+_NO_BRIDGE = (
+    "no bridge",
+    "dask-otel does not run on this scheduler: call dask_otel.register(client), or start the "
+    "scheduler with --preload dask_otel",
+)
 
 
 def _bridge(dask_scheduler: Scheduler) -> Any:
@@ -237,6 +248,40 @@ def _columns(key: MetricKey) -> tuple[Any, ...]:
         # An activity of several parts, which Dask makes from nested context meters.
         middle = [middle[0], tuple(middle[1:])]
     return (context, *[None] * (2 - len(middle)), *middle, unit)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why one task, or a span, is not done now."""
+
+    #: The task's key, or the span's full name, as text for one line.
+    name: str
+    #: Dask's state of the task; ``span`` for a span, ``unknown`` for neither.
+    state: str
+    #: A stable name of the cause, such as ``worker paused``.
+    kind: str
+    #: The cause in one or more sentences.
+    what: str
+    #: What to do next.
+    next_step: str
+    #: The address of the worker that the task was sent to.
+    worker: str | None = None
+    #: Seconds since it was sent there, or since it was ready for any worker; None if unknown.
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Why:
+    """Why a task or a span is not done now; `print` it, or read its reasons."""
+
+    #: First the task or span in question, then tasks that hold it up, the most urgent first.
+    reasons: tuple[Reason, ...]
+
+    def __repr__(self) -> str:
+        return "\n\n".join(
+            f"{one.name} ({one.state}): {one.kind}\n  {one.what}\n  next: {one.next_step}"
+            for one in self.reasons
+        )
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,9 @@ with Client(sys.argv[1]) as client:
     metrics = dask_otel.span_metrics(client, span_id)
     assert (metrics.result, metrics.counts["tasks"]) == ("success", 1), metrics
     assert dask_otel.trace_context(span_id, client).trace_id == metrics.trace_id
+    if hasattr(dask_otel, "why"):
+        (reason,) = dask_otel.why(client, span_id).reasons
+        assert (reason.name, reason.kind) == ("old client", "no unfinished task"), reason
     assert dask_otel.unregister(client) == "stopped"
     client.register_plugin(OtelSchedulerPlugin())
     assert dask_otel.unregister(client) == "stopped"

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from dask_otel import cli
+from dask_otel.core import reasons
 from dask_otel.settings.reading import read_settings
 
 from . import queries
@@ -172,8 +173,14 @@ def test_what_the_log_says_in_troubleshooting_is_what_it_says() -> None:
 QUESTIONS = re.split(r"^## ", TEXTS[DOCS / "questions.md"], flags=re.MULTILINE)[1:]
 
 
-def test_six_questions_are_answered() -> None:
-    assert [section[0] for section in QUESTIONS] == list("123456")
+def test_seven_questions_are_answered() -> None:
+    assert [section[0] for section in QUESTIONS] == list("1234567")
+
+
+def test_every_cause_that_why_names_is_on_the_page() -> None:
+    rows = re.findall(r"^\| `.*$", QUESTIONS[-1], flags=re.MULTILINE)
+    kinds = {rule[1] for rules in reasons._RULES.values() for rule in rules}
+    assert {*re.findall("`([^`]+)`", " ".join(rows))} == {*reasons._RULES, *kinds}
 
 
 @pytest.mark.parametrize("section", QUESTIONS, ids=lambda text: text.partition("\n")[0])

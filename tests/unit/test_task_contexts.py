@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import baggage, trace
 
+from dask_otel._dask import callers as scheduler_side
 from dask_otel._otel.api.current import Context
 from dask_otel.core import identity
 from dask_otel.core.context import (
@@ -21,6 +22,9 @@ from dask_otel.core.context import (
     Traceparent,
     format_traceparent,
 )
+from dask_otel.core.life.callers import Callers
+from dask_otel.core.life.generations import Generations
+from dask_otel.core.life.open_span import Limits, OpenSpan
 from dask_otel.worker.contexts import KEPT, TaskContexts
 
 
@@ -60,6 +64,51 @@ def test_the_context_is_of_the_tasks_span(annotations: Any, expected: Any):
     context = TaskContexts().of(Task(annotations, "own-id"))
     assert ids(context) == expected
     assert span_of(context).is_remote
+
+
+#: Annotations of a task of the span own-id below root-id, and whether its context is written. A
+#: carrier can hold baggage, which the worker needs.
+PLAIN = [
+    ({"span": SPAN}, False),
+    ({"span": SPAN, "priority": 1}, False),
+    ({"span": SPAN, DECISION_KEY: "of before", STATE_KEY: "x=1"}, False),
+    ({"span": SPAN, CARRIER_KEY: {"traceparent": DECIDED}}, True),
+    # Dask books a group's tasks on the group's first span, and users write anything.
+    ({"span": {"ids": ("root-id", "other")}}, True),
+    ({"span": {"ids": ("own-id",)}}, True),
+    ({"span": 7}, True),
+    ({}, True),
+    (None, True),
+]
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+@pytest.mark.parametrize(("annotations", "written"), PLAIN)
+def test_the_scheduler_writes_a_context_only_if_the_worker_would_compute_another(
+    annotations: Any, written: bool, sampled: bool
+):
+    writer = scheduler_side.TaskContexts(Callers("link", lambda _: None))
+    writer.decide_with(lambda _: sampled)
+    generations = Generations(Limits())
+    root = generations.first("root-id", ("a",), (), None)
+    own = generations.first("own-id", ("a", "b"), ("root-id",), None)
+    span = OpenSpan(own, 0.0, OpenSpan(root, 0.0, None, False), False)
+    before = {k: v for k, v in (annotations or {}).items() if k not in (DECISION_KEY, STATE_KEY)}
+    for _ in range(2):
+        task = Task(None if annotations is None else dict(annotations), "own-id")
+        writer.annotate(task, span)  # type: ignore[arg-type]
+        assert ids(TaskContexts().of(task)) == (own.trace_id, own.span_id, int(sampled))
+        expected = {**before, DECISION_KEY: format_traceparent(Traceparent(*HASHED[:2], sampled))}
+        assert (task.annotations or {}) == (expected if written or not sampled else before)
+
+
+def test_a_task_of_the_default_span_gets_no_annotations():
+    writer = scheduler_side.TaskContexts(Callers("adopt", lambda _: None))
+    ident = Generations(Limits()).first("own-id", ("default",), (), None)
+    task = Task(None, "own-id")
+    writer.annotate(task, OpenSpan(ident, 0.0, None, False))  # type: ignore[arg-type]
+    assert task.annotations is None
+    assert ids(TaskContexts().of(task)) == (ident.trace_id, ident.span_id, 1)
 
 
 def test_a_task_without_an_annotation_is_of_a_span_that_is_known():

@@ -153,18 +153,20 @@ class SettledSpans:
         dask_span = self._spans.get(span_id)
         if dask_span is None:
             return _unknown(span_id)
-        missing = [self._missing(span) for span in self._unsettled(dask_span)]
-        return "timeout", f"span {span_id} has not settled within {timeout:g} s: {_listed(missing)}"
+        reasons = [missing(span) for span in self._unsettled(dask_span)]
+        return "timeout", f"span {span_id} has not settled within {timeout:g} s: {_listed(reasons)}"
 
-    def _missing(self, span: OpenSpan) -> str:
-        name = "/".join(map(str, span.identity.tags))
-        if span.unfinished:
-            return f"{name} has {span.unfinished} unfinished tasks"
-        if span.holds:
-            return f"the client's block of {name} is still open"
-        if span.phase is Phase.OPEN:
-            return f"{name} waits for the spans below it"
-        return f"{name} waits for the heartbeats of {_listed(sorted(span.owing or ['workers']))}"
+
+def missing(span: OpenSpan) -> str:
+    """Return what keeps a span from settling."""
+    name = "/".join(map(str, span.identity.tags))
+    if span.unfinished:
+        return f"{name} has {span.unfinished} unfinished tasks"
+    if span.holds:
+        return f"the client's block of {name} is still open"
+    if span.phase is Phase.OPEN:
+        return f"{name} waits for the spans below it"
+    return f"{name} waits for the heartbeats of {_listed(sorted(span.owing or ['workers']))}"
 
 
 def _unknown(span_id: str) -> Refused:

@@ -53,8 +53,9 @@ class TaskEvents:
         self._spans = spans
         self._groups = spans.groups
         self._outcomes = lifecycle.tasks
-        #: None if the spans' paths are not followed.
-        self.paths = Paths(submission_time) if lifecycle.follows else None
+        #: What bounds the spans, if it is followed.
+        self.paths = Paths(submission_time)
+        self._follows = lifecycle.follows
         self._time = time
         self._accounting = time.accounting
         self._clocks = clocks
@@ -70,8 +71,9 @@ class TaskEvents:
         #: Number of runs that ended in memory and are not in the batch yet. It is counted for every
         #: task by group, because hashing a group is fast, and hashing its series is not.
         self._in_memory: dict[Group, int] = {}
-        #: The last stimulus of a task with work left, and whether it was a submission.
-        self._stimulus, self._submitted = "", False
+        #: The last stimulus of a task with work left, and the same if it was a submission.
+        self._stimulus = ""
+        self._submission: str | None = None
         #: The time of the last event. Further events of the same stimulus have the same time.
         self._now = 0.0
 
@@ -99,8 +101,7 @@ class TaskEvents:
     def all_gone(self) -> None:
         """Forget all tasks: the scheduler was restarted, or the bridge releases it."""
         self.under_way.clear()
-        if self.paths is not None:
-            self.paths = Paths(submission_time)
+        self.paths = Paths(submission_time)
         self._shown.clear()
 
     def repair(self) -> None:
@@ -110,15 +111,10 @@ class TaskEvents:
         for key in self.assigned.keys() - processing:
             del self.assigned[key]
             self.under_way.seen.pop(key, None)
-        if self.paths is not None:
-            tasks = self._scheduler.tasks
-            gone = [
-                key
-                for key in self.paths.waits
-                if key not in tasks or tasks[key].state not in UNFINISHED
-            ]
-            for key in gone:
-                del self.paths.waits[key]
+        tasks = self._scheduler.tasks
+        waits = self.paths.waits
+        for key in [key for key in waits if key not in tasks or tasks[key].state not in UNFINISHED]:
+            del waits[key]
         self._shown.repair()
 
     # ------------------------------------------------------------------------- metrics
@@ -156,17 +152,19 @@ class TaskEvents:
                     self.assigned[key] = (ws, now)
                     if (
                         start == "waiting"
-                        and (paths := self.paths) is not None
-                        and not paths.ready(key, info["stimulus_id"], task.group, now)
+                        and self._follows
+                        and info["stimulus_id"] is not self._submission
                     ):
-                        self._ready(paths, task, info["stimulus_id"], now)
+                        self._ready(key, info["stimulus_id"], now)
                     self._accounting.task_assigned(ws.address, key, task.group.span_id, monotonic())
                 elif finish != "waiting":
                     # It is ready to run, and waits for a worker.
-                    if start == "waiting" and (paths := self.paths) is not None:
-                        task, now = self._scheduler.tasks[key], self._now
-                        if not paths.ready(key, info["stimulus_id"], task.group, now):
-                            self._ready(paths, task, info["stimulus_id"], now)
+                    if (
+                        start == "waiting"
+                        and self._follows
+                        and info["stimulus_id"] is not self._submission
+                    ):
+                        self._ready(key, info["stimulus_id"], self._now)
                     if len(self.queued_since) < self._most_queued:
                         self.queued_since[key] = self._now
                     else:
@@ -182,15 +180,13 @@ class TaskEvents:
             self._spans.drifted = True
             self._spans.boundary.failed("transition")
 
-    def _ready(self, paths: Paths, task: TaskState, stimulus_id: str, now: float) -> None:
-        """Record what a task waited for, if it was not a dependency."""
-        group = self._groups.get(task.group)
-        if group is None or group.span.path is None:
+    def _ready(self, key: Hashable, stimulus_id: str, now: float) -> None:
+        """Record what a task waited for before it was ready to run, not in its submission."""
+        if self.paths.ready(key, stimulus_id, now):
             return
-        if self._submitted and stimulus_id is self._stimulus:
-            paths.submitted(task.key, stimulus_id, task.group, now, group.span.path)
-        else:
-            paths.ready_again(task.key, now, group.span.path)
+        group = self._groups.get(self._scheduler.tasks[key].group)
+        if group is not None and group.span.path is not None:
+            self.paths.ready_again(key, now, group.span.path)
 
     def _entered(self, key: Hashable, stimulus_id: str) -> None:
         """Record that a task has work left to do."""
@@ -201,15 +197,18 @@ class TaskEvents:
             return
         self._spans.contexts.annotate(task, group.span)
         if stimulus_id is not self._stimulus:
-            self._stimulus, self._submitted = stimulus_id, stimulus_id[:LENGTH] == SUBMISSION
-        if self._submitted:
+            self._stimulus = stimulus_id
+            self._submission = stimulus_id if stimulus_id[:LENGTH] == SUBMISSION else None
+        if self._submission is not None:
             reason = self._outcomes.added(group, key, now)
+            if (path := group.span.path) is not None and not task.waiting_on:
+                self.paths.submitted(key, stimulus_id, now, path)
             if self._spans.requested and (tags := self._spans.requested.get(task.group)):
                 group.span.requested = tags
         else:
             reason = self._outcomes.added(group, key, now, _cause(task, stimulus_id))
-            if self.paths is not None and group.span.path is not None:
-                self.paths.recomputed(key, group.span.path)
+            if (path := group.span.path) is not None:
+                self.paths.recomputed(key, path)
         if reason is not None:
             self._repeated(group, key, reason, now)
 
@@ -270,7 +269,7 @@ class TaskEvents:
                         self._shown.succeeded(
                             group, task, Ended(info, *times, stimulus_id, assigned)
                         )
-            if self.paths is not None and (span := group.span.path) is not None:
+            if (path := group.span.path) is not None:
                 actions: tuple[Part, ...] = ()
                 busy = 0.0
                 if not stopped:
@@ -283,7 +282,7 @@ class TaskEvents:
                 self.paths.ended(
                     stimulus_id,
                     now,
-                    span,
+                    path,
                     sent,
                     busy,
                     started,
@@ -323,13 +322,11 @@ class TaskEvents:
                 self._shown.failed(group, task, end, failure)
         elif finish == "erred" or task.exception_blame is not None:
             outcomes.blamed(group, now)
-            if self.paths is not None:
-                self.paths.waits.pop(key, None)
+            self.paths.waits.pop(key, None)
         elif not task.has_lost_dependencies and (task.who_wants or task.waiters):
             how = interruption(end.stimulus_id) if processed else "stolen"
             outcomes.interrupted(group, key, None if how == "stolen" else how, now, run)
-            if self.paths is not None:
-                self.paths.interrupted(key, end.sent)
+            self.paths.interrupted(key, end.sent)
         else:
             self._stopped(group, key, start, end, run, now)
             worker = None if end.assigned is None else end.assigned.address
@@ -343,18 +340,16 @@ class TaskEvents:
         self, group: Group, key: Hashable, start: str, end: Ended, run: Run | None, now: float
     ) -> None:
         """Record for the path that a ready task ended without a result."""
-        paths = self.paths
-        if paths is None or group.span.path is None:
-            return
-        if start == "waiting":
-            paths.waits.pop(key, None)
+        path = group.span.path
+        if path is None or start == "waiting":
+            self.paths.waits.pop(key, None)
             return
         # What is not known of its run was waiting for the worker, or for a thread.
         ran = (run.start, run.stop) if run is not None else (now, now)
         ran = (end.start, end.stop) if end.stop else ran
         busy = self._shown.parts(end)[1] if end.stop else 0.0
-        sent, span = end.sent or now, group.span.path
-        paths.ended(end.stimulus_id, now, span, sent, busy, *ran, group, key, None, None)
+        sent = end.sent or now
+        self.paths.ended(end.stimulus_id, now, path, sent, busy, *ran, group, key, None, None)
 
     def _interrupted(
         self,
@@ -413,8 +408,7 @@ class TaskEvents:
         group = self._groups.get(self._scheduler.tasks[key].group)
         if group is not None:
             self._outcomes.forgotten(group, key)
-        if self.paths is not None:
-            self.paths.waits.pop(key, None)
+        self.paths.waits.pop(key, None)
 
     def _failed(
         self,

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Final
 
-from dask_otel.cli import assets, demo, doctor, report, spool, terminal
+from dask_otel.cli import assets, demo, doctor, report, spool, terminal, why
 from dask_otel.cli.interrupt import ctrl_c_is_not_lost
 
 #: A command is a module with its help texts, its arguments, and the function `run`.
@@ -23,6 +23,7 @@ _COMMANDS: Final[dict[str, ModuleType]] = {
     "assets": assets,
     "report": report,
     "spool": spool,
+    "why": why,
 }
 _LIVE: Final = (
     "to watch a scheduler live, open Dask's dashboard, which its log names (dashboard at: …:8787)"

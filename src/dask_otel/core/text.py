@@ -42,6 +42,7 @@ UNREADABLE: Final = "<unreadable>"
 
 _INT64: Final = 2**63
 _HASH_CHARACTERS: Final = 8
+_TAG: Final = re.compile(r"(?:\\.|[^\\/])+", re.DOTALL)
 _NOT_SUFFIX: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -167,6 +168,17 @@ def span_path(tags: Sequence[object], sanitizer: Sanitizer) -> str:
     have different names. Not cleaned yet: use `attribute_text` or `label_text`.
     """
     return "/".join([_escaped(tag, sanitizer) for tag in tags])
+
+
+def span_tags(name: str) -> tuple[str, ...]:
+    """Return the tags of a span's full name, as `span_path` makes it of texts."""
+    return tuple([re.sub(r"(?s)\\(.)", r"\1", tag) for tag in _TAG.findall(name)])
+
+
+def line_text(value: object, limit: int = LABEL_LIMIT) -> str:
+    """Return text for one line of a terminal; with control characters, its `repr`."""
+    text = attribute_text(value, Sanitizer(), limit)
+    return text if text.isprintable() else repr(text)
 
 
 def label_text(value: object, sanitizer: Sanitizer, limit: int = LABEL_LIMIT) -> str:

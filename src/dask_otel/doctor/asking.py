@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
 
 import dask.config
 
 from dask_otel._wire import examine
 from dask_otel.scheduler.examination import process_facts, versions
+
+Answer = TypeVar("Answer")
 
 #: Most workers whose packages are read.
 MOST: Final = 200
@@ -61,6 +65,19 @@ def facts_of_scheduler(address: str, seconds: float) -> dict[str, Any]:
 
 
 async def _ask(address: str, seconds: float) -> dict[str, Any]:
+    async with connected(address) as client:
+        return await _asked(client, address, seconds)
+
+
+@asynccontextmanager
+async def connected(address: str) -> AsyncIterator[Any]:
+    """Yield a client of a scheduler.
+
+    Raises
+    ------
+    NotExamined
+        If no scheduler answers.
+    """
     from distributed import Client
     from distributed.comm import resolve_address
 
@@ -72,7 +89,7 @@ async def _ask(address: str, seconds: float) -> dict[str, Any]:
             asynchronous=True,
             timeout=_CONNECT,
             set_as_default=False,
-            name="dask-otel-doctor",
+            name="dask-otel",
         )
     except Exception as error:
         # Any error: an invalid address, no listener, TLS, another protocol.
@@ -83,13 +100,13 @@ async def _ask(address: str, seconds: float) -> dict[str, Any]:
             "without --scheduler."
         ) from error
     try:
-        return await _asked(client, address, seconds)
+        yield client
     finally:
         await client.close(2)
 
 
 async def _asked(client: Any, address: str, seconds: float) -> dict[str, Any]:
-    scheduler = await _answer(
+    scheduler = await answered(
         client.run_on_scheduler(eval, _INSTALLED), _CONNECT, "the scheduler does not answer"
     )
     try:
@@ -98,7 +115,7 @@ async def _asked(client: Any, address: str, seconds: float) -> dict[str, Any]:
         workers = {}
     process = None
     if scheduler["installed"]:
-        process = await _answer(
+        process = await answered(
             client.run_on_scheduler(examine, seconds=seconds),
             seconds + _MORE,
             f"the scheduler's dask-otel ({scheduler['version']}) could not be examined",
@@ -122,7 +139,14 @@ async def _workers(client: Any) -> dict[str, Any]:
     }
 
 
-async def _answer(question: Any, seconds: float, otherwise: str) -> Any:
+async def answered(question: Awaitable[Answer], seconds: float, otherwise: str) -> Answer:
+    """Await a scheduler's answer.
+
+    Raises
+    ------
+    NotExamined
+        If it is late or an error; the message begins with `otherwise`.
+    """
     try:
         return await asyncio.wait_for(question, seconds)
     except asyncio.TimeoutError as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time as clocks
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +19,7 @@ from distributed.metrics import time
 from dask_otel._dask.adapter import HOOKS, SchedulerAdapter
 from dask_otel._dask.boundary import ErrorBoundary
 from dask_otel._dask.http import MetricRoutes
+from dask_otel._dask.present import Present
 from dask_otel._dask.settled import SettledSpans
 from dask_otel._dask.workers.delivery import Delivery
 from dask_otel.core.life.open_span import Limits, TaskLimits
@@ -194,6 +195,10 @@ class Bridge:
     def unused(self, overrides: Mapping[str, Any] | None) -> tuple[str, ...]:
         """Return the full keys of another configuration that differ from the bridge's."""
         return tuple(differences(self.settings, read_settings(overrides)))
+
+    def why(self, asked: Sequence[Hashable]) -> list[dict[str, Any]]:
+        """Return why a task or a span is not done now; see `Present.reasons`."""
+        return Present(self.adapter).reasons(asked)
 
     async def close(self) -> None:
         """Export the rest within ``otel.close-timeout``, and release the scheduler."""

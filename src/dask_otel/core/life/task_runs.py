@@ -116,13 +116,16 @@ def finish_tasks(
             if not kept and number not in others:
                 others[number] = _run_of(one, number, span), link.group
                 count += 1
-    # Those on the path first.
-    longest = sorted(
-        others.values(), key=lambda other: (other[0].number not in paths, -other[0].seconds)
-    )
-    shown += [_finished(run, group, ordinals[group], None) for run, group in longest[:room]]
+    # Those on the path before the others; of each, the longest.
+    order = sorted(others, key=lambda number: (number not in paths, -others[number][0].seconds))
+    longest = sorted([others[number] for number in order[:room]], key=_longest_first)
+    shown += [_finished(run, group, ordinals[group], None) for run, group in longest]
     shown = [task._replace(path=paths.get(task.run.number)) for task in shown]
     return tuple(shown), count - len(shown)
+
+
+def _longest_first(kept: tuple[TaskRun, Group]) -> tuple[float, int]:
+    return -kept[0].seconds, kept[0].number
 
 
 def _run_of(one: OnPath, number: int, span: OpenSpan) -> TaskRun:

@@ -31,40 +31,31 @@ class Paths:
         #: The stimulus of the last end, and its link.
         self._stimulus: str | None = None
         self._ended: RawLink | None = None
-        #: The last submission, its last task group, and what the tasks of that share.
+        #: The last submission, its last span, and what the tasks of that share.
         self._submission: str | None = None
-        self._group: object = None
+        self._span: SpanPath | None = None
         self._shared: Readiness = (None, 0.0, 0.0, 0.0, 0.0)
         #: The last chain that was folded, and the result: tasks with the same one come together.
         self._long: RawLink | None = None
         self._folded: Folded | None = None
 
-    def ready(self, key: Hashable, stimulus: str, group: object, now: float) -> bool:
-        """Record that a task is ready.
-
-        Returns
-        -------
-        known
-            False if one of the next two methods must be called.
-        """
-        if stimulus is self._stimulus:
-            self.waits[key] = (self._ended, 0.0, now, 0.0, 0.0)
-        elif (
-            group is self._group and stimulus is self._submission and now - self._shared[2] < MOMENT
-        ):
-            self.waits[key] = self._shared
-        else:
-            return False
-        return True
-
-    def submitted(
-        self, key: Hashable, stimulus: str, group: object, now: float, span: SpanPath
-    ) -> None:
+    def submitted(self, key: Hashable, stimulus: str, now: float, span: SpanPath) -> None:
         """Record that a task is ready because it was submitted."""
-        same = stimulus is self._submission
-        when = self._shared[1] if same else self._submission_time(stimulus)
-        self._submission, self._group = stimulus, group
-        self._shared = self.waits[key] = (_last(span), when, now, 0.0, 0.0)
+        shared = self._shared
+        if stimulus is not self._submission or span is not self._span:
+            when = shared[1] if stimulus is self._submission else self._submission_time(stimulus)
+            self._submission, self._span = stimulus, span
+            shared = self._shared = (_last(span), when, now, 0.0, 0.0)
+        elif now - shared[2] > MOMENT:
+            shared = self._shared = (shared[0], shared[1], now, 0.0, 0.0)
+        self.waits[key] = shared
+
+    def ready(self, key: Hashable, stimulus: str, now: float) -> bool:
+        """Record that a task is ready, if a dependency of it has just ended; return whether."""
+        if stimulus is not self._stimulus:
+            return False
+        self.waits[key] = (self._ended, 0.0, now, 0.0, 0.0)
+        return True
 
     def ready_again(self, key: Hashable, now: float, span: SpanPath) -> None:
         """Record that a task is ready for any other reason."""
@@ -78,8 +69,7 @@ class Paths:
         """Record that a ready task will be ready again; its run, if any, is repeated."""
         known = self.waits.get(key)
         if known is not None:
-            before, submitted, ready, lost, _ = known
-            self.waits[key] = (before, submitted, ready, lost or sent or ready, 0.0)
+            self.waits[key] = _repeated(known, sent)
 
     def recomputed(self, key: Hashable, span: SpanPath) -> None:
         """Record that a task that has ended will run again."""
@@ -88,8 +78,7 @@ class Paths:
         last = _last(span)
         link = None if last is None else Link._make(last)
         if link is not None and link.key == key and link.readiness is not None:
-            before, submitted, ready, lost, _ = link.readiness
-            self.waits[key] = (before, submitted, ready, lost or link.sent, 0.0)
+            self.waits[key] = _repeated(link.readiness, link.sent)
         else:
             self.waits[key] = (last, 0.0, 0.0, 0.0, 0.0)
 
@@ -138,7 +127,8 @@ class Paths:
             actions,
         )
         self._stimulus = stimulus
-        above: SpanPath | None = span
+        span.last = link
+        above = span.parent
         while above is not None:
             above.last = link
             above = above.parent
@@ -150,3 +140,12 @@ def _last(span: SpanPath) -> RawLink | None:
     while above is not None and above.last is None:
         above = above.parent
     return None if above is None else above.last
+
+
+def _repeated(readiness: Readiness, sent: float) -> Readiness:
+    """Return what a task waited for whose run is repeated."""
+    before, submitted, ready, lost, again = readiness
+    if not lost and not again:
+        # The first run.
+        lost = sent or ready
+    return before, submitted, ready, lost, 0.0

@@ -280,7 +280,7 @@ def test_what_a_dead_collector_has_not_taken_waits_for_the_next_run(caplog):
 def test_where_no_time_is_left_for_exporters_the_last_spans_are_written_all_the_same(monkeypatch):
     # No machine needs that long.
     monkeypatch.setattr("dask_otel.pump.feeder.MOMENT", 60.0)
-    monkeypatch.setattr("tests.unit.test_journal.MOMENT", 60.0)
+    monkeypatch.setattr("tests.unit.test_feeder.MOMENT", 60.0)
     store, spans = Memory(), Spans()
     with running(store, spans, seconds=0.0) as pump:
         spans.go_on.clear()

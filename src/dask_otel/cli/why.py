@@ -1,0 +1,61 @@
+"""``dask-otel why``: its arguments and exit codes. The question is `dask_otel.why`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from dask_otel.cli import terminal
+
+if TYPE_CHECKING:
+    from dask_otel._wire import Why
+
+HELP: Final = "say why a task or a span is not done now"
+DESCRIPTION: Final = """\
+Say why a task of a running cluster is not done now, or a span, and what to do next: what it waits
+for, which restrictions no worker meets, what its worker does instead. Nothing is changed. The
+bridge must run on the scheduler.
+"""
+EPILOG: Final = """\
+exit codes: 0 the reasons are shown, 1 there is no answer, or no such task or span, 2 wrong
+arguments, 130 interrupted
+"""
+
+#: Names of each argument, and its options for `argparse`.
+ARGUMENTS: Final[dict[str, Any]] = {
+    "--scheduler": {
+        "required": True,
+        "metavar": "ADDRESS",
+        "help": "of the running scheduler, such as tcp://host:8786",
+    },
+    "subject": {
+        "metavar": "KEY|SPAN",
+        "help": "a task's key, or a span's id or full name, such as train/load",
+    },
+    "--json": {"action": "store_true", "help": "print everything as JSON"},
+}
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask, and print the answer; return the exit code."""
+    from dask_otel.doctor.asking import NotExamined
+
+    try:
+        with terminal.held_back("asyncio"):
+            why = asyncio.run(_ask(arguments.scheduler, arguments.subject))
+    except NotExamined as error:
+        return terminal.fail("why", str(error))
+    terminal.show(json.dumps(asdict(why), indent=2) if arguments.json else repr(why))
+    return int(why.reasons[0].kind == "unknown")
+
+
+async def _ask(address: str, subject: str) -> Why:
+    from dask_otel.client.why import why
+    from dask_otel.doctor.asking import answered, connected
+
+    async with connected(address) as client:
+        question = why(client, subject, asynchronous=True)
+        return await answered(question, 30.0, "the scheduler has no answer")

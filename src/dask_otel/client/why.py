@@ -1,0 +1,91 @@
+"""In the client: ask why a task or a span is not done now."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Awaitable, Hashable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Literal, overload
+
+from dask_otel import _wire
+from dask_otel._wire import Refusal, Why
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+
+@overload
+def why(
+    client: Client, key_or_span: Hashable | Future, *, asynchronous: Literal[True]
+) -> Awaitable[Why]: ...
+
+
+@overload
+def why(
+    client: Client, key_or_span: Hashable | Future, *, asynchronous: Literal[False] | None = None
+) -> Why: ...
+
+
+def why(
+    client: Client, key_or_span: Hashable | Future, *, asynchronous: bool | None = None
+) -> Why | Awaitable[Why]:
+    """Say why a task is not done now, or a span, and what to do next.
+
+    This is one question to the scheduler, which changes nothing there, and visits some hundreds of
+    tasks at most. For a task that waits, the answer goes on to the tasks that hold it up: how far
+    they are, on which worker, and what this worker does. What the scheduler knows of a worker is as
+    old as its last heartbeat.
+
+    Parameters
+    ----------
+    client
+        A connected client. The bridge must run on its scheduler.
+    key_or_span
+        A future, a task's key (or its text, as in a log), or the id or full name of a span, such
+        as ``"train/load"``.
+    asynchronous
+        See `register`.
+
+    Returns
+    -------
+    why
+        A `Why`; `print` it. With an asynchronous client, an awaitable of it. Unknown keys are an
+        answer, too, of the kind ``unknown``.
+
+    Raises
+    ------
+    RuntimeError
+        If no bridge runs on the scheduler, or one of an older version, which cannot answer.
+
+    Examples
+    --------
+    >>> future = client.submit(sum, [1, 2])
+    >>> future.result()
+    3
+    >>> dask_otel.why(client, future).reasons[0].kind
+    'done'
+    """
+    asked = getattr(key_or_span, "key", key_or_span)
+    keys: list[Hashable] = [str(asked) if isinstance(asked, str) else asked]
+    if isinstance(asked, str) and (asked.startswith(("(", "b'", 'b"')) or asked.isdecimal()):
+        with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            # The key that has this text.
+            keys += {ast.literal_eval(asked)}
+    answer: Why = client.sync(_ask, client, tuple(keys), asynchronous=asynchronous)
+    return answer
+
+
+async def _ask(client: Client, asked: tuple[Hashable, ...]) -> Why:
+    answer: Why | Refusal
+    try:
+        answer = await client.run_on_scheduler(_wire.why, asked=asked)
+    except (ImportError, AttributeError) as error:
+        message = f"dask-otel must be on the scheduler, as new as here, to answer ({error})"
+        raise RuntimeError(message) from error
+    if isinstance(answer, Refusal):
+        raise answer.error()
+    return answer
+
+
+# Python's warning "… was never awaited" should name the function that the user called.
+_ask.__qualname__ = "dask_otel.why"
