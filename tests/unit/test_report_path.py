@@ -143,7 +143,7 @@ def test_the_bar_has_the_roots_and_the_functions_of_all() -> None:
     text = found.text(80)
     assert text.index(TITLE) < text.index("Spans")
     assert "  Computing        50.0 s   54%" in text
-    assert "     35.0 s  14 tasks of train: fit" in text
+    assert "     35.0 s  14 tasks of fit in train" in text
     assert all(len(line) <= 80 for line in text.splitlines())
     page = found.html()
     assert page.index(TITLE) < page.index("What to do next")

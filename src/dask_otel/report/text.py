@@ -102,8 +102,8 @@ def _path(account: Account, sheet: Sheet) -> Iterator[Line]:
         yield from _indented(one.title, sheet, "  ")
         yield from _indented(one.advice, sheet, "      ")
     for name, prefix, count, seconds in found.functions(5):
-        shown = words.cut(f"{name}: {prefix}", max(20, sheet.width - 32))
-        yield [(f"  {words.seconds(seconds):>9}  {words.counted(count, 'task')} of {shown}", "")]
+        what = f"{words.counted(count, 'task')} of {prefix} in {name}"
+        yield [(f"  {words.seconds(seconds):>9}  {words.cut(what, max(20, sheet.width - 13))}", "")]
 
 
 def _advice(account: Account, sheet: Sheet) -> Iterator[Line]:
