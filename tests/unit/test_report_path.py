@@ -79,6 +79,12 @@ LOAD = (
             " twice the threads save at most 22.0 s",
         ),
         (
+            # Workers that import, say.
+            (bounded(1, "load", {"no_thread": 4.0}, dask_span_queue_time=3.0),),
+            "load waited 4.00 s of its 4.00 s for a free thread; its first task began after 3.00 s;"
+            " twice the threads save at most 4.00 s",
+        ),
+        (
             # As many seconds as there are says nothing: seceded tasks need no thread.
             (bounded(1, "load", {"no_thread": 31.0, "compute": 9.0}, threads=40.0),),
             "load waited 31.0 s of its 40.0 s for a free thread;"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from dask_otel import semconv
 from dask_otel.report import words
 from dask_otel.report.advice import Advice
-from dask_otel.report.findings import span_names
+from dask_otel.report.findings import late_starts, span_names
 from dask_otel.report.meanings import PATH, PathPart
 from dask_otel.report.telemetry.model import Run, Span, tree_of
 
@@ -94,7 +94,12 @@ def path(run: Run) -> RunPath | None:
             _add(whole, root, parts, ())
     if not whole.seconds:
         return None
-    found = [one for entry in names.values() for one in _sentences(entry, whole.seconds)]
+    late = late_starts(run)
+    found = [
+        one
+        for entry in names.values()
+        for one in _sentences(entry, whole.seconds, late.get(entry.name, 0.0))
+    ]
     best = sorted(found, key=lambda one: -one.weight)[:_MOST]
     return RunPath(whole, list(names.values()), best)
 
@@ -132,8 +137,11 @@ def _add(
         entry.own[part] = entry.own.get(part, 0.0) + max(0.0, value - inner)
 
 
-def _sentences(entry: Waits, whole: float) -> Iterator[Advice]:
-    """Yield what a name's path says, about the parts that are more than those of spans below."""
+def _sentences(entry: Waits, whole: float, late: float) -> Iterator[Advice]:
+    """Yield what a name's path says, about the parts that are more than those of spans below.
+
+    `late` is the wait for its first task, if that was long.
+    """
     name = entry.name if entry.count == 1 else f"{entry.name} ({entry.count:,} spans together)"
     for part, own in entry.own.items():
         seconds = entry.chain if part == "compute" else entry.parts[part]
@@ -143,7 +151,8 @@ def _sentences(entry: Waits, whole: float) -> Iterator[Advice]:
         said = PATH[part]
         title = said.claim.format(name=name, took=took) + _evidence(entry, part, seconds)
         if part == "no_thread":
-            title += f"; twice the threads save at most {words.seconds(entry.saved)}"
+            began = f"; its first task began after {words.seconds(late)}" if late else ""
+            title += f"{began}; twice the threads save at most {words.seconds(entry.saved)}"
         yield Advice("note", title, said.advice, said.alert, own)
 
 
