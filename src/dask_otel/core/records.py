@@ -288,6 +288,25 @@ class OpenNote(SpanDescription):
     counts: TaskCounts | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterEvent:
+    """Something that happened on the cluster, for a log record."""
+
+    #: Seconds since the epoch.
+    time: float
+    #: A key of `semconv.LOG_EVENTS`.
+    name: str
+    #: Raw values by attribute.
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    #: The open spans of the work concerned.
+    work: tuple[SpanIdentity, ...] = ()
+
+    @property
+    def weight(self) -> int:
+        """How many log records this becomes."""
+        return 1
+
+
 # ------------------------------------------------------------ export thread -> exporters
 
 
@@ -318,9 +337,9 @@ class Origin(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """One waiting OpenTelemetry span."""
+    """One waiting OpenTelemetry span or log record."""
 
-    #: The span in OTLP; a `SpanRecord` for an application's provider.
+    #: In OTLP; a `SpanRecord` for an application's provider.
     body: Any
     #: Its origin, if another run made it.
     origin: Origin | None = None
@@ -352,6 +371,21 @@ class SpanRecord:
     remote_parent: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """One log record of OpenTelemetry: an event."""
+
+    time_ns: int
+    name: str
+    severity: int
+    #: None if the operator's redaction left it out.
+    body: str | None
+    attributes: Attributes
+    #: The span that it belongs to; None without exactly one.
+    trace_id: int | None = None
+    span_id: int | None = None
+
+
 class Answer(NamedTuple):
     """The outcome of one request."""
 
@@ -364,6 +398,8 @@ class Answer(NamedTuple):
     #: Whether there was no server: nothing listens, the name does not resolve, only one side uses
     #: TLS, or the new connection breaks.
     absent: bool = False
+    #: Whether the server does not know this signal.
+    unsupported: bool = False
     #: Seconds to wait before the next request, as the server demands; 0 if it does not.
     pause: float = 0.0
     #: Number of rejected items in an accepted request.

@@ -101,6 +101,14 @@ class HandOver:
         for ready in waiting:
             self._pump.offer_span(ready)
 
+    def events(self) -> None:
+        """Hand over the events of the cluster; until the exporters are ready, they wait."""
+        if self._pump is not None:
+            while self._pump.notices:
+                self._adapter.events.tell(time(), *self._pump.notices.popleft())
+            for event in self._adapter.events.take():
+                self._pump.offer_event(event)
+
     def _exports(self, span: FinishedSpan | Progress | OpenNote) -> bool:
         return self._exports_default or span.identity.tags != DEFAULT_SPAN
 
@@ -178,3 +186,7 @@ class HandOver:
         if self._dropped:
             add(semconv.OTEL_DROPPED.name, "traces", "not_ready", value=self._dropped)
             self._dropped = 0
+        events = self._adapter.events
+        if events.dropped:
+            add(semconv.OTEL_DROPPED.name, "logs", "not_ready", value=events.dropped)
+            events.dropped = 0
