@@ -13,7 +13,8 @@ from dashboards import limits as rules  # noqa: E402
 
 from dask_otel.report.advice import Advice  # noqa: E402
 from dask_otel.report.limits import ENOUGH_BYTES, ENOUGH_SECONDS, LIMITS  # noqa: E402
-from dask_otel.report.meanings import HEX, MEANINGS, PARTS, hex_colour  # noqa: E402
+from dask_otel.report.meanings import HEX, MEANINGS, PARTS, PATH, hex_colour  # noqa: E402
+from dask_otel.semconv import PATH_PARTS  # noqa: E402
 
 
 def test_limits_are_those_of_the_alerts() -> None:
@@ -33,9 +34,15 @@ def test_what_is_enough_is_what_the_recording_rules_say() -> None:
 
 def test_advice_leads_to_a_page_that_is_there() -> None:
     alerts = {*LIMITS, *(part.alert for part in PARTS), "DaskOtelSilent"}
+    alerts |= {part.alert for part in PATH.values() if part.alert}
     for alert in alerts:
         assert Advice("note", "", "", alert).url == rules.runbook(alert)
         assert (REPOSITORY / "docs" / "runbooks" / f"{alert}.md").is_file()
+
+
+def test_every_part_of_a_path_has_words_and_a_colour_of_its_own() -> None:
+    assert tuple(PATH) == PATH_PARTS
+    assert len({part.colour for part in PATH.values()}) == len(PATH)
 
 
 def test_every_colour_is_one_that_a_page_knows() -> None:

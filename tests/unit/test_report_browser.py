@@ -15,6 +15,7 @@ from dask_otel.report.document import Report
 from tests.browser import Page, browser, open_page
 from tests.unit.looped import looped
 from tests.unit.report_files import EVIL, everything, many, report_of, span, traces
+from tests.unit.test_report_path import LOAD, TRAIN
 
 READY = "document.documentElement.dataset.ready === '1'"
 TIMELINE = "document.querySelector('[data-timeline]').timeline"
@@ -115,6 +116,30 @@ async def test_the_box_says_which_rows_it_hides(tmp_path: Path, address: str) ->
         await page.until(f"{hides} === 'The box scrolls: 10 rows above, 30 below.'")
         await page.ask(f"{box}.scrollTop = 100000")
         await page.until(f"{hides}.endsWith(' 0 below.')")
+
+
+@looped
+async def test_a_click_on_the_path_shows_its_task(tmp_path: Path, address: str) -> None:
+    saved = report_of(traces(*TRAIN, *LOAD)).save(tmp_path / "page.html")
+
+    async with show(address, saved) as page:
+        links = f"{TIMELINE}.links"
+        # Both spans began at the same time.
+        assert await page.ask(f"[...new Set({links}.map(link => link.lane))]") == [0, 1]
+        link = f"{links}.find(link => link.lane === 1)"
+        place = f"""(() => {{
+            const box = {TIMELINE}.canvas.getBoundingClientRect(), link = {link};
+            const x = {TIMELINE}.x((link.start + link.end) / 2);
+            return {{ clientX: box.left + x, clientY: box.top + 24 + 16 + 5, pointerId: 1 }};
+        }})()"""
+        # Only a real pointer can be captured.
+        await page.ask(f"{TIMELINE}.canvas.setPointerCapture = () => {{}}")
+        for event in ("pointermove", "pointerdown", "pointerup"):
+            await page.ask(f"{TIMELINE}.canvas.dispatchEvent(new PointerEvent('{event}', {place}))")
+        tip = await page.ask("document.querySelector('.tip').innerText")
+        assert tip == "read-21\nNo free thread 31.0 s\nComputing 9.00 s"
+        picked = await page.ask("document.querySelector('.picked').textContent")
+        assert [text in picked for text in ("read-21", "w1", "31")] == [True] * 3
 
 
 @looped

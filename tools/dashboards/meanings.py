@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dask_otel.report.meanings import ALIKE, MEANINGS, NEUTRAL, PARTS, Meaning, Part
+from dask_otel.report.meanings import ALIKE, MEANINGS, NEUTRAL, PARTS, PATH, Meaning, Part
 
 __all__ = [
     "ALIKE",
@@ -11,6 +11,7 @@ __all__ = [
     "MEANINGS",
     "NEUTRAL",
     "PARTS",
+    "PATH",
     "TEXT",
     "Meaning",
     "Part",

@@ -51,7 +51,7 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 from grafana_foundation_sdk.models.tempo import SearchTableType
 
 from . import links, meanings
-from .queries import CLUSTER, ROOT, SPAN
+from .queries import CLUSTER, ROOT, SPAN, renamed, selector
 
 PROMETHEUS = DataSourceRef(type_val="prometheus", uid="${datasource}")
 TEMPO = DataSourceRef(type_val="tempo", uid="${tempo}")
@@ -435,6 +435,33 @@ def rows(
     for column in columns:
         panel.override_by_name(column.title, column.overrides())
     return filled
+
+
+def bounded_runs(of: str, exemplars: bool = False) -> Panel:
+    """The durations of the runs that `of` selects, by what bounded them."""
+    panel = graph(
+        "What bounded the runs?",
+        "Durations of the runs that ended, cut by what was waited for at each moment: the client, "
+        "a free thread, data, a worker's queue, the computing of tasks that follow one another. "
+        "The parts of a run add up to its duration; it counts when it ends.",
+        (
+            renamed(
+                "sum by (dask_span_path_part) (increase("
+                + selector("dask_span_path_time_seconds_total", of)
+                + "[$__rate_interval]))",
+                "dask_span_path_part",
+                **{name: part.title for name, part in meanings.PATH.items()},
+            ),
+            "{{dask_span_path_part}}",
+        ),
+        unit="s",
+        width=24,
+        stacked=True,
+        meant=True,
+        exemplars=exemplars,
+        empty="no run ended in the shown time",
+    )
+    return panel.runbook("DaskTooFewThreads").runbook("DaskWorkersUneven")
 
 
 def failed_runs(of: str = "") -> Panel:

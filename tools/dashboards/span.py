@@ -12,6 +12,7 @@ from .parts import (
     Line,
     Panel,
     bars,
+    bounded_runs,
     cluster,
     compared_with,
     failed_runs,
@@ -240,6 +241,7 @@ def _runs() -> list[Line]:
             ).runbook("DaskQueueLong"),
             height=9,
         ),
+        line(bounded_runs(ROOT, exemplars=True), height=10),
         line(failed_runs("$root"), height=7),
         line(_ends(), height=8),
         line(

@@ -13,6 +13,7 @@ from dask_otel.report.advice import Advice, advice, outcome_counts
 from dask_otel.report.idle import IdleReason, explain
 from dask_otel.report.meanings import PARTS, Part
 from dask_otel.report.money import Bill, Price, bill
+from dask_otel.report.path import RunPath, path
 from dask_otel.report.seconds import ClusterTime, SpanTime, cluster_time, run_parts, span_times
 from dask_otel.report.telemetry.model import Run, Span
 
@@ -29,6 +30,8 @@ class Account:
     #: Thread-seconds of every part of the time, by title.
     parts: dict[str, float]
     spans: list[SpanTime]
+    #: What bounded it; None if no path was exported.
+    path: RunPath | None
     advice: list[Advice]
     failures: list[findings.Failure]
     slowest: list[Span]
@@ -57,6 +60,7 @@ def account(run: Run, price: Price | None = None, tag: str = "team") -> Account:
         cluster=cluster_time(run),
         parts=run_parts(run),
         spans=span_times(run),
+        path=path(run),
         advice=advice(run),
         failures=findings.failures(run),
         slowest=findings.slowest(run),

@@ -6,13 +6,14 @@ program slower, and one run of each cannot separate the two causes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any, Final
 
 from dask_otel.report import words
-from dask_otel.report.meanings import PART_TITLES
+from dask_otel.report.meanings import PART_TITLES, PATH
+from dask_otel.report.path import Waits, path
 from dask_otel.report.seconds import by_function, merged_by, run_parts, span_times
 from dask_otel.report.telemetry.model import Run
 
@@ -31,6 +32,9 @@ class Side:
     #: Mean thread-seconds of a run, with idle. None for a span without own tasks.
     seconds: float | None
     parts: dict[str, float]
+    #: Seconds of a span's path by part, and of its longest tasks by function; empty if unknown.
+    path: dict[str, float] = field(default_factory=dict)
+    path_functions: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -45,17 +49,26 @@ class Difference:
         """Return the change of each part in thread-seconds per run, the largest first."""
         before = self.before.parts if self.before else {}
         after = self.after.parts if self.after else {}
-        grown = ((part, after.get(part, 0.0) - before.get(part, 0.0)) for part in PART_TITLES)
-        return sorted(
-            ((part, seconds) for part, seconds in grown if abs(seconds) >= _SECONDS),
-            key=lambda item: -abs(item[1]),
-        )
+        return _changes(before, after, PART_TITLES)
 
     def changes_in_words(self, most: int) -> str:
         """Return the largest changes of the parts as text."""
-        changes = self.changes()[:most]
-        return ", ".join(
-            f"{words.signed(seconds)} {words.inside(part)}" for part, seconds in changes
+        return _in_words(self.changes()[:most])
+
+    def path_in_words(self, most: int) -> str:
+        """Return the largest changes of the path of a span as text: of parts, then of functions.
+
+        Empty if a side has no path.
+        """
+        before, after = self.before, self.after
+        if not before or not after or not before.path or not after.path:
+            return ""
+        parts = _changes(before.path, after.path, PATH)[:most]
+        names = dict.fromkeys([*before.path_functions, *after.path_functions])
+        functions = _changes(before.path_functions, after.path_functions, names)[:most]
+        return _in_words(
+            [(PATH[part].title, by) for part, by in parts]
+            + [(f"in {prefix}", by) for prefix, by in functions]
         )
 
     def cells(self) -> list[str]:
@@ -135,6 +148,20 @@ def compare(
     )
 
 
+def _changes(
+    before: dict[str, float], after: dict[str, float], names: Iterable[str]
+) -> list[tuple[str, float]]:
+    grown = ((name, after.get(name, 0.0) - before.get(name, 0.0)) for name in names)
+    return sorted(
+        ((name, seconds) for name, seconds in grown if abs(seconds) >= _SECONDS),
+        key=lambda item: -abs(item[1]),
+    )
+
+
+def _in_words(changes: Iterable[tuple[str, float]]) -> str:
+    return ", ".join(f"{words.signed(seconds)} {words.inside(name)}" for name, seconds in changes)
+
+
 def _functions(before: Sequence[Run], after: Sequence[Run]) -> list[Function]:
     first, second = _per_run(before), _per_run(after)
     none = (0.0, 0.0)
@@ -159,6 +186,9 @@ def _sides(runs: Sequence[Run]) -> dict[str, Side]:
     lasted: dict[str, list[float]] = {}
     for span in (span for run in runs for span in run.of_type("span") if not span.unfinished):
         lasted.setdefault(span.full_name, []).append(span.seconds)
+    paths: dict[str, list[Waits]] = {}
+    for waits in (one for found in map(path, runs) if found for one in found.names):
+        paths.setdefault(waits.name, []).append(waits)
     result = {}
     for entry in merged_by((one.name, one) for run in runs for one in span_times(run)):
         known = lasted.get(entry.name, [])
@@ -168,8 +198,22 @@ def _sides(runs: Sequence[Run]) -> dict[str, Side]:
             fmean(known) if known else None,
             entry.seconds / len(runs) if worked else None,
             {part: seconds / len(runs) for part, seconds in entry.parts().items()},
+            *_path_of(paths.get(entry.name, [])),
         )
     return result
+
+
+def _path_of(found: Sequence[Waits]) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the mean parts and functions of the path of one span."""
+    parts: dict[str, float] = {}
+    functions: dict[str, float] = {}
+    count = sum(one.count for one in found)
+    for one in found:
+        for part, seconds in one.parts.items():
+            parts[part] = parts.get(part, 0.0) + seconds / count
+        for prefix, (_, seconds) in one.functions().items():
+            functions[prefix] = functions.get(prefix, 0.0) + seconds / count
+    return parts, functions
 
 
 def _whole(runs: Sequence[Run]) -> Side:

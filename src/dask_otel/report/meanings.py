@@ -69,15 +69,19 @@ ALIKE = {
         *("Computing", "memory", "succeeded", "memory-read", "managed"),
         *("shard-partition-cpu", "get-output-cpu"),
     ),
-    "off the CPU": ("Off the CPU", "shard-partition-noncpu", "get-output-noncpu"),
-    "network": ("Moving data", "p2p-shards"),
-    "spill": ("p2p-disk-read", "spilled", "on disk"),
-    "idle": ("Idle", "(idle threads)"),
-    "unused": ("Unused", "rescheduled", "client"),
-    "failed": ("Wasted", "erred", "error"),
+    "off the CPU": (
+        *("Off the CPU", "shard-partition-noncpu", "get-output-noncpu"),
+        "Scheduler",
+    ),
+    "network": ("Moving data", "p2p-shards", "Transfer"),
+    "spill": ("p2p-disk-read", "spilled", "on disk", "Worker's queue"),
+    "idle": ("Idle", "(idle threads)", "No free thread"),
+    "unused": ("Unused", "rescheduled", "client", "Client"),
+    "failed": ("Wasted", "erred", "error", "Repeated"),
     "cancelled": ("recomputed",),
     "lost": ("worker_lost",),
-    "other": ("Other", "process", "released"),
+    "other": ("Other", "process", "released", "Report"),
+    "to do": ("Other span",),
     "running": ("processes",),
 }
 
@@ -150,6 +154,81 @@ PARTS = (
         "DaskWorkWasted",
     ),
 )
+
+
+@dataclass(frozen=True)
+class PathPart:
+    """What a span waited for at a moment of its path. The parts add up to its duration."""
+
+    title: str
+    #: A sentence with the name of the span, and the seconds of its duration.
+    claim: str
+    advice: str
+    #: The alert whose runbook covers it; empty if there is none.
+    alert: str = ""
+
+    @property
+    def colour(self) -> str:
+        """Its colour as ``#rrggbb``."""
+        return colour_of(self.title)
+
+
+#: By the names of `semconv.PATH_PARTS`, in their order.
+PATH: Final = {
+    "client": PathPart(
+        "Client",
+        "{name}: the client took {took} before it submitted more, or ended the span",
+        "Submit larger graphs at once, and look at the code between the submissions.",
+    ),
+    "scheduler": PathPart(
+        "Scheduler",
+        "{name} waited {took} for the scheduler",
+        "It makes tasks of graphs, and finds those that are ready: make fewer, larger tasks.",
+    ),
+    "no_thread": PathPart(
+        "No free thread",
+        "{name} waited {took} for a free thread",
+        "An upper bound, if the tasks stay as they are: use more threads, unless restrictions keep"
+        " the tasks from free ones.",
+        "DaskTooFewThreads",
+    ),
+    "repeated": PathPart(
+        "Repeated",
+        "{name} lost {took} to runs that were repeated",
+        "They failed, were rescheduled, or were lost with their worker: look for the reason.",
+        "DaskWorkWasted",
+    ),
+    "transfer": PathPart(
+        "Transfer",
+        "{name} waited {took} for data from other workers or from disk",
+        "Use fewer and larger workers, a faster network, or more memory.",
+        "DaskNetworkSlow",
+    ),
+    "worker_queue": PathPart(
+        "Worker's queue",
+        "{name} waited {took} in the queue of a worker",
+        "Other workers may have been free: loosen restrictions, and allow work stealing. It can be"
+        " a transfer that Dask booked on another task.",
+        "DaskWorkersUneven",
+    ),
+    "compute": PathPart(
+        "Computing",
+        "More workers can't make {name} shorter than {took}",
+        "A lower bound, if the tasks stay as they are: make them faster, or split them so that the"
+        " pieces run side by side.",
+    ),
+    "report": PathPart(
+        "Report",
+        "{name} waited {took} until the scheduler knew that tasks had ended",
+        "An event loop was busy: look for functions that hold the GIL.",
+        "DaskEventLoopBlocked",
+    ),
+    "other_span": PathPart(
+        "Other span",
+        "{name} waited {took} for tasks of other spans",
+        "Look at those spans.",
+    ),
+}
 
 
 #: The parts in spoken words.

@@ -8,6 +8,7 @@ from typing import Any
 from dask_otel import semconv
 from dask_otel.report.account import Account
 from dask_otel.report.money import Bill, Price
+from dask_otel.report.path import RunPath
 from dask_otel.report.seconds import ClusterTime, SpanTime, parts
 from dask_otel.report.telemetry.model import Skipped, Span, text
 
@@ -36,6 +37,7 @@ def _run(account: Account) -> dict[str, Any]:
         "tasks": account.outcomes,
         "repeated": account.repeated,
         "time": None if account.cluster is None else _cluster(account.cluster),
+        "path": None if account.path is None else _path(account.path),
         "spans": [_span_time(entry) for entry in account.spans],
         "traces": [_span(span) for span in run.of_type("span")],
         "advice": [
@@ -69,6 +71,30 @@ def _cluster(cluster: ClusterTime) -> dict[str, Any]:
         "capacity": cluster.capacity,
         "excess": cluster.excess,
         "remainder": cluster.remainder,
+    }
+
+
+def _path(found: RunPath) -> dict[str, Any]:
+    return {
+        "seconds": found.whole.seconds,
+        "parts": found.whole.parts,
+        "spans": [
+            {
+                "name": entry.name,
+                "count": entry.count,
+                "seconds": entry.seconds,
+                "parts": entry.parts,
+                "tasks": entry.tasks,
+                "chain_bound": entry.chain,
+                "twice_the_threads_save_at_most": entry.saved,
+                "functions": {
+                    prefix: {"tasks": count, "seconds": seconds}
+                    for prefix, (count, seconds) in entry.functions().items()
+                },
+            }
+            for entry in found.names
+        ],
+        "sentences": [one.title for one in found.sentences],
     }
 
 

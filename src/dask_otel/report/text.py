@@ -92,6 +92,20 @@ def _where(account: Account, _: Sheet) -> Iterator[Line]:
         yield [(f"  = remainder {words.exact(cluster.remainder)}", "")]
 
 
+def _path(account: Account, sheet: Sheet) -> Iterator[Line]:
+    if (found := account.path) is None:
+        return
+    for part, seconds, share in found.whole.shares():
+        numbers = f"  {part.title:<14} {words.seconds(seconds):>8} {share:>5.0%}  "
+        yield [(numbers, ""), (words.bar(share, _BAR), part.colour)]
+    for one in found.sentences:
+        yield from _indented(one.title, sheet, "  ")
+        yield from _indented(one.advice, sheet, "      ")
+    for name, prefix, count, seconds in found.functions(5):
+        what = f"{words.counted(count, 'task')} of {prefix} in {name}"
+        yield [(f"  {words.seconds(seconds):>9}  {words.cut(what, max(20, sheet.width - 13))}", "")]
+
+
 def _advice(account: Account, sheet: Sheet) -> Iterator[Line]:
     if not account.advice:
         yield [("  Nothing is beyond the limit of an alert, and no task failed.", "green")]
@@ -349,6 +363,7 @@ def _money(account: Account, sheet: Sheet) -> Iterator[Line]:
 
 
 _SECTIONS: Final[dict[str, Callable[[Account, Sheet], Iterator[Line]]]] = {
+    "What bounded this run": _path,
     "Where the threads' time went": _where,
     "What to do next": _advice,
     "Spans": _trees,
@@ -378,5 +393,6 @@ def comparison_lines(found: Comparison, sheet: Sheet) -> Iterator[Line]:
     yield row("span", ("lasted A", "B", "threads A", "B"))
     for one in (found.whole, *found.names):
         yield row(one.name, one.cells())
-        if changes := one.changes_in_words(4):
-            yield [("    " + changes, "")]
+        for what, changes in (("", one.changes_in_words(4)), ("path: ", one.path_in_words(4))):
+            if changes:
+                yield [(f"    {what}{changes}", "")]

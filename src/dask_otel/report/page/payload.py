@@ -3,6 +3,9 @@
 A row is ``[parent, depth, kind, name, start, end, flags, queue, attributes, parts]``: times in
 seconds from the run's start, attributes flat as number of the key and value, flags 1 for failed
 and 2 for unfinished, parts the seconds of each part of the time or null.
+
+A link of a path is ``[row, number of its span, end, parts]``: its task's row, when the scheduler
+knew of its end, and the seconds of its parts before that.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from typing import Any, Final
 
 from dask_otel import semconv
 from dask_otel.report import words
-from dask_otel.report.meanings import PARTS, hex_colour
+from dask_otel.report.meanings import PARTS, PATH, hex_colour
+from dask_otel.report.path import link_parts
 from dask_otel.report.seconds import own_parts
 from dask_otel.report.telemetry.model import Plain, Run, Span, tree_of
 
@@ -27,6 +31,7 @@ _LONG, _MOST_LONG = 160, 4_000_000
 
 _KINDS: Final = {"span": 0, "group": 1, "task": 2}
 _FAILED, _UNFINISHED = 1, 2
+_REPORT: Final = semconv.PATH_PARTS.index("report")
 
 
 @dataclass
@@ -71,11 +76,27 @@ def timeline(run: Run, most: int = MOST_ROWS) -> Timeline:
     begin = min((span.start_ns for span in kept), default=0)
     end = max((span.end_ns for span in kept), default=0)
     texts = _Texts()
-    rows = [_row(span, parent, depth, begin, texts) for span, parent, depth in _in_order(kept)]
+    placed = _in_order(kept)
+    rows = [_row(span, parent, depth, begin, texts) for span, parent, depth in placed]
+    owners: dict[str, int] = {}
+    path = [
+        [
+            row,
+            owners.setdefault(span.text(semconv.SPAN_ID), len(owners)),
+            # The task's span ends with its run.
+            round((span.end_ns - begin) / 1e9 + parts[_REPORT], 6),
+            [round(value, 6) for value in parts],
+        ]
+        for row, (span, _, _) in enumerate(placed)
+        if span.attributes.get(semconv.TASK_ON_PATH) is True
+        for parts in (link_parts(span),)
+    ]
     data = {
         "start": begin // 1_000_000,
         "length": (end - begin) / 1e9,
         "colours": [hex_colour(part.colour) for part in PARTS],
+        "path": path,
+        "pathParts": [[part.title, part.colour] for part in PATH.values()],
         "keys": list(texts.keys),
         "long": list(texts.long),
         "rows": rows,

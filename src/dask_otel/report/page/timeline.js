@@ -2,7 +2,7 @@
 // The timeline: a canvas that draws only the visible rows, so that 10,000 are as fast as ten.
 // All text is set by textContent or drawn on the canvas: data never becomes markup.
 
-const ROW = 20, AXIS = 24, KINDS = ["span", "group", "task", "foreign"];
+const ROW = 20, AXIS = 24, LANE = 16, LANES = 3, KINDS = ["span", "group", "task", "foreign"];
 
 async function unpack(text) {
   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
@@ -46,9 +46,39 @@ class Timeline {
     this.begin = 0;
     this.end = Math.max(data.length, 1e-6);
     this.selected = -1;
+    this.lanes();
     this.closeSmall();
     this.filter();
     this.listen();
+  }
+
+  // The paths of spans at the same time get a line each; those without room are not drawn.
+  lanes() {
+    const owners = new Map();
+    for (const [row, owner, end, parts] of this.data.path) {
+      const link = { row, end, parts, start: end - parts.reduce((sum, part) => sum + part, 0) };
+      if (!owners.has(owner)) owners.set(owner, []);
+      owners.get(owner).push(link);
+    }
+    const paths = [...owners.values()].map((links) => ({
+      links,
+      start: Math.min(...links.map((link) => link.start)),
+      end: Math.max(...links.map((link) => link.end)),
+    }));
+    paths.sort((a, b) => (b.end - b.start) - (a.end - a.start));
+    const lanes = [];
+    this.links = [];
+    for (const path of paths) {
+      const free = (lane) => lane.every((other) => other.end <= path.start + 1e-3 || path.end <= other.start + 1e-3);
+      let lane = lanes.findIndex(free);
+      if (lane < 0) {
+        if (lanes.length === LANES) continue;
+        lane = lanes.push([]) - 1;
+      }
+      lanes[lane].push(path);
+      for (const link of path.links) this.links.push({ ...link, lane });
+    }
+    this.top = AXIS + lanes.length * LANE;
   }
 
   // With many rows, only those near the roots are open at first.
@@ -119,7 +149,7 @@ class Timeline {
 
   layout() {
     // As high as its rows, up to the maximum of the style; beyond it, it scrolls and says so.
-    this.box.style.height = Math.max(3, this.shown.length) * ROW + AXIS + 2 + "px";
+    this.box.style.height = Math.max(3, this.shown.length) * ROW + this.top + 2 + "px";
     const width = this.box.clientWidth, height = this.box.clientHeight;
     const ratio = window.devicePixelRatio || 1;
     this.width = width;
@@ -129,7 +159,7 @@ class Timeline {
     this.canvas.height = Math.round(height * ratio);
     this.canvas.style.width = width + "px";
     this.canvas.style.height = height + "px";
-    this.spacer.style.height = Math.max(0, this.shown.length * ROW + AXIS - height) + "px";
+    this.spacer.style.height = Math.max(0, this.shown.length * ROW + this.top - height) + "px";
     this.ask();
   }
 
@@ -155,17 +185,18 @@ class Timeline {
     ctx.textBaseline = "middle";
     const top = this.box.scrollTop, first = Math.floor(top / ROW);
     const last = Math.min(this.shown.length, Math.ceil((top + this.height) / ROW));
-    const below = this.shown.length - Math.floor((top + this.height - AXIS) / ROW);
+    const below = this.shown.length - Math.floor((top + this.height - this.top) / ROW);
     this.more.textContent = first > 0 || below > 0
       ? "The box scrolls: " + first.toLocaleString() + " rows above, " + Math.max(0, below).toLocaleString() + " below."
       : "";
     this.grid(ctx, c);
+    this.path(ctx, c);
     ctx.save();
     ctx.beginPath();
-    ctx.rect(0, AXIS, this.width, this.height - AXIS);
+    ctx.rect(0, this.top, this.width, this.height - this.top);
     ctx.clip();
     for (let place = first; place < last; place += 1) {
-      this.row(ctx, c, this.shown[place], AXIS + place * ROW - top);
+      this.row(ctx, c, this.shown[place], this.top + place * ROW - top);
     }
     ctx.restore();
     ctx.strokeStyle = c.line;
@@ -174,10 +205,12 @@ class Timeline {
     ctx.lineTo(this.labels - 0.5, this.height);
     ctx.moveTo(0, AXIS - 0.5);
     ctx.lineTo(this.width, AXIS - 0.5);
+    ctx.moveTo(0, this.top - 0.5);
+    ctx.lineTo(this.width, this.top - 0.5);
     ctx.stroke();
     if (!this.shown.length) {
       ctx.fillStyle = c.dim;
-      ctx.fillText("Nothing fits the search.", 10, AXIS + 16);
+      ctx.fillText("Nothing fits the search.", 10, this.top + 16);
     }
   }
 
@@ -199,6 +232,33 @@ class Timeline {
       const label = seconds(Math.abs(at) < step / 1e3 ? 0 : at);
       if (x + ctx.measureText(label).width + 4 < this.width) ctx.fillText(label, x + 3, AXIS / 2);
     }
+  }
+
+  path(ctx, c) {
+    if (!this.links.length) return;
+    ctx.fillStyle = c.dim;
+    ctx.fillText("path", 18, AXIS + LANE / 2);
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(this.labels, AXIS, this.width - this.labels, this.top - AXIS);
+    ctx.clip();
+    for (const { row, lane, start, end, parts } of this.links) {
+      const y = AXIS + lane * LANE + 2;
+      let at = start;
+      parts.forEach((part, number) => {
+        const x = this.x(at);
+        at += part;
+        ctx.fillStyle = this.data.pathParts[number][1];
+        if (part > 0) ctx.fillRect(x, y, this.x(at) - x, LANE - 4);
+      });
+      ctx.fillStyle = c.bg;
+      ctx.fillRect(this.x(end) - 1, y, 1, LANE - 4);
+      if (row === this.selected) {
+        ctx.strokeStyle = c.text;
+        ctx.strokeRect(this.x(start) + 0.5, y + 0.5, Math.max(2, this.x(end) - this.x(start) - 2), LANE - 5);
+      }
+    }
+    ctx.restore();
   }
 
   row(ctx, c, index, y) {
@@ -260,8 +320,14 @@ class Timeline {
   at(event) {
     const box = this.canvas.getBoundingClientRect();
     const x = event.clientX - box.left, y = event.clientY - box.top;
-    const place = Math.floor((y - AXIS + this.box.scrollTop) / ROW);
-    return { x, index: y < AXIS ? -1 : this.shown[place] ?? -1 };
+    if (y < this.top) {
+      const lane = Math.floor((y - AXIS) / LANE);
+      const link = x < this.labels ? undefined : this.links.find((one) =>
+        one.lane === lane && this.x(one.start) <= x && x <= Math.max(this.x(one.end), this.x(one.start) + 3));
+      return { x, link, index: link ? link.row : -1 };
+    }
+    const place = Math.floor((y - this.top + this.box.scrollTop) / ROW);
+    return { x, index: this.shown[place] ?? -1 };
   }
 
   zoom(factor, around) {
@@ -313,7 +379,7 @@ class Timeline {
         const length = this.end - this.begin;
         if (this.drag.moved) this.move(this.drag.begin + (by / (this.width - this.labels)) * length, length);
       }
-      this.point(event, to.index);
+      this.point(event, to);
     });
     canvas.addEventListener("pointerleave", () => { this.tip.hidden = true; });
     canvas.addEventListener("pointerup", (event) => {
@@ -321,7 +387,7 @@ class Timeline {
       this.drag = undefined;
       if (moved || to.index < 0) return;
       const arrow = 6 + Math.min(this.data.rows[to.index][1], 12) * 12;
-      if (this.children[to.index] && to.x >= arrow - 4 && to.x < arrow + 11) this.fold(to.index);
+      if (!to.link && this.children[to.index] && to.x >= arrow - 4 && to.x < arrow + 11) this.fold(to.index);
       else this.pick(to.index);
     });
     canvas.addEventListener("dblclick", (event) => {
@@ -350,7 +416,7 @@ class Timeline {
       this.pick(index);
       const y = this.shown.indexOf(index) * ROW;
       if (y < this.box.scrollTop) this.box.scrollTop = y;
-      if (y + ROW + AXIS > this.box.scrollTop + this.height) this.box.scrollTop = y + ROW + AXIS - this.height;
+      if (y + ROW + this.top > this.box.scrollTop + this.height) this.box.scrollTop = y + ROW + this.top - this.height;
     };
     const keys = {
       ArrowDown: () => go(place + 1), ArrowUp: () => go(place - 1),
@@ -364,10 +430,14 @@ class Timeline {
     if (keys[event.key] && !event.ctrlKey && !event.metaKey) { event.preventDefault(); keys[event.key](); }
   }
 
-  point(event, index) {
+  point(event, { index, link }) {
     if (index < 0) { this.tip.hidden = true; return; }
     const [, , kind, name, start, end, flags, queue] = this.data.rows[index];
     let text = name + "\n" + seconds(end - start) + ", from " + seconds(start);
+    if (link) {
+      text = name;
+      link.parts.forEach((part, number) => { if (part >= 5e-4) text += "\n" + this.data.pathParts[number][0] + " " + seconds(part); });
+    }
     if (queue > 0) text += "\nwaited " + seconds(queue);
     if (flags & 2) text += "\nstill open at the end of the telemetry";
     if (kind === 3) text += "\nof another service";

@@ -1,0 +1,197 @@
+"""What bounded a run: the report's bar, sentences and chain, from the attributes of spans."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from typing import Any
+
+import pytest
+
+from dask_otel.report.compare import compare
+from dask_otel.report.page.payload import timeline
+from dask_otel.report.path import path
+from tests.unit.report_files import report_of, run_of, span, traces
+
+TITLE = "What bounded this run"
+
+
+def bounded(
+    number: int, name: str, parts: dict[str, float], *, threads: float = 0.0, **more: Any
+) -> dict[str, Any]:
+    """A span with a path, whose duration is the sum of its parts."""
+    path = {f"dask.span.path.{part}.time": seconds for part, seconds in parts.items()}
+    bounds = {"dask.span.path.bound.chain.time": parts.get("compute", 0.0)}
+    if threads:
+        bounds["dask.span.path.bound.threads.time"] = threads
+    root = {} if "/" in name else {"dask.span.root.id": f"id-{number}"}
+    seconds = sum(parts.values())
+    return span(
+        number, name, seconds=seconds, **path, **bounds, **root, dask_span_path_tasks=2, **more
+    )
+
+
+def link(number: int, owner: int, prefix: str, end: float, **parts: float) -> dict[str, Any]:
+    """A task on the path of a span, that ended at a time."""
+    path = {f"dask.task.path.{part}.time": seconds for part, seconds in parts.items()}
+    return span(
+        number,
+        f"{prefix} task",
+        kind="task",
+        parent=owner,
+        start=end - parts.get("compute", 0.0) - parts.get("report", 0.0),
+        seconds=parts.get("compute", 0.0),
+        **{"dask.span.id": f"id-{owner}", "dask.task.on_path": True, "dask.task.prefix": prefix},
+        **{"dask.task.key": f"{prefix}-{number}", "dask.worker.name": "w1", **path},
+    )
+
+
+def sentences(*spans: dict[str, Any]) -> list[str]:
+    found = path(run_of(traces(*spans)))
+    assert found is not None
+    return [one.title for one in found.sentences]
+
+
+TRAIN = (
+    bounded(1, "train", {"compute": 41.0, "no_thread": 9.0, "client": 2.0}, threads=30.0),
+    *(link(number, 1, "fit", number * 2.5, compute=2.5) for number in range(2, 16)),
+    link(16, 1, "sum", 46.0, compute=6.0),
+)
+LOAD = (
+    bounded(20, "load", {"no_thread": 31.0, "compute": 9.0}, threads=36.0),
+    link(21, 20, "read", 40.0, no_thread=31.0, compute=9.0),
+)
+
+
+@pytest.mark.parametrize(
+    ("spans", "said"),
+    [
+        (
+            TRAIN,
+            "More workers can't make train shorter than 41.0 s of its 52.0 s:"
+            " 14 tasks of fit follow one another, 35.0 s of it",
+        ),
+        (
+            LOAD,
+            "load waited 31.0 s of its 40.0 s for a free thread: all of it before 1 task of read;"
+            # The other threads have half of 36 s to do at least.
+            " twice the threads save at most 22.0 s",
+        ),
+        (
+            # Workers that import, say.
+            (bounded(1, "load", {"no_thread": 4.0}, dask_span_queue_time=3.0),),
+            "load waited 4.00 s of its 4.00 s for a free thread; its first task began after 3.00 s;"
+            " twice the threads save at most 4.00 s",
+        ),
+        (
+            # As many seconds as there are says nothing: seceded tasks need no thread.
+            (bounded(1, "load", {"no_thread": 31.0, "compute": 9.0}, threads=40.0),),
+            "load waited 31.0 s of its 40.0 s for a free thread;"
+            " twice the threads save at most 31.0 s",
+        ),
+        (
+            (bounded(1, "loop", {"client": 12.0, "compute": 3.0}),),
+            "loop: the client took 12.0 s of its 15.0 s before it submitted more, or ended the"
+            " span",
+        ),
+        (
+            (
+                bounded(1, "late", {"report": 2.0, "compute": 2.0}),
+                link(2, 1, "f", 4.0, report=1.5, compute=1.0),
+                link(3, 1, "g", 2.0, compute=0.5),
+            ),
+            "late waited 2.00 s of its 4.00 s until the scheduler knew that tasks had ended:"
+            " 1.50 s of it after 1 task of f",
+        ),
+        (
+            (
+                bounded(1, "last", {"compute": 3.0}),
+                link(2, 1, "slow", 3.0, compute=2.5),
+                link(3, 1, "f", 0.5, compute=0.5),
+            ),
+            "More workers can't make last shorter than 3.00 s of its 3.00 s:"
+            " one task of slow took 2.50 s on worker w1",
+        ),
+        (
+            [
+                {**bounded(number, "step", {"transfer": 1.0}), "traceId": f"{number:032x}"}
+                for number in (1, 2)
+            ],
+            "step (2 spans together) waited 2.00 s of its 2.00 s for data from other workers or"
+            " from disk",
+        ),
+    ],
+)
+def test_a_sentence_has_its_evidence(spans: list[dict[str, Any]], said: str) -> None:
+    assert said in sentences(*spans)
+
+
+def test_the_span_that_it_is_about_is_named_and_not_those_above() -> None:
+    """A root has all of its spans' paths: only what is more than theirs is its own."""
+    spans = (
+        bounded(1, "etl", {"no_thread": 40.0, "client": 20.0}),
+        bounded(2, "etl/load", {"no_thread": 39.0, "other_span": 1.0}, parent=1),
+    )
+    assert [one.partition(" waited")[0].partition(":")[0] for one in sentences(*spans)] == [
+        "etl/load",
+        "etl",
+    ]
+
+
+def test_the_bar_has_the_roots_and_the_functions_of_all() -> None:
+    found = report_of(traces(*TRAIN, *LOAD, bounded(30, "train/b", {"compute": 1.0}, parent=1)))
+    (told,) = (one["path"] for one in found.to_dict()["runs"])
+    assert (told["seconds"], told["parts"]["no_thread"]) == (92.0, 40.0)
+    functions = {one["name"]: one["functions"] for one in told["spans"]}
+    assert functions["train"]["fit"] == {"tasks": 14, "seconds": 35.0}
+    assert functions["load"] == {"read": {"tasks": 1, "seconds": 40.0}}
+    text = found.text(80)
+    assert text.index(TITLE) < text.index("Spans")
+    assert "  Computing        50.0 s   54%" in text
+    assert "     35.0 s  14 tasks of fit in train" in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+    page = found.html()
+    assert page.index(TITLE) < page.index("What to do next")
+    assert "54%</b> Computing" in page
+
+
+@pytest.mark.parametrize(
+    "own", [{}, {"dask.span.path.compute.time": -1.0}, {"dask.span.path.compute.time": 0.0}]
+)
+def test_without_a_path_there_is_no_section(own: dict[str, float]) -> None:
+    root = span(1, "etl", **{"dask.span.root.id": "id-1"}, **own)
+    found = report_of(traces(root))
+    assert found.to_dict()["runs"][0]["path"] is None
+    assert TITLE not in found.text()
+    assert TITLE not in found.html()
+    old, new = run_of(traces(root)), run_of(traces(bounded(1, "etl", {"compute": 9.0})))
+    for difference in compare([old], [new]).names:
+        assert difference.path_in_words(9) == ""
+
+
+def test_a_comparison_says_which_part_and_function_moved() -> None:
+    before = traces(*LOAD, bounded(1, "same", {"compute": 1.0}))
+    after = traces(
+        bounded(20, "load", {"no_thread": 1.0, "compute": 9.5}),
+        link(21, 20, "read", 10.5, no_thread=1.0, compute=9.5),
+        bounded(1, "same", {"compute": 1.01}),
+    )
+    found = report_of(after).compared_with(report_of(before))
+    said = "path: -30.0 s no free thread, +500 ms computing, -29.5 s in read"
+    assert said in found.text(120)
+    assert said in found.html()
+    load = next(one for one in found.to_dict()["comparison"]["spans"] if one["name"] == "load")
+    assert load["before"]["path"]["no_thread"] == 31.0
+    assert load["after"]["path_functions"] == {"read": 10.5}
+    assert found.text(120).count("path: ") == 1
+
+
+def test_the_links_of_the_chain_lead_to_the_rows_of_their_tasks() -> None:
+    packed = timeline(run_of(traces(*TRAIN[:2], *LOAD))).packed
+    data = json.loads(gzip.decompress(base64.b64decode(packed)))
+    named = {data["rows"][row][3]: (owner, end, parts) for row, owner, end, parts in data["path"]}
+    assert named.keys() == {"fit-2", "read-21"}
+    owner, end, parts = named["read-21"]
+    assert (end, parts) == (40.0, [0, 0, 31.0, 0, 0, 0, 9.0, 0, 0])
+    assert owner != named["fit-2"][0]
