@@ -40,6 +40,10 @@ SPAN_DASK_IDLE_TIME: Final = "dask.span.dask.idle.time"
 SPAN_ACTIVITY_TIME: Final = "dask.span.activity.time"  # followed by .<activity>
 SPAN_CAPACITY: Final = "dask.span.capacity.time"
 SPAN_IDLE: Final = "dask.span.idle.time"
+SPAN_PATH_PART_TIME: Final = "dask.span.path.{}.time"
+SPAN_PATH_TASKS: Final = "dask.span.path.tasks"
+SPAN_PATH_BOUND_CHAIN: Final = "dask.span.path.bound.chain.time"
+SPAN_PATH_BOUND_THREADS: Final = "dask.span.path.bound.threads.time"
 SPAN_OUTPUT_SIZE: Final = "dask.span.output.size"
 SPAN_COLLISION: Final = "dask.span.collision"
 SPAN_REQUESTED_NAME: Final = "dask.span.requested.name"
@@ -65,6 +69,8 @@ TASK_PREFIX: Final = "dask.task.prefix"
 TASK_KEY: Final = "dask.task.key"
 TASK_ATTEMPT: Final = "dask.task.attempt"
 TASK_QUEUE_TIME: Final = "dask.task.queue.time"
+TASK_ON_PATH: Final = "dask.task.on_path"
+TASK_PATH_PART_TIME: Final = "dask.task.path.{}.time"
 TASK_OUTPUT_SIZE: Final = "dask.task.output.size"
 TASK_OUTPUT_TYPE: Final = "dask.task.output.type"
 WORKER_NAME: Final = "dask.worker.name"
@@ -87,6 +93,20 @@ EXCEPTION_STACKTRACE: Final = "exception.stacktrace"
 
 #: Fields of `TaskCounts` that become ``dask.task.<field>.count``.
 _OUTCOMES = ("memory", "erred", "cancelled", "retried", "lost", "recomputed", "rescheduled")
+
+#: The parts of a span's path, in the order of time between one task's end and the next; a task has
+#: all but the last.
+PATH_PARTS: Final = (
+    "client",
+    "scheduler",
+    "no_thread",
+    "repeated",
+    "transfer",
+    "worker_queue",
+    "compute",
+    "report",
+    "other_span",
+)
 
 _STRING, _BOOL, _INT, _DOUBLE, _STRINGS = "string", "bool", "int", "double", "string[]"
 _COUNTS = {
@@ -111,6 +131,10 @@ SPAN_ATTRIBUTES: Final[dict[str, dict[str, str]]] = {
         SPAN_DASK_ACTIVE_CPU_TIME: _DOUBLE,
         SPAN_DASK_IDLE_TIME: _DOUBLE,
         f"{SPAN_ACTIVITY_TIME}.<activity>": _DOUBLE,
+        **{SPAN_PATH_PART_TIME.format(part): _DOUBLE for part in PATH_PARTS},
+        SPAN_PATH_TASKS: _INT,
+        SPAN_PATH_BOUND_CHAIN: _DOUBLE,
+        SPAN_PATH_BOUND_THREADS: _DOUBLE,
         SPAN_OUTPUT_SIZE: _INT,
         **_COUNTS,
         TASK_GROUP_COUNT: _INT,
@@ -145,6 +169,8 @@ SPAN_ATTRIBUTES: Final[dict[str, dict[str, str]]] = {
         WORKER_NAME: _STRING,
         TASK_ATTEMPT: _INT,
         TASK_QUEUE_TIME: _DOUBLE,
+        TASK_ON_PATH: _BOOL,
+        **{TASK_PATH_PART_TIME.format(part): _DOUBLE for part in PATH_PARTS[:-1]},
         TASK_OUTPUT_SIZE: _INT,
         TASK_OUTPUT_TYPE: _STRING,
         ERROR_TYPE: _STRING,
@@ -179,6 +205,7 @@ EVENT_ATTRIBUTES: Final[dict[str, dict[str, str]]] = {
 # -------------------------------------------------------------------------------- labels
 
 ACTIVITY: Final = "dask.activity"
+PATH_PART: Final = "dask.span.path.part"
 P2P_STAGE: Final = "dask.p2p.stage"
 UNIT: Final = "dask.unit"
 TASK_OUTCOME: Final = "dask.task.outcome"
@@ -275,6 +302,13 @@ SPAN_CAPACITY_TIME: Final = Metric(
 )
 SPAN_IDLE_TIME: Final = Metric(
     "dask.span.idle.time", "counter", _S, (SPAN,), "The span's share of the cluster's idle seconds"
+)
+SPAN_PATH_TIME: Final = Metric(
+    "dask.span.path.time",
+    "counter",
+    _S,
+    (SPAN, PATH_PART),
+    "The duration of root spans, by what bounded it",
 )
 SPAN_ACTIVE: Final = Metric(
     "dask.span.active",

@@ -21,8 +21,10 @@ from dask_otel.core.records import (
     Incident,
     Progress,
     SpanIdentity,
+    SpanPathFacts,
     SpanRecord,
     TaskCounts,
+    TaskPath,
     TaskRun,
 )
 from dask_otel.core.traces.translate import translate
@@ -168,6 +170,7 @@ def test_no_name_of_the_code_is_in_no_table() -> None:
         semconv.DOCTOR_EVENT,
     }
     families = {semconv.TASK_OUTCOME_COUNT, semconv.SPAN_ACTIVITY_TIME}
+    families |= {semconv.SPAN_PATH_PART_TIME, semconv.TASK_PATH_PART_TIME}
     families |= {semconv.TASK_GROUP_DURATION, semconv.TAG, semconv.SCHEMA_URL}
     names = {
         value
@@ -227,8 +230,10 @@ EVERYTHING = FinishedSpan(
             prefix="p",
             ordinal=1,
             failure=FAILURE,
+            path=TaskPath((0.5,) * 8, ("j", 1)),
         ),
     ),
+    path=SpanPathFacts((1.0,) * 9, 3, 0.5),
     dropped_tasks=1,
     failures=(FAILURE,),
     dropped_failures=1,

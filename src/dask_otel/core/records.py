@@ -155,6 +155,15 @@ class TaskRun(NamedTuple):
     parts: tuple[tuple[str, float, float], ...] = ()
 
 
+class TaskPath(NamedTuple):
+    """A run on the path of its span."""
+
+    #: Seconds by `semconv.PATH_PARTS`, without the last.
+    parts: tuple[float, ...]
+    #: Key and number of the run before it on the path that has a span, too.
+    before: tuple[Hashable, int] | None
+
+
 class FinishedTask(NamedTuple):
     """One run of a task, for a span of its own."""
 
@@ -164,6 +173,19 @@ class FinishedTask(NamedTuple):
     prefix: str
     ordinal: int
     failure: Failure | None = None
+    #: None for a run that is not on the path.
+    path: TaskPath | None = None
+
+
+class SpanPathFacts(NamedTuple):
+    """What a finished generation waited for: the path to its end."""
+
+    #: Seconds by `semconv.PATH_PARTS`; their sum is the duration.
+    parts: tuple[float, ...]
+    #: Tasks on it.
+    tasks: int
+    #: Execute seconds divided by threads; None if unknown.
+    threads_bound: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +236,8 @@ class FinishedSpan(SpanDescription):
     #: measured.
     idle: float | None = None
     capacity: float | None = None
+    #: None if not measured.
+    path: SpanPathFacts | None = None
     groups: tuple[FinishedGroup, ...] = ()
     #: Groups beyond the cap.
     dropped_groups: int = 0

@@ -340,4 +340,5 @@ def limits_of(settings: Settings) -> Limits:
             most=spans.tasks.max,
         ),
         notes=settings.spool.path is not None,
+        path=spans.path,
     )

@@ -113,8 +113,17 @@ class HandOver:
         return self._exports_default or span.identity.tags != DEFAULT_SPAN
 
     def _measured(self, span: FinishedSpan) -> None:
-        """Add a span to the histograms, exported or not: one point in each per Dask span."""
+        """Add a span to the metrics, exported or not: one point in each histogram per Dask span."""
         ident = span.identity
+        if span.path is not None and ident.dask_id == ident.root_id:
+            batch, ids = self._adapter.batch, (ident.trace_id, ident.span_id)
+            deltas = batch.span_deltas.get(ident.dask_id) or batch.deltas_of(
+                ident.dask_id, ident.tags, ids
+            )
+            for part, value in zip(semconv.PATH_PARTS, span.path.parts, strict=True):
+                if value:
+                    key = (semconv.SPAN_PATH_TIME.name, part)
+                    deltas.values[key] = deltas.values.get(key, 0.0) + value
         if ident.generation > 1 or (not span.complete and self._adapter.removed):
             # It was measured before, or continues for an unknown time.
             return

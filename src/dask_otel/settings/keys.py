@@ -126,6 +126,15 @@ class SpanSettings:
         leaves these out.
         """,
     )
+    path: bool = _knob(
+        "true",
+        FLAG,
+        """
+        Whether each span says [what bounded its duration](why.md)
+
+        In `dask.span.path.*`, and in the spans of the tasks on its path.
+        """,
+    )
     linger: float = _knob(
         "2s",
         duration(0, DAY),
