@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 #: Nothing is exported.
-OFF = {"OTEL_METRICS_EXPORTER": "none", "OTEL_TRACES_EXPORTER": "none"}
+OFF = {f"OTEL_{signal}_EXPORTER": "none" for signal in ("METRICS", "TRACES", "LOGS")}
 
 _INSTRUMENT = "from opentelemetry.instrumentation.auto_instrumentation import run; run()"
 

@@ -6,11 +6,16 @@ import time
 from pathlib import Path
 
 import pytest
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
 
+from dask_otel import semconv
 from dask_otel.core import identity
+from dask_otel.core.records import ClusterEvent
 from dask_otel.scheduler.wiring import make_pump
 from dask_otel.settings.keys import FileSettings, Settings
+from tests.otlp.json_reading import from_json
 from tests.otlp.pipeline import Export, make_batch, make_span
+from tests.receiver import decode_logs
 from tests.waiting import eventually
 
 from .clients import JaegerClient, PrometheusClient
@@ -34,6 +39,57 @@ service:
     metrics:
       receivers: [otlp_json_file/metrics]
 """
+
+LOGS = """
+receivers:
+  otlp_json_file/logs:
+    include: ["{folder}/*-logs.jsonl"]
+    start_at: beginning
+exporters:
+  file/logs:
+    path: {folder}/collected.json
+    flush_interval: 100ms
+service:
+  pipelines:
+    logs:
+      receivers: [otlp, otlp_json_file/logs]
+      exporters: [file/logs]
+"""
+
+
+def test_the_collector_takes_events_from_files_and_over_the_network(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    config = tmp_path / "logs.yaml"
+    config.write_text(LOGS.format(folder=folder))
+    collector = start(start_collector, backends(), [DEPLOY / "collector" / "config.yaml", config])
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", collector.grpc)
+    files = FileSettings(path=str(folder))
+    made = make_pump(Settings(files=files), "Scheduler-1", time.time_ns())
+    assert made is not None
+    made.pump.start()
+    made.pump.offer_event(ClusterEvent(1.5, semconv.CLIENT_ADDED, {semconv.CLIENT_ID: "Client-1"}))
+    Export(made.pump).close(60)
+
+    def stored() -> list[logs_service_pb2.ExportLogsServiceRequest]:
+        path = folder / "collected.json"
+        requests = []
+        for line in path.read_text().splitlines() if path.exists() else ():
+            requests.append(logs_service_pb2.ExportLogsServiceRequest())
+            from_json(line, requests[-1])
+        return requests
+
+    # Once by each way; the field of the name has to survive, too.
+    eventually(lambda: len([log for one in stored() for log in decode_logs(one)]) == 2)
+    one, two = (log for request in stored() for log in decode_logs(request))
+    for log in (one, two):
+        # The receiver of files adds it.
+        log.attributes.pop("log.file.name", None)
+    assert one == two
+    assert (one.name, one.body) == (semconv.CLIENT_ADDED, "Client Client-1 connected.")
+    assert one.resource["service.instance.id"] == "Scheduler-1"
 
 
 def test_the_collector_reads_what_the_bridge_writes(

@@ -168,6 +168,7 @@ def test_a_program_that_disables_the_sdk_sends_nothing():
     made = export_environment(given, None)
     assert "OTEL_SDK_DISABLED" not in made
     assert made["OTEL_TRACES_EXPORTER"] == made["OTEL_METRICS_EXPORTER"] == "none"
+    assert made["OTEL_LOGS_EXPORTER"] == "none"
 
 
 def test_bridge_that_is_switched_off_is_an_error_with_advice(tmp_path, environ):

@@ -17,6 +17,7 @@ import dask_otel
 from dask_otel import Reason
 from dask_otel._dask.present import MOST
 from dask_otel.cli import main
+from tests.environment import OFF
 from tests.waiting import eventually
 
 pytestmark = [
@@ -24,7 +25,7 @@ pytestmark = [
     pytest.mark.unreconciled("nothing is exported; answers are compared with what was arranged"),
 ]
 
-SETTINGS = {"environment": {"OTEL_METRICS_EXPORTER": "none", "OTEL_TRACES_EXPORTER": "none"}}
+SETTINGS = {"environment": OFF}
 
 
 class SlowToSend:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from dask_otel.pump import outlet
 from dask_otel.settings.keys import LogSettings, Settings
 from tests.otlp.conftest import Begin, Build, send
 from tests.otlp.json_reading import from_json
+from tests.otlp.pipeline import make_batch, make_span
 from tests.receiver import Receiver, decode_logs
 from tests.waiting import eventually
 
@@ -30,6 +32,7 @@ RECORD = LogRecord(
     trace_id=Trace(0x5B8EFFF798038103D269B633813FC60C),
     span_id=7,
 )
+LABELS = {"grpc": "OTLP over gRPC", "http/protobuf": "OTLP over HTTP"}
 EVENT = ClusterEvent(
     1_700_000_000.5,
     semconv.CLIENT_ADDED,
@@ -208,6 +211,37 @@ def test_an_endpoint_that_took_some_is_only_in_trouble(server: Receiver, begin: 
     server.takes_no_logs = False
     server.wait_for(lambda s: len(s.logs) == 2)
     assert dropped(made) == {}
+
+
+def test_the_bridge_says_what_it_does_itself(server: Receiver, begin: Begin) -> None:
+    """For the event loop, which makes events of it."""
+    kept(server).answer = "UNAVAILABLE" if server.protocol == "grpc" else 503
+    made, export = begin({**server.environ, "OTEL_BSP_MAX_QUEUE_SIZE": "2"})
+    made.pump.offer_event(EVENT)
+    where = {semconv.OTEL_DESTINATION: f"{server.endpoint} ({LABELS[server.protocol]})"}
+    failing = (semconv.OTEL_EXPORT_FAILING, {semconv.OTEL_SIGNAL: "logs", **where})
+    eventually(lambda: list(made.pump.notices) == [failing], 30, f"{made.pump.notices}")
+    server.answer = None
+    recovered = (semconv.OTEL_EXPORT_RECOVERED, where)
+    eventually(lambda: made.pump.notices[-1] == recovered, 60, f"{made.pump.notices}")
+    server.before_answer = lambda signal: time.sleep(1)
+    export.spans(*(make_span(str(number)) for number in range(50)))
+    full = (semconv.OTEL_QUEUE_FULL, {semconv.OTEL_SIGNAL: "traces"})
+    assert list(made.pump.notices).count(full) == 1
+
+
+def test_the_queue_of_logs_has_its_own_levels(server: Receiver, begin: Begin) -> None:
+    server.keeps = frozenset({"logs", "metrics"})
+    made, export = begin({**server.environ, "OTEL_BLRP_MAX_QUEUE_SIZE": "7"}, None)
+    made.pump.offer_event(EVENT)
+    server.wait_for(lambda s: s.logs)
+    export.metrics(make_batch())
+    export.close()
+    signal = ((semconv.OTEL_SIGNAL, "logs"),)
+    assert server.last(semconv.OTEL_QUEUE_CAPACITY.name)[signal] == 7
+    assert server.last(semconv.OTEL_QUEUE_SIZE.name)[signal] == 0
+    assert server.last(semconv.OTEL_EXPORTED.name)[signal] == 1
+    assert signal not in server.last(semconv.OTEL_EXPORT_LAST_SUCCESS_AGE.name), "events are rare"
 
 
 def test_the_doctor_sends_a_record(server: Receiver) -> None:

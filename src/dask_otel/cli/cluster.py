@@ -54,7 +54,7 @@ def export_environment(environ: Mapping[str, str], endpoint: str | None) -> dict
     result = {key: value for key, value in environ.items() if key not in _SILENCING_VARIABLES}
     if is_disabled(environ):
         # The files are the demo's own; export nothing else.
-        result |= {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none"}
+        result |= {f"OTEL_{one}_EXPORTER": "none" for one in ("TRACES", "METRICS", "LOGS")}
     elif endpoint is not None:
         result["OTEL_EXPORTER_OTLP_ENDPOINT"] = endpoint
     # Several exports within the demo, so that the series have several points.
