@@ -77,8 +77,8 @@ def past_run(entry: Any) -> PastRun:
     """
     for field in fields(PastRun):
         value: Any = entry.get(field.name) if isinstance(entry, dict) else None
-        is_number = isinstance(value, (int, float))
-        if not isinstance(value, _TYPES[field.type]) or (is_number and not abs(value) < math.inf):
+        is_endless = isinstance(value, (int, float)) and not abs(value) < math.inf
+        if is_endless or not isinstance(value, _TYPES[field.type]):
             raise ValueError(f"no run: {field.name}")
     return PastRun(**{field.name: entry[field.name] for field in fields(PastRun)})
 
