@@ -242,7 +242,8 @@ def test_killed_workers(flag, allowed, counts):
         assert deadly.failures[0].worker_name in ("0", "1")
         # Also of a run that no other follows.
         assert 0.0 < deadly.first_start < died
-        assert deadly.worker_count == 1 + allowed
+        # The second worker dies at once, mostly before a heartbeat.
+        assert 1 <= deadly.worker_count <= 1 + allowed
 
 
 @pytest.mark.options(config={"distributed.scheduler.no-workers-timeout": "1s"})

@@ -32,7 +32,7 @@ def made_with(monkeypatch: pytest.MonkeyPatch, **variables: str) -> WiredPump:
 
 
 def patience(pump: Pump) -> list[float]:
-    return [lane._sink.patience for lane in pump._lanes]
+    return [lane._sink.patience for lane in (*pump._spans, *pump._metrics)]
 
 
 @pytest.fixture
