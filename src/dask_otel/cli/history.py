@@ -14,18 +14,22 @@ from typing import TYPE_CHECKING, Any, Final
 from dask_otel.cli import report, terminal
 
 if TYPE_CHECKING:
+    from dask_otel.report.history.changes import Trend
     from dask_otel.report.history.past import PastRun
     from dask_otel.report.money import Price
 
-HELP: Final = "list all runs below some folders"
+HELP: Final = "list all runs below some folders, and what changed"
 DESCRIPTION: Final = """\
 List all runs below some folders that the bridge wrote files into (otel.files.path), the newest
 last. A run is one root span that ended. A small summary of each scheduler's runs is written beside
 its files, or into ~/.cache/dask-otel, so that they are read once.
+
+For each name, it says since when its runs take longer or shorter, and whether the last one is
+unusual. With --check, the exit code says whether the last run is a regression.
 """
 EPILOG: Final = """\
-exit codes: 0 the runs are listed, 1 there is none, or the page can't be written, 2 wrong
-arguments, 130 interrupted
+exit codes: 0 the runs are listed, 1 there is none, or the page can't be written, or the last run of
+the name is a regression (--check), 2 wrong arguments, 130 interrupted
 """
 
 _NO_BOKEH = "the page needs bokeh; try: pip install 'dask-otel[report]' (text and --json do not)"
@@ -41,6 +45,10 @@ ARGUMENTS: Final[dict[str, Any]] = {
         "metavar": "FILE",
         "help": "write a page with search and filter instead",
     },
+    "--check": {
+        "metavar": "NAME",
+        "help": "only the runs of a name; fail if the last one is slower",
+    },
     "--price": report.ARGUMENTS["--price"],
     "--currency": report.ARGUMENTS["--currency"],
 }
@@ -48,6 +56,8 @@ ARGUMENTS: Final[dict[str, Any]] = {
 
 def run(arguments: argparse.Namespace) -> int:
     """List the runs; return the exit code."""
+    from dask_otel.report import words
+    from dask_otel.report.history.changes import trends
     from dask_otel.report.money import Price
 
     if arguments.json and arguments.output:
@@ -57,18 +67,30 @@ def run(arguments: argparse.Namespace) -> int:
     amount = arguments.price
     price = None if amount is None else Price(amount, arguments.currency or "")
     runs, left_out = _read(arguments.folders)
+    if arguments.check is not None:
+        runs = [one for one in runs if one.name == arguments.check]
     for line in left_out:
         terminal.say("history", line)
     if not runs:
-        return terminal.fail("history", f"no run below {', '.join(arguments.folders)}")
+        name = "" if arguments.check is None else f" of {arguments.check}"
+        return terminal.fail("history", f"no run{name} below {', '.join(arguments.folders)}")
+    found = trends(runs)
+    failed = int(arguments.check is not None and found[0].regression)
     if arguments.output:
-        return _write_page(arguments.output, runs, left_out, price)
+        return _write_page(arguments.output, runs, found, left_out, price) or failed
     if arguments.json:
-        found = [{**asdict(one), "cost": price and price.of(one.thread_seconds)} for one in runs]
-        terminal.show(json.dumps({"version": 1, "left_out": left_out, "runs": found}, indent=2))
+        listed = [{**asdict(one), "cost": price and price.of(one.thread_seconds)} for one in runs]
+        content = {
+            "version": 1,
+            "left_out": left_out,
+            "trends": [{**asdict(one), "lines": one.lines()} for one in found],
+            "runs": listed,
+        }
+        terminal.show(json.dumps(content, indent=2))
     else:
-        terminal.show("\n".join(_table([one.cells(price) for one in runs])))
-    return 0
+        said = [f"{words.one_line(one.name)}: {line}" for one in found for line in one.lines()]
+        terminal.show("\n".join([*_table([one.cells(price) for one in runs]), "", *said]))
+    return failed
 
 
 def _read(folders: Sequence[str]) -> tuple[list[PastRun], list[str]]:
@@ -108,12 +130,16 @@ def _table(rows: Sequence[dict[str, str]]) -> Iterator[str]:
 
 
 def _write_page(
-    path: Path, runs: Sequence[PastRun], left_out: Sequence[str], price: Price | None
+    path: Path,
+    runs: Sequence[PastRun],
+    found: Sequence[Trend],
+    left_out: Sequence[str],
+    price: Price | None,
 ) -> int:
     from dask_otel.report.page.html import history_page
 
     try:
-        path.write_text(history_page(runs, left_out, price), encoding="utf-8")
+        path.write_text(history_page(runs, found, left_out, price), encoding="utf-8")
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         return terminal.fail("history", f"can't write {path}: {reason}")
