@@ -23,8 +23,10 @@ from tests.certificates import Certificate
 SIGNALS: Final = {
     "/v1/traces": "traces",
     "/v1/metrics": "metrics",
+    "/v1/logs": "logs",
     "/opentelemetry.proto.collector.trace.v1.TraceService/Export": "traces",
     "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export": "metrics",
+    "/opentelemetry.proto.collector.logs.v1.LogsService/Export": "logs",
 }
 
 # Not by its name, which has another address, too, where nobody listens.

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import RetryInfo
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
@@ -106,6 +107,24 @@ class Point:
         return self.metric, self.labels
 
 
+@dataclass
+class Log:
+    """A received log record."""
+
+    name: str
+    time_ns: int
+    severity: int
+    severity_text: str
+    body: str | None
+    #: Besides its name.
+    attributes: dict[str, Any]
+    trace_id: int | None
+    span_id: int | None
+    flags: int
+    resource: dict[str, Any]
+    scope: tuple[str, str, str]
+
+
 def _int(raw: bytes) -> int:
     return int.from_bytes(raw, "big")
 
@@ -185,6 +204,31 @@ def decode_points(request: metrics_service_pb2.ExportMetricsServiceRequest) -> I
                     )
 
 
+def decode_logs(request: logs_service_pb2.ExportLogsServiceRequest) -> Iterator[Log]:
+    """Yield the log records of a request."""
+    for resource in request.resource_logs:
+        for scope in resource.scope_logs:
+            for log in scope.log_records:
+                of = attributes(log.attributes)
+                name = of.pop("event.name")
+                # The oldest release of the protocol has no such field.
+                assert getattr(log, "event_name", name) == name
+                assert log.observed_time_unix_nano == log.time_unix_nano
+                yield Log(
+                    name=name,
+                    time_ns=log.time_unix_nano,
+                    severity=log.severity_number,
+                    severity_text=log.severity_text,
+                    body=_value(log.body),
+                    attributes=of,
+                    trace_id=_int(log.trace_id) or None,
+                    span_id=_int(log.span_id) or None,
+                    flags=log.flags,
+                    resource=attributes(resource.resource.attributes),
+                    scope=(scope.scope.name, scope.scope.version, scope.schema_url),
+                )
+
+
 _REFUSED: Final = b"refused by the test"
 
 
@@ -209,6 +253,8 @@ class Receiver:
     judge: Callable[[str, Any], int | str | None] = lambda signal, request: None
     #: Signals whose requests are kept; what comes of others is for `judge` to see.
     keeps: frozenset[str] = frozenset({"traces", "metrics"})
+    #: Whether it does not know log records, as Jaeger.
+    takes_no_logs: bool = False
     #: Called with the signal before each answer: to wait, for instance.
     before_answer: Callable[[str], None] = lambda signal: None
     #: Requests as they came: (signal, decoded request, headers).
@@ -220,6 +266,7 @@ class Receiver:
     #: What was decoded of the accepted ones, which tests ask for again and again.
     _spans: list[Span] = field(default_factory=list)
     _points: list[Point] = field(default_factory=list)
+    _logs: list[Log] = field(default_factory=list)
     _decoded: int = 0
 
     @property
@@ -235,13 +282,16 @@ class Receiver:
         made: Any = {
             "traces": trace_service_pb2.ExportTraceServiceResponse,
             "metrics": metrics_service_pb2.ExportMetricsServiceResponse,
+            "logs": logs_service_pb2.ExportLogsServiceResponse,
         }[signal]()
         if self.partial is not None:
             count, made.partial_success.error_message = self.partial
-            if signal == "traces":
-                made.partial_success.rejected_spans = count
-            else:
-                made.partial_success.rejected_data_points = count
+            field_of = {
+                "traces": "rejected_spans",
+                "metrics": "rejected_data_points",
+                "logs": "rejected_log_records",
+            }
+            setattr(made.partial_success, field_of[signal], count)
         return made
 
     def answered(self, where: str, body: bytes, headers: Mapping[str, str]) -> Answer:
@@ -250,6 +300,7 @@ class Receiver:
         request: Any = {
             "traces": trace_service_pb2.ExportTraceServiceRequest,
             "metrics": metrics_service_pb2.ExportMetricsServiceRequest,
+            "logs": logs_service_pb2.ExportLogsServiceRequest,
         }[signal]()
         request.ParseFromString(body)
         status = self.take(signal, request, headers)
@@ -276,6 +327,8 @@ class Receiver:
         self.before_answer(signal)
         with self._lock:
             answer = self.answer or self.judge(signal, request)
+            if signal == "logs" and self.takes_no_logs:
+                answer = "UNIMPLEMENTED" if self.protocol == "grpc" else 404
             if answer is None and kept:
                 self.accepted.append((signal, request))
             return answer
@@ -294,6 +347,13 @@ class Receiver:
             self._decode()
             return list(self._points)
 
+    @property
+    def logs(self) -> list[Log]:
+        """Accepted log records, in the order of their arrival; see `keeps`."""
+        with self._decoding:
+            self._decode()
+            return list(self._logs)
+
     def _decode(self) -> None:
         # Requests need not wait for it: who waits too long for an answer sends again.
         with self._lock:
@@ -301,6 +361,8 @@ class Receiver:
         for signal, request in new:
             if signal == "traces":
                 self._spans += decode_spans(request)
+            elif signal == "logs":
+                self._logs += decode_logs(request)
             else:
                 self._points += decode_points(request)
         self._decoded += len(new)

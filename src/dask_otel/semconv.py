@@ -40,6 +40,10 @@ SPAN_DASK_IDLE_TIME: Final = "dask.span.dask.idle.time"
 SPAN_ACTIVITY_TIME: Final = "dask.span.activity.time"  # followed by .<activity>
 SPAN_CAPACITY: Final = "dask.span.capacity.time"
 SPAN_IDLE: Final = "dask.span.idle.time"
+SPAN_PATH_PART_TIME: Final = "dask.span.path.{}.time"
+SPAN_PATH_TASKS: Final = "dask.span.path.tasks"
+SPAN_PATH_BOUND_CHAIN: Final = "dask.span.path.bound.chain.time"
+SPAN_PATH_BOUND_THREADS: Final = "dask.span.path.bound.threads.time"
 SPAN_OUTPUT_SIZE: Final = "dask.span.output.size"
 SPAN_COLLISION: Final = "dask.span.collision"
 SPAN_REQUESTED_NAME: Final = "dask.span.requested.name"
@@ -65,6 +69,8 @@ TASK_PREFIX: Final = "dask.task.prefix"
 TASK_KEY: Final = "dask.task.key"
 TASK_ATTEMPT: Final = "dask.task.attempt"
 TASK_QUEUE_TIME: Final = "dask.task.queue.time"
+TASK_ON_PATH: Final = "dask.task.on_path"
+TASK_PATH_PART_TIME: Final = "dask.task.path.{}.time"
 TASK_OUTPUT_SIZE: Final = "dask.task.output.size"
 TASK_OUTPUT_TYPE: Final = "dask.task.output.type"
 WORKER_NAME: Final = "dask.worker.name"
@@ -87,6 +93,20 @@ EXCEPTION_STACKTRACE: Final = "exception.stacktrace"
 
 #: Fields of `TaskCounts` that become ``dask.task.<field>.count``.
 _OUTCOMES = ("memory", "erred", "cancelled", "retried", "lost", "recomputed", "rescheduled")
+
+#: The parts of a span's path, in the order of time between one task's end and the next; a task has
+#: all but the last.
+PATH_PARTS: Final = (
+    "client",
+    "scheduler",
+    "no_thread",
+    "repeated",
+    "transfer",
+    "worker_queue",
+    "compute",
+    "report",
+    "other_span",
+)
 
 _STRING, _BOOL, _INT, _DOUBLE, _STRINGS = "string", "bool", "int", "double", "string[]"
 _COUNTS = {
@@ -111,6 +131,10 @@ SPAN_ATTRIBUTES: Final[dict[str, dict[str, str]]] = {
         SPAN_DASK_ACTIVE_CPU_TIME: _DOUBLE,
         SPAN_DASK_IDLE_TIME: _DOUBLE,
         f"{SPAN_ACTIVITY_TIME}.<activity>": _DOUBLE,
+        **{SPAN_PATH_PART_TIME.format(part): _DOUBLE for part in PATH_PARTS},
+        SPAN_PATH_TASKS: _INT,
+        SPAN_PATH_BOUND_CHAIN: _DOUBLE,
+        SPAN_PATH_BOUND_THREADS: _DOUBLE,
         SPAN_OUTPUT_SIZE: _INT,
         **_COUNTS,
         TASK_GROUP_COUNT: _INT,
@@ -145,6 +169,8 @@ SPAN_ATTRIBUTES: Final[dict[str, dict[str, str]]] = {
         WORKER_NAME: _STRING,
         TASK_ATTEMPT: _INT,
         TASK_QUEUE_TIME: _DOUBLE,
+        TASK_ON_PATH: _BOOL,
+        **{TASK_PATH_PART_TIME.format(part): _DOUBLE for part in PATH_PARTS[:-1]},
         TASK_OUTPUT_SIZE: _INT,
         TASK_OUTPUT_TYPE: _STRING,
         ERROR_TYPE: _STRING,
@@ -179,6 +205,7 @@ EVENT_ATTRIBUTES: Final[dict[str, dict[str, str]]] = {
 # -------------------------------------------------------------------------------- labels
 
 ACTIVITY: Final = "dask.activity"
+PATH_PART: Final = "dask.span.path.part"
 P2P_STAGE: Final = "dask.p2p.stage"
 UNIT: Final = "dask.unit"
 TASK_OUTCOME: Final = "dask.task.outcome"
@@ -198,6 +225,14 @@ TAG: Final = "dask.tag"
 
 FOLDED: Final = "_OTHER"
 EMPTY: Final = "_EMPTY"
+
+# ------------------------------------------------------------- log records: severities
+
+DEBUG, INFO, WARN, ERROR = 5, 9, 13, 17
+SEVERITIES: Final = {DEBUG: "DEBUG", INFO: "INFO", WARN: "WARN", ERROR: "ERROR"}
+EVENT_NAME: Final = "event.name"
+#: The name by which redaction is asked about the text of a log record.
+LOG_BODY: Final = "body"
 
 # ------------------------------------------------------------------------------- metrics
 
@@ -267,6 +302,13 @@ SPAN_CAPACITY_TIME: Final = Metric(
 )
 SPAN_IDLE_TIME: Final = Metric(
     "dask.span.idle.time", "counter", _S, (SPAN,), "The span's share of the cluster's idle seconds"
+)
+SPAN_PATH_TIME: Final = Metric(
+    "dask.span.path.time",
+    "counter",
+    _S,
+    (SPAN, PATH_PART),
+    "The duration of root spans, by what bounded it",
 )
 SPAN_ACTIVE: Final = Metric(
     "dask.span.active",
@@ -488,7 +530,7 @@ OTEL_EXPORTED: Final = Metric(
     "counter",
     "{item}",
     _SIGNAL,
-    "Spans and data points that an exporter accepted",
+    "Spans, data points and log records that an exporter accepted",
     True,
 )
 OTEL_DROPPED: Final = Metric(
@@ -496,7 +538,7 @@ OTEL_DROPPED: Final = Metric(
     "counter",
     "{item}",
     (OTEL_SIGNAL, OTEL_REASON),
-    "Spans and data points that were lost, by reason",
+    "Spans, data points and log records that were lost, by reason",
     True,
 )
 OTEL_FOLDED: Final = Metric(
@@ -551,12 +593,17 @@ OTEL_EXPORT_LAST_SUCCESS_AGE: Final = Metric(
     "Seconds since the last success of the signal's exporters; the longest of them",
 )
 OTEL_QUEUE_SIZE: Final = Metric(
-    "dask.otel.queue.size", "updowncounter", "{span}", _SIGNAL, "Spans that wait for export", True
+    "dask.otel.queue.size",
+    "updowncounter",
+    "{item}",
+    _SIGNAL,
+    "Spans and log records that wait for export",
+    True,
 )
 OTEL_QUEUE_CAPACITY: Final = Metric(
     "dask.otel.queue.capacity",
     "updowncounter",
-    "{span}",
+    "{item}",
     _SIGNAL,
     "Limit of the export queue",
     True,
@@ -576,11 +623,117 @@ METRICS: Final[dict[str, Metric]] = {
     value.name: value for value in list(globals().values()) if isinstance(value, Metric)
 }
 
+# -------------------------------------------------------------------- log records: events
+
+WORKER_ADDRESS: Final = "dask.worker.address"
+WORKER_REMOVAL_REASON: Final = "dask.worker.removal.reason"
+WORKER_REMOVAL_EXPECTED: Final = "dask.worker.removal.expected"
+WORKER_CLOSE_REASON: Final = "dask.worker.close.reason"
+WORKER_NANNY_MEMORY: Final = "dask.worker.nanny.memory.usage"
+TASK_RUNNING_COUNT: Final = "dask.task.running.count"
+TASK_PREFIXES: Final = "dask.task.prefixes"
+TASK_START: Final = "dask.task.transition.start"
+TASK_FINISH: Final = "dask.task.transition.finish"
+RESULT_LOST_COUNT: Final = "dask.result.lost.count"
+DATA_LOST_COUNT: Final = "dask.data.lost.count"
+ROOT_NAMES: Final = "dask.span.root.names"
+CLIENT_ID: Final = "dask.client.id"
+P2P_ID: Final = "dask.p2p.id"
+EVENT_INTERVAL: Final = "dask.event.interval"
+EVENT_TOPIC: Final = "dask.event.topic"
+OTEL_DESTINATION: Final = "dask.otel.destination"
+
+WORKER_ADDED: Final = "dask.worker.added"
+WORKER_REMOVED: Final = "dask.worker.removed"
+WORKER_OVERDUE: Final = "dask.worker.overdue"
+WORKER_PAUSED: Final = "dask.worker.paused"
+WORKER_RESUMED: Final = "dask.worker.resumed"
+WORKER_TERMINATED: Final = "dask.worker.terminated"
+WORKER_FAILED: Final = "dask.worker.failed"
+WORKERS_RETIRED: Final = "dask.workers.retired"
+SCHEDULER_STARTED: Final = "dask.scheduler.started"
+SCHEDULER_RESTARTED: Final = "dask.scheduler.restarted"
+SCHEDULER_CLOSING: Final = "dask.scheduler.closing"
+CLIENT_ADDED: Final = "dask.client.added"
+CLIENT_REMOVED: Final = "dask.client.removed"
+GRAPH_FAILED: Final = "dask.graph.failed"
+TRANSITION_FAILED: Final = "dask.task.transition_failed"
+NO_WORKER: Final = "dask.task.no_worker"
+TASKS_STOLEN: Final = "dask.task.stolen"
+P2P_FAILED: Final = "dask.p2p.failed"
+OTEL_STARTED: Final = "dask.otel.started"
+OTEL_STOPPED: Final = "dask.otel.stopped"
+OTEL_EXPORT_FAILING: Final = "dask.otel.export.failing"
+OTEL_EXPORT_RECOVERED: Final = "dask.otel.export.recovered"
+OTEL_FOLDING: Final = "dask.otel.folding"
+OTEL_QUEUE_FULL: Final = "dask.otel.queue_full"
+TOPIC_MESSAGE: Final = "dask.topic.message"
+
+#: The facts about a worker that are known, at its last heartbeat.
+_ABOUT_WORKER = {
+    WORKER_NAME: _STRING,
+    WORKER_ADDRESS: _STRING,
+    WORKER_THREAD_COUNT.name: _INT,
+    WORKER_MEMORY_USAGE.name: _INT,
+    WORKER_MEMORY_LIMIT.name: _INT,
+    WORKER_CPU_UTILIZATION.name: _DOUBLE,
+    WORKER_LAST_SEEN_AGE.name: _DOUBLE,
+}
+
+#: The events that are log records: all attributes with their types, by name. Besides these,
+#: all have `EVENT_NAME`.
+LOG_EVENTS: Final[dict[str, dict[str, str]]] = {
+    WORKER_ADDED: _ABOUT_WORKER,
+    WORKER_REMOVED: {
+        **_ABOUT_WORKER,
+        WORKER_REMOVAL_REASON: _STRING,
+        WORKER_REMOVAL_EXPECTED: _BOOL,
+        WORKER_CLOSE_REASON: _STRING,
+        WORKER_NANNY_MEMORY: _INT,
+        TASK_COUNT: _INT,
+        TASK_RUNNING_COUNT: _INT,
+        TASK_OUTCOME_COUNT.format("erred"): _INT,
+        TASK_PREFIXES: _STRINGS,
+        RESULT_LOST_COUNT: _INT,
+        DATA_LOST_COUNT: _INT,
+        ROOT_NAMES: _STRINGS,
+    },
+    WORKER_OVERDUE: _ABOUT_WORKER,
+    WORKER_PAUSED: _ABOUT_WORKER,
+    WORKER_RESUMED: _ABOUT_WORKER,
+    WORKER_TERMINATED: {**_ABOUT_WORKER, WORKER_NANNY_MEMORY: _INT},
+    WORKER_FAILED: {**_ABOUT_WORKER, EXCEPTION_MESSAGE: _STRING},
+    WORKERS_RETIRED: {WORKER_COUNT: _INT},
+    SCHEDULER_STARTED: {WORKER_COUNT: _INT},
+    SCHEDULER_RESTARTED: {WORKER_COUNT: _INT},
+    SCHEDULER_CLOSING: {WORKER_COUNT: _INT},
+    CLIENT_ADDED: {CLIENT_ID: _STRING},
+    CLIENT_REMOVED: {CLIENT_ID: _STRING},
+    GRAPH_FAILED: {CLIENT_ID: _STRING},
+    TRANSITION_FAILED: {
+        TASK_KEY: _STRING,
+        TASK_START: _STRING,
+        TASK_FINISH: _STRING,
+        ROOT_NAMES: _STRINGS,
+    },
+    NO_WORKER: {TASK_COUNT: _INT, TASK_PREFIXES: _STRINGS, ROOT_NAMES: _STRINGS},
+    TASKS_STOLEN: {TASK_COUNT: _INT, EVENT_INTERVAL: _DOUBLE},
+    P2P_FAILED: {P2P_ID: _STRING, ROOT_NAMES: _STRINGS},
+    OTEL_STARTED: {WORKER_COUNT: _INT},
+    OTEL_STOPPED: {WORKER_COUNT: _INT},
+    OTEL_EXPORT_FAILING: {OTEL_SIGNAL: _STRING, OTEL_DESTINATION: _STRING},
+    OTEL_EXPORT_RECOVERED: {OTEL_DESTINATION: _STRING},
+    OTEL_FOLDING: {OTEL_KIND: _STRING},
+    OTEL_QUEUE_FULL: {OTEL_SIGNAL: _STRING},
+    TOPIC_MESSAGE: {EVENT_TOPIC: _STRING},
+}
+
 # ------------------------------------------------------------------------ dask-otel doctor
 
 #: The doctor's test span, which is not part of the bridge's telemetry.
 DOCTOR_SPAN: Final = "dask-otel doctor"
-#: The id of the doctor's run, on its test span and test counter.
+DOCTOR_EVENT: Final = "dask.otel.doctor"
+#: The id of the doctor's run, on its test span, counter and log record.
 DOCTOR_RUN: Final = "dask.otel.doctor.run"
 DOCTOR_CHECKS: Final = Metric(
     "dask.otel.doctor.checks", "counter", "{check}", (DOCTOR_RUN,), "Test counter of the doctor"

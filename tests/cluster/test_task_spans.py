@@ -26,7 +26,7 @@ CLOCK = 0.005
 
 
 def limits(**tasks: Any) -> Limits:
-    return Limits(linger=0.3, settle_timeout=30.0, tasks=TaskLimits(**tasks))
+    return Limits(linger=0.3, settle_timeout=30.0, tasks=TaskLimits(**tasks), path=False)
 
 
 def timed(number: int, seconds: float) -> tuple[float, float, int, str]:

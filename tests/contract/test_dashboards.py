@@ -296,6 +296,7 @@ def test_every_metric_is_on_some_panel() -> None:
         "dask.span.p2p.io",
         "dask.span.p2p.operations",
         "dask.span.custom",
+        "dask.span.path.time",
         "dask.task.lost",
         "dask.cluster.transfer.operations",
         "dask.cluster.spill.io",

@@ -12,6 +12,7 @@ import pytest
 
 from dask_otel import semconv
 from dask_otel.core.context import Traceparent
+from dask_otel.core.events import narration
 from dask_otel.core.records import (
     Failure,
     FinishedGroup,
@@ -20,8 +21,10 @@ from dask_otel.core.records import (
     Incident,
     Progress,
     SpanIdentity,
+    SpanPathFacts,
     SpanRecord,
     TaskCounts,
+    TaskPath,
     TaskRun,
 )
 from dask_otel.core.traces.translate import translate
@@ -101,6 +104,34 @@ def test_what_spans_have_is_documented_and_all_that_is_documented_exists(
     assert sorted(found) == sorted([*keys, *bare])
 
 
+def test_events_that_are_log_records_are_documented_with_all_that_they_have() -> None:
+    rows = [row for _, row in rows_of("Log record")]
+    assert {one(row[0]): set(code(row[3])) for row in rows} == {
+        name: set(types) for name, types in semconv.LOG_EVENTS.items()
+    }
+    assert len(rows) == len(semconv.LOG_EVENTS)
+    told = {name: {story.severity} for name, story in narration._STORIES.items()}
+    told[semconv.WORKER_REMOVED] = {semconv.INFO, semconv.WARN, semconv.ERROR}
+    numbers = {text: number for number, text in semconv.SEVERITIES.items()}
+    assert {one(row[0]): {numbers[part] for part in row[1].split(", ")} for row in rows} == told
+    types: dict[str, str] = {semconv.EVENT_NAME: "string"}
+    for known in semconv.LOG_EVENTS.values():
+        assert all(types.setdefault(key, kind) == kind for key, kind in known.items())
+    found = [
+        (one(row[0]), row[1].partition(",")[0]) for _, row in rows_of("Attribute of log records")
+    ]
+    assert sorted(found) == sorted(types.items())
+
+
+def test_the_reasons_of_a_lost_worker_are_documented() -> None:
+    page = (REPOSITORY / "docs" / "logs.md").read_text(encoding="utf-8")
+    section = page.partition("## Why a worker was lost")[2]
+    rows = re.findall(r"^\| `(\w+)` \| .* \| (\w+) \|$", section, flags=re.MULTILINE)
+    assert dict(rows) == {
+        reason: semconv.SEVERITIES[story.severity] for reason, story in narration._REMOVED.items()
+    }
+
+
 def test_every_label_is_documented_and_every_documented_label_exists() -> None:
     (rows,) = [rows for heading, _, rows in tables() if heading == "Labels"]
     used = {label for metric in semconv.METRICS.values() for label in metric.labels}
@@ -131,10 +162,15 @@ def test_no_name_of_the_code_is_in_no_table() -> None:
         semconv.SERVICE_INSTANCE_ID,
         semconv.SERVICE_VERSION,
         semconv.CLUSTER_NAME,
+        *semconv.LOG_EVENTS,
+        *(key for keys in semconv.LOG_EVENTS.values() for key in keys),
+        semconv.EVENT_NAME,
         # On docs/doctor.md.
         semconv.DOCTOR_RUN,
+        semconv.DOCTOR_EVENT,
     }
     families = {semconv.TASK_OUTCOME_COUNT, semconv.SPAN_ACTIVITY_TIME}
+    families |= {semconv.SPAN_PATH_PART_TIME, semconv.TASK_PATH_PART_TIME}
     families |= {semconv.TASK_GROUP_DURATION, semconv.TAG, semconv.SCHEMA_URL}
     names = {
         value
@@ -194,8 +230,10 @@ EVERYTHING = FinishedSpan(
             prefix="p",
             ordinal=1,
             failure=FAILURE,
+            path=TaskPath((0.5,) * 8, ("j", 1)),
         ),
     ),
+    path=SpanPathFacts((1.0,) * 9, 3, 0.5),
     dropped_tasks=1,
     failures=(FAILURE,),
     dropped_failures=1,

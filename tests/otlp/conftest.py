@@ -51,6 +51,7 @@ def build(monkeypatch: pytest.MonkeyPatch) -> Iterator[Build]:
             defaults: Mapping[str, str] | None = None,
             cluster_name: str | None = None,
             files: FileTarget | None = None,
+            logs: bool = False,
             **variables: str,
         ) -> Outputs:
             for key, value in {**(environ or {}), **variables}.items():
@@ -63,9 +64,10 @@ def build(monkeypatch: pytest.MonkeyPatch) -> Iterator[Build]:
                 cluster_name=cluster_name,
                 version="1.2.3",
                 files=files,
+                logs=logs,
             )
             assert outputs is not None
-            for sink in (*outputs.span_sinks, *outputs.metric_sinks):
+            for sink in (*outputs.span_sinks, *outputs.metric_sinks, *outputs.log_sinks):
                 stack.callback(sink.close)
             return outputs
 
@@ -83,7 +85,11 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
         scheduler: str = "Scheduler-1",
         started_ns: int = 0,
     ) -> tuple[WiredPump, Export]:
-        defaults = {"OTEL_BSP_SCHEDULE_DELAY": "20", "OTEL_EXPORTER_OTLP_TIMEOUT": "2"}
+        defaults = {
+            "OTEL_BSP_SCHEDULE_DELAY": "20",
+            "OTEL_BLRP_SCHEDULE_DELAY": "20",
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "2",
+        }
         for key, value in {**defaults, **variables}.items():
             monkeypatch.setenv(key, value)
         # A moment ago: the first batch comes at once here, and a zero point has its time before it.

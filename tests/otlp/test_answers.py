@@ -181,7 +181,7 @@ STATUS = Status(code=3, message="tenant\0 unknown\n").SerializeToString()
         # Which answers blame the data.
         (400, "", b"", Answer(False, "HTTP status 400 Bad Request", blames=True)),
         (413, "", b"", Answer(False, f"HTTP status 413 {HTTPStatus(413).phrase}", blames=True)),
-        (404, "", b"", Answer(False, "HTTP status 404 Not Found for /v1/{}")),
+        (404, "", b"", Answer(False, "HTTP status 404 Not Found for /v1/{}", unsupported=True)),
         # Following would turn a POST into a GET, and the data would be gone.
         *((status, "", b"", Answer(False, REDIRECTS)) for status in (301, 302, 303, 307, 308)),
         (304, "", b"", Answer(False, "HTTP status 304 Not Modified")),

@@ -455,9 +455,8 @@ def test_the_environment_is_restored_also_after_an_error(
 def test_the_pump_is_set_by_the_variables(build: Build) -> None:
     default = build().environment
     assert default == environment.Environment(
-        queue_size=2048,
-        batch_size=128,
-        schedule_delay=1.0,
+        spans=environment.Batching(2048, 128, 1.0),
+        logs=environment.Batching(2048, 128, 1.0),
         metric_interval=60.0,
         file_interval=5.0,
         temporality="cumulative",
@@ -466,12 +465,18 @@ def test_the_pump_is_set_by_the_variables(build: Build) -> None:
     outputs = build(
         OTEL_BSP_MAX_QUEUE_SIZE="16",
         OTEL_BSP_SCHEDULE_DELAY="250",
+        OTEL_BLRP_MAX_EXPORT_BATCH_SIZE="8",
         OTEL_METRIC_EXPORT_INTERVAL="5000",
         OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE="LowMemory",
         OTEL_METRICS_EXEMPLAR_FILTER="always_on",
     )
     assert outputs.environment == environment.Environment(
-        16, 16, 0.25, 5.0, None, "delta", "always_on"
+        environment.Batching(16, 16, 0.25),
+        environment.Batching(2048, 8, 1.0),
+        5.0,
+        None,
+        "delta",
+        "always_on",
     )
     assert outputs.sampled is None
 

@@ -32,7 +32,7 @@ def made_with(monkeypatch: pytest.MonkeyPatch, **variables: str) -> WiredPump:
 
 
 def patience(pump: Pump) -> list[float]:
-    return [lane._sink.patience for lane in (*pump._spans, *pump._metrics)]
+    return [lane._sink.patience for lane in (*pump._spans, *pump._logs, *pump._metrics)]
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_who_has_configured_nothing_gets_a_hint(
     assert "otel.files.path" in made.hint
     assert "OTEL_EXPORTER_OTLP_ENDPOINT" in made.hint
     # And no wait at the end.
-    assert patience(made.pump) == [0.0, 0.0]
+    assert patience(made.pump) == [0.0, 0.0, 0.0]
     made.pump.start()
     Export(made.pump).metrics(make_batch())
     eventually(lambda: made.pump.condition()["destinations"][0]["failing"])
@@ -96,7 +96,7 @@ def test_what_is_configured_keeps_its_promise(
 ) -> None:
     made = made_with(monkeypatch, **{variable: value})
     assert made.hint == ""
-    assert patience(made.pump) == [1.0, 1.0]
+    assert patience(made.pump) == [1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(

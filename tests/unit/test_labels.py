@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dask_otel import semconv
 from dask_otel.core.metrics.batch import MetricBatch, SpanDeltas
 from dask_otel.core.metrics.cardinality import SeriesLimits
 from dask_otel.core.metrics.labels import LabelRules, NameRule, Patterns
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.text import Sanitizer
+from dask_otel.pump.health import Notices
 from dask_otel.scheduler.advice import FoldAdvice
 from dask_otel.settings.keys import MetricSettings
 from tests.unit.metric_states import START, S, shown
@@ -237,7 +240,8 @@ def test_advice_comes_once_for_each_cap_and_names_the_setting(caplog):
     rules = LabelRules(tags=["id"])
     settings = MetricSettings(max_names=2, max_series=10)
     limits = SeriesLimits(max_names=2, max_series=10)
-    advice = FoldAdvice(settings)
+    notices: Notices = deque()
+    advice = FoldAdvice(settings, notices)
     with caplog.at_level(logging.WARNING, "distributed.dask_otel"):
         for state in [MetricState(START, limits=limits, rules=rules, on_folded=advice)] * 2:
             for number in range(20):
@@ -250,3 +254,6 @@ def test_advice_comes_once_for_each_cap_and_names_the_setting(caplog):
     assert any("more than 10 series (otel.metrics.max-series), first dask.span." in s for s in said)
     assert any("otel.metrics.tag-attributes has more than 2 values" in s for s in said)
     assert all("docs/cardinality.md" in line for line in said)
+    kinds = [facts[semconv.OTEL_KIND] for _, facts in notices]
+    assert sorted(kinds) == ["names", "series", "tags"]
+    assert {name for name, _ in notices} == {semconv.OTEL_FOLDING}

@@ -9,6 +9,7 @@ from dask_otel.scheduler.bridge import limits_of
 from dask_otel.settings.reading import read_settings
 
 SPANS = {
+    "path": False,
     "linger": "3s",
     "settle-timeout": "4s",
     "max-groups": 5,
@@ -38,4 +39,5 @@ def test_each_limit_has_its_setting(detail: str, slowest: int) -> None:
         groups=detail == "group",
         tasks=TaskLimits(slowest=slowest, ratio=0.25, most=14),
         notes=True,
+        path=False,
     )

@@ -469,7 +469,7 @@ def test_one_error_lists_every_problem():
     assert str(caught.value) == (
         "4 problems: "
         "(1) otel.spans.lingre = '4s', in Dask's configuration: there is no such key. Did you mean "
-        "otel.spans.linger? Allowed in otel.spans: default, detail, linger, settle-timeout, "
+        "otel.spans.linger? Allowed in otel.spans: default, detail, path, linger, settle-timeout, "
         "max-groups, trace-gap, max-per-trace, max-exceptions, exception-message, "
         "exception-stacktrace, code, task-keys, redact, progress-after, progress-interval, "
         "remember, baggage, tasks. "

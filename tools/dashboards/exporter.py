@@ -135,9 +135,10 @@ def _complete() -> list[Line]:
         line(
             _trouble(
                 "What was lost",
-                "Spans and data points, over the shown time. Anything but 0 means that traces or "
-                "counters miss something.",
-                selector("dask_otel_dropped_total", CLUSTER),
+                "Spans, data points and log records, over the shown time. Anything but 0 means "
+                "that something is missing. Log records for an endpoint that takes none don't "
+                "count.",
+                selector("dask_otel_dropped_total", CLUSTER, 'dask_otel_reason!="unsupported"'),
                 "dask_otel_reason",
                 [(limit("DaskOtelDropping"), BAD)],
                 8,

@@ -20,6 +20,7 @@ from dask_otel._dask import facts
 from dask_otel._dask.boundary import ErrorBoundary
 from dask_otel._dask.callers import TaskContexts
 from dask_otel._dask.clients import ClientBlocks
+from dask_otel._dask.events import ClusterEvents
 from dask_otel._dask.heartbeats import Heartbeats
 from dask_otel._dask.past import PASTS, Past
 from dask_otel._dask.runs import RunsUnderWay
@@ -100,6 +101,8 @@ class SchedulerAdapter:
         max_workers: int = 100,
         propagation: Propagation = "adopt",
         baggage: Collection[str] = (),
+        events: bool = False,
+        topics: Collection[str] = (),
     ) -> None:
         if "spans" not in scheduler.extensions:
             raise UnsupportedScheduler(
@@ -113,6 +116,7 @@ class SchedulerAdapter:
         self.batches = Batches()
         self.lifecycle = Lifecycle(limits, self, None if past is None else past.generations)
         self.blocks = ClientBlocks(scheduler, self.lifecycle, limits)
+        self.events = ClusterEvents(scheduler, self.lifecycle, events, topics)
         self.loops = LoopHealth(scheduler)
         self._workers = WorkerSamples(scheduler, max_workers)
         self.clocks = ClockOffsets(stimulus_time)
@@ -148,6 +152,8 @@ class SchedulerAdapter:
         self.tasks.attach()
         for part in (self.time, self.spans, self.heartbeats):
             part.wrap(self.wrappers)
+        with self.boundary.guarding("events"):
+            self.events.attach(time())
 
     def decide_with(self, sampled: Callable[[Trace], bool]) -> None:
         """Set the sampler, and annotate waiting tasks again if its decisions differ."""
@@ -158,6 +164,8 @@ class SchedulerAdapter:
         """Export the open spans: the scheduler closes, or the bridge is being removed."""
         self.tasks.close(now)
         self.removed = self.scheduler.status not in _ENDING
+        with self.boundary.guarding("events"):
+            self.events.close(now, self.removed)
         self.lifecycle.close(now, "unknown" if self.removed else "error")
 
     def detach(self, exported: bool = True) -> None:
@@ -181,6 +189,7 @@ class SchedulerAdapter:
         self.tasks.all_gone()
         self.lifecycle.all_forgotten(time())
         self.spans.drifted = False
+        self.events.restarted(time())
 
     @_guarded
     def log_event(self, topic: str, message: Any) -> None:
@@ -197,6 +206,8 @@ class SchedulerAdapter:
         ):
             # A graph that failed to become tasks has no span and no transition.
             self.batch.add(semconv.OTEL_DROPPED.name, "traces", "graph_failed")
+        with self.boundary.guarding("events"):
+            self.events.log_event(topic, message, time())
 
     @_guarded
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
@@ -209,6 +220,7 @@ class SchedulerAdapter:
         ws = self.scheduler.workers[worker]
         self._worker_added(ws)
         self.heartbeats.worker_deltas(ws.metrics)
+        self.events.worker_added(ws, time())
 
     def _worker_added(self, ws: WorkerState) -> None:
         self.time.accounting.worker_added(ws.address, ws.nthreads, monotonic())
@@ -242,6 +254,8 @@ class SchedulerAdapter:
                 self.spans.drifted = False
         self.lifecycle.tick(now)
         self.loops.tick()
+        with self.boundary.guarding("events"):
+            self.events.tick(now)
 
     def take_progress(self) -> Sequence[Progress]:
         """Return the signs of life since the last call."""

@@ -97,6 +97,8 @@ class DaskSpans:
                 span = self._created(dask_span, known)
             if any(has_ended(group) for group in dask_span.groups):
                 span.partial = True
+        if span.path is not None:
+            span.path.partial = True
         own = self._add_group(span, group)
         self._lifecycle.tasks.taken_in(own, count, now)
 
@@ -230,6 +232,8 @@ class DaskSpans:
             if not self._lifecycle.generations.knows(dask_span.id):
                 # Its earlier work was forgotten or never observed.
                 span.partial = True
+                if span.path is not None:
+                    span.path.partial = True
         return span
 
     def _opened(

@@ -27,6 +27,17 @@ LENGTH: Final = len(SUBMISSION)
 RETRY: Final = "stimulus-retry"
 
 
+def submission_time(stimulus_id: str) -> float:
+    """Return when the scheduler received a submission; 0.0 if unknown.
+
+    Dask writes this time into the id before it makes tasks of the graph.
+    """
+    try:
+        return float(stimulus_id[LENGTH + 1 :])
+    except ValueError:
+        return 0.0
+
+
 def interruption(stimulus_id: str) -> Interruption:
     """Return how a run without a result ended."""
     for beginning, how in _INTERRUPTIONS:

@@ -33,7 +33,7 @@ MAX_PARTS: Final = 16
 #: A worker's activities for a task before it runs.
 _PARTS: Final = frozenset({"transfer", "disk-read"})
 
-_Part: TypeAlias = tuple[str, float, float]
+Part: TypeAlias = tuple[str, float, float]
 
 
 class Ended(NamedTuple):
@@ -112,7 +112,7 @@ class TaskSpans:
 
     def _prepared(self, group: Group, end: Ended) -> None:
         """Extend a group's time to a worker's first activity for a run."""
-        first = min([start for _, start, _ in self._parts(end)], default=end.start)
+        first = min([start for _, start, _ in self.parts(end)[0]], default=end.start)
         SpanTasks.prepared(group, first)
 
     def repeated(self, span: OpenSpan, key: Hashable) -> None:
@@ -146,17 +146,19 @@ class TaskSpans:
             nbytes if type(nbytes) is int else None,
             kind if type(kind) is str else None,
             # Most runs only compute.
-            () if len(info["startstops"]) == 1 else self._parts(end),
+            () if len(info["startstops"]) == 1 else self.parts(end)[0],
         )
 
-    def _parts(self, end: Ended) -> tuple[_Part, ...]:
-        """Return the activities before the computation: action, start and seconds of each.
+    def parts(self, end: Ended) -> tuple[tuple[Part, ...], float]:
+        """Return the longest activities before the computation, and the time with any of them.
 
-        A transfer is shifted with its run. A disk read has the time of the worker's own clock.
+        Of each, action, start and seconds. A transfer is shifted with its run. A disk read has the
+        time of the worker's own clock.
         """
         before, computed = task_runs.last_run(end.info["startstops"])
         offset = self._clocks.offset(end.info.get("worker"))
-        parts: list[_Part] = []
+        parts: list[Part] = []
+        spent: list[tuple[float, float]] = []
         for startstop in before:
             action = startstop["action"]
             shift = end.start - computed if action == "transfer" else offset
@@ -166,7 +168,13 @@ class TaskSpans:
             stop = min(startstop["stop"] + shift, end.start)
             # An activity that ended before the task was sent belongs to an earlier run.
             if 0.0 <= took < inf and stop >= end.sent:
-                parts.append((action, max(stop - took, end.sent), took))
+                start = max(stop - took, end.sent)
+                parts.append((action, start, took))
+                spent.append((start, stop))
+        busy, until = 0.0, end.sent
+        for start, stop in sorted(spent):
+            busy += max(0.0, stop - max(start, until))
+            until = max(until, stop)
         if len(parts) > MAX_PARTS:
             parts = sorted(heapq.nlargest(MAX_PARTS, parts, itemgetter(2)), key=itemgetter(1))
-        return tuple(parts)
+        return tuple(parts), busy

@@ -14,13 +14,14 @@ from dask_otel import semconv
 from dask_otel._dask.facts import UNFINISHED, pickled_class, run_times
 from dask_otel._dask.runs import NOT_ASSIGNED, RunsUnderWay
 from dask_otel._dask.spans import DaskSpans
-from dask_otel._dask.stimuli import LENGTH, RETRY, SUBMISSION, interruption
-from dask_otel._dask.task_spans import Ended, TaskSpans
+from dask_otel._dask.stimuli import LENGTH, RETRY, SUBMISSION, interruption, submission_time
+from dask_otel._dask.task_spans import Ended, Part, TaskSpans
 from dask_otel._dask.threads import ThreadTime
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Cause, Group, RetryReason, Run
 from dask_otel.core.metrics.batch import Distribution, MetricBatch
+from dask_otel.core.path.following import Paths
 from dask_otel.core.records import Failure
 from dask_otel.core.text import STACKTRACE_LIMIT
 
@@ -52,6 +53,9 @@ class TaskEvents:
         self._spans = spans
         self._groups = spans.groups
         self._outcomes = lifecycle.tasks
+        #: What bounds the spans, if it is followed.
+        self.paths = Paths(submission_time)
+        self._follows = lifecycle.follows
         self._time = time
         self._accounting = time.accounting
         self._clocks = clocks
@@ -67,8 +71,9 @@ class TaskEvents:
         #: Number of runs that ended in memory and are not in the batch yet. It is counted for every
         #: task by group, because hashing a group is fast, and hashing its series is not.
         self._in_memory: dict[Group, int] = {}
-        #: The last stimulus of a task with work left, and whether it was a submission.
-        self._stimulus, self._submitted = "", False
+        #: The last stimulus of a task with work left, and the same if it was a submission.
+        self._stimulus = ""
+        self._submission: str | None = None
         #: The time of the last event. Further events of the same stimulus have the same time.
         self._now = 0.0
 
@@ -96,6 +101,7 @@ class TaskEvents:
     def all_gone(self) -> None:
         """Forget all tasks: the scheduler was restarted, or the bridge releases it."""
         self.under_way.clear()
+        self.paths = Paths(submission_time)
         self._shown.clear()
 
     def repair(self) -> None:
@@ -105,6 +111,10 @@ class TaskEvents:
         for key in self.assigned.keys() - processing:
             del self.assigned[key]
             self.under_way.seen.pop(key, None)
+        tasks = self._scheduler.tasks
+        waits = self.paths.waits
+        for key in [key for key in waits if key not in tasks or tasks[key].state not in UNFINISHED]:
+            del waits[key]
         self._shown.repair()
 
     # ------------------------------------------------------------------------- metrics
@@ -138,10 +148,23 @@ class TaskEvents:
                 elif finish == "processing":
                     task = self._scheduler.tasks[key]
                     ws = task.processing_on
-                    self.assigned[key] = (ws, time())
+                    now = time()
+                    self.assigned[key] = (ws, now)
+                    if (
+                        start == "waiting"
+                        and self._follows
+                        and info["stimulus_id"] is not self._submission
+                    ):
+                        self._ready(key, info["stimulus_id"], now)
                     self._accounting.task_assigned(ws.address, key, task.group.span_id, monotonic())
                 elif finish != "waiting":
                     # It is ready to run, and waits for a worker.
+                    if (
+                        start == "waiting"
+                        and self._follows
+                        and info["stimulus_id"] is not self._submission
+                    ):
+                        self._ready(key, info["stimulus_id"], self._now)
                     if len(self.queued_since) < self._most_queued:
                         self.queued_since[key] = self._now
                     else:
@@ -157,6 +180,14 @@ class TaskEvents:
             self._spans.drifted = True
             self._spans.boundary.failed("transition")
 
+    def _ready(self, key: Hashable, stimulus_id: str, now: float) -> None:
+        """Record what a task waited for before it was ready to run, not in its submission."""
+        if self.paths.ready(key, stimulus_id, now):
+            return
+        group = self._groups.get(self._scheduler.tasks[key].group)
+        if group is not None and group.span.path is not None:
+            self.paths.ready_again(key, now, group.span.path)
+
     def _entered(self, key: Hashable, stimulus_id: str) -> None:
         """Record that a task has work left to do."""
         now = self._now = time()
@@ -166,13 +197,18 @@ class TaskEvents:
             return
         self._spans.contexts.annotate(task, group.span)
         if stimulus_id is not self._stimulus:
-            self._stimulus, self._submitted = stimulus_id, stimulus_id[:LENGTH] == SUBMISSION
-        if self._submitted:
+            self._stimulus = stimulus_id
+            self._submission = stimulus_id if stimulus_id[:LENGTH] == SUBMISSION else None
+        if self._submission is not None:
             reason = self._outcomes.added(group, key, now)
+            if (path := group.span.path) is not None and not task.waiting_on:
+                self.paths.submitted(key, stimulus_id, now, path)
             if self._spans.requested and (tags := self._spans.requested.get(task.group)):
                 group.span.requested = tags
         else:
             reason = self._outcomes.added(group, key, now, _cause(task, stimulus_id))
+            if (path := group.span.path) is not None:
+                self.paths.recomputed(key, path)
         if reason is not None:
             self._repeated(group, key, reason, now)
 
@@ -233,44 +269,87 @@ class TaskEvents:
                         self._shown.succeeded(
                             group, task, Ended(info, *times, stimulus_id, assigned)
                         )
+            if (path := group.span.path) is not None:
+                actions: tuple[Part, ...] = ()
+                busy = 0.0
+                if not stopped:
+                    # Without the times of the run, the path is unknown.
+                    self.paths.waits.pop(key, None)
+                elif len(startstops) > 1:
+                    times = (computed, sent, started, stopped, queued)
+                    actions, busy = self._shown.parts(Ended(info, *times, stimulus_id, assigned))
+                name = None if assigned is None else assigned.name
+                self.paths.ended(
+                    stimulus_id,
+                    now,
+                    path,
+                    sent,
+                    busy,
+                    started,
+                    stopped,
+                    group,
+                    key,
+                    task.run_id,
+                    name,
+                    actions,
+                )
         else:
             times = (computed, sent, started, stopped, queued)
             end = Ended(info, *times, stimulus_id, assigned)
-            self._without_result(group, task, finish, end, run, processed, now)
+            self._without_result(group, task, start, finish, end, run, now)
 
     def _without_result(
         self,
         group: Group,
         task: TaskState,
+        start: str,
         finish: str,
         end: Ended,
         run: Run | None,
-        processed: bool,
         now: float,
     ) -> None:
         """Record a task without a result: it failed, was blamed, will return, or is cancelled."""
-        key, outcomes = task.key, self._outcomes
+        key, outcomes, processed = task.key, self._outcomes, start == "processing"
         if finish == "erred" and end.info.get("cause") == key:
             if run is not None:
                 # The last of its runs on workers that died.
                 outcomes.ran(group, run, now)
             failure = self._failed(group, key, end.info, end.start, end.stop, now, end.assigned)
             self._count(semconv.TASK_FINISHED.name, group, "erred")
+            self._stopped(group, key, start, end, run, now)
             if end.stop:
                 self._durations[group.prefix].add(end.seconds)
                 self._shown.failed(group, task, end, failure)
         elif finish == "erred" or task.exception_blame is not None:
             outcomes.blamed(group, now)
+            self.paths.waits.pop(key, None)
         elif not task.has_lost_dependencies and (task.who_wants or task.waiters):
             how = interruption(end.stimulus_id) if processed else "stolen"
             outcomes.interrupted(group, key, None if how == "stolen" else how, now, run)
+            self.paths.interrupted(key, end.sent)
         else:
+            self._stopped(group, key, start, end, run, now)
             worker = None if end.assigned is None else end.assigned.address
             outcomes.cancelled(group, worker, now, run)
             if processed:
                 if worker is not None and run is None:
                     self.under_way.cancelled(key, worker, group, now)
                 self._count(semconv.TASK_FINISHED.name, group, "cancelled")
+
+    def _stopped(
+        self, group: Group, key: Hashable, start: str, end: Ended, run: Run | None, now: float
+    ) -> None:
+        """Record for the path that a ready task ended without a result."""
+        path = group.span.path
+        if path is None or start == "waiting":
+            self.paths.waits.pop(key, None)
+            return
+        # What is not known of its run was waiting for the worker, or for a thread.
+        ran = (run.start, run.stop) if run is not None else (now, now)
+        ran = (end.start, end.stop) if end.stop else ran
+        busy = self._shown.parts(end)[1] if end.stop else 0.0
+        sent = end.sent or now
+        self.paths.ended(end.stimulus_id, now, path, sent, busy, *ran, group, key, None, None)
 
     def _interrupted(
         self,
@@ -329,6 +408,7 @@ class TaskEvents:
         group = self._groups.get(self._scheduler.tasks[key].group)
         if group is not None:
             self._outcomes.forgotten(group, key)
+        self.paths.waits.pop(key, None)
 
     def _failed(
         self,

@@ -155,6 +155,15 @@ class TaskRun(NamedTuple):
     parts: tuple[tuple[str, float, float], ...] = ()
 
 
+class TaskPath(NamedTuple):
+    """A run on the path of its span."""
+
+    #: Seconds by `semconv.PATH_PARTS`, without the last.
+    parts: tuple[float, ...]
+    #: Key and number of the run before it on the path that has a span, too.
+    before: tuple[Hashable, int] | None
+
+
 class FinishedTask(NamedTuple):
     """One run of a task, for a span of its own."""
 
@@ -164,6 +173,19 @@ class FinishedTask(NamedTuple):
     prefix: str
     ordinal: int
     failure: Failure | None = None
+    #: None for a run that is not on the path.
+    path: TaskPath | None = None
+
+
+class SpanPathFacts(NamedTuple):
+    """What a finished generation waited for: the path to its end."""
+
+    #: Seconds by `semconv.PATH_PARTS`; their sum is the duration.
+    parts: tuple[float, ...]
+    #: Tasks on it.
+    tasks: int
+    #: Execute seconds divided by threads; None if unknown.
+    threads_bound: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +236,8 @@ class FinishedSpan(SpanDescription):
     #: measured.
     idle: float | None = None
     capacity: float | None = None
+    #: None if not measured.
+    path: SpanPathFacts | None = None
     groups: tuple[FinishedGroup, ...] = ()
     #: Groups beyond the cap.
     dropped_groups: int = 0
@@ -264,6 +288,25 @@ class OpenNote(SpanDescription):
     counts: TaskCounts | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterEvent:
+    """Something that happened on the cluster, for a log record."""
+
+    #: Seconds since the epoch.
+    time: float
+    #: A key of `semconv.LOG_EVENTS`.
+    name: str
+    #: Raw values by attribute.
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    #: The open spans of the work concerned.
+    work: tuple[SpanIdentity, ...] = ()
+
+    @property
+    def weight(self) -> int:
+        """How many log records this becomes."""
+        return 1
+
+
 # ------------------------------------------------------------ export thread -> exporters
 
 
@@ -294,9 +337,9 @@ class Origin(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """One waiting OpenTelemetry span."""
+    """One waiting OpenTelemetry span or log record."""
 
-    #: The span in OTLP; a `SpanRecord` for an application's provider.
+    #: In OTLP; a `SpanRecord` for an application's provider.
     body: Any
     #: Its origin, if another run made it.
     origin: Origin | None = None
@@ -328,6 +371,21 @@ class SpanRecord:
     remote_parent: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """One log record of OpenTelemetry: an event."""
+
+    time_ns: int
+    name: str
+    severity: int
+    #: None if the operator's redaction left it out.
+    body: str | None
+    attributes: Attributes
+    #: The span that it belongs to; None without exactly one.
+    trace_id: int | None = None
+    span_id: int | None = None
+
+
 class Answer(NamedTuple):
     """The outcome of one request."""
 
@@ -340,6 +398,8 @@ class Answer(NamedTuple):
     #: Whether there was no server: nothing listens, the name does not resolve, only one side uses
     #: TLS, or the new connection breaks.
     absent: bool = False
+    #: Whether the server does not know this signal.
+    unsupported: bool = False
     #: Seconds to wait before the next request, as the server demands; 0 if it does not.
     pause: float = 0.0
     #: Number of rejected items in an accepted request.

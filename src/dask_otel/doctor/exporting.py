@@ -1,4 +1,4 @@
-"""Findings about the export: the outcomes of the test span and the test counter."""
+"""Findings about the export: the outcomes of the test span, counter and log record."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dask_otel.core.endpoints.address import Endpoint, oddities
 from dask_otel.core.endpoints.explaining import UNKNOWN, Trouble, explain, partly_taken
 from dask_otel.doctor.finding import Finding, Level, rows
 
-_SENT: Final = {"traces": "test span", "metrics": "test counter"}
+_SENT: Final = {"traces": "test span", "metrics": "test counter", "logs": "test log record"}
 
 NO_REASON: Final = "no reason given"
 
@@ -53,7 +53,7 @@ def _results(results: list[Any], facts: Facts) -> Iterator[Finding]:
     failures: set[tuple[str, str, str]] = set()
     for signal, sent in _SENT.items():
         ours = [result for result in results if result["signal"] == signal]
-        if not ours:
+        if not ours and signal != "logs":
             yield _nowhere(signal, facts)
         for result in ours:
             finding = _of_result(signal, result, facts)
@@ -103,6 +103,15 @@ def _of_result(signal: str, result: Facts, facts: Facts) -> Finding:
 
 
 def _failed(check: str, signal: str, result: Facts, facts: Facts) -> Finding:
+    if signal == "logs" and result.get("unsupported"):
+        return Finding(
+            check,
+            "note",
+            f"{result['destination']} takes no logs, so events of the cluster are not exported.",
+            "Jaeger and Tempo take none. The bridge asks again each hour.",
+            "Set OTEL_EXPORTER_OTLP_LOGS_ENDPOINT to a collector or Loki, or "
+            "OTEL_LOGS_EXPORTER=none.",
+        )
     place, reason = result["destination"], result["reason"] or NO_REASON
     endpoint = Endpoint.named(place)
     what = f"The {_SENT[signal]} was not accepted by {place}: {reason}."

@@ -1,4 +1,4 @@
-"""The feeder: the thread between the event loop and the lanes of the span sinks.
+"""The feeder: the thread between the event loop and the lanes of the sinks of one signal.
 
 It translates each item once, and encodes it for each sink. Without a spool the rows go to the lanes
 at once. With a spool:
@@ -15,19 +15,22 @@ at once. With a spool:
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from dask_otel import semconv
-from dask_otel.core.records import FinishedSpan, OpenNote, Progress, SpanIdentity, SpanRecord
+from dask_otel.core.records import ClusterEvent, FinishedSpan, OpenNote, Progress, SpanIdentity
 from dask_otel.pump.breath import Breath
-from dask_otel.pump.health import Tally
+from dask_otel.pump.health import QUIET, Notices, Tally
 from dask_otel.pump.inbox import Inbox, Item
 from dask_otel.pump.lanes import SpanLane
+from dask_otel.pump.outlet import WORDS
 from dask_otel.pump.spool_health import SpoolHealth, found
 from dask_otel.pump.thread import PumpThread
 
@@ -69,29 +72,40 @@ class Feeder(PumpThread):
     Parameters
     ----------
     lanes
-        The lanes of the span sinks.
+        The lanes of the span sinks, or of the log sinks.
     translate
-        Makes OpenTelemetry spans of an item; called in this thread.
+        Makes OpenTelemetry spans, or log records, of an item; called in this thread.
     queue_size
-        Limit of the OpenTelemetry spans that wait in memory without a spool.
+        Limit of these that wait in memory without a spool.
     tally
         Counts the losses here.
     wake
         Wakes the thread; the lanes set it too.
     spool
         The spool to open; None if no lane has one.
+    signal
+        ``"traces"`` or ``"logs"``.
+    notices
+        Gets an event, at most every ten minutes, if there is no room.
     """
 
     def __init__(
         self,
         lanes: Sequence[SpanLane],
-        translate: Callable[[Item], Sequence[SpanRecord]],
+        translate: Callable[[Any], Sequence[Any]],
         queue_size: int,
         tally: Tally,
         wake: threading.Event,
         spool: Spool | None,
+        signal: str = "traces",
+        notices: Notices | None = None,
     ) -> None:
-        super().__init__("dask-otel-spans", "export" if spool is None else "spool", tally, wake)
+        self._notices: Notices = deque(maxlen=1) if notices is None else notices
+        self._noticed_at = -math.inf
+        self._signal = signal
+        several, _, named = WORDS[signal]
+        self._items = several
+        super().__init__(f"dask-otel-{named}", "export" if spool is None else "spool", tally, wake)
         #: Set after the first attempt to open the spool.
         self.opened = threading.Event()
         #: Whether everything for the disk is written, after `close`.
@@ -119,13 +133,18 @@ class Feeder(PumpThread):
 
     # ---------------------------------------------------------------- called by other threads
 
-    def offer(self, finished: FinishedSpan | Progress) -> bool:
+    def offer(self, finished: FinishedSpan | Progress | ClusterEvent) -> bool:
         """Queue a finished span; False (counted) if there is no room. Called by the event loop."""
         # The emptiest lane counts: a dead exporter must not stop the others.
         behind = 0 if self._stored else self._in_hand + min(lane.size for lane in self._lanes)
         taken = self._inbox.offer(finished, behind)
         if not taken:
             self._drop("queue_full", finished.weight * len(self._lanes))
+            now = time.monotonic()
+            if now - self._noticed_at >= QUIET:
+                self._noticed_at = now
+                about = {semconv.OTEL_SIGNAL: self._signal}
+                self._notices.append((semconv.OTEL_QUEUE_FULL, about))
         self.wake.set()
         return taken
 
@@ -180,8 +199,9 @@ class Feeder(PumpThread):
         if left:
             self._drop("shutdown", left * len(self._lanes))
             logger.warning(
-                "dask-otel closes, and %d spans could not be %s within otel.close-timeout",
+                "dask-otel closes, and %d %s could not be %s within otel.close-timeout",
                 left,
+                self._items,
                 f"written to the spool {self._path}" if self._path else "exported",
             )
 
@@ -251,6 +271,11 @@ class Feeder(PumpThread):
         finished: list[Encoded] = []
         weight = self._in_hand = 0
         while weight < most and (item := self._inbox.take()) is not None:
+            if isinstance(item, ClusterEvent):
+                weight += item.weight
+                self._in_hand += item.weight
+                finished += self._encoded(item, None)
+                continue
             identity = item if isinstance(item, SpanIdentity) else item.identity
             ids = b"%032x%016x" % (identity.trace_id, identity.span_id)
             weight += 1
@@ -280,7 +305,7 @@ class Feeder(PumpThread):
                     if body is not None:
                         encoded.append((lane.key, ids, body))
         except BaseException:
-            logger.debug("dask-otel: a span could not be translated", exc_info=True)
+            logger.debug("dask-otel: an item could not be translated", exc_info=True)
             if not isinstance(item, OpenNote):
                 self._drop("untranslatable", item.weight * len(self._lanes))
         return encoded
@@ -336,7 +361,7 @@ class Feeder(PumpThread):
         return more
 
     def _drop(self, reason: str, count: int) -> None:
-        self._tally.add(semconv.OTEL_DROPPED.name, "traces", reason, count=count)
+        self._tally.add(semconv.OTEL_DROPPED.name, self._signal, reason, count=count)
 
     # ------------------------------------------------------------------------------- the end
 

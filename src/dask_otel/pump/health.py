@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any, Final, TypeAlias
 
+from dask_otel import semconv
 from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.endpoints.explaining import UNKNOWN, answered, explain
 
@@ -16,6 +18,11 @@ logger = logging.getLogger("distributed.dask_otel")
 #: Least seconds between two warnings about a destination that fails, works and fails again.
 QUIET: Final = 600.0
 
+
+#: Events of the bridge itself, for the event loop: their names and facts.
+Notices: TypeAlias = "deque[tuple[str, dict[str, Any]]]"
+#: Most that wait.
+MOST_NOTICES: Final = 100
 
 #: A metric's name and its label values.
 Series: TypeAlias = tuple[Hashable, ...]
@@ -36,14 +43,21 @@ class Health:
         Seconds on a monotonic clock.
     advice
         What to do after a failure; by default the advice for an endpoint.
+    notices
+        Gets an event with each first warning and each recovery.
     """
 
     def __init__(
-        self, name: str, now: Callable[[], float] = time.monotonic, advice: str = ""
+        self,
+        name: str,
+        now: Callable[[], float] = time.monotonic,
+        advice: str = "",
+        notices: Notices | None = None,
     ) -> None:
         self._name = name
         self._endpoint = Endpoint.named(name)
         self._advice = advice
+        self._notices: Notices = deque(maxlen=1) if notices is None else notices
         #: The records that the bridge keeps, for the message.
         self.keeps = "what fits its queue"
         self._now = now
@@ -62,7 +76,7 @@ class Health:
         self._no_server = True
 
     def ok(self, signal: str) -> None:
-        """Record a success with `signal`: ``"spans"`` or ``"metrics"``."""
+        """Record a success with `signal`: ``"spans"``, ``"metrics"`` or ``"logs"``."""
         with self._lock:
             first, self._no_server = self._no_server, False
             if first:
@@ -70,6 +84,9 @@ class Health:
             self._failing.discard(signal)
             again = self._warned and not self._failing
             self._warned = self._warned and not again
+        if again:
+            about = {semconv.OTEL_DESTINATION: self._name}
+            self._notices.append((semconv.OTEL_EXPORT_RECOVERED, about))
         if first or again:
             logger.info("dask-otel exports to %s %s", self._name, "now" if first else "again")
 
@@ -83,6 +100,9 @@ class Health:
         level = self._level(signal)
         if level is None:
             return
+        if level == logging.WARNING:
+            about = {semconv.OTEL_SIGNAL: standard, semconv.OTEL_DESTINATION: self._name}
+            self._notices.append((semconv.OTEL_EXPORT_FAILING, about))
         # The same advice as in ``dask-otel doctor``.
         advice = self._advice or "The exporter is not one of OTLP's: see its own documentation."
         if not self._advice and endpoint is not None:

@@ -6,10 +6,10 @@ import threading
 from collections import deque
 from typing import TypeAlias
 
-from dask_otel.core.records import FinishedSpan, OpenNote, Progress, SpanIdentity
+from dask_otel.core.records import ClusterEvent, FinishedSpan, OpenNote, Progress, SpanIdentity
 
 #: Items to translate.
-Item: TypeAlias = FinishedSpan | Progress | OpenNote
+Item: TypeAlias = FinishedSpan | Progress | OpenNote | ClusterEvent
 
 
 class Inbox:
@@ -40,7 +40,7 @@ class Inbox:
         """The number of waiting OpenTelemetry spans."""
         return self._offered - self._taken
 
-    def offer(self, finished: FinishedSpan | Progress, behind: int) -> bool:
+    def offer(self, finished: FinishedSpan | Progress | ClusterEvent, behind: int) -> bool:
         """Queue a finished span. If there is no room, queue its identity only and return False.
 
         `behind` counts the OpenTelemetry spans in the queues behind this one. If nothing waits,

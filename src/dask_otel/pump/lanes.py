@@ -18,11 +18,10 @@ from dask_otel.core.records import (
     Answer,
     MetricRecord,
     Row,
-    SpanRecord,
 )
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.health import Health, Tally
-from dask_otel.pump.outlet import Outlet, send
+from dask_otel.pump.outlet import WORDS, Outlet, send
 from dask_otel.pump.parts import parts
 from dask_otel.pump.sinks import MetricSink, PumpLimits, Sink, SpanSink, pause_of
 from dask_otel.pump.thread import PumpThread
@@ -74,7 +73,7 @@ class Lane(PumpThread):
 
 
 class SpanLane(Lane):
-    """Exports rows to one span sink; the feeder queues them.
+    """Exports rows, spans or log records, to one sink; the feeder queues them.
 
     A row with a number is also in the spool. It can't get lost here: at the end it stays there.
 
@@ -92,6 +91,8 @@ class SpanLane(Lane):
         Counts and messages.
     notify
         Called when rows have left the queue.
+    signal
+        ``"traces"`` or ``"logs"``.
     """
 
     def __init__(
@@ -103,8 +104,10 @@ class SpanLane(Lane):
         tally: Tally,
         health: Health,
         notify: Callable[[], None],
+        signal: str = "traces",
     ) -> None:
-        super().__init__("dask-otel-traces", sink, tally)
+        super().__init__(f"dask-otel-{signal}", sink, tally)
+        self.signal = signal
         self.key, self.stored = key, stored
         #: Rows of its queue, at most, and of one request.
         self.window, self.batch_size = limits.queue_size, limits.batch_size
@@ -116,7 +119,9 @@ class SpanLane(Lane):
         self._schedule_delay = limits.schedule_delay
         self._health = health
         self._span_sink = sink
-        self._outlet = Outlet(sink, limits.batch_size, tally, health, time.monotonic, self._gone)
+        self._outlet = Outlet(
+            sink, limits.batch_size, tally, health, time.monotonic, self._gone, signal
+        )
         self._notify = notify
         # Shared by the feeder, the lane, and the thread that gives up on a hanging exporter.
         self._accounts = threading.RLock()
@@ -144,7 +149,7 @@ class SpanLane(Lane):
         """How many more rows fit."""
         return 0 if self.over else self.window - self._queued
 
-    def encoded(self, record: SpanRecord, counted: bool = True) -> Any:
+    def encoded(self, record: Any, counted: bool = True) -> Any:
         """Return the body of a row; None if the span is not sampled, or can't be encoded."""
         try:
             return self._span_sink.encode(record) if self._span_sink.wants(record) else None
@@ -172,7 +177,7 @@ class SpanLane(Lane):
             reason = "shutdown" if self.over else "queue_full"
             self.feed([Row(body) for body in bodies[:fit]])
         lost = len(bodies[fit:])
-        self._tally.add(semconv.OTEL_DROPPED.name, "traces", reason, count=lost)
+        self._tally.add(semconv.OTEL_DROPPED.name, self.signal, reason, count=lost)
 
     def take_settled(self) -> list[int]:
         """Return each row to remove from the spool, once."""
@@ -212,13 +217,12 @@ class SpanLane(Lane):
     def finish(self) -> None:
         """Export the rest until the deadline, and count the remaining spans as dropped."""
         deadline = self.deadline or 0.0
-        queue = self._outlet.queue
         while not self.over and time.monotonic() < deadline:
             self._take_in()
-            before = len(queue)
+            before = len(self._outlet.queue)
             if before:
                 self._outlet.flush(deadline)
-                if len(queue) == before and not self._comes_back(self._outlet.answer):
+                if len(self._outlet.queue) == before and not self._comes_back(self._outlet.answer):
                     break
             elif not self.all_fed.is_set():
                 self.all_fed.wait(max(0.0, deadline - time.monotonic()))
@@ -237,9 +241,10 @@ class SpanLane(Lane):
                 return
             self._outlet.abandoned = True
             lost, self.size = self.size, 0
-        self._tally.add(semconv.OTEL_DROPPED.name, "traces", "shutdown", count=lost)
+        self._tally.add(semconv.OTEL_DROPPED.name, self.signal, "shutdown", count=lost)
         if lost:
-            self._health.gave_up("spans", f"{lost} span{'' if lost == 1 else 's'}")
+            several, one, signal = WORDS[self.signal]
+            self._health.gave_up(signal, f"{lost} {one if lost == 1 else several}")
         self._notify()
 
 

@@ -1,4 +1,4 @@
-"""The queue in front of one span sink: obeys the policy, and counts the results."""
+"""The queue in front of one sink of rows: obeys the policy, and counts the results."""
 
 from __future__ import annotations
 
@@ -19,6 +19,13 @@ logger = logging.getLogger("distributed.dask_otel")
 #: Failures in a row, without backoff, before the rest is dropped at the end. Quick failures cost
 #: nothing; slow ones end at the deadline.
 LAST_TRIES: Final = 10
+#: Seconds until an endpoint that takes no log records is asked again.
+ASK_AGAIN: Final = 3600.0
+#: By signal, for the log: several items, one, and all of them.
+WORDS: Final = {
+    "traces": ("spans", "span", "spans"),
+    "logs": ("log records", "log record", "logs"),
+}
 
 
 def send(sink: SpanSink | MetricSink, items: Sequence[Any], longest: float) -> Answer:
@@ -35,7 +42,7 @@ def send(sink: SpanSink | MetricSink, items: Sequence[Any], longest: float) -> A
 
 
 class Outlet:
-    """One span sink and its queue. Belongs to one thread.
+    """One sink of rows and its queue. Belongs to one thread.
 
     Parameters
     ----------
@@ -51,6 +58,8 @@ class Outlet:
         Seconds on a monotonic clock.
     gone
         Called with rows that have left the queue for good: sent, or dropped and counted.
+    signal
+        ``"traces"``, or ``"logs"``, which many endpoints do not take.
     """
 
     def __init__(
@@ -61,9 +70,14 @@ class Outlet:
         health: Health,
         now: Callable[[], float],
         gone: Callable[[Sequence[Row]], None],
+        signal: str = "traces",
     ) -> None:
-        self.policy = Policy(batch_size)
-        self.queue = self.policy.queue
+        self._batch_size = batch_size
+        self._begin()
+        self._signal = signal
+        self._rows, self._row, self._named = WORDS[signal]
+        #: Until then the endpoint takes no log records.
+        self._asleep_until = -math.inf
         #: Set when another thread has counted the rest, because the sink hangs.
         self.abandoned = False
         #: When the sink last accepted a record; None before the first one.
@@ -77,20 +91,44 @@ class Outlet:
         self._gone = gone
         self._warned: set[str] = set()
 
+    def _begin(self) -> None:
+        self.policy = Policy(self._batch_size)
+        self.queue = self.policy.queue
+
     def pump(self, until: float = math.inf) -> bool:
         """Make one attempt. Returns whether the next one may follow at once."""
+        if self._now() < self._asleep_until:
+            return self._refuse_all()
         batch = self.policy.next(self._now())
         if not batch:
             return False
         answer = self.answer = send(self._sink, batch, until - self._now())
+        if answer.unsupported and self._signal == "logs" and self.succeeded_at is None:
+            self._asleep_until = self._now() + ASK_AGAIN
+            logger.log(
+                logging.DEBUG if "unsupported" in self._warned else logging.INFO,
+                "dask-otel: %s takes no logs (%s), so events of the cluster are not exported there "
+                "(OTEL_LOGS_EXPORTER=none switches this off). The bridge asks again each hour.",
+                self._sink.name,
+                answer.reason,
+            )
+            self._warned.add("unsupported")
+            return self._refuse_all()
         outcome = self.policy.answered(batch, answer, self._now())
         if outcome.sent:
             self._count_sent(outcome.sent, answer)
         if outcome.rejected is not None:
             self.lose(*outcome.rejected)
         if outcome.failed and not self.abandoned:
-            self._health.failed("spans", answer.reason)
+            self._health.failed(self._named, answer.reason)
         return bool(self.queue) and not outcome.failed
+
+    def _refuse_all(self) -> bool:
+        """Count the queue as unsupported; returns False, as there is nothing to send."""
+        self._gone(self.queue)
+        self._drop("unsupported", len(self.queue))
+        self._begin()
+        return False
 
     def flush(self, until: float) -> None:
         """Export the queue until a time, or until the sink has failed several times."""
@@ -116,8 +154,9 @@ class Outlet:
         self._warned.add(reason)
         logger.log(
             level,
-            "dask-otel dropped a span that %s does not accept (%s): %s. The others are exported; "
+            "dask-otel dropped a %s that %s does not accept (%s): %s. The others are exported; "
             "later ones like it are only counted (dask.otel.dropped).",
+            self._row,
             self._sink.name,
             reason,
             why or "no reason given",
@@ -129,12 +168,12 @@ class Outlet:
         if lost < len(rows):
             self.succeeded_at = self._now()
         if not self.abandoned:
-            self._tally.add(semconv.OTEL_EXPORTED.name, "traces", count=len(rows) - lost)
-            self._health.ok("spans")
+            self._tally.add(semconv.OTEL_EXPORTED.name, self._signal, count=len(rows) - lost)
+            self._health.ok(self._named)
             if answer.said:
-                self._health.server_message("spans", lost, len(rows), answer.said)
+                self._health.server_message(self._rows, lost, len(rows), answer.said)
         self._drop(self._sink.loss, lost)
 
     def _drop(self, reason: str, count: int) -> None:
         if not self.abandoned:
-            self._tally.add(semconv.OTEL_DROPPED.name, "traces", reason, count=count)
+            self._tally.add(semconv.OTEL_DROPPED.name, self._signal, reason, count=count)

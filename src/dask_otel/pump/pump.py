@@ -8,7 +8,7 @@ failed batch, ignores its flush timeout, and can block a shutdown for half a min
 - Encoding is pure Python and holds the GIL, so our threads sleep briefly and often
   (`dask_otel.pump.breath`) to let the event loop run.
 - One thread between the event loop and the span sinks translates and encodes; with a spool it
-  writes the spans to the disk (`dask_otel.pump.feeder`).
+  writes the spans to the disk (`dask_otel.pump.feeder`). Another one does so for log records.
 - A failed batch is kept and retried; if it keeps failing while others get through, it is split
   (`dask_otel.pump.policy`).
 - Each sink has its own thread: a dead endpoint does not delay the others.
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -30,9 +31,16 @@ from typing import Any, Final
 from dask_otel import semconv
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.metrics.state import MetricState
-from dask_otel.core.records import FinishedSpan, OpenNote, Progress, SpanRecord
+from dask_otel.core.records import (
+    ClusterEvent,
+    FinishedSpan,
+    LogRecord,
+    OpenNote,
+    Progress,
+    SpanRecord,
+)
 from dask_otel.pump.feeder import Feeder, Spool
-from dask_otel.pump.health import Health, Series, Tally
+from dask_otel.pump.health import MOST_NOTICES, Health, Notices, Series, Tally
 from dask_otel.pump.lanes import MAX_METRIC_BATCHES, MetricLane, SpanLane
 from dask_otel.pump.sinks import MAX_POINTS, MetricSink, PumpLimits, SpanSink
 from dask_otel.pump.thread import PumpThread
@@ -72,6 +80,14 @@ class Pump:
         Names of sinks that were already reported as missing.
     spool
         Stores spans of some sinks on the disk; None without one.
+    log_sinks
+        Exporters of log records.
+    narrate
+        Makes log records of an event; called in a feeder's thread.
+    log_limits
+        Sizes and times of log records; by default those of spans.
+    notices
+        Gets events of the bridge itself.
     """
 
     def __init__(
@@ -87,13 +103,20 @@ class Pump:
         hurried: Mapping[str, Callable[[], bool]] | None = None,
         without_server: Collection[str] = (),
         spool: Spool | None = None,
+        log_sinks: Sequence[SpanSink] = (),
+        narrate: Callable[[ClusterEvent], Sequence[LogRecord]] = lambda _: (),
+        log_limits: PumpLimits | None = None,
+        notices: Notices | None = None,
     ) -> None:
+        #: Events of the bridge itself; the event loop takes them out.
+        self.notices: Notices = deque(maxlen=MOST_NOTICES) if notices is None else notices
         self._limits = limits
         self._sanitized = sanitized
-        self._translate = translate
         self._tally = Tally()
-        sinks = [*span_sinks, *(sink for sink, _ in metric_sinks)]
-        self._healths = {sink.name: Health(sink.name, advice=sink.advice) for sink in sinks}
+        sinks = [*span_sinks, *(sink for sink, _ in metric_sinks), *log_sinks]
+        self._healths = {
+            sink.name: Health(sink.name, advice=sink.advice, notices=self.notices) for sink in sinks
+        }
         for name in without_server:
             self._healths[name].expect_no_server()
         keys = ("",) * len(span_sinks) if spool is None else spool.keys
@@ -109,11 +132,31 @@ class Pump:
             )
         self.feeder = Feeder(
             self._spans,
-            self._translate_and_count,
+            partial(self._translate_and_count, translate),
             limits.queue_size,
             self._tally,
             wake,
             spool if any(keys) else None,
+            notices=self.notices,
+        )
+        self._log_limits = of_logs = log_limits or limits
+        roused = threading.Event()
+        self._logs = [
+            SpanLane(
+                sink,
+                f"memory {number}",
+                False,
+                of_logs,
+                self._tally,
+                self._healths[sink.name],
+                roused.set,
+                "logs",
+            )
+            for number, sink in enumerate(log_sinks)
+        ]
+        telling = partial(self._translate_and_count, narrate)
+        self._teller = Feeder(
+            self._logs, telling, of_logs.queue_size, self._tally, roused, None, "logs"
         )
         made = [
             (*sink, limits, self._tally, self._healths[sink[0].name], metric_interval)
@@ -135,9 +178,11 @@ class Pump:
         for lane in self._metrics:
             lane.peers = [peer for peer in self._metrics if peer is not lane]
         #: All threads.
-        self._threads: list[PumpThread] = [*self._spans, *self._metrics]
+        self._threads: list[PumpThread] = [*self._spans, *self._logs, *self._metrics]
         if self._spans:
             self._threads.append(self.feeder)
+        if self._logs:
+            self._threads.append(self._teller)
 
     def _own_counts(self, seen: dict[Series, int]) -> MetricBatch:
         """Return the increases of the pump's counts since `seen`, and its levels; update `seen`."""
@@ -151,12 +196,16 @@ class Pump:
             if known and len(known) == len(times):
                 age = time.monotonic() - min(known)
                 batch.set_level(semconv.OTEL_EXPORT_LAST_SUCCESS_AGE.name, signal, value=age)
-        levels = self.feeder.levels
-        if self._spans:
-            levels[semconv.OTEL_QUEUE_SIZE.name] = self.feeder.size
-            levels[semconv.OTEL_QUEUE_CAPACITY.name] = self._limits.queue_size
-        for name, value in levels.items():
+        for name, value in self.feeder.levels.items():
             batch.set_level(name, "traces", value=value)
+        queues = (
+            ("traces", self._spans, self.feeder, self._limits),
+            ("logs", self._logs, self._teller, self._log_limits),
+        )
+        for signal, fed, feeder, limits in queues:
+            if fed:
+                batch.set_level(semconv.OTEL_QUEUE_SIZE.name, signal, value=feeder.size)
+                batch.set_level(semconv.OTEL_QUEUE_CAPACITY.name, signal, value=limits.queue_size)
         return batch
 
     def open_spool(self, patience: float) -> str:
@@ -177,6 +226,11 @@ class Pump:
         """Queue a finished span without waiting; False (counted) if there is no room."""
         return not self._spans or self.feeder.offer(finished)
 
+    def offer_event(self, event: ClusterEvent) -> None:
+        """Queue an event without waiting; it is counted if there is no room."""
+        if self._logs:
+            self._teller.offer(event)
+
     def accepts_metrics(self) -> bool:
         """Whether a batch can be handed over; if not, continue to fill the present one.
 
@@ -195,10 +249,11 @@ class Pump:
         """Request the threads to export the rest within `seconds`; returns at once."""
         now = time.monotonic()
         share = _SPANS_SHARE if self._metrics else 1.0
-        for lane in self._spans:
+        for lane in (*self._spans, *self._logs):
             lane.close(now + seconds * share)
         # A little before the bridge's deadline: the feeder has to settle the last rows.
-        self.feeder.close(now + seconds * min(share, _SPOOL_SHARE))
+        for feeder in (self.feeder, self._teller):
+            feeder.close(now + seconds * min(share, _SPOOL_SHARE))
         for other in self._metrics:
             other.close(now + seconds)
 
@@ -229,16 +284,16 @@ class Pump:
         return condition
 
     def _translate_and_count(
-        self, finished: FinishedSpan | Progress | OpenNote
-    ) -> Sequence[SpanRecord]:
-        records = self._translate(finished)
+        self, translate: Callable[[Any], Sequence[Any]], finished: Any
+    ) -> Sequence[Any]:
+        records = translate(finished)
         for kind, count in self._sanitized().items():
             self._tally.add(semconv.OTEL_SANITIZED.name, kind, count=count)
         return records
 
     def _settle_spans(self) -> None:
-        """Wait until the results of the last spans are counted; called by metrics threads."""
-        for lane in self._spans:
+        """Wait until the last spans and events are counted; called by metrics threads."""
+        for lane in (*self._spans, *self._logs):
             if lane.deadline is not None:
                 lane.settled.wait(max(0.0, lane.deadline - time.monotonic()))
             if not lane.settled.is_set():

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from dask_otel.core.records import Answer, MetricRecord, Row, SpanRecord
+from dask_otel.core.records import Answer, MetricRecord, Row
 
 #: Longest time between two attempts, in seconds, whatever a server wants.
 LONGEST_BACKOFF: Final = 30.0
@@ -35,15 +35,15 @@ class Sink(Protocol):
 
 
 class SpanSink(Sink, Protocol):
-    """A destination of spans."""
+    """A destination of spans, or of log records."""
 
-    #: The reason in `dask.otel.dropped` for spans that are lost in an accepted request.
+    #: The reason in `dask.otel.dropped` for items that are lost in an accepted request.
     loss: str
 
-    def wants(self, record: SpanRecord) -> bool:
+    def wants(self, record: Any) -> bool:
         """Whether the span is sampled; an unsampled one never enters the queue."""
 
-    def encode(self, record: SpanRecord) -> Any:
+    def encode(self, record: Any) -> Any:
         """Return the body of a row.
 
         Raises

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from dask_otel import semconv
+from dask_otel.pump.health import Notices
 from dask_otel.settings.keys import MetricSettings
 
 logger = logging.getLogger("distributed.dask_otel")
@@ -30,7 +32,8 @@ _MORE: Final = " This is logged once; dask.otel.folded counts them. See docs/car
 class FoldAdvice:
     """Logs one warning for each cap that is reached. Several metric lanes may share it."""
 
-    def __init__(self, settings: MetricSettings) -> None:
+    def __init__(self, settings: MetricSettings, notices: Notices) -> None:
+        self._notices = notices
         self._warned: set[str] = set()
         self._messages = {
             "names": (_NAMES, settings.max_names),
@@ -43,5 +46,6 @@ class FoldAdvice:
         if kind in self._warned:
             return
         self._warned.add(kind)
+        self._notices.append((semconv.OTEL_FOLDING, {semconv.OTEL_KIND: kind}))
         message, limit = self._messages[kind]
         logger.warning(message + _MORE, limit, what)

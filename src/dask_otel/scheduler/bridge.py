@@ -74,6 +74,8 @@ class Bridge:
             max_workers=min(metrics.max_workers, metrics.max_series // 4),
             propagation=settings.propagation,
             baggage=settings.spans.baggage,
+            events=settings.logs.events,
+            topics=settings.logs.topics,
         )
         #: Answers clients' requests.
         self.settled = SettledSpans(self.adapter)
@@ -226,7 +228,8 @@ class Bridge:
                 if self._connecting is not None:
                     await asyncio.wait([self._connecting], timeout=deadline - clocks.monotonic())
                 if self.wired is not None:
-                    for step in (self.hand_over.spans, self.hand_over.last_metrics):
+                    over = self.hand_over
+                    for step in (over.spans, over.events, over.last_metrics):
                         with guarded():
                             step()
                     await self._pump_closed(self.wired.pump, deadline)
@@ -311,6 +314,7 @@ class Bridge:
         self.settled.notify()
         self.hand_over.spans()
         self.hand_over.notes()
+        self.hand_over.events()
         if self._plugin is not None:
             self._cost.sample(self._plugin)
 
@@ -336,4 +340,5 @@ def limits_of(settings: Settings) -> Limits:
             most=spans.tasks.max,
         ),
         notes=settings.spool.path is not None,
+        path=spans.path,
     )

@@ -19,12 +19,11 @@ import dask.config
 
 from dask_otel._dask.facts import workers_condition
 from dask_otel._version import __version__
-from dask_otel.core.masking import Mask, secrets_of
 from dask_otel.scheduler.in_thread import in_thread
 from dask_otel.scheduler.redaction import load_redaction
 from dask_otel.scheduler.wiring import file_target
 from dask_otel.settings.keys import ConfigurationError, Settings
-from dask_otel.settings.origins import environment_of, settings_in_force, variables_in_force
+from dask_otel.settings.origins import mask_of, settings_in_force, variables_in_force
 from dask_otel.settings.reading import read_settings
 
 if TYPE_CHECKING:
@@ -143,12 +142,6 @@ def _redaction_problems(settings: Settings) -> tuple[str, ...]:
     return ()
 
 
-def mask_of(settings: Settings) -> Mask:
-    """Return a mask that removes the variables' secrets from other libraries' messages."""
-    # If a variable has two values, the unused one is a secret, too.
-    return Mask(secrets_of(environment_of({})) | secrets_of(settings.environment))
-
-
 def _probe(settings: Settings, seconds: float) -> dict[str, Any]:
     # Slow to import.
     from dask_otel._otel.sdk.probe import probe
@@ -162,6 +155,7 @@ def _probe(settings: Settings, seconds: float) -> dict[str, Any]:
         files=file_target(settings),
         own_provider=settings.provider == "own",
         seconds=seconds,
+        logs=settings.logs.exported,
     )
 
 

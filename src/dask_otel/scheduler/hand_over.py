@@ -101,12 +101,29 @@ class HandOver:
         for ready in waiting:
             self._pump.offer_span(ready)
 
+    def events(self) -> None:
+        """Hand over the events of the cluster; until the exporters are ready, they wait."""
+        if self._pump is not None:
+            while self._pump.notices:
+                self._adapter.events.tell(time(), *self._pump.notices.popleft())
+            for event in self._adapter.events.take():
+                self._pump.offer_event(event)
+
     def _exports(self, span: FinishedSpan | Progress | OpenNote) -> bool:
         return self._exports_default or span.identity.tags != DEFAULT_SPAN
 
     def _measured(self, span: FinishedSpan) -> None:
-        """Add a span to the histograms, exported or not: one point in each per Dask span."""
+        """Add a span to the metrics, exported or not: one point in each histogram per Dask span."""
         ident = span.identity
+        if span.path is not None and ident.dask_id == ident.root_id:
+            batch, ids = self._adapter.batch, (ident.trace_id, ident.span_id)
+            deltas = batch.span_deltas.get(ident.dask_id) or batch.deltas_of(
+                ident.dask_id, ident.tags, ids
+            )
+            for part, value in zip(semconv.PATH_PARTS, span.path.parts, strict=True):
+                if value:
+                    key = (semconv.SPAN_PATH_TIME.name, part)
+                    deltas.values[key] = deltas.values.get(key, 0.0) + value
         if ident.generation > 1 or (not span.complete and self._adapter.removed):
             # It was measured before, or continues for an unknown time.
             return
@@ -169,3 +186,7 @@ class HandOver:
         if self._dropped:
             add(semconv.OTEL_DROPPED.name, "traces", "not_ready", value=self._dropped)
             self._dropped = 0
+        events = self._adapter.events
+        if events.dropped:
+            add(semconv.OTEL_DROPPED.name, "logs", "not_ready", value=events.dropped)
+            events.dropped = 0

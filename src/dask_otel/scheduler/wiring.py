@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time as clocks
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +15,7 @@ import distributed
 
 from dask_otel import semconv
 from dask_otel._version import __version__
+from dask_otel.core.events.narration import narrate
 from dask_otel.core.metrics.cardinality import SeriesLimits
 from dask_otel.core.metrics.labels import LabelRules, Patterns
 from dask_otel.core.metrics.state import MetricState
@@ -26,11 +28,13 @@ from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.feeder import Spool
+from dask_otel.pump.health import MOST_NOTICES, Notices
 from dask_otel.pump.pump import MAX_POINTS, Pump, PumpLimits
 from dask_otel.pump.rotated import obstacle
 from dask_otel.scheduler.advice import FoldAdvice
 from dask_otel.scheduler.redaction import load_redaction
 from dask_otel.settings.keys import ConfigurationError, MetricSettings, Settings
+from dask_otel.settings.origins import mask_of
 
 if TYPE_CHECKING:
     from dask_otel._otel.sdk.files import FileTarget
@@ -115,6 +119,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         files=target,
         started_ns=started_ns,
         own_provider=settings.provider == "own",
+        logs=settings.logs.exported,
     )
     if outputs is None:
         return None
@@ -143,13 +148,14 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         retire_after_ns=int(settings.metrics.retire_after * 1e9),
         interval_ns=int(read.metric_interval * 1e9),
     )
+    notices: Notices = deque(maxlen=MOST_NOTICES)
     state = partial(
         _make_state,
         started_ns,
         limits=limits,
         sampled=outputs.sampled,
         rules=_label_rules(settings.metrics),
-        on_folded=FoldAdvice(settings.metrics),
+        on_folded=FoldAdvice(settings.metrics, notices),
     )
     metrics = [(sink, state(temporality=read.temporality)) for sink in outputs.metric_sinks]
     # Prometheus has no deltas.
@@ -158,12 +164,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         outputs.span_sinks,
         metrics,
         partial(translate, limits=span_limits, sanitizer=sanitizer),
-        PumpLimits(
-            queue_size=read.queue_size,
-            batch_size=read.batch_size,
-            schedule_delay=read.schedule_delay,
-            max_points=None if read.temporality == "delta" else MAX_POINTS,
-        ),
+        PumpLimits(*read.spans, max_points=None if read.temporality == "delta" else MAX_POINTS),
         sanitizer.drain,
         page=shown,
         without_server=known if unreachable is None else [unreachable, *known],
@@ -173,8 +174,13 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         ),
         hurried=outputs.hurried,
         spool=_spool(settings, outputs),
+        log_sinks=outputs.log_sinks,
+        narrate=partial(narrate, limits=span_limits, sanitizer=sanitizer, mask=mask_of(settings)),
+        log_limits=PumpLimits(*read.logs),
+        notices=notices,
     )
-    places = [sink.name for sink in (*outputs.span_sinks, *outputs.metric_sinks)]
+    sinks = (*outputs.span_sinks, *outputs.metric_sinks, *outputs.log_sinks)
+    places = [sink.name for sink in sinks]
     summary = ", ".join(dict.fromkeys(places)) or "to nowhere (OTEL_TRACES_EXPORTER=none)"
     found = pump.open_spool(_SPOOL_PATIENCE)
     if found:

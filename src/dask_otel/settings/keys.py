@@ -31,6 +31,7 @@ from dask_otel.settings.rules import (
     HOUR,
     PROPAGATION,
     RATIO,
+    TOPICS,
     TRACE_URL,
     VARIABLE,
     YEAR,
@@ -123,6 +124,15 @@ class SpanSettings:
 
         `group` adds one child span for each task group, and below it its slowest tasks; `span`
         leaves these out.
+        """,
+    )
+    path: bool = _knob(
+        "true",
+        FLAG,
+        """
+        Whether each span says [what bounded its duration](why.md)
+
+        In `dask.span.path.*`, and in the spans of the tasks on its path.
         """,
     )
     linger: float = _knob(
@@ -288,6 +298,30 @@ class LogSettings:
         See [Trace context](context.md#in-logs).
         """,
     )
+    events: bool = _knob(
+        "true",
+        FLAG,
+        """
+        Whether [events of the cluster](logs.md) are exported as log records
+
+        Such as why a worker was lost. An endpoint that takes no logs is asked again each hour.
+        """,
+    )
+    topics: tuple[str, ...] = _knob(
+        "[]",
+        TOPICS,
+        """
+        Topics of Dask's event log whose messages are exported as log records, too
+
+        For messages of your own, from `Client.log_event` and `Worker.log_event`. See
+        [your own events](logs.md#your-own-events).
+        """,
+    )
+
+    @property
+    def exported(self) -> bool:
+        """Whether there may be log records."""
+        return self.events or bool(self.topics)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import dask.config
 
-from dask_otel.core.masking import Mask, masked_variable
+from dask_otel.core.masking import Mask, masked_variable, secrets_of
 from dask_otel.settings.keys import Settings
 from dask_otel.settings.reading import DEFAULTS, flat, valid_values
 
@@ -105,3 +105,9 @@ def environment_of(defaults: Mapping[str, str], win: bool = False) -> dict[str, 
         if name.startswith("OTEL_") and value.strip()
     }
     return {**own, **defaults} if win else {**defaults, **own}
+
+
+def mask_of(settings: Settings) -> Mask:
+    """Return a mask that removes the variables' secrets from other libraries' messages."""
+    # If a variable has two values, the unused one is a secret, too.
+    return Mask(secrets_of(environment_of({})) | secrets_of(settings.environment))

@@ -274,6 +274,12 @@ BAGGAGE_KEYS: Final = _list(
     MAX_BAGGAGE_KEYS,
 )
 
+TOPICS: Final = _list(
+    f"a list of at most {MAX_LISTED} topics, texts of 1 to {MAX_PATTERN} characters",
+    Rule("", _strings(minLength=1, maxLength=MAX_PATTERN), _text),
+    MAX_LISTED,
+)
+
 # -------------------------------------------------------------- replacements in span names
 
 #: Python's own parser of regular expressions: there is no public one, and the nesting of

@@ -3,7 +3,7 @@
 A span or a metric is encoded before it is queued. Its bytes wait in the queue or in the spool, and
 become part of a request unchanged: a request is the head of a resource, the head of a scope, and
 the bytes of the items, each with a tag and its length. OTLP gives these parts the same numbers for
-traces and for metrics.
+all signals.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope, KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord as LogMessage
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     Gauge,
     Histogram,
@@ -31,6 +32,7 @@ from dask_otel._otel.sdk.environment import count
 from dask_otel.core.records import (
     Exemplar,
     HistogramPoint,
+    LogRecord,
     MetricRecord,
     NumberPoint,
     Origin,
@@ -50,6 +52,8 @@ _VALUES: Final = {
 }
 _KINDS: Final = {"internal": 1, "server": 2}
 _ERROR: Final = 2
+#: The number of a log record's field ``event_name``, which older releases of the protocol lack.
+_EVENT_NAME: Final = 12
 #: By kind of metric: the number of its field, and its message.
 _DATA: Final[dict[str, tuple[int, Any]]] = {
     "gauge": (5, Gauge),
@@ -159,6 +163,35 @@ class Encoder:
                 for link in links
             ]
         return Span(**fields)
+
+    def log(self, record: LogRecord) -> bytes:
+        """Return the bytes of a log record.
+
+        Its name is a field, and an attribute for backends that drop the field, such as Loki.
+        """
+        name = record.name.encode()
+        return _checked_if_needed(partial(self._log, record)) + _field(_EVENT_NAME, name)
+
+    def _log(self, record: LogRecord, checked: bool) -> Any:
+        trace, span_id = record.trace_id, record.span_id
+        fields: dict[str, Any] = {
+            "time_unix_nano": record.time_ns,
+            "observed_time_unix_nano": record.time_ns,
+            "severity_number": record.severity,
+            "severity_text": semconv.SEVERITIES[record.severity],
+        } | _attributes(
+            {semconv.EVENT_NAME: record.name, **record.attributes},
+            self._limits.max_attributes,
+            self._limits.max_attribute_length,
+            checked=checked,
+        )
+        if record.body is not None:
+            fields["body"] = {"string_value": record.body}
+        if trace is not None and span_id is not None:
+            fields["trace_id"] = trace.to_bytes(16, "big")
+            fields["span_id"] = span_id.to_bytes(8, "big")
+            fields["flags"] = int(getattr(trace, "sampled", None) is not False)
+        return LogMessage(**fields)
 
     def request(self, rows: Iterable[Row]) -> bytes:
         """Return a request with the rows, each with the resource and the scope of its run."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 from dask_otel.core.masking import masked_path
@@ -251,13 +251,20 @@ def _header(item: str, charset: str) -> tuple[str, str] | None:
     return (found["name"].lower(), value) if found and printable else None
 
 
-@dataclass(frozen=True, slots=True)
-class Environment:
-    """The pump's settings in the standard variables. Times in seconds."""
+class Batching(NamedTuple):
+    """The settings of a batch processor. Times in seconds."""
 
     queue_size: int
     batch_size: int
     schedule_delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The pump's settings in the standard variables. Times in seconds."""
+
+    spans: Batching
+    logs: Batching
     metric_interval: float
     #: The same for files; None if the variable is set, and so applies to all.
     file_interval: float | None
@@ -274,28 +281,31 @@ def read_environment() -> Environment:
     ConfigurationError
         If one has a value that is not allowed.
     """
-    queue_size = count("OTEL_BSP_MAX_QUEUE_SIZE", 1) or _QUEUE_SIZE
-    batch_size = count("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 1) or min(_BATCH_SIZE, queue_size)
-    if batch_size > queue_size:
-        raise ConfigurationError(
-            [
-                f"OTEL_BSP_MAX_EXPORT_BATCH_SIZE is '{batch_size}'. Allowed: at most "
-                f"OTEL_BSP_MAX_QUEUE_SIZE, which is {queue_size}."
-            ]
-        )
-    delay = number(0, "milliseconds", "OTEL_BSP_SCHEDULE_DELAY")
     interval = number(_LEAST_INTERVAL_MS, "milliseconds", "OTEL_METRIC_EXPORT_INTERVAL")
     preference = choice(
         ("cumulative", "delta", "lowmemory"), "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
     )
     exemplars = choice(("always_on", "always_off", "trace_based"), "OTEL_METRICS_EXEMPLAR_FILTER")
     return Environment(
-        queue_size=queue_size,
-        batch_size=batch_size,
-        schedule_delay=1.0 if delay is None else delay / 1000,
+        spans=_batching("OTEL_BSP"),
+        logs=_batching("OTEL_BLRP"),
         metric_interval=60.0 if interval is None else interval / 1000,
         file_interval=_FILE_INTERVAL if interval is None else None,
         # Both mean delta for synchronous counters and histograms, and ours behave as such.
         temporality="delta" if preference in ("delta", "lowmemory") else "cumulative",
         exemplars=exemplars or "trace_based",
     )
+
+
+def _batching(prefix: str) -> Batching:
+    queue_size = count(f"{prefix}_MAX_QUEUE_SIZE", 1) or _QUEUE_SIZE
+    batch_size = count(f"{prefix}_MAX_EXPORT_BATCH_SIZE", 1) or min(_BATCH_SIZE, queue_size)
+    if batch_size > queue_size:
+        raise ConfigurationError(
+            [
+                f"{prefix}_MAX_EXPORT_BATCH_SIZE is '{batch_size}'. Allowed: at most "
+                f"{prefix}_MAX_QUEUE_SIZE, which is {queue_size}."
+            ]
+        )
+    delay = number(0, "milliseconds", f"{prefix}_SCHEDULE_DELAY")
+    return Batching(queue_size, batch_size, 1.0 if delay is None else delay / 1000)

@@ -7,6 +7,7 @@ package registers under it: console, a vendor's, OpenTelemetry's own ``otlp_prot
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -22,6 +23,7 @@ from opentelemetry.sdk.trace.export import SpanExporter
 
 from dask_otel._otel.sdk.environment import choice, first_set, headers, number, pem_file
 from dask_otel._otel.sdk.foreign import ForeignExporter
+from dask_otel._otel.sdk.otlp_json import console
 from dask_otel._otel.sdk.transport import (
     GrpcTransport,
     HttpTransport,
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     import grpc
     import requests
 
+logger = logging.getLogger("distributed.dask_otel")
+
 _GROUPS: Final = {
     "traces": "opentelemetry_traces_exporter",
     "metrics": "opentelemetry_metrics_exporter",
@@ -53,6 +57,7 @@ _OTHERS: Final = ("otlp_proto_grpc", "otlp_proto_http")
 _PUMP_TIMEOUTS: Final = {
     "traces": "OTEL_BSP_EXPORT_TIMEOUT",
     "metrics": "OTEL_METRIC_EXPORT_TIMEOUT",
+    "logs": "OTEL_BLRP_EXPORT_TIMEOUT",
 }
 #: Options that name a server or how to reach it, unlike a time or a temporality.
 _REACHING: Final = (
@@ -107,7 +112,7 @@ def make_destinations(signals: Iterable[str]) -> dict[str, list[Destination]]:
     Parameters
     ----------
     signals
-        ``"traces"``, ``"metrics"``.
+        ``"traces"``, ``"metrics"``, ``"logs"``.
 
     Raises
     ------
@@ -119,11 +124,30 @@ def make_destinations(signals: Iterable[str]) -> dict[str, list[Destination]]:
     with ExitStack() as undo:
         for signal, destinations in made.items():
             for name in _exporter_names(signal):
-                one = _otlp(signal) if name == "otlp" else _foreign(signal, name)
+                one = _destination(signal, name)
+                if one is None:
+                    continue
                 undo.callback(one.transport.close)
                 destinations.append(one)
         undo.pop_all()
     return made
+
+
+def _destination(signal: str, name: str) -> Destination | None:
+    if name == "otlp" or (signal == "logs" and name in _OTHERS):
+        return _otlp(signal, name)
+    if signal != "logs":
+        return _foreign(signal, name)
+    if name != "console":
+        # It may be meant for an application: there is no stable interface of such exporters.
+        logger.warning(
+            "dask-otel: OTEL_LOGS_EXPORTER names %r, to which the bridge exports no logs. It knows "
+            "none, console, otlp, %s and %s. Spans and metrics are not affected.",
+            name,
+            *_OTHERS,
+        )
+        return None
+    return Destination(name, console(signal))
 
 
 def labels(signal: str) -> list[str]:
@@ -175,8 +199,8 @@ def _value(signal: str, what: str) -> str | None:
 # ------------------------------------------------------------------------------ our own OTLP
 
 
-def _otlp(signal: str) -> Destination:
-    grpc = _speaks_grpc(signal)
+def _otlp(signal: str, name: str) -> Destination:
+    grpc = _speaks_grpc(signal, name)
     make: Callable[..., Transport] = _grpc if grpc else _http
     seconds = number(0.001, "seconds", *_variables(signal, "TIMEOUT")) or _DEFAULT_TIMEOUT
     most = number(1, "milliseconds", _PUMP_TIMEOUTS[signal])
@@ -190,7 +214,7 @@ def _otlp(signal: str) -> Destination:
         pem_file(*_variables(signal, "CLIENT_CERTIFICATE")),
     )
     # The key does not depend on the protocol: waiting spans may be sent over another one.
-    return Destination(_label(signal, "otlp"), transport, named=is_named(signal), key="otlp")
+    return Destination(_label(signal, name), transport, named=is_named(signal), key="otlp")
 
 
 def _http(
@@ -263,7 +287,9 @@ def _credential_provider(protocol: str, signal: str) -> Callable[[], Any] | None
     return provider
 
 
-def _speaks_grpc(signal: str) -> bool:
+def _speaks_grpc(signal: str, name: str) -> bool:
+    if name in _OTHERS:
+        return name == _OTHERS[0]
     return choice(_PROTOCOLS, *_variables(signal, "PROTOCOL")) != "http/protobuf"
 
 
@@ -271,7 +297,7 @@ def _label(signal: str, name: str) -> str:
     """Return the name of an exporter: for OTLP, its endpoint."""
     if name != "otlp" and name not in _OTHERS:
         return name
-    grpc = _speaks_grpc(signal) if name == "otlp" else name == _OTHERS[0]
+    grpc = _speaks_grpc(signal, name)
     endpoint = _value(signal, "ENDPOINT")
     url = masked_url(endpoint) if endpoint else f"http://localhost:{4317 if grpc else 4318}"
     return str(Endpoint(url, "gRPC" if grpc else "HTTP"))

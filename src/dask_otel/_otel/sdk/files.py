@@ -13,11 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dask_otel._otel.sdk import otlp_json
 from dask_otel._otel.sdk.exporters import Destination
-from dask_otel._otel.sdk.transport import REQUESTS, words_of
-from dask_otel.core.records import Answer
-from dask_otel.pump.breath import Breath
+from dask_otel._otel.sdk.otlp_json import FileTransport
 from dask_otel.pump.rotated import RotatedFile
 from dask_otel.settings.problems import ConfigurationError
 
@@ -37,45 +34,13 @@ class FileTarget:
     max_files: int
 
 
-class FileTransport:
-    """Writes the requests of one signal into files. Used by one thread.
-
-    Parameters
-    ----------
-    signal
-        ``"traces"`` or ``"metrics"``.
-    file
-        Takes the lines.
-    """
-
-    def __init__(self, signal: str, file: RotatedFile) -> None:
-        self._message = REQUESTS[signal]
-        self._file = file
-        self._breathe = Breath()
-        self.close = file.close
-
-    @property
-    def is_first(self) -> bool:
-        """Whether all requests are in one file."""
-        return self._file.is_first
-
-    def send(self, request: bytes, _longest: float) -> Answer:
-        """Write the whole request or nothing."""
-        lines = otlp_json.lines(self._message.FromString(request), self._breathe)
-        try:
-            self._file.write([line.encode() for line in lines])
-        except OSError as error:
-            return Answer(False, words_of(error))
-        return Answer(True)
-
-
 def file_destination(signal: str, target: FileTarget, run: str) -> Destination:
     """Return the destination that writes a signal into files.
 
     Parameters
     ----------
     signal
-        ``"traces"`` or ``"metrics"``.
+        ``"traces"``, ``"metrics"`` or ``"logs"``.
     target
         The folder and the limits.
     run

@@ -13,12 +13,16 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from google.protobuf.json_format import MessageToDict
 
+from dask_otel._otel.sdk.transport import REQUESTS, words_of
+from dask_otel.core.records import Answer
+from dask_otel.pump.breath import Breath
 from dask_otel.pump.parts import parts
+from dask_otel.pump.rotated import RotatedFile
 
 #: Characters (ASCII, so bytes) of a line, unless a single item is longer.
 LONGEST_LINE: Final = 1_000_000
@@ -30,25 +34,24 @@ _ID_FIELDS: Final = frozenset({"traceId", "spanId", "parentSpanId"})
 
 
 def lines(request: Any, breathe: Callable[[], None]) -> Iterator[str]:
-    """Yield a request of traces or metrics as OTLP/JSON, in lines without line ends.
+    """Yield a request as OTLP/JSON, in lines without line ends.
 
     Parameters
     ----------
     request
-        An ``ExportTraceServiceRequest`` or an ``ExportMetricsServiceRequest``.
+        An ``ExportTraceServiceRequest``, or that of another signal.
     breathe
         Called before each item.
     """
-    spans = hasattr(request, "resource_spans")
-    for resource in request.resource_spans if spans else request.resource_metrics:
-        for scope in resource.scope_spans if spans else resource.scope_metrics:
-            if spans:
-                names = "resourceSpans", "scopeSpans", "spans"
-                items = _items(scope.spans, breathe)
-            else:
-                names = "resourceMetrics", "scopeMetrics", "metrics"
-                items = _metrics(scope.metrics, breathe)
+    (resources,) = request.DESCRIPTOR.fields
+    for resource in getattr(request, resources.name):
+        scopes = resource.DESCRIPTOR.fields_by_number[2]
+        for scope in getattr(resource, scopes.name):
+            items = scope.DESCRIPTOR.fields_by_number[2]
+            written = _metrics if items.name == "metrics" else _items
+            names = (field.json_name for field in (resources, scopes, items))
             head, tail = _around(resource, scope, *names)
+            items = written(getattr(scope, items.name), breathe)
             for part in _parts(items, LONGEST_LINE - len(head) - len(tail)):
                 yield head + part + tail
 
@@ -108,3 +111,56 @@ def _json(message: Any) -> str:
 
 def _text(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
+
+
+# ------------------------------------------------------------------------------ transport
+
+
+class FileTransport:
+    """Writes the requests of one signal into files. Used by one thread.
+
+    Parameters
+    ----------
+    signal
+        ``"traces"``, ``"metrics"`` or ``"logs"``.
+    file
+        Takes the lines.
+    """
+
+    def __init__(self, signal: str, file: RotatedFile | _Console) -> None:
+        self._message = REQUESTS[signal]
+        self._file = file
+        self._breathe = Breath()
+        self.close = file.close
+
+    @property
+    def is_first(self) -> bool:
+        """Whether all requests are in one file."""
+        return self._file.is_first
+
+    def send(self, request: bytes, _longest: float) -> Answer:
+        """Write the whole request or nothing."""
+        written = lines(self._message.FromString(request), self._breathe)
+        try:
+            self._file.write([line.encode() for line in written])
+        except OSError as error:
+            return Answer(False, words_of(error))
+        return Answer(True)
+
+
+class _Console:
+    """The process's standard output in place of a file."""
+
+    is_first = True
+
+    def write(self, lines: Sequence[bytes]) -> None:
+        for line in lines:
+            print(line.decode(), flush=True)
+
+    def close(self) -> None:
+        """Leave it open."""
+
+
+def console(signal: str) -> FileTransport:
+    """Return the transport that prints a signal's requests."""
+    return FileTransport(signal, _Console())

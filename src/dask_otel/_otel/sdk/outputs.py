@@ -35,14 +35,14 @@ from dask_otel._otel.sdk.exporters import (
 from dask_otel._otel.sdk.files import FileTarget, file_destination, run_name
 from dask_otel._otel.sdk.resource import make_resource
 from dask_otel._otel.sdk.sampling import TraceSampler, make_sampler
-from dask_otel._otel.sdk.sink import ExporterMetricSink, ExporterSpanSink
+from dask_otel._otel.sdk.sink import ExporterLogSink, ExporterMetricSink, ExporterSpanSink
 from dask_otel._otel.sdk.spans import ProviderSpanSink, application_provider
 from dask_otel.core.records import Origin
 from dask_otel.core.trace import Trace
 
 __all__ = ["FileTarget", "Outputs", "build", "build_for_spool"]
 
-_SIGNALS: Final = ("traces", "metrics")
+_SIGNALS: Final = ("traces", "metrics", "logs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ class Outputs:
     environment: Environment
     span_sinks: tuple[ProviderSpanSink | ExporterSpanSink, ...]
     metric_sinks: tuple[ExporterMetricSink, ...]
+    log_sinks: tuple[ExporterLogSink, ...]
     #: By name of a metric sink, whether it exports at every `Environment.file_interval`.
     hurried: Mapping[str, Callable[[], bool]]
     #: Whether a trace is sampled, for exemplars; None allows all.
@@ -75,6 +76,7 @@ def build(
     files: FileTarget | None = None,
     started_ns: int = 0,
     own_provider: bool = False,
+    logs: bool = False,
 ) -> Outputs | None:
     """Make the exporters in the standard variables, and those that write files.
 
@@ -94,6 +96,8 @@ def build(
     own_provider
         Whether to ignore a tracer provider that the application has set; then its environment is
         not the bridge's either.
+    logs
+        Whether log records are exported.
 
     Returns
     -------
@@ -115,22 +119,25 @@ def build(
         provider = None if own_provider else application_provider()
         sampler = make_sampler(resource) if provider is None else TraceSampler(provider.sampler)
         to_file: dict[str, list[Destination]] = {}
+        signals = _SIGNALS if logs else _SIGNALS[:-1]
         hurried = {}
         if files is not None:
             # Before the others, which must be closed after an error.
             cluster = str(resource.attributes.get(semconv.CLUSTER_NAME, service_name))
             run = run_name(cluster, instance_id, started_ns)
-            to_file = {signal: [file_destination(signal, files, run)] for signal in _SIGNALS}
+            to_file = {signal: [file_destination(signal, files, run)] for signal in signals}
             if read.file_interval is not None:
                 # Only until one file is full, so that a long run keeps its older files longer.
                 (written,) = to_file["metrics"]
                 hurried[written.label] = partial(getattr, written.transport, "is_first")
         made = make_destinations(
             signal
-            for signal in _SIGNALS
+            for signal in signals
             if (is_named(signal) or files is None) and (signal != "traces" or provider is None)
         )
-        traces, metrics = ([*made.get(signal, ()), *to_file.get(signal, ())] for signal in _SIGNALS)
+        traces, metrics, events = (
+            [*made.get(signal, ()), *to_file.get(signal, ())] for signal in _SIGNALS
+        )
     filters: dict[str, Callable[[int], bool] | None] = {
         "always_on": None,
         "always_off": lambda _: False,
@@ -145,6 +152,7 @@ def build(
             *(ExporterSpanSink(one, encoder, sampler) for one in traces),
         ),
         tuple(ExporterMetricSink(one, encoder) for one in metrics),
+        tuple(ExporterLogSink(one, encoder) for one in events),
         hurried,
         filters[read.exemplars],
         sampler.decides,

@@ -1,4 +1,4 @@
-"""Sends a test span and a test counter to each configured endpoint, and reports the results.
+"""Sends a test span, counter and log record to each configured endpoint; reports the results.
 
 The same sinks as always encode and send them, made from the same variables. The first answer
 counts.
@@ -20,7 +20,7 @@ from dask_otel._otel.sdk.listening import look
 from dask_otel._otel.sdk.outputs import build
 from dask_otel._otel.sdk.spans import ProviderSpanSink
 from dask_otel.core.endpoints.address import Endpoint
-from dask_otel.core.records import Answer, MetricRecord, NumberPoint, Row, SpanRecord
+from dask_otel.core.records import Answer, LogRecord, MetricRecord, NumberPoint, Row, SpanRecord
 from dask_otel.settings.problems import ConfigurationError
 
 #: Seconds to identify the server.
@@ -38,8 +38,9 @@ def probe(
     files: FileTarget | None,
     own_provider: bool,
     seconds: float,
+    logs: bool = False,
 ) -> dict[str, Any]:
-    """Send a test span and a test counter to every endpoint that the variables name.
+    """Send a test span, counter and log record to every endpoint that the variables name.
 
     Parameters
     ----------
@@ -48,14 +49,17 @@ def probe(
         here are removed again.
     seconds
         The longest time to wait for answers.
+    logs
+        Whether log records are exported.
 
     Returns
     -------
     found
         Plain data: ``problems`` of the configuration, ``disabled``, the ids for finding the
         telemetry (``run``, ``trace_id``, ``span_id``, ``sent_ns``), and ``results``, one for each
-        signal at each destination: ``signal`` (``"traces"`` or ``"metrics"``), ``destination`` as
-        in the scheduler's log, ``ok`` (None if unknown), ``reason`` and ``advice`` after a failure,
+        signal at each destination: ``signal`` (``"traces"``, ``"metrics"``, ``"logs"``),
+        ``destination`` as in the scheduler's log, ``ok`` (None if unknown), ``reason`` and
+        ``advice`` after a failure, whether the signal is ``unsupported``,
         the number of items ``lost`` in an accepted request and the server's message (``said``), the
         ``listener`` if it was checked (`look`), and ``seconds``.
     """
@@ -85,6 +89,7 @@ def probe(
             files=files,
             started_ns=sent_ns,
             own_provider=own_provider,
+            logs=logs,
         )
     except ConfigurationError as error:
         found["problems"] = list(error.problems)
@@ -98,6 +103,16 @@ def probe(
     counter = _counter(run, sent_ns, outputs.environment.temporality)
     tries: list[tuple[str, Any, Any]] = [("traces", sink, span) for sink in outputs.span_sinks]
     tries += [("metrics", sink, counter) for sink in outputs.metric_sinks]
+    event = LogRecord(
+        sent_ns,
+        semconv.DOCTOR_EVENT,
+        semconv.INFO,
+        "Test of the export by dask-otel doctor",
+        {semconv.DOCTOR_RUN: run},
+        trace_id,
+        span_id,
+    )
+    tries += [("logs", sink, event) for sink in outputs.log_sinks]
     found["results"] = _results(tries, seconds)
     if files is not None:
         cluster = str(outputs.resource.get(semconv.CLUSTER_NAME, service_name))
@@ -151,6 +166,7 @@ def _results(tries: Sequence[tuple[str, Any, Any]], seconds: float) -> list[dict
             "reason": "",
             "lost": 0,
             "said": "",
+            "unsupported": False,
             "listener": None,
             "seconds": 0.0,
         }
@@ -174,13 +190,14 @@ def _send(sink: Any, record: Any, until: float, result: dict[str, Any]) -> None:
     """Send one record; if that fails, identify the server."""
     began = time.monotonic()
     try:
-        item = Row(sink.encode(record)) if isinstance(record, SpanRecord) else record
+        item = record if isinstance(record, MetricRecord) else Row(sink.encode(record))
         answer: Answer = sink.send([item], until - began)
     except BaseException as error:
         answer = Answer(False, type(error).__name__)
     # An application's own provider does not report the result.
     ok = None if isinstance(sink, ProviderSpanSink) else answer.taken
     result |= {"ok": ok, "reason": answer.reason, "lost": answer.lost, "said": answer.said}
+    result["unsupported"] = answer.unsupported
     result["seconds"] = time.monotonic() - began
     endpoint = Endpoint.named(sink.name)
     if ok is False and endpoint is not None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from dask_otel._otel.sdk.encode import Encoder
 from dask_otel._otel.sdk.exporters import Destination
 from dask_otel._otel.sdk.sampling import TraceSampler
-from dask_otel.core.records import Answer
+from dask_otel.core.records import Answer, LogRecord
 from dask_otel.pump.breath import Breath
 
 #: Seconds to wait at the end for a collector to return, if the user configured the endpoint.
@@ -43,6 +43,20 @@ class ExporterSpanSink(_Sink):
         super().__init__(destination, encoder.request)
         self.wants = sampler.span
         self.encode = encoder.span
+
+
+class ExporterLogSink(_Sink):
+    """Log records to one destination."""
+
+    loss = "rejected"
+
+    def __init__(self, destination: Destination, encoder: Encoder) -> None:
+        super().__init__(destination, encoder.request)
+        self.encode = encoder.log
+
+    def wants(self, _record: LogRecord) -> bool:
+        """Whether it is sampled: log records are not."""
+        return True
 
 
 class ExporterMetricSink(_Sink):

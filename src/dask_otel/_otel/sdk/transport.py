@@ -26,6 +26,10 @@ from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from opentelemetry import context as otel_context
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+    ExportLogsServiceResponse,
+)
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
@@ -46,16 +50,23 @@ if TYPE_CHECKING:
 REQUESTS: Final[dict[str, Any]] = {
     "traces": ExportTraceServiceRequest,
     "metrics": ExportMetricsServiceRequest,
+    "logs": ExportLogsServiceRequest,
 }
 _REPLIES: Final[dict[str, Any]] = {
     "traces": ExportTraceServiceResponse,
     "metrics": ExportMetricsServiceResponse,
+    "logs": ExportLogsServiceResponse,
 }
 #: The field with the count of a partial success.
-_COUNTS: Final = {"traces": "rejected_spans", "metrics": "rejected_data_points"}
+_COUNTS: Final = {
+    "traces": "rejected_spans",
+    "metrics": "rejected_data_points",
+    "logs": "rejected_log_records",
+}
 _METHODS: Final = {
     "traces": "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
     "metrics": "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
+    "logs": "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
 }
 _RETRY_INFO: Final = "google.rpc.retryinfo-bin"
 #: HTTP statuses that blame the content: it is invalid, or too large.
@@ -141,7 +152,7 @@ class Transport(ABC):
     Parameters
     ----------
     signal
-        ``"traces"`` or ``"metrics"``.
+        ``"traces"``, ``"metrics"`` or ``"logs"``.
     headers
         The headers of each request.
     timeout
@@ -301,6 +312,7 @@ class HttpTransport(Transport):
             False,
             f"{reason}: {words}" if words else reason,
             blames=status in _BLAMES,
+            unsupported=status == 404,
             pause=_retry_after(response.headers.get("retry-after", "")),
         )
 
@@ -394,6 +406,7 @@ class GrpcTransport(Transport):
             False,
             f"{code}: {details}",
             blames=code == "INVALID_ARGUMENT",
+            unsupported=code == "UNIMPLEMENTED",
             absent=absent,
             pause=_retry_info(error),
         )

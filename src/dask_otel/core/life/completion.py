@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from dask_otel.core.life.open_span import Below, Cluster, Group, GroupFacts, Limits, OpenSpan
 from dask_otel.core.life.task_runs import finish_tasks
+from dask_otel.core.path.chain import path_of
 from dask_otel.core.records import (
     FinishedGroup,
     FinishedSpan,
@@ -53,7 +54,6 @@ def finish(
     below = span.below or Below()
     complete = complete and below.complete
     groups, facts, ordinals = _finish_groups(span, cluster)
-    tasks, dropped_tasks = finish_tasks(span, ordinals, limits.tasks)
     kept = sorted(groups, key=lambda g: g.start - g.stop)[: limits.max_groups]
     counts = span.own_counts()
     result = worst(_own_result(counts, complete, cut_off), below.result)
@@ -63,6 +63,14 @@ def finish(
     stop = max(span.last_stop, below.stop, span.start)
     active_cpu = cluster.thread_seconds(span.start, stop)
     described = cluster.span_facts(span)
+    known = path_of(span.path, stop) if complete and span.path is not None else None
+    path, on_path = known or (None, ())
+    execute = span.execute_seconds + below.execute_seconds
+    if path is not None and execute and active_cpu:
+        # Seceded tasks run beside the threads: then it is no bound.
+        took = stop - span.start
+        path = path._replace(threads_bound=min(took, execute * took / active_cpu))
+    tasks, dropped_tasks = finish_tasks(span, ordinals, limits.tasks, on_path)
     finished = FinishedSpan(
         identity=span.identity,
         start=span.start,
@@ -76,10 +84,11 @@ def finish(
         worker_count=len(below.workers | span.workers.keys()),
         thread_count=cluster.threads_at(stop),
         active_cpu=active_cpu,
-        dask_idle=max(0.0, active_cpu - span.execute_seconds - below.execute_seconds),
+        dask_idle=max(0.0, active_cpu - execute),
         idle=described.idle,
         capacity=described.capacity,
         activities=span.activities,
+        path=path,
         groups=tuple(kept) if limits.groups else (),
         dropped_groups=len(groups) - len(kept) if limits.groups else 0,
         tasks=tasks,

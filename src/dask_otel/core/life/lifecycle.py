@@ -109,6 +109,8 @@ class Lifecycle:
     ) -> None:
         self._limits = limits
         self._floor = limits.tasks.floor
+        #: Whether the spans' paths are followed.
+        self.follows = limits.path
         self._cluster = cluster
         self.open: dict[str, OpenSpan] = {}
         #: The workers that owe metrics; the adapter feeds it.
@@ -184,6 +186,8 @@ class Lifecycle:
         span = OpenSpan(ident, start, parent, self._is_late(ancestors))
         if parent is not None:
             parent.open_children += 1
+        if self.follows:
+            span.follow_path()
         self.open[ident.dask_id] = span
         # A span can begin without work; until its first work it counts as done.
         self._begin_to_settle(span)
@@ -402,6 +406,8 @@ class Lifecycle:
             self.notes.ended(span)
         if span.parent is not None:
             span.parent.open_children -= 1
+        if span.path is not None:
+            span.path.close()
         self.generations.remember(finished, summarize(span, finished.idle, finished.capacity))
         self._cluster.span_exported(span)
         self.finished.append(finished)

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from dask_otel.core.context import Traceparent
+from dask_otel.core.path.link import SpanPath
 from dask_otel.core.records import (
     Attributes,
     Failure,
@@ -95,6 +96,8 @@ class Limits:
     tasks: TaskLimits = field(default_factory=TaskLimits)
     #: Whether open spans are noted for the loss of the scheduler.
     notes: bool = False
+    #: Whether the path of each span is followed.
+    path: bool = True
 
 
 class GroupFacts(NamedTuple):
@@ -275,6 +278,8 @@ class OpenSpan:
     below: Below | None = None
     #: Runs to be exported, except the groups' slowest.
     runs: ShownRuns | None = None
+    #: None if its path is not followed.
+    path: SpanPath | None = None
 
     def __post_init__(self) -> None:
         self.quiet_since = self.start
@@ -301,6 +306,10 @@ class OpenSpan:
         return counts
 
     # Changes that come from several modules.
+
+    def follow_path(self) -> None:
+        """Begin to follow what bounds it."""
+        self.path = SpanPath(self.start, None if self.parent is None else self.parent.path)
 
     def metered(self, worker: str, activity: Hashable, seconds: float) -> None:
         """Add execute seconds that a worker reported, including runs without a result."""

@@ -1,8 +1,8 @@
 """The runs of tasks that become spans of their own, and their limits.
 
-There are three kinds: runs that failed for good, the slowest runs of each group, and a sample
-chosen by the tasks' keys. The kept and the exported runs of a generation are bounded; the others
-are counted.
+There are four kinds: runs that failed for good, the longest ones on the span's path, the slowest
+runs of each group, and a sample chosen by the tasks' keys. The kept and the exported runs of a
+generation are bounded; the others are counted.
 
 This code sees every task, so it compares with the group's `floor` first, and does nothing else for
 a run that is not slow enough.
@@ -16,7 +16,9 @@ from typing import Any, Final
 
 from dask_otel.core.identity import is_sampled
 from dask_otel.core.life.open_span import Group, OpenSpan, ShownRuns, TaskLimits
-from dask_otel.core.records import Failure, FinishedTask, TaskRun
+from dask_otel.core.path.chain import most_of_path
+from dask_otel.core.path.link import NO_THREAD, OnPath
+from dask_otel.core.records import Failure, FinishedTask, TaskPath, TaskRun
 
 #: Tasks of a generation whose runs are counted.
 REPEATED: Final = 1000
@@ -75,7 +77,10 @@ def _runs(span: OpenSpan) -> ShownRuns:
 
 
 def finish_tasks(
-    span: OpenSpan, ordinals: Mapping[Group, int], limits: TaskLimits
+    span: OpenSpan,
+    ordinals: Mapping[Group, int],
+    limits: TaskLimits,
+    on_path: Iterable[OnPath] = (),
 ) -> tuple[tuple[FinishedTask, ...], int]:
     """Return the runs to export, and how many more there would be without the limit.
 
@@ -83,12 +88,15 @@ def finish_tasks(
     ----------
     ordinals
         The ordinals of the span's groups.
+    on_path
+        The longest links of its own tasks on its path, in their order.
     """
     runs = span.runs or ShownRuns()
     shown = [
         _finished(run, group, ordinals[group], failure)
         for run, group, failure in filter(None, runs.failed.values())
     ]
+    room = max(0, limits.most - len(shown))
     count = len(runs.failed) + runs.sampled_count
     others = {run.number: (run, group) for run, group in runs.sampled}
     for group in span.groups:
@@ -96,10 +104,45 @@ def finish_tasks(
             others[run.number] = run, group
             # The others were counted earlier.
             count += not is_sampled(run.key, limits.ratio)
-    longest = sorted(others.values(), key=lambda other: (-other[0].seconds, other[0].number))
-    for run, group in longest[: max(0, limits.most - len(shown))]:
-        shown.append(_finished(run, group, ordinals[group], None))
+    paths: dict[int, TaskPath] = {}
+    before = None
+    for one in most_of_path(on_path, room if limits.slowest else 0):
+        link = one.link
+        kept = runs.failed.get(link.key)
+        number = kept[0].number if kept else link.number
+        if number is not None:
+            paths[number] = TaskPath(one.parts, before)
+            before = link.key, number
+            if not kept and number not in others:
+                others[number] = _run_of(one, number, span), link.group
+                count += 1
+    # Those on the path before the others; of each, the longest.
+    order = sorted(others, key=lambda number: (number not in paths, -others[number][0].seconds))
+    longest = sorted([others[number] for number in order[:room]], key=_longest_first)
+    shown += [_finished(run, group, ordinals[group], None) for run, group in longest]
+    shown = [task._replace(path=paths.get(task.run.number)) for task in shown]
     return tuple(shown), count - len(shown)
+
+
+def _longest_first(kept: tuple[TaskRun, Group]) -> tuple[float, int]:
+    return -kept[0].seconds, kept[0].number
+
+
+def _run_of(one: OnPath, number: int, span: OpenSpan) -> TaskRun:
+    """Return the run of a link that was not kept for another reason."""
+    link = one.link
+    repeated = span.runs is not None and link.key in span.runs.repeated
+    return TaskRun(
+        link.stop - link.start,
+        number,
+        link.key,
+        None if link.worker is None else str(link.worker),
+        link.start,
+        link.stop,
+        None if repeated else attempt(span, link.key),
+        one.parts[NO_THREAD],
+        parts=link.actions,
+    )
 
 
 def _finished(run: TaskRun, group: Group, ordinal: int, failure: Failure | None) -> FinishedTask:

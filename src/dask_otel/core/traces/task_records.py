@@ -7,7 +7,7 @@ from typing import Final
 
 from dask_otel import semconv
 from dask_otel.core import identity
-from dask_otel.core.records import Event, Failure, FinishedTask, SpanRecord, TaskRun
+from dask_otel.core.records import Event, Failure, FinishedTask, Link, SpanRecord, TaskRun
 from dask_otel.core.text import Sanitizer, label_text, stacktrace_text
 from dask_otel.core.traces import exceptions
 from dask_otel.core.traces.exceptions import error_type
@@ -95,6 +95,13 @@ class TaskRecords(Parts):
             {semconv.TASK_ATTEMPT: run.attempt, semconv.TASK_OUTPUT_SIZE: run.nbytes},
         )
         self._put(out, self._seconds, {semconv.TASK_QUEUE_TIME: run.queued})
+        links: tuple[Link, ...] = ()
+        if task.path is not None:
+            out[semconv.TASK_ON_PATH] = True
+            self._put_path_parts(out, semconv.TASK_PATH_PART_TIME, task.path.parts)
+            if task.path.before is not None:
+                before = identity.task_span_id(who.dask_id, *task.path.before)
+                links = (Link(who.trace_id, before, {}),)
         if run.type is not None:
             out[semconv.TASK_OUTPUT_TYPE] = self._text(run.type)
         error = None
@@ -113,7 +120,7 @@ class TaskRecords(Parts):
             end_ns=end_ns,
             attributes=self._limited(out),
             events=tuple(sorted(events, key=attrgetter("time_ns"))),
-            links=(),
+            links=links,
             error=error,
             root_name=self.sampled_name,
         )

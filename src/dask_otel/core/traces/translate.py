@@ -17,6 +17,7 @@ from dask_otel import semconv
 from dask_otel.core import identity
 from dask_otel.core.attributes import RESERVED
 from dask_otel.core.context import Traceparent
+from dask_otel.core.path.link import COMPUTE
 from dask_otel.core.records import (
     Attributes,
     Event,
@@ -26,6 +27,7 @@ from dask_otel.core.records import (
     Link,
     OpenNote,
     Progress,
+    SpanPathFacts,
     SpanRecord,
 )
 from dask_otel.core.text import (
@@ -241,10 +243,21 @@ class _Translation(TaskRecords):
             semconv.SPAN_IDLE: finished.idle,
         }
         self._put(out, self._seconds, seconds)
+        if finished.path is not None:
+            self._put_path(out, finished.path)
         self._put_origin(out, finished)
         self._put_parts(out, semconv.SPAN_ACTIVITY_TIME, finished.activities)
         self._put_user_attributes(out, finished.attributes)
         return out
+
+    def _put_path(self, out: Written, path: SpanPathFacts) -> None:
+        self._put_path_parts(out, semconv.SPAN_PATH_PART_TIME, path.parts)
+        self._put(out, self._count, {semconv.SPAN_PATH_TASKS: path.tasks})
+        bounds = {
+            semconv.SPAN_PATH_BOUND_CHAIN: path.parts[COMPUTE],
+            semconv.SPAN_PATH_BOUND_THREADS: path.threads_bound,
+        }
+        self._put(out, self._seconds, bounds)
 
     def _error_type(self, finished: FinishedSpan) -> str | None:
         """Return the value of ``error.type``; None if the status stays UNSET."""

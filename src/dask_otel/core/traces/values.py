@@ -134,6 +134,12 @@ class Parts:
             # A sum of finite numbers may be infinite.
             self._put(out, self._seconds, {f"{namespace}.{suffix}": value})
 
+    def _put_path_parts(self, out: Written, name: str, seconds: tuple[float, ...]) -> None:
+        """Add the parts of a path."""
+        # A task has all but the last.
+        for part, value in zip(semconv.PATH_PARTS, seconds, strict=False):
+            self._put(out, self._seconds, {name.format(part): value})
+
     @staticmethod
     def _put(
         out: Written, read: Callable[[object], int | float | None], given: Mapping[str, object]

@@ -95,7 +95,8 @@ class Trend:
         """Return it as text."""
         if self.runs < FEWEST:
             return [f"too few runs to tell: {self.runs} of at least {FEWEST} that succeeded"]
-        found = [one.line() for one in (*self.changes, *self.unusual)]
+        found = [one.line() for one in self.changes]
+        found += [one.line() for one in self.unusual]
         if self.runs < FEWEST_SPLIT:
             at_least = f"{self.runs} of at least {FEWEST_SPLIT} that succeeded"
             return [*found, f"too few runs to tell of a lasting change: {at_least}"]

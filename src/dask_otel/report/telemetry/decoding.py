@@ -32,6 +32,8 @@ _SCOPES: Final = (
     "scopeMetrics",
     "instrumentationLibraryMetrics",
 )
+#: Keys of requests that the report does not read.
+_IGNORED: Final = ("resourceLogs", "resource_logs")
 #: Keys below which Jaeger and Tempo put OTLP's top level.
 _WRAPPINGS: Final = ("result", "data", "trace", "traces")
 _DEPTH: Final = 6
@@ -73,7 +75,7 @@ def decode(value: Any, skipped: Skipped) -> Iterator[Exported]:
                 entries += _jaeger(item["spans"], item["processes"])
             yield from (_exported(entry, skipped) for entry in entries)
             # An empty request is valid, too.
-            found = found or bool(entries) or any(key in item for key in _ENTRIES)
+            found = found or bool(entries) or any(key in item for key in (*_ENTRIES, *_IGNORED))
             inner = (item[key] for key in _WRAPPINGS if key in item)
         if depth < _DEPTH:
             stack += [(one, depth + 1) for one in inner]

@@ -1,0 +1,333 @@
+"""Events of one scheduler: the facts for log records, of what Dask logs and of its hooks.
+
+Dask has deleted a worker when it logs its removal, and its nanny's word comes on another
+connection. So the states of workers are kept here, and a lost worker's event waits a moment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from distributed.core import Status
+
+from dask_otel import semconv
+from dask_otel._dask.facts import measured, memory_of
+from dask_otel.core.events import narration
+from dask_otel.core.life.lifecycle import Lifecycle
+from dask_otel.core.records import ClusterEvent, SpanIdentity
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler, TaskState, WorkerState
+
+#: Seconds to wait for the word of a lost worker's nanny.
+PATIENCE: Final = 2.0
+#: Least seconds between two events about stolen tasks.
+STEALS: Final = 60.0
+#: Most events that wait for the exporters; tasks, workers and spans that one event reads.
+_MOST_WAITING: Final = 10_000
+_MOST_READ: Final = 10_000
+_MOST_SPANS: Final = 64
+#: Dask ends its reasons with the time.
+_TIME: Final = re.compile(r"-[0-9.]+$")
+_RESTARTS: Final = ("client-restart", "restart-workers")
+
+_Message: TypeAlias = Mapping[str, Any]
+
+
+class ClusterEvents:
+    """Makes events of one scheduler's log and hooks, on its event loop.
+
+    `enabled` is whether to tell of the cluster; messages on `topics` are told anyway. Methods may
+    raise: the adapter catches the errors.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, lifecycle: Lifecycle, enabled: bool, topics: Collection[str]
+    ) -> None:
+        self._scheduler = scheduler
+        self._open = lifecycle.open
+        self._enabled = enabled
+        self._topics = frozenset(topics)
+        self._ready: list[ClusterEvent] = []
+        #: Events without room since the last look at it.
+        self.dropped = 0
+        #: The known workers by address, and what is known of their end.
+        self._workers: dict[str, WorkerState] = {}
+        self._words: dict[str, dict[str, Any]] = {}
+        #: By address: until when a lost worker's event waits, and its facts.
+        self._pending: dict[str, tuple[float, WorkerState, ClusterEvent]] = {}
+        self._stolen, self._stolen_since = 0, 0.0
+        #: By topic and action: of Dask's own messages, those that are told.
+        self._readers: dict[tuple[str, Any], Callable[[str, _Message, float], None]] = {
+            ("all", "remove-worker"): self._removed,
+            ("all", "retire-workers"): self._retired,
+            ("all", "add-client"): self._client,
+            ("all", "remove-client"): self._client,
+            ("client", "update-graph"): self._graph,
+            ("worker", "worker-status-change"): self._status,
+            ("worker", "closing-worker"): self._closing,
+            ("worker-restart-memory", None): self._terminated,
+            ("worker-fail-hard", None): self._failed,
+            ("scheduler", "worker-ttl-timed-out"): self._overdue,
+            ("scheduler", "no-workers-timeout-exceeded"): self._no_worker,
+            ("transitions", "scheduler-transition-failed"): self._transition_failed,
+            ("p2p", "p2p-failed"): self._p2p_failed,
+        }
+
+    # ------------------------------------------------------------------ called by the adapter
+
+    def attach(self, now: float) -> None:
+        """Begin with the present workers."""
+        if not self._enabled:
+            return
+        self._workers.update(self._scheduler.workers)
+        running = self._scheduler.status == Status.running
+        self._of_cluster(now, semconv.OTEL_STARTED if running else semconv.SCHEDULER_STARTED)
+
+    def close(self, now: float, removed: bool) -> None:
+        """Tell the rest: the scheduler closes, or the bridge is `removed`."""
+        self.tick(now, closing=True)
+        self._of_cluster(now, semconv.OTEL_STOPPED if removed else semconv.SCHEDULER_CLOSING)
+
+    def restarted(self, now: float) -> None:
+        """Tell that all tasks are gone."""
+        self._of_cluster(now, semconv.SCHEDULER_RESTARTED)
+
+    def worker_added(self, ws: WorkerState, now: float) -> None:
+        """Tell of a new worker."""
+        if self._enabled:
+            self._workers[ws.address] = ws
+        self._of_worker(now, semconv.WORKER_ADDED, ws)
+
+    def log_event(self, topic: str, message: Any, now: float) -> None:
+        """Read a message of Dask's event log; any client may log any object on any topic."""
+        if topic in self._topics:
+            facts = {semconv.EVENT_TOPIC: topic, narration.MESSAGE: message}
+            self._put(ClusterEvent(now, semconv.TOPIC_MESSAGE, facts))
+        if not self._enabled:
+            return
+        if topic == "stealing" and type(message) is tuple and message[:1] == ("confirm",):
+            if not self._stolen:
+                self._stolen_since = now
+            self._stolen += 1
+        if type(message) is not dict:
+            return
+        action = message.get("action")
+        if action is not None and type(action) is not str:
+            return
+        kind = "worker" if topic in self._workers else topic
+        kind = "client" if topic in self._scheduler.clients else kind
+        if reader := self._readers.get((kind, action)):
+            reader(topic, message, now)
+
+    def tick(self, now: float, closing: bool = False) -> None:
+        """Tell what has waited long enough."""
+        for address, (until, _, event) in list(self._pending.items()):
+            if now >= until or closing:
+                del self._pending[address]
+                self._put(event)
+        if self._stolen and (closing or now - self._stolen_since >= STEALS):
+            seconds = max(0.0, now - self._stolen_since)
+            facts = {semconv.TASK_COUNT: self._stolen, semconv.EVENT_INTERVAL: seconds}
+            self.tell(now, semconv.TASKS_STOLEN, facts)
+            self._stolen = 0
+
+    def take(self) -> list[ClusterEvent]:
+        """Return the events since the last call."""
+        ready, self._ready = self._ready, []
+        return ready
+
+    # ------------------------------------------------------------------------------ facts
+
+    def _put(self, event: ClusterEvent) -> None:
+        if len(self._ready) < _MOST_WAITING:
+            self._ready.append(event)
+        else:
+            self.dropped += 1
+
+    def tell(
+        self, now: float, name: str, facts: Mapping[str, Any], tasks: Iterable[TaskState] = ()
+    ) -> None:
+        """Tell an event about some tasks."""
+        if self._enabled:
+            self._put(ClusterEvent(now, name, facts, self._work(tasks)))
+
+    def _of_cluster(self, now: float, name: str) -> None:
+        self.tell(now, name, {semconv.WORKER_COUNT: len(self._scheduler.workers)})
+
+    def _of_worker(self, now: float, name: str, ws: WorkerState, **more: Any) -> None:
+        self.tell(now, name, {**_about(ws, now), **more})
+
+    def _work(self, tasks: Iterable[TaskState]) -> tuple[SpanIdentity, ...]:
+        """Return the open spans of some tasks."""
+        ids = dict.fromkeys(task.group.span_id for task in tasks)
+        spans = (self._open.get(span_id) for span_id in ids if span_id is not None)
+        return tuple(span.identity for span in islice(filter(None, spans), _MOST_SPANS))
+
+    def _tasks(self, keys: Iterable[Any]) -> list[TaskState]:
+        found = (self._scheduler.tasks.get(key) for key in islice(keys, _MOST_READ))
+        return [task for task in found if task is not None]
+
+    # ---------------------------------------------------------------------------- workers
+
+    def _removed(self, _topic: str, message: _Message, now: float) -> None:
+        address = message.get("worker")
+        if type(address) is not str or address in self._scheduler.workers:
+            return
+        ws = self._workers.pop(address, None)
+        if ws is None:
+            return
+        keys = message["processing-tasks"]
+        tasks = self._tasks(keys)
+        # Dask's tasks of the last heartbeat: some may have ended since.
+        running = {task: seconds for task, seconds in ws.executing.items() if task.key in keys}
+        words = self._words.pop(address, {})
+        facts: dict[str, Any] = {
+            **_about(ws, now),
+            **words,
+            semconv.WORKER_REMOVAL_EXPECTED: bool(message["expected"]),
+            semconv.TASK_COUNT: len(keys),
+            semconv.TASK_RUNNING_COUNT: len(running),
+            semconv.TASK_OUTCOME_COUNT.format("erred"): sum(one.state == "erred" for one in tasks),
+            semconv.RESULT_LOST_COUNT: len(message["lost-computed-tasks"]),
+            semconv.DATA_LOST_COUNT: len(message["lost-scattered-tasks"]),
+            narration.RUNNING: _running(running),
+            narration.HAD: Counter(task.group.prefix.name for task in tasks).most_common(),
+        }
+        reason = facts[semconv.WORKER_REMOVAL_REASON] = _reason(facts)
+        event = ClusterEvent(now, semconv.WORKER_REMOVED, facts, self._work(tasks))
+        if reason == "lost" and ws.nanny:
+            facts[narration.NANNY] = True
+            self._pending[address] = (now + PATIENCE, ws, event)
+        else:
+            self._put(event)
+
+    def _terminated(self, _topic: str, message: _Message, now: float) -> None:
+        """Read the word of a nanny that ends its worker for memory."""
+        address, memory = message.get("worker"), measured(message.get("rss"))
+        if type(address) is not str or memory is None:
+            return
+        waiting = self._pending.get(address)
+        ws = self._workers.get(address) if waiting is None else waiting[1]
+        if ws is None or ws.pid != message.get("pid"):
+            return
+        word = {semconv.WORKER_NANNY_MEMORY: memory}
+        self._of_worker(now, semconv.WORKER_TERMINATED, ws, **word)
+        if waiting is None:
+            self._words.setdefault(address, {}).update(word)
+        else:
+            del self._pending[address]
+            facts = {**waiting[2].facts, **word, semconv.WORKER_REMOVAL_REASON: "memory"}
+            self._put(ClusterEvent(waiting[2].time, semconv.WORKER_REMOVED, facts, waiting[2].work))
+
+    def _closing(self, topic: str, message: _Message, _now: float) -> None:
+        reason = _TIME.sub("", str(message.get("reason"))[:200])
+        self._words.setdefault(topic, {})[semconv.WORKER_CLOSE_REASON] = reason
+
+    def _overdue(self, _topic: str, message: _Message, now: float) -> None:
+        for address in islice(message["workers"], _MOST_READ):
+            if ws := self._workers.get(address):
+                self._words.setdefault(address, {})[narration.OVERDUE] = True
+                self._of_worker(now, semconv.WORKER_OVERDUE, ws)
+
+    def _status(self, topic: str, message: _Message, now: float) -> None:
+        before, after = message.get("prev-status"), message.get("status")
+        if after == "paused":
+            self._of_worker(now, semconv.WORKER_PAUSED, self._workers[topic])
+        elif (before, after) == ("paused", "running"):
+            self._of_worker(now, semconv.WORKER_RESUMED, self._workers[topic])
+
+    def _failed(self, _topic: str, message: _Message, now: float) -> None:
+        if ws := self._workers.get(str(message.get("worker"))):
+            text = {semconv.EXCEPTION_MESSAGE: message.get("exception_text")}
+            self._of_worker(now, semconv.WORKER_FAILED, ws, **text)
+
+    def _retired(self, _topic: str, message: _Message, now: float) -> None:
+        done, failed = (list(message[key]) for key in ("retired", "could-not-retire"))
+        listed = {narration.RETIRED: done, narration.FAILED: failed}
+        facts = {
+            semconv.WORKER_COUNT: len(done),
+            **{key: value for key, value in listed.items() if value},
+        }
+        if done or failed:
+            self.tell(now, semconv.WORKERS_RETIRED, facts)
+
+    # ---------------------------------------------------------------- clients, graphs, tasks
+
+    def _client(self, _topic: str, message: _Message, now: float) -> None:
+        client = str(message.get("client"))
+        added = message["action"] == "add-client"
+        # Dask logs the removal of a client a second time.
+        if added != (client in self._scheduler.clients):
+            name = semconv.CLIENT_ADDED if added else semconv.CLIENT_REMOVED
+            self.tell(now, name, {semconv.CLIENT_ID: client})
+
+    def _graph(self, topic: str, message: _Message, now: float) -> None:
+        if message.get("status") == "error":
+            self.tell(now, semconv.GRAPH_FAILED, {semconv.CLIENT_ID: topic})
+
+    def _transition_failed(self, _topic: str, message: _Message, now: float) -> None:
+        facts = {
+            semconv.TASK_KEY: message["key"],
+            semconv.TASK_START: message.get("start"),
+            semconv.TASK_FINISH: message.get("finish"),
+        }
+        self.tell(now, semconv.TRANSITION_FAILED, facts, self._tasks([message["key"]]))
+
+    def _no_worker(self, _topic: str, message: _Message, now: float) -> None:
+        tasks = self._tasks(message["keys"])
+        facts = {
+            semconv.TASK_COUNT: len(message["keys"]),
+            narration.HAD: Counter(task.group.prefix.name for task in tasks).most_common(),
+        }
+        self.tell(now, semconv.NO_WORKER, facts, tasks)
+
+    def _p2p_failed(self, _topic: str, message: _Message, now: float) -> None:
+        shuffle = message.get("shuffle")
+        barrier = self._tasks([f"shuffle-barrier-{shuffle}"])
+        self.tell(now, semconv.P2P_FAILED, {semconv.P2P_ID: shuffle}, barrier)
+
+
+def _about(ws: WorkerState, now: float) -> dict[str, Any]:
+    """Return the facts about a worker at its last heartbeat."""
+    memory, cpu = memory_of(ws), measured(ws.metrics.get("cpu"))
+    facts: dict[str, Any] = {
+        semconv.WORKER_NAME: str(ws.name),
+        semconv.WORKER_ADDRESS: ws.address,
+        semconv.WORKER_THREAD_COUNT.name: ws.nthreads,
+        semconv.WORKER_LAST_SEEN_AGE.name: max(0.0, now - ws.last_seen),
+    }
+    if memory is not None:
+        facts[semconv.WORKER_MEMORY_USAGE.name] = memory.process
+    if ws.memory_limit:
+        facts[semconv.WORKER_MEMORY_LIMIT.name] = ws.memory_limit
+    if cpu is not None and ws.nthreads:
+        facts[semconv.WORKER_CPU_UTILIZATION.name] = cpu / 100 / ws.nthreads
+    return facts
+
+
+def _reason(facts: Mapping[str, Any]) -> str:
+    """Return why a worker was removed, as far as it is known."""
+    closing: str | None = facts.get(semconv.WORKER_CLOSE_REASON)
+    if semconv.WORKER_NANNY_MEMORY in facts:
+        return "memory"
+    if facts[semconv.WORKER_REMOVAL_EXPECTED]:
+        return "requested"
+    if facts.get(narration.OVERDUE):
+        return "overdue"
+    if closing is None:
+        return "lost"
+    return "restarted" if closing.startswith(_RESTARTS) else "closed"
+
+
+def _running(tasks: Mapping[TaskState, float]) -> list[tuple[str, int, float]]:
+    """Return prefix, number and longest seconds of running tasks, the longest first."""
+    found: dict[str, list[float]] = {}
+    for task, seconds in tasks.items():
+        found.setdefault(task.group.prefix.name, []).append(seconds)
+    longest = [(prefix, len(all_), max(all_)) for prefix, all_ in found.items()]
+    return sorted(longest, key=lambda one: -one[2])

@@ -1,0 +1,396 @@
+"""Tells events of the cluster as log records: name, severity, a text for people, attributes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from dask_otel import semconv
+from dask_otel.core.masking import Mask
+from dask_otel.core.records import AttributeValue, ClusterEvent, LogRecord
+from dask_otel.core.text import Sanitizer, attribute_text, attribute_value, plain_text
+from dask_otel.core.traces.redact import LONGEST, redacted
+from dask_otel.core.traces.values import SpanLimits
+from dask_otel.semconv import DEBUG, ERROR, INFO, WARN
+
+#: Characters of a body.
+BODY_LIMIT: Final = 4096
+#: Prefixes that a sentence names.
+_NAMED: Final = 5
+#: The part of its memory limit from which a lost worker's memory is a likely cause.
+_NEARLY_ALL: Final = 0.8
+
+_ERRED: Final = semconv.TASK_OUTCOME_COUNT.format("erred")
+#: Counts that are not worth a sentence if they are 0.
+_UNSAID: Final = (_ERRED, semconv.RESULT_LOST_COUNT, semconv.DATA_LOST_COUNT, semconv.WORKER_COUNT)
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+
+#: Facts that only the text tells, not attributes. Of each prefix: its tasks, and the seconds for
+#: which the longest one had run at the last heartbeat.
+RUNNING: Final = "running"
+#: Of each prefix: its unfinished tasks.
+HAD: Final = "had"
+#: Whether the worker had a nanny, which has not said that it ended it.
+NANNY: Final = "nanny"
+#: Whether Dask had found that its heartbeats are overdue.
+OVERDUE: Final = "overdue"
+#: The user's message.
+MESSAGE: Final = "message"
+#: Names of workers, and of those that could not be retired.
+RETIRED: Final = "retired"
+FAILED: Final = "failed"
+
+#: Facts with texts of users, and the names by which redaction is asked about them.
+_OF_USERS: Final = {
+    semconv.TASK_KEY: semconv.TASK_KEY,
+    semconv.EXCEPTION_MESSAGE: semconv.EXCEPTION_MESSAGE,
+    semconv.TASK_PREFIXES: semconv.TASK_PREFIX,
+    semconv.ROOT_NAMES: semconv.SPAN_TAGS,
+}
+
+
+class _Story(NamedTuple):
+    severity: int
+    #: Facts stand in them by their names. A sentence with an unknown fact is left out.
+    sentences: tuple[str, ...]
+
+
+def _fact(name: str) -> str:
+    return f"%({name})s"
+
+
+_WORKER: Final = "Worker %(worker)s"
+_KEPT: Final = (
+    "%(unfinished)s",
+    f"{_fact(_ERRED)} failed for good, as too many workers died with them.",
+    f"It held the only copy of {_fact(semconv.RESULT_LOST_COUNT)}, which Dask computes again.",
+    f"Lost for good: {_fact(semconv.DATA_LOST_COUNT)} of scattered data.",
+)
+
+#: By the reason of a worker's removal.
+_REMOVED: Final = {
+    "requested": _Story(INFO, (f"{_WORKER} left as requested.",)),
+    "closed": _Story(
+        INFO, (f"{_WORKER} closed. Its reason: {_fact(semconv.WORKER_CLOSE_REASON)}.",)
+    ),
+    "restarted": _Story(INFO, (f"{_WORKER} was restarted as a client requested.",)),
+    "memory": _Story(
+        WARN,
+        (
+            f"{_WORKER} was killed by its nanny, since its process held "
+            f"{_fact(semconv.WORKER_NANNY_MEMORY)} of {_fact(semconv.WORKER_MEMORY_LIMIT.name)}.",
+        ),
+    ),
+    "overdue": _Story(
+        WARN,
+        (
+            f"{_WORKER} was given up, since it sent no heartbeat for longer than "
+            "distributed.scheduler.worker-ttl.",
+        ),
+    ),
+    "lost": _Story(
+        WARN,
+        (
+            f"{_WORKER} was lost: its connection broke without a word. Its process was killed or "
+            "crashed, or the network failed.",
+            "%(guess)s",
+            "%(nanny)s",
+        ),
+    ),
+}
+
+_STORIES: Final = {
+    semconv.WORKER_ADDED: _Story(
+        INFO,
+        (
+            f"{_WORKER} joined with {_fact(semconv.WORKER_THREAD_COUNT.name)}.",
+            f"Its memory limit is {_fact(semconv.WORKER_MEMORY_LIMIT.name)}.",
+        ),
+    ),
+    semconv.WORKER_OVERDUE: _Story(
+        WARN,
+        (
+            f"{_WORKER} sent no heartbeat for {_fact(semconv.WORKER_LAST_SEEN_AGE.name)}, longer "
+            "than distributed.scheduler.worker-ttl: Dask restarts or removes it.",
+        ),
+    ),
+    semconv.WORKER_PAUSED: _Story(
+        WARN, (f"{_WORKER} paused, as its memory is nearly full: it begins no tasks.", "%(then)s")
+    ),
+    semconv.WORKER_RESUMED: _Story(INFO, (f"{_WORKER} runs tasks again.", "%(then)s")),
+    semconv.WORKER_TERMINATED: _Story(
+        WARN,
+        (
+            f"{_WORKER} is being ended by its nanny for memory: its process held "
+            f"{_fact(semconv.WORKER_NANNY_MEMORY)}.",
+        ),
+    ),
+    semconv.WORKER_FAILED: _Story(
+        ERROR,
+        (f"{_WORKER} closes after an error in its own code: {_fact(semconv.EXCEPTION_MESSAGE)}",),
+    ),
+    semconv.WORKERS_RETIRED: _Story(
+        INFO, ("Retired as requested: %(retired)s.", "Could not be retired: %(failed)s.")
+    ),
+    semconv.SCHEDULER_STARTED: _Story(INFO, ("The scheduler starts.",)),
+    semconv.SCHEDULER_RESTARTED: _Story(
+        WARN, ("A client restarted the cluster: all its tasks and results are gone.",)
+    ),
+    semconv.SCHEDULER_CLOSING: _Story(
+        INFO, ("The scheduler closes.", f"It has {_fact(semconv.WORKER_COUNT)}.")
+    ),
+    semconv.CLIENT_ADDED: _Story(INFO, (f"Client {_fact(semconv.CLIENT_ID)} connected.",)),
+    semconv.CLIENT_REMOVED: _Story(INFO, (f"Client {_fact(semconv.CLIENT_ID)} left.",)),
+    semconv.GRAPH_FAILED: _Story(
+        ERROR,
+        (
+            f"A graph of client {_fact(semconv.CLIENT_ID)} could not become tasks; the "
+            "scheduler's log has the error.",
+        ),
+    ),
+    semconv.TRANSITION_FAILED: _Story(
+        ERROR,
+        (
+            "An error in the scheduler itself: a task could not pass from "
+            f"{_fact(semconv.TASK_START)} to {_fact(semconv.TASK_FINISH)}. Its state may be wrong "
+            "from now on; the scheduler's log has the error.",
+            f"The task is {_fact(semconv.TASK_KEY)}.",
+        ),
+    ),
+    semconv.NO_WORKER: _Story(
+        ERROR,
+        (
+            f"{_fact(semconv.TASK_COUNT)} failed: no worker could run them within "
+            "distributed.scheduler.no-workers-timeout.",
+            "They are %(by_prefix)s.",
+        ),
+    ),
+    semconv.TASKS_STOLEN: _Story(
+        DEBUG,
+        (
+            f"{_fact(semconv.TASK_COUNT)} moved to other workers (work stealing) in "
+            f"{_fact(semconv.EVENT_INTERVAL)}.",
+        ),
+    ),
+    semconv.P2P_FAILED: _Story(ERROR, (f"The P2P shuffle {_fact(semconv.P2P_ID)} failed.",)),
+    semconv.OTEL_STARTED: _Story(
+        INFO,
+        ("dask-otel began to watch this scheduler.", f"It has {_fact(semconv.WORKER_COUNT)}."),
+    ),
+    semconv.OTEL_STOPPED: _Story(INFO, ("dask-otel was removed; the scheduler goes on.",)),
+    semconv.OTEL_EXPORT_FAILING: _Story(
+        WARN,
+        (
+            f"dask-otel can't export {_fact(semconv.OTEL_SIGNAL)} to "
+            f"{_fact(semconv.OTEL_DESTINATION)}; it keeps what fits, and retries.",
+        ),
+    ),
+    semconv.OTEL_EXPORT_RECOVERED: _Story(
+        INFO, (f"dask-otel exports to {_fact(semconv.OTEL_DESTINATION)} again.",)
+    ),
+    semconv.OTEL_FOLDING: _Story(
+        WARN,
+        (
+            f"dask-otel begins to fold metrics under _OTHER: a limit of {_fact(semconv.OTEL_KIND)} "
+            "is reached.",
+        ),
+    ),
+    semconv.OTEL_QUEUE_FULL: _Story(
+        WARN, (f"dask-otel drops {_fact(semconv.OTEL_SIGNAL)}: the queue of an exporter is full.",)
+    ),
+    semconv.TOPIC_MESSAGE: _Story(INFO, ("%(message)s",)),
+}
+
+
+def narrate(
+    event: ClusterEvent, limits: SpanLimits, sanitizer: Sanitizer, mask: Mask
+) -> tuple[LogRecord]:
+    """Return the log record of an event.
+
+    Parameters
+    ----------
+    event
+        What happened.
+    limits
+        Limits of texts; whether to export keys of tasks; the operator's redaction.
+    sanitizer
+        Counts the values that had to be changed.
+    mask
+        Masks secrets in the text.
+    """
+    types = semconv.LOG_EVENTS[event.name]
+    facts = _redacted(_with_roots(event), limits, sanitizer)
+    story = _story(event.name, facts)
+    shown = _shown(facts, sanitizer)
+    sentences = (_told(sentence, shown) for sentence in story.sentences)
+    body: str | None = " ".join(filter(None, sentences))[:LONGEST]
+    if limits.redact is not None:
+        body = redacted(limits.redact, semconv.LOG_BODY, body, sanitizer)
+    if body is not None:
+        body = attribute_text(mask(body), sanitizer, BODY_LIMIT)
+    known = ((key, attribute_value(facts.get(key), sanitizer, limits.text)) for key in types)
+    attributes: dict[str, AttributeValue] = {k: value for k, value in known if value is not None}
+    spans = {(who.trace_id, who.span_id) for who in event.work}
+    trace_id, span_id = spans.pop() if len(spans) == 1 else (None, None)
+    time_ns = int(event.time * 1e9)
+    return (LogRecord(time_ns, event.name, story.severity, body, attributes, trace_id, span_id),)
+
+
+def _told(sentence: str, shown: Mapping[str, str]) -> str:
+    try:
+        return sentence % shown
+    except KeyError:
+        # One of its facts is unknown.
+        return ""
+
+
+def _with_roots(event: ClusterEvent) -> dict[str, Any]:
+    facts = dict(event.facts)
+    if event.work:
+        facts[semconv.ROOT_NAMES] = list(
+            dict.fromkeys(who.tags[0] for who in event.work if who.tags)
+        )
+    prefixes = [prefix for prefix, *_ in (*facts.get(RUNNING, ()), *facts.get(HAD, ()))]
+    if prefixes:
+        facts[semconv.TASK_PREFIXES] = list(dict.fromkeys(prefixes))
+    return facts
+
+
+def _redacted(facts: dict[str, Any], limits: SpanLimits, sanitizer: Sanitizer) -> dict[str, Any]:
+    """Return the facts as the operator allows: texts of users can be secret."""
+    if not limits.task_keys:
+        facts.pop(semconv.TASK_KEY, None)
+    if not limits.message:
+        facts.pop(semconv.EXCEPTION_MESSAGE, None)
+    redact = limits.redact
+    if redact is None:
+        return facts
+
+    def text(name: str, value: object) -> str:
+        return redacted(redact, name, value, sanitizer) or semconv.EMPTY
+
+    for key, name in _OF_USERS.items():
+        if isinstance(value := facts.get(key), list):
+            facts[key] = [text(name, item) for item in value]
+        elif value is not None:
+            facts[key] = text(name, value)
+    for key in (RUNNING, HAD):
+        if key in facts:
+            facts[key] = [(text(semconv.TASK_PREFIX, one), *more) for one, *more in facts[key]]
+    return facts
+
+
+def _story(name: str, facts: Mapping[str, Any]) -> _Story:
+    if name != semconv.WORKER_REMOVED:
+        return _STORIES[name]
+    story = _REMOVED[facts[semconv.WORKER_REMOVAL_REASON]]
+    severity = story.severity
+    if facts.get(semconv.TASK_COUNT) or facts.get(semconv.RESULT_LOST_COUNT):
+        severity = max(WARN, severity)
+    if facts.get(semconv.DATA_LOST_COUNT) or facts.get(_ERRED):
+        severity = ERROR
+    return _Story(severity, (*story.sentences, "%(then)s", *_KEPT))
+
+
+# -------------------------------------------------------------------------- facts as text
+
+
+def _shown(facts: Mapping[str, Any], sanitizer: Sanitizer) -> dict[str, str]:
+    """Return the texts of facts by name, and the sentences that several facts make."""
+    shown = {
+        key: _TEXTS[key](value) if key in _TEXTS else attribute_text(value, sanitizer)
+        for key, value in facts.items()
+        if value or key not in _UNSAID
+    }
+    name, address = shown.get(semconv.WORKER_NAME), shown.get(semconv.WORKER_ADDRESS)
+    shown["worker"] = f"{address}" if name in (None, address) else f"{name} ({address})"
+    held, limit = _held(facts)
+    if then := [*held, *_busy(facts)]:
+        *first, last = then
+        listed = f"{', '.join(first)} and {last}" if first else last
+        age = shown.get(semconv.WORKER_LAST_SEEN_AGE.name, "a moment")
+        shown["then"] = f"At its last heartbeat, {age} before, it {listed}."
+    if limit:
+        shown["guess"] = "A guess: it was killed for its memory, which was close to its limit."
+    if facts.get(NANNY):
+        shown["nanny"] = "Its nanny does not say that it ended it for memory."
+    if facts.get(HAD):
+        shown["by_prefix"] = _list([f"{_times(tasks)}`{prefix}`" for prefix, tasks in facts[HAD]])
+        again = "" if facts.get(_ERRED) else " What is still wanted runs again elsewhere."
+        tasks = shown[semconv.TASK_COUNT]
+        shown["unfinished"] = f"It had {tasks} to run: {shown['by_prefix']}.{again}"
+    return shown
+
+
+def _held(facts: Mapping[str, Any]) -> tuple[list[str], bool]:
+    """Return the clause about a worker's memory, and whether that was close to its limit."""
+    usage = facts.get(semconv.WORKER_MEMORY_USAGE.name)
+    limit = facts.get(semconv.WORKER_MEMORY_LIMIT.name)
+    if usage is None:
+        return [], False
+    return [f"held {_size(usage, limit)}"], limit is not None and usage >= _NEARLY_ALL * limit
+
+
+def _busy(facts: Mapping[str, Any]) -> Iterator[str]:
+    cpu = facts.get(semconv.WORKER_CPU_UTILIZATION.name)
+    if cpu is not None:
+        yield f"used {cpu:.0%} of a CPU for each thread"
+    if running := facts.get(RUNNING):
+        yield "ran " + _list(
+            [
+                f"{_times(tasks)}`{prefix}` for {'up to ' * (tasks > 1)}{_seconds(seconds)}"
+                for prefix, tasks, seconds in running
+            ]
+        )
+
+
+def _list(items: list[str]) -> str:
+    more = len(items) - _NAMED
+    return ", ".join(items[:_NAMED]) + (f", and {more} more" if more > 0 else "")
+
+
+def _times(count: int) -> str:
+    return f"{count} × " if count > 1 else ""
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
+def _size(size: float, limit: float | None = None) -> str:
+    """Return a size, and what it is a part of, in the same unit."""
+    power = min(4, max(0, int(max(size, limit or 0)).bit_length() - 1) // 10)
+    of = "" if not limit else f" of {limit / 1024**power:.1f}"
+    return f"{size / 1024**power:.1f}{of} {_UNITS[power]}"
+
+
+def _count(noun: str, count: int) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _message(message: object) -> str:
+    if not isinstance(message, str):
+        with suppress(TypeError, ValueError, RecursionError):
+            return json.dumps(message, default=str, ensure_ascii=False)
+    return plain_text(message, Sanitizer())
+
+
+#: How facts stand in the text; others as they are.
+_TEXTS: Final[dict[str, Callable[[Any], str]]] = {
+    semconv.WORKER_MEMORY_LIMIT.name: _size,
+    semconv.WORKER_NANNY_MEMORY: _size,
+    semconv.WORKER_LAST_SEEN_AGE.name: _seconds,
+    semconv.EVENT_INTERVAL: _seconds,
+    semconv.WORKER_THREAD_COUNT.name: partial(_count, "thread"),
+    semconv.WORKER_COUNT: partial(_count, "worker"),
+    semconv.TASK_COUNT: partial(_count, "task"),
+    _ERRED: partial(_count, "task"),
+    semconv.RESULT_LOST_COUNT: partial(_count, "result"),
+    semconv.DATA_LOST_COUNT: partial(_count, "piece"),
+    RETIRED: _list,
+    FAILED: _list,
+    MESSAGE: _message,
+}

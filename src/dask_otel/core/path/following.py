@@ -1,0 +1,151 @@
+"""Follows the tasks of a scheduler: what each waited for last before it was ready.
+
+A task that becomes ready in the stimulus that put one of its dependencies into memory waited for
+that one last, however many it has. A task that is ready in the moment of its submission waited for
+nobody but the client. In any other stimulus a task becomes ready again: its run was lost, or is
+repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, Final
+
+from dask_otel.core.path.chain import MAX_LINKS, folded
+from dask_otel.core.path.link import DEPTH, END, Folded, Link, RawLink, Readiness, SpanPath
+
+#: Tasks of one submission that become ready within these seconds share one time, and its memory.
+MOMENT: Final = 0.001
+
+
+class Paths:
+    """The last waits of all unfinished tasks of one scheduler. O(1) for each event.
+
+    `submission_time` returns when the scheduler received a submission, by its stimulus.
+    """
+
+    def __init__(self, submission_time: Callable[[str], float]) -> None:
+        self._submission_time = submission_time
+        #: Tasks that are ready, or were ready before a run that is repeated.
+        self.waits: dict[Hashable, Readiness] = {}
+        #: The stimulus of the last end, and its link.
+        self._stimulus: str | None = None
+        self._ended: RawLink | None = None
+        #: The last submission, its last span, and what the tasks of that share.
+        self._submission: str | None = None
+        self._span: SpanPath | None = None
+        self._shared: Readiness = (None, 0.0, 0.0, 0.0, 0.0)
+        #: The last chain that was folded, and the result: tasks with the same one come together.
+        self._long: RawLink | None = None
+        self._folded: Folded | None = None
+
+    def submitted(self, key: Hashable, stimulus: str, now: float, span: SpanPath) -> None:
+        """Record that a task is ready because it was submitted."""
+        shared = self._shared
+        if stimulus is not self._submission or span is not self._span:
+            when = shared[1] if stimulus is self._submission else self._submission_time(stimulus)
+            self._submission, self._span = stimulus, span
+            shared = self._shared = (_last(span), when, now, 0.0, 0.0)
+        elif now - shared[2] > MOMENT:
+            shared = self._shared = (shared[0], shared[1], now, 0.0, 0.0)
+        self.waits[key] = shared
+
+    def ready(self, key: Hashable, stimulus: str, now: float) -> bool:
+        """Record that a task is ready, if a dependency of it has just ended; return whether."""
+        if stimulus is not self._stimulus:
+            return False
+        self.waits[key] = (self._ended, 0.0, now, 0.0, 0.0)
+        return True
+
+    def ready_again(self, key: Hashable, now: float, span: SpanPath) -> None:
+        """Record that a task is ready for any other reason."""
+        known = self.waits.get(key)
+        if known is None:
+            self.waits[key] = (_last(span), 0.0, now, 0.0, 0.0)
+        else:
+            self.waits[key] = (*known[:4], now)
+
+    def interrupted(self, key: Hashable, sent: float) -> None:
+        """Record that a ready task will be ready again; its run, if any, is repeated."""
+        known = self.waits.get(key)
+        if known is not None:
+            self.waits[key] = _repeated(known, sent)
+
+    def recomputed(self, key: Hashable, span: SpanPath) -> None:
+        """Record that a task that has ended will run again."""
+        if key in self.waits:
+            return
+        last = _last(span)
+        link = None if last is None else Link._make(last)
+        if link is not None and link.key == key and link.readiness is not None:
+            self.waits[key] = _repeated(link.readiness, link.sent)
+        else:
+            self.waits[key] = (last, 0.0, 0.0, 0.0, 0.0)
+
+    def ended(
+        self,
+        stimulus: str,
+        now: float,
+        span: SpanPath,
+        sent: float,
+        fetched: float,
+        start: float,
+        stop: float,
+        group: Any,
+        key: Hashable,
+        number: int | None,
+        worker: object,
+        actions: tuple[tuple[str, float, float], ...] = (),
+    ) -> None:
+        """Record the end of a run; see `Link`."""
+        readiness = self.waits.pop(key, None)
+        depth = 1
+        if readiness is not None and (before := readiness[0]) is not None:
+            depth += before[DEPTH]
+            if now < before[END]:
+                # The clock was set back.
+                now = before[END]
+            if depth > MAX_LINKS:
+                depth = 1
+                if before is not self._long:
+                    self._long, self._folded = before, folded(before)
+                readiness = (self._folded, *readiness[1:])
+        # In the order of `Link`.
+        self._ended = link = (
+            readiness,
+            now,
+            depth,
+            span,
+            sent,
+            fetched,
+            start,
+            stop,
+            group,
+            key,
+            number,
+            worker,
+            actions,
+        )
+        self._stimulus = stimulus
+        span.last = link
+        above = span.parent
+        while above is not None:
+            above.last = link
+            above = above.parent
+
+
+def _last(span: SpanPath) -> RawLink | None:
+    """Return the last link in a span, or in the nearest span above that has one."""
+    above: SpanPath | None = span
+    while above is not None and above.last is None:
+        above = above.parent
+    return None if above is None else above.last
+
+
+def _repeated(readiness: Readiness, sent: float) -> Readiness:
+    """Return what a task waited for whose run is repeated."""
+    before, submitted, ready, lost, again = readiness
+    if not lost and not again:
+        # The first run.
+        lost = sent or ready
+    return before, submitted, ready, lost, 0.0

@@ -1,0 +1,132 @@
+"""A link of a path: one run of a task, from the end of the link before it to its own end."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from dask_otel.semconv import PATH_PARTS
+
+CLIENT: Final = PATH_PARTS.index("client")
+NO_THREAD: Final = PATH_PARTS.index("no_thread")
+COMPUTE: Final = PATH_PARTS.index("compute")
+
+#: What a task waited for before it was ready: the link before (None for the span's first), when it
+#: was submitted (0.0 after a dependency), when it was ready first, when it was sent to the first
+#: worker whose run was repeated, and when it was ready again (both 0.0 for a first run).
+Readiness: TypeAlias = tuple[Any, float, float, float, float]
+
+#: The fields of a `Link` as a plain tuple, which takes a fifth of the instructions.
+RawLink: TypeAlias = tuple[Any, ...]
+
+_UNKNOWN: Final[Readiness] = (None, 0.0, 0.0, 0.0, 0.0)
+
+
+@dataclass(slots=True, eq=False)
+class SpanPath:
+    """What is known of the path of an open span."""
+
+    #: When the span began, and the open span above it.
+    start: float
+    parent: SpanPath | None
+    #: The last link in it or below it.
+    last: RawLink | None = None
+    #: Whether some of its tasks ended unobserved.
+    partial: bool = False
+    #: Whether it was exported: nobody will ask for its path again.
+    exported: bool = False
+
+    def close(self) -> None:
+        """Release its chain: it was exported."""
+        self.exported, self.last = True, None
+
+
+class Link(NamedTuple):
+    """A run that ended. Its times are the scheduler's; `cut` puts them in order."""
+
+    #: None if unknown. The link before is a `RawLink` or `Folded`, for which `END` and `DEPTH` are
+    #: valid, too.
+    readiness: Readiness | None
+    #: When the scheduler knew of its end.
+    end: float
+    #: The number of links since the chain was last folded.
+    depth: int
+    span: SpanPath
+    #: When it was sent to the worker, and seconds of transfers and disk reads after that.
+    sent: float
+    fetched: float
+    #: When it computed.
+    start: float
+    stop: float
+    #: Its task group; see `TaskRun` for the others.
+    group: Any
+    key: Hashable
+    #: None for a run without a result.
+    number: int | None
+    worker: object
+    actions: tuple[tuple[str, float, float], ...]
+
+
+END: Final = Link._fields.index("end")
+DEPTH: Final = Link._fields.index("depth")
+
+
+class OnPath(NamedTuple):
+    """A link of a path, without those before it."""
+
+    parts: tuple[float, ...]
+    link: Link
+
+    @property
+    def seconds(self) -> float:
+        """Its share of the path."""
+        return sum(self.parts)
+
+
+@dataclass(slots=True)
+class Share:
+    """The links of one span, and of those below it, in a chain."""
+
+    parts: list[float]
+    tasks: int = 0
+    #: Whether all its links are known.
+    known: bool = True
+    #: The longest links of its own tasks.
+    longest: tuple[OnPath, ...] = ()
+
+
+class Folded(NamedTuple):
+    """The older part of a long chain: sums and longest links by span."""
+
+    shares: dict[SpanPath, Share]
+    end: float
+    depth: int = 0
+
+
+def cut(link: Link, since: float, until: float = inf) -> tuple[float, ...]:
+    """Return the seconds of a link's parts, as far as they lie in an interval.
+
+    By `PATH_PARTS`, without the last. ``repeated`` lies within ``no_thread``.
+    """
+    before, submitted, ready, lost, again = link.readiness or _UNKNOWN
+    if before is not None:
+        since = max(since, before[END])
+    until = max(since, min(link.end, until))
+    times = [since]
+    for time in (submitted, ready, lost, again, link.sent, link.start, link.stop, until):
+        # In order, whatever the clocks said.
+        times.append(min(max(time, times[-1]), until))
+    _, submitted, ready, lost, again, sent, start, stop, _ = times
+    fetched = min(link.fetched, start - sent)
+    return (
+        submitted - since,
+        ready - submitted,
+        (lost - ready) + (sent - again),
+        again - lost,
+        fetched,
+        (start - sent) - fetched,
+        stop - start,
+        until - stop,
+    )

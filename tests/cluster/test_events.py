@@ -1,0 +1,293 @@
+"""What happened on real clusters, as the log records say it: each end of a worker in a sentence."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import dask
+import pytest
+from distributed import Client, LocalCluster, span
+
+from dask_otel import semconv
+from tests.receiver import Log, Receiver, receiver
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.unreconciled("it looks at events, not at numbers")
+
+WARN, ERROR, INFO = semconv.WARN, semconv.ERROR, semconv.INFO
+REASON = semconv.WORKER_REMOVAL_REASON
+
+
+class Watched:
+    """A cluster of real processes with the bridge, and what it says."""
+
+    def __init__(self, cluster: LocalCluster, client: Client, received: Receiver) -> None:
+        self.cluster, self.client, self.received = cluster, client, received
+
+    @property
+    def scheduler(self) -> Any:
+        return self.cluster.scheduler
+
+    @property
+    def worker(self) -> Any:
+        """The only worker."""
+        (ws,) = self.scheduler.workers.values()
+        return ws
+
+    def said(self, name: str) -> Log:
+        """Wait for the event of that name, and return the last one."""
+
+        def found() -> Log | None:
+            logs = [log for log in self.received.logs if log.name == name]
+            return logs[-1] if logs else None
+
+        return eventually(found, 60, f"{name}; got {self.names}")
+
+    @property
+    def names(self) -> list[str]:
+        return [log.name for log in self.received.logs]
+
+    def begun(self, function: Callable[..., Any], *args: Any, seconds: float = 1.2) -> Any:
+        """Submit a task, and wait until heartbeats have listed it for a while."""
+        future = self.client.submit(function, *args, pure=False)
+        eventually(lambda: max([0, *self.worker.executing.values()]) >= seconds, 60, "it runs")
+        return future
+
+
+@contextmanager
+def watched(
+    monkeypatch: pytest.MonkeyPatch, otel: dict[str, Any] | None = None, **config: Any
+) -> Iterator[Watched]:
+    options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0",
+               "silence_logs": False, "memory_limit": "500 MB"}  # fmt: skip
+    options |= {key: config.pop(key) for key in options.keys() & config.keys()}
+    with receiver("http/protobuf") as received:
+        received.keeps = frozenset({"logs", "traces"})
+        for key, value in {**received.environ, "OTEL_BLRP_SCHEDULE_DELAY": "20"}.items():
+            monkeypatch.setenv(key, value)
+        settings = {
+            "distributed.scheduler.preload": ["dask_otel.preload"],
+            "otel": dask.config.merge(dask.config.get("otel", {}), otel or {}),
+            **{key.replace("__", "."): value for key, value in config.items()},
+        }
+        with dask.config.set(settings), LocalCluster(**options) as cluster, Client(cluster) as one:
+            bridge = cluster.scheduler.plugins["dask-otel"].bridge
+            eventually(lambda: bridge.wired is not None, what="exporters")
+            yield Watched(cluster, one, received)
+            errors = bridge.boundary._counts
+        assert not errors
+
+
+def nap(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def leave() -> None:
+    time.sleep(2)
+    os._exit(1)
+
+
+def hog() -> None:
+    taken = []
+    while True:
+        taken.append(os.urandom(20_000_000))
+        time.sleep(0.1)
+
+
+def test_a_killed_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    with watched(monkeypatch, distributed__scheduler__allowed_failures=0) as cluster:
+        added = cluster.said(semconv.WORKER_ADDED)
+        assert "joined with 1 thread. Its memory limit is 476.8 MiB." in added.body
+        ws = cluster.worker
+        with span("nightly"):
+            future = cluster.begun(nap, 60)
+        os.kill(ws.pid, signal.SIGKILL)
+        log = cluster.said(semconv.WORKER_REMOVED)
+        assert log.severity == ERROR, "its task has failed"
+        assert f"Worker {ws.name} ({ws.address}) was lost: its connection broke without" in log.body
+        assert "ran `nap` for 1." in log.body or "ran `nap` for 2." in log.body
+        assert "Its nanny does not say that it ended it for memory." in log.body
+        assert "It had 1 task to run: `nap`. 1 task failed for good" in log.body
+        assert "guess" not in log.body
+        assert log.attributes[REASON] == "lost"
+        assert log.attributes[semconv.WORKER_REMOVAL_EXPECTED] is False
+        assert log.attributes[semconv.TASK_PREFIXES] == ("nap",)
+        assert log.attributes[semconv.ROOT_NAMES] == ("nightly",)
+        assert log.attributes[semconv.WORKER_MEMORY_USAGE.name] > 10_000_000
+        spans = cluster.received.wait_for(
+            lambda r: [s for s in r.spans if s.attributes.get("dask.span.name") == "nightly"]
+        )
+        assert (log.trace_id, log.span_id) == (spans[0].trace_id, spans[0].span_id)
+        del future
+
+
+def test_a_worker_that_its_nanny_ends_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    with watched(monkeypatch, distributed__worker__memory__terminate=0.8) as cluster:
+        ws = cluster.worker
+        future = cluster.client.submit(hog, pure=False)
+        word = cluster.said(semconv.WORKER_TERMINATED)
+        log = cluster.said(semconv.WORKER_REMOVED)
+        assert "is being ended by its nanny for memory" in word.body
+        assert log.attributes[REASON] == "memory"
+        assert (
+            f"Worker {ws.name} ({ws.address}) was killed by its nanny, since its process held "
+        ) in log.body
+        assert " of 476.8 MiB." in log.body
+        rss = log.attributes[semconv.WORKER_NANNY_MEMORY]
+        assert rss == word.attributes[semconv.WORKER_NANNY_MEMORY] > 0.8 * ws.memory_limit
+        assert "It had 1 task to run: `hog`." in log.body
+        assert log.severity == WARN
+        future.cancel()
+
+
+def test_a_task_that_ends_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    with watched(monkeypatch) as cluster:
+        future = cluster.begun(leave, seconds=0.1)
+        log = cluster.said(semconv.WORKER_REMOVED)
+        assert "was lost" in log.body
+        assert "ran `leave` for " in log.body
+        assert (
+            "It had 1 task to run: `leave`. What is still wanted runs again elsewhere." in log.body
+        )
+        future.cancel()
+
+
+def test_a_worker_without_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    with watched(monkeypatch, distributed__scheduler__worker_ttl="3s") as cluster:
+        ws = cluster.worker
+        os.kill(ws.pid, signal.SIGSTOP)
+        overdue = cluster.said(semconv.WORKER_OVERDUE)
+        assert "sent no heartbeat for " in overdue.body
+        log = cluster.said(semconv.WORKER_REMOVED)
+        assert log.attributes[REASON] == "overdue"
+        assert "was given up, since it sent no heartbeat" in log.body
+        assert log.attributes[semconv.WORKER_LAST_SEEN_AGE.name] > 3
+
+
+def test_clean_ends_are_no_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restart, a retired worker, a client that goes, the end: each is said, as information."""
+    with watched(monkeypatch) as cluster:
+        assert cluster.said(semconv.SCHEDULER_STARTED).severity == INFO
+        assert cluster.client.id in cluster.said(semconv.CLIENT_ADDED).body
+        ws = cluster.worker
+        cluster.client.restart_workers([ws.address])
+        log = cluster.said(semconv.WORKER_REMOVED)
+        assert (log.attributes[REASON], log.severity) == ("restarted", INFO)
+        cluster.client.retire_workers([cluster.worker.address])
+        assert cluster.said(semconv.WORKERS_RETIRED).attributes[semconv.WORKER_COUNT] == 1
+        eventually(lambda: cluster.names.count(semconv.WORKER_REMOVED) == 2)
+        log = cluster.said(semconv.WORKER_REMOVED)
+        assert (log.attributes[REASON], log.severity) == ("requested", INFO)
+        received = cluster.received
+    assert [log.name for log in received.logs if log.severity > INFO] == []
+    assert received.logs[-1].name == semconv.SCHEDULER_CLOSING
+
+
+def test_paused_and_running_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    never = {f"distributed__worker__memory__{part}": False for part in ("spill", "target")}
+    with watched(monkeypatch, distributed__worker__memory__pause=0.5, **never) as cluster:
+        future = cluster.client.submit(bytearray, 250_000_000, pure=False)
+        paused = cluster.said(semconv.WORKER_PAUSED)
+        assert paused.severity == WARN
+        assert "paused, as its memory is nearly full" in paused.body
+        del future
+        assert "runs tasks again" in cluster.said(semconv.WORKER_RESUMED).body
+
+
+def test_graphs_clients_and_own_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    with watched(monkeypatch, {"logs": {"topics": ["mine"]}}) as cluster:
+        cluster.client.log_event("mine", {"rows": 5})
+        cluster.client.log_event("other", {"rows": 6})
+        cluster.client.log_event("mine", "second")
+        eventually(lambda: cluster.names.count(semconv.TOPIC_MESSAGE) == 2)
+        texts = [log.body for log in cluster.received.logs if log.name == semconv.TOPIC_MESSAGE]
+        assert texts == ['{"rows": 5}', "second"]
+        with pytest.raises(Exception, match="deserialization"):
+            cluster.client.get(_Refused(), "x")
+        assert cluster.client.id in cluster.said(semconv.GRAPH_FAILED).body
+
+
+class _Refused(dict):  # type: ignore[type-arg]
+    """A graph that can't be unpickled on the scheduler."""
+
+    def __reduce__(self) -> Any:
+        return _raise, ()
+
+
+def _raise() -> None:
+    raise RuntimeError("boom")
+
+
+def test_what_dask_logs_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The messages are those of Dask's sources; they are hard to provoke."""
+    with watched(monkeypatch) as cluster, span("nightly"):
+        future = cluster.begun(nap, 60, seconds=0.1)
+        ws = cluster.worker
+        for topic, message in [
+            (
+                "transitions",
+                {
+                    "action": "scheduler-transition-failed",
+                    "key": future.key,
+                    "start": "a",
+                    "finish": "b",
+                    "transition_log": ["long"],
+                },
+            ),
+            ("p2p", {"action": "p2p-failed", "shuffle": "abc", "stimulus": "s"}),
+            (
+                "scheduler",
+                {"action": "no-workers-timeout-exceeded", "keys": [future.key, "gone"]},
+            ),
+            ("worker-fail-hard", {"worker": ws.address, "exception_text": "KeyError('x')"}),
+            ("stealing", ("confirm", "k", "s", ws.address, "t", 1)),
+        ]:
+            cluster.client.run_on_scheduler(_log, topic, message)
+        log = cluster.said(semconv.TRANSITION_FAILED)
+        assert log.attributes[semconv.TASK_KEY] == future.key
+        assert "pass from a to b" in log.body
+        assert "long" not in log.body
+        assert log.trace_id == cluster.said(semconv.NO_WORKER).trace_id is not None
+        assert cluster.said(semconv.NO_WORKER).body.startswith("2 tasks failed: no worker could")
+        assert cluster.said(semconv.P2P_FAILED).attributes == {semconv.P2P_ID: "abc"}
+        assert "KeyError('x')" in cluster.said(semconv.WORKER_FAILED).body
+        assert semconv.TASKS_STOLEN not in cluster.names
+        future.cancel()
+    stolen = cluster.said(semconv.TASKS_STOLEN)
+    assert (stolen.attributes[semconv.TASK_COUNT], stolen.severity) == (1, semconv.DEBUG)
+
+
+def _log(topic: str, message: Any, dask_scheduler: Any) -> None:
+    dask_scheduler.log_event(topic, message)
+
+
+def test_hostile_messages_hurt_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with watched(monkeypatch) as cluster:
+        worker = cluster.worker.address
+        for topic, message in [
+            ("all", {"action": "remove-worker", "worker": worker}),
+            ("all", {"action": "remove-worker", "worker": [1]}),
+            ("all", {"action": ["remove-worker"]}),
+            ("worker-restart-memory", {"worker": worker, "pid": 1, "rss": 5}),
+            ("worker-restart-memory", {"worker": {}, "rss": "x"}),
+            ("stealing", ["confirm"]),
+            (worker, {"action": "closing-worker"}),
+            ("scheduler", {"action": "worker-ttl-timed-out", "workers": ["x"]}),
+        ]:
+            cluster.client.log_event(topic, message)
+        cluster.client.submit(nap, 0).result()
+        assert semconv.WORKER_REMOVED not in cluster.names
+        assert semconv.WORKER_TERMINATED not in cluster.names
+
+
+def test_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    with watched(monkeypatch, otel={"logs": {"events": False}}) as cluster:
+        cluster.client.submit(nap, 0).result()
+        received = cluster.received
+        assert cluster.scheduler.plugins["dask-otel"].bridge.adapter.events._workers == {}
+    assert received.logs == []

@@ -1,0 +1,244 @@
+"""Log records over real sockets, into files and to the console: the third signal of the pump."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
+
+from dask_otel import semconv
+from dask_otel._otel.sdk.probe import probe
+from dask_otel.core.records import Answer, ClusterEvent, LogRecord, SpanIdentity
+from dask_otel.core.trace import Trace
+from dask_otel.pump import outlet
+from dask_otel.settings.keys import LogSettings, Settings
+from tests.otlp.conftest import Begin, Build, send
+from tests.otlp.json_reading import from_json
+from tests.receiver import Receiver, decode_logs
+from tests.waiting import eventually
+
+RECORD = LogRecord(
+    time_ns=1_700_000_000_000_000_001,
+    name=semconv.WORKER_REMOVED,
+    severity=semconv.ERROR,
+    body="Worker ä was lost.",
+    attributes={"dask.worker.name": "ä", "dask.task.count": 3, "dask.task.prefixes": ("a", "b")},
+    trace_id=Trace(0x5B8EFFF798038103D269B633813FC60C),
+    span_id=7,
+)
+EVENT = ClusterEvent(
+    1_700_000_000.5,
+    semconv.CLIENT_ADDED,
+    {semconv.CLIENT_ID: "Client-1"},
+    (SpanIdentity("a", "a", ("nightly",), 1, Trace(5), 6, None),),
+)
+
+
+def kept(server: Receiver) -> Receiver:
+    server.keeps = frozenset({"logs"})
+    return server
+
+
+def dropped(made: Any) -> dict[str, float]:
+    """Return the lost log records by reason."""
+    counts = made.pump.counts().items()
+    return {k[2]: v for k, v in counts if k[:2] == (semconv.OTEL_DROPPED.name, "logs")}
+
+
+def exported(made: Any) -> float:
+    return float(made.pump.counts().get((semconv.OTEL_EXPORTED.name, "logs"), 0))
+
+
+def test_a_log_record_arrives_with_all_that_it_has(server: Receiver, build: Build) -> None:
+    (sink,) = build(kept(server).environ, logs=True).log_sinks
+    assert send(sink, [RECORD, RECORD]) == Answer(True)
+    one, two = server.logs
+    assert one == two
+    assert (one.name, one.time_ns, one.severity, one.severity_text, one.body) == (
+        RECORD.name,
+        RECORD.time_ns,
+        17,
+        "ERROR",
+        RECORD.body,
+    )
+    assert one.attributes == RECORD.attributes
+    assert (one.trace_id, one.span_id, one.flags) == (RECORD.trace_id, 7, 1)
+    assert one.resource["service.name"] == "dask-scheduler"
+    assert one.scope[:2] == ("dask_otel", "1.2.3")
+
+
+def test_without_events_there_is_no_exporter(server: Receiver, build: Build) -> None:
+    assert build(server.environ).log_sinks == ()
+    assert build(server.environ, logs=True, OTEL_LOGS_EXPORTER="none").log_sinks == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("otlp", "http://c:1 (OTLP over gRPC)"),
+        ("otlp_proto_http,otlp", "http://c:1 (OTLP over HTTP)"),
+        ("console", "console"),
+    ],
+)
+def test_the_variables_of_logs_choose_the_exporter(build: Build, name: str, label: str) -> None:
+    sinks = build(
+        logs=True, OTEL_LOGS_EXPORTER=name, OTEL_EXPORTER_OTLP_LOGS_ENDPOINT="http://c:1"
+    ).log_sinks
+    assert sinks[0].name == label
+    assert len(sinks) == name.count(",") + 1
+
+
+def test_an_exporter_of_logs_that_the_bridge_cannot_use_stops_nothing_else(
+    server: Receiver, build: Build, caplog: pytest.LogCaptureFixture
+) -> None:
+    outputs = build(server.environ, logs=True, OTEL_LOGS_EXPORTER="vendor")
+    assert (len(outputs.span_sinks), outputs.log_sinks) == (1, ())
+    assert "'vendor'" in caplog.text
+
+
+def test_the_console_gets_lines_that_a_collector_reads(
+    build: Build, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (sink,) = build(logs=True, OTEL_LOGS_EXPORTER="console").log_sinks
+    assert send(sink, [RECORD]).taken
+    message = logs_service_pb2.ExportLogsServiceRequest()
+    from_json(capsys.readouterr().out, message)
+    assert [log.body for log in decode_logs(message)] == [RECORD.body]
+
+
+def test_files_get_log_records_and_only_where_there_are_some(begin: Begin, tmp_path: Path) -> None:
+    settings = Settings()
+    object.__setattr__(settings, "files", type(settings.files)(path=str(tmp_path)))
+    made, export = begin({}, settings)
+    export.close()
+    assert not list(tmp_path.glob("*-logs.jsonl")), "no event, no file"
+    made, export = begin({}, settings, started_ns=1)
+    made.pump.offer_event(EVENT)
+    export.close()
+    (path,) = tmp_path.glob("*-logs.jsonl")
+    (line,) = path.read_text("utf-8").splitlines()
+    message = logs_service_pb2.ExportLogsServiceRequest()
+    from_json(line, message)
+    (log,) = decode_logs(message)
+    assert (log.name, log.trace_id, log.span_id) == (EVENT.name, 5, 6)
+    assert log.body == "Client Client-1 connected."
+    raw = json.loads(line)["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0]
+    assert raw["traceId"] == f"{5:032x}"
+    assert raw["timeUnixNano"] == "1700000000500000000"
+
+
+def test_the_pump_exports_events_and_counts_them(server: Receiver, begin: Begin) -> None:
+    made, export = begin(kept(server).environ)
+    for _ in range(300):
+        made.pump.offer_event(EVENT)
+    server.wait_for(lambda s: len(s.logs) == 300)
+    export.close()
+    assert (exported(made), dropped(made)) == (300, {})
+
+
+def test_an_outage_loses_none(server: Receiver, begin: Begin) -> None:
+    kept(server).answer = "UNAVAILABLE" if server.protocol == "grpc" else 503
+    made, export = begin(server.environ)
+    for _ in range(5):
+        made.pump.offer_event(EVENT)
+    server.wait_for(lambda s: len(s.requests) >= 2)
+    server.answer = None
+    server.wait_for(lambda s: len(s.logs) == 5)
+    export.close()
+    assert (exported(made), dropped(made)) == (5, {})
+
+
+def test_what_a_server_does_not_take_is_counted(server: Receiver, begin: Begin) -> None:
+    kept(server).partial = (1, "too old")
+    made, export = begin(server.environ)
+    for _ in range(3):
+        made.pump.offer_event(EVENT)
+    server.wait_for(lambda s: len(s.logs) == 3)
+    export.close()
+    lost = len(server.requests)
+    assert (exported(made), dropped(made)) == (3 - lost, {"rejected": lost})
+
+
+def test_no_room_and_no_time_are_counted(server: Receiver, begin: Begin) -> None:
+    kept(server).answer = "UNAVAILABLE" if server.protocol == "grpc" else 503
+    made, export = begin(server.environ, None)
+    for _ in range(2048 + 10):
+        made.pump.offer_event(EVENT)
+    export.close(0.3)
+    assert dropped(made) == {"queue_full": 10, "shutdown": 2048}
+
+
+def test_an_endpoint_that_takes_no_logs_is_asked_again_each_hour(
+    server: Receiver,
+    begin: Begin,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One line, no alert; the spans are not concerned."""
+    monkeypatch.setattr(outlet, "ASK_AGAIN", 3.0)
+    kept(server).takes_no_logs = True
+    with caplog.at_level(logging.INFO):
+        made, _ = begin(server.environ)
+        made.pump.offer_event(EVENT)
+        eventually(lambda: dropped(made) == {"unsupported": 1}, 10, "it was refused")
+        for _ in range(5):
+            made.pump.offer_event(EVENT)
+        eventually(lambda: dropped(made) == {"unsupported": 6}, 10, "the others are not sent")
+        assert len(server.requests) == 1
+        server.takes_no_logs = False
+        eventually(lambda: made.pump.offer_event(EVENT) or server.logs, 30, "it is asked again")
+    lines = [r for r in caplog.records if "takes no logs" in r.getMessage()]
+    assert [r.levelno for r in lines] == [logging.INFO]
+    assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
+    assert [d["failing"] for d in made.pump.condition()["destinations"]] == [[]]
+
+
+def test_an_endpoint_that_took_some_is_only_in_trouble(server: Receiver, begin: Begin) -> None:
+    """A proxy says 404, too, while what is behind it restarts."""
+    made, _ = begin(kept(server).environ)
+    made.pump.offer_event(EVENT)
+    server.wait_for(lambda s: len(s.logs) == 1)
+    server.takes_no_logs = True
+    made.pump.offer_event(EVENT)
+    server.wait_for(lambda s: len(s.requests) >= 3)
+    server.takes_no_logs = False
+    server.wait_for(lambda s: len(s.logs) == 2)
+    assert dropped(made) == {}
+
+
+def test_the_doctor_sends_a_record(server: Receiver) -> None:
+    found = look(server)
+    assert found["logs"]["ok"] is True
+    (log,) = server.logs
+    assert (log.name, log.trace_id) == (semconv.DOCTOR_EVENT, int(found["trace_id"], 16))
+    server.takes_no_logs = True
+    found = look(server)
+    assert (found["logs"]["ok"], found["logs"]["unsupported"]) == (False, True)
+
+
+def look(server: Receiver) -> dict[str, Any]:
+    found = probe(
+        kept(server).environ,
+        service_name="s",
+        service_version="1",
+        cluster_name=None,
+        version="1",
+        files=None,
+        own_provider=False,
+        seconds=10,
+        logs=True,
+    )
+    return {**found, **{result["signal"]: result for result in found["results"]}}
+
+
+def test_switched_off(server: Receiver, begin: Begin) -> None:
+    settings = Settings()
+    object.__setattr__(settings, "logs", LogSettings(events=False))
+    made, export = begin(kept(server).environ, settings)
+    made.pump.offer_event(EVENT)
+    export.close()
+    assert not server.requests

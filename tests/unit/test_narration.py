@@ -1,0 +1,200 @@
+"""Events as log records: the sentences, their severities, and what redaction sees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dask_otel import semconv
+from dask_otel.core.events import narration
+from dask_otel.core.events.narration import narrate
+from dask_otel.core.masking import Mask
+from dask_otel.core.records import ClusterEvent, LogRecord, SpanIdentity
+from dask_otel.core.text import Sanitizer
+from dask_otel.core.trace import Trace
+from dask_otel.core.traces.values import SpanLimits
+
+GIB = 1024**3
+ERRED = semconv.TASK_OUTCOME_COUNT.format("erred")
+ABOUT = {
+    semconv.WORKER_NAME: "3",
+    semconv.WORKER_ADDRESS: "tcp://w:1",
+    semconv.WORKER_THREAD_COUNT.name: 2,
+    semconv.WORKER_LAST_SEEN_AGE.name: 0.42,
+    semconv.WORKER_MEMORY_USAGE.name: int(3.9 * GIB),
+    semconv.WORKER_MEMORY_LIMIT.name: 4 * GIB,
+    semconv.WORKER_CPU_UTILIZATION.name: 0.97,
+}
+REMOVED = {
+    **ABOUT,
+    semconv.WORKER_REMOVAL_REASON: "lost",
+    semconv.WORKER_REMOVAL_EXPECTED: False,
+    semconv.TASK_COUNT: 3,
+    semconv.TASK_RUNNING_COUNT: 1,
+    ERRED: 0,
+    semconv.RESULT_LOST_COUNT: 0,
+    semconv.DATA_LOST_COUNT: 0,
+    narration.RUNNING: [("merge", 1, 41.2)],
+    narration.HAD: [("merge", 2), ("sum", 1)],
+}
+BUSY = (
+    "At its last heartbeat, 0.4 s before, it held 3.9 of 4.0 GiB, used 97% of a CPU for each "
+    "thread and ran `merge` for 41 s."
+)
+HAD = "It had 3 tasks to run: 2 × `merge`, `sum`. What is still wanted runs again elsewhere."
+
+
+def told(
+    name: str, facts: dict[str, Any], *work: SpanIdentity, limits: SpanLimits | None = None
+) -> LogRecord:
+    event = ClusterEvent(1.5, name, facts, work)
+    (record,) = narrate(event, limits or SpanLimits(), Sanitizer(), Mask(["s3cret"]))
+    return record
+
+
+def removed(**changes: Any) -> LogRecord:
+    by_name = {name: value for name, value in vars(semconv).items() if name in changes}
+    given = {getattr(key, "name", key): changes[name] for name, key in by_name.items()}
+    rest = {name: value for name, value in changes.items() if name not in by_name}
+    return told(semconv.WORKER_REMOVED, {**REMOVED, **given, **rest})
+
+
+LOST = (
+    "Worker 3 (tcp://w:1) was lost: its connection broke without a word. Its process was killed or "
+    "crashed, or the network failed."
+)
+GUESS = "A guess: it was killed for its memory, which was close to its limit."
+
+
+@pytest.mark.parametrize(
+    ("changes", "severity", "body"),
+    [
+        ({}, semconv.WARN, f"{LOST} {GUESS} {BUSY} {HAD}"),
+        (
+            {"nanny": True, "WORKER_MEMORY_USAGE": GIB},
+            semconv.WARN,
+            f"{LOST} Its nanny does not say that it ended it for memory. "
+            f"{BUSY.replace('3.9', '1.0')} {HAD}",
+        ),
+        (
+            {"WORKER_REMOVAL_REASON": "memory", "WORKER_NANNY_MEMORY": int(3.95 * GIB)},
+            semconv.WARN,
+            "Worker 3 (tcp://w:1) was killed by its nanny, since its process held 3.9 GiB of "
+            f"4.0 GiB. {BUSY} {HAD}",
+        ),
+        (
+            {ERRED: 1, "RESULT_LOST_COUNT": 2, "DATA_LOST_COUNT": 1},
+            semconv.ERROR,
+            f"{LOST} {GUESS} {BUSY} It had 3 tasks to run: 2 × `merge`, `sum`. 1 task failed for "
+            "good, as too many workers died with them. It held the only copy of 2 results, which "
+            "Dask computes again. Lost for good: 1 piece of scattered data.",
+        ),
+        (
+            {
+                "WORKER_REMOVAL_REASON": "closed",
+                "WORKER_CLOSE_REASON": "nanny-close",
+                "TASK_COUNT": 0,
+                "running": [],
+                "had": [],
+            },
+            semconv.INFO,
+            "Worker 3 (tcp://w:1) closed. Its reason: nanny-close. At its last heartbeat, 0.4 s "
+            "before, it held 3.9 of 4.0 GiB and used 97% of a CPU for each thread.",
+        ),
+    ],
+)
+def test_why_a_worker_is_gone(changes: dict[str, Any], severity: int, body: str) -> None:
+    record = removed(**changes)
+    assert record.body == body
+    assert record.severity == severity
+
+
+def test_what_is_not_known_is_not_said() -> None:
+    unknown = {semconv.WORKER_MEMORY_USAGE.name, semconv.WORKER_MEMORY_LIMIT.name,
+               semconv.WORKER_CPU_UTILIZATION.name}  # fmt: skip
+    facts = {key: value for key, value in REMOVED.items() if key not in unknown}
+    record = told(semconv.WORKER_REMOVED, facts)
+    assert record.body == (
+        f"{LOST} At its last heartbeat, 0.4 s before, it ran `merge` for 41 s. {HAD}"
+    )
+    assert not unknown & record.attributes.keys()
+    assert told(semconv.WORKER_ADDED, facts).body == "Worker 3 (tcp://w:1) joined with 2 threads."
+
+
+def test_many_prefixes_are_cut() -> None:
+    had = [(f"p{number}", 1) for number in range(7)]
+    body = removed(had=had, running=[(p, 2, 0.25) for p, _ in had]).body or ""
+    assert "`p0`, `p1`, `p2`, `p3`, `p4`, and 2 more." in body
+    assert "2 × `p0` for up to 0.2 s" in body
+
+
+def test_attributes_are_the_facts_of_the_event() -> None:
+    record = removed()
+    known = {*semconv.LOG_EVENTS[semconv.WORKER_REMOVED]}
+    assert record.attributes == {
+        **{key: value for key, value in REMOVED.items() if key in known},
+        semconv.TASK_PREFIXES: ("merge", "sum"),
+    }
+    assert (record.time_ns, record.trace_id, record.span_id) == (1_500_000_000, None, None)
+
+
+def test_the_trace_of_the_work_if_there_is_one() -> None:
+    one = SpanIdentity("a", "a", ("nightly",), 1, Trace(5), 6, None)
+    two = SpanIdentity("b", "a", ("nightly", "load"), 1, Trace(5), 7, 6)
+    record = told(semconv.P2P_FAILED, {semconv.P2P_ID: "x"}, one)
+    assert (record.trace_id, record.span_id) == (5, 6)
+    record = told(semconv.P2P_FAILED, {semconv.P2P_ID: "x"}, one, two)
+    assert (record.trace_id, record.span_id) == (None, None)
+    assert record.attributes[semconv.ROOT_NAMES] == ("nightly",)
+
+
+def test_redaction_is_asked_about_all_that_users_wrote() -> None:
+    asked: list[tuple[str, str]] = []
+
+    def redact(name: str, text: str) -> str | None:
+        asked.append((name, text))
+        return None if text == "nightly" else text.replace("merge", "(m)")
+
+    who = SpanIdentity("a", "a", ("nightly",), 1, Trace(5), 6, None)
+    record = told(semconv.WORKER_REMOVED, REMOVED, who, limits=SpanLimits(redact=redact))
+    assert record.attributes[semconv.TASK_PREFIXES] == ("(m)", "sum")
+    assert record.attributes[semconv.ROOT_NAMES] == (semconv.EMPTY,)
+    assert record.body is not None
+    assert "`(m)` for 41 s" in record.body
+    assert "merge" not in record.body
+    assert ("body", record.body) in asked
+    nothing = SpanLimits(redact=lambda name, text: None if name == "body" else text)
+    assert told(semconv.WORKER_REMOVED, REMOVED, limits=nothing).body is None
+
+
+def test_keys_and_messages_have_their_settings() -> None:
+    facts = {semconv.TASK_KEY: "k", semconv.TASK_START: "a", semconv.TASK_FINISH: "b"}
+    assert "The task is k." in (told(semconv.TRANSITION_FAILED, facts).body or "")
+    record = told(semconv.TRANSITION_FAILED, facts, limits=SpanLimits(task_keys=False))
+    assert "k." not in (record.body or "").split()
+    assert semconv.TASK_KEY not in record.attributes
+    facts = {**ABOUT, semconv.EXCEPTION_MESSAGE: "KeyError"}
+    assert "KeyError" in (told(semconv.WORKER_FAILED, facts).body or "")
+    record = told(semconv.WORKER_FAILED, facts, limits=SpanLimits(message=0))
+    assert (record.body, semconv.EXCEPTION_MESSAGE in record.attributes) == ("", False)
+
+
+@pytest.mark.parametrize(
+    ("message", "body"),
+    [
+        ("text", "text"),
+        ({"a": [1, "ä"]}, '{"a": [1, "ä"]}'),
+        ({(1, 2): 3}, "{(1, 2): 3}"),
+        ({"x": object}, '{"x": "<class \'object\'>"}'),
+        ("a\0b", "a\ufffdb"),
+        ("see http://u:pw@h/x?token=1 and s3cret", "see http://h/x and …"),
+        ("x" * 9000, "x" * 4095 + "…"),
+        (0, "0"),
+    ],
+)
+def test_users_messages(message: object, body: str) -> None:
+    facts = {semconv.EVENT_TOPIC: "mine", narration.MESSAGE: message}
+    record = told(semconv.TOPIC_MESSAGE, facts)
+    assert record.body == body
+    assert record.attributes == {semconv.EVENT_TOPIC: "mine"}

@@ -1,0 +1,385 @@
+"""What bounded a span, on made-up histories, against a witness that walks the finished graph."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_otel.core.life.open_span import Group, OpenSpan, TaskLimits
+from dask_otel.core.life.task_runs import failed, finish_tasks
+from dask_otel.core.path import following
+from dask_otel.core.path.chain import MAX_LINKS, MAX_LONGEST, MAX_SPANS, path_of
+from dask_otel.core.path.following import Paths
+from dask_otel.core.path.link import Folded, SpanPath
+from dask_otel.core.records import Failure, SpanIdentity, TaskRun
+from dask_otel.semconv import PATH_PARTS
+
+
+@dataclass
+class Run:
+    """One run of a task, as the made-up scheduler knows it afterwards."""
+
+    key: str
+    span: SpanPath
+    deps: list[str]
+    #: When the graph came; when it began to wait (for the last time).
+    submitted: float
+    waits: float
+    ready: float = 0.0
+    #: When its first run was ready and sent that is repeated; when its result was lost.
+    first_ready: float = 0.0
+    lost: float = 0.0
+    again: bool = False
+    sent: float = 0.0
+    fetched: float = 0.0
+    start: float = 0.0
+    stop: float = 0.0
+    end: float = 0.0
+    #: What had ended in its spans when it was ready, or was to run again.
+    ended: list[Run] = field(default_factory=list)
+
+
+class History:
+    """A scheduler of random work that calls the core as Dask's side does."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.paths = Paths(lambda stimulus: float(stimulus.rpartition("-")[2]))
+        self.now = 0.0
+        self.spans: list[SpanPath] = []
+        self.todo: dict[str, Run] = {}
+        self.runs: list[Run] = []
+        self.asked: list[tuple[SpanPath, float]] = []
+
+    def pass_time(self, most: float = 1.0) -> float:
+        self.now += self.rng.uniform(1e-3, most)
+        return self.now
+
+    def memory(self, key: str) -> bool:
+        return key not in self.todo
+
+    def submit(self) -> None:
+        """A graph, for one span or two, that may depend on any earlier tasks."""
+        rng, submitted = self.rng, self.now
+        stimulus = f"update-graph-{submitted}"
+        self.pass_time(0.1)
+        for _ in range(rng.randint(1, 2)):
+            if not self.spans or rng.random() < 0.2:
+                parents = [None, *[span for span in self.spans if not span.exported]]
+                self.spans.append(SpanPath(self.now, rng.choice(parents)))
+            span = rng.choice([span for span in self.spans if not span.exported] or [None])
+            if span is None:
+                continue
+            for _ in range(rng.randint(1, 4)):
+                known = list(dict.fromkeys([*[run.key for run in self.runs], *self.todo]))
+                deps = rng.sample(known, min(len(known), rng.choice([0, 1, 1, 2, 3])))
+                key = f"t{len(known)}"
+                run = self.todo[key] = Run(key, span, deps, submitted, self.now)
+                if all(map(self.memory, deps)):
+                    self.pass_time(0.002)
+                    self._ready(run)
+                    self.paths.submitted(key, stimulus, self.now, span)
+
+    def _ready(self, run: Run) -> None:
+        run.ready = self.now
+        if run.submitted:
+            run.ended = list(self.runs)
+
+    def begin(self, run: Run) -> None:
+        run.sent = self.pass_time()
+
+    def finish(self, run: Run) -> None:
+        """A run ends; what waited for it alone is ready in the same stimulus."""
+        run.start = self.rng.uniform(run.sent, self.pass_time())
+        run.stop = self.rng.uniform(run.start, self.now)
+        run.fetched = self.rng.choice([0.0, self.rng.uniform(0, run.start - run.sent)])
+        run.end = self.pass_time()
+        stimulus = f"task-finished-{self.now}"
+        times = run.sent, run.fetched, run.start, run.stop
+        self.paths.ended(stimulus, run.end, run.span, *times, None, run.key, None, "w")
+        del self.todo[run.key]
+        self.runs.append(run)
+        for other in self.todo.values():
+            if not other.sent and run.key in other.deps and all(map(self.memory, other.deps)):
+                self.pass_time(0.01)
+                self._ready(other)
+                assert self.paths.ready(other.key, stimulus, self.now)
+
+    def interrupt(self, run: Run) -> None:
+        """A run is lost, perhaps with what it depends on; it begins again."""
+        stimulus = f"handle-worker-cleanup-{self.pass_time()}"
+        self.paths.interrupted(run.key, run.sent)
+        lost = [dep for dep in run.deps if self.memory(dep) and self.rng.random() < 0.3]
+        if not run.again:
+            run.first_ready, run.lost = run.ready, run.sent
+        run.again, run.sent, run.waits = True, 0.0, self.now
+        for key in lost:
+            old = next(one for one in reversed(self.runs) if one.key == key)
+            if old.span.exported:
+                continue
+            for other in self.todo.values():
+                if key in other.deps and other.ready and not other.sent:
+                    other.ready = 0.0
+            ended = list(self.runs)
+            self.todo[key] = Run(key, old.span, [], 0.0, self.now, again=True, ended=ended)
+            self.paths.recomputed(key, old.span)
+        for again in [run, *[self.todo[key] for key in lost if key in self.todo]]:
+            if all(map(self.memory, again.deps)):
+                self._ready(again)
+                assert not self.paths.ready(again.key, stimulus, self.now)
+                self.paths.ready_again(again.key, self.now, again.span)
+
+    def ask(self, span: SpanPath) -> None:
+        """A span ends; none may be open below it."""
+        below = [run for run in self.todo.values() if run.span in tree(span, self.spans)]
+        if not below and not any(one.parent is span and not one.exported for one in self.spans):
+            self.check(span, self.now - self.rng.choice([0.0, self.rng.random() * 0.01]))
+            span.close()
+
+    def check(self, span: SpanPath, stop: float) -> None:
+        stop = max(
+            [span.start, *[r.stop for r in self.runs if r.span in tree(span, self.spans)], stop]
+        )
+        found = path_of(span, stop)
+        assert found is not None
+        path, longest = found
+        expected, chain = witness(self, span, stop)
+        assert path.parts == pytest.approx(expected, abs=1e-9)
+        assert sum(path.parts) == pytest.approx(stop - span.start, abs=1e-9)
+        assert min(path.parts) >= 0.0
+        own = [run for run in chain if run.span in tree(span, self.spans)]
+        assert path.tasks == len(own)
+        keys = [one.link.key for one in longest]
+        assert (
+            keys == [run.key for run in own if run.span is span][-len(keys) :]
+            or len(own) > MAX_LONGEST
+        )
+        for one, next_one in pairwise(chain):
+            assert one.end <= next_one.ready
+
+    def live(self) -> None:
+        """Do anything that can happen next, some times; then finish."""
+        rng = self.rng
+        for _ in range(rng.randint(5, 30)):
+            self.pass_time(0.2)
+            ready = [run for run in self.todo.values() if run.ready and not run.sent]
+            running = [run for run in self.todo.values() if run.sent]
+            act = rng.random()
+            if act < 0.2:
+                self.submit()
+            elif act < 0.5 and ready:
+                self.begin(rng.choice(ready))
+            elif act < 0.85 and running:
+                self.finish(rng.choice(running))
+            elif act < 0.92 and running:
+                self.interrupt(rng.choice(running))
+            elif open_spans := [span for span in self.spans if not span.exported]:
+                self.ask(rng.choice(open_spans))
+        while self.todo:
+            run = rng.choice([run for run in self.todo.values() if run.ready])
+            if not run.sent:
+                self.begin(run)
+            self.finish(run)
+        for span in reversed(self.spans):
+            if not span.exported:
+                self.ask(span)
+        assert all(span.exported for span in self.spans)
+        assert not self.paths.waits
+
+
+def tree(span: SpanPath, spans: list[SpanPath]) -> list[SpanPath]:
+    """The span and those below it, found from the spans alone."""
+    found = [span]
+    for one in spans:
+        if one.parent in found:
+            found.append(one)
+    return found
+
+
+def above(span: SpanPath | None) -> list[SpanPath]:
+    return [] if span is None else [span, *above(span.parent)]
+
+
+def last_in(history: History, span: SpanPath, ended: list[Run]) -> Run | None:
+    """What had ended last, in the nearest span that had anything."""
+    for level in above(span):
+        inside = [run for run in ended if run.span in tree(level, history.spans)]
+        if inside:
+            return max(inside, key=lambda run: run.end)
+    return None
+
+
+def before(history: History, run: Run) -> tuple[Run | None, list[tuple[float, str]]]:
+    """The run before one on a path, and until when what was waited for after it."""
+    arrived = [r for r in run.ended if r.key in run.deps and r.end > run.waits]
+    rest = [
+        (run.sent, "no_thread"),
+        (run.start, "wait"),
+        (run.stop, "compute"),
+        (run.end, "report"),
+    ]
+    if arrived:
+        return max(arrived, key=lambda r: r.end), [(run.ready, "scheduler"), *rest]
+    if not run.again:
+        last = last_in(history, run.span, run.ended)
+        return last, [(run.submitted, "client"), (run.ready, "scheduler"), *rest]
+    if run.submitted:
+        first = replace(run, again=False, ready=run.first_ready, sent=run.lost, waits=run.submitted)
+        first.ended = [r for r in history.runs if r.end < run.first_ready]
+    else:
+        last = last_in(history, run.span, run.ended)
+        if last is None or last.key != run.key:
+            return last, [(run.ready, "repeated"), *rest]
+        first = last
+    old, steps = before(history, first)
+    parts = [part for _, part in steps]
+    kept = parts.index("repeated" if "repeated" in parts else "wait")
+    return old, [*steps[:kept], (run.ready, "repeated"), *rest]
+
+
+def witness(history: History, span: SpanPath, stop: float) -> tuple[list[float], list[Run]]:
+    """Paint each piece of a span's time, back from its end."""
+    seconds = dict.fromkeys(PATH_PARTS, 0.0)
+    chain: list[Run] = []
+    inside = [run for run in history.runs if run.span in tree(span, history.spans)]
+    run = max(inside, key=lambda r: r.end, default=None)
+    until = stop
+    seconds["client"] += stop - max(span.start, min(stop, run.end if run else span.start))
+    while run is not None and run.end > span.start:
+        chain.insert(0, run)
+        old, steps = before(history, run)
+        since = max(span.start, old.end if old else span.start)
+        own = run.span in tree(span, history.spans)
+        for end, part in steps:
+            took = max(0.0, min(end, until) - since)
+            since = max(since, min(end, until))
+            if not own:
+                seconds["other_span"] += took
+            elif part == "wait":
+                seconds["transfer"] += min(took, run.fetched)
+                seconds["worker_queue"] += took - min(took, run.fetched)
+            else:
+                seconds[part] += took
+        run = old
+    return [seconds[part] for part in PATH_PARTS], chain
+
+
+@pytest.mark.parametrize("most", [2, 5, MAX_LINKS])
+def test_the_path_is_what_a_walk_of_the_finished_graph_finds(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "MAX_LINKS", most)
+    for seed in range(700):
+        try:
+            History(seed).live()
+        except AssertionError as error:
+            raise AssertionError(f"{seed=}") from error
+
+
+def chain(length: int, spans: int) -> tuple[Paths, list[SpanPath]]:
+    """Tasks of 1 s that follow one another, in spans by turns."""
+    paths, roots = Paths(lambda stimulus: 0.0), [SpanPath(0.0, None) for _ in range(spans)]
+    paths.submitted("0", "update-graph", 0.0, roots[0])
+    for number in range(length):
+        stimulus, begin, end = f"task-finished-{number}", float(number), number + 1.0
+        span, key = roots[number % spans], str(number)
+        group = Group(span, "g", "g", None, 0.0)  # type: ignore[arg-type]
+        times = begin, 0.0, begin, end - 0.25 * (number % 7 == 0)
+        paths.ended(stimulus, end, span, *times, group, key, number, "w")
+        assert paths.ready(str(number + 1), stimulus, end)
+    return paths, roots
+
+
+@pytest.mark.parametrize("spans", [1, 2, 3, 50])
+def test_a_long_chain_keeps_its_sums_and_its_longest_links_in_bounded_memory(spans: int) -> None:
+    length = 3000
+    paths, roots = chain(length, spans)
+    for number, root in enumerate(roots):
+        found = path_of(root, length - spans + number + 1.0)
+        assert found is not None
+        path, longest = found
+        assert path.tasks == length / spans
+        assert sum(path.parts) == length - spans + number + 1.0
+        elsewhere = path.parts[PATH_PARTS.index("other_span")]
+        assert elsewhere == sum(path.parts) - length / spans
+        assert path.parts[PATH_PARTS.index("report")] == pytest.approx(length / spans / 28, abs=0.5)
+        held, link = 0, paths._ended
+        while not isinstance(link, Folded):
+            assert link is not None
+            held, link = held + 1, link[0][0]
+        kept = [len(share.longest) for share in link.shares.values()]
+        assert held <= MAX_LINKS
+        assert max(kept) <= MAX_LONGEST
+        assert len(longest) <= MAX_LONGEST + MAX_LINKS
+
+
+def test_spans_beyond_the_limit_are_left_out_of_a_folded_chain_and_not_lied_about() -> None:
+    paths, roots = chain(1000, 4 * MAX_SPANS)
+    path = path_of(roots[0], 1000.0)
+    assert path is not None
+    assert sum(path[0].parts) == 1000.0
+    assert isinstance(paths._folded, Folded)
+    assert len(paths._folded.shares) <= MAX_SPANS
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=8, max_size=8), st.floats(0, 1e3))
+def test_clocks_that_were_set_leave_a_sum_that_is_the_duration(
+    times: list[float], fetched: float
+) -> None:
+    first, second, *others = times
+    paths, span = Paths(lambda stimulus: first), SpanPath(second, None)
+    paths.submitted("a", "update-graph", others[0], span)
+    paths.ended(
+        "one", others[1], span, others[2], fetched, others[3], others[4], None, "a", None, ""
+    )
+    paths.ready("b", "one", others[5])
+    paths.ended(
+        "two", others[0], span, others[2], fetched, others[4], others[3], None, "b", None, ""
+    )
+    stop = max(second, others[1])
+    found = path_of(span, stop)
+    assert found is not None
+    assert sum(found[0].parts) == pytest.approx(stop - second, abs=1e-6)
+    assert min(found[0].parts) >= 0.0
+
+
+def test_work_that_was_not_observed_from_its_beginning_has_no_path() -> None:
+    paths, span = Paths(lambda stimulus: 0.0), SpanPath(0.0, None)
+    child, other = SpanPath(0.0, span), SpanPath(0.0, None)
+    paths.ended("one", 1.0, child, 0.0, 0.0, 0.0, 1.0, None, "a", None, "w")
+    paths.ready("b", "one", 1.0)
+    paths.ended("two", 2.0, other, 1.0, 0.0, 1.0, 2.0, None, "b", None, "w")
+    assert path_of(span, 1.0) is path_of(child, 1.0) is None
+    assert path_of(other, 2.0) is not None, "what it waited for is of another span"
+    other.partial = True
+    assert path_of(other, 2.0) is None
+
+
+def test_the_tasks_on_the_path_are_exported_beside_the_others_and_each_once() -> None:
+    span = OpenSpan(SpanIdentity("d", "d", ("a",), 1, 1, 2, None), 0.0, None, False)
+    span.follow_path()
+    group, limits = Group(span, "g-1", "g", None, 0.0), TaskLimits(slowest=1, most=3)
+    span.groups.append(group)
+    bad = TaskRun(1.0, 2, "2", "w", 1.0, 2.0)
+    failed(group, bad, Failure(2.0, "2", "g", "w", "E()", None), limits)
+    group.slowest = (tuple(TaskRun(3.0, 9, "9", "w", 0.0, 3.0)),)
+    paths = Paths(lambda stimulus: 0.0)
+    assert span.path is not None
+    paths.submitted("0", "update-graph", 0.0, span.path)
+    for number, seconds in enumerate([1.0, 0.25, 0.5]):
+        key, begin, end = str(number), float(number), number + seconds
+        run = None if number == 2 else number
+        paths.ended(key, end, span.path, begin, 0.0, begin, end, group, key, run, "w")
+        paths.ready(str(number + 1), key, end)
+    known = path_of(span.path, 2.5)
+    assert known is not None
+    tasks, dropped = finish_tasks(span, {group: 1}, limits, known[1])
+    shown = [(task.run.key, task.path and task.path.before) for task in tasks]
+    assert shown == [("2", ("0", 0)), ("9", None), ("0", None)]
+    assert [task.path is not None for task in tasks] == [True, False, True]
+    assert dropped == 0
