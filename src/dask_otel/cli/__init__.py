@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Final
 
-from dask_otel.cli import assets, demo, doctor, report, spool, terminal, why
+from dask_otel.cli import assets, demo, doctor, history, report, spool, terminal, why
 from dask_otel.cli.interrupt import ctrl_c_is_not_lost
 
 #: A command is a module with its help texts, its arguments, and the function `run`.
@@ -22,6 +22,7 @@ _COMMANDS: Final[dict[str, ModuleType]] = {
     "doctor": doctor,
     "assets": assets,
     "report": report,
+    "history": history,
     "spool": spool,
     "why": why,
 }

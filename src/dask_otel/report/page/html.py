@@ -19,7 +19,10 @@ from dask_otel import semconv
 from dask_otel.report import findings, words
 from dask_otel.report.account import Account
 from dask_otel.report.compare import Comparison
+from dask_otel.report.history.changes import Trend
+from dask_otel.report.history.past import HEADINGS, NUMBERS, PastRun
 from dask_otel.report.meanings import PARTS, hex_colour
+from dask_otel.report.money import Price
 from dask_otel.report.page.charts import charts
 from dask_otel.report.page.payload import pack, timeline
 from dask_otel.report.seconds import SpanTime, own_parts
@@ -53,6 +56,26 @@ def page(
         comparison=comparison,
         scripts=[Markup(script) for script in scripts],
         hashes=[Markup(_hash(script)) for script in scripts],
+        style=Markup(_file("style.css")),
+    )
+
+
+def history_page(
+    runs: Sequence[PastRun],
+    trends: Sequence[Trend],
+    left_out: Sequence[str],
+    price: Price | None,
+) -> str:
+    """Return the page of a list of runs, the newest first, with search and filter."""
+    script = _file("history.js")
+    return _ENVIRONMENT.get_template("history.html").render(
+        runs=[(run, run.cells(price)) for run in reversed(runs)],
+        trends=trends,
+        headings=[name for name in HEADINGS if price or name != "cost"],
+        numbers=NUMBERS,
+        left_out=left_out,
+        script=Markup(script),
+        hash=Markup(_hash(script)),
         style=Markup(_file("style.css")),
     )
 

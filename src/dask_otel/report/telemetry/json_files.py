@@ -20,6 +20,11 @@ LONGEST: Final = 128 * 2**20
 #: Most bytes of one file after decompression; a larger one is not ours.
 MOST: Final = 16 * 2**30
 
+#: The end of the name of a summary, which `dask-otel history` writes beside the files.
+SUMMARY: Final = "-summary.json"
+#: What is said of a file that can't be read, or not to its end.
+BROKEN: Final = "file that ends in an error"
+
 _ERRORS = (OSError, EOFError, zlib.error)
 
 
@@ -34,7 +39,7 @@ def find(paths: Iterable[str | Path]) -> list[Path]:
     found: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
-            inside = sorted(file for file in path.iterdir() if _readable(file))
+            inside = sorted(file for file in path.iterdir() if readable(file))
             if not inside:
                 raise FileNotFoundError(f"no file of JSON in {path}")
             found += inside
@@ -45,9 +50,11 @@ def find(paths: Iterable[str | Path]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def _readable(path: Path) -> bool:
+def readable(path: Path) -> bool:
+    """Return whether a folder's file may be telemetry, by its name."""
     # Including rotated files: traces.jsonl.1, traces-2.jsonl.gz.
-    return path.is_file() and any(suffix.startswith(".json") for suffix in path.suffixes)
+    is_json = any(suffix.startswith(".json") for suffix in path.suffixes)
+    return is_json and path.is_file() and not path.name.endswith(SUMMARY)
 
 
 def values(path: Path, skipped: Skipped) -> Iterator[Any]:
@@ -65,7 +72,7 @@ def values(path: Path, skipped: Skipped) -> Iterator[Any]:
             file.seek(0)
             yield from _values(file, path, skipped)
     except _ERRORS as error:
-        skipped.add("file that ends in an error", f"{path.name}: {error}")
+        skipped.add(BROKEN, f"{path.name}: {error}")
 
 
 def _open(path: Path) -> IO[bytes]:

@@ -1,0 +1,147 @@
+"""``dask-otel history``: its arguments and exit codes. The history is in `dask_otel.report`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from dask_otel.cli import report, terminal
+
+if TYPE_CHECKING:
+    from dask_otel.report.history.changes import Trend
+    from dask_otel.report.history.past import PastRun
+    from dask_otel.report.money import Price
+
+HELP: Final = "list all runs below some folders, and what changed"
+DESCRIPTION: Final = """\
+List all runs below some folders that the bridge wrote files into (otel.files.path), the newest
+last. A run is one root span that ended. A small summary of each scheduler's runs is written beside
+its files, or into ~/.cache/dask-otel, so that they are read once.
+
+For each name, it says since when its runs take longer or shorter, and whether the last one is
+unusual. With --check, the exit code says whether the last run is a regression.
+"""
+EPILOG: Final = """\
+exit codes: 0 the runs are listed, 1 there is none, or the page can't be written, or the last run of
+the name is a regression (--check), 2 wrong arguments, 130 interrupted
+"""
+
+_NO_BOKEH = "the page needs bokeh; try: pip install 'dask-otel[report]' (text and --json do not)"
+#: Most columns of a cell in the text.
+_LONGEST: Final = 40
+
+#: Names of each argument, and its options for `argparse`.
+ARGUMENTS: Final[dict[str, Any]] = {
+    "folders": {"nargs": "+", "metavar": "DIR", "help": "a folder, with all folders below it"},
+    "--json": {"action": "store_true", "help": "write JSON to standard output instead"},
+    "-o --output": {
+        "type": Path,
+        "metavar": "FILE",
+        "help": "write a page with search and filter instead",
+    },
+    "--check": {
+        "metavar": "NAME",
+        "help": "only the runs of a name; fail if the last one is slower",
+    },
+    "--price": report.ARGUMENTS["--price"],
+    "--currency": report.ARGUMENTS["--currency"],
+}
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """List the runs; return the exit code."""
+    from dask_otel.report import words
+    from dask_otel.report.history.changes import trends
+    from dask_otel.report.money import Price
+
+    if arguments.json and arguments.output:
+        arguments.usage_error("-o is for the page, not for --json")
+    if arguments.output and find_spec("bokeh") is None:
+        return terminal.fail("history", _NO_BOKEH)
+    amount = arguments.price
+    price = None if amount is None else Price(amount, arguments.currency or "")
+    runs, left_out = _read(arguments.folders)
+    if arguments.check is not None:
+        runs = [one for one in runs if one.name == arguments.check]
+    for line in left_out:
+        terminal.say("history", line)
+    if not runs:
+        name = "" if arguments.check is None else f" of {arguments.check}"
+        return terminal.fail("history", f"no run{name} below {', '.join(arguments.folders)}")
+    found = trends(runs)
+    failed = int(arguments.check is not None and found[0].regression)
+    if arguments.output:
+        return _write_page(arguments.output, runs, found, left_out, price) or failed
+    if arguments.json:
+        listed = [{**asdict(one), "cost": price and price.of(one.thread_seconds)} for one in runs]
+        content = {
+            "version": 1,
+            "left_out": left_out,
+            "trends": [{**asdict(one), "lines": one.lines()} for one in found],
+            "runs": listed,
+        }
+        terminal.show(json.dumps(content, indent=2))
+    else:
+        said = [f"{words.one_line(one.name)}: {line}" for one in found for line in one.lines()]
+        terminal.show("\n".join([*_table([one.cells(price) for one in runs]), "", *said]))
+    return failed
+
+
+def _read(folders: Sequence[str]) -> tuple[list[PastRun], list[str]]:
+    """Return the runs by their start, each once, and what was left out."""
+    from dask_otel.report import words
+    from dask_otel.report.history.sessions import sessions, summary
+
+    left_out: list[str] = []
+    runs: dict[tuple[str, str], PastRun] = {}
+    found = sessions(folders, left_out)
+    for number, session in enumerate(found, 1):
+        if sys.stderr.isatty():
+            print(f"\r{number:,} of {len(found):,}\033[K", end="\r", file=sys.stderr, flush=True)
+        known = summary(session)
+        left_out += map(words.one_line, known.left_out)
+        runs |= {(one.trace_id, one.span_id): one for one in known.runs}
+    if sys.stderr.isatty():
+        print("\033[K", end="", file=sys.stderr, flush=True)
+    return sorted(runs.values(), key=lambda one: one.start), left_out
+
+
+def _table(rows: Sequence[dict[str, str]]) -> Iterator[str]:
+    """Yield the lines of a table, without columns that are empty."""
+    from dask_otel.report import words
+    from dask_otel.report.history.past import HEADINGS, NUMBERS
+
+    shown = [name for name in HEADINGS if any(row[name] for row in rows)]
+    cut = [{name: words.cut(row[name], _LONGEST) for name in shown} for row in rows]
+    lines = [{name: name for name in shown}, *cut]
+    wide = {name: max(len(line[name]) for line in lines) for name in shown}
+    for line in lines:
+        cells = (
+            line[name].rjust(wide[name]) if name in NUMBERS else words.fit(line[name], wide[name])
+            for name in shown
+        )
+        yield "  ".join(cells).rstrip()
+
+
+def _write_page(
+    path: Path,
+    runs: Sequence[PastRun],
+    found: Sequence[Trend],
+    left_out: Sequence[str],
+    price: Price | None,
+) -> int:
+    from dask_otel.report.page.html import history_page
+
+    try:
+        path.write_text(history_page(runs, found, left_out, price), encoding="utf-8")
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        return terminal.fail("history", f"can't write {path}: {reason}")
+    terminal.show(str(path))
+    return 0

@@ -1,0 +1,162 @@
+"""Finds the files of each session, and keeps a small summary of its runs beside them.
+
+A *session* is what one scheduler's files hold. A summary names the files it was made of and their
+sizes, and is made anew when these differ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, Final
+
+from dask_otel.report import words
+from dask_otel.report.history.past import PastRun, ended, past_run
+from dask_otel.report.telemetry import json_files
+from dask_otel.report.telemetry.reader import Reader
+
+#: Increases when a summary's content changes its meaning, or gains a key.
+VERSION: Final = 1
+
+#: The bridge's names: see `run_name` of the exporter. Metrics are not needed for a summary.
+_NAME: Final = re.compile(r"(.+)-\d{4,}-(traces|metrics)\.jsonl")
+
+
+@dataclass(frozen=True)
+class Session:
+    """The files of one scheduler, with their sizes.
+
+    All files of a folder that the bridge did not name are one session, without a `prefix`.
+    """
+
+    folder: Path
+    prefix: str
+    files: dict[str, int]
+
+    @property
+    def command(self) -> str:
+        """The command that makes its report."""
+        path = shlex.quote(str(self.folder / self.prefix))
+        return words.one_line(f"dask-otel report {path}{'-*.jsonl*' if self.prefix else ''}")
+
+    def places(self) -> list[Path]:
+        """Return where its summary can be: beside the files, and in the user's cache.
+
+        Only the cache, if the bridge did not write the files.
+        """
+        home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        folder = hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:32]
+        name = f"{self.prefix or 'telemetry'}{json_files.SUMMARY}"
+        cached = Path(home).expanduser() / "dask-otel" / folder / name
+        return [self.folder / name, cached] if self.prefix else [cached]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The ended runs of a session, and a line for everything that was left out."""
+
+    runs: list[PastRun]
+    left_out: list[str]
+
+
+def sessions(folders: Iterable[str | Path], left_out: list[str]) -> list[Session]:
+    """Return the sessions below some folders; a folder that can't be read adds a line."""
+
+    def failed(error: OSError) -> None:
+        left_out.append(f"can't read {error.filename}: {error.strerror}")
+
+    found: dict[tuple[str, str], Session] = {}
+    for top in folders:
+        for folder, _, names in os.walk(Path(top).absolute(), onerror=failed):
+            for name in sorted(names):
+                path = Path(folder, name)
+                named = _NAME.match(name)
+                if json_files.readable(path) and not (named and named[2] == "metrics"):
+                    prefix = named[1] if named else ""
+                    session = found.setdefault((folder, prefix), Session(Path(folder), prefix, {}))
+                    with suppress(OSError):  # It has just been removed.
+                        session.files[name] = path.stat().st_size
+    return list(found.values())
+
+
+def summary(session: Session) -> Summary:
+    """Return the summary of a session: the present one, or a new one, which is kept."""
+    said: list[str] = []
+    writable: list[Path] = []
+    for place in session.places():
+        try:
+            known = _read(place, session)
+        except ValueError as error:
+            # Another version needs it.
+            said.append(str(error))
+            continue
+        if known is not None:
+            return Summary(known.runs, [*said, *known.left_out])
+        writable.append(place)
+    reader = Reader()
+    try:
+        reader.read(session.folder / name for name in session.files)
+    except OSError as error:
+        return Summary([], [*said, f"can't read {session.folder / session.prefix}: {error}"])
+    made = _made(session, reader)
+    # A file that can't be read today may be read tomorrow.
+    if json_files.BROKEN not in reader.skipped.counts:
+        content = {"version": VERSION, "files": session.files, **asdict(made)}
+        for place in writable:
+            with suppress(OSError):
+                _write(place, content)
+                break
+    return Summary(made.runs, [*said, *made.left_out])
+
+
+def _read(place: Path, session: Session) -> Summary | None:
+    """Return a summary; None if there is none, or another one is due."""
+    try:
+        found: Any = json_files.parse(place.read_bytes())
+    except OSError:
+        return None
+    if not isinstance(found, dict):
+        return None
+    version = found.get("version")
+    if isinstance(version, int) and version > VERSION:
+        raise ValueError(f"{place} is of a later version of dask-otel: not used")
+    if version != VERSION or found.get("files") != session.files:
+        return None
+    try:
+        # The folder may have moved since.
+        runs = [past_run({**run, "command": session.command}) for run in found["runs"]]
+        return Summary(runs, [str(line) for line in found["left_out"]])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _made(session: Session, reader: Reader) -> Summary:
+    where, runs = session.folder / session.prefix, reader.runs()
+    unfinished = sum(root.unfinished for run in runs for root in run.roots())
+    left_out = [f"{where}: {words.counted(unfinished, 'run')} without an end"] if unfinished else []
+    # Other files of JSON are nobody's concern.
+    if session.prefix or runs:
+        left_out += [f"{where}: {line}" for line in reader.skipped.lines()]
+    return Summary([one for run in runs for one in ended(run, session.command)], left_out)
+
+
+def _write(place: Path, content: dict[str, Any]) -> None:
+    """Write a summary as a whole or not at all, for the owner alone, like the files."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    data = json.dumps(content, allow_nan=False).encode()
+    with NamedTemporaryFile(dir=place.parent, prefix=".summary-", delete=False) as file:
+        try:
+            file.write(data)
+            file.close()
+            os.replace(file.name, place)
+        except OSError:
+            os.unlink(file.name)
+            raise
