@@ -108,6 +108,7 @@ class Exports:
 
     def __init__(self) -> None:
         self.feeder = self.spool = self
+        self.notices: list[Any] = []
         self.tasks = self.notes = 0
 
     def accepts_metrics(self) -> bool:

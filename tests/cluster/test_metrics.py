@@ -177,7 +177,7 @@ def test_every_metric_of_the_contract_comes_as_it_is_defined(start: Start, tmp_p
     assert sanitized["unknown_key",] == 1
     assert sanitized["type",] >= 1
     exported = last_points(received, "dask.otel.exported")
-    assert exported.keys() == {("traces",), ("metrics",)}
+    assert exported.keys() == {("traces",), ("metrics",), ("logs",)}
     assert last_points(received, "dask.otel.queue.capacity") == {("traces",): 2048}
 
 

@@ -38,7 +38,9 @@ def assert_one_trace(received: Receiver, trace_id: int) -> None:
         assert services.count("shop") == 4, services
         assert services.count("report-worker") == 4, services
         types = [s.type for s in found]
-        assert (types.count("span"), types.count("group"), types.count("task")) == (1, 1, 1), types
+        # The slowest task, and the last one on the path, which may be another.
+        assert (types.count("span"), types.count("group")) == (1, 1), types
+        assert types.count("task") in (1, 2), types
         assert [s for s in found if s.name == "request"]
         return found
 
@@ -50,13 +52,13 @@ def assert_one_trace(received: Receiver, trace_id: int) -> None:
     assert report.attributes["tenant"] == "acme"
     (group,) = [s for s in found if s.type == "group"]
     assert (group.name, group.parent_id) == ("fetch tasks", report.span_id)
-    (slowest,) = [s for s in found if s.type == "task"]
-    assert slowest.parent_id == group.span_id
+    tasks = [s for s in found if s.type == "task"]
+    assert {s.parent_id for s in tasks} == {group.span_id}
     asked = {s.span_id: s for s in found if s.resource["service.name"] == "report-worker"}
     assert {s.parent_id for s in asked.values()} == {report.span_id}
     served = [s for s in found if s.resource["service.name"] == "shop"]
     assert {s.parent_id for s in served} == set(asked)
-    assert len(found) == 1 + 3 + 4 + 4, "nothing else"
+    assert len(found) == 1 + 2 + len(tasks) + 4 + 4, "nothing else"
 
 
 def test_over_separate_processes(tmp_path: Path) -> None:

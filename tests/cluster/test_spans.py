@@ -58,10 +58,14 @@ TYPES: dict[str, type] = {
     "dask.task.queue.time": float,
     "dask.task.output.size": int,
     "dask.task.output.type": str,
+    "dask.task.on_path": bool,
+    "dask.span.path.tasks": int,
     "dask.worker.name": str,
 }
 FAMILIES: dict[str, type] = {
     "dask.span.activity.time.": float,
+    "dask.span.path.": float,
+    "dask.task.path.": float,
     "dask.task_group.duration.": float,
 }
 OUTCOMES = ("memory", "erred", "cancelled", "retried", "lost", "recomputed", "rescheduled")
@@ -75,10 +79,12 @@ def inc(x: int) -> int:
 def expected_type(key: str) -> type:
     if key in {f"dask.task.{outcome}.count" for outcome in OUTCOMES}:
         return int
+    if key in TYPES:
+        return TYPES[key]
     for family, kind in FAMILIES.items():
         if key.startswith(family):
             return kind
-    return TYPES[key]
+    raise KeyError(key)
 
 
 def assert_types(received: Receiver) -> None:
