@@ -104,11 +104,14 @@ class Trend:
 
 
 def trends(runs: Sequence[PastRun]) -> list[Trend]:
-    """Return the trend of each name; `runs` are in the order of their start."""
+    """Return the trend of each name, those with news first; `runs` are in order of their start."""
     same: dict[str, list[PastRun]] = {}
     for run in runs:
         same.setdefault(run.name, []).append(run)
-    return [_trend(name, found) for name, found in sorted(same.items())]
+    return sorted(
+        (_trend(name, found) for name, found in same.items()),
+        key=lambda one: (not one.regression, not (one.changes or one.unusual), one.name),
+    )
 
 
 def _trend(name: str, runs: Sequence[PastRun]) -> Trend:
