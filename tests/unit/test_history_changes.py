@@ -64,6 +64,18 @@ def test_a_change_is_said_with_both_medians() -> None:
         " 2 m 11 s (median of 5 runs) after"
     )
     assert thread_time.figure == "thread-time"
+    noted = [
+        replace(
+            run, tasks=8 + n // 25, distributed=str(n // 25), parts={"Idle": 1.0, "Computing": n}
+        )
+        for n, run in enumerate(runs)
+    ]
+    change = trend(noted).changes[0]
+    assert sum(change.parts.values()) == pytest.approx(27.0 - 12.0)
+    assert change.line().endswith(
+        "; thread-time of a run +15.0 s in the mean: +15.0 s computing; tasks: 8 before, 9 after;"
+        " distributed: 0 before, 1 after"
+    )
     unknown = [replace(run, thread_seconds=None) for run in runs]
     assert [one.figure for one in trend(unknown).changes] == ["duration"]
 
