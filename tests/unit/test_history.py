@@ -157,10 +157,18 @@ def test_bad_input_is_said_and_left_out(folder, capsys, tmp_path):
     assert summary.read_text() == '{"version": 99}'
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"seconds": "x"}, {"parts": {"Idle": 1e999}}, {"start": 1e999}, {"name": None}, None, []],
-)
+WRONG = [
+    {"seconds": "x"},
+    {"start": 1e999},
+    {"start": 10**400},
+    {"parts": {"Idle": "x"}},
+    {"name": None},
+    None,
+    [],
+]
+
+
+@pytest.mark.parametrize("change", WRONG)
 def test_a_summary_that_is_wrong_is_made_anew(folder, capsys, change):
     write(folder, 0, one(0))
     expected, _ = listed(capsys, folder)

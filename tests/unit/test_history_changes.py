@@ -11,7 +11,7 @@ import pytest
 from benchmarks.changes import history, rates, trend
 
 from dask_otel.cli import main
-from dask_otel.report.history.changes import FEWEST, FEWEST_SPLIT, change_points, trends
+from dask_otel.report.history.changes import FEWEST, FEWEST_SPLIT, change_points
 from tests.unit.report_files import span, traces
 
 
@@ -109,16 +109,6 @@ def test_runs_that_did_not_succeed_are_not_compared() -> None:
     # The last run is what is asked about, even if it failed.
     assert trend(runs).regression
     assert not trend([*runs, failed[0]]).regression
-
-
-def test_names_are_compared_by_themselves() -> None:
-    runs = history(noise(), [1.0] * 15)
-    others = [replace(run, name="train", seconds=run.seconds * 9) for run in runs]
-    both = sorted([*runs, *others], key=lambda run: run.start)
-    assert [(one.name, one.runs, one.changes) for one in trends(both)] == [
-        ("etl", 15, []),
-        ("train", 15, []),
-    ]
 
 
 def test_check_fails_when_the_last_run_is_a_regression(tmp_path, capsys, monkeypatch) -> None:

@@ -92,7 +92,7 @@ def _is_valid(value: Any, types: tuple[type, ...]) -> bool:
     if isinstance(value, dict):
         return dict in types and all(_is_valid(one, (int, float)) for one in value.values())
     is_number = isinstance(value, (int, float))
-    return isinstance(value, types) and (not is_number or abs(value) < _LARGEST)
+    return (not is_number or abs(value) < _LARGEST) and isinstance(value, types)
 
 
 def ended(run: Run, command: str) -> Iterator[PastRun]:
