@@ -28,6 +28,9 @@ _PREDECESSORS: Final = 30
 #: A slower level is a regression for this many runs; later it is the usual one.
 RECENT: Final = 10
 
+#: The smallest change of a part that the text has, in thread-seconds.
+_LEAST: Final = 0.0005
+
 #: The standard deviation of a normal distribution in median absolute deviations.
 _DEVIATIONS: Final = 1.4826
 
@@ -43,8 +46,8 @@ class Change:
     """A change of a figure: medians before and after, and numbers of runs.
 
     `since` is the start of the first run after it. `parts` are the differences of the mean
-    thread-seconds of a run, by part: their sum is that of the thread-time. `beside` has in words
-    what else differs.
+    thread-seconds of a run, by part: their sum is that of the thread-time; they are empty for
+    another figure. `beside` has in words what else differs.
     """
 
     figure: str
@@ -66,8 +69,12 @@ class Change:
         change = self.after / self.before - 1
         line = f"{self.figure} {change:+.0%} since {when}: {medians[0]} before, {medians[1]} after"
         parts = sorted(self.parts.items(), key=lambda item: -abs(item[1]))
-        told = [f"{words.signed(value)} {words.inside(part)}" for part, value in parts if value]
-        whole = f"thread-time of a run {words.signed(sum(self.parts.values()))} in the mean: "
+        told = [
+            f"{words.signed(value)} {words.inside(part)}"
+            for part, value in parts
+            if abs(value) >= _LEAST
+        ]
+        whole = f"the mean {words.signed(sum(self.parts.values()))}: "
         return "; ".join([line, *([whole + ", ".join(told)] if told else []), *self.beside])
 
 
@@ -144,7 +151,7 @@ def _trend(name: str, runs: Sequence[PastRun]) -> Trend:
                     after=after,
                     runs_before=middle - start,
                     runs_after=end - middle,
-                    parts=_parts(*sides),
+                    parts=_parts(*sides) if figure == "thread-time" else {},
                     beside=list(_beside(*sides)),
                 )
             )
