@@ -23,7 +23,7 @@ def history(noise: Callable[[], float], levels: list[float]) -> list[PastRun]:
         PastRun(
             name="etl", cluster="", trace_id="", span_id="", start=number * 3600.0,
             seconds=100.0 * level * noise(), result="success", tasks=None, failed=None,
-            thread_seconds=400.0 * level * noise(), idle_seconds=None, distributed="",
+            thread_seconds=400.0 * level * noise(), idle_seconds=None, parts={}, distributed="",
             dask_otel="", command="",
         )
         for number, level in enumerate(levels)

@@ -43,10 +43,12 @@ def write(folder: Path, number: int, *requests: dict[str, Any], more: str = "") 
 def one(number: int, name: str = "etl", **of: Any) -> dict[str, Any]:
     """A run of two spans, with 10 + 20 thread-seconds, of which 2 + 4 were idle."""
     both = {"dask.span.root.id": "id-1", "dask.task.erred.count": 1}
+    both["dask.span.activity.time.thread-cpu"] = 8.0
     own = {"dask.span.capacity.time": 10.0, "dask.span.idle.time": 2.0, "dask.task.count": 7}
+    both_below = {**both, "dask.span.activity.time.transfer": 8.0}
     below = {"dask.span.capacity.time": 20.0, "dask.span.idle.time": 4.0, "dask.task.count": 5}
     root = span(1, name, start=100.0 * number, seconds=30.0, **both, **own, **of)
-    child = span(2, f"{name}/load", parent=1, start=100.0 * number, **both, **below)
+    child = span(2, f"{name}/load", parent=1, start=100.0 * number, **both_below, **below)
     return traces(child, root, instance=f"Scheduler-{number}")
 
 
@@ -65,6 +67,7 @@ def test_a_run_is_a_root_with_what_is_below_it(folder, capsys):
     expected |= {"idle_seconds": 6.0, "cost": 1.0, "start": 1_790_000_300.0, "result": "success"}
     expected |= {"distributed": "2026.8.0", "dask_otel": "0.1.0", "cluster": "cluster"}
     assert {key: run[key] for key in expected} == expected
+    assert (sum(run["parts"].values()), run["parts"]["Idle"]) == (30.0, 6.0)
     assert main(["history", str(folder)]) == 0
     line = capsys.readouterr().out.splitlines()[1].split()
     assert " ".join(line[2:]) == "etl success 30.0 s 7 1 0.008333 20% 2026.8.0 0.1.0 cluster"
@@ -154,7 +157,18 @@ def test_bad_input_is_said_and_left_out(folder, capsys, tmp_path):
     assert summary.read_text() == '{"version": 99}'
 
 
-@pytest.mark.parametrize("change", [{"seconds": "x"}, {"start": 1e999}, {"name": None}, None, []])
+WRONG = [
+    {"seconds": "x"},
+    {"start": 1e999},
+    {"start": 10**400},
+    {"parts": {"Idle": "x"}},
+    {"name": None},
+    None,
+    [],
+]
+
+
+@pytest.mark.parametrize("change", WRONG)
 def test_a_summary_that_is_wrong_is_made_anew(folder, capsys, change):
     write(folder, 0, one(0))
     expected, _ = listed(capsys, folder)

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.changes import history, rates, trend
 
 from dask_otel.cli import main
-from dask_otel.report.history.changes import FEWEST, FEWEST_SPLIT, change_points, trends
+from dask_otel.report.history.changes import FEWEST, FEWEST_SPLIT, change_points
 from tests.unit.report_files import span, traces
 
 
@@ -64,6 +64,19 @@ def test_a_change_is_said_with_both_medians() -> None:
         " 2 m 11 s (median of 5 runs) after"
     )
     assert thread_time.figure == "thread-time"
+    noted = [
+        replace(
+            run, tasks=8 + n // 25, distributed=str(n // 25), parts={"Idle": 1.0, "Computing": n}
+        )
+        for n, run in enumerate(runs)
+    ]
+    (duration, change) = trend(noted).changes
+    assert duration.parts == {}
+    assert sum(change.parts.values()) == pytest.approx(27.0 - 12.0)
+    assert change.line().endswith(
+        "; the mean +15.0 s: +15.0 s computing; tasks: 8 before, 9 after;"
+        " distributed: 0 before, 1 after"
+    )
     unknown = [replace(run, thread_seconds=None) for run in runs]
     assert [one.figure for one in trend(unknown).changes] == ["duration"]
 
@@ -97,16 +110,6 @@ def test_runs_that_did_not_succeed_are_not_compared() -> None:
     # The last run is what is asked about, even if it failed.
     assert trend(runs).regression
     assert not trend([*runs, failed[0]]).regression
-
-
-def test_names_are_compared_by_themselves() -> None:
-    runs = history(noise(), [1.0] * 15)
-    others = [replace(run, name="train", seconds=run.seconds * 9) for run in runs]
-    both = sorted([*runs, *others], key=lambda run: run.start)
-    assert [(one.name, one.runs, one.changes) for one in trends(both)] == [
-        ("etl", 15, []),
-        ("train", 15, []),
-    ]
 
 
 def test_check_fails_when_the_last_run_is_a_regression(tmp_path, capsys, monkeypatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,11 @@ import pytest
 
 pytest.importorskip("bokeh")
 
+from benchmarks.changes import history
+
 from dask_otel.report.document import Report
+from dask_otel.report.history.changes import trends
+from dask_otel.report.page.html import history_page
 from tests.browser import Page, browser, open_page
 from tests.unit.looped import looped
 from tests.unit.report_files import EVIL, everything, many, report_of, span, traces
@@ -58,6 +63,28 @@ async def test_shows_itself(tmp_path: Path, address: str, dark: bool, width: int
         assert (
             await page.ask("document.querySelectorAll('.picked script, .picked img').length") == 0
         )
+        assert await page.ask("window.pwned === undefined")
+
+
+@looped
+async def test_the_history_is_searched_and_filtered(tmp_path: Path, address: str) -> None:
+    noise = iter(range(1, 99))
+    runs = history(lambda: 1.0 + next(noise) / 100, [1.0] * 9)
+    other = replace(runs[0], name=EVIL, result="failure", command="dask-otel report else")
+    saved = tmp_path / "history.html"
+    saved.write_text(history_page([*runs, other], trends(runs), [EVIL], None), encoding="utf-8")
+    shown = "document.querySelectorAll('tbody tr:not([hidden])').length"
+    send = "dispatchEvent(new Event('input'))"
+    async with show(address, saved) as page:
+        assert await page.ask(shown) == 10
+        for change, count in (
+            ("document.querySelector('input').value = 'ELSE report'", 1),
+            ("document.querySelector('input').value = ''", 10),
+            ("document.querySelector('[data-column=name]').value = 'etl'", 9),
+            ("document.querySelector('[data-column=result]').value = 'failure'", 0),
+        ):
+            await page.ask(f"{change}; document.querySelector('input').{send}")
+            assert await page.ask(shown) == count, change
         assert await page.ask("window.pwned === undefined")
 
 

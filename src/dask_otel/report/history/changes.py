@@ -11,11 +11,12 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from statistics import NormalDist, median
+from statistics import NormalDist, fmean, median
 from typing import Final
 
 from dask_otel.report import words
 from dask_otel.report.history.past import PastRun
+from dask_otel.report.meanings import PART_TITLES
 
 #: Fewest runs for a statement, and for a change point: in fewer, even the clearest order of ranks
 #: is too probable.
@@ -26,6 +27,9 @@ MOST: Final = 100
 _PREDECESSORS: Final = 30
 #: A slower level is a regression for this many runs; later it is the usual one.
 RECENT: Final = 10
+
+#: The smallest change of a part that the text has, in thread-seconds.
+_LEAST: Final = 0.0005
 
 #: The standard deviation of a normal distribution in median absolute deviations.
 _DEVIATIONS: Final = 1.4826
@@ -41,7 +45,9 @@ FIGURES: Final[dict[str, Callable[[PastRun], float | None]]] = {
 class Change:
     """A change of a figure: medians before and after, and numbers of runs.
 
-    `since` is the start of the first run after it.
+    `since` is the start of the first run after it. `parts` are the differences of the mean
+    thread-seconds of a run, by part: their sum is that of the thread-time; they are empty for
+    another figure. `beside` has in words what else differs.
     """
 
     figure: str
@@ -50,6 +56,8 @@ class Change:
     after: float
     runs_before: int
     runs_after: int
+    parts: dict[str, float]
+    beside: list[str]
 
     def line(self) -> str:
         """Return it as text."""
@@ -59,7 +67,15 @@ class Change:
         ]
         when = words.when(round(self.since * 1e9))
         change = self.after / self.before - 1
-        return f"{self.figure} {change:+.0%} since {when}: {medians[0]} before, {medians[1]} after"
+        line = f"{self.figure} {change:+.0%} since {when}: {medians[0]} before, {medians[1]} after"
+        parts = sorted(self.parts.items(), key=lambda item: -abs(item[1]))
+        told = [
+            f"{words.signed(value)} {words.inside(part)}"
+            for part, value in parts
+            if abs(value) >= _LEAST
+        ]
+        whole = f"the mean {words.signed(sum(self.parts.values()))}: "
+        return "; ".join([line, *([whole + ", ".join(told)] if told else []), *self.beside])
 
 
 @dataclass(frozen=True)
@@ -104,11 +120,14 @@ class Trend:
 
 
 def trends(runs: Sequence[PastRun]) -> list[Trend]:
-    """Return the trend of each name; `runs` are in the order of their start."""
+    """Return the trend of each name, those with news first; `runs` are in order of their start."""
     same: dict[str, list[PastRun]] = {}
     for run in runs:
         same.setdefault(run.name, []).append(run)
-    return [_trend(name, found) for name, found in sorted(same.items())]
+    return sorted(
+        (_trend(name, found) for name, found in same.items()),
+        key=lambda one: (not one.regression, not (one.changes or one.unusual), one.name),
+    )
 
 
 def _trend(name: str, runs: Sequence[PastRun]) -> Trend:
@@ -121,9 +140,21 @@ def _trend(name: str, runs: Sequence[PastRun]) -> Trend:
         levels = [0, *change_points([math.log(one) for one in values]), len(values)]
         for start, middle, end in zip(levels, levels[1:], levels[2:], strict=False):
             before, after = median(values[start:middle]), median(values[middle:end])
-            since = known[middle][0].start
-            found = Change(figure, since, before, after, middle - start, end - middle)
-            trend.changes.append(found)
+            sides = [
+                [run for run, _ in known[slice(*ends)]] for ends in ((start, middle), (middle, end))
+            ]
+            trend.changes.append(
+                Change(
+                    figure,
+                    since=known[middle][0].start,
+                    before=before,
+                    after=after,
+                    runs_before=middle - start,
+                    runs_after=end - middle,
+                    parts=_parts(*sides) if figure == "thread-time" else {},
+                    beside=list(_beside(*sides)),
+                )
+            )
             is_last = end == len(values) and end - middle <= RECENT and known[-1][0] is runs[-1]
             if is_last and after > before and values[-1] > math.sqrt(before * after):
                 trend.regression = True
@@ -131,6 +162,31 @@ def _trend(name: str, runs: Sequence[PastRun]) -> Trend:
         if latest and known[-1][0] is runs[-1]:
             trend.unusual += _unusual(figure, latest)
     return trend
+
+
+def _parts(before: Sequence[PastRun], after: Sequence[PastRun]) -> dict[str, float]:
+    """Return the differences of the mean parts, if all runs have them."""
+    if not all(run.parts for run in (*before, *after)):
+        return {}
+    return {
+        part: fmean(run.parts.get(part, 0.0) for run in after)
+        - fmean(run.parts.get(part, 0.0) for run in before)
+        for part in PART_TITLES
+    }
+
+
+def _beside(before: Sequence[PastRun], after: Sequence[PastRun]) -> Iterator[str]:
+    """Yield what may explain a change: another number of tasks, other versions."""
+    tasks = [
+        median([run.tasks for run in side if run.tasks is not None] or [0])
+        for side in (before, after)
+    ]
+    if all(tasks) and tasks[0] != tasks[1]:
+        yield f"tasks: {tasks[0]:,.0f} before, {tasks[1]:,.0f} after"
+    for name in ("distributed", "dask_otel"):
+        old, new = getattr(before[-1], name), getattr(after[0], name)
+        if old != new:
+            yield f"{name}: {old or 'unknown'} before, {new or 'unknown'} after"
 
 
 def _unusual(figure: str, values: Sequence[float]) -> Iterator[Unusual]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from types import NoneType
@@ -11,6 +11,7 @@ from typing import Any, Final
 from dask_otel import semconv
 from dask_otel.report import words
 from dask_otel.report.money import Price
+from dask_otel.report.seconds import own_parts
 from dask_otel.report.telemetry.model import Run, Span, text, tree_of
 
 #: The headings of `PastRun.cells`, and which of them are numbers.
@@ -23,7 +24,8 @@ NUMBERS: Final = frozenset(("duration", "tasks", "failed", "thread-hours", "idle
 class PastRun:
     """A root span and the spans below it. None if a figure was not exported.
 
-    `thread_seconds` is the capacity that it used, with `idle_seconds`; `command` makes its report.
+    `thread_seconds` is the capacity that it used, with `idle_seconds`, and the sum of `parts`, by
+    the title of the part; `command` makes its report.
     """
 
     name: str
@@ -37,6 +39,7 @@ class PastRun:
     failed: float | None
     thread_seconds: float | None
     idle_seconds: float | None
+    parts: dict[str, float]
     distributed: str
     dask_otel: str
     command: str
@@ -64,7 +67,10 @@ class PastRun:
 #: The types of the fields, by their annotations.
 _TYPES: Final[dict[Any, tuple[type, ...]]] = {
     "str": (str,), "float": (int, float), "float | None": (int, float, NoneType),
+    "dict[str, float]": (dict,),
 }  # fmt: skip
+#: Numbers beyond it are nobody's.
+_LARGEST: Final = 1e200
 
 
 def past_run(entry: Any) -> PastRun:
@@ -77,10 +83,16 @@ def past_run(entry: Any) -> PastRun:
     """
     for field in fields(PastRun):
         value: Any = entry.get(field.name) if isinstance(entry, dict) else None
-        is_endless = isinstance(value, (int, float)) and not abs(value) < math.inf
-        if is_endless or not isinstance(value, _TYPES[field.type]):
+        if not _is_valid(value, _TYPES[field.type]):
             raise ValueError(f"no run: {field.name}")
     return PastRun(**{field.name: entry[field.name] for field in fields(PastRun)})
+
+
+def _is_valid(value: Any, types: tuple[type, ...]) -> bool:
+    if isinstance(value, dict):
+        return dict in types and all(_is_valid(one, (int, float)) for one in value.values())
+    is_number = isinstance(value, (int, float))
+    return (not is_number or abs(value) < _LARGEST) and isinstance(value, types)
 
 
 def ended(run: Run, command: str) -> Iterator[PastRun]:
@@ -102,6 +114,7 @@ def ended(run: Run, command: str) -> Iterator[PastRun]:
                 failed=root.number(semconv.TASK_OUTCOME_COUNT.format("erred")),
                 thread_seconds=_sum(tree, semconv.SPAN_CAPACITY),
                 idle_seconds=_sum(tree, semconv.SPAN_IDLE),
+                parts=_parts(tree),
                 distributed=text(run.resource.get(semconv.SERVICE_VERSION)),
                 dask_otel=run.bridge,
                 command=command,
@@ -122,3 +135,10 @@ def _tree(root: Span, below: dict[tuple[str, str], list[Span]]) -> Iterable[Span
 def _sum(spans: Iterable[Span], key: str) -> float | None:
     known = [value for value in (span.number(key) for span in spans) if value is not None]
     return sum(known) if known else None
+
+
+def _parts(spans: Iterable[Span]) -> dict[str, float]:
+    result: Counter[str] = Counter()
+    for span in spans:
+        result.update(own_parts(span))
+    return dict(result)

@@ -16,4 +16,5 @@
   };
   [search, ...choices].forEach((one) => one.addEventListener("input", show));
   show();
+  document.documentElement.dataset.ready = "1";
 })();
