@@ -117,6 +117,9 @@ class Exports:
     def offer_span(self, span: Any) -> bool:
         return True
 
+    def offer_event(self, event: Any) -> None:
+        """Discard it: no task makes one."""
+
     def note(self, note: Any) -> None:
         self.notes += 1
 

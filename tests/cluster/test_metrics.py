@@ -178,7 +178,8 @@ def test_every_metric_of_the_contract_comes_as_it_is_defined(start: Start, tmp_p
     assert sanitized["type",] >= 1
     exported = last_points(received, "dask.otel.exported")
     assert exported.keys() == {("traces",), ("metrics",), ("logs",)}
-    assert last_points(received, "dask.otel.queue.capacity") == {("traces",): 2048}
+    capacity = last_points(received, "dask.otel.queue.capacity")
+    assert capacity == {("traces",): 2048, ("logs",): 2048}
 
 
 def check_definition(point: Point) -> None:
