@@ -51,6 +51,9 @@ def test_every_metric_is_there_by_its_name_with_its_labels(bridge_run: Run) -> N
     )
     found: dict[str, set[str]] = {}
     for series in everything:
+        if series.labels.get("dask_otel_reason") == "unsupported":
+            # These endpoints take no log records.
+            continue
         found.setdefault(series.name, set()).update(series.labels.keys() - RESOURCE_LABELS)
     expected = {
         name: prometheus_names.labels(metric) - (set() if name.endswith("_bucket") else {"le"})
@@ -112,7 +115,8 @@ def test_durations_are_in_the_right_buckets(bridge_run: Run) -> None:
     ],
 )
 def test_the_cluster_is_described(name: str, value: float, bridge_run: Run) -> None:
-    assert [one.value for one in bridge_run.query(name)] == [value]
+    # Spans and log records have a queue each.
+    assert {one.value for one in bridge_run.query(name)} == {value}
 
 
 def test_the_resource_is_promoted_or_in_target_info(

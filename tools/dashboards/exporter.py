@@ -239,8 +239,8 @@ def _cost() -> Line:
 
 
 def _when() -> tuple[Line, ...]:
-    def growth(metric: str, label: str) -> tuple[str, str]:
-        series = selector(metric, CLUSTER)
+    def growth(metric: str, label: str, *but: str) -> tuple[str, str]:
+        series = selector(metric, CLUSTER, *but)
         return f"sum by ({label}) (increase({series}[$__rate_interval]))", f"{{{{{label}}}}}"
 
     return (
@@ -248,7 +248,9 @@ def _when() -> tuple[Line, ...]:
             graph(
                 "When was something lost, and why?",
                 "By reason. The next metrics carry everything again; lost spans are gone.",
-                growth("dask_otel_dropped_total", "dask_otel_reason"),
+                growth(
+                    "dask_otel_dropped_total", "dask_otel_reason", 'dask_otel_reason!="unsupported"'
+                ),
                 empty="nothing was lost in the shown time",
                 decimals=None,
                 width=8,

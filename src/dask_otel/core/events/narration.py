@@ -224,7 +224,7 @@ def narrate(
     types = semconv.LOG_EVENTS[event.name]
     facts = _redacted(_with_roots(event), limits, sanitizer)
     story = _story(event.name, facts)
-    shown = _shown(facts, sanitizer)
+    shown = _shown(facts)
     sentences = (_told(sentence, shown) for sentence in story.sentences)
     body: str | None = " ".join(filter(None, sentences))[:LONGEST]
     if limits.redact is not None:
@@ -298,8 +298,10 @@ def _story(name: str, facts: Mapping[str, Any]) -> _Story:
 # -------------------------------------------------------------------------- facts as text
 
 
-def _shown(facts: Mapping[str, Any], sanitizer: Sanitizer) -> dict[str, str]:
+def _shown(facts: Mapping[str, Any]) -> dict[str, str]:
     """Return the texts of facts by name, and the sentences that several facts make."""
+    # Numbers become text here on purpose; changes of the whole body and the attributes are counted.
+    sanitizer = Sanitizer()
     shown = {
         key: _TEXTS[key](value) if key in _TEXTS else attribute_text(value, sanitizer)
         for key, value in facts.items()
