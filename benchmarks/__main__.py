@@ -13,11 +13,13 @@ from pathlib import Path
 
 from benchmarks import (
     account,
+    changes,
     context,
     cpu,
     history,
     instructions,
     live,
+    logs,
     memory,
     page,
     pauses,
@@ -41,6 +43,8 @@ ROWS: dict[str, list[Callable[[bool], list[Row]]]] = {
     "9": [context.run_counted, context.run],
     "10": [spool.run_counted, spool.run],
     "11": [account.run],
+    "12": [changes.run],
+    "13": [logs.run],
 }
 
 

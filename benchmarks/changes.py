@@ -1,17 +1,26 @@
-"""Rates of ``dask-otel history``'s alarms: ``python -m benchmarks.changes [HISTORIES] [SEED]``.
+"""Row 12, and rates of ``dask-otel history``'s alarms.
 
-False alarms in histories of 30 runs without a change, and changes found within five runs after 25.
-Duration and thread-time vary independently, as they do at worst.
+``python -m benchmarks.changes [HISTORIES] [SEED]``: false alarms in histories of 30 runs without a
+change, and changes found within five runs after 25. Duration and thread-time vary independently,
+as they do at worst.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from tests.unit.report_files import span, traces
+
+from benchmarks.results import Row, verdict
 from dask_otel.report.history.changes import Trend, trends
 from dask_otel.report.history.past import PastRun
+from dask_otel.report.history.sessions import listing
 
 #: The standard deviation of the noise.
 NOISE = 0.1
@@ -23,8 +32,9 @@ def history(noise: Callable[[], float], levels: list[float]) -> list[PastRun]:
         PastRun(
             name="etl", cluster="", trace_id="", span_id="", start=number * 3600.0,
             seconds=100.0 * level * noise(), result="success", tasks=None, failed=None,
-            thread_seconds=400.0 * level * noise(), idle_seconds=None, parts={}, distributed="",
-            dask_otel="", command="",
+            output=None, thread_seconds=400.0 * level * noise(), idle_seconds=None, parts={},
+            functions={}, work={}, moved={}, steps={}, workers=None, threads=None, python="",
+            distributed="", dask_otel="", command="",
         )
         for number, level in enumerate(levels)
     ]  # fmt: skip
@@ -57,6 +67,33 @@ def rates(histories: int, seed: int) -> dict[str, float]:
                 any(trend(one[:end]).regression for end in range(26, 31)) for one in runs
             )
     return {title: count / histories for title, count in found.items()}
+
+
+def listed(folder: str) -> float:
+    """Return the seconds of a list of all runs below a folder."""
+    began = time.perf_counter()
+    listing([folder], lambda *_: None)
+    return time.perf_counter() - began
+
+
+def run(quick: bool) -> list[Row]:
+    """Measure lists of many runs of 60 spans: unread, then from their summaries."""
+    count = 100 if quick else 1000
+    with TemporaryDirectory() as folder:
+        for number in range(count):
+            of = {"dask.span.root.id": "id-1", "dask.task.prefix": "load", "dask.task.count": 8}
+            of |= {f"dask.span.activity.time.activity-{one}": 1.0 for one in range(6)}
+            kinds = ["span"] * 5 + ["group"] * 25 + ["task"] * 29
+            below = (span(n, f"step {n}", parent=1, kind=k, **of) for n, k in enumerate(kinds, 2))
+            text = json.dumps(traces(span(1, "etl", **of), *below))
+            path = Path(folder, f"nightly-{number:08}-0001-traces.jsonl")
+            path.write_text(text.replace("ab" * 16, f"{number:032x}") + "\n")
+        unread, known = listed(folder), listed(folder)
+    what, data = f"list of {count:,} runs", {"unread": unread, "known": known, "runs": count}
+    return [
+        Row("12", f"{what} that have summaries", "≤ 1 s", f"{known:.2f} s", verdict(known <= 1)),
+        Row("12", f"{what} of 60 spans, unread", "", f"{unread:.1f} s", "info", data),
+    ]
 
 
 if __name__ == "__main__":

@@ -81,6 +81,11 @@ _READING = """
   begin and when their work is done, with `otel.spool.path` and without. The thread is measured in
   its own process, with the store alone: spans are encoded, written in transactions of 100, and
   removed by 100. The bytes written are the kernel's count for the process.
+- **The history** (row 12) lists runs from files on a local disk, in one process: first each file is
+  read and a summary is written beside it, then only the summaries are read.
+- **Logs of workers** (row 13): CPU time of a thread that logs as fast as it can, with and without
+  `otel.logs.level`; then the event loop's time for one message of each of many simulated workers,
+  and the thread's for making log records of them.
 
 ## What is left of row 3
 
@@ -105,9 +110,9 @@ The row without collections is steadier.
 
 ## The peers
 
-- *naive bridge*: a simple bridge that polls Dask's properties. Each second it asks all spans for
-  `cumulative_worker_metrics` and exports the sums (`benchmarks/naive.py`). Its cost grows with the
-  number of all spans since the start.
+- *naive bridge*: a simple bridge that polls Dask's properties. It asks all spans for
+  `cumulative_worker_metrics` (`benchmarks/naive.py`). Its cost grows with the number of all spans
+  since the start, and its event loop stands still meanwhile.
 - *Dask's /metrics*: Dask's own pages for Prometheus, of the scheduler and of the workers.
 """
 

@@ -25,7 +25,6 @@ from itertools import islice
 from typing import Any
 
 from benchmarks.cluster import answer, run_program
-from benchmarks.naive import NaiveBridge
 from benchmarks.results import Row, percentile, verdict
 from benchmarks.simulated import SimulatedCluster
 from benchmarks.sink import Sink
@@ -214,8 +213,6 @@ async def arm(kind: str, seconds: float) -> dict[str, Any]:
         if kind == "bridge":
             _watched(own)
             install(cluster.scheduler)
-        elif kind == "naive":
-            NaiveBridge(cluster.scheduler).start()
         probe = await _load(cluster, seconds)
         collections: dict[str, list[float]] = {"0": [], "1": [], "2": []}
         for start, stop, generation in probe.collections:
@@ -241,16 +238,16 @@ def _quantiles(ages: list[float]) -> dict[str, float]:
 
 
 def run(quick: bool) -> list[Row]:
-    """Measure windows with and without the bridge in turn, then the naive peer."""
+    """Measure windows with and without the bridge in turn."""
     pairs, seconds = (1, 12.0) if quick else (5, 32.0)
     kinds = [kind for i in range(pairs) for kind in (("none", "bridge"), ("bridge", "none"))[i % 2]]
-    windows: dict[str, list[dict[str, Any]]] = {"none": [], "bridge": [], "naive": []}
+    windows: dict[str, list[dict[str, Any]]] = {"none": [], "bridge": []}
     with Sink() as sink:
         # More often than the default of 60 s, so that each window has some exports.
         more = sink.environment() | {"OTEL_METRIC_EXPORT_INTERVAL": "10000"}
-        for kind in [*kinds, "naive"]:
+        for kind in kinds:
             windows[kind].append(run_program("benchmarks.pauses", kind, str(seconds), more=more))
-    return [*_judge(windows), _peer(windows["naive"][0])]
+    return _judge(windows)
 
 
 def _judge(windows: dict[str, list[dict[str, Any]]]) -> list[Row]:
@@ -306,12 +303,6 @@ def _judge(windows: dict[str, list[dict[str, Any]]]) -> list[Row]:
             "info",
         ),
     ]
-
-
-def _peer(window: dict[str, Any]) -> Row:
-    of = window["all"]
-    figure = f"max {of['max']:.0f} ms, p99.9 {of['p99.9']:.0f} ms"
-    return Row("3", "peer: naive bridge polling each second", "", figure, "peer", window)
 
 
 if __name__ == "__main__":

@@ -85,6 +85,12 @@ ROWS = (
         "sigkill-workers sigstop-worker sigstop-scheduler partition partition-breaks",
     ),
     (
+        "Tasks log as fast as they can, and the collector is down ([logs](logs.md))",
+        "Records within the limits arrive once, and the last lines of a lost worker",
+        "Log records beyond the limits, counted as `over_limit`",
+        "logs-outage",
+    ),
+    (
         "The scheduler's process forks",
         "The parent goes on; children send nothing",
         "Nothing",

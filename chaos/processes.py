@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import resource
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tests.backends.clients import spans_of_otlp
 from tests.cluster.processes import Process
@@ -21,12 +23,15 @@ from tests.waiting import eventually
 from chaos.disks import full_disk
 from chaos.gate import Gate
 from chaos.scenario import HTTP, progress, scenario
-from chaos.world import CLOSES, PATIENCE, RECONCILED, World
+from chaos.world import CLOSES, PATIENCE, RECONCILED, World, _increment
+from dask_otel import semconv
 
 #: Seconds after which what has ended must be at the collector: several intervals.
 _SEEN = 5.0
 _SECTION = "Processes"
 _MACHINE = "The machine"
+#: Log records of a task, and the name of the event that says how many are missing.
+_LINES, _LEFT_OUT = 2000, semconv.WORKER_LOG_LEFT_OUT
 #: Seconds for which workers are killed; `CHAOS_SECONDS=30` for the short form.
 _KILLING = float(os.environ.get("CHAOS_SECONDS", "300"))
 
@@ -241,9 +246,50 @@ def _no_descriptors(world: World) -> str:
 )
 def _full_disk(world: World) -> str:
     with full_disk(world, "DASK_OTEL__FILES__PATH") as (disk, arrived):
-        files = [path.read_text(encoding="utf-8") for path in disk.glob("*-traces.jsonl")]
-    lines = [json.loads(line) for text in files for line in text.splitlines()]
-    names = Counter(one.name for line in lines for one in spans_of_otlp(line))
-    mine = {name: names[name] for name in world.submitted}
-    assert mine == dict.fromkeys(world.submitted, 1), mine
+
+        def each_once() -> bool:
+            files = [path.read_text(encoding="utf-8") for path in disk.glob("*-traces.jsonl")]
+            lines = [json.loads(line) for text in files for line in text.splitlines()]
+            names = Counter(one.name for line in lines for one in spans_of_otlp(line))
+            mine = {name: names[name] for name in world.submitted}
+            assert mine == dict.fromkeys(world.submitted, 1), mine
+            return True
+
+        # The files' next try may come later than the endpoint's.
+        eventually(each_once, PATIENCE, "each span in the files")
     return f"{arrived}, at the endpoint and in the files; no line is half"
+
+
+def _logging(x: int, seconds: float) -> int:
+    for number in range(_LINES):
+        logging.getLogger("storm").warning("line %d of task %d", number, x)
+    return _increment(x, seconds)
+
+
+@scenario(
+    "logs-outage",
+    section=_SECTION,
+    fault="Tasks log as fast as they can while the collector is down; then a worker is killed "
+    "(SIGKILL)",
+    promise="Each log record arrives once, or is counted as left out; the event of the lost worker "
+    "arrives once, with its last lines; each span and each increment arrives once",
+)
+def _logs_outage(world: World) -> str:
+    world.collector.keeps |= {"logs"}
+    world.start({"DASK_OTEL__LOGS__LEVEL": "WARNING"}, nannies=True)
+    world.work(2)
+    world.gate.mode = "closed"
+    world.client.gather(world.submit(10, call=_logging)[1])
+    time.sleep(3)
+    os.kill(_worker_below(world.workers[0].popen.pid) or 0, signal.SIGKILL)
+    world.warned()
+    world.gate.mode = "pass"
+
+    def there(name: str) -> list[Any]:
+        return [log for log in world.collector.logs if log.name == name]
+
+    (lost,) = eventually(lambda: there(semconv.WORKER_REMOVED), PATIENCE, "the lost worker's event")
+    left_out = sum(log.attributes[semconv.LOG_LEFT_OUT_COUNT] for log in there(_LEFT_OUT))
+    lines, last = len(there(semconv.WORKER_LOG)), lost.attributes[semconv.WORKER_LAST_LINES]
+    assert (lines + left_out, len(last)) == (10 * _LINES, 5), (lines, left_out, last)
+    return f"{world.all_arrived()}; {lines} log records, {left_out} left out, 1 event"

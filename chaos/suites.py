@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from chaos.results import table
@@ -37,15 +36,6 @@ that breaks one of these promises becomes a [test](../tests/unit/test_fuzz.py).
 ```console
 make fuzz
 ```
-
-"""
-
-_PAIRS = """
-The cost of the bridge for these tests, in seconds and in CPU seconds of all their processes. Runs
-without and with it alternate; the table has the median of the pairs' ratios and a 95 % interval.
-Most tests start and close a cluster of their own, which is most of the cost: about 0.01 to 0.02 s a
-cluster for threads, the worker plugin and the last export, and 0.2 to 0.3 s once in each process
-with a scheduler, which imports OpenTelemetry's SDK:
 
 """
 
@@ -90,24 +80,12 @@ def _dask_tests(kept: dict[str, Any]) -> str:
         for found in kept["files"].values()
         for test, reason in found["expected"].items()
     }
-    pairs = [
-        (f"`{file}`", len(found["with"]), *_pair(found["elapsed"]), *_pair(found))
-        for file, found in kept["pairs"].items()
-    ]
-    columns = ("file", "pairs", "seconds", "with / without", "CPU", "with / without")
     return (
         f"{text}\nThese tests fail with the bridge because of what they check:\n\n"
         f"{''.join(sorted(expected))}"
         "\nThe same with an endpoint that refuses connections:\n\n"
-        f"{_outcomes(kept['refusing'])}{_PAIRS}{table(columns, pairs)}"
+        f"{_outcomes(kept['refusing'])}"
     )
-
-
-def _pair(found: dict[str, Any]) -> tuple[str, str]:
-    without, with_it, within = found["without"], found["with"], found["interval"]
-    ratio = median(b / a for a, b in zip(without, with_it, strict=True))
-    limits = "{:.2f} to {:.2f}".format(*within) if within else "too few pairs"
-    return f"{median(without):.1f} s, {median(with_it):.1f} s", f"{ratio:.2f} ({limits})"
 
 
 def _outcomes(files: dict[str, Any]) -> str:

@@ -7,11 +7,8 @@ environment for it, with the plugin that knows their marker `flaky`. Each file r
 without and with the preload, which writes into files in a temporary folder. What fails only with
 it is run again by itself, both ways, so that a test that fails now and then is no verdict.
 
-What the bridge costs is seen in the CPU seconds of the processes, which other work on the machine
-changes little, and in the seconds that they took, which it changes much: `--pairs 6` runs each file
-so often without and with it in turn. `--refusing` sends to an endpoint that refuses connections
-instead. `--write` keeps the results, which
-`docs/reliability-evidence.md` shows.
+`--refusing` sends to an endpoint that refuses connections instead. `--write` keeps the results,
+which `docs/reliability-evidence.md` shows.
 
 Exit status: 0 where nothing new fails and no thread of the bridge is left; 1 otherwise; 2 where the
 tests could not be run.
@@ -28,18 +25,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-REPOSITORY: Final = Path(__file__).parents[1]
-# Run as a script, it finds its own folder alone.
-sys.path.insert(0, str(REPOSITORY))
-
-from benchmarks.results import interval  # noqa: E402
-
-RESULTS: Final = REPOSITORY / "chaos" / "results" / "dask-tests.json"
+RESULTS: Final = Path(__file__).parents[1] / "chaos" / "results" / "dask-tests.json"
 
 FILES: Final = (
     "distributed/tests/test_spans.py",
@@ -74,9 +64,8 @@ class Outcomes(NamedTuple):
     tests: dict[str, str]
     #: Names of the bridge's threads that were left at the end.
     threads: list[str]
-    #: CPU seconds of all processes of the run, and its seconds.
+    #: CPU seconds of all processes of the run.
     cpu: float
-    seconds: float
 
     def summary(self) -> dict[str, Any]:
         """Return the part that is kept."""
@@ -84,7 +73,6 @@ class Outcomes(NamedTuple):
         return {
             **{outcome: counts[outcome] for outcome in _OUTCOMES},
             "cpu": round(self.cpu, 1),
-            "seconds": round(self.seconds, 1),
         }
 
 
@@ -142,7 +130,7 @@ class Runner:
         ]
         # Or one test that hangs ends all of them.
         command += ["-o", "timeout_method=signal", tests, *self._only]
-        began, cpu = time.monotonic(), _cpu()
+        cpu = _cpu()
         with log.open("w") as output:
             subprocess.run(
                 command,
@@ -152,13 +140,13 @@ class Runner:
                 stderr=subprocess.STDOUT,
                 check=False,
             )
-        cpu, seconds = _cpu() - cpu, time.monotonic() - began
+        cpu = _cpu() - cpu
         found = json.loads(result.read_text()) if result.exists() else {"tests": {}}
         if "passed" not in found["tests"].values() and "::" not in tests:
             end = log.read_text(errors="replace")[-2000:]
             raise NothingPassed(f"{tests}: nothing passed; see {log}:\n{end}")
         self.versions = found.get("versions", self.versions)
-        return Outcomes(found["tests"], found.get("threads", []), cpu, seconds)
+        return Outcomes(found["tests"], found.get("threads", []), cpu)
 
 
 def main() -> int:
@@ -168,7 +156,6 @@ def main() -> int:
     parser.add_argument("files", nargs="*", default=FILES, metavar="FILE")
     parser.add_argument("-k", dest="only", default="", help="as pytest has it")
     parser.add_argument("--keep", type=Path, help="a folder for logs and telemetry")
-    parser.add_argument("--pairs", type=int, default=0, help="only compare what it takes, so often")
     parser.add_argument("--refusing", action="store_true", help="to an endpoint that refuses")
     parser.add_argument("--write", action="store_true", help="keep the results")
     # Files may stand behind options.
@@ -177,7 +164,7 @@ def main() -> int:
     if not (checkout / "distributed" / "tests").is_dir():
         print(f"{checkout} is no checkout of distributed: it has no distributed/tests")
         return 2
-    part = "pairs" if args.pairs else "refusing" if args.refusing else "files"
+    part = "refusing" if args.refusing else "files"
     with tempfile.TemporaryDirectory() as folder, socket.socket() as nobody:
         # It has a port, and nobody listens there.
         nobody.bind(("127.0.0.1", 0))
@@ -189,7 +176,7 @@ def main() -> int:
                 print(f"not in this release: {file}")
                 continue
             try:
-                found = _pairs(runner, file, args.pairs) if args.pairs else _compare(runner, file)
+                found = _compare(runner, file)
             except NothingPassed as error:
                 print(error, flush=True)
                 worst = 2
@@ -239,35 +226,6 @@ def _compare(runner: Runner, file: str) -> dict[str, Any]:
         "expected": expected,
         "now and then": flaky,
         "threads": with_it.threads,
-    }
-
-
-def _pairs(runner: Runner, file: str, count: int) -> dict[str, Any]:
-    """Return what a file takes without and with the bridge, in turn."""
-    runs: dict[bool, list[Outcomes]] = {False: [], True: []}
-    for number in range(count):
-        for bridge in (False, True) if number % 2 == 0 else (True, False):
-            log = _log(file, f"pair-{number}-{bridge}")
-            runs[bridge].append(runner.run(file, log, bridge=bridge))
-    return {
-        "tests": len(runs[True][-1].tests),
-        **_ratios(f"{file}: CPU seconds", *([one.cpu for one in runs[b]] for b in (False, True))),
-        "elapsed": _ratios(
-            f"{file}: seconds", *([one.seconds for one in runs[b]] for b in (False, True))
-        ),
-    }
-
-
-def _ratios(what: str, without: list[float], with_it: list[float]) -> dict[str, Any]:
-    """Return figures of pairs, with an interval for the median of their ratios."""
-    ratios = [b / a for a, b in zip(without, with_it, strict=True)]
-    found = interval(ratios)
-    shown = ", ".join(f"{ratio:.3f}" for ratio in sorted(ratios))
-    print(f"{what} with / without: {shown}; median in {found}", flush=True)
-    return {
-        "without": [round(value, 2) for value in without],
-        "with": [round(value, 2) for value in with_it],
-        "interval": found and [round(limit, 4) for limit in found],
     }
 
 

@@ -185,6 +185,9 @@ class SpanMetrics:
     span_id: str
     #: Workers that had not sent their last report at the settle timeout: metrics may be missing.
     unreported: tuple[str, ...] = ()
+    #: Tree: seconds of the path that bounded it, by part, such as ``no_thread``. They add up to the
+    #: duration, or the durations of several generations. None if unknown, or not followed.
+    path: Mapping[str, float] | None = None
 
     @property
     def url(self) -> str | None:
@@ -268,6 +271,9 @@ class Reason:
     worker: str | None = None
     #: Seconds since it was sent there, or since it was ready for any worker; None if unknown.
     seconds: float | None = None
+    #: Of a span that is open: seconds of its path so far, by part, such as ``no_thread``, up to the
+    #: last end of a task; None if unknown, or not followed.
+    path: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, repr=False)

@@ -228,8 +228,8 @@ EMPTY: Final = "_EMPTY"
 
 # ------------------------------------------------------------- log records: severities
 
-DEBUG, INFO, WARN, ERROR = 5, 9, 13, 17
-SEVERITIES: Final = {DEBUG: "DEBUG", INFO: "INFO", WARN: "WARN", ERROR: "ERROR"}
+DEBUG, INFO, WARN, ERROR, FATAL = 5, 9, 13, 17, 21
+SEVERITIES: Final = {DEBUG: "DEBUG", INFO: "INFO", WARN: "WARN", ERROR: "ERROR", FATAL: "FATAL"}
 EVENT_NAME: Final = "event.name"
 #: The name by which redaction is asked about the text of a log record.
 LOG_BODY: Final = "body"
@@ -630,6 +630,9 @@ WORKER_REMOVAL_REASON: Final = "dask.worker.removal.reason"
 WORKER_REMOVAL_EXPECTED: Final = "dask.worker.removal.expected"
 WORKER_CLOSE_REASON: Final = "dask.worker.close.reason"
 WORKER_NANNY_MEMORY: Final = "dask.worker.nanny.memory.usage"
+WORKER_LAST_LINES: Final = "dask.worker.last_lines"
+LOG_LOGGER: Final = "dask.log.logger"
+LOG_LEFT_OUT_COUNT: Final = "dask.log.left_out.count"
 TASK_RUNNING_COUNT: Final = "dask.task.running.count"
 TASK_PREFIXES: Final = "dask.task.prefixes"
 TASK_START: Final = "dask.task.transition.start"
@@ -651,6 +654,8 @@ WORKER_RESUMED: Final = "dask.worker.resumed"
 WORKER_TERMINATED: Final = "dask.worker.terminated"
 WORKER_FAILED: Final = "dask.worker.failed"
 WORKERS_RETIRED: Final = "dask.workers.retired"
+WORKER_LOG: Final = "dask.worker.log"
+WORKER_LOG_LEFT_OUT: Final = "dask.worker.log.left_out"
 SCHEDULER_STARTED: Final = "dask.scheduler.started"
 SCHEDULER_RESTARTED: Final = "dask.scheduler.restarted"
 SCHEDULER_CLOSING: Final = "dask.scheduler.closing"
@@ -697,6 +702,7 @@ LOG_EVENTS: Final[dict[str, dict[str, str]]] = {
         RESULT_LOST_COUNT: _INT,
         DATA_LOST_COUNT: _INT,
         ROOT_NAMES: _STRINGS,
+        WORKER_LAST_LINES: _STRINGS,
     },
     WORKER_OVERDUE: _ABOUT_WORKER,
     WORKER_PAUSED: _ABOUT_WORKER,
@@ -704,6 +710,20 @@ LOG_EVENTS: Final[dict[str, dict[str, str]]] = {
     WORKER_TERMINATED: {**_ABOUT_WORKER, WORKER_NANNY_MEMORY: _INT},
     WORKER_FAILED: {**_ABOUT_WORKER, EXCEPTION_MESSAGE: _STRING},
     WORKERS_RETIRED: {WORKER_COUNT: _INT},
+    WORKER_LOG: {
+        WORKER_NAME: _STRING,
+        WORKER_ADDRESS: _STRING,
+        LOG_LOGGER: _STRING,
+        TASK_KEY: _STRING,
+        EXCEPTION_TYPE: _STRING,
+        EXCEPTION_MESSAGE: _STRING,
+        EXCEPTION_STACKTRACE: _STRING,
+    },
+    WORKER_LOG_LEFT_OUT: {
+        WORKER_NAME: _STRING,
+        WORKER_ADDRESS: _STRING,
+        LOG_LEFT_OUT_COUNT: _INT,
+    },
     SCHEDULER_STARTED: {WORKER_COUNT: _INT},
     SCHEDULER_RESTARTED: {WORKER_COUNT: _INT},
     SCHEDULER_CLOSING: {WORKER_COUNT: _INT},

@@ -238,6 +238,7 @@ def backends(
         "JAEGER_OTLP_ENDPOINT": (jaeger or down).removeprefix("http://"),
         "TEMPO_OTLP_ENDPOINT": (tempo or down).removeprefix("http://"),
         "PROMETHEUS_OTLP_ENDPOINT": prometheus or f"http://{down}",
+        "LOKI_OTLP_ENDPOINT": f"http://{down}/otlp",
     }
 
 

@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.backend, pytest.mark.cluster]
 COMPOSE = REPOSITORY / "docker-compose.yml"
 SERVICES = {
     "scheduler", "worker-1", "worker-2", "demo", "backends", "collector", "jaeger", "tempo",
-    "prometheus", "alertmanager", "grafana",
+    "loki", "prometheus", "alertmanager", "grafana",
 }  # fmt: skip
 
 

@@ -100,14 +100,28 @@ def test_without_an_endpoint_it_shows_and_writes_files(tmp_path, environ):
     assert whole.remainder == pytest.approx(0, abs=1e-6)
     assert whole.used > 0
 
+    # The worker that the demo ends, and its last line.
+    (lost,) = [
+        log for log in run.logs if log.attributes.get("dask.worker.removal.reason") == "lost"
+    ]
+    assert lost.body.endswith("s before: ERROR demo: This worker ends now: it is part of the demo")
+    assert "| 0." in done.stdout.partition("What happened")[2]
+
     svg = (tmp_path / "demo.svg").read_text(encoding="utf-8")
     assert svg.startswith("<svg")
     assert "@font-face" not in svg
 
 
-def test_failing_workflow_is_shown_and_is_what_was_asked_for(tmp_path, environ):
-    done = demo(tmp_path, environ, "--fail", "--output", "out")
-    assert (done.returncode, done.stderr) == (0, "")
+def test_a_failing_workflow_is_asked_for_and_an_endpoint_that_is_no_receiver_is_said(
+    tmp_path, environ
+):
+    with receiver("http/protobuf") as server:
+        server.answer = 404
+        environ |= server.environ | {"OTEL_TRACES_EXPORTER": "otlp"}
+        done = demo(tmp_path, environ, "--fail", "--output", "out")
+    assert done.returncode == 0
+    (warning,) = done.stderr.splitlines()
+    assert f"can't export spans to {server.endpoint} (OTLP over HTTP): HTTP status 404" in warning
     assert "has a price of -1.0" in done.stdout
     failed = {
         span.name for span in read(tmp_path / "out").spans if span.failed and span.type == "span"
@@ -132,18 +146,6 @@ def test_a_named_endpoint_gets_everything(tmp_path, environ):
         assert server.last(semconv.SPAN_EXECUTE_TIME.name)
         assert server.spans[0].resource["team"] == "shop"
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_endpoint_that_is_no_receiver_is_said(tmp_path, environ):
-    with receiver("http/protobuf") as server:
-        server.answer = 404
-        environ |= server.environ | {"OTEL_TRACES_EXPORTER": "otlp"}
-        done = demo(tmp_path, environ, "--output", "out")
-    assert done.returncode == 0
-    assert f"can't export spans to {server.endpoint} (OTLP over HTTP): HTTP status 404" in (
-        done.stderr
-    )
-    assert read(tmp_path / "out").spans
 
 
 @pytest.mark.parametrize(
@@ -181,7 +183,7 @@ def test_bridge_that_is_switched_off_is_an_error_with_advice(tmp_path, environ):
 
 def test_ctrl_c(tmp_path, environ):
     process = subprocess.Popen(
-        [sys.executable, "-m", "dask_otel", "demo"],
+        [sys.executable, "-m", "dask_otel", "demo", "--quick"],
         cwd=tmp_path,
         env=environ | {"PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,

@@ -291,3 +291,72 @@ def test_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
         received = cluster.received
         assert cluster.scheduler.plugins["dask-otel"].bridge.adapter.events._workers == {}
     assert received.logs == []
+
+
+def test_stolen_tasks_are_summed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    with watched(monkeypatch, n_workers=2) as cluster:
+        loaded, _ = cluster.scheduler.workers
+        busy = cluster.client.map(
+            nap, [0.2] * 40, workers=[loaded], allow_other_workers=True, pure=False
+        )
+        cluster.client.gather(busy)
+        moved = [one for _, one in cluster.scheduler.get_events("stealing") if one[0] == "confirm"]
+        assert moved
+    stolen = cluster.said(semconv.TASKS_STOLEN)
+    assert stolen.attributes[semconv.TASK_COUNT] == len(moved)
+
+
+def test_a_shuffle_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    pandas, dataframe = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+    pytest.importorskip("pyarrow")
+    with (
+        watched(monkeypatch, n_workers=2) as cluster,
+        dask.config.set({"dataframe.shuffle.method": "p2p"}),
+    ):
+        cluster.client.run(_break_shuffles)
+        meta = pandas.DataFrame({"x": [1], "y": [1]})
+        frame = dataframe.from_map(_partition, range(4), meta=meta)
+        assert cluster.client.compute(frame.shuffle("x")).exception() is not None
+        log = cluster.said(semconv.P2P_FAILED)
+        assert log.severity == ERROR
+        assert log.attributes[semconv.P2P_ID] in log.body
+        assert log.attributes[semconv.ROOT_NAMES] == ("default",)
+
+
+def _partition(number: int) -> Any:
+    import pandas
+
+    return pandas.DataFrame({"x": [number], "y": [number]})
+
+
+def _break_shuffles() -> None:
+    from distributed.shuffle._shuffle import DataFrameShuffleRun
+
+    def broken(*args: Any, **kwargs: Any) -> None:
+        raise ValueError("no")
+
+    DataFrameShuffleRun._shard_partition = broken  # type: ignore[method-assign, assignment]
+
+
+def test_an_error_in_the_scheduler_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    with watched(monkeypatch) as cluster:
+        table = cluster.scheduler._TRANSITIONS_TABLE
+        whole = table["processing", "memory"]
+
+        def transition(scheduler: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
+            if key == "doomed":
+                raise AssertionError("the state is wrong")
+            return whole(scheduler, key, *args, **kwargs)
+
+        monkeypatch.setitem(table, ("processing", "memory"), transition)
+        with span("nightly"):
+            future = cluster.client.submit(nap, 0, key="doomed")
+        log = cluster.said(semconv.TRANSITION_FAILED)
+        assert not future.done()
+        assert log.severity == ERROR
+        assert (log.attributes[semconv.TASK_KEY], log.attributes[semconv.TASK_FINISH]) == (
+            "doomed",
+            "memory",
+        )
+        assert log.attributes[semconv.ROOT_NAMES] == ("nightly",)
+        assert log.trace_id is not None

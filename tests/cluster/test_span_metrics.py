@@ -107,7 +107,13 @@ def test_all_of_it_at_once_and_nothing_later(client: Client) -> None:
     # Two threads had 10 tasks: what is not reported of capacity is idle.
     execute = sum(v for k, v in metrics.tree.items() if (k[0], k[-1]) == ("execute", "seconds"))
     assert metrics.capacity_time == pytest.approx(metrics.idle_time + execute)
+    path = metrics.path or {}
+    assert sum(path.values()) == pytest.approx(metrics.duration, abs=1e-6)
+    assert path["compute"] >= 2 * 0.05, "the last task of each"
+    # Two threads had two rounds of tasks before it, and three.
+    assert path["compute"] + path["no_thread"] + path["worker_queue"] >= 5 * 0.05
     inner = dask_otel.span_metrics(client, below)
+    assert sum((inner.path or {}).values()) == pytest.approx(inner.duration, abs=1e-6)
     assert (inner.own, inner.name, inner.root_id) == (inner.tree, ("root", "below"), root)
     # The same, and the outcome, long after the export.
     exported(client)

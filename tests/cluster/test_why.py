@@ -17,6 +17,7 @@ import dask_otel
 from dask_otel import Reason
 from dask_otel._dask.present import MOST
 from dask_otel.cli import main
+from dask_otel.semconv import PATH_PARTS
 from tests.environment import OFF
 from tests.waiting import eventually
 
@@ -207,6 +208,35 @@ def test_a_span_by_id_and_by_name(client: Client) -> None:
     Event("go", client=client).set()
     assert used.result() == 1
     told(client, loading, ("no unfinished task", "No task is left to do"))
+
+
+def test_the_path_so_far_of_an_open_span(client: Client, capfd: Any) -> None:
+    arguments = ["why", "--scheduler", client.cluster.scheduler_address, "fit"]
+    with span("fit") as asked:
+        wait(client.submit(time.sleep, 0.5, key="before-1"))
+        time.sleep(0.5)
+        wait(client.submit(time.sleep, 0.25, key="before-2"))
+        gate = client.submit(gated, "go", key="gate-3")
+        first, _ = told(client, asked, ("unfinished", "Its path so far: "), ("executing", ""))
+        path = first.path or {}
+        assert list(path) == list(PATH_PARTS)
+        assert path["client"] >= 0.5
+        assert path["compute"] >= 0.75
+        # All of its time until the last task ended, which is not long ago.
+        assert 1.25 <= sum(path.values()) <= 30
+        later, _ = told(client, asked, ("unfinished", ""), ("executing", ""))
+        assert later.path == path, "a question changes nothing"
+        assert main(arguments) == 0
+        assert re.search(
+            r"path so far: .*compute \d+\.\d s.*; no task of it", capfd.readouterr().out
+        )
+        assert main([*arguments, "--json"]) == 0
+        assert json.loads(capfd.readouterr().out)["reasons"][0]["path"] == path
+        (task,) = dask_otel.why(client, gate).reasons
+        assert task.path is None
+        Event("go", client=client).set()
+        wait(gate)
+        told(client, asked, ("no unfinished task", "Its path so far: "))
 
 
 def test_the_command(client: Client, capfd: Any) -> None:

@@ -77,8 +77,12 @@ def panels(page: Page) -> list[Panel]:
 
 
 def expressions(panel: Panel) -> list[str]:
-    """In PromQL: what a trace store is asked is none of them."""
-    return [target["expr"] for target in panel.get("targets", []) if "expr" in target]
+    """In PromQL: what a store of traces or logs is asked is none of them."""
+    return [
+        target["expr"]
+        for target in panel.get("targets", [])
+        if target["datasource"]["type"] == "prometheus"
+    ]
 
 
 def defaults(panel: Panel) -> dict[str, Any]:

@@ -310,7 +310,7 @@ def test_every_variable_that_is_used_is_defined(page: str) -> None:
     text = json.dumps(PAGES[page])
     builtin = {"range", "rate_interval", "interval", "from", "to", "field", "value", "all"}
     names = ("cluster", "root", "span", "prefix", "before", "price", "datasource")
-    for name in (*names, "tempo", "jaeger"):
+    for name in (*names, "tempo", "jaeger", "loki"):
         used = f'"${name}' in text or f"${{{name}" in text or f"${name}" in text.replace("$__", "")
         assert used == (name in rules.variables(PAGES[page])) or name in builtin, name
 
@@ -326,11 +326,42 @@ def test_the_data_sources_lead_to_each_other() -> None:
     for uid in ("tempo", "jaeger"):
         back = sources[uid]["jsonData"]["tracesToMetrics"]
         assert back["datasourceUid"] == "prometheus"
+        logs = sources[uid]["jsonData"]["tracesToLogsV2"]
+        assert logs["datasourceUid"] == "loki"
+        assert 'trace_id="$${__trace.traceId}"' in logs["query"]
         labels = ", ".join(tag["value"] for tag in back["tags"])
         for query in back["queries"]:
             (metric,) = queries.metrics(query["query"])
             assert queries.unknown(f"sum by ({labels}) ({metric})") == set()
+    fields = sources["loki"]["jsonData"]["derivedFields"]
+    assert {one["datasourceUid"] for one in fields} == {"tempo", "jaeger"}
+    assert {(one["matcherType"], one["matcherRegex"]) for one in fields} == {("label", "trace_id")}
     provider = GRAFANA / "provisioning" / "dashboards" / "dask-otel.yaml"
     (provided,) = yaml.safe_load(provider.read_text(encoding="utf-8"))["providers"]
     compose = (REPOSITORY / "docker-compose.yml").read_text(encoding="utf-8")
     assert f"./deploy/grafana/dashboards:{provided['options']['path']}:ro" in compose
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_happened_is_marked_on_every_page(page: str) -> None:
+    """An annotation of the events that are warnings, by names that exist."""
+    (marks,) = [one for one in PAGES[page]["annotations"]["list"] if one["name"] == "What happened"]
+    assert marks["datasource"] == {"type": "loki", "uid": "${loki}"}
+    assert marks["expr"] == marks["target"]["expr"]
+    attributes = {one.replace(".", "_") for kinds in semconv.LOG_EVENTS.values() for one in kinds}
+    known = attributes | {"event_name", "severity_number", "severity_text", "dask_cluster_name"}
+    asked = [marks["expr"]] + [
+        target["expr"]
+        for panel in panels(PAGES[page])
+        for target in panel["targets"]
+        if target["datasource"]["type"] == "loki"
+    ]
+    assert len(asked) == (2 if page in ("overview", "span") else 1)
+    for expression in asked:
+        _, _, stages = expression.partition("}")
+        fields = re.findall(r"\| (\w+)\s*(?:=~|!~|>=|=)", stages)
+        assert set(fields) <= known
+        (left_out,) = re.findall(r'event_name!~"([^"]+)"', expression)
+        assert re.fullmatch(left_out, semconv.WORKER_LOG)
+        assert re.fullmatch(left_out, semconv.WORKER_LOG_LEFT_OUT)
+        assert not re.fullmatch(left_out, semconv.WORKER_REMOVED)

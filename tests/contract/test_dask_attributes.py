@@ -32,6 +32,7 @@ def live() -> Iterator[dict[str, Any]]:
         (worker,) = cluster.workers.values()
         yield {
             "Scheduler": scheduler,
+            "Broker": scheduler._broker,
             "ClientState": scheduler.clients[client.id],
             "SpansSchedulerExtension": extension,
             "Span": extension.spans[task.group.span_id],

@@ -26,15 +26,22 @@ KUBERNETES = REPOSITORY / "deploy" / "kubernetes"
 #: Of Kubernetes: the newest one that kubernetes-validate knows for certain here.
 VERSION = "1.33"
 NEEDS = "needs the dependency group `deploy`"
+#: Dashboards in a manifest and schemas are large: libyaml reads them ten times as fast.
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+EVERY = [
+    (file.name, document)
+    for file in sorted(KUBERNETES.glob("*.yaml"))
+    for document in yaml.load_all(file.read_text(encoding="utf-8"), LOADER)
+]
 
 
 def documents(*kinds: str) -> dict[str, dict[str, Any]]:
     """Every document of these kinds, by file, kind and name."""
-    found = {}
-    for file in sorted(KUBERNETES.glob("*.yaml")):
-        for one in yaml.safe_load_all(file.read_text(encoding="utf-8")):
-            if one.get("kind") in kinds:
-                found[f"{file.name}: {one['kind']} {one['metadata']['name']}"] = one
+    found = {
+        f"{file}: {one['kind']} {one['metadata']['name']}": one
+        for file, one in EVERY
+        if one.get("kind") in kinds
+    }
     assert {one["kind"] for one in found.values()} == set(kinds)
     return found
 
@@ -63,9 +70,7 @@ def dask_cluster_schema() -> dict[str, Any]:
     except PackageNotFoundError:
         pytest.skip(f"{NEEDS} (dask-kubernetes)")
     (path,) = [one for one in listed if one.match("helm/*/crds/daskcluster.yaml")]
-    # Some thousand fields: libyaml reads them ten times as fast.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    definition = yaml.load(Path(path.locate()).read_text(encoding="utf-8"), loader)
+    definition = yaml.load(Path(path.locate()).read_text(encoding="utf-8"), LOADER)
     (version,) = definition["spec"]["versions"]
     schema = strict(version["schema"]["openAPIV3Schema"])
     schema["properties"] |= {

@@ -24,6 +24,8 @@ LISTENING = {
 
 #: What there is of it, with the reason.
 KNOWN = {
+    # `dask-otel history --serve`, on 127.0.0.1 alone, when a user asks for it.
+    ("cli/serve.py", "http.server.ThreadingHTTPServer"),
     # To pickle a few lines of text for workers, which are told to run them.
     ("scheduler/workers.py", "pickle"),
     ("scheduler/workers.py", "eval"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -48,7 +49,8 @@ def test_one_that_drips_is_late() -> None:
         transport = HttpTransport("traces", {}, 0.2, requests.Session, url)
         answer = transport.send(b"", 60)
         transport.close()
-    assert "did not end within 0.2 s" in answer.reason
+    # The rest of the timeout when the answer begins.
+    assert re.search(r"did not end within 0\.(2|1\d+) s", answer.reason)
     assert (answer.taken, answer.absent) == (False, False)
 
 

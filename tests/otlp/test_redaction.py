@@ -19,7 +19,7 @@ from tests.unit.test_redaction import SECRET, full_span, module_with
 
 
 def settings_with(name: str, path: Path) -> Settings:
-    with dask.config.set({"otel.spans.redact": name, "otel.files.path": str(path)}):
+    with dask.config.set({"otel.redact": name, "otel.files.path": str(path)}):
         return read_settings()
 
 
@@ -70,4 +70,4 @@ def test_the_doctor_says_where_it_cannot_be_loaded(
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
     settings = replace(settings_with(name, tmp_path), files=FileSettings())
     found = process_facts(settings, {}, 10)["problems"]
-    assert [line.startswith(f"otel.spans.redact = '{name}'") for line in found] == [True] * problems
+    assert [line.startswith(f"otel.redact = '{name}'") for line in found] == [True] * problems

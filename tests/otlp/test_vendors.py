@@ -55,7 +55,7 @@ def _headers(make: Callable[..., Destination], vendor: str, signal: str) -> dict
         ("honeycomb", "https://api.honeycomb.io/v1/{}"),
     ],
 )
-@pytest.mark.parametrize("signal", ["traces", "metrics"])
+@pytest.mark.parametrize("signal", ["traces", "metrics", "logs"])
 def test_where_it_goes(make: Make, vendor: str, endpoint: str, signal: str) -> None:
     transport: Any = make(vendor, signal).transport
     assert transport.url == endpoint.format(signal)

@@ -83,6 +83,24 @@ def traces(*spans: dict[str, Any], **of: str) -> dict[str, Any]:
     return {"resourceSpans": [{"resource": resource(**of), "scopeSpans": [scope]}]}
 
 
+def log(
+    number: float, body: str, name: str = "dask.worker.log", severity: int = 13, **own: Any
+) -> dict[str, Any]:
+    """A log record."""
+    return {
+        "timeUnixNano": str(BEGIN + int(number * SECOND)),
+        "severityNumber": severity,
+        "body": {"stringValue": body},
+        "attributes": attributes({"event.name": name, **own}),
+    }
+
+
+def logs(*records: dict[str, Any], **of: str) -> dict[str, Any]:
+    """An export request of log records."""
+    scope = {"scope": {"name": "dask_otel", "version": "0.1.0"}, "logRecords": list(records)}
+    return {"resourceLogs": [{"resource": resource(**of), "scopeLogs": [scope]}]}
+
+
 def point(
     number: float, labels: dict[str, str] | None = None, *, time: float = 10.0, start: float = 0.0
 ) -> dict[str, Any]:
@@ -202,11 +220,13 @@ def everything(evil: str) -> list[dict[str, Any]]:
         *(level(name, *(point(t, labels, time=t) for t in range(9))) for name in levels.split()),
     )
     found = [traces(*spans), counted]
+    named = {"dask.task.key": evil, "dask.worker.name": evil, "dask.worker.last_lines": [evil]}
+    found.append(logs(log(1, evil, evil, 17, **named), log(2, evil, **{**named, evil: evil})))
     for request in found:
         (entry,) = next(iter(request.values()))
         for one in entry["resource"]["attributes"]:
             one["value"] = {"stringValue": evil}
-        (scope,) = entry.get("scopeSpans") or entry["scopeMetrics"]
+        (scope,) = entry.get("scopeSpans") or entry.get("scopeMetrics") or entry["scopeLogs"]
         scope["scope"]["version"] = evil
     return found
 

@@ -7,7 +7,7 @@ from functools import partial
 from math import comb
 
 import pytest
-from benchmarks import account, context, marked
+from benchmarks import account, context, logs, marked
 from benchmarks.instructions import count_work, run_tasks
 from benchmarks.results import balanced, interval
 from benchmarks.spool import _spans
@@ -96,3 +96,9 @@ def test_the_account_subtracts_idling_and_marks_and_closes() -> None:
     assert found["parts"]["messages"] == 5000 / marked.CALLS
     assert found["without"] == pytest.approx(1000 - 2)
     assert found["sum"] + found["remainder"] == pytest.approx(250)
+
+
+def test_every_record_of_the_measured_storm_and_of_all_workers_is_accounted_for():
+    storm, many = logs.run(quick=True)
+    assert storm.data["sent"] + storm.data["left_out"] == logs.STORM
+    assert many.data["records"] == logs.WORKERS * logs.EACH

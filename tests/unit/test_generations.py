@@ -45,6 +45,23 @@ def test_the_summaries_of_generations_add_up() -> None:
     assert generations.summary("b", summary(5.0, 6.0)) == summary(5.0, 6.0)
 
 
+def test_the_paths_of_generations_add_up_and_one_that_is_unknown_is_not_left_out() -> None:
+    generations = Generations(Limits())
+    for number, path, total in [(1, (1.0, 2.0), (1.0, 2.0)), (2, (0.5, 0.0), (1.5, 2.0))]:
+        ident = generations.next("a", ("a",), (), 3.0, ()) if number > 1 else None
+        ident = ident or generations.first("a", ("a",), ())
+        generations.remember(make_span(identity=ident, stop=1.0), summary(1.0, 2.0, path=path))
+        for _ in range(2):
+            known = generations.summary("a", summary(5.0, 6.0))
+            assert known is not None
+            assert known.path == total
+    ident = generations.next("a", ("a",), (), 3.0, ())
+    generations.remember(make_span(identity=ident, stop=1.0), summary(1.0, 2.0, path=None))
+    known = generations.summary("a", summary(5.0, 6.0, path=(1.0, 1.0)))
+    assert known is not None
+    assert known.path is None
+
+
 def test_a_root_is_its_callers_child_and_all_below_is_in_that_trace() -> None:
     generations = Generations(Limits())
     root = generations.first("r", ("root",), (), caller(A, 7))

@@ -5,21 +5,25 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dask_otel.cli import main
 from dask_otel.report.telemetry.reader import Reader
-from tests.unit.report_files import EVIL, everything, span, traces
+from tests.unit.history_files import ListPage, listed, one, write
+from tests.unit.report_files import (
+    EVIL,
+    attributes,
+    counter,
+    everything,
+    metrics,
+    point,
+    span,
+    traces,
+)
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture
@@ -27,35 +31,6 @@ def folder(tmp_path) -> Path:
     path = tmp_path / "all runs"
     path.mkdir()
     return path
-
-
-def write(folder: Path, number: int, *requests: dict[str, Any], more: str = "") -> Path:
-    """Write a session's file of traces, with ids of its own, as the bridge names it."""
-    ids = (f"{number:024x}{index + 1:08x}" for index in range(len(requests)))
-    lines = [
-        json.dumps(one).replace("ab" * 16, new) for one, new in zip(requests, ids, strict=True)
-    ]
-    path = folder / f"nightly-20261121T203353Z-{number:08x}-0001-traces.jsonl"
-    path.write_text("\n".join(lines) + "\n" + more)
-    return path
-
-
-def one(number: int, name: str = "etl", **of: Any) -> dict[str, Any]:
-    """A run of two spans, with 10 + 20 thread-seconds, of which 2 + 4 were idle."""
-    both = {"dask.span.root.id": "id-1", "dask.task.erred.count": 1}
-    both["dask.span.activity.time.thread-cpu"] = 8.0
-    own = {"dask.span.capacity.time": 10.0, "dask.span.idle.time": 2.0, "dask.task.count": 7}
-    both_below = {**both, "dask.span.activity.time.transfer": 8.0}
-    below = {"dask.span.capacity.time": 20.0, "dask.span.idle.time": 4.0, "dask.task.count": 5}
-    root = span(1, name, start=100.0 * number, seconds=30.0, **both, **own, **of)
-    child = span(2, f"{name}/load", parent=1, start=100.0 * number, **both_below, **below)
-    return traces(child, root, instance=f"Scheduler-{number}")
-
-
-def listed(capsys, *arguments: str | Path, code: int = 0) -> tuple[list[dict[str, Any]], str]:
-    assert main(["history", *map(str, arguments), "--json"]) == code
-    captured = capsys.readouterr()
-    return json.loads(captured.out)["runs"] if captured.out else [], captured.err
 
 
 def test_a_run_is_a_root_with_what_is_below_it(folder, capsys):
@@ -186,27 +161,79 @@ def test_nothing_to_list_is_an_error(folder, capsys):
         main(["history", str(folder), "--json", "-o", "page.html"])
 
 
-class _Page(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.rows: list[dict[str, Any]] = []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        if tag == "tr":
-            self.rows.append(dict(attrs))
-
-
 def test_the_page_shows_hostile_names_as_text(folder, capsys, tmp_path):
     pytest.importorskip("bokeh")
     write(folder, 0, *everything(EVIL), one(0, EVIL, dask_span_result=EVIL))
     write(folder, 1, one(1, "two\nlines \ud800"))
     page = tmp_path / "page.html"
     assert main(["history", str(folder), "-o", str(page), "--price", "1"]) == 0
-    found = _Page()
+    found = ListPage()
     found.feed(page.read_text(encoding="utf-8"))
     assert (found.tags.count("script"), "img" in found.tags, found.tags.count("b")) == (1, False, 2)
     names = [row["data-name"] for row in found.rows if row]
     assert sorted(names) == sorted([EVIL, "two?lines ?"])
     assert found.rows[-1]["data-name"] in names
+
+
+def test_a_clock_that_jumps_is_no_traceback(folder, capsys):
+    """An end before the start, a start before the clock's own beginning, and one in 500 years."""
+    backwards = one(0)
+    (spans,) = backwards["resourceSpans"][0]["scopeSpans"]
+    spans["spans"][1]["endTimeUnixNano"] = "1000"
+    write(folder, 0, backwards)
+    for number, start in enumerate(("0", "17000000000000000000", "-5", "9" * 40), 1):
+        jumped = one(number)
+        jumped["resourceSpans"][0]["scopeSpans"][0]["spans"][1]["startTimeUnixNano"] = start
+        write(folder, number, jumped)
+    write(folder, 5, one(5))
+    runs, said = listed(capsys, folder)
+    assert [run["start"] for run in runs] == [1_790_000_500.0]
+    assert said.count("1 run that ended before it began: the clock was set back") == 1
+    assert said.count("1 × span without ids or times") == 4
+    assert main(["history", str(folder), "-o", str(folder / "page.html")]) == 0
+    assert main(["report", "--compare", str(folder), str(folder), "--text"]) == 0
+
+
+HALVES = [
+    b"", b"\x00" * 100, b"{", b'{"resourceSpans": 5}', b'{"resourceSpans": [{"scopeSpans": [7]}]}',
+    b"\x1f\x8b\x08\x00broken", b"[" * 100_000, b'{"resourceMetrics": [null]}\n{"x":',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", HALVES, ids=range(len(HALVES)))
+@pytest.mark.parametrize("signal", ["traces", "metrics"])
+def test_half_a_file_leaves_the_others(folder, capsys, content, signal):
+    write(folder, 0, one(0))
+    name = "nightly-20261121T203353Z-00000001-0001"
+    (folder / f"{name}-{signal}.jsonl").write_bytes(content)
+    runs, said = listed(capsys, folder)
+    assert [run["name"] for run in runs] == ["etl"]
+    assert "Traceback" not in said
+    assert main(["history", str(folder), "--check", "etl"]) == 0
+
+
+def test_half_a_run_has_its_metrics_alone_or_its_spans_alone(folder, capsys):
+    """Functions come from the groups if the metrics are of another time, or of two runs."""
+    group = span(3, "f tasks", parent=1, kind="group", dask_task_prefix="f", dask_task_count=2)
+    group["attributes"] += attributes({"dask.task_group.duration.compute": 5.0})
+    request = one(0)
+    request["resourceSpans"][0]["scopeSpans"][0]["spans"].append(group)
+    path = write(folder, 0, request)
+    labels = {"dask.span.root.name": "etl", "dask.task.prefix": "f", "dask.activity": "thread-cpu"}
+    measured = metrics(counter("dask.span.execute.time", point(99.0, labels)))
+    (folder / path.name.replace("traces", "metrics")).write_text(json.dumps(measured))
+    (run,), _ = listed(capsys, folder)
+    assert run["functions"]["f"] == {"": 5.0}
+    assert sum(sum(one.values()) for one in run["functions"].values()) == pytest.approx(30.0)
+
+
+def test_logs_and_old_metrics_are_not_read(folder, capsys):
+    path = write(folder, 0, one(0))
+    for number, signal in ((1, "logs"), (1, "metrics"), (2, "metrics")):
+        name = path.name.replace("0001-traces", f"{number:04}-{signal}")
+        (folder / name).write_text("{broken\n")
+    (_,), said = listed(capsys, folder)
+    # Counters only grow: the last file of metrics has them all.
+    assert said.count("broken") == 0
+    assert said.count("line that is no JSON") == 1
+    assert "0002-metrics" in said

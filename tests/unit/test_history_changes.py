@@ -61,7 +61,7 @@ def test_a_change_is_said_with_both_medians() -> None:
     assert (duration.runs_before, duration.runs_after, duration.since) == (25, 5, runs[25].start)
     assert duration.line() == (
         "duration +31% since 1970-01-02 01:00:00 UTC: 100.2 s (median of 25 runs) before,"
-        " 2 m 11 s (median of 5 runs) after"
+        " 2 m 11 s (median of 5 runs) after; slower"
     )
     assert thread_time.figure == "thread-time"
     noted = [
@@ -74,7 +74,7 @@ def test_a_change_is_said_with_both_medians() -> None:
     assert duration.parts == {}
     assert sum(change.parts.values()) == pytest.approx(27.0 - 12.0)
     assert change.line().endswith(
-        "; the mean +15.0 s: +15.0 s computing; tasks: 8 before, 9 after;"
+        "; slower and more work; the mean +15.0 s: +15.0 s computing; tasks: 8 before, 9 after;"
         " distributed: 0 before, 1 after"
     )
     unknown = [replace(run, thread_seconds=None) for run in runs]
@@ -112,8 +112,8 @@ def test_runs_that_did_not_succeed_are_not_compared() -> None:
     assert not trend([*runs, failed[0]]).regression
 
 
-def test_check_fails_when_the_last_run_is_a_regression(tmp_path, capsys, monkeypatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+@pytest.mark.usefixtures("cache")
+def test_check_fails_when_the_last_run_is_a_regression(tmp_path, capsys) -> None:
     vary = noise()
     for number in range(30):
         for name, level in (("etl", 1.0 if number < 25 else 1.5), ("train", 1.0)):

@@ -8,6 +8,7 @@ import pytest
 
 from dask_otel import semconv
 from dask_otel.core.events import narration
+from dask_otel.core.events.lines import MESSAGE, LastLines
 from dask_otel.core.events.narration import narrate
 from dask_otel.core.masking import Mask
 from dask_otel.core.records import ClusterEvent, LogRecord, SpanIdentity
@@ -49,7 +50,8 @@ def told(
     name: str, facts: dict[str, Any], *work: SpanIdentity, limits: SpanLimits | None = None
 ) -> LogRecord:
     event = ClusterEvent(1.5, name, facts, work)
-    (record,) = narrate(event, limits or SpanLimits(), Sanitizer(), Mask(["s3cret"]))
+    sanitizer, mask = Sanitizer(), Mask(["s3cret"])
+    (record,) = narrate(event, limits or SpanLimits(), sanitizer, mask, LastLines())
     return record
 
 
@@ -194,7 +196,7 @@ def test_keys_and_messages_have_their_settings() -> None:
     ],
 )
 def test_users_messages(message: object, body: str) -> None:
-    facts = {semconv.EVENT_TOPIC: "mine", narration.MESSAGE: message}
+    facts = {semconv.EVENT_TOPIC: "mine", MESSAGE: message}
     record = told(semconv.TOPIC_MESSAGE, facts)
     assert record.body == body
     assert record.attributes == {semconv.EVENT_TOPIC: "mine"}

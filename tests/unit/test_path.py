@@ -15,7 +15,7 @@ from dask_otel.core.life.task_runs import failed, finish_tasks
 from dask_otel.core.path import following
 from dask_otel.core.path.chain import MAX_LINKS, MAX_LONGEST, MAX_SPANS, path_of
 from dask_otel.core.path.following import Paths
-from dask_otel.core.path.link import Folded, SpanPath
+from dask_otel.core.path.link import NOT_FETCHED, Folded, SpanPath
 from dask_otel.core.records import Failure, SpanIdentity, TaskRun
 from dask_otel.semconv import PATH_PARTS
 
@@ -83,7 +83,7 @@ class History:
                 if all(map(self.memory, deps)):
                     self.pass_time(0.002)
                     self._ready(run)
-                    self.paths.submitted(key, stimulus, self.now, span)
+                    self.paths.waits[key] = self.paths.submitted(stimulus, self.now, span)
 
     def _ready(self, run: Run) -> None:
         run.ready = self.now
@@ -100,7 +100,7 @@ class History:
         run.fetched = self.rng.choice([0.0, self.rng.uniform(0, run.start - run.sent)])
         run.end = self.pass_time()
         stimulus = f"task-finished-{self.now}"
-        times = run.sent, run.fetched, run.start, run.stop
+        times = run.sent, ((), run.fetched), run.start, run.stop
         self.paths.ended(stimulus, run.end, run.span, *times, None, run.key, None, "w")
         del self.todo[run.key]
         self.runs.append(run)
@@ -189,6 +189,7 @@ class History:
             if not span.exported:
                 self.ask(span)
         assert all(span.exported for span in self.spans)
+        assert all(span.last is None for span in self.spans), "it is released"
         assert not self.paths.waits
 
 
@@ -284,12 +285,12 @@ def test_the_path_is_what_a_walk_of_the_finished_graph_finds(
 def chain(length: int, spans: int) -> tuple[Paths, list[SpanPath]]:
     """Tasks of 1 s that follow one another, in spans by turns."""
     paths, roots = Paths(lambda stimulus: 0.0), [SpanPath(0.0, None) for _ in range(spans)]
-    paths.submitted("0", "update-graph", 0.0, roots[0])
+    paths.waits["0"] = paths.submitted("update-graph", 0.0, roots[0])
     for number in range(length):
         stimulus, begin, end = f"task-finished-{number}", float(number), number + 1.0
         span, key = roots[number % spans], str(number)
         group = Group(span, "g", "g", None, 0.0)  # type: ignore[arg-type]
-        times = begin, 0.0, begin, end - 0.25 * (number % 7 == 0)
+        times = begin, NOT_FETCHED, begin, end - 0.25 * (number % 7 == 0)
         paths.ended(stimulus, end, span, *times, group, key, number, "w")
         assert paths.ready(str(number + 1), stimulus, end)
     return paths, roots
@@ -303,6 +304,7 @@ def test_a_long_chain_keeps_its_sums_and_its_longest_links_in_bounded_memory(spa
         found = path_of(root, length - spans + number + 1.0)
         assert found is not None
         path, longest = found
+        assert path_of(root, length - spans + number + 1.0) == found, "a question changes nothing"
         assert path.tasks == length / spans
         assert sum(path.parts) == length - spans + number + 1.0
         elsewhere = path.parts[PATH_PARTS.index("other_span")]
@@ -333,13 +335,13 @@ def test_clocks_that_were_set_leave_a_sum_that_is_the_duration(
 ) -> None:
     first, second, *others = times
     paths, span = Paths(lambda stimulus: first), SpanPath(second, None)
-    paths.submitted("a", "update-graph", others[0], span)
+    paths.waits["a"] = paths.submitted("update-graph", others[0], span)
     paths.ended(
-        "one", others[1], span, others[2], fetched, others[3], others[4], None, "a", None, ""
+        "one", others[1], span, others[2], ((), fetched), others[3], others[4], None, "a", None, ""
     )
     paths.ready("b", "one", others[5])
     paths.ended(
-        "two", others[0], span, others[2], fetched, others[4], others[3], None, "b", None, ""
+        "two", others[0], span, others[2], ((), fetched), others[4], others[3], None, "b", None, ""
     )
     stop = max(second, others[1])
     found = path_of(span, stop)
@@ -351,11 +353,16 @@ def test_clocks_that_were_set_leave_a_sum_that_is_the_duration(
 def test_work_that_was_not_observed_from_its_beginning_has_no_path() -> None:
     paths, span = Paths(lambda stimulus: 0.0), SpanPath(0.0, None)
     child, other = SpanPath(0.0, span), SpanPath(0.0, None)
-    paths.ended("one", 1.0, child, 0.0, 0.0, 0.0, 1.0, None, "a", None, "w")
+    paths.ended("one", 1.0, child, 0.0, NOT_FETCHED, 0.0, 1.0, None, "a", None, "w")
     paths.ready("b", "one", 1.0)
-    paths.ended("two", 2.0, other, 1.0, 0.0, 1.0, 2.0, None, "b", None, "w")
+    paths.ended("two", 2.0, other, 1.0, NOT_FETCHED, 1.0, 2.0, None, "b", None, "w")
     assert path_of(span, 1.0) is path_of(child, 1.0) is None
     assert path_of(other, 2.0) is not None, "what it waited for is of another span"
+    above = SpanPath(0.0, None)
+    other.parent, above.last = above, other.last
+    assert path_of(above, 2.0) is not None
+    above.partial = True
+    assert path_of(above, 2.0) is None, "its own tasks are unknown, those below it are not"
     other.partial = True
     assert path_of(other, 2.0) is None
 
@@ -370,11 +377,11 @@ def test_the_tasks_on_the_path_are_exported_beside_the_others_and_each_once() ->
     group.slowest = (tuple(TaskRun(3.0, 9, "9", "w", 0.0, 3.0)),)
     paths = Paths(lambda stimulus: 0.0)
     assert span.path is not None
-    paths.submitted("0", "update-graph", 0.0, span.path)
+    paths.waits["0"] = paths.submitted("update-graph", 0.0, span.path)
     for number, seconds in enumerate([1.0, 0.25, 0.5]):
         key, begin, end = str(number), float(number), number + seconds
         run = None if number == 2 else number
-        paths.ended(key, end, span.path, begin, 0.0, begin, end, group, key, run, "w")
+        paths.ended(key, end, span.path, begin, NOT_FETCHED, begin, end, group, key, run, "w")
         paths.ready(str(number + 1), key, end)
     known = path_of(span.path, 2.5)
     assert known is not None

@@ -20,6 +20,7 @@ from dask_otel.report.page.html import history_page
 from tests.browser import Page, browser, open_page
 from tests.unit.looped import looped
 from tests.unit.report_files import EVIL, everything, many, report_of, span, traces
+from tests.unit.test_report_logs import FILES
 from tests.unit.test_report_path import LOAD, TRAIN
 
 READY = "document.documentElement.dataset.ready === '1'"
@@ -201,3 +202,17 @@ async def test_searches_zooms_and_folds(tmp_path: Path, address: str) -> None:
             await page.ask(f"{TIMELINE}.pick({row})")
             found = "[...document.querySelectorAll('.picked a')].map(link => link.href)"
             assert await page.ask(found) == links
+
+
+@looped
+async def test_what_happened_is_filtered_by_severity(tmp_path: Path, address: str) -> None:
+    saved = report_of(*FILES).save(tmp_path / "page.html")
+    shown = "document.querySelectorAll('[data-logs] tr[data-severity]:not([hidden])').length"
+    change = "document.querySelector('[data-logs] {}').{}; document.querySelector('[data-logs]')"
+    change += ".dispatchEvent(new Event('change'))"
+    async with show(address, saved) as page:
+        assert await page.ask(shown) == 2
+        await page.ask(change.format("input", "checked = false"))
+        assert await page.ask(shown) == 1
+        await page.ask(change.format("select", "value = '0'"))
+        assert await page.ask(shown) == 2

@@ -16,7 +16,9 @@ from tests.unit.report_files import cluster, span, traces
 def run(tmp_path: Path) -> str:
     path = tmp_path / "run"
     path.mkdir()
-    (path / "a-traces.jsonl").write_text(json.dumps(traces(span(1, "etl"))) + "\n")
+    (path / "a-traces.jsonl").write_text(
+        json.dumps(traces(span(1, "etl", dask_span_root_id="id-1"))) + "\n"
+    )
     (path / "a-metrics.jsonl").write_text(json.dumps(cluster({"idle": 1.0}, capacity=1.0)) + "\n")
     return str(path)
 
@@ -34,8 +36,11 @@ def test_compares(run, tmp_path, capsys):
     said = capsys.readouterr().out
     assert f"A: {run} (1 run)" in said
     assert main(["report", "--compare", run, run, "--json"]) == 0
-    (compared,) = json.loads(capsys.readouterr().out)["comparison"]["spans"]
-    assert (compared["name"], compared["before"]) == ("etl", compared["after"])
+    (compared,) = json.loads(capsys.readouterr().out)["comparison"]["names"]
+    assert (compared["name"], compared["lasted"], compared["verdict"]) == ("etl", [1.0, 1.0], "")
+    (Path(run) / "a-traces.jsonl").write_text(json.dumps(traces(span(1, "etl"))) + "\n")
+    assert main(["report", "--compare", run, run, "--text"]) == 0
+    assert "no root span has ended" in capsys.readouterr().out
 
 
 def test_takes_the_last_runs_of_a_folder(run, tmp_path, capsys):
@@ -92,7 +97,7 @@ def test_says_what_changes_nothing(tmp_path, capsys, options, said):
     ("arguments", "said"),
     [
         (["{at}/nothing", "--text"], "there is no"),
-        (["{at}/other.json", "--text"], "neither traces nor metrics"),
+        (["{at}/other.json", "--text"], "neither traces, metrics nor logs"),
         (["--compare", "{run}", "{at}/empty.json", "--text"], "no telemetry of Dask in {at}/empty"),
         (["{run}", "-o", "{at}/empty.json/x"], "can't write {at}/empty.json/x: not a directory\n"),
     ],

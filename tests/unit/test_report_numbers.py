@@ -9,7 +9,6 @@ import pytest
 
 from dask_otel.report import findings, idle
 from dask_otel.report.advice import advice
-from dask_otel.report.compare import compare
 from dask_otel.report.document import Report
 from dask_otel.report.meanings import MEANINGS, colour_of, hex_colour, part_of
 from dask_otel.report.money import bill
@@ -410,7 +409,7 @@ def test_idle_is_explained_by_what_could_have_run() -> None:
     assert (why.total, why.too_few_tasks, why.enough_tasks) == (14, 10, 4)
 
 
-# --------------------------------------------------------------------- costs, comparison
+# ----------------------------------------------------------------------------- costs
 
 
 def test_the_bill_adds_up_to_the_capacity() -> None:
@@ -427,89 +426,6 @@ def test_the_bill_adds_up_to_the_capacity() -> None:
     assert {one["name"]: one["cost"] for one in costs["roots"]} == {"etl": 0.5, "other": 0.25}
     assert {one["name"]: one["idle_cost"] for one in costs["tags"]} == {"acme": 0.25, "": 0.0}
     assert bill(found.runs[0], "owner").tags == []
-
-
-def test_compares_by_name() -> None:
-    before = run_of(
-        traces(span(1, "a"), span(2, "b", seconds=2), span(4, "gone")),
-        of_span("a", 1.0, thread_cpu=1.0),
-    )
-    after = run_of(
-        traces(span(1, "a", seconds=2), span(2, "b", seconds=1), span(4, "new")),
-        of_span("a", 1.0, thread_cpu=1.5),
-    )
-    found = compare([before], [after])
-    assert (found.before, found.after) == ("A (1 run)", "B (1 run)")
-    assert {one.name: (one.cells(), one.changes()) for one in found.names} == {
-        # Nothing is known of the others' thread-time: it is not 0.
-        "a": (["1.00 s", "2.00 s", "2.00 s", "2.50 s"], [("Computing", 0.5)]),
-        "b": (["2.00 s", "1.00 s", "", ""], []),
-        "gone": (["1.00 s", "", "", ""], []),
-        "new": (["", "1.00 s", "", ""], []),
-    }
-
-
-def of_function(**functions: tuple[int, float]) -> dict[str, Any]:
-    """How many tasks of each function ended, and their thread-seconds."""
-    name = {"dask.span.name": "etl", "dask.span.root.name": "etl"}
-    every = {
-        key: {**name, "dask.task.prefix": key, "dask.activity": "thread-noncpu"}
-        for key in functions
-    }
-    return metrics(
-        counter("dask.task.finished", *(point(functions[key][0], every[key]) for key in functions)),
-        counter(
-            "dask.span.execute.time", *(point(functions[key][1], every[key]) for key in functions)
-        ),
-    )
-
-
-def test_a_slower_function_is_found_though_the_run_was_shorter() -> None:
-    """Wall time is beside it: what else the machine did decides it as much."""
-    before = traces(span(1, "etl", seconds=13)), of_function(load=(40, 4.0), clean=(40, 2.0))
-    after = traces(span(1, "etl", seconds=11)), of_function(load=(40, 3.9), clean=(40, 6.0))
-    first, second = report_of(*before), report_of(*after)
-    clean, load = compare(first.runs, second.runs).functions
-    assert (clean.name, clean.tasks, clean.change) == ("clean", (40, 40), 4.0)
-    assert clean.each == [0.05, pytest.approx(0.15)]
-    assert clean.cells() == ["40", "40", "50 ms", "150 ms", "+4.00 s"]
-    assert load.cells()[-1] == "-100 ms"
-    compared = second.compared_with(first)
-    everything = compared.text() + json.dumps(compared.to_dict())
-    assert not [word for word in ("slower", "faster", "same", "verdict") if word in everything]
-
-
-def test_runs_of_one_side_are_averaged() -> None:
-    """Two runs that are each like the other side's are no different."""
-    one = (
-        traces(span(1, "etl", seconds=2)),
-        of_function(load=(4, 8.0)),
-        cluster({"thread-cpu": 8.0, "idle": 2.0}, capacity=10.0),
-    )
-    single = report_of(*one)
-    again = json.loads(json.dumps(one).replace("Scheduler-1", "Scheduler-2"))
-    for request in again:
-        for entry in request.get("resourceSpans", ()):
-            entry["scopeSpans"][0]["spans"][0]["spanId"] = f"{77:016x}"
-    both = report_of(*one, *again)
-    assert len(both.runs) == 2
-    found = compare(single.runs, both.runs)
-    assert found.after == "B (2 runs)"
-    for row in (found.whole, *found.names):
-        lasted, lasted_after, seconds, seconds_after = row.cells()
-        assert (lasted, seconds) == (lasted_after, seconds_after)
-        assert row.changes() == []
-    assert [one.cells() for one in found.functions] == [["4", "4", "2.00 s", "2.00 s", "+0 s"]]
-
-
-def test_traces_alone_compare_by_their_groups() -> None:
-    own = {"dask_task_prefix": "f", "dask_task_count": 4}
-    before, after = (
-        run_of(traces(span(1, "etl"), span(2, "f tasks", kind="group", **own, **seconds)))
-        for seconds in ({"dask.task_group.duration.compute": one} for one in (2.0, 4.0))
-    )
-    (found,) = compare([before], [after]).functions
-    assert found.cells() == ["4", "4", "500 ms", "1.00 s", "+2.00 s"]
 
 
 def test_text_and_json_are_what_they_should_be() -> None:

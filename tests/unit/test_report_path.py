@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dask_otel.report.compare import compare
+from dask_otel.report.history.difference import compare
 from dask_otel.report.page.payload import timeline
 from dask_otel.report.path import path
 from tests.unit.report_files import report_of, run_of, span, traces
@@ -166,8 +166,8 @@ def test_without_a_path_there_is_no_section(own: dict[str, float]) -> None:
     assert TITLE not in found.text()
     assert TITLE not in found.html()
     old, new = run_of(traces(root)), run_of(traces(bounded(1, "etl", {"compute": 9.0})))
-    for difference in compare([old], [new]).names:
-        assert difference.path_in_words(9) == ""
+    (found,) = compare([old], [new]).names
+    assert (found.path, found.steps[0].path_in_words()) == ({}, "")
 
 
 def test_a_comparison_says_which_part_and_function_moved() -> None:
@@ -181,10 +181,11 @@ def test_a_comparison_says_which_part_and_function_moved() -> None:
     said = "path: -30.0 s no free thread, +500 ms computing, -29.5 s in read"
     assert said in found.text(120)
     assert said in found.html()
-    load = next(one for one in found.to_dict()["comparison"]["spans"] if one["name"] == "load")
-    assert load["before"]["path"]["no_thread"] == 31.0
-    assert load["after"]["path_functions"] == {"read": 10.5}
-    assert found.text(120).count("path: ") == 1
+    names = found.to_dict()["comparison"]["names"]
+    load = next(one for one in names if one["name"] == "load")
+    assert load["path"]["read"] == {"no_thread": -30.0, "compute": 0.5}
+    assert sum(load["path"][""].values()) == pytest.approx(0.0)
+    assert found.text(120).count("    path: ") == 1
 
 
 def test_the_links_of_the_chain_lead_to_the_rows_of_their_tasks() -> None:

@@ -475,7 +475,8 @@ def test_one_error_lists_every_problem():
         "remember, baggage, tasks. "
         "(2) otel.metric = (a mapping), in the arguments of dask_otel.register: there is no such "
         "key. Did you mean otel.metrics? Allowed in otel: enabled, cluster-name, close-timeout, "
-        "propagation, baggage, provider, trace-url, environment, client, spans, metrics, workers, "
+        "propagation, baggage, provider, trace-url, environment, redact, client, spans, metrics, "
+        "workers, "
         "logs, files, spool. "
         "(3) otel.spans.detail = 'tasks', in the arguments of dask_otel.register, is not valid. "
         "Allowed: span or group. "
@@ -638,6 +639,7 @@ SPECIAL = {
         st.from_regex(r"\AOTEL_[A-Z0-9_]{1,9}\Z"), st.text(TEXT, max_size=9), max_size=3
     ),
     "otel.trace-url": st.none() | st.sampled_from(TEMPLATES),
+    "otel.redact": st.none() | st.sampled_from(["module:redact", "a_p.module:Owner.method"]),
     "otel.spans.redact": st.none() | st.sampled_from(["module:redact", "a_p.module:Owner.method"]),
     "otel.metrics.name-rules": st.lists(st.fixed_dictionaries(RULE), max_size=3),
     "otel.spans.progress-after": st.none() | st.floats(0, 86400 * 365),

@@ -14,7 +14,7 @@ from grafana_foundation_sdk.models.dashboard import DashboardLinkType
 
 from . import limits
 
-SOURCES = ("datasource", "tempo", "jaeger")
+SOURCES = ("datasource", "tempo", "jaeger", "loki")
 #: The dashboards, in the order of their links: the title, the address, and the variables beside
 #: those of the data sources that it has in common with the others.
 PAGES = {

@@ -13,6 +13,7 @@ from grafana_foundation_sdk.builders import (
     bargauge,
     common,
     dashboard,
+    loki,
     prometheus,
     stat,
     table,
@@ -55,6 +56,7 @@ from .queries import CLUSTER, ROOT, SPAN, renamed, selector
 
 PROMETHEUS = DataSourceRef(type_val="prometheus", uid="${datasource}")
 TEMPO = DataSourceRef(type_val="tempo", uid="${tempo}")
+LOKI = DataSourceRef(type_val="loki", uid="${loki}")
 
 TAG = "dask-otel"
 WIDTH = 24
@@ -92,6 +94,7 @@ DATASOURCES: list[Builder[Any]] = [
         ("datasource", "Metrics", "prometheus"),
         ("tempo", "Tempo", "tempo"),
         ("jaeger", "Jaeger", "jaeger"),
+        ("loki", "Logs", "loki"),
     )
 ]
 
@@ -492,6 +495,35 @@ def failed_runs(of: str = "") -> Panel:
     return Panel(panel, WIDTH, ())
 
 
+#: The events of the cluster that are warnings or worse, in LogQL.
+_EVENTS = (
+    '{service_name=~".+"} | dask_cluster_name=~"${cluster:pipe}" | event_name=~"dask[.].+" '
+    '| event_name!~"dask[.]worker[.]log.*" | severity_number>=13'
+)
+
+
+def happened(of: str = "") -> Panel:
+    """A table of what happened on the cluster; `of` one root: to its work. It asks Loki."""
+    panel = table.Panel().title("What happened?").datasource(LOKI).show_header(True)
+    panel.description(
+        "Events of the cluster that are warnings or worse, the latest first: why a worker was "
+        "lost, and the last lines that it logged. It asks Loki; docs/logs.md says how they get "
+        "there."
+    )
+    panel.no_value(no_data("nothing happened, or there is no Loki"))
+    query = loki.Dataquery().ref_id("A").datasource(LOKI).query_type("range").max_lines(100)
+    panel.with_target(query.expr(_EVENTS + (f' | dask_span_root_names=~".*{of}.*"' if of else "")))
+    shown = ["Time", "severity_text", "dask_worker_name", "Line"]
+    for id_, options in (
+        ("extractFields", {"source": "labels"}),
+        ("filterFieldsByName", {"include": {"names": shown}}),
+        ("organize", {"renameByName": {"severity_text": "Severity", "dask_worker_name": "Worker"}}),
+    ):
+        panel.with_transformation(DataTransformerConfig(id_, options=options))
+    panel.override_by_name("Line", Column("Line", wrapped=True).overrides())
+    return Panel(panel.links(links.trace_links(of)), WIDTH, ())
+
+
 # ------------------------------------------------------------------------------------ pages
 
 
@@ -553,6 +585,18 @@ class _FiringAlerts(Builder[model.AnnotationQuery], model.AnnotationQuery):
         }
 
 
+#: A thin line where a worker was lost, or something else went wrong, on the graphs.
+_MARKS = (
+    dashboard.AnnotationQuery()
+    .name("What happened")
+    .datasource(LOKI)
+    .enable(True)
+    .icon_color(meanings.NEUTRAL)
+    .expr(_EVENTS)
+    .target(loki.Dataquery().ref_id("Events").query_type("range").max_lines(100).expr(_EVENTS))
+)
+
+
 def page(title: str, text: str, variables: list[Any], parts: list[str | Line | Details]) -> Any:
     """A dashboard of rows (their titles) and lines of panels, with links to the others."""
     uid, _ = links.PAGES[title]
@@ -567,6 +611,7 @@ def page(title: str, text: str, variables: list[Any], parts: list[str | Line | D
         .tooltip(DashboardCursorSync.CROSSHAIR)
         .readonly()
         .annotation(_FiringAlerts([one.build().name for one in variables]))
+        .annotation(_MARKS)
     )
     for link in links.page_links(title):
         made.link(link)

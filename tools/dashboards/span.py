@@ -17,6 +17,7 @@ from .parts import (
     compared_with,
     failed_runs,
     graph,
+    happened,
     line,
     number,
     page,
@@ -243,6 +244,7 @@ def _runs() -> list[Line]:
         ),
         line(bounded_runs(ROOT, exemplars=True), height=10),
         line(failed_runs("$root"), height=7),
+        line(happened("${root}"), height=7),
         line(_ends(), height=8),
         line(
             graph(

@@ -103,6 +103,7 @@ class SchedulerAdapter:
         baggage: Collection[str] = (),
         events: bool = False,
         topics: Collection[str] = (),
+        level: int | None = None,
     ) -> None:
         if "spans" not in scheduler.extensions:
             raise UnsupportedScheduler(
@@ -116,10 +117,10 @@ class SchedulerAdapter:
         self.batches = Batches()
         self.lifecycle = Lifecycle(limits, self, None if past is None else past.generations)
         self.blocks = ClientBlocks(scheduler, self.lifecycle, limits)
-        self.events = ClusterEvents(scheduler, self.lifecycle, events, topics)
         self.loops = LoopHealth(scheduler)
         self._workers = WorkerSamples(scheduler, max_workers)
-        self.clocks = ClockOffsets(stimulus_time)
+        self.clocks = clocks = ClockOffsets(stimulus_time)
+        self.events = ClusterEvents(scheduler, self.lifecycle, clocks, events, topics, level)
         self.callers = Callers(
             propagation, lambda kind: self.batch.add(semconv.OTEL_CALLERS.name, kind), baggage
         )
@@ -234,6 +235,7 @@ class SchedulerAdapter:
         self.tasks.under_way.worker_removed(worker)
         self.clocks.left(worker)
         self.loops.worker_removed(worker)
+        self.events.lines.worker_removed(worker)
         # After its tasks were released.
         self.time.accounting.worker_removed(worker, monotonic())
 
@@ -256,6 +258,11 @@ class SchedulerAdapter:
         self.loops.tick()
         with self.boundary.guarding("events"):
             self.events.tick(now)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no span is open, and nothing waits for a tick."""
+        return not (self.lifecycle.open or self.blocks.leaving or self.events.waiting)
 
     def take_progress(self) -> Sequence[Progress]:
         """Return the signs of life since the last call."""

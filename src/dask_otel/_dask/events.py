@@ -16,7 +16,10 @@ from distributed.core import Status
 
 from dask_otel import semconv
 from dask_otel._dask.facts import measured, memory_of
+from dask_otel._dask.lines import WorkerLines
 from dask_otel.core.events import narration
+from dask_otel.core.events.lines import MESSAGE
+from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.records import ClusterEvent, SpanIdentity
 
@@ -29,6 +32,8 @@ PATIENCE: Final = 2.0
 STEALS: Final = 60.0
 #: Most events that wait for the exporters; tasks, workers and spans that one event reads.
 _MOST_WAITING: Final = 10_000
+#: Above it, no more log records of workers wait.
+_MOST_LOGS: Final = 1000
 _MOST_READ: Final = 10_000
 _MOST_SPANS: Final = 64
 #: Dask ends its reasons with the time.
@@ -41,17 +46,27 @@ _Message: TypeAlias = Mapping[str, Any]
 class ClusterEvents:
     """Makes events of one scheduler's log and hooks, on its event loop.
 
-    `enabled` is whether to tell of the cluster; messages on `topics` are told anyway. Methods may
-    raise: the adapter catches the errors.
+    `enabled` is whether to make events of the cluster; messages on `topics`, and log records of
+    workers from `level` on, become events anyway. Methods may raise: the adapter catches the
+    errors.
     """
 
     def __init__(
-        self, scheduler: Scheduler, lifecycle: Lifecycle, enabled: bool, topics: Collection[str]
+        self,
+        scheduler: Scheduler,
+        lifecycle: Lifecycle,
+        clocks: ClockOffsets,
+        enabled: bool,
+        topics: Collection[str],
+        level: int | None,
     ) -> None:
         self._scheduler = scheduler
         self._open = lifecycle.open
         self._enabled = enabled
         self._topics = frozenset(topics)
+        self._logs = level is not None
+        #: Log records of workers.
+        self.lines = WorkerLines(scheduler, clocks, level)
         self._ready: list[ClusterEvent] = []
         #: Events without room since the last look at it.
         self.dropped = 0
@@ -106,8 +121,10 @@ class ClusterEvents:
     def log_event(self, topic: str, message: Any, now: float) -> None:
         """Read a message of Dask's event log; any client may log any object on any topic."""
         if topic in self._topics:
-            facts = {semconv.EVENT_TOPIC: topic, narration.MESSAGE: message}
+            facts = {semconv.EVENT_TOPIC: topic, MESSAGE: message}
             self._put(ClusterEvent(now, semconv.TOPIC_MESSAGE, facts))
+        if (lines := self.lines.read(topic, message, now)) is not None:
+            self._put(lines, _MOST_LOGS)
         if not self._enabled:
             return
         if topic == "stealing" and type(message) is tuple and message[:1] == ("confirm",):
@@ -130,11 +147,18 @@ class ClusterEvents:
             if now >= until or closing:
                 del self._pending[address]
                 self._put(event)
+        for left_out in self.lines.tick(now, closing):
+            self._put(left_out)
         if self._stolen and (closing or now - self._stolen_since >= STEALS):
             seconds = max(0.0, now - self._stolen_since)
             facts = {semconv.TASK_COUNT: self._stolen, semconv.EVENT_INTERVAL: seconds}
             self.tell(now, semconv.TASKS_STOLEN, facts)
             self._stolen = 0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether an event waits for a tick or for the hand-over."""
+        return bool(self._pending or self._ready)
 
     def take(self) -> list[ClusterEvent]:
         """Return the events since the last call."""
@@ -143,11 +167,11 @@ class ClusterEvents:
 
     # ------------------------------------------------------------------------------ facts
 
-    def _put(self, event: ClusterEvent) -> None:
-        if len(self._ready) < _MOST_WAITING:
+    def _put(self, event: ClusterEvent, room: int = _MOST_WAITING) -> None:
+        if len(self._ready) < room:
             self._ready.append(event)
         else:
-            self.dropped += 1
+            self.dropped += event.weight
 
     def tell(
         self, now: float, name: str, facts: Mapping[str, Any], tasks: Iterable[TaskState] = ()
@@ -197,6 +221,7 @@ class ClusterEvents:
             semconv.DATA_LOST_COUNT: len(message["lost-scattered-tasks"]),
             narration.RUNNING: _running(running),
             narration.HAD: Counter(task.group.prefix.name for task in tasks).most_common(),
+            narration.LOGS: self._logs,
         }
         reason = facts[semconv.WORKER_REMOVAL_REASON] = _reason(facts)
         event = ClusterEvent(now, semconv.WORKER_REMOVED, facts, self._work(tasks))

@@ -16,9 +16,12 @@ from distributed.core import Status
 from distributed.metrics import time
 from distributed.scheduler import heartbeat_interval
 
+from dask_otel import semconv
 from dask_otel._dask.facts import UNFINISHED, measured
 from dask_otel._dask.runs import NOT_ASSIGNED
 from dask_otel._dask.settled import missing
+from dask_otel.core.path.chain import path_of
+from dask_otel.core.path.link import END
 from dask_otel.core.reasons import NAMED, reasons
 from dask_otel.core.text import ATTRIBUTE_LIMIT, Sanitizer, line_text, span_path, span_tags
 
@@ -97,6 +100,13 @@ class Present:
             "least": "at least " if MOST in (len(below), len(groups)) else "",
             "missing": "it has ended" if present is None else line_text(missing(present)),
         }
+        if present is not None and present.path is not None and present.path.last is not None:
+            # What it waits for since then is below.
+            end = present.path.last[END]
+            if found_path := path_of(present.path, end):
+                parts = found_path[0].parts
+                facts["path"] = dict(zip(semconv.PATH_PARTS, parts, strict=True))
+                facts["since"] = self._now - end
         # And the groups that these depend on, which may be of other spans: the list grows.
         foreign = dict.fromkeys(groups, False)
         for group in groups:

@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from dask_otel import semconv
 from dask_otel._dask.facts import root_of, trace_of
 from dask_otel.core import identity
 from dask_otel.core.life.completion import worst
 from dask_otel.core.life.open_span import OpenSpan, Phase
-from dask_otel.core.life.summaries import SpanSummary
+from dask_otel.core.life.summaries import SpanSummary, join_paths
+from dask_otel.core.path.chain import path_of
 from dask_otel.core.traces.link import span_hex, trace_hex
 
 if TYPE_CHECKING:
@@ -126,6 +128,8 @@ class SettledSpans:
             "failure" if summary.counts.erred else "success",
             "cancellation" if summary.counts.cancelled else "success",
         )
+        stop = max(dask_span.enqueued, summary.stop if seen else dask_span.stop)
+        path = self._path(dask_span.id, known[0], stop)
         where = self.trace_context(dask_span.id)
         assert where is not None
         return {
@@ -138,7 +142,7 @@ class SettledSpans:
             "result": result if seen or (complete and result == "failure") else None,
             "enqueued": dask_span.enqueued,
             "start": (summary.first_start if seen else dask_span.start) or None,
-            "stop": max(dask_span.enqueued, summary.stop if seen else dask_span.stop),
+            "stop": stop,
             "counts": asdict(summary.counts) if complete else None,
             "own": dict(dask_span._cumulative_worker_metrics),
             "tree": tree,
@@ -147,7 +151,19 @@ class SettledSpans:
             "dask_active_cpu_time": dask_span.active_cpu_seconds,
             "dask_idle_time": dask_idle,
             "unreported": tuple(sorted(summary.unreported)),
+            "path": dict(zip(semconv.PATH_PARTS, path, strict=True)) if path else None,
         }
+
+    def _path(
+        self, span_id: str, summary: SpanSummary | None, stop: float
+    ) -> tuple[float, ...] | None:
+        """Return the seconds that bounded a span's generations; none or None if unknown."""
+        exported = None if summary is None else summary.path
+        span = self._adapter.lifecycle.open.get(span_id)
+        if span is None:
+            return exported
+        found = None if span.path is None else path_of(span.path, stop)
+        return join_paths(exported, None if found is None else found[0].parts)
 
     def _timed_out(self, span_id: str, timeout: float) -> Refused:
         dask_span = self._spans.get(span_id)

@@ -15,13 +15,14 @@ from dask_otel._dask.facts import UNFINISHED, pickled_class, run_times
 from dask_otel._dask.runs import NOT_ASSIGNED, RunsUnderWay
 from dask_otel._dask.spans import DaskSpans
 from dask_otel._dask.stimuli import LENGTH, RETRY, SUBMISSION, interruption, submission_time
-from dask_otel._dask.task_spans import Ended, Part, TaskSpans
+from dask_otel._dask.task_spans import Ended, TaskSpans
 from dask_otel._dask.threads import ThreadTime
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Cause, Group, RetryReason, Run
 from dask_otel.core.metrics.batch import Distribution, MetricBatch
-from dask_otel.core.path.following import Paths
+from dask_otel.core.path.following import MOMENT, Paths
+from dask_otel.core.path.link import NOT_FETCHED, Readiness
 from dask_otel.core.records import Failure
 from dask_otel.core.text import STACKTRACE_LIMIT
 
@@ -74,6 +75,12 @@ class TaskEvents:
         #: The last stimulus of a task with work left, and the same if it was a submission.
         self._stimulus = ""
         self._submission: str | None = None
+        #: The last group with a ready task in that submission. Its tasks that become ready until
+        #: then share what they waited for, and the memory: the times are wrong by a millisecond
+        #: and by a hundredth of the time since the submission, at most.
+        self._alike: Group | None = None
+        self._until = 0.0
+        self._shared: Readiness = (None, 0.0, 0.0, 0.0, 0.0)
         #: The time of the last event. Further events of the same stimulus have the same time.
         self._now = 0.0
 
@@ -102,6 +109,7 @@ class TaskEvents:
         """Forget all tasks: the scheduler was restarted, or the bridge releases it."""
         self.under_way.clear()
         self.paths = Paths(submission_time)
+        self._alike = None
         self._shown.clear()
 
     def repair(self) -> None:
@@ -199,10 +207,20 @@ class TaskEvents:
         if stimulus_id is not self._stimulus:
             self._stimulus = stimulus_id
             self._submission = stimulus_id if stimulus_id[:LENGTH] == SUBMISSION else None
+            self._alike = None
         if self._submission is not None:
             reason = self._outcomes.added(group, key, now)
-            if (path := group.span.path) is not None and not task.waiting_on:
-                self.paths.submitted(key, stimulus_id, now, path)
+            if self._follows and not task.waiting_on:
+                if group is not self._alike:
+                    path = group.span.path
+                    assert path is not None
+                    self._shared = self.paths.submitted(stimulus_id, now, path)
+                    self._alike, self._until = group, now + MOMENT
+                elif now > self._until:
+                    before, submitted, _, _, _ = self._shared
+                    self._shared = before, submitted, now, 0.0, 0.0
+                    self._until = now + MOMENT + (now - (submitted or now)) / 100
+                self.paths.waits[key] = self._shared
             if self._spans.requested and (tags := self._spans.requested.get(task.group)):
                 group.span.requested = tags
         else:
@@ -269,29 +287,26 @@ class TaskEvents:
                         self._shown.succeeded(
                             group, task, Ended(info, *times, stimulus_id, assigned)
                         )
-            if (path := group.span.path) is not None:
-                actions: tuple[Part, ...] = ()
-                busy = 0.0
+            if self._follows and (path := group.span.path) is not None:
+                fetched = NOT_FETCHED
                 if not stopped:
                     # Without the times of the run, the path is unknown.
                     self.paths.waits.pop(key, None)
                 elif len(startstops) > 1:
                     times = (computed, sent, started, stopped, queued)
-                    actions, busy = self._shown.parts(Ended(info, *times, stimulus_id, assigned))
-                name = None if assigned is None else assigned.name
+                    fetched = self._shown.parts(Ended(info, *times, stimulus_id, assigned))
                 self.paths.ended(
                     stimulus_id,
                     now,
                     path,
                     sent,
-                    busy,
+                    fetched,
                     started,
                     stopped,
                     group,
                     key,
                     task.run_id,
-                    name,
-                    actions,
+                    None if assigned is None else assigned.name,
                 )
         else:
             times = (computed, sent, started, stopped, queued)
@@ -347,9 +362,9 @@ class TaskEvents:
         # What is not known of its run was waiting for the worker, or for a thread.
         ran = (run.start, run.stop) if run is not None else (now, now)
         ran = (end.start, end.stop) if end.stop else ran
-        busy = self._shown.parts(end)[1] if end.stop else 0.0
+        fetched = self._shown.parts(end) if end.stop else NOT_FETCHED
         sent = end.sent or now
-        self.paths.ended(end.stimulus_id, now, path, sent, busy, *ran, group, key, None, None)
+        self.paths.ended(end.stimulus_id, now, path, sent, fetched, *ran, group, key, None, None)
 
     def _interrupted(
         self,

@@ -12,6 +12,7 @@ from typing import Final
 UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
     "Scheduler": (
         "_active_graph_updates",
+        "_broker",
         "_instances",
         "_last_tick_counter",
         "_last_tick_cycle",
@@ -35,6 +36,7 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
         "worker_plugins",
         "workers",
     ),
+    "Broker": ("truncate",),
     "Client": ("_heartbeat", "futures", "id", "loop", "scheduler", "status", "sync"),
     "ClientState": ("last_seen",),
     "MemoryState": ("managed", "process", "spilled"),
@@ -156,10 +158,10 @@ DOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
     ),
     "SchedulerPlugin": ("close", "name", "transition"),
     "Status": ("name",),
-    "Worker": ("plugin_add", "plugin_remove"),
+    "Worker": ("log_event", "loop", "plugin_add", "plugin_remove"),
     "HTTPHeaders": ("get",),
     "HTTPServerRequest": ("headers",),
-    "IOLoop": ("add_callback",),
+    "IOLoop": ("add_callback", "call_later"),
 }
 
 #: Attributes of untyped values: reports of workers and clients, extensions, which Dask types as

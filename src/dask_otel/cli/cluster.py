@@ -91,6 +91,7 @@ def observed_cluster(
     config: dict[str, Any] = {
         **{key: _with_preload(key, preload) for key, preload in preloads.items()},
         "otel.files.path": str(files),
+        "otel.logs.level": "WARNING",
         # The environment already has them.
         "otel.environment": {},
         # Fusing array operations would lose their spans (see `workflow.run`).

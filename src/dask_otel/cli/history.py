@@ -36,6 +36,11 @@ _NO_BOKEH = "the page needs bokeh; try: pip install 'dask-otel[report]' (text an
 #: Most columns of a cell in the text.
 _LONGEST: Final = 40
 
+
+def _port(text: str) -> int:
+    return int(terminal.number(0, 65535, "a port")(text))
+
+
 #: Names of each argument, and its options for `argparse`.
 ARGUMENTS: Final[dict[str, Any]] = {
     "folders": {"nargs": "+", "metavar": "DIR", "help": "a folder, with all folders below it"},
@@ -44,6 +49,13 @@ ARGUMENTS: Final[dict[str, Any]] = {
         "type": Path,
         "metavar": "FILE",
         "help": "write a page with search and filter instead",
+    },
+    "--serve": {
+        "nargs": "?",
+        "const": 0,
+        "type": _port,
+        "metavar": "PORT",
+        "help": "show the page on this machine, with a report of each run when it is opened",
     },
     "--check": {
         "metavar": "NAME",
@@ -58,15 +70,22 @@ def run(arguments: argparse.Namespace) -> int:
     """List the runs; return the exit code."""
     from dask_otel.report import words
     from dask_otel.report.history.changes import trends
+    from dask_otel.report.history.sessions import listing
     from dask_otel.report.money import Price
 
-    if arguments.json and arguments.output:
-        arguments.usage_error("-o is for the page, not for --json")
-    if arguments.output and find_spec("bokeh") is None:
+    is_served = arguments.serve is not None
+    if arguments.json + bool(arguments.output) + is_served > 1:
+        arguments.usage_error("give one of --json, -o and --serve")
+    if is_served and arguments.check is not None:
+        arguments.usage_error("--check is not for --serve")
+    if (arguments.output or is_served) and find_spec("bokeh") is None:
         return terminal.fail("history", _NO_BOKEH)
     amount = arguments.price
     price = None if amount is None else Price(amount, arguments.currency or "")
-    runs, left_out = _read(arguments.folders)
+    if is_served:
+        return _serve(arguments, price)
+    listed, left_out = listing(arguments.folders, _progress)
+    runs = [one for one, _ in listed]
     if arguments.check is not None:
         runs = [one for one in runs if one.name == arguments.check]
     for line in left_out:
@@ -79,12 +98,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output:
         return _write_page(arguments.output, runs, found, left_out, price) or failed
     if arguments.json:
-        listed = [{**asdict(one), "cost": price and price.of(one.thread_seconds)} for one in runs]
+        costs = [{**asdict(one), "cost": price and price.of(one.thread_seconds)} for one in runs]
         content = {
             "version": 1,
             "left_out": left_out,
             "trends": [{**asdict(one), "lines": one.lines()} for one in found],
-            "runs": listed,
+            "runs": costs,
         }
         terminal.show(json.dumps(content, indent=2))
     else:
@@ -93,23 +112,11 @@ def run(arguments: argparse.Namespace) -> int:
     return failed
 
 
-def _read(folders: Sequence[str]) -> tuple[list[PastRun], list[str]]:
-    """Return the runs by their start, each once, and what was left out."""
-    from dask_otel.report import words
-    from dask_otel.report.history.sessions import sessions, summary
-
-    left_out: list[str] = []
-    runs: dict[tuple[str, str], PastRun] = {}
-    found = sessions(folders, left_out)
-    for number, session in enumerate(found, 1):
-        if sys.stderr.isatty():
-            print(f"\r{number:,} of {len(found):,}\033[K", end="\r", file=sys.stderr, flush=True)
-        known = summary(session)
-        left_out += map(words.one_line, known.left_out)
-        runs |= {(one.trace_id, one.span_id): one for one in known.runs}
+def _progress(number: int, of: int) -> None:
+    """Show the progress in a terminal."""
     if sys.stderr.isatty():
-        print("\033[K", end="", file=sys.stderr, flush=True)
-    return sorted(runs.values(), key=lambda one: one.start), left_out
+        left = f"{number:,} of {of:,}" if number < of else ""
+        print(f"\r{left}\033[K", end="\r", file=sys.stderr, flush=True)
 
 
 def _table(rows: Sequence[dict[str, str]]) -> Iterator[str]:
@@ -127,6 +134,26 @@ def _table(rows: Sequence[dict[str, str]]) -> Iterator[str]:
             for name in shown
         )
         yield "  ".join(cells).rstrip()
+
+
+def _serve(arguments: argparse.Namespace, price: Price | None) -> int:
+    from dask_otel.cli.serve import Pages, link, serve
+    from dask_otel.report.history.changes import trends
+    from dask_otel.report.history.sessions import Session, listing
+    from dask_otel.report.page.html import history_page
+
+    def listed() -> tuple[str, dict[str, Session]]:
+        found, left_out = listing(arguments.folders, _progress)
+        runs = [run for run, _ in found]
+        links = [link(run) for run in runs]
+        page = history_page(runs, trends(runs), left_out, price, links)
+        return page, dict(zip(links, (session for _, session in found), strict=True))
+
+    try:
+        server = Pages(arguments.serve, listed)
+    except OSError as error:
+        return terminal.fail("history", f"can't listen on port {arguments.serve}: {error.strerror}")
+    return serve(server)
 
 
 def _write_page(

@@ -130,12 +130,14 @@ def _without_effect(report: Report, arguments: argparse.Namespace) -> Iterator[s
 def _read(arguments: argparse.Namespace) -> Report:
     from dask_otel.report.document import Report, read_report
     from dask_otel.report.money import Price
+    from dask_otel.report.telemetry.remote import copied
 
     amount = arguments.price
     price = None if amount is None else Price(amount, arguments.currency or "")
 
     def read(*paths: str) -> Report:
-        found = read_report(*paths)
+        with copied(paths) as local:
+            found = read_report(*local)
         if not found.runs:
             reasons = (f"no telemetry of Dask in {', '.join(paths)}", *found.skipped.lines())
             raise ValueError("; ".join(reasons))

@@ -16,6 +16,7 @@ import shutil
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -24,7 +25,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from distributed import span
+from distributed import Client, span
 from rich.console import Console
 from rich.text import Text
 
@@ -64,6 +65,8 @@ _DEFAULT_ADDRESS: Final = ("localhost", 4317)
 _DEFAULT_ENDPOINT: Final = "http://localhost:4317"
 #: Seconds to wait for the root span: a heartbeat or two, then the bridge's linger.
 SETTLE_LIMIT: Final = 20.0
+#: Seconds to wait until a worker is lost.
+_LOSS_LIMIT: Final = 5.0
 #: Most columns of the text, columns of the picture, and the picture's sections.
 _WIDE: Final = 160
 _SVG_WIDTH: Final = 112
@@ -196,9 +199,29 @@ def _compute(
             # Without a bridge, no span will be written.
             if trace_context(root_id, client).decided:
                 _wait_for_span(files, identity.span_id(root_id))
+        with step("Losing a worker"):
+            _lose_a_worker(client)
         with step("Closing the cluster"):
             cluster.close()
     return failure
+
+
+def _lose_a_worker(client: Client) -> None:
+    """End the process of an idle worker, after a last line in its log."""
+    workers = client.scheduler_info()["workers"]
+    client.run(_end, workers=[next(iter(workers))])
+    deadline = time.monotonic() + _LOSS_LIMIT
+    while len(client.scheduler_info()["workers"]) >= len(workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def _end() -> None:
+    log = logging.getLogger("demo")
+    # Otherwise Python prints it.
+    log.addHandler(logging.NullHandler())
+    log.error("This worker ends now: it is part of the demo")
+    # For the record to leave the process.
+    threading.Timer(0.3, os._exit, [1]).start()
 
 
 def _wait_for_span(files: Path, span_id: int) -> None:

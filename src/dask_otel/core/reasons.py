@@ -38,20 +38,21 @@ _RULES: Final[Mapping[str, Sequence[tuple[str, str, str, str]]]] = {
         (
             "first",
             "unfinished",
-            "Tasks not done: {least}{counts}. Below are the oldest tasks at work, in it or in task "
-            "groups that it depends on.",
+            "Tasks not done: {least}{counts}.{bounded} Below are the oldest tasks at work, in it "
+            "or in task groups that it depends on.",
             "See {first}.",
         ),
         (
             "counts",
             "unfinished",
-            "Tasks not done: {least}{counts}. None of them is among the oldest tasks at work.",
+            "Tasks not done: {least}{counts}.{bounded} None of them is among the oldest tasks at "
+            "work.",
             "Ask for one of its tasks: dask_otel.why(client, future).",
         ),
         (
             "",
             "no unfinished task",
-            "No task is left to do: {missing}.",
+            "No task is left to do: {missing}.{bounded}",
             "If more work was to come, it has not been submitted, or is still on its way.",
         ),
     ),
@@ -230,7 +231,7 @@ def reasons(subjects: Sequence[Facts], cluster: Facts) -> list[dict[str, Any]]:
         words |= _words(words)
         rules = _RULES[facts["state"]]
         kind, what, next_step = next(rule for true, *rule in rules if not true or words[true])
-        given = {name: facts.get(name) for name in ("name", "state", "worker", "seconds")}
+        given = {name: facts.get(name) for name in ("name", "state", "worker", "seconds", "path")}
         texts = {"what": what.format_map(words), "next_step": next_step.format_map(words)}
         found.append({**given, "kind": kind, **texts})
     return found
@@ -248,6 +249,7 @@ def _words(facts: Facts) -> dict[str, str]:
         "counts": _listed(
             f"{count:,} {state}" for state, count in facts.get("states", {}).items() if count
         ),
+        "bounded": _bounded(facts.get("path"), facts.get("since")),
         "waits": _listed(
             (
                 f"{name} ({state}{_given(' on {}', worker)}{_given(' for {:,.1f} s', seconds)})"
@@ -266,6 +268,16 @@ def _words(facts: Facts) -> dict[str, str]:
         **{name: _counts(facts.get(name, {})) for name in ("running", "busiest")},
         **{name: _listed(facts.get(name, ())) for name in ("fitting", "sources", "holders")},
     }
+
+
+def _bounded(path: Mapping[str, float] | None, since: float | None) -> str:
+    """Return what an open span has waited for so far, the longest first."""
+    if path is None or since is None:
+        return ""
+    parts = sorted(path.items(), key=lambda part: -part[1])
+    said = [f"{part.replace('_', ' ')} {took:,.1f} s" for part, took in parts if took >= 0.05]
+    spent = ", ".join(said) or "less than 0.1 s"
+    return f" Its path so far: {spent}; no task of it has ended for {since:,.1f} s."
 
 
 def _given(words: str, value: object) -> str:

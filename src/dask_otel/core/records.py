@@ -300,11 +300,8 @@ class ClusterEvent:
     facts: Mapping[str, Any] = field(default_factory=dict)
     #: The open spans of the work concerned.
     work: tuple[SpanIdentity, ...] = ()
-
-    @property
-    def weight(self) -> int:
-        """How many log records this becomes."""
-        return 1
+    #: How many log records this becomes.
+    weight: int = 1
 
 
 # ------------------------------------------------------------ export thread -> exporters

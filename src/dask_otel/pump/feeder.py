@@ -137,6 +137,9 @@ class Feeder(PumpThread):
         """Queue a finished span; False (counted) if there is no room. Called by the event loop."""
         # The emptiest lane counts: a dead exporter must not stop the others.
         behind = 0 if self._stored else self._in_hand + min(lane.size for lane in self._lanes)
+        if isinstance(finished, ClusterEvent) and finished.name == semconv.WORKER_LOG:
+            # Log records of workers leave half of the room to events.
+            behind += self._inbox.backlog // 2
         taken = self._inbox.offer(finished, behind)
         if not taken:
             self._drop("queue_full", finished.weight * len(self._lanes))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dask_otel.report.account import Account, account
-from dask_otel.report.compare import Comparison, compare
+from dask_otel.report.history.difference import Comparison, compare
 from dask_otel.report.money import Price
 from dask_otel.report.redaction import redacted
 from dask_otel.report.telemetry.model import Run, Skipped

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +27,13 @@ _OF_FAILURES: Final = (
     semconv.TASK_KEY,
     semconv.WORKER_NAME,
 )
+#: Of a task whose workers were lost too often.
+_KILLED: Final = "KilledWorker"
+#: By log record, what it concerns: the task that logged it, or the worker that was lost.
+_CONCERNED: Final = {
+    semconv.WORKER_LOG: semconv.TASK_KEY,
+    semconv.WORKER_REMOVED: semconv.WORKER_NAME,
+}
 _DURATION: Final = semconv.TASK_GROUP_DURATION + "."
 
 
@@ -44,6 +51,8 @@ class Failure:
     #: Whether the runs were repeated, so that the failure was not final.
     repeated: bool
     count: int = 0
+    #: What was logged about it: by the task, or last by a worker that was lost.
+    log: tuple[str, ...] = ()
 
     @property
     def what(self) -> str:
@@ -87,7 +96,23 @@ def failures(run: Run) -> list[Failure]:
             seen.add(one)
             same = (failure.span, failure.kind, failure.message, failure.repeated)
             found.setdefault(same, failure).count += 1
+    logged = _logged(run)
+    for failure in found.values():
+        bodies = [*logged.get((semconv.WORKER_LOG, failure.key), ())] if failure.key else []
+        if failure.kind == _KILLED:
+            bodies += logged.get((semconv.WORKER_REMOVED, failure.worker), ())
+        failure.log = tuple(body for _, body in sorted(bodies))
     return sorted(found.values(), key=lambda failure: (failure.repeated, -failure.count))
+
+
+def _logged(run: Run) -> Mapping[tuple[str, object], list[tuple[int, str]]]:
+    """Return log records by their names and what they concern: their places and bodies."""
+    found: defaultdict[tuple[str, object], list[tuple[int, str]]] = defaultdict(list)
+    for place, log in enumerate(run.logs):
+        concerned = log.attributes.get(_CONCERNED.get(log.name, ""))
+        if log.body and isinstance(concerned, str):
+            found[log.name, concerned].append((place, log.body))
+    return found
 
 
 def _failure(event: Event, span: Span, name: str) -> Failure:

@@ -81,16 +81,16 @@ def path(run: Run) -> RunPath | None:
     names: dict[str, Waits] = {}
     labels = span_names(run)
     for span in spans:
-        if parts := _span_parts(span):
+        if parts := span_path(span):
             entry = names.setdefault(span.full_name, Waits(span.full_name))
-            _add(entry, span, parts, [_span_parts(one) for one in below.get(span.key, ())])
+            _add(entry, span, parts, [span_path(one) for one in below.get(span.key, ())])
     for task in run.of_type("task"):
         name = labels.get(task.text(semconv.SPAN_ID), "")
         if name in names and task.attributes.get(semconv.TASK_ON_PATH) is True:
             names[name].shown.append(task)
     whole = Waits("all")
     for root in run.roots():
-        if parts := _span_parts(root):
+        if parts := span_path(root):
             _add(whole, root, parts, ())
     if not whole.seconds:
         return None
@@ -109,7 +109,7 @@ def link_parts(task: Span, parts: Iterable[str] = semconv.PATH_PARTS) -> list[fl
     return [task.number(semconv.TASK_PATH_PART_TIME.format(part)) or 0.0 for part in parts]
 
 
-def _span_parts(span: Span) -> dict[str, float]:
+def span_path(span: Span) -> dict[str, float]:
     """Return the parts of a span's path; empty if it is unknown."""
     found = {part: span.number(semconv.SPAN_PATH_PART_TIME.format(part)) for part in PATH}
     return {

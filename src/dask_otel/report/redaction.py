@@ -1,4 +1,4 @@
-"""Redacts a report for sharing: no messages, tracebacks, code, keys or users' attributes."""
+"""Redacts a report for sharing: no messages, logs, tracebacks, code, keys, users' attributes."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ _SECRET: Final = frozenset(
         semconv.CODE_FILE_PATH,
         semconv.CODE_LINE_NUMBER,
         semconv.CODE_FUNCTION_NAME,
+        semconv.WORKER_LAST_LINES,
+        semconv.LOG_LOGGER,
     }
 )
 
@@ -37,8 +39,9 @@ def redacted(run: Run) -> Run:
         )
         for span in run.spans
     ]
+    logs = [replace(log, body="", attributes=_kept(log.attributes, numbers)) for log in run.logs]
     resource = {key: value for key, value in run.resource.items() if key in _RESOURCE}
-    return replace(run, spans=spans, foreign=[], resource=resource)
+    return replace(run, spans=spans, foreign=[], resource=resource, logs=logs)
 
 
 _RESOURCE: Final = (

@@ -7,13 +7,13 @@ cluster's are absent.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from dask_otel import semconv
 from dask_otel.report.meanings import PART_TITLES, part_of
-from dask_otel.report.telemetry.model import Run, Span, text
+from dask_otel.report.telemetry.model import Run, Span
 from dask_otel.report.telemetry.series import History, at
 
 IDLE: Final = "idle"
@@ -21,7 +21,6 @@ UNUSED: Final = "unused"
 LOST: Final = "lost"
 
 _ACTIVITY = semconv.SPAN_ACTIVITY_TIME + "."
-_DURATION = semconv.TASK_GROUP_DURATION + "."
 
 
 @dataclass
@@ -129,10 +128,10 @@ def _from_metrics(run: Run) -> dict[str, SpanTime]:
     activities = (*names, semconv.ACTIVITY)
     executed = run.metrics.sums(semconv.SPAN_EXECUTE_TIME.name, *activities, semconv.TASK_PREFIX)
     for (name, root, activity, _), seconds in executed.items():
-        _add(entry(name, root).activities, activity, seconds)
+        add(entry(name, root).activities, activity, seconds)
     moved = run.metrics.sums(semconv.SPAN_EXECUTE_IO.name, *activities)
     for (name, root, activity), size in moved.items():
-        _add(entry(name, root).bytes, activity, size)
+        add(entry(name, root).bytes, activity, size)
     for figure, metric, _ in _OF_SPANS:
         for (name, root), seconds in run.metrics.sums(metric.name, *names).items():
             entry(name, root).count(figure, seconds)
@@ -160,21 +159,6 @@ def span_activities(span: Span) -> dict[str, float]:
 def own_parts(span: Span) -> dict[str, float]:
     """Return a span's own seconds of each part, with idle."""
     return parts({**span_activities(span), IDLE: span.number(semconv.SPAN_IDLE) or 0.0})
-
-
-def by_function(run: Run) -> dict[str, tuple[float, float]]:
-    """Return the tasks and thread-seconds of each prefix; without metrics, from the groups."""
-    tasks = run.metrics.by(semconv.TASK_FINISHED.name, semconv.TASK_PREFIX)
-    seconds = run.metrics.by(semconv.SPAN_EXECUTE_TIME.name, semconv.TASK_PREFIX)
-    if not tasks:
-        seconds = {}
-        for group in run.of_type("group"):
-            prefix = text(group.attributes.get(semconv.TASK_PREFIX))
-            _add(tasks, prefix, group.number(semconv.TASK_COUNT) or 0.0)
-            for key in group.attributes:
-                if key.startswith(_DURATION):
-                    _add(seconds, prefix, group.number(key) or 0.0)
-    return {prefix: (count, seconds.get(prefix, 0.0)) for prefix, count in tasks.items() if count}
 
 
 def merged(name: str, entries: Iterable[SpanTime]) -> SpanTime:
@@ -247,10 +231,20 @@ def _rates(counters: list[History], edges: list[int]) -> list[float]:
     ]
 
 
-def _add_all(into: dict[str, float], values: dict[str, float]) -> None:
+def summed(terms: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the sums of several terms by their names."""
+    result: dict[str, float] = {}
+    for one in terms:
+        _add_all(result, one)
+    return result
+
+
+def _add_all(into: dict[str, float], values: Mapping[str, float]) -> None:
     for key, value in values.items():
-        _add(into, key, value)
+        add(into, key, value)
 
 
-def _add(into: dict[str, float], key: str, value: float) -> None:
-    into[key] = into.get(key, 0.0) + value
+def add(into: dict[str, float], key: str, value: float | None) -> None:
+    """Add to a term; None changes nothing."""
+    if value is not None:
+        into[key] = into.get(key, 0.0) + value

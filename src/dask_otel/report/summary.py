@@ -10,7 +10,7 @@ from dask_otel.report.account import Account
 from dask_otel.report.money import Bill, Price
 from dask_otel.report.path import RunPath
 from dask_otel.report.seconds import ClusterTime, SpanTime, parts
-from dask_otel.report.telemetry.model import Skipped, Span, text
+from dask_otel.report.telemetry.model import Log, Skipped, Span, text
 
 #: Increases when a key is renamed or changes its meaning, not when one is added.
 VERSION = 2
@@ -49,6 +49,7 @@ def _run(account: Account) -> dict[str, Any]:
             }
             for one in account.advice
         ],
+        "events": [_log(log) for log in run.logs],
         "failures": [dict(vars(failure)) for failure in account.failures],
         "slowest": [_task(task) for task in account.slowest],
         "workers": [dict(vars(worker)) for worker in account.workers],
@@ -123,6 +124,16 @@ def _span(span: Span) -> dict[str, Any]:
         "unfinished": span.unfinished,
         "tasks": span.number(semconv.TASK_COUNT),
         "erred": span.number(semconv.TASK_OUTCOME_COUNT.format("erred")),
+    }
+
+
+def _log(log: Log) -> dict[str, Any]:
+    return {
+        "time": _epoch(log.time_ns),
+        "name": log.name,
+        "severity": log.level,
+        "body": log.body or None,
+        "attributes": log.attributes,
     }
 
 

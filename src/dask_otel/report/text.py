@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeAlias
 from dask_otel import semconv
 from dask_otel.report import findings, words
 from dask_otel.report.account import Account
-from dask_otel.report.compare import Comparison
+from dask_otel.report.history.difference import NOTHING, Comparison
 from dask_otel.report.meanings import MEANINGS, colour_of, meaning_of
 from dask_otel.report.seconds import IDLE, SpanTime, merged
 from dask_otel.report.telemetry.model import Skipped, Span, tree_of
@@ -28,6 +28,8 @@ class Sheet(NamedTuple):
 
 #: Most traces, failures and slow tasks; columns of a bar.
 _MOST, _BAR = 12, 24
+#: Most functions of a comparison.
+_MOST_FUNCTIONS: Final = 60
 
 #: The smallest width for all columns of a tree, and for the table of meanings.
 _WIDE, _MEANINGS = 100, 78
@@ -112,6 +114,18 @@ def _advice(account: Account, sheet: Sheet) -> Iterator[Line]:
     for one in account.advice:
         yield from _indented(f"[{one.severity}] {one.title}", sheet, "  ")
         yield from _indented(one.advice, sheet, "      ")
+
+
+def _happened(account: Account, sheet: Sheet) -> Iterator[Line]:
+    logs = account.run.warnings()
+    for log in logs[:_MOST]:
+        after = words.seconds(max(0, log.time_ns - (account.run.start_ns or 0)) / 1e9)
+        first, *more = log.description.splitlines() or [""]
+        yield from _indented(f"{after} {log.level} {first}", sheet, "  ")
+        for line in more:
+            yield [("      | " + words.cut(line, 500), "")]
+    if len(logs) > _MOST:
+        yield [(f"  and {len(logs) - _MOST:,} more", "dim italic")]
 
 
 def _indented(sentence: str, sheet: Sheet, indent: str) -> Iterator[Line]:
@@ -325,6 +339,8 @@ def _failures(account: Account, sheet: Sheet) -> Iterator[Line]:
         yield [(f"      {where}", "")]
         for line in failure.stacktrace.splitlines()[-12:]:
             yield [("      | " + words.cut(line, 500), "")]
+        for line in [line for text in failure.log[-4:] for line in text.splitlines()]:
+            yield [("      log: " + words.cut(line, 500), "")]
 
 
 def _slow(account: Account, sheet: Sheet) -> Iterator[Line]:
@@ -366,6 +382,7 @@ _SECTIONS: Final[dict[str, Callable[[Account, Sheet], Iterator[Line]]]] = {
     "What bounded this run": _path,
     "Where the threads' time went": _where,
     "What to do next": _advice,
+    "What happened": _happened,
     "Spans": _trees,
     "By span and activity": _activities,
     "Failures": _failures,
@@ -377,7 +394,7 @@ _SECTIONS: Final[dict[str, Callable[[Account, Sheet], Iterator[Line]]]] = {
 
 def comparison_lines(found: Comparison, sheet: Sheet) -> Iterator[Line]:
     """Yield a comparison of two reports."""
-    room = max(16, sheet.width - 54)
+    room = max(16, sheet.width - 70)
 
     def row(name: str, cells: Sequence[str]) -> Line:
         shown = words.cut_beginning(name, room - 1)
@@ -386,13 +403,24 @@ def comparison_lines(found: Comparison, sheet: Sheet) -> Iterator[Line]:
 
     yield [(f"A: {found.before}", "")]
     yield [(f"B: {found.after}", "")]
-    yield []
-    yield row("function", ("tasks A", "B", "a task A", "B", "change"))
-    yield from (row(one.name, one.cells()) for one in found.functions[:60])
-    yield []
-    yield row("span", ("lasted A", "B", "threads A", "B"))
-    for one in (found.whole, *found.names):
-        yield row(one.name, one.cells())
-        for what, changes in (("", one.changes_in_words(4)), ("path: ", one.path_in_words(4))):
-            if changes:
-                yield [(f"    {what}{changes}", "")]
+    if not found.names:
+        yield [(NOTHING, "")]
+    for one in found.names:
+        yield []
+        first, *lines = one.lines()
+        yield [(f"{words.one_line(one.name)}: {first}", "bold")]
+        yield from ([(line, "")] for text in lines for line in words.wrapped(text, sheet.width))
+        if one.functions:
+            yield row("function", ("tasks A", "B", "a task A", "B", "change"))
+        for function in one.functions[:_MOST_FUNCTIONS]:
+            *cells, verdict = function.cells()
+            (line,) = row(function.name, cells)
+            yield [line, (f"  {verdict}", "")]
+            if spread := function.spread():
+                yield [(f"    a task took {spread}", "")]
+        yield row("span", ("lasted A", "B", "threads A", "B"))
+        for step in one.steps:
+            yield row(step.name, step.cells())
+            for what, changes in (("", step.changes_in_words()), ("path: ", step.path_in_words())):
+                if changes:
+                    yield [(f"    {what}{changes}", "")]

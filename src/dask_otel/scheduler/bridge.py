@@ -1,8 +1,9 @@
 """The bridge of one scheduler: passes Dask's facts to the core, and the core's records to the pump.
 
-Everything here runs on the scheduler's event loop, in small steps: Dask's hooks, a tick ten times a
-second that decides which spans have ended, and a hand-over of the metrics at the export interval
-(`hand_over`). The pump makes text and protobuf in its own threads.
+Everything here runs on the scheduler's event loop, in small steps: Dask's hooks, a tick that
+decides which spans have ended (ten times a second; twice where none is open), and a hand-over of
+the metrics at the export interval (`hand_over`). The pump makes text and protobuf in its own
+threads.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("distributed.dask_otel")
 
-#: Seconds between two checks for ended spans.
+#: Seconds between two checks for ended spans, and where no span is open.
 TICK: Final = 0.1
+IDLE_TICK: Final = 0.5
 
 #: At close, the longest wait for heartbeats with metrics of finished work.
 LAST_WORDS: Final = 1.0
@@ -76,6 +78,7 @@ class Bridge:
             baggage=settings.spans.baggage,
             events=settings.logs.events,
             topics=settings.logs.topics,
+            level=settings.logs.least,
         )
         #: Answers clients' requests.
         self.settled = SettledSpans(self.adapter)
@@ -93,7 +96,8 @@ class Bridge:
         self._connecting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         inject, ratio = settings.logs.inject, settings.spans.tasks.chosen
-        plugin = pickled({"inject": inject, "ratio": ratio, "decided": True})
+        sent = {"inject": inject, "ratio": ratio, "decided": True, "level": settings.logs.least}
+        plugin = pickled(sent)
         self._delivery = Delivery(scheduler, NAME, plugin, self.boundary)
 
     # -------------------------------------------------------------------- start and close
@@ -107,7 +111,7 @@ class Bridge:
         self.adapter.attach()
         self._plugin = plugin
         vars(plugin).update({name: getattr(self.adapter, name) for name in HOOKS})
-        self._every("tick", TICK, self._tick)
+        self._every("tick", lambda: IDLE_TICK if self.adapter.idle else TICK, self._tick)
         if self.settings.workers.context:
             # After an error, the bridge continues without it.
             with self.boundary.guarding("worker context"):
@@ -158,7 +162,7 @@ class Bridge:
         if self._closing is not None:
             # `close` waits for the exporters, and makes the last hand-over.
             return
-        self._every("metrics", wired.metric_interval, self.hand_over.begin_metrics)
+        self._every("metrics", lambda: wired.metric_interval, self.hand_over.begin_metrics)
         if wired.page is not None:
             # After an error, the bridge continues without it.
             with self.boundary.guarding("metrics page"):
@@ -289,15 +293,15 @@ class Bridge:
 
     # ---------------------------------------------------------------------------- timers
 
-    def _every(self, name: str, seconds: float, call: Callable[[], None]) -> None:
+    def _every(self, name: str, pause: Callable[[], float], call: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
 
         def run() -> None:
             # Set the timer first, so that it continues if the call fails.
-            self._timers[name] = loop.call_later(seconds, run)
+            self._timers[name] = loop.call_later(pause(), run)
             self.adapter.wrappers.run(name, call)
 
-        self._timers[name] = loop.call_later(seconds, run)
+        self._timers[name] = loop.call_later(pause(), run)
 
     def _stop_timers(self) -> None:
         self.hand_over.stop()

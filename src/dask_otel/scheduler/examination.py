@@ -133,10 +133,10 @@ def _misspelled(environment: Mapping[str, str]) -> list[list[str]]:
 
 def _redaction_problems(settings: Settings) -> tuple[str, ...]:
     """Return why the operator's function cannot be loaded; without it the bridge does not run."""
-    if settings.spans.redact is None:
+    if settings.redaction is None:
         return ()
     try:
-        load_redaction(settings.spans.redact)
+        load_redaction(settings.redaction)
     except ConfigurationError as error:
         return error.problems
     return ()

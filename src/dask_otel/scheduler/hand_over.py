@@ -190,3 +190,6 @@ class HandOver:
         if events.dropped:
             add(semconv.OTEL_DROPPED.name, "logs", "not_ready", value=events.dropped)
             events.dropped = 0
+        if events.lines.left_out:
+            add(semconv.OTEL_DROPPED.name, "logs", "over_limit", value=events.lines.left_out)
+            events.lines.left_out = 0

@@ -1,4 +1,4 @@
-"""Loads and guards the operator's function for users' texts (``otel.spans.redact``)."""
+"""Loads and guards the operator's function for users' texts (``otel.redact``)."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def load_redaction(name: str) -> Redact:
     except (Exception, SystemExit) as error:
         raise ConfigurationError(
             [
-                f"otel.spans.redact = {name!r} cannot be loaded where the scheduler runs "
+                f"otel.redact = {name!r} cannot be loaded where the scheduler runs "
                 f"({type(error).__name__}: {str(error)[:200]})."
             ]
         ) from error
     if not callable(found):
         raise ConfigurationError(
-            [f"otel.spans.redact = {name!r} is no function, but of type {type(found).__name__}."]
+            [f"otel.redact = {name!r} is no function, but of type {type(found).__name__}."]
         )
     return _guarded(name, found)
 
@@ -61,7 +61,7 @@ def _guarded(setting: str, function: Redact) -> Redact:
         if not logged:
             logged = True
             logger.error(
-                "dask-otel: %s (otel.spans.redact) %s, for %r. Such texts are left out, and "
+                "dask-otel: %s (otel.redact) %s, for %r. Such texts are left out, and "
                 "counted in dask.otel.sanitized as redact. This is logged once",
                 setting,
                 wrong,

@@ -15,6 +15,7 @@ import distributed
 
 from dask_otel import semconv
 from dask_otel._version import __version__
+from dask_otel.core.events.lines import LastLines
 from dask_otel.core.events.narration import narrate
 from dask_otel.core.metrics.cardinality import SeriesLimits
 from dask_otel.core.metrics.labels import LabelRules, Patterns
@@ -175,7 +176,13 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         hurried=outputs.hurried,
         spool=_spool(settings, outputs),
         log_sinks=outputs.log_sinks,
-        narrate=partial(narrate, limits=span_limits, sanitizer=sanitizer, mask=mask_of(settings)),
+        narrate=partial(
+            narrate,
+            limits=span_limits,
+            sanitizer=sanitizer,
+            mask=mask_of(settings),
+            last=LastLines(),
+        ),
         log_limits=PumpLimits(*read.logs),
         notices=notices,
     )
@@ -280,5 +287,5 @@ def _span_limits(settings: Settings) -> SpanLimits:
         exceptions=spans.max_exceptions,
         task_keys=spans.task_keys,
         code=spans.code,
-        redact=None if spans.redact is None else load_redaction(spans.redact),
+        redact=None if settings.redaction is None else load_redaction(settings.redaction),
     )

@@ -11,6 +11,7 @@ Every key has its default, its rule and its meaning here (``otel.metrics.*`` in
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Final, Literal
@@ -29,6 +30,7 @@ from dask_otel.settings.rules import (
     FLAG,
     FUNCTION_NAME,
     HOUR,
+    LEVEL,
     PROPAGATION,
     RATIO,
     TOPICS,
@@ -217,12 +219,7 @@ class SpanSettings:
         "null",
         FUNCTION_NAME,
         """
-        A function, `module:function`, that is called with each text of a user before it is
-        exported in a trace; `null` for none
-
-        It gets the name of the attribute and the text, and returns the text to export, or `None`
-        for none. It is read from the scheduler's own configuration, never from `register()`. See
-        [Redaction](security.md#redaction).
+        The earlier name of `otel.redact`, which wins
         """,
     )
     progress_after: float | None = _knob(
@@ -317,11 +314,27 @@ class LogSettings:
         [your own events](logs.md#your-own-events).
         """,
     )
+    level: str = _knob(
+        "'off'",
+        LEVEL,
+        """
+        The least level of workers' log records that are [exported](logs.md#logs-of-workers), with
+        the trace, the span and the task that they come from
+
+        `WARNING` is a good first choice. Needs `otel.workers.context`. A limit per worker and in
+        all bounds them.
+        """,
+    )
 
     @property
     def exported(self) -> bool:
         """Whether there may be log records."""
-        return self.events or bool(self.topics)
+        return self.events or bool(self.topics) or self.least is not None
+
+    @property
+    def least(self) -> int | None:
+        """Python's number of the level; None for none."""
+        return None if self.level == "off" else int(logging.getLevelName(self.level))
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,6 +503,18 @@ class Settings:
         repr=False,
         hash=False,
     )
+    redact: str | None = _knob(
+        "null",
+        FUNCTION_NAME,
+        """
+        A function, `module:function`, that is called with each text of a user before it is
+        exported in a trace or a log record; `null` for none
+
+        It gets the name of the attribute (`body` for the text of a log record) and the text, and
+        returns the text to export, or `None` for none. It is read from the scheduler's own
+        configuration, never from `register()`. See [Redaction](security.md#redaction).
+        """,
+    )
     client: ClientSettings = field(default_factory=ClientSettings)
     spans: SpanSettings = field(default_factory=SpanSettings)
     metrics: MetricSettings = field(default_factory=MetricSettings)
@@ -497,6 +522,11 @@ class Settings:
     logs: LogSettings = field(default_factory=LogSettings)
     files: FileSettings = field(default_factory=FileSettings)
     spool: SpoolSettings = field(default_factory=SpoolSettings)
+
+    @property
+    def redaction(self) -> str | None:
+        """The function for users' texts."""
+        return self.redact or self.spans.redact
 
 
 def _sections(name: str, owner: type[Any]) -> dict[str, type[Any]]:

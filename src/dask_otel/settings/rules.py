@@ -100,10 +100,17 @@ def one_of(*choices: str) -> Rule:
 
 
 FLAG: Final = Rule("true or false", {"type": "boolean"}, _flag)
-#: In YAML, an unquoted off means false.
-PROPAGATION: Final = one_of("adopt", "link", "off")._replace(
-    read=lambda value: _text("off" if value is False else value)
-)
+
+
+def _or_off(*choices: str) -> Rule:
+    # In YAML, an unquoted off means false.
+    return one_of(*choices, "off")._replace(
+        read=lambda value: _text("off" if value is False else value)
+    )
+
+
+PROPAGATION: Final = _or_off("adopt", "link")
+LEVEL: Final = _or_off("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 CLUSTER_NAME: Final = Rule(
     "null, or a text of 1 to 1024 characters (digits in quotes)",
     {"type": ["string", "null"], "minLength": 1, "maxLength": 1024},

@@ -12,6 +12,7 @@ from dask_otel._dask.workers.execution import Execution, is_beside_a_scheduler
 from dask_otel._otel.api.current import Context, attach, detach, get_current
 from dask_otel.client.instrumentation import INSTRUMENTATION
 from dask_otel.worker.contexts import Task, TaskContexts
+from dask_otel.worker.forwarding import forwarding
 from dask_otel.worker.logs import injection, running
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ class TaskContext(TaskContexts):
         context = self.of(task)
         if context is None:
             return None
-        return attach(context), running.set(task) if injection.wanted else None
+        named = injection.wanted or forwarding.wanted
+        return attach(context), running.set(task) if named else None
 
     def leave(self, entered: tuple[Token[Context], Token[Task | None] | None]) -> None:
         """See `Execution`."""
@@ -81,6 +83,8 @@ class TaskContextPlugin(WorkerPlugin):
     decided
         Whether `ratio` comes from the scheduler. Otherwise it comes from the worker's
         configuration, and is used only if no plugin has the scheduler's.
+    level
+        The least level of the log records to send to the scheduler; None for none.
     later
         Unknown settings from a scheduler with a later version of this package; ignored.
     """
@@ -90,17 +94,21 @@ class TaskContextPlugin(WorkerPlugin):
         inject: bool = False,
         ratio: float = 0.0,
         decided: bool = False,
+        level: int | None = None,
         **later: object,
     ) -> None:
         self.inject = inject
         self.ratio = ratio
         self.decided = decided
+        self.level = level
         self.hooks: _Hooks | None = None
         #: Whether this plugin holds the instrumentation of the process's clients.
         self.holds = False
+        #: The worker that forwards log records.
+        self.forwards: Worker | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "hooks": None}
+        return {**vars(self), "hooks": None, "forwards": None}
 
     def setup(self, worker: Worker) -> None:
         """See ``WorkerPlugin.setup``."""
@@ -119,6 +127,9 @@ class TaskContextPlugin(WorkerPlugin):
         self.holds = not is_beside_a_scheduler()
         if self.holds:
             INSTRUMENTATION.hold()
+            if self.level is not None:
+                self.forwards = worker
+                forwarding.add(worker, self.level)
         if self.inject:
             injection.add()
 
@@ -131,6 +142,9 @@ class TaskContextPlugin(WorkerPlugin):
         hooks.choose()
         if self.holds:
             INSTRUMENTATION.release()
+        if self.forwards is not None:
+            forwarding.remove(self.forwards)
+            self.forwards = None
         if self.inject:
             injection.remove()
         if not hooks.wanted_by:

@@ -9,15 +9,20 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from dask_otel import semconv
+from dask_otel.core.events.lines import BODY_LIMIT, MESSAGE, SEVERITY, LastLines, lines_of
 from dask_otel.core.masking import Mask
 from dask_otel.core.records import AttributeValue, ClusterEvent, LogRecord
-from dask_otel.core.text import Sanitizer, attribute_text, attribute_value, plain_text
+from dask_otel.core.text import (
+    Sanitizer,
+    attribute_text,
+    attribute_value,
+    plain_text,
+    stacktrace_text,
+)
 from dask_otel.core.traces.redact import LONGEST, redacted
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.semconv import DEBUG, ERROR, INFO, WARN
 
-#: Characters of a body.
-BODY_LIMIT: Final = 4096
 #: Prefixes that a sentence names.
 _NAMED: Final = 5
 #: The part of its memory limit from which a lost worker's memory is a likely cause.
@@ -37,8 +42,8 @@ HAD: Final = "had"
 NANNY: Final = "nanny"
 #: Whether Dask had found that its heartbeats are overdue.
 OVERDUE: Final = "overdue"
-#: The user's message.
-MESSAGE: Final = "message"
+#: Whether workers send their log records.
+LOGS: Final = "logs"
 #: Names of workers, and of those that could not be retired.
 RETIRED: Final = "retired"
 FAILED: Final = "failed"
@@ -47,6 +52,7 @@ FAILED: Final = "failed"
 _OF_USERS: Final = {
     semconv.TASK_KEY: semconv.TASK_KEY,
     semconv.EXCEPTION_MESSAGE: semconv.EXCEPTION_MESSAGE,
+    semconv.EXCEPTION_STACKTRACE: semconv.EXCEPTION_STACKTRACE,
     semconv.TASK_PREFIXES: semconv.TASK_PREFIX,
     semconv.ROOT_NAMES: semconv.SPAN_TAGS,
 }
@@ -102,6 +108,12 @@ _REMOVED: Final = {
     ),
 }
 
+_UNEXPECTED: Final = ("memory", "overdue", "lost")
+_NO_LINES: Final = (
+    "Its last lines are not known: otel.logs.level is off.",
+    "No line of its log has arrived.",
+)
+
 _STORIES: Final = {
     semconv.WORKER_ADDED: _Story(
         INFO,
@@ -131,6 +143,13 @@ _STORIES: Final = {
     semconv.WORKER_FAILED: _Story(
         ERROR,
         (f"{_WORKER} closes after an error in its own code: {_fact(semconv.EXCEPTION_MESSAGE)}",),
+    ),
+    semconv.WORKER_LOG_LEFT_OUT: _Story(
+        WARN,
+        (
+            f"{_WORKER} logs too much for otel.logs.level: "
+            f"{_fact(semconv.LOG_LEFT_OUT_COUNT)} left out.",
+        ),
     ),
     semconv.WORKERS_RETIRED: _Story(
         INFO, ("Retired as requested: %(retired)s.", "Could not be retired: %(failed)s.")
@@ -206,9 +225,9 @@ _STORIES: Final = {
 
 
 def narrate(
-    event: ClusterEvent, limits: SpanLimits, sanitizer: Sanitizer, mask: Mask
-) -> tuple[LogRecord]:
-    """Return the log record of an event.
+    event: ClusterEvent, limits: SpanLimits, sanitizer: Sanitizer, mask: Mask, last: LastLines
+) -> tuple[LogRecord, ...]:
+    """Return the log record of an event, or those of a worker's message.
 
     Parameters
     ----------
@@ -220,9 +239,21 @@ def narrate(
         Counts the values that had to be changed.
     mask
         Masks secrets in the text.
+    last
+        The last lines of workers, which this keeps.
     """
+    events = lines_of(event) if event.name == semconv.WORKER_LOG else (event,)
+    return tuple([_record(one, limits, sanitizer, mask, last) for one in events])
+
+
+def _record(
+    event: ClusterEvent, limits: SpanLimits, sanitizer: Sanitizer, mask: Mask, last: LastLines
+) -> LogRecord:
     types = semconv.LOG_EVENTS[event.name]
     facts = _redacted(_with_roots(event), limits, sanitizer)
+    if event.name == semconv.WORKER_REMOVED and (lines := last.ended(event)):
+        facts[semconv.WORKER_LAST_LINES] = lines
+    stack = facts.pop(semconv.EXCEPTION_STACKTRACE, None)
     story = _story(event.name, facts)
     shown = _shown(facts)
     sentences = (_told(sentence, shown) for sentence in story.sentences)
@@ -233,10 +264,16 @@ def narrate(
         body = attribute_text(mask(body), sanitizer, BODY_LIMIT)
     known = ((key, attribute_value(facts.get(key), sanitizer, limits.text)) for key in types)
     attributes: dict[str, AttributeValue] = {k: value for k, value in known if value is not None}
+    if stack is not None:
+        attributes[semconv.EXCEPTION_STACKTRACE] = stacktrace_text(
+            stack, sanitizer, limits.stacktrace
+        )
+    if event.name == semconv.WORKER_LOG:
+        last.add(event, f"{semconv.SEVERITIES[story.severity]} {facts[semconv.LOG_LOGGER]}: {body}")
     spans = {(who.trace_id, who.span_id) for who in event.work}
     trace_id, span_id = spans.pop() if len(spans) == 1 else (None, None)
     time_ns = int(event.time * 1e9)
-    return (LogRecord(time_ns, event.name, story.severity, body, attributes, trace_id, span_id),)
+    return LogRecord(time_ns, event.name, story.severity, body, attributes, trace_id, span_id)
 
 
 def _told(sentence: str, shown: Mapping[str, str]) -> str:
@@ -265,6 +302,8 @@ def _redacted(facts: dict[str, Any], limits: SpanLimits, sanitizer: Sanitizer) -
         facts.pop(semconv.TASK_KEY, None)
     if not limits.message:
         facts.pop(semconv.EXCEPTION_MESSAGE, None)
+    if not limits.stacktrace:
+        facts.pop(semconv.EXCEPTION_STACKTRACE, None)
     redact = limits.redact
     if redact is None:
         return facts
@@ -284,6 +323,8 @@ def _redacted(facts: dict[str, Any], limits: SpanLimits, sanitizer: Sanitizer) -
 
 
 def _story(name: str, facts: Mapping[str, Any]) -> _Story:
+    if name == semconv.WORKER_LOG:
+        return _Story(facts[SEVERITY], (_fact(MESSAGE),))
     if name != semconv.WORKER_REMOVED:
         return _STORIES[name]
     story = _REMOVED[facts[semconv.WORKER_REMOVAL_REASON]]
@@ -292,7 +333,7 @@ def _story(name: str, facts: Mapping[str, Any]) -> _Story:
         severity = max(WARN, severity)
     if facts.get(semconv.DATA_LOST_COUNT) or facts.get(_ERRED):
         severity = ERROR
-    return _Story(severity, (*story.sentences, "%(then)s", *_KEPT))
+    return _Story(severity, (*story.sentences, "%(then)s", *_KEPT, "%(lines)s"))
 
 
 # -------------------------------------------------------------------------- facts as text
@@ -319,6 +360,10 @@ def _shown(facts: Mapping[str, Any]) -> dict[str, str]:
         shown["guess"] = "A guess: it was killed for its memory, which was close to its limit."
     if facts.get(NANNY):
         shown["nanny"] = "Its nanny does not say that it ended it for memory."
+    if lines := facts.get(semconv.WORKER_LAST_LINES):
+        shown["lines"] = "\n".join(("The last lines of its log:", *lines))
+    elif LOGS in facts and facts[semconv.WORKER_REMOVAL_REASON] in _UNEXPECTED:
+        shown["lines"] = _NO_LINES[facts[LOGS]]
     if facts.get(HAD):
         shown["by_prefix"] = _list([f"{_times(tasks)}`{prefix}`" for prefix, tasks in facts[HAD]])
         again = "" if facts.get(_ERRED) else " What is still wanted runs again elsewhere."
@@ -390,6 +435,7 @@ _TEXTS: Final[dict[str, Callable[[Any], str]]] = {
     semconv.WORKER_COUNT: partial(_count, "worker"),
     semconv.TASK_COUNT: partial(_count, "task"),
     _ERRED: partial(_count, "task"),
+    semconv.LOG_LEFT_OUT_COUNT: partial(_count, "record"),
     semconv.RESULT_LOST_COUNT: partial(_count, "result"),
     semconv.DATA_LOST_COUNT: partial(_count, "piece"),
     RETIRED: _list,

@@ -408,6 +408,7 @@ class Lifecycle:
             span.parent.open_children -= 1
         if span.path is not None:
             span.path.close()
-        self.generations.remember(finished, summarize(span, finished.idle, finished.capacity))
+        path = None if finished.path is None else finished.path.parts
+        self.generations.remember(finished, summarize(span, finished.idle, finished.capacity, path))
         self._cluster.span_exported(span)
         self.finished.append(finished)

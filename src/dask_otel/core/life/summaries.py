@@ -7,6 +7,7 @@ does not know: outcomes, true ends, idle seconds. `Generations` remembers those 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from dask_otel.core.life.completion import earliest
 from dask_otel.core.life.open_span import OpenSpan
@@ -29,6 +30,9 @@ class SpanSummary:
     #: Whether tasks may have ended unobserved, before the bridge was installed or while it was
     #: removed.
     partial: bool = False
+    #: Of the whole tree: seconds by `semconv.PATH_PARTS` that bounded the exported generations;
+    #: None if one is unknown.
+    path: tuple[float, ...] | None = ()
 
     def add(self, other: SpanSummary) -> None:
         """Add another generation, or another span."""
@@ -39,6 +43,7 @@ class SpanSummary:
         self.capacity = _sum(self.capacity, other.capacity)
         self.unreported |= other.unreported
         self.partial = self.partial or other.partial
+        self.path = join_paths(self.path, other.path)
 
 
 def _sum(one: float | None, other: float | None) -> float | None:
@@ -47,8 +52,22 @@ def _sum(one: float | None, other: float | None) -> float | None:
     return one + other
 
 
-def summarize(span: OpenSpan, idle: float | None, capacity: float | None) -> SpanSummary:
-    """Return the summary of one generation, settled or cut off."""
+def join_paths(
+    one: tuple[float, ...] | None, other: tuple[float, ...] | None
+) -> tuple[float, ...] | None:
+    """Return the sum of the paths of two generations; None if one is unknown."""
+    if one is None or other is None:
+        return None
+    return tuple(map(sum, zip_longest(one, other, fillvalue=0.0)))
+
+
+def summarize(
+    span: OpenSpan,
+    idle: float | None,
+    capacity: float | None,
+    path: tuple[float, ...] | None = (),
+) -> SpanSummary:
+    """Return the summary of one generation, settled or cut off; `path` if it is exported."""
     summary = SpanSummary(
         first_start=span.first_start,
         stop=span.last_stop,
@@ -57,6 +76,7 @@ def summarize(span: OpenSpan, idle: float | None, capacity: float | None) -> Spa
         capacity=capacity,
         unreported=frozenset(span.owing or ()),
         partial=span.partial or span.unfinished > 0,
+        path=path,
     )
     for group in span.groups:
         # If the bridge is removed, the next one counts the tasks that continue.

@@ -141,7 +141,7 @@ def _run_of(one: OnPath, number: int, span: OpenSpan) -> TaskRun:
         link.stop,
         None if repeated else attempt(span, link.key),
         one.parts[NO_THREAD],
-        parts=link.actions,
+        parts=link.fetched[0],
     )
 
 

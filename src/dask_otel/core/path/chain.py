@@ -7,13 +7,16 @@ small however many tasks follow one another, in whatever spans.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from heapq import nlargest
 from math import inf
+from operator import itemgetter
 from typing import Final
 
 from dask_otel.core.path.link import (
     CLIENT,
     END,
+    SPAN,
     Folded,
     Link,
     OnPath,
@@ -23,7 +26,6 @@ from dask_otel.core.path.link import (
     cut,
 )
 from dask_otel.core.records import SpanPathFacts
-from dask_otel.semconv import PATH_PARTS
 
 #: The longest chain of single links.
 MAX_LINKS: Final = 64
@@ -34,19 +36,23 @@ MAX_SPANS: Final = 64
 #: Rounding.
 _NOTHING: Final = 1e-6
 
+_seconds = itemgetter(0)
+
 
 def folded(last: RawLink) -> Folded:
     """Return a chain as sums."""
-    recent = dict(list(_shares(last, None, inf).items())[-MAX_SPANS:])
+    recent = dict([*_shares(last, None, inf).items()][-MAX_SPANS:])
     for share in recent.values():
-        share.longest = most_of_path(share.longest)
+        longest = nlargest(MAX_LONGEST, share.longest, key=_seconds)
+        # Without the links before them.
+        share.longest = [(took, parts, (None, *link[1:])) for took, parts, link in longest]
     return Folded(recent, last[END])
 
 
-def most_of_path(links: Iterable[OnPath], most: int = MAX_LONGEST) -> tuple[OnPath, ...]:
+def most_of_path(links: Iterable[OnPath], most: int) -> list[OnPath]:
     """Return the longest links, in their order."""
-    longest = nlargest(min(most, MAX_LONGEST), links, key=lambda one: one.seconds)
-    return tuple(sorted(longest, key=lambda one: one.link.end))
+    longest = nlargest(min(most, MAX_LONGEST), links, key=_seconds)
+    return sorted(longest, key=lambda one: one.link.end)
 
 
 def _shares(last: RawLink | None, only: SpanPath | None, until: float) -> dict[SpanPath, Share]:
@@ -57,31 +63,43 @@ def _shares(last: RawLink | None, only: SpanPath | None, until: float) -> dict[S
     only
         The span that is asked for; None for all open ones.
     """
-    links: list[Link] = []
+    links: list[RawLink] = []
     while last is not None and type(last) is tuple and (only is None or last[END] > only.start):
-        links.append(Link._make(last))
+        links.append(last)
         last = None if last[0] is None else last[0][0]
     shares: dict[SpanPath, Share] = {}
     if isinstance(last, Folded):
         for span, share in last.shares.items():
             if not span.exported and (only is None or span is only):
-                shares[span] = Share([*share.parts], share.tasks, share.known, share.longest)
-    for link in reversed(links):
-        known = link.readiness is not None and not link.span.partial
-        above: SpanPath | None = link.span
+                shares[span] = replace(share, longest=[*share.longest])
+    # By span, the most recent first: parts, links, and whether these are known.
+    cuts: dict[SpanPath, list[tuple[tuple[float, ...], RawLink, bool]]] = {}
+    for link in links:
+        readiness, own = link[0], link[SPAN]
+        before = None if readiness is None else readiness[0]
+        earliest = -inf if before is None else before[END]
+        known = readiness is not None and not own.partial
+        since = inf
+        above: SpanPath | None = own
         while above is not None:
             if not above.exported and (only is None or above is only):
-                share = shares.pop(above) if above in shares else Share([0.0] * len(PATH_PARTS))
-                # It becomes the most recent one.
-                shares[above] = share
-                parts = cut(link, above.start, until)
-                for index, seconds in enumerate(parts):
-                    share.parts[index] += seconds
-                share.tasks += 1
-                share.known = share.known and known
-                if above is link.span:
-                    share.longest += (OnPath(parts, link._replace(readiness=None)),)
+                begin = above.start if above.start > earliest else earliest
+                if begin != since:
+                    since, parts = begin, cut(link, begin, until)
+                if above not in cuts:
+                    cuts[above] = []
+                cuts[above].append((parts, link, known))
             above = above.parent
+    for span, found in reversed(cuts.items()):
+        # It becomes the most recent one.
+        shares[span] = share = shares.pop(span) if span in shares else Share()
+        all_parts, _, all_known = zip(*found, strict=True)
+        share.parts = [*map(sum, zip(share.parts, *all_parts, strict=True))]
+        share.tasks += len(found)
+        share.known = share.known and all(all_known)
+        share.longest += [
+            (sum(parts), parts, link) for parts, link, _ in found if link[SPAN] is span
+        ]
     return shares
 
 
@@ -93,11 +111,12 @@ def path_of(span: SpanPath, stop: float) -> tuple[SpanPathFacts, tuple[OnPath, .
     stop
         The end of the span. If that is after its last link, the client was waited for.
     """
-    share = _shares(span.last, span, stop).get(span) or Share([0.0] * len(PATH_PARTS))
+    share = _shares(span.last, span, stop).get(span) or Share()
     end = span.start if span.last is None else max(span.start, min(stop, span.last[END]))
     elsewhere = end - span.start - sum(share.parts)
     if span.partial or not share.known or elsewhere < -_NOTHING:
         return None
     share.parts[CLIENT] += stop - end
-    share.parts[-1] = max(0.0, elsewhere)
-    return SpanPathFacts(tuple(share.parts), share.tasks), share.longest
+    longest = [OnPath(seconds, parts, Link._make(link)) for seconds, parts, link in share.longest]
+    facts = SpanPathFacts((*share.parts, max(0.0, elsewhere)), share.tasks)
+    return facts, tuple(sorted(longest, key=lambda one: one.link.end))

@@ -12,9 +12,9 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 from dask_otel.core.path.chain import MAX_LINKS, folded
-from dask_otel.core.path.link import DEPTH, END, Folded, Link, RawLink, Readiness, SpanPath
+from dask_otel.core.path.link import DEPTH, END, Fetched, Folded, Link, RawLink, Readiness, SpanPath
 
-#: Tasks of one submission that become ready within these seconds share one time, and its memory.
+#: Tasks of one submission that are ready within these seconds share one time.
 MOMENT: Final = 0.001
 
 
@@ -31,24 +31,16 @@ class Paths:
         #: The stimulus of the last end, and its link.
         self._stimulus: str | None = None
         self._ended: RawLink | None = None
-        #: The last submission, its last span, and what the tasks of that share.
-        self._submission: str | None = None
-        self._span: SpanPath | None = None
-        self._shared: Readiness = (None, 0.0, 0.0, 0.0, 0.0)
         #: The last chain that was folded, and the result: tasks with the same one come together.
         self._long: RawLink | None = None
         self._folded: Folded | None = None
 
-    def submitted(self, key: Hashable, stimulus: str, now: float, span: SpanPath) -> None:
-        """Record that a task is ready because it was submitted."""
-        shared = self._shared
-        if stimulus is not self._submission or span is not self._span:
-            when = shared[1] if stimulus is self._submission else self._submission_time(stimulus)
-            self._submission, self._span = stimulus, span
-            shared = self._shared = (_last(span), when, now, 0.0, 0.0)
-        elif now - shared[2] > MOMENT:
-            shared = self._shared = (shared[0], shared[1], now, 0.0, 0.0)
-        self.waits[key] = shared
+    def submitted(self, stimulus: str, now: float, span: SpanPath) -> Readiness:
+        """Return what a task waited for that is ready because it was submitted.
+
+        Others of its span and submission may share this, and its memory.
+        """
+        return _last(span), self._submission_time(stimulus), now, 0.0, 0.0
 
     def ready(self, key: Hashable, stimulus: str, now: float) -> bool:
         """Record that a task is ready, if a dependency of it has just ended; return whether."""
@@ -88,14 +80,13 @@ class Paths:
         now: float,
         span: SpanPath,
         sent: float,
-        fetched: float,
+        fetched: Fetched,
         start: float,
         stop: float,
         group: Any,
         key: Hashable,
         number: int | None,
         worker: object,
-        actions: tuple[tuple[str, float, float], ...] = (),
     ) -> None:
         """Record the end of a run; see `Link`."""
         readiness = self.waits.pop(key, None)
@@ -124,7 +115,6 @@ class Paths:
             key,
             number,
             worker,
-            actions,
         )
         self._stimulus = stimulus
         span.last = link

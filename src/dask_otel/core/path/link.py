@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -20,6 +20,10 @@ Readiness: TypeAlias = tuple[Any, float, float, float, float]
 
 #: The fields of a `Link` as a plain tuple, which takes a fifth of the instructions.
 RawLink: TypeAlias = tuple[Any, ...]
+
+#: The longest transfers and disk reads of a run (action, start, seconds), and the time with any.
+Fetched: TypeAlias = tuple[tuple[tuple[str, float, float], ...], float]
+NOT_FETCHED: Final[Fetched] = ((), 0.0)
 
 _UNKNOWN: Final[Readiness] = (None, 0.0, 0.0, 0.0, 0.0)
 
@@ -54,9 +58,9 @@ class Link(NamedTuple):
     #: The number of links since the chain was last folded.
     depth: int
     span: SpanPath
-    #: When it was sent to the worker, and seconds of transfers and disk reads after that.
+    #: When it was sent to the worker, and the transfers and disk reads after that.
     sent: float
-    fetched: float
+    fetched: Fetched
     #: When it computed.
     start: float
     stop: float
@@ -66,35 +70,33 @@ class Link(NamedTuple):
     #: None for a run without a result.
     number: int | None
     worker: object
-    actions: tuple[tuple[str, float, float], ...]
 
 
 END: Final = Link._fields.index("end")
 DEPTH: Final = Link._fields.index("depth")
+SPAN: Final = Link._fields.index("span")
 
 
 class OnPath(NamedTuple):
     """A link of a path, without those before it."""
 
+    #: Its share of the path: seconds, and their parts.
+    seconds: float
     parts: tuple[float, ...]
     link: Link
-
-    @property
-    def seconds(self) -> float:
-        """Its share of the path."""
-        return sum(self.parts)
 
 
 @dataclass(slots=True)
 class Share:
     """The links of one span, and of those below it, in a chain."""
 
-    parts: list[float]
+    #: As `cut` returns them.
+    parts: list[float] = field(default_factory=lambda: [0.0] * (len(PATH_PARTS) - 1))
     tasks: int = 0
     #: Whether all its links are known.
     known: bool = True
-    #: The longest links of its own tasks.
-    longest: tuple[OnPath, ...] = ()
+    #: The longest links of its own tasks: the fields of an `OnPath`, with a `RawLink`.
+    longest: list[tuple[float, tuple[float, ...], RawLink]] = field(default_factory=list)
 
 
 class Folded(NamedTuple):
@@ -105,28 +107,31 @@ class Folded(NamedTuple):
     depth: int = 0
 
 
-def cut(link: Link, since: float, until: float = inf) -> tuple[float, ...]:
+def cut(link: RawLink, since: float, until: float = inf) -> tuple[float, ...]:
     """Return the seconds of a link's parts, as far as they lie in an interval.
 
     By `PATH_PARTS`, without the last. ``repeated`` lies within ``no_thread``.
     """
-    before, submitted, ready, lost, again = link.readiness or _UNKNOWN
-    if before is not None:
-        since = max(since, before[END])
-    until = max(since, min(link.end, until))
-    times = [since]
-    for time in (submitted, ready, lost, again, link.sent, link.start, link.stop, until):
-        # In order, whatever the clocks said.
-        times.append(min(max(time, times[-1]), until))
-    _, submitted, ready, lost, again, sent, start, stop, _ = times
-    fetched = min(link.fetched, start - sent)
+    readiness, end, _, _, sent, fetched, start, stop, _, _, _, _ = link
+    _, submitted, ready, lost, again = readiness or _UNKNOWN
+    end = until if end > until else end
+    end = since if end < since else end
+    # In order, whatever the clocks said.
+    submitted = since if submitted < since else end if submitted > end else submitted
+    ready = submitted if ready < submitted else end if ready > end else ready
+    lost = ready if lost < ready else end if lost > end else lost
+    again = lost if again < lost else end if again > end else again
+    sent = again if sent < again else end if sent > end else sent
+    start = sent if start < sent else end if start > end else start
+    stop = start if stop < start else end if stop > end else stop
+    transfer = fetched[1] if fetched[1] < start - sent else start - sent
     return (
         submitted - since,
         ready - submitted,
         (lost - ready) + (sent - again),
         again - lost,
-        fetched,
-        (start - sent) - fetched,
+        transfer,
+        (start - sent) - transfer,
         stop - start,
-        until - stop,
+        end - stop,
     )

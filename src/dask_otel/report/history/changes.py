@@ -11,12 +11,12 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from statistics import NormalDist, fmean, median
+from statistics import NormalDist, median
 from typing import Final
 
 from dask_otel.report import words
-from dask_otel.report.history.past import PastRun
-from dask_otel.report.meanings import PART_TITLES
+from dask_otel.report.history.difference import difference, in_words, named, path_parts
+from dask_otel.report.history.past import PastRun, Terms
 
 #: Fewest runs for a statement, and for a change point: in fewer, even the clearest order of ranks
 #: is too probable.
@@ -27,9 +27,6 @@ MOST: Final = 100
 _PREDECESSORS: Final = 30
 #: A slower level is a regression for this many runs; later it is the usual one.
 RECENT: Final = 10
-
-#: The smallest change of a part that the text has, in thread-seconds.
-_LEAST: Final = 0.0005
 
 #: The standard deviation of a normal distribution in median absolute deviations.
 _DEVIATIONS: Final = 1.4826
@@ -45,9 +42,11 @@ FIGURES: Final[dict[str, Callable[[PastRun], float | None]]] = {
 class Change:
     """A change of a figure: medians before and after, and numbers of runs.
 
-    `since` is the start of the first run after it. `parts` are the differences of the mean
-    thread-seconds of a run, by part: their sum is that of the thread-time; they are empty for
-    another figure. `beside` has in words what else differs.
+    `since` is the start of the first run after it. `parts` are the differences of the mean seconds
+    of a run by part (of the thread-time, or of the path), `terms` those by function, too: the sum
+    of each is the difference of the means. They are empty if a run lacks them. The `verdict` has
+    "more work" or "less work" if that is more than a quarter of it, and "slower" or "faster" if the
+    rest is. `beside` has in words what else differs.
     """
 
     figure: str
@@ -56,7 +55,9 @@ class Change:
     after: float
     runs_before: int
     runs_after: int
+    verdict: str
     parts: dict[str, float]
+    terms: Terms
     beside: list[str]
 
     def line(self) -> str:
@@ -68,14 +69,14 @@ class Change:
         when = words.when(round(self.since * 1e9))
         change = self.after / self.before - 1
         line = f"{self.figure} {change:+.0%} since {when}: {medians[0]} before, {medians[1]} after"
-        parts = sorted(self.parts.items(), key=lambda item: -abs(item[1]))
-        told = [
-            f"{words.signed(value)} {words.inside(part)}"
-            for part, value in parts
-            if abs(value) >= _LEAST
-        ]
-        whole = f"the mean {words.signed(sum(self.parts.values()))}: "
-        return "; ".join([line, *([whole + ", ".join(told)] if told else []), *self.beside])
+        lines = [line, self.verdict]
+        by_part = ((words.inside(part), value) for part, value in self.parts.items())
+        by_function = in_words(named(self.terms)) if any(self.terms) else ""
+        made_of = [*filter(None, (in_words(by_part), by_function))]
+        mean = words.signed(sum(self.parts.values()))
+        lines += [f"the mean {mean}: {text}" for text in made_of[:1]]
+        lines += [f"by function: {text}" for text in made_of[1:]]
+        return "; ".join([*lines, *self.beside])
 
 
 @dataclass(frozen=True)
@@ -143,50 +144,32 @@ def _trend(name: str, runs: Sequence[PastRun]) -> Trend:
             sides = [
                 [run for run, _ in known[slice(*ends)]] for ends in ((start, middle), (middle, end))
             ]
-            trend.changes.append(
-                Change(
-                    figure,
-                    since=known[middle][0].start,
-                    before=before,
-                    after=after,
-                    runs_before=middle - start,
-                    runs_after=end - middle,
-                    parts=_parts(*sides) if figure == "thread-time" else {},
-                    beside=list(_beside(*sides)),
-                )
+            found = difference(*sides)
+            is_time = figure == "thread-time"
+            change = Change(
+                figure,
+                since=known[middle][0].start,
+                before=before,
+                after=after,
+                runs_before=middle - start,
+                runs_after=end - middle,
+                verdict=found.verdict_of(after - before),
+                parts=found.parts if is_time else dict(path_parts(found.path)),
+                terms=found.terms if is_time else found.path,
+                beside=found.beside,
             )
+            trend.changes.append(change)
             is_last = end == len(values) and end - middle <= RECENT and known[-1][0] is runs[-1]
-            if is_last and after > before and values[-1] > math.sqrt(before * after):
+            if (
+                is_last
+                and change.verdict.startswith("slower")
+                and values[-1] > math.sqrt(before * after)
+            ):
                 trend.regression = True
         latest = values[levels[-2] :] if values else []
         if latest and known[-1][0] is runs[-1]:
             trend.unusual += _unusual(figure, latest)
     return trend
-
-
-def _parts(before: Sequence[PastRun], after: Sequence[PastRun]) -> dict[str, float]:
-    """Return the differences of the mean parts, if all runs have them."""
-    if not all(run.parts for run in (*before, *after)):
-        return {}
-    return {
-        part: fmean(run.parts.get(part, 0.0) for run in after)
-        - fmean(run.parts.get(part, 0.0) for run in before)
-        for part in PART_TITLES
-    }
-
-
-def _beside(before: Sequence[PastRun], after: Sequence[PastRun]) -> Iterator[str]:
-    """Yield what may explain a change: another number of tasks, other versions."""
-    tasks = [
-        median([run.tasks for run in side if run.tasks is not None] or [0])
-        for side in (before, after)
-    ]
-    if all(tasks) and tasks[0] != tasks[1]:
-        yield f"tasks: {tasks[0]:,.0f} before, {tasks[1]:,.0f} after"
-    for name in ("distributed", "dask_otel"):
-        old, new = getattr(before[-1], name), getattr(after[0], name)
-        if old != new:
-            yield f"{name}: {old or 'unknown'} before, {new or 'unknown'} after"
 
 
 def _unusual(figure: str, values: Sequence[float]) -> Iterator[Unusual]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from types import NoneType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from dask_otel import semconv
 from dask_otel.report import words
 from dask_otel.report.money import Price
-from dask_otel.report.seconds import own_parts
+from dask_otel.report.path import link_parts, span_path
+from dask_otel.report.seconds import IDLE, add, own_parts, span_activities, summed
 from dask_otel.report.telemetry.model import Run, Span, text, tree_of
 
 #: The headings of `PastRun.cells`, and which of them are numbers.
@@ -19,13 +21,41 @@ HEADINGS: Final = ("time", "name", "result", "duration", "tasks", "failed", "thr
                    "cost", "distributed", "dask-otel", "cluster")  # fmt: skip
 NUMBERS: Final = frozenset(("duration", "tasks", "failed", "thread-hours", "idle", "cost"))
 
+#: Most functions and steps of a run; the smallest functions beyond it are in the rest.
+_MOST: Final = 40
+#: Metrics that differ more from the spans are of other work, too, or of a part of it.
+_ROUGHLY: Final = 0.05
+#: The computing of a function's tasks, if the telemetry does not divide it into activities.
+RUNNING: Final = ""
+_RUNNING: Final = ("thread-cpu", "thread-noncpu")
+_COMPUTE: Final = f"{semconv.TASK_GROUP_DURATION}.compute"
+
+#: Seconds by function, then by activity or part of the path; the rest is under an empty name.
+Terms: TypeAlias = dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Step:
+    """All spans of one name in a run: the root, or a span below it.
+
+    `seconds` are the sum of their durations, and of the terms of `path` if that is known; `parts`
+    are their own thread-seconds.
+    """
+
+    count: float
+    seconds: float
+    parts: dict[str, float]
+    path: Terms
+
 
 @dataclass(frozen=True)
 class PastRun:
     """A root span and the spans below it. None if a figure was not exported.
 
     `thread_seconds` is the capacity that it used, with `idle_seconds`, and the sum of `parts`, by
-    the title of the part; `command` makes its report.
+    the title of the part, and of `functions`. `work` has the tasks of each function, and the
+    bytes of their results. `moved` are the bytes of the run by activity; they are known if it was
+    the only one of its name on its scheduler. `command` makes its report.
     """
 
     name: str
@@ -37,12 +67,25 @@ class PastRun:
     result: str
     tasks: float | None
     failed: float | None
+    output: float | None
     thread_seconds: float | None
     idle_seconds: float | None
     parts: dict[str, float]
+    functions: Terms
+    work: Terms
+    moved: dict[str, float]
+    steps: dict[str, Step]
+    workers: float | None
+    threads: float | None
+    python: str
     distributed: str
     dask_otel: str
     command: str
+
+    @property
+    def path(self) -> Terms:
+        """What bounded the root span; empty if it is unknown."""
+        return self.steps[self.name].path if self.name in self.steps else {}
 
     def cells(self, price: Price | None = None) -> dict[str, str]:
         """Return its figures in words, by heading; empty if they are unknown."""
@@ -64,10 +107,12 @@ class PastRun:
         return dict(zip(HEADINGS, values, strict=True))
 
 
-#: The types of the fields, by their annotations.
+#: The types of the fields by their annotations, and the annotations of dictionaries' values.
 _TYPES: Final[dict[Any, tuple[type, ...]]] = {
     "str": (str,), "float": (int, float), "float | None": (int, float, NoneType),
-    "dict[str, float]": (dict,),
+}  # fmt: skip
+_VALUES: Final = {
+    "dict[str, float]": "float", "Terms": "dict[str, float]", "dict[str, Step]": "Step",
 }  # fmt: skip
 #: Numbers beyond it are nobody's.
 _LARGEST: Final = 1e200
@@ -81,44 +126,73 @@ def past_run(entry: Any) -> PastRun:
     ValueError
         If it is not one.
     """
-    for field in fields(PastRun):
-        value: Any = entry.get(field.name) if isinstance(entry, dict) else None
-        if not _is_valid(value, _TYPES[field.type]):
-            raise ValueError(f"no run: {field.name}")
-    return PastRun(**{field.name: entry[field.name] for field in fields(PastRun)})
+    return PastRun(**_checked(PastRun, entry))
 
 
-def _is_valid(value: Any, types: tuple[type, ...]) -> bool:
-    if isinstance(value, dict):
-        return dict in types and all(_is_valid(one, (int, float)) for one in value.values())
-    is_number = isinstance(value, (int, float))
-    return (not is_number or abs(value) < _LARGEST) and isinstance(value, types)
+def _checked(made: type, entry: Any) -> dict[str, Any]:
+    if not isinstance(entry, dict):
+        raise ValueError(f"no {made.__name__}")
+    return {field.name: _value(field.type, entry.get(field.name)) for field in fields(made)}
+
+
+def _value(kind: Any, value: Any) -> Any:
+    """Return a value of an annotation."""
+    if kind == "Step":
+        return Step(**_checked(Step, value))
+    if kind in _VALUES and isinstance(value, dict):
+        return {name: _value(_VALUES[kind], one) for name, one in value.items()}
+    is_huge = isinstance(value, (int, float)) and not abs(value) < _LARGEST
+    if is_huge or not isinstance(value, _TYPES.get(kind, ())):
+        raise ValueError(f"no {kind}")
+    return value
 
 
 def ended(run: Run, command: str) -> Iterator[PastRun]:
     """Yield the ended root spans of one scheduler, each with the spans below it."""
-    _, below = tree_of(run.of_type("span"))
-    for root in run.roots():
-        if not root.unfinished:
-            tree = list(_tree(root, below))
-            yield PastRun(
-                name=root.full_name,
-                cluster=run.cluster,
-                trace_id=root.trace_id,
-                span_id=root.span_id,
-                start=root.start_ns / 1e9,
-                seconds=root.seconds,
-                result=root.result,
-                # Of the whole tree; the seconds are each span's own.
-                tasks=root.number(semconv.TASK_COUNT),
-                failed=root.number(semconv.TASK_OUTCOME_COUNT.format("erred")),
-                thread_seconds=_sum(tree, semconv.SPAN_CAPACITY),
-                idle_seconds=_sum(tree, semconv.SPAN_IDLE),
-                parts=_parts(tree),
-                distributed=text(run.resource.get(semconv.SERVICE_VERSION)),
-                dask_otel=run.bridge,
-                command=command,
-            )
+    _, below = tree_of(run.spans)
+    roots = run.roots()
+    count = Counter(root.full_name for root in roots)
+    for root in roots:
+        if root.unfinished or is_backwards(root):
+            continue
+        tree = list(_tree(root, below))
+        spans = [span for span in tree if span.type == "span"]
+        capacity = _sum(spans, semconv.SPAN_CAPACITY)
+        is_alone = count[root.full_name] == 1 and _is_measured(run, root.full_name, spans)
+        alone = run if is_alone else Run("", "")
+        functions, work = _functions(alone, root.full_name, tree, capacity)
+        yield PastRun(
+            name=root.full_name,
+            cluster=run.cluster,
+            trace_id=root.trace_id,
+            span_id=root.span_id,
+            start=root.start_ns / 1e9,
+            seconds=root.seconds,
+            result=root.result,
+            # Of the whole tree; the seconds are each span's own.
+            tasks=root.number(semconv.TASK_COUNT),
+            failed=root.number(semconv.TASK_OUTCOME_COUNT.format("erred")),
+            output=root.number(semconv.SPAN_OUTPUT_SIZE),
+            thread_seconds=capacity,
+            idle_seconds=_sum(spans, semconv.SPAN_IDLE),
+            parts=_parts(spans),
+            functions=functions,
+            work=work,
+            moved=_of_root(alone, root.full_name, semconv.SPAN_EXECUTE_IO, semconv.ACTIVITY),
+            steps=_steps(spans, tree),
+            workers=root.number(semconv.WORKER_COUNT),
+            threads=root.number(semconv.THREAD_COUNT),
+            python=text(run.resource.get("process.runtime.version")),
+            distributed=text(run.resource.get(semconv.SERVICE_VERSION)),
+            dask_otel=run.bridge,
+            command=command,
+        )
+
+
+def is_backwards(root: Span) -> bool:
+    """Return whether a span ended before it began, because the clock was set back."""
+    # The reader moves such an end to the start; every span lasts at least 1 ns.
+    return root.end_ns <= root.start_ns
 
 
 def _tree(root: Span, below: dict[tuple[str, str], list[Span]]) -> Iterable[Span]:
@@ -138,7 +212,109 @@ def _sum(spans: Iterable[Span], key: str) -> float | None:
 
 
 def _parts(spans: Iterable[Span]) -> dict[str, float]:
-    result: Counter[str] = Counter()
+    found = summed(map(own_parts, spans))
+    return {part: seconds for part, seconds in found.items() if seconds}
+
+
+def _is_measured(run: Run, name: str, spans: Iterable[Span]) -> bool:
+    """Return whether a root's metrics agree with its spans, as far as both are there."""
+    times = (semconv.SPAN_EXECUTE_TIME, semconv.SPAN_P2P_TIME)
+    seconds = sum(sum(_of_root(run, name, one, semconv.ACTIVITY).values()) for one in times)
+    known = sum(sum(span_activities(span).values()) for span in spans)
+    return not known or abs(seconds - known) <= _ROUGHLY * known
+
+
+def _of_root(run: Run, name: str, metric: semconv.Metric, *labels: str) -> dict[Any, float]:
+    """Return a metric's sums over all spans of a root, by the values of one or more labels."""
+    found = run.metrics.sums(metric.name, semconv.SPAN_ROOT_NAME, *labels)
+    return {
+        key[0] if len(key) == 1 else tuple(key): value
+        for (root, *key), value in found.items()
+        if root == name
+    }
+
+
+def _functions(
+    run: Run, name: str, tree: Iterable[Span], capacity: float | None
+) -> tuple[Terms, Terms]:
+    """Return the thread-seconds of each function, whose sum is the capacity, and its work."""
+    spans = [span for span in tree if span.type == "span"]
+    activities = summed(map(span_activities, spans))
+    groups: Terms = {}
+    work: Terms = {}
+    for span in tree:
+        prefix = span.text(semconv.TASK_PREFIX)
+        if span.type == "group" and prefix:
+            add(groups.setdefault(prefix, {}), RUNNING, span.number(_COMPUTE))
+            add(work.setdefault(prefix, {}), "tasks", span.number(semconv.TASK_COUNT))
+            add(work.setdefault(prefix, {}), "bytes", span.number(semconv.SPAN_OUTPUT_SIZE))
+    by_activity: Terms = {}
+    labels = (semconv.TASK_PREFIX, semconv.ACTIVITY)
+    for (prefix, label), seconds in _of_root(run, name, semconv.SPAN_EXECUTE_TIME, *labels).items():
+        # As in the attributes of spans.
+        activity = re.sub(r"[^A-Za-z0-9_-]", "_", label)
+        known = activity in activities or capacity is None
+        add(by_activity.setdefault(prefix, {}), activity if known else semconv.FOLDED, seconds)
+    counted = _of_root(run, name, semconv.TASK_FINISHED, semconv.TASK_PREFIX)
+    for prefix, tasks in counted.items():
+        work.setdefault(prefix, {})["tasks"] = tasks
+    found = by_activity or groups
+    if capacity is None:
+        return _largest(found), work
+    rest: dict[str, float] = {**activities, IDLE: _sum(spans, semconv.SPAN_IDLE) or 0.0}
+    if not by_activity:
+        rest[RUNNING] = sum(rest.pop(one, 0.0) for one in _RUNNING)
+    found = _largest(found)
+    for terms in found.values():
+        _take(rest, terms)
+    # What no activity has, which is nothing unless the files are incomplete.
+    add(rest, "unknown", capacity - sum(rest.values()) - total(found))
+    return {**found, "": _rest(rest)}, work
+
+
+def _take(rest: dict[str, float], terms: Mapping[str, float]) -> None:
+    for key, value in terms.items():
+        add(rest, key, -value)
+
+
+def _rest(rest: Mapping[str, float]) -> dict[str, float]:
+    return {name: seconds for name, seconds in rest.items() if abs(seconds) > 1e-9}
+
+
+def _largest(found: Terms) -> Terms:
+    named = [(name, terms) for name, terms in found.items() if name and terms]
+    return dict(sorted(named, key=lambda item: -sum(item[1].values()))[:_MOST])
+
+
+def total(terms: Mapping[str, Mapping[str, float]]) -> float:
+    """Return the sum of all terms."""
+    return sum(value for one in terms.values() for value in one.values())
+
+
+def _steps(spans: Iterable[Span], tree: Iterable[Span]) -> dict[str, Step]:
+    """Return the spans by name, the root first, each with its path by function and part."""
+    links: dict[str, list[Span]] = {}
+    for task in tree:
+        if task.type == "task" and task.attributes.get(semconv.TASK_ON_PATH) is True:
+            links.setdefault(task.text(semconv.SPAN_ID), []).append(task)
+    same: dict[str, list[Span]] = {}
     for span in spans:
-        result.update(own_parts(span))
-    return dict(result)
+        same.setdefault(span.full_name, []).append(span)
+    result: dict[str, Step] = {}
+    for name, found in list(same.items())[:_MOST]:
+        seconds = sum(span.seconds for span in found)
+        rest = summed(map(span_path, found))
+        path: Terms = {}
+        if any(rest.values()):
+            owners = {span.text(semconv.SPAN_ID) for span in found}
+            for task in (task for owner in owners for task in links.get(owner, ())):
+                parts = zip(semconv.PATH_PARTS, link_parts(task), strict=True)
+                of_task = {part: value for part, value in parts if value}
+                _take(rest, of_task)
+                prefix = task.text(semconv.TASK_PREFIX) or task.name
+                for part, value in of_task.items():
+                    add(path.setdefault(prefix, {}), part, value)
+            rest["unknown"] = seconds - total(path) - sum(rest.values())
+            path[""] = _rest(rest)
+        result[name] = Step(len(found), seconds, _parts(found), path)
+    return result

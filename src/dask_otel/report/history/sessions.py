@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,44 +19,56 @@ from tempfile import NamedTemporaryFile
 from typing import Any, Final
 
 from dask_otel.report import words
-from dask_otel.report.history.past import PastRun, ended, past_run
-from dask_otel.report.telemetry import json_files
+from dask_otel.report.history.past import PastRun, ended, is_backwards, past_run
+from dask_otel.report.telemetry import json_files, remote
 from dask_otel.report.telemetry.reader import Reader
 
 #: Increases when a summary's content changes its meaning, or gains a key.
-VERSION: Final = 1
+VERSION: Final = 2
 
-#: The bridge's names: see `run_name` of the exporter. Metrics are not needed for a summary.
-_NAME: Final = re.compile(r"(.+)-\d{4,}-(traces|metrics)\.jsonl")
+#: The bridge's names: see `run_name` of the exporter.
+_NAME: Final = re.compile(r"(.+)-\d{4,}-(traces|metrics|logs)\.jsonl")
 
 
 @dataclass(frozen=True)
 class Session:
     """The files of one scheduler, with their sizes.
 
-    All files of a folder that the bridge did not name are one session, without a `prefix`.
+    All files of a folder that the bridge did not name are one session, without a `prefix`. The
+    `folder` is a path, or an address.
     """
 
-    folder: Path
+    folder: str
     prefix: str
     files: dict[str, int]
 
     @property
     def command(self) -> str:
         """The command that makes its report."""
-        path = shlex.quote(str(self.folder / self.prefix))
+        path = shlex.quote(self.where)
         return words.one_line(f"dask-otel report {path}{'-*.jsonl*' if self.prefix else ''}")
+
+    @property
+    def where(self) -> str:
+        """The beginning of its files' paths."""
+        return f"{self.folder}/{self.prefix}".rstrip("/")
+
+    @property
+    def paths(self) -> list[str]:
+        """All its files that are read."""
+        return [f"{self.folder}/{name}" for name in self.files]
 
     def places(self) -> list[Path]:
         """Return where its summary can be: beside the files, and in the user's cache.
 
-        Only the cache, if the bridge did not write the files.
+        Only the cache, if the bridge did not write the files, or they are elsewhere.
         """
         home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
         folder = hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:32]
         name = f"{self.prefix or 'telemetry'}{json_files.SUMMARY}"
         cached = Path(home).expanduser() / "dask-otel" / folder / name
-        return [self.folder / name, cached] if self.prefix else [cached]
+        is_ours = self.prefix and not remote.is_remote(self.folder)
+        return [Path(self.folder, name), cached] if is_ours else [cached]
 
 
 @dataclass(frozen=True)
@@ -69,22 +81,52 @@ class Summary:
 
 def sessions(folders: Iterable[str | Path], left_out: list[str]) -> list[Session]:
     """Return the sessions below some folders; a folder that can't be read adds a line."""
+    found: dict[tuple[str, str], Session] = {}
+    for top in folders:
+        try:
+            is_remote = remote.is_remote(top)
+            files = remote.listed(str(top)) if is_remote else _listed(top, left_out)
+            for folder, name, size in files:
+                named = _NAME.match(name)
+                if json_files.is_json(name) and not (named and named[2] == "logs"):
+                    key = (folder, named[1] if named else "")
+                    found.setdefault(key, Session(*key, {})).files[name] = size
+        except OSError as error:
+            left_out.append(str(error))
+    return list(found.values())
+
+
+def _listed(top: str | Path, left_out: list[str]) -> Iterator[tuple[str, str, int]]:
+    """Yield folder, name and size of all files below a local folder."""
 
     def failed(error: OSError) -> None:
         left_out.append(f"can't read {error.filename}: {error.strerror}")
 
-    found: dict[tuple[str, str], Session] = {}
-    for top in folders:
-        for folder, _, names in os.walk(Path(top).absolute(), onerror=failed):
-            for name in sorted(names):
-                path = Path(folder, name)
-                named = _NAME.match(name)
-                if json_files.readable(path) and not (named and named[2] == "metrics"):
-                    prefix = named[1] if named else ""
-                    session = found.setdefault((folder, prefix), Session(Path(folder), prefix, {}))
-                    with suppress(OSError):  # It has just been removed.
-                        session.files[name] = path.stat().st_size
-    return list(found.values())
+    for folder, _, names in os.walk(Path(top).absolute(), onerror=failed):
+        for name in sorted(names):
+            path = Path(folder, name)
+            # It may just have been removed.
+            with suppress(OSError):
+                if path.is_file():
+                    yield folder, name, path.stat().st_size
+
+
+def listing(
+    folders: Iterable[str | Path], progress: Callable[[int, int], None]
+) -> tuple[list[tuple[PastRun, Session]], list[str]]:
+    """Return the runs below some folders by their start, each once, and what was left out.
+
+    `progress` is called with the number of sessions that were read, and of all.
+    """
+    left_out: list[str] = []
+    runs: dict[tuple[str, str], tuple[PastRun, Session]] = {}
+    found = sessions(folders, left_out)
+    for number, session in enumerate(found, 1):
+        progress(number, len(found))
+        known = summary(session)
+        left_out += map(words.one_line, known.left_out)
+        runs |= {(one.trace_id, one.span_id): (one, session) for one in known.runs}
+    return sorted(runs.values(), key=lambda one: one[0].start), left_out
 
 
 def summary(session: Session) -> Summary:
@@ -102,10 +144,14 @@ def summary(session: Session) -> Summary:
             return Summary(known.runs, [*said, *known.left_out])
         writable.append(place)
     reader = Reader()
+    metrics = [path for path in session.paths if "-metrics.json" in path and session.prefix]
     try:
-        reader.read(session.folder / name for name in session.files)
+        # Counters only grow: the last file has them all.
+        earlier = set(metrics[:-1])
+        with remote.copied(path for path in session.paths if path not in earlier) as paths:
+            reader.read(paths)
     except OSError as error:
-        return Summary([], [*said, f"can't read {session.folder / session.prefix}: {error}"])
+        return Summary([], [*said, f"can't read {session.where}: {error}"])
     made = _made(session, reader)
     # A file that can't be read today may be read tomorrow.
     if json_files.BROKEN not in reader.skipped.counts:
@@ -139,9 +185,16 @@ def _read(place: Path, session: Session) -> Summary | None:
 
 
 def _made(session: Session, reader: Reader) -> Summary:
-    where, runs = session.folder / session.prefix, reader.runs()
-    unfinished = sum(root.unfinished for run in runs for root in run.roots())
-    left_out = [f"{where}: {words.counted(unfinished, 'run')} without an end"] if unfinished else []
+    where, runs = session.where, reader.runs()
+    roots = [root for run in runs for root in run.roots()]
+    left_out = [
+        f"{where}: {words.counted(count, 'run')} {what}"
+        for count, what in (
+            (sum(root.unfinished for root in roots), "without an end"),
+            (sum(map(is_backwards, roots)), "that ended before it began: the clock was set back"),
+        )
+        if count
+    ]
     # Other files of JSON are nobody's concern.
     if session.prefix or runs:
         left_out += [f"{where}: {line}" for line in reader.skipped.lines()]

@@ -32,6 +32,8 @@ _TEXT, _LINE, _GROUND = "#010203", "#010204", "#010205"
 _MOST_BARS, _MOST_LINES = 14, 40
 #: Fewest intervals between exports for a chart over time.
 _FEWEST_INTERVALS: Final = 2
+#: Most events that are marked.
+_MOST_EVENTS: Final = 100
 #: Most points of a line.
 _MOST_POINTS: Final = 300
 
@@ -172,10 +174,27 @@ def _flow(run: Run) -> Any:
     )
     # A long task's seconds arrive at its end: their peak would make all the rest small.
     plot.y_range.end = 2 * max([*found.threads, 0.5])
-    return _timed(plot, "threads")
+    return _timed(plot, "threads", run)
 
 
-def _timed(plot: Any, label: str) -> Any:
+def _timed(plot: Any, label: str, run: Run) -> Any:
+    if events := run.warnings(_MOST_EVENTS):
+        columns = {
+            "time": [log.time_ns / 1e6 for log in events],
+            "level": [log.level for log in events],
+            "description": [words.cut(words.one_line(log.description, " "), 300) for log in events],
+        }
+        marks = plot.scatter(
+            "time",
+            0,
+            marker="triangle",
+            size=11,
+            source=ColumnDataSource(columns),
+            color=hex_colour("red"),
+            muted_alpha=0.1,
+            legend_label="Events",
+        )
+        _hover(plot, marks, ("@level", "@description"))
     plot.xaxis.formatter = DatetimeTickFormatter(**_CLOCK)
     plot.yaxis.axis_label = label
     plot.y_range.start = 0
@@ -233,7 +252,7 @@ def _workers(run: Run, label: str, *figures: _Drawn) -> Any:
                 legend_label=drawn.legend,
             )
             _hover(plot, line, ("worker", "@worker"), (drawn.legend, f"@value{drawn.tip}"))
-    return _timed(plot, label)
+    return _timed(plot, label, run)
 
 
 def _highest(run: Run, drawn: _Drawn) -> dict[str, History]:

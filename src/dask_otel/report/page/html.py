@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from importlib.resources import files as resource_files
 from typing import Any, Final
 
@@ -18,18 +19,23 @@ from markupsafe import Markup
 from dask_otel import semconv
 from dask_otel.report import findings, words
 from dask_otel.report.account import Account
-from dask_otel.report.compare import Comparison
 from dask_otel.report.history.changes import Trend
+from dask_otel.report.history.difference import NOTHING, Comparison
 from dask_otel.report.history.past import HEADINGS, NUMBERS, PastRun
-from dask_otel.report.meanings import PARTS, hex_colour
+from dask_otel.report.meanings import PARTS, PATH, hex_colour
 from dask_otel.report.money import Price
 from dask_otel.report.page.charts import charts
+from dask_otel.report.page.multiples import panels
 from dask_otel.report.page.payload import pack, timeline
 from dask_otel.report.seconds import SpanTime, own_parts
 from dask_otel.report.telemetry.model import Skipped, Span
 
 #: Most spans in a list; if there are more, the list has their names.
 _MOST_SPANS: Final = 60
+#: Most log records in a list: the severest.
+_MOST_LOGS: Final = 500
+#: Most names with trends on the page of many runs; those with news come first.
+_MOST_NAMES: Final = 40
 
 
 def page(
@@ -65,12 +71,18 @@ def history_page(
     trends: Sequence[Trend],
     left_out: Sequence[str],
     price: Price | None,
+    links: Sequence[str] = (),
 ) -> str:
-    """Return the page of a list of runs, the newest first, with search and filter."""
+    """Return the page of a list of runs, the newest first, with search and filter.
+
+    The `links` lead to the reports of the runs; without them, the page has commands.
+    """
     script = _file("history.js")
     return _ENVIRONMENT.get_template("history.html").render(
         runs=[(run, run.cells(price)) for run in reversed(runs)],
         trends=trends,
+        multiples=[(one.name, [*panels(found)]) for one, found in _several(trends, runs)],
+        links=links[::-1],
         headings=[name for name in HEADINGS if price or name != "cost"],
         numbers=NUMBERS,
         left_out=left_out,
@@ -78,6 +90,17 @@ def history_page(
         hash=Markup(_hash(script)),
         style=Markup(_file("style.css")),
     )
+
+
+def _several(
+    trends: Sequence[Trend], runs: Sequence[PastRun]
+) -> Iterator[tuple[Trend, list[PastRun]]]:
+    """Yield the first names that have more than one run, with their runs."""
+    same: dict[str, list[PastRun]] = {}
+    for run in runs:
+        same.setdefault(run.name, []).append(run)
+    several = ((one, same[one.name]) for one in trends if len(same[one.name]) > 1)
+    return itertools.islice(several, _MOST_NAMES)
 
 
 def _run(account: Account, number: int) -> dict[str, Any]:
@@ -91,6 +114,10 @@ def _run(account: Account, number: int) -> dict[str, Any]:
         "timeline": timeline(run),
         "tiles": _tiles(account),
         "spans": spans,
+        "logs": [
+            (max(0, log.time_ns - (run.start_ns or 0)) / 1e9, log)
+            for log in run.happened(_MOST_LOGS)
+        ],
         "names": _by_name(account, spans) if len(spans) > _MOST_SPANS else [],
         "span_names": findings.span_names(run),
     }
@@ -152,5 +179,6 @@ _ENVIRONMENT.filters |= {
     for name in ("seconds", "known", "whole", "size", "share", "exact", "counted", "inside")
 }
 _ENVIRONMENT.globals |= {
-    "PARTS": PARTS, "hex_colour": hex_colour, "own_parts": own_parts, "semconv": semconv,
+    "PARTS": PARTS, "PATH": PATH, "NOTHING": NOTHING, "semconv": semconv,
+    "hex_colour": hex_colour, "own_parts": own_parts,
 }  # fmt: skip

@@ -33,12 +33,24 @@ async function open(scope) {
   }
 }
 
+// The list of what happened, by severity.
+function filterLogs(list) {
+  const least = Number(list.querySelector("select").value), workers = list.querySelector("input").checked;
+  for (const row of list.querySelectorAll("tr[data-severity]")) {
+    row.hidden = Number(row.dataset.severity) < least || (!workers && "worker" in row.dataset);
+  }
+}
+
 function visible() {
   const runs = [...document.querySelectorAll("details.run")];
   return runs.length ? runs.filter((run) => run.open) : [document.body];
 }
 
 async function start() {
+  for (const list of document.querySelectorAll("[data-logs]")) {
+    list.addEventListener("change", () => filterLogs(list));
+    filterLogs(list);
+  }
   for (const run of document.querySelectorAll("details.run")) {
     run.addEventListener("toggle", () => { if (run.open) open(run); });
   }

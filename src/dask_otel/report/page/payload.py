@@ -96,6 +96,10 @@ def timeline(run: Run, most: int = MOST_ROWS) -> Timeline:
         "length": (end - begin) / 1e9,
         "colours": [hex_colour(part.colour) for part in PARTS],
         "path": path,
+        "events": [
+            [(log.time_ns - begin) / 1e9, log.level, log.description[:600]]
+            for log in run.warnings(200)
+        ],
         "pathParts": [[part.title, part.colour] for part in PATH.values()],
         "keys": list(texts.keys),
         "long": list(texts.long),

@@ -191,6 +191,7 @@ class Timeline {
       : "";
     this.grid(ctx, c);
     this.path(ctx, c);
+    this.events(ctx, c);
     ctx.save();
     ctx.beginPath();
     ctx.rect(0, this.top, this.width, this.height - this.top);
@@ -261,6 +262,20 @@ class Timeline {
     ctx.restore();
   }
 
+  // Events of the cluster, as triangles on the axis.
+  events(ctx, c) {
+    ctx.fillStyle = c.bad;
+    for (const [at] of this.data.events) {
+      const x = this.x(at);
+      if (x < this.labels || x > this.width) continue;
+      ctx.beginPath();
+      ctx.moveTo(x, AXIS - 1);
+      ctx.lineTo(x - 5, AXIS - 10);
+      ctx.lineTo(x + 5, AXIS - 10);
+      ctx.fill();
+    }
+  }
+
   row(ctx, c, index, y) {
     const [, depth, kind, name, start, end, flags, queue, , parts] = this.data.rows[index];
     if (index === this.selected) {
@@ -320,6 +335,10 @@ class Timeline {
   at(event) {
     const box = this.canvas.getBoundingClientRect();
     const x = event.clientX - box.left, y = event.clientY - box.top;
+    if (y < AXIS) {
+      const events = this.data.events.filter(([at]) => x >= this.labels && Math.abs(this.x(at) - x) <= 6);
+      return { x, index: -1, description: events.map(([, level, text]) => level + ": " + text).join("\n") };
+    }
     if (y < this.top) {
       const lane = Math.floor((y - AXIS) / LANE);
       const link = x < this.labels ? undefined : this.links.find((one) =>
@@ -430,7 +449,8 @@ class Timeline {
     if (keys[event.key] && !event.ctrlKey && !event.metaKey) { event.preventDefault(); keys[event.key](); }
   }
 
-  point(event, { index, link }) {
+  point(event, { index, link, description }) {
+    if (description) { this.say(event, description); return; }
     if (index < 0) { this.tip.hidden = true; return; }
     const [, , kind, name, start, end, flags, queue] = this.data.rows[index];
     let text = name + "\n" + seconds(end - start) + ", from " + seconds(start);
@@ -441,6 +461,10 @@ class Timeline {
     if (queue > 0) text += "\nwaited " + seconds(queue);
     if (flags & 2) text += "\nstill open at the end of the telemetry";
     if (kind === 3) text += "\nof another service";
+    this.say(event, text);
+  }
+
+  say(event, text) {
     this.tip.textContent = text;
     this.tip.style.whiteSpace = "pre-line";
     this.tip.hidden = false;

@@ -1,4 +1,4 @@
-"""Decodes JSON values to spans and points: OTLP/JSON, and the forms of Tempo and Jaeger.
+"""Decodes JSON values to spans, points, log records: OTLP/JSON, and what Tempo and Jaeger write.
 
 The input may be hostile: a value of the wrong shape is skipped and counted, and every length is
 limited.
@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from dask_otel import semconv
 from dask_otel.report.telemetry.json_files import parse
-from dask_otel.report.telemetry.model import Event, Plain, Skipped, Span
+from dask_otel.report.telemetry.model import Event, Log, Plain, Skipped, Span, text
 from dask_otel.report.telemetry.series import Measured, Point
 
 #: Keys of a request's entries, one for each process; Tempo has batches.
@@ -25,15 +26,16 @@ _ENTRIES: Final = (
     "resource_spans",
     "resourceMetrics",
     "resource_metrics",
+    "resourceLogs",
+    "resource_logs",
 )
 _SCOPES: Final = (
     "scopeSpans",
     "instrumentationLibrarySpans",
     "scopeMetrics",
     "instrumentationLibraryMetrics",
+    "scopeLogs",
 )
-#: Keys of requests that the report does not read.
-_IGNORED: Final = ("resourceLogs", "resource_logs")
 #: Keys below which Jaeger and Tempo put OTLP's top level.
 _WRAPPINGS: Final = ("result", "data", "trace", "traces")
 _DEPTH: Final = 6
@@ -60,6 +62,7 @@ class Exported(NamedTuple):
     scope_version: str
     spans: list[Span]
     points: list[Measured]
+    logs: list[Log]
 
 
 def decode(value: Any, skipped: Skipped) -> Iterator[Exported]:
@@ -75,22 +78,24 @@ def decode(value: Any, skipped: Skipped) -> Iterator[Exported]:
                 entries += _jaeger(item["spans"], item["processes"])
             yield from (_exported(entry, skipped) for entry in entries)
             # An empty request is valid, too.
-            found = found or bool(entries) or any(key in item for key in (*_ENTRIES, *_IGNORED))
+            found = found or bool(entries) or any(key in item for key in _ENTRIES)
             inner = (item[key] for key in _WRAPPINGS if key in item)
         if depth < _DEPTH:
             stack += [(one, depth + 1) for one in inner]
     if not found:
-        skipped.add("value that is neither traces nor metrics")
+        skipped.add("value that is neither traces, metrics nor logs")
 
 
 def _exported(entry: dict[str, Any], skipped: Skipped) -> Exported:
     version = ""
     spans: list[Span] = []
     points: list[Measured] = []
+    logs: list[Log] = []
     for scope in [scope for key in _SCOPES for scope in _dicts(entry.get(key))]:
         origin = _dict(scope.get("scope"))
         if origin.get("name") == "dask_otel":
             version = version or _text(origin.get("version"))
+            logs += [_log(raw) for raw in _dicts(scope.get("logRecords"))]
         for raw in _list(scope.get("spans")):
             if (span := _span(raw)) is None:
                 skipped.add("span without ids or times")
@@ -104,7 +109,17 @@ def _exported(entry: dict[str, Any], skipped: Skipped) -> Exported:
             elif (name := _text(metric.get("name"))).startswith("dask."):
                 points += _points(name, metric, skipped)
     resource = _attributes(_dict(entry.get("resource")).get("attributes"))
-    return Exported(resource, version, spans, points)
+    return Exported(resource, version, spans, points, logs)
+
+
+def _log(raw: dict[str, Any]) -> Log:
+    attributes = _attributes(raw.get("attributes"))
+    # Some backends drop the field.
+    name = _text(raw.get("eventName")) or text(attributes.pop(semconv.EVENT_NAME, ""))
+    body = text(_any_value(raw.get("body")))
+    return Log(
+        _time(raw.get("timeUnixNano")), name, _time(raw.get("severityNumber")), body, attributes
+    )
 
 
 # ------------------------------------------------------------------------------- traces

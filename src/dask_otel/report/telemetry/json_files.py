@@ -51,10 +51,15 @@ def find(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def readable(path: Path) -> bool:
-    """Return whether a folder's file may be telemetry, by its name."""
+    """Return whether a folder's entry may be telemetry."""
+    return is_json(path.name) and path.is_file()
+
+
+def is_json(name: str) -> bool:
+    """Return whether a file may be telemetry, by its name."""
     # Including rotated files: traces.jsonl.1, traces-2.jsonl.gz.
-    is_json = any(suffix.startswith(".json") for suffix in path.suffixes)
-    return is_json and path.is_file() and not path.name.endswith(SUMMARY)
+    suffixes = Path(name).suffixes
+    return any(one.startswith(".json") for one in suffixes) and not name.endswith(SUMMARY)
 
 
 def values(path: Path, skipped: Skipped) -> Iterator[Any]:

@@ -26,6 +26,35 @@ class Event:
     attributes: dict[str, Plain]
 
 
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A log record: an event of the cluster, or a worker's."""
+
+    time_ns: int
+    name: str
+    #: OpenTelemetry's number.
+    severity: int
+    body: str
+    attributes: dict[str, Plain]
+
+    @property
+    def level(self) -> str:
+        """The severity as text."""
+        known = [least for least in semconv.SEVERITIES if least <= self.severity]
+        return semconv.SEVERITIES[max(known, default=semconv.DEBUG)]
+
+    @property
+    def is_event(self) -> bool:
+        """Whether it is an event of the cluster, not a worker's record or how many are missing."""
+        return not self.name.startswith(semconv.WORKER_LOG)
+
+    @property
+    def description(self) -> str:
+        """Its text; without one, its name and the reason of a worker's removal."""
+        removed = text(self.attributes.get(semconv.WORKER_REMOVAL_REASON))
+        return self.body or f"{self.name} {removed}".rstrip()
+
+
 @dataclass(slots=True)
 class Span:
     """One span of a trace. Ids are hexadecimal; `parent_id` is empty for a root."""
@@ -112,6 +141,8 @@ class Run:
     spans: list[Span] = field(default_factory=list)
     foreign: list[Span] = field(default_factory=list)
     metrics: Metrics = field(default_factory=Metrics)
+    #: In the order of time.
+    logs: list[Log] = field(default_factory=list)
     bridge: str = ""
 
     @property
@@ -135,6 +166,15 @@ class Run:
     def title(self) -> str:
         """Its title: its cluster, and when it began."""
         return f"{self.cluster or 'Dask'}, {words.when(self.start_ns)}"
+
+    def happened(self, most: int) -> list[Log]:
+        """Return its log records in the order of time; the severest if there are too many."""
+        first = sorted(self.logs, key=lambda log: (-log.severity, not log.is_event))[:most]
+        return sorted(first, key=lambda log: log.time_ns)
+
+    def warnings(self, most: int | None = None) -> list[Log]:
+        """Return the events of the cluster that are warnings or worse."""
+        return [log for log in self.logs if log.is_event and log.severity >= semconv.WARN][:most]
 
     def roots(self) -> list[Span]:
         """Return the spans without a Dask parent."""

@@ -14,6 +14,9 @@ from dask_otel.report.telemetry.model import Plain, Run, Skipped, Span, text
 #: Most spans of all runs together. Beyond it, only Dask spans and failures, up to twice as many.
 MOST_SPANS: Final = 100_000
 
+#: Most log records of all runs together.
+MOST_LOGS: Final = 20_000
+
 _SIGNS: Final = ("marker", "progress")
 
 
@@ -25,6 +28,7 @@ class Reader:
         self._most_spans = most_spans
         self._runs: dict[tuple[str, str], Run] = {}
         self._seen: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
         self._foreign: list[Span] = []
 
     def read(self, paths: Iterable[str | Path]) -> None:
@@ -46,11 +50,20 @@ class Reader:
 
     def _add(self, item: Exported) -> None:
         # Other services' spans are not a run.
-        is_ours = item.points or any(span.type for span in item.spans)
+        is_ours = item.points or item.logs or any(span.type for span in item.spans)
         run = self._run(item.resource, item.scope_version) if is_ours else Run("", "")
         for measured in item.points:
             if not run.metrics.add(measured):
                 self.skipped.add("data point of a series beyond the limit")
+        for log in item.logs:
+            key = (f"{log.time_ns} {log.name}", f"{log.body} {log.attributes}")
+            if key in self._logged:
+                continue
+            if len(self._logged) < MOST_LOGS:
+                self._logged.add(key)
+                run.logs.append(log)
+            else:
+                self.skipped.add("log record beyond the limit")
         for span in item.spans:
             if span.key in self._seen:
                 continue
@@ -70,6 +83,7 @@ class Reader:
         for run in self._runs.values():
             traces = {span.trace_id for span in run.spans}
             run.foreign = [span for span in self._foreign if span.trace_id in traces]
+            run.logs.sort(key=lambda log: log.time_ns)
             run.spans = [*run.spans, *_unfinished(run.spans)]
             run.spans = [one for one in run.spans if one.type not in _SIGNS and not _is_empty(one)]
         found = [run for run in self._runs.values() if run.start_ns is not None]

@@ -1,0 +1,91 @@
+"""Row 13: log records of workers: on a worker that logs a lot, and on a scheduler of many."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from functools import partial
+from typing import Any, Final
+
+from benchmarks.results import Row, verdict
+from benchmarks.simulated import SimulatedCluster
+from dask_otel._dask.lines import WorkerLines
+from dask_otel.core.events import lines
+from dask_otel.core.events.narration import narrate
+from dask_otel.core.life.clock_offsets import ClockOffsets
+from dask_otel.core.masking import Mask
+from dask_otel.core.records import ClusterEvent
+from dask_otel.core.text import Sanitizer
+from dask_otel.core.traces.values import SpanLimits
+from dask_otel.worker.forwarding import Forwarding
+
+#: Records of the storm, and those of each of many workers.
+STORM, WORKERS, EACH = 10_000, 200, 10
+#: Microseconds of the event loop for a worker's message.
+LIMIT: Final = 100.0
+
+
+class Worker:
+    """A worker's connection, for forwarding: it keeps the messages."""
+
+    def __init__(self) -> None:
+        self.loop, self.sent = self, list[dict[str, Any]]()
+        self.log_event = lambda topic, message: self.sent.append(message)
+        self.add_callback = self.call_later = lambda *args: None
+
+
+def storm() -> tuple[float, float, list[dict[str, Any]]]:
+    """Return CPU seconds of a storm without and with forwarding, and what was sent."""
+    logger, worker, forwarding = logging.Logger("user"), Worker(), Forwarding()
+    logger.addHandler(logging.NullHandler())
+    took = []
+    for forwards in (False, True):
+        if forwards:
+            forwarding.add(worker, logging.WARNING)  # type: ignore[arg-type]
+        began = time.thread_time()
+        for number in range(STORM):
+            logger.error("line %d of a storm", number)
+        took.append(time.thread_time() - began)
+    forwarding.remove(worker)  # type: ignore[arg-type]
+    return took[0], took[1], worker.sent
+
+
+async def many() -> tuple[float, float, int]:
+    """Return CPU seconds on the event loop and in the thread, and the log records made."""
+    written = b",".join([lines.line(time.time(), 30, "user", "a line")] * EACH)
+    message = {lines.BLOB: b"[" + written + b"]", lines.RECORDS: EACH, lines.LEFT_OUT: 0}
+    async with SimulatedCluster(WORKERS) as cluster:
+        read = WorkerLines(cluster.scheduler, ClockOffsets(lambda _: None), 30).read
+        narrated = partial(narrate, limits=SpanLimits(), sanitizer=Sanitizer(), mask=Mask())
+        began = time.thread_time()
+        events = [read(lines.TOPIC, {**message, "worker": one}, 1.0) for one in cluster.addresses]
+        read_in = time.thread_time() - began
+        last = lines.LastLines()
+        made = [narrated(event, last=last) for event in events if isinstance(event, ClusterEvent)]
+    return read_in, time.thread_time() - began - read_in, sum(map(len, made))
+
+
+def run(quick: bool) -> list[Row]:
+    """Measure the storm of one worker, and one message of each of many."""
+    without, with_, sent = storm()
+    kept = sum(len(json.loads(message[lines.BLOB])) for message in sent)
+    left_out = sum(message[lines.LEFT_OUT] for message in sent)
+    loop, thread, made = asyncio.run(many())
+    micro = 1e6 / STORM
+    return [
+        Row(
+            "13", f"worker: CPU of otel.logs.level for a record, in a storm of {STORM:,}", "",
+            f"{micro * (with_ - without):.1f} µs beside {micro * without:.1f} µs of logging; "
+            f"{kept:,} sent in {len(sent)} messages, {left_out:,} left out and counted",
+            "info", {"without": without, "with": with_, "sent": kept, "left_out": left_out},
+        ),
+        Row(
+            "13", f"event loop for a message of each of {WORKERS} workers, {EACH} records each",
+            f"≤ {LIMIT:.0f} µs a message",
+            f"{1e6 * loop / WORKERS:.1f} µs; in a thread {1e6 * thread / made:.0f} µs a record",
+            verdict(1e6 * loop / WORKERS <= LIMIT),
+            {"loop": loop, "thread": thread, "records": made},
+        ),
+    ]  # fmt: skip

@@ -1,0 +1,95 @@
+"""Log records of workers as they arrive: bounded, and left unread on the event loop."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from dask_otel import semconv
+from dask_otel.core.events import lines
+from dask_otel.core.events.lines import Rate
+from dask_otel.core.life.clock_offsets import ClockOffsets
+from dask_otel.core.records import ClusterEvent
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler
+
+#: Bytes a second of a worker, and of all workers, and the seconds whose bytes may come at once. A
+#: worker keeps to less by itself, but not what Dask forwards.
+_PER_WORKER: Final = 100_000.0
+_IN_ALL: Final = 1_000_000.0
+_BURST: Final = 5.0
+#: What a record costs besides its bytes.
+_RECORD: Final = 500
+#: Topics with the levels of their messages; ours has records of any level.
+_TOPICS: Final = {lines.TOPIC: logging.CRITICAL, "print": logging.INFO, "warn": logging.WARNING}
+
+
+class WorkerLines:
+    """Makes events of workers' messages, on the scheduler's event loop.
+
+    `level` is Python's least level; None to read nothing. Methods may raise: the adapter catches
+    the errors.
+    """
+
+    def __init__(self, scheduler: Scheduler, clocks: ClockOffsets, level: int | None) -> None:
+        self._scheduler = scheduler
+        self._clocks = clocks
+        self._level = level
+        #: Records that were left out since the last look at it.
+        self.left_out = 0
+        self._all = Rate(_IN_ALL, _BURST * _IN_ALL)
+        self._rates: dict[str, Rate] = {}
+        #: By worker: since when records were left out, its name, and how many.
+        self._unsaid: dict[str, tuple[float, str, int]] = {}
+
+    def worker_removed(self, address: str) -> None:
+        """Forget a worker."""
+        self._rates.pop(address, None)
+
+    def read(self, topic: str, message: Any, now: float) -> ClusterEvent | None:
+        """Return the event of a message; any client may log any object on any topic."""
+        if topic not in _TOPICS or type(message) is not dict:
+            return None
+        ours = topic == lines.TOPIC
+        if ours:
+            # Dask keeps the last thousand of each topic.
+            self._scheduler._broker.truncate(topic)
+        ws = self._scheduler.workers.get(str(message.get("worker")))
+        if self._level is None or ws is None or self._level > _TOPICS[topic]:
+            return None
+        records, left_out = message.get(lines.RECORDS, 1), message.get(lines.LEFT_OUT, 0)
+        blob = message.get(lines.BLOB, b"")
+        types = (type(records), type(left_out), type(blob))
+        if types != (int, int, bytes) or not 0 <= records <= lines.MOST_RECORDS or left_out < 0:
+            return None
+        name, cost = str(ws.name), len(blob) + _RECORD * records
+        own = self._rates.setdefault(ws.address, Rate(_PER_WORKER, _BURST * _PER_WORKER))
+        if not (own.allows(now, cost) and self._all.allows(now, cost)):
+            left_out, records = left_out + records, 0
+        if left_out:
+            self.left_out += left_out
+            since, _, before = self._unsaid.get(ws.address, (now, name, 0))
+            self._unsaid[ws.address] = since, name, before + left_out
+        if not records:
+            return None
+        facts = {
+            semconv.WORKER_NAME: name,
+            semconv.WORKER_ADDRESS: ws.address,
+            lines.OFFSET: self._clocks.offset(ws.address) or 0.0,
+            **({lines.BLOB: blob} if ours else {lines.MESSAGE: message}),
+        }
+        return ClusterEvent(now, semconv.WORKER_LOG, facts, weight=records)
+
+    def tick(self, now: float, closing: bool = False) -> Iterator[ClusterEvent]:
+        """Yield an event about the records that were left out, once a second."""
+        for address, (since, name, count) in list(self._unsaid.items()):
+            if closing or not 0 <= now - since < 1:
+                del self._unsaid[address]
+                facts = {
+                    semconv.WORKER_NAME: name,
+                    semconv.WORKER_ADDRESS: address,
+                    semconv.LOG_LEFT_OUT_COUNT: count,
+                }
+                yield ClusterEvent(now, semconv.WORKER_LOG_LEFT_OUT, facts)

@@ -1,0 +1,461 @@
+"""What the difference of two groups of runs of one name is made of, as sums that close.
+
+All figures are means of a run. A function's change is divided in two: more or less work, and more
+or less time for the same work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+
+from dask_otel.report import words
+from dask_otel.report.history.past import RUNNING, PastRun, Step, Terms, ended, total
+from dask_otel.report.meanings import PATH
+from dask_otel.report.seconds import add, summed
+from dask_otel.report.telemetry.model import Run
+
+#: The text without any run.
+NOTHING: Final = "no root span has ended: there is nothing to compare"
+#: Fewest runs of each side for a statement about their spread, and so about their time.
+FEWEST: Final = 3
+#: Smaller relative differences are never a difference.
+_SMALLEST: Final = 0.01
+#: The share of a change that more work, or more time for the same work, has to have to be named.
+_PART: Final = 0.25
+#: The smallest change that the text has, in seconds, and as a share of all changes.
+_SECONDS, _SHARE = 0.0005, 0.01
+#: Those of a span have at least so many seconds; most changes of a text.
+_LISTED, _MOST = 0.05, 4
+
+#: Figures beside a change: their words, their field, and how they are written.
+_BESIDE: Final = (
+    ("tasks", "tasks", words.whole),
+    ("size of all results", "output", words.size),
+    ("workers", "workers", words.whole),
+    ("threads", "threads", words.whole),
+)
+
+Side: TypeAlias = Sequence[PastRun]
+_A = TypeVar("_A")
+_B = TypeVar("_B")
+#: A figure in A and in B; None if it is unknown.
+Pair: TypeAlias = tuple[float | None, float | None]
+
+
+class Work(NamedTuple):
+    """What a function did in a run."""
+
+    tasks: float
+    bytes: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Function:
+    """The tasks of one prefix: means of a run, in A and in B.
+
+    `spreads` are the least and the most thread-seconds of one task in the runs of a side.
+    `more_work` are the seconds of the change that more tasks took, or more bytes.
+    """
+
+    name: str
+    tasks: tuple[float, float]
+    bytes: tuple[float, float]
+    seconds: tuple[float, float]
+    spreads: tuple[tuple[float, float] | None, tuple[float, float] | None]
+    verdict: str
+    more_work: float
+
+    @property
+    def each(self) -> list[float | None]:
+        """The thread-seconds of one task in A and in B; None without tasks."""
+        both = zip(self.tasks, self.seconds, strict=True)
+        return [seconds / tasks if tasks >= 1 else None for tasks, seconds in both]
+
+    @property
+    def change(self) -> float:
+        """The thread-seconds of a run in B minus those in A."""
+        return self.seconds[1] - self.seconds[0]
+
+    def cells(self) -> list[str]:
+        """Return the tasks in A and B, the time of one in A and B, the change, the verdict."""
+        tasks = [f"{count:,.4g}" if count else "" for count in self.tasks]
+        return [*tasks, *map(words.known, self.each), words.signed(self.change), self.verdict]
+
+    def spread(self) -> str:
+        """Return the spread of a task in A and in B as text; empty with too few runs."""
+        known = [
+            f"{words.seconds(least)} to {words.seconds(most)}"
+            for least, most in filter(None, self.spreads)
+        ]
+        return ", then ".join(known)
+
+
+@dataclass(frozen=True)
+class StepDifference:
+    """The spans of one name: mean duration, thread-seconds of a run, and changes that close."""
+
+    name: str
+    lasted: Pair
+    seconds: Pair
+    parts: dict[str, float]
+    path: Terms
+
+    def cells(self) -> list[str]:
+        """Return its duration in A and B, and its thread-time in A and B."""
+        return [*map(words.known, (*self.lasted, *self.seconds))]
+
+    def changes_in_words(self) -> str:
+        """Return the changes of its thread-time by part."""
+        parts = ((words.inside(part), value) for part, value in self.parts.items())
+        return in_words(parts, _LISTED)
+
+    def path_in_words(self) -> str:
+        """Return the changes of its path by part, then by function."""
+        functions = ((f"in {name}", sum(one.values())) for name, one in self.path.items() if name)
+        both = (in_words(path_parts(self.path), _LISTED), in_words(functions, _LISTED))
+        return ", ".join(filter(None, both))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """All runs of one name in A and in B.
+
+    `apart` is 1 if the thread-time is larger in B beyond chance, -1 if it is smaller, else 0. The
+    sum of `parts` and that of `terms` are the change of the mean thread-time, the sum of `path` is
+    that of the mean duration; they are empty if a run lacks them. `more_work` are the seconds of
+    `terms` that more work took. `beside` has in words what else differs.
+    """
+
+    name: str
+    runs: tuple[int, int]
+    lasted: Pair
+    seconds: Pair
+    apart: int
+    more_work: float
+    parts: dict[str, float]
+    terms: Terms
+    path: Terms
+    functions: list[Function]
+    steps: list[StepDifference]
+    beside: list[str]
+
+    def verdict_of(self, change: float) -> str:
+        """Return what a change of the duration or the thread-time is, if it is no chance."""
+        seconds = _change(self.seconds)
+        # A duration that changes in the other direction has another reason.
+        share = self.more_work / seconds if seconds * change > 0 else 0.0
+        pace, work = ("slower", "more work") if change > 0 else ("faster", "less work")
+        return " and ".join([pace] * (share < 1 - _PART) + [work] * (share > _PART))
+
+    def lines(self) -> Iterator[str]:
+        """Yield it as text, without functions and steps."""
+        counts = " and ".join(f"{count:,}" for count in self.runs)
+        if not all(self.runs):
+            yield f"{counts} runs: only one side has it"
+            return
+        head = [f"{counts} runs"]
+        for what, (before, after) in (("lasted", self.lasted), ("thread-time", self.seconds)):
+            if before and after:
+                head.append(
+                    f"{what} {words.seconds(before)}, then {words.seconds(after)}"
+                    f" ({after / before - 1:+.0%})"
+                )
+        yield "; ".join([*head, *([self.verdict_of(self.apart)] if self.apart else [])])
+        if min(self.runs) < FEWEST:
+            yield (
+                f"fewer than {FEWEST} runs of a side: how much equal runs differ is not known here,"
+                " so nothing is called slower or faster"
+            )
+        by_part = ((words.inside(part), value) for part, value in self.parts.items())
+        for what, changes in (
+            ("the thread-time", in_words(named(self.terms))),
+            ("by part", in_words(by_part)),
+            ("more or less work", in_words([("of these", self.more_work)])),
+            ("the path", in_words(named(self.path))),
+        ):
+            if changes:
+                yield f"{what}: {changes}"
+        yield from self.beside
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The runs of two reports by name, the largest change first."""
+
+    before: str
+    after: str
+    names: list[Difference]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        found = asdict(self)
+        for name, plain in zip(self.names, found["names"], strict=True):
+            verdict = name.verdict_of(name.apart) if name.apart else ""
+            plain |= {"lines": list(name.lines()), "verdict": verdict}
+            for function, entry in zip(name.functions, plain["functions"], strict=True):
+                entry |= {"each": function.each, "change": function.change}
+        return found
+
+
+def compare(
+    before: Iterable[Run], after: Iterable[Run], titles: tuple[str, str] = ("A", "B")
+) -> Comparison:
+    """Compare the ended runs of two reports, those of one name together."""
+    sides = _each((before, after), lambda runs: [one for run in runs for one in ended(run, "")])
+    names = dict.fromkeys(run.name for side in sides for run in side)
+    found = [difference(*([r for r in side if r.name == name] for side in sides)) for name in names]
+    first, second = (f"({words.counted(len(side), 'run')})" for side in sides)
+    return Comparison(
+        f"{titles[0]} {first}",
+        f"{titles[1]} {second}",
+        sorted(found, key=lambda one: -abs(_change(one.seconds))),
+    )
+
+
+def difference(before: Side, after: Side) -> Difference:
+    """Return the difference of two groups of runs of one name."""
+    sides = (before, after)
+    of_runs = _alike([[run.functions for run in side] for side in sides])
+    functions = _functions(sides, of_runs)
+    all_known = all(run.thread_seconds is not None for side in sides for run in side)
+    steps = dict.fromkeys(name for side in sides for run in side for name in run.steps)
+    return Difference(
+        name=(*before, *after)[0].name,
+        runs=(len(before), len(after)),
+        lasted=_each(sides, lambda side: _mean(run.seconds for run in side)),
+        seconds=_each(sides, lambda side: _mean(run.thread_seconds for run in side)),
+        apart=apart(*_each(sides, _thread_seconds), fewest=FEWEST),
+        more_work=sum(one.more_work for one in functions) + _overhead(before, after),
+        parts=_minus_parts(*([run.parts for run in side] for side in sides)),
+        terms=_minus(*of_runs) if all_known else {},
+        path=_minus(*([run.path for run in side] for side in sides)),
+        functions=functions,
+        steps=[_step(name, sides) for name in steps],
+        beside=list(_beside(before, after)) if before and after else [],
+    )
+
+
+def _change(pair: Pair) -> float:
+    return (pair[1] or 0.0) - (pair[0] or 0.0)
+
+
+def _each(sides: tuple[_A, _A], of: Callable[[_A], _B]) -> tuple[_B, _B]:
+    """Return a function's results for both sides."""
+    return of(sides[0]), of(sides[1])
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the known values."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _functions(sides: tuple[Side, Side], of_runs: Sequence[Sequence[Terms]]) -> list[Function]:
+    """Return all functions, the largest change first; `of_runs` has the terms of each run."""
+    names = dict.fromkeys(name for side in of_runs for terms in side for name in terms)
+
+    def work(name: str, side: int) -> list[Work]:
+        return [
+            Work(
+                run.work.get(name, {}).get("tasks", 0.0),
+                run.work.get(name, {}).get("bytes", 0.0),
+                sum(terms.get(name, {}).values()),
+            )
+            for run, terms in zip(sides[side], of_runs[side], strict=True)
+            # The smallest functions of a run are in its rest.
+            if name in terms or name not in run.work
+        ]
+
+    found = [_function(name, work(name, 0), work(name, 1)) for name in names if name]
+    return sorted(found, key=lambda one: -abs(one.change))
+
+
+def _function(name: str, before: list[Work], after: list[Work]) -> Function:
+    sides = (before, after)
+    tasks, sizes, seconds = (
+        (_mean(one[place] for one in before) or 0.0, _mean(one[place] for one in after) or 0.0)
+        for place in range(3)
+    )
+    each = _each(sides, lambda side: [one.seconds / one.tasks for one in side if one.tasks >= 1])
+    per_task = _each(sides, lambda side: [one.bytes / one.tasks for one in side if one.tasks >= 1])
+    # More bytes in each task are more work, if they go with more time.
+    sign = apart(*per_task, fewest=1)
+    by_size = sign and sign == apart(*each, fewest=1) and all(sizes)
+    units = _each(sides, lambda side: [one.bytes if by_size else one.tasks for one in side])
+    both = [zip(side, unit, strict=True) for side, unit in zip(sides, units, strict=True)]
+    paces = ([one.seconds / unit for one, unit in side if unit >= 1] for side in both)
+    slower = apart(*paces, fewest=FEWEST)
+    more = apart(*units, fewest=1)
+    said = [{1: "slower", -1: "faster"}.get(slower), {1: "more work", -1: "less work"}.get(more)]
+    first, second = _each(units, lambda unit: _mean(unit) or 0.0)
+    pace = _mean(
+        took / unit for took, unit in zip(seconds, (first, second), strict=True) if unit >= 1
+    )
+    return Function(
+        name,
+        tasks,
+        sizes,
+        seconds,
+        _each(each, lambda side: (min(side), max(side)) if len(side) >= FEWEST else None),
+        " and ".join(filter(None, said)),
+        (second - first) * (pace or 0.0) if more else 0.0,
+    )
+
+
+def _overhead(before: Side, after: Side) -> float:
+    """Return how much of the change of the rest more work explains; at most all of it."""
+    rest = _function("", _rest(before), _rest(after))
+    is_alike = rest.more_work * rest.change > 0
+    return min(rest.more_work, rest.change, key=abs) if is_alike else 0.0
+
+
+def _rest(side: Side) -> list[Work]:
+    """Return what no function has, such as the overhead of tasks, by all tasks of each run."""
+    return [
+        Work(
+            run.tasks or 0.0,
+            run.output or 0.0,
+            (run.thread_seconds or 0.0) - total({**run.functions, "": {}}),
+        )
+        for run in side
+    ]
+
+
+def _thread_seconds(side: Side) -> list[float]:
+    return [run.thread_seconds for run in side if run.thread_seconds is not None]
+
+
+def apart(before: Sequence[float], after: Sequence[float], *, fewest: int) -> int:
+    """Return 1 if the values after are larger, -1 if they are smaller, 0 if that can be chance.
+
+    The gap between the two groups has to be wider than both groups together. Of more than four
+    values, a group is the middle half.
+    """
+    if min(len(before), len(after)) < fewest:
+        return 0
+    low, high = (_inner(one) for one in (before, after))
+    sign = 1
+    if low[0] > high[0]:
+        low, high, sign = high, low, -1
+    spread = low[-1] - low[0] + high[-1] - high[0]
+    return sign if high[0] - low[-1] > max(spread, _SMALLEST * abs(low[-1])) else 0
+
+
+def _inner(values: Sequence[float]) -> list[float]:
+    cut = len(values) // 4 if len(values) > 4 else 0
+    return sorted(values)[cut : len(values) - cut]
+
+
+def _alike(sides: Sequence[Sequence[Terms]]) -> list[list[Terms]]:
+    """Return the terms of all runs in as much detail as all of them have."""
+    is_coarse = any(RUNNING in one for side in sides for terms in side for one in terms.values())
+    return [[_coarse(terms) if is_coarse else terms for terms in side] for side in sides]
+
+
+def _coarse(terms: Terms) -> Terms:
+    """Return terms with the computing of each function; other activities are in the rest."""
+    running = (RUNNING, "thread-cpu", "thread-noncpu")
+    rest: dict[str, float] = {}
+    result: Terms = {}
+    for name, one in terms.items():
+        seconds = sum(one.get(activity, 0.0) for activity in running)
+        if name:
+            result[name] = {RUNNING: seconds}
+        else:
+            add(rest, RUNNING, seconds)
+        for key, value in one.items():
+            if key not in running:
+                add(rest, key, value)
+    return {**result, "": rest} if terms else {}
+
+
+def _minus(before: Sequence[Terms], after: Sequence[Terms]) -> Terms:
+    """Return the differences of the means; empty if a run has no terms."""
+    if not (before and after and all((*before, *after))):
+        return {}
+    names = dict.fromkeys(name for terms in (*before, *after) for name in terms)
+    return {
+        name: _minus_parts(*([terms.get(name, {}) for terms in side] for side in (before, after)))
+        for name in names
+    }
+
+
+def _minus_parts(
+    before: Sequence[Mapping[str, float]], after: Sequence[Mapping[str, float]]
+) -> dict[str, float]:
+    """Return the differences of the means of each part; empty if nothing is known."""
+    keys = dict.fromkeys(key for one in (*before, *after) for key in one)
+    if not before or not after:
+        return {}
+    return {
+        key: fmean(one.get(key, 0.0) for one in after) - fmean(one.get(key, 0.0) for one in before)
+        for key in keys
+    }
+
+
+def _step(name: str, sides: tuple[Side, Side]) -> StepDifference:
+    steps = _each(sides, lambda side: [run.steps[name] for run in side if name in run.steps])
+
+    def lasted(side: Sequence[Step]) -> float | None:
+        return sum(s.seconds for s in side) / sum(s.count for s in side) if side else None
+
+    def seconds(side: Sequence[Step]) -> float | None:
+        return _mean(sum(step.parts.values()) for step in side if step.parts)
+
+    return StepDifference(
+        name,
+        _each(steps, lasted),
+        _each(steps, seconds),
+        _minus_parts(*([step.parts for step in side] for side in steps)),
+        _minus(*([step.path for step in side] for side in steps)),
+    )
+
+
+def path_parts(path: Terms) -> Iterator[tuple[str, float]]:
+    """Return the sum of each part of a path over the functions, by the part's words."""
+    return ((_title(part), seconds) for part, seconds in summed(path.values()).items())
+
+
+def _title(key: str) -> str:
+    return words.inside(PATH[key].title) if key in PATH else key
+
+
+def named(terms: Terms) -> Iterator[tuple[str, float]]:
+    """Yield the words of each term with its seconds."""
+    for name, one in terms.items():
+        for key, seconds in one.items():
+            if name:
+                yield f"{_title(key)} of {name}" if key != RUNNING else f"in {name}", seconds
+            else:
+                yield "other functions" if key == RUNNING else _title(key), seconds
+
+
+def in_words(changes: Iterable[tuple[str, float]], least: float = _SECONDS) -> str:
+    """Return the largest changes as text, and the sum of the others."""
+    ordered = sorted(changes, key=lambda item: -abs(item[1]))
+    smallest = max(least, _SHARE * sum(abs(value) for _, value in ordered))
+    shown = [item for item in ordered[:_MOST] if abs(item[1]) >= smallest]
+    others = sum(value for _, value in ordered[len(shown) :])
+    if abs(others) >= least:
+        shown.append(("others", others))
+    return ", ".join(f"{words.signed(value)} {words.one_line(name)}" for name, value in shown)
+
+
+def _beside(before: Side, after: Side) -> Iterator[str]:
+    """Yield what may explain a change: other numbers of tasks, threads, bytes; other versions."""
+    for title, field, shown in _BESIDE:
+        old, new = (_mean(getattr(run, field) for run in side) for side in (before, after))
+        if old is not None and new is not None and abs(new - old) > _SMALLEST * old:
+            yield f"{title}: {shown(old)} before, {shown(new)} after"
+    moved = _minus_parts(*([run.moved for run in side if run.moved] for side in (before, after)))
+    for activity, size in moved.items():
+        if abs(size) >= 1:
+            yield f"{activity}: {'+' if size > 0 else '-'}{words.size(abs(size))}"
+    for field in ("result", "python", "distributed", "dask_otel"):
+        earlier, later = getattr(before[-1], field), getattr(after[0], field)
+        if earlier != later:
+            yield f"{field}: {earlier or 'unknown'} before, {later or 'unknown'} after"

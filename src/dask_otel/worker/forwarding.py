@@ -1,0 +1,147 @@
+"""Sends log records of a worker's process to the scheduler.
+
+A handler on the root logger would not do: it would miss Dask's loggers, which do not propagate,
+silence ``logging.lastResort``, and disable ``logging.basicConfig`` of the user's. So this wraps the
+call of the handlers.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from functools import partial, wraps
+from threading import Lock, local
+from time import monotonic
+from traceback import format_exception
+from typing import TYPE_CHECKING, Final
+
+from dask_otel._dask.wrapping import Wrappers
+from dask_otel._otel.api.current import current_ids
+from dask_otel.core.events.lines import TOPIC, LineBatch, line
+from dask_otel.worker.logs import running
+
+if TYPE_CHECKING:
+    from distributed.worker import Worker
+
+#: Records of our own and of OpenTelemetry, which would go round in a circle.
+_OWN: Final = ("distributed.dask_otel", "dask_otel", "opentelemetry")
+#: Below WARNING, these log each message that a worker sends, ours too.
+_TRANSPORT: Final = ("distributed.core", "distributed.comm", "distributed.batched", "asyncio")
+
+
+class Forwarding:
+    """Forwards the records of this process while any worker wants them.
+
+    The first of several workers in a process sends the records of all.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._workers: list[Worker] = []
+        self._level = logging.CRITICAL
+        self._batch = LineBatch()
+        self._wrappers = Wrappers()
+        #: A forked process has no connection to the scheduler.
+        self._process = 0
+        #: The level of the root logger before ours, and ours.
+        self._root: tuple[int, int] | None = None
+        #: Whether this thread is in here: what it logs then is left out.
+        self._inside = local()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether any worker wants it."""
+        return bool(self._workers)
+
+    def add(self, worker: Worker, level: int) -> None:
+        """Begin to forward records from a level on."""
+        self._workers.append(worker)
+        if len(self._workers) > 1:
+            return
+        self._level, self._process = level, os.getpid()
+        root = logging.getLogger()
+        if not root.handlers and root.level > level:
+            # Nobody has configured logging, so nobody else sees the difference.
+            self._root = root.level, level
+            root.setLevel(level)
+        # Earlier wrappers may remain below other libraries'; they do nothing.
+        self._wrappers = Wrappers()
+        self._wrappers.method(logging.Logger, "callHandlers", self._watching)
+
+    def remove(self, worker: Worker) -> None:
+        """Send the rest; the last worker restores logging."""
+        if worker is self._workers[0]:
+            self._guarded(self._send, False)
+        self._workers.remove(worker)
+        if self._workers:
+            return
+        self._wrappers.remove()
+        before, self._root = self._root, None
+        if before is not None and logging.getLogger().level == before[1]:
+            logging.getLogger().setLevel(before[0])
+
+    def _watching(self, call: Callable[..., None]) -> Callable[..., None]:
+        wrappers = self._wrappers
+
+        @wraps(call)
+        def call_handlers(logger: logging.Logger, record: logging.LogRecord) -> None:
+            if wrappers.attached:
+                self._guarded(self._forward, record)
+            call(logger, record)
+
+        return call_handlers
+
+    def _guarded(self, call: Callable[..., None], *args: object) -> None:
+        """Call a function of ours; ignore what it logs."""
+        if getattr(self._inside, "now", False):
+            return
+        self._inside.now = True
+        try:
+            call(*args)
+        except Exception:
+            # The code that logs must not see our errors.
+            pass
+        finally:
+            self._inside.now = False
+
+    def _forward(self, record: logging.LogRecord) -> None:
+        # Dask's clients handle records of other processes, which were forwarded there.
+        foreign = record.process not in (None, self._process)
+        if record.levelno < self._level or foreign or record.name.startswith(_OWN):
+            return
+        urgent = record.levelno >= logging.WARNING
+        if not urgent and record.name.startswith(_TRANSPORT):
+            return
+        with self._lock:
+            if self._batch.leave_out(urgent):
+                return
+        written = _line(record)
+        with self._lock:
+            wait = self._batch.add(written, urgent, monotonic())
+        if wait == 0:
+            self._send(False)
+        elif wait is not None:
+            loop = self._workers[0].loop
+            loop.add_callback(loop.call_later, wait, partial(self._guarded, self._send))
+
+    def _send(self, planned: bool = True) -> None:
+        """Send the batch; any thread may call it."""
+        with self._lock:
+            message = self._batch.take(monotonic(), planned)
+        if message is not None and self._workers:
+            self._workers[0].log_event(TOPIC, message)
+
+
+def _line(record: logging.LogRecord) -> bytes:
+    task, error = running.get(), None
+    kind, exception, trace = record.exc_info or (None, None, None)
+    if kind is not None:
+        stack = "".join(format_exception(kind, exception, trace))
+        error = f"{kind.__module__}.{kind.__qualname__}", str(exception), stack
+    ids = current_ids()
+    key = None if task is None else str(task.key)
+    return line(record.created, record.levelno, record.name, record.getMessage(), key, ids, error)
+
+
+forwarding: Final = Forwarding()

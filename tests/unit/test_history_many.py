@@ -1,0 +1,219 @@
+"""``dask-otel history`` of 200 runs: what changed in each of four workflows, and its page."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import operator
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+import yaml
+
+from dask_otel.cli import main
+from dask_otel.report.history.past import past_run, total
+from dask_otel.report.page.multiples import panels
+from tests.unit.history_files import ListPage, etl, write
+
+pytestmark = pytest.mark.usefixtures("cache")
+
+REPOSITORY = Path(__file__).parents[2]
+EXAMPLES = REPOSITORY / "examples" / "history"
+
+#: Runs of each workflow, and the first one of a new level.
+RUNS, NEW = 50, 42
+#: The tasks and the seconds of a function, before and after.
+WORK = {
+    "equal": {"load": ((40, 4.0), (40, 4.0)), "clean": ((40, 2.0), (40, 2.0))},
+    "slowed": {"load": ((40, 4.0), (40, 4.0)), "clean": ((40, 2.0), (40, 4.0))},
+    "doubled": {"load": ((40, 4.0), (80, 8.0)), "clean": ((40, 2.0), (80, 4.0))},
+    "noisy": {"load": ((40, 4.0), (40, 4.0)), "clean": ((40, 2.0), (40, 2.0))},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    chance = random.Random(3)
+    for number in range(RUNS):
+        for place, (name, work) in enumerate(WORK.items()):
+            # One run among many is only noisy.
+            slow = 3.0 if (name, number) == ("noisy", 30) else 1.0
+            functions = {
+                function: (sides[number >= NEW][0], sides[number >= NEW][1] * slow * noise)
+                for function, sides in work.items()
+                for noise in [chance.lognormvariate(0.0, 0.03)]
+            }
+            seconds = 2.0 + sum(took for _, took in functions.values()) / 2
+            own = 4 * number + place
+            write(folder, own, etl(own, seconds=seconds, name=name, **functions))
+    return folder
+
+
+@pytest.fixture
+def found(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main(["history", str(folder), "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_each_workflow_says_what_happened_to_it(found: dict[str, Any]) -> None:
+    assert (len(found["runs"]), found["left_out"]) == (4 * RUNS, [])
+    trends = {one["name"]: one for one in found["trends"]}
+    for name in ("equal", "noisy"):
+        assert trends[name]["lines"] == ["no change in 50 runs"]
+    verdicts = {
+        name: {(one["figure"], one["verdict"], one["runs_before"]) for one in trend["changes"]}
+        for name, trend in trends.items()
+    }
+    assert verdicts["slowed"] == {("duration", "slower", NEW), ("thread-time", "slower", NEW)}
+    assert verdicts["doubled"] == {
+        ("duration", "more work", NEW),
+        ("thread-time", "more work", NEW),
+    }
+    assert [name for name, one in trends.items() if one["regression"]] == ["slowed"]
+    said = " ".join(trends["slowed"]["lines"])
+    assert "; by function: +1.96 s in clean, -4 ms others" in said
+    (change,) = (one for one in trends["slowed"]["changes"] if one["figure"] == "thread-time")
+    assert abs(sum(change["terms"]["load"].values())) < 0.02 < 1.9 < change["terms"]["clean"][""]
+    assert "tasks: 80 before, 160 after" in " ".join(trends["doubled"]["lines"])
+
+
+def test_what_a_change_is_made_of_closes(found: dict[str, Any]) -> None:
+    changes = [(trend["name"], one) for trend in found["trends"] for one in trend["changes"]]
+    assert len(changes) == 4
+    for name, change in changes:
+        field = "seconds" if change["figure"] == "duration" else "thread_seconds"
+        values = [run[field] for run in found["runs"] if run["name"] == name]
+        before, after = values[:NEW], values[NEW:]
+        whole = sum(after) / len(after) - sum(before) / len(before)
+        assert total(change["terms"]) == pytest.approx(whole, abs=1e-9)
+        assert sum(change["parts"].values()) == pytest.approx(whole, abs=1e-9)
+
+
+def test_ci_fails_for_a_slower_function_alone(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    codes = {name: main(["history", str(folder), "--check", name]) for name in WORK}
+    assert codes == {"equal": 0, "slowed": 1, "doubled": 0, "noisy": 0}
+
+
+def test_the_page_has_small_multiples_with_the_last_run_marked(
+    folder: Path, tmp_path: Path, found: dict[str, Any]
+) -> None:
+    pytest.importorskip("bokeh")
+    path = tmp_path / "page.html"
+    assert main(["history", str(folder), "-o", str(path)]) == 0
+    page = ListPage()
+    page.feed(path.read_text(encoding="utf-8"))
+    # Duration, thread-time, path, tasks, and the step, for each name.
+    assert (page.tags.count("svg"), page.tags.count("rect")) == (20, 20)
+    assert len([row for row in page.rows if row]) == 4 * RUNS
+    assert path.stat().st_size < 600_000
+
+    runs = [past_run(run) for run in found["runs"] if run["name"] == "doubled"]
+    drawn = {panel.title: panel for panel in panels(runs)}
+    assert [*drawn] == [
+        "duration", "thread-time by part", "path by part", "tasks", "duration of doubled/store",
+    ]  # fmt: skip
+    tasks = drawn["tasks"]
+    assert (tasks.last, tasks.largest, tasks.width) == ("160", "160", RUNS * tasks.bar)
+    ((_, outline),) = tasks.paths
+    assert outline.count("z") == RUNS
+    assert outline.startswith("M0 20.00h3v20.00h-3z")
+    assert outline.endswith(f"M{49 * tasks.bar} 0.00h3v40.00h-3z")
+    # Computing, other and idle; computing and transfer.
+    assert [len(drawn[title].paths) for title in ("thread-time by part", "path by part")] == [3, 2]
+    # What is unknown has no bar.
+    unknown = [*runs[:-1], past_run({**found["runs"][0], "tasks": None, "name": "doubled"})]
+    panel = next(one for one in panels(unknown) if one.title == "tasks")
+    assert (panel.last, panel.paths[0][1].count("z")) == ("unknown", RUNS - 1)
+
+
+def run_in(folder: Path, shell: str, *arguments: str, **environ: str) -> tuple[int, str]:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        [*shell.split(), *arguments],
+        cwd=folder,
+        env={**os.environ, "PATH": path, **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    return done.returncode, done.stdout
+
+
+def test_the_example_for_github_fails_at_a_regression(folder: Path, tmp_path: Path) -> None:
+    workflow = yaml.safe_load((EXAMPLES / "github_actions.yml").read_text(encoding="utf-8"))
+    steps = {step["name"]: step for step in workflow["jobs"]["nightly"]["steps"] if "name" in step}
+    for name, code in (("slowed", 1), ("doubled", 0)):
+        line = steps["Check"]["run"].replace("dask-telemetry", str(folder)).replace("nightly", name)
+        summary = tmp_path / name
+        # As GitHub's `shell: bash` does.
+        found = run_in(tmp_path, "bash -eo pipefail -c", line, GITHUB_STEP_SUMMARY=str(summary))
+        assert found == (code, summary.read_text())
+        assert f"{name}: thread-time +" in found[1]
+    assert steps["History"]["run"] == "dask-otel history dask-telemetry -o history.html"
+
+
+def test_the_example_for_cron_prints_only_a_regression(folder: Path) -> None:
+    script = str(EXAMPLES / "mail.sh")
+    assert run_in(folder, "sh", script, str(folder), "equal") == (0, "")
+    _, said = run_in(folder, "sh", script, str(folder), "slowed")
+    assert [line[:12] for line in said.splitlines()] == ["slowed: dura", "slowed: thre"]
+    assert "no run of nobody" in run_in(folder, "sh", script, str(folder), "nobody")[1]
+
+
+@pytest.fixture
+def database() -> Any:
+    found = duckdb.connect()
+    found.execute((REPOSITORY / "deploy/duckdb/history.sql").read_text(encoding="utf-8"))
+    return found
+
+
+def test_sql_has_the_same_runs(folder: Path, found: dict[str, Any], database: Any) -> None:
+    names = ["name", "result", "seconds", "tasks", "thread_seconds", "idle_seconds", "trace_id"]
+    expected = [[run[name] for name in names] for run in found["runs"]]
+    files = f"{folder}/*-traces.jsonl*"
+    rows = database.execute(f"SELECT {', '.join(names)} FROM dask_runs(?)", [files]).fetchall()
+    assert len(rows) == len(expected)
+    key = operator.itemgetter(-1)
+    for row, values in zip(sorted(rows, key=key), sorted(expected, key=key), strict=True):
+        assert list(row) == pytest.approx(values)
+    functions = database.execute(
+        "SELECT function, sum(tasks), sum(compute_seconds) FROM dask_functions(?) GROUP BY 1",
+        [files],
+    ).fetchall()
+    for function, tasks, seconds in functions:
+        work = [run["work"][function]["tasks"] for run in found["runs"]]
+        took = [run["functions"][function][""] for run in found["runs"]]
+        assert (tasks, seconds) == (sum(work), pytest.approx(sum(took)))
+    assert len(functions) == 2
+
+
+def test_the_page_s_sql_finds_the_slower_function(folder: Path, database: Any) -> None:
+    page = (REPOSITORY / "docs/history.md").read_text(encoding="utf-8")
+    first, second = (
+        database.execute(
+            text.replace("dask-telemetry", str(folder)).replace("nightly", "slowed")
+        ).fetchall()
+        for text in re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
+    )
+    assert len(first) == RUNS
+    assert [row[0] for row in second] == ["clean", "load"]
+    assert second[0][3] > 1.5
+
+
+def test_sql_reads_half_a_file_and_a_copy_once(tmp_path: Path, database: Any) -> None:
+    path = write(tmp_path, 1, etl(1, load=(4, 1.0)), more='{"resourceSp')
+    (tmp_path / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    files = f"{tmp_path}/*-traces.jsonl*"
+    assert database.execute("SELECT tasks FROM dask_runs(?)", [files]).fetchall() == [(4,)]

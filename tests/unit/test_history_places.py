@@ -1,0 +1,197 @@
+"""``dask-otel history`` of files elsewhere, and its pages on this machine."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import fsspec
+import pytest
+
+from dask_otel.cli import history, main
+from dask_otel.report.telemetry.reader import Reader
+from tests.unit.history_files import ListPage, listed, one, write
+from tests.unit.report_files import EVIL, everything
+
+pytestmark = pytest.mark.usefixtures("cache")
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    path = tmp_path / "runs"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def memory(folder) -> Iterator[str]:
+    """A copy of the folder that only fsspec can open."""
+    for number in range(3):
+        write(folder, number, one(number))
+    system = fsspec.filesystem("memory")
+    system.put(str(folder), "/runs", recursive=True)
+    yield "memory://runs"
+    system.rm("/runs", recursive=True)
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_files_elsewhere_are_read_once_and_leave_no_copy(
+    kind, memory, folder, capsys, cache, monkeypatch, tmp_path
+):
+    address = memory if kind == "memory" else folder.as_uri()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "copies"))
+    (tmp_path / "copies").mkdir()
+    before = sorted(path.name for path in folder.iterdir())
+    first, said = listed(capsys, address)
+    assert (len(first), said) == (3, "")
+    assert first[0]["parts"] == listed(capsys, folder)[0][0]["parts"]
+    for path in folder.glob("*-summary.json"):
+        path.unlink()
+    # Nothing is written there: the summaries are in the cache, the copies are gone.
+    assert sorted(path.name for path in folder.iterdir()) == before
+    assert len(list(cache.rglob("*-summary.json"))) == 3
+    with monkeypatch.context() as patched:
+        patched.setattr(Reader, "read", None)
+        assert listed(capsys, address)[0] == first
+    # Its command works.
+    command = first[1]["command"].split()[1:]
+    assert main([*command, "--text"]) == 0
+    assert "etl" in capsys.readouterr().out
+    assert main(["report", address, "--json"]) == 0
+    assert list((tmp_path / "copies").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("memory://nowhere", "can't read memory://nowhere: there is nothing"),
+        ("nosuch://bucket/runs", "can't read nosuch://bucket/runs: Protocol not known: nosuch"),
+    ],
+)
+def test_an_address_that_fails_is_said(address, said, capsys):
+    assert main(["history", address]) == 1
+    assert f"dask-otel history: {said}\n" in capsys.readouterr().err
+    assert main(["report", address, "--text"]) == 1
+    assert address in capsys.readouterr().err
+
+
+def test_whatever_a_file_system_raises_is_said(memory, capsys, monkeypatch):
+    def refused(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no\ncredentials")
+
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "get_file", refused)
+    assert main(["history", memory]) == 1
+    assert capsys.readouterr().err.count("no credentials") == 3
+
+
+@pytest.fixture
+def port(folder, monkeypatch) -> Iterator[int]:
+    """The server of the folder, with a run whose every name is hostile."""
+    pytest.importorskip("bokeh")
+    from dask_otel.cli import serve
+
+    write(folder, 0, *everything(EVIL), one(0, EVIL))
+    write(folder, 1, one(1))
+    servers: list[serve.Pages] = []
+    monkeypatch.setattr(serve, "serve", lambda server: servers.append(server) or 0)
+    assert main(["history", str(folder), "--serve"]) == 0
+    (server,) = servers
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server.server_port
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def get(port: int, path: str, method: str = "GET", **headers: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request(method, path, headers=headers)
+    response = connection.getresponse()
+    found = response.status, response.read().decode()
+    connection.close()
+    return found
+
+
+def test_it_serves_the_list_and_reports_on_demand(port, folder):
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    status, page = get(port, "/")
+    assert status == 200
+    found = ListPage()
+    found.feed(page)
+    assert found.tags.count("script") == 1
+    links = [value for value in page.split('"') if value.startswith("/")]
+    assert len(links) == 2
+    for path in links:
+        status, report = get(port, path)
+        assert status == 200
+        assert "What to do next" in report
+        assert "<img src=x" not in report
+    # Nothing there changes, but for summaries.
+    after = {path: path.read_bytes() for path in folder.iterdir() if path in before}
+    assert after == before
+    # Runs that came since are on the list when it is loaded again.
+    write(folder, 2, one(2))
+    assert get(port, "/")[1].count(">open</a>") == 3
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../../../../etc/passwd", "/etc/passwd", "//etc/passwd", "/%2e%2e/%2e%2e/etc/passwd",
+        "/..%2f..%2fetc%2fpasswd", "/file:///etc/passwd", "/?path=/etc/passwd", "/nightly",
+    ],
+)  # fmt: skip
+def test_no_path_of_a_request_is_opened(port, path, monkeypatch):
+    assert get(port, "/")[0] == 200
+    monkeypatch.setattr("dask_otel.cli.serve.read_report", None)
+    status, page = get(port, path)
+    assert status == 404
+    assert "root:" not in page
+    assert unquote(path) not in page
+
+
+def test_other_names_of_the_machine_and_other_methods_are_refused(port):
+    assert get(port, "/", Host=f"evil.example:{port}")[0] == 403
+    assert get(port, "/", Host=f"localhost:{port}")[0] == 200
+    assert {get(port, "/", method)[0] for method in ("POST", "PUT", "DELETE")} == {501}
+
+
+def test_ctrl_c_ends_it(folder):
+    write(folder, 0, one(0))
+    command = [sys.executable, "-m", "dask_otel", "history", str(folder), "--serve"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline()
+        assert address.startswith("http://127.0.0.1:")
+        assert process.stderr is not None
+        assert process.stderr.readline() == "dask-otel history: press Ctrl-C to stop\n"
+        os.kill(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert said == ""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--serve", "--json"],
+        ["--serve", "0", "-o", "a.html"],
+        ["--serve", "x"],
+        ["--serve", "--check", "a"],
+    ],
+)
+def test_options_that_exclude_each_other(options, capsys):
+    with pytest.raises(SystemExit):
+        main(["history", ".", *options])
+    assert history.HELP not in capsys.readouterr().err
