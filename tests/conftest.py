@@ -25,6 +25,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # `sys._current_frames` a hundred times a second, which in Python before 3.11.9 can lock up the
 # process where a garbage collection falls into it (python/cpython#106883): it did, on 3.11.7.
 os.environ["DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED"] = "False"
+# Workers of a LocalCluster need not import Dask anew. Programs that tests start have its default.
+os.environ["DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD"] = "forkserver"
 
 # How quick the machine is decides nothing.
 ANY_PACE: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}

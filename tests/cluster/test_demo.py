@@ -16,7 +16,8 @@ from rich.console import Console
 from dask_otel import semconv
 from dask_otel.cli import showcase
 from dask_otel.cli.cluster import export_environment
-from dask_otel.report.document import Report, read_report
+from dask_otel.cli.terminal import DemoError
+from dask_otel.report.document import read_report
 from dask_otel.report.seconds import cluster_time
 from dask_otel.report.telemetry.model import tree_of
 from tests.environment import OFF, inherited
@@ -112,40 +113,34 @@ def test_without_an_endpoint_it_shows_and_writes_files(tmp_path, environ):
     assert "@font-face" not in svg
 
 
-def test_a_failing_workflow_is_asked_for_and_an_endpoint_that_is_no_receiver_is_said(
-    tmp_path, environ
-):
-    with receiver("http/protobuf") as server:
-        server.answer = 404
-        environ |= server.environ | {"OTEL_TRACES_EXPORTER": "otlp"}
-        done = demo(tmp_path, environ, "--fail", "--output", "out")
-    assert done.returncode == 0
-    (warning,) = done.stderr.splitlines()
-    assert f"can't export spans to {server.endpoint} (OTLP over HTTP): HTTP status 404" in warning
-    assert "has a price of -1.0" in done.stdout
-    failed = {
-        span.name for span in read(tmp_path / "out").spans if span.failed and span.type == "span"
-    }
-    assert failed == {"Alice's workflow", "preprocessing", "shuffle"}
-
-
-def test_a_named_endpoint_gets_everything(tmp_path, environ):
-    with receiver("http/protobuf") as server:
+def test_a_failing_workflow_is_asked_for_and_endpoints_get_it_or_are_said(tmp_path, environ):
+    with receiver("http/protobuf") as server, receiver("http/protobuf") as other:
+        other.answer = 404
+        server.keeps = frozenset({"metrics", "logs"})
         environ |= server.environ | {
             "OTEL_TRACES_EXPORTER": "otlp",
             "OTEL_METRICS_EXPORTER": "",
+            "OTEL_LOGS_EXPORTER": "otlp",
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{other.endpoint}/v1/traces",
             "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip",
             "OTEL_RESOURCE_ATTRIBUTES": "team=shop",
         }
-        done = demo(tmp_path, environ)
-        assert (done.returncode, done.stderr) == (0, "")
+        done = demo(tmp_path, environ, "--fail", "--output", "out")
         assert f"The telemetry goes to {server.endpoint} (OTLP over HTTP), too." in done.stdout
-        assert {s.name for s in server.spans if s.type == "span"} == {
-            name.rpartition("/")[2] for name in NAMES
-        }
         assert server.last(semconv.SPAN_EXECUTE_TIME.name)
-        assert server.spans[0].resource["team"] == "shop"
-    assert list(tmp_path.iterdir()) == []
+        (lost,) = [
+            log for log in server.logs if log.attributes.get("dask.worker.removal.reason") == "lost"
+        ]
+        assert lost.resource["team"] == "shop"
+    assert done.returncode == 0
+    (warning,) = done.stderr.splitlines()
+    assert f"can't export spans to {other.endpoint}" in warning
+    assert "(OTLP over HTTP): HTTP status 404" in warning
+    assert "has a price of -1.0" in done.stdout
+    spans = [span for span in read(tmp_path / "out").spans if span.type == "span"]
+    assert {span.name for span in spans if span.failed} == {
+        "Alice's workflow", "preprocessing", "shuffle",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -181,9 +176,17 @@ def test_bridge_that_is_switched_off_is_an_error_with_advice(tmp_path, environ):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_telemetry_the_demo_failed():
-    (error,) = showcase._missing(Report([]))
-    assert "exported no spans and no metrics of the workers" in error
+@pytest.mark.parametrize(("sent", "copied"), [(True, 0), (False, 1)])
+def test_without_telemetry_it_fails_and_files_are_for_those_without_an_endpoint(
+    monkeypatch, sent, copied
+):
+    copies = []
+    monkeypatch.setattr(showcase, "_destinations", lambda _: (sent, None))
+    monkeypatch.setattr(showcase, "_compute", lambda *_: None)
+    monkeypatch.setattr(showcase, "_copy", lambda *given: copies.append(given) or [])
+    with pytest.raises(DemoError, match="exported no spans and no metrics of the workers"):
+        showcase.perform(quick=True, fail=False, output=None, svg=None)
+    assert len(copies) == copied
 
 
 def test_ctrl_c(tmp_path, environ):

@@ -69,11 +69,21 @@ def _paths(traces: Path) -> list[str]:
     return [span["dask.span.name"] for span in spans if span["dask.span.type"] == "span"]
 
 
-def test_the_first_program_leaves_its_run_in_files(tmp_path: Path) -> None:
+def test_the_first_program_leaves_its_run_in_files_and_is_one_trace(tmp_path: Path) -> None:
     pytest.importorskip("bokeh")  # of dask-otel[report], as the page installs it
-    variables = exports(section("Look at a run of your own"))
-    assert variables == {"DASK_OTEL__FILES__PATH": "telemetry"}
-    assert run(first_program(), tmp_path, variables | PATIENT) == TOTAL
+    files = exports(section("Look at a run of your own"))
+    assert files == {"DASK_OTEL__FILES__PATH": "telemetry"}
+    server = exports(section("See it in a server"))
+    assert server.keys() == {"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_SERVICE_NAME"}
+    with receiver("grpc") as got:
+        # Only the port is another one: that of the page may be taken on this machine.
+        server["OTEL_EXPORTER_OTLP_ENDPOINT"] = got.endpoint
+        assert run(first_program(), tmp_path, files | server | PATIENT) == TOTAL
+        spans = [span for span in got.spans if span.type == "span"]
+    assert sorted(span.path for span in spans) == PATHS
+    assert len({span.trace_id for span in spans}) == 1
+    assert {span.resource["service.name"] for span in spans} == {"quickstart"}
+
     (traces,) = (tmp_path / "telemetry").glob("*-traces.jsonl")
     (metrics,) = (tmp_path / "telemetry").glob("*-metrics.jsonl")
     assert sorted(_paths(traces)) == PATHS
@@ -85,19 +95,6 @@ def test_the_first_program_leaves_its_run_in_files(tmp_path: Path) -> None:
     assert command == ["report telemetry --last 1"]
     environment.run("-m", "dask_otel", *command[0].split(), within=tmp_path, PYTHONPATH=PATH)
     assert (tmp_path / "report.html").stat().st_size > 100_000
-
-
-def test_the_first_program_is_one_trace_with_its_spans(tmp_path: Path) -> None:
-    variables = exports(section("See it in a server"))
-    assert variables.keys() == {"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_SERVICE_NAME"}
-    with receiver("grpc") as got:
-        # Only the port is another one: that of the page may be taken on this machine.
-        variables["OTEL_EXPORTER_OTLP_ENDPOINT"] = got.endpoint
-        assert run(first_program(), tmp_path, variables | PATIENT) == TOTAL
-        spans = [span for span in got.spans if span.type == "span"]
-    assert sorted(span.path for span in spans) == PATHS
-    assert len({span.trace_id for span in spans}) == 1
-    assert {span.resource["service.name"] for span in spans} == {"quickstart"}
 
 
 def test_the_second_program_prints_the_numbers(tmp_path: Path) -> None:
