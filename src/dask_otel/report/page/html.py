@@ -28,7 +28,7 @@ from dask_otel.report.page.charts import charts
 from dask_otel.report.page.multiples import panels
 from dask_otel.report.page.payload import pack, timeline
 from dask_otel.report.seconds import SpanTime, own_parts
-from dask_otel.report.telemetry.model import Skipped, Span
+from dask_otel.report.telemetry.model import Skipped, Span, grouped
 
 #: Most spans in a list; if there are more, the list has their names.
 _MOST_SPANS: Final = 60
@@ -96,9 +96,7 @@ def _several(
     trends: Sequence[Trend], runs: Sequence[PastRun]
 ) -> Iterator[tuple[Trend, list[PastRun]]]:
     """Yield the first names that have more than one run, with their runs."""
-    same: dict[str, list[PastRun]] = {}
-    for run in runs:
-        same.setdefault(run.name, []).append(run)
+    same = grouped(runs, lambda run: run.name)
     several = ((one, same[one.name]) for one in trends if len(same[one.name]) > 1)
     return itertools.islice(several, _MOST_NAMES)
 
@@ -153,9 +151,7 @@ def _tiles(account: Account) -> list[tuple[str, str, str]]:
 def _by_name(account: Account, spans: Sequence[Span]) -> list[tuple[SpanTime, list[Span]]]:
     """Return the time of each name with its spans, in the order of their first start."""
     times = {entry.name: entry for entry in account.spans}
-    same: dict[str, list[Span]] = {}
-    for span in spans:
-        same.setdefault(span.full_name, []).append(span)
+    same = grouped(spans, lambda span: span.full_name)
     return [(times.get(name) or SpanTime(name, name), found) for name, found in same.items()]
 
 
