@@ -16,8 +16,14 @@ from statistics import NormalDist, fmean, median, stdev
 from typing import Final
 
 from dask_otel.report import words
-from dask_otel.report.history.difference import difference, in_words, named, path_parts
-from dask_otel.report.history.past import PastRun, Terms
+from dask_otel.report.history.difference import (
+    difference,
+    in_words,
+    named,
+    parts_in_words,
+    path_parts,
+)
+from dask_otel.report.history.past import PastRun, Terms, total
 from dask_otel.report.telemetry.model import grouped
 
 #: Fewest runs for a statement, and for a change point: in fewer, even the clearest order of ranks
@@ -62,23 +68,22 @@ class Change:
     terms: Terms
     beside: list[str]
 
-    def line(self) -> str:
-        """Return it as text."""
-        medians = [
+    def texts(self) -> list[str]:
+        """Return it as text: the change, what it is made of, and what else differs."""
+        before, after = (
             f"{words.seconds(value)} (median of {words.counted(runs, 'run')})"
             for value, runs in ((self.before, self.runs_before), (self.after, self.runs_after))
-        ]
-        when = words.when(round(self.since * 1e9))
-        change = self.after / self.before - 1
-        line = f"{self.figure} {change:+.0%} since {when}: {medians[0]} before, {medians[1]} after"
-        lines = [line, self.verdict]
-        by_part = ((words.inside(part), value) for part, value in self.parts.items())
+        )
+        since = f"{self.after / self.before - 1:+.0%} since {words.when(round(self.since * 1e9))}"
         by_function = in_words(named(self.terms)) if any(self.terms) else ""
-        made_of = [*filter(None, (in_words(by_part), by_function))]
-        mean = words.signed(sum(self.parts.values()))
-        lines += [f"the mean {mean}: {text}" for text in made_of[:1]]
-        lines += [f"by function: {text}" for text in made_of[1:]]
-        return "; ".join([*lines, *self.beside])
+        made_of = filter(None, (parts_in_words(self.parts), by_function))
+        mean = sum(self.parts.values()) or total(self.terms)
+        titles = (f"the mean {words.signed(mean)}", "by function")
+        return [
+            f"{self.figure} {since}: {before} before, {after} after; {self.verdict}",
+            *(f"{title}: {text}" for title, text in zip(titles, made_of, strict=False)),
+            *self.beside,
+        ]
 
 
 @dataclass(frozen=True)
@@ -91,13 +96,13 @@ class Unusual:
     most: float
     predecessors: int
 
-    def line(self) -> str:
+    def texts(self) -> list[str]:
         """Return it as text."""
         least, most = words.seconds(self.least), words.seconds(self.most)
-        return (
-            f"the last run's {self.figure} is unusual: {words.seconds(self.value)};"
-            f" its {self.predecessors} predecessors give {least} to {most}"
-        )
+        return [
+            f"the last run's {self.figure} is unusual: {words.seconds(self.value)}",
+            f"its {self.predecessors} predecessors give {least} to {most}",
+        ]
 
 
 @dataclass
@@ -110,16 +115,20 @@ class Trend:
     unusual: list[Unusual] = field(default_factory=list)
     regression: bool = False
 
-    def lines(self) -> list[str]:
-        """Return it as text."""
+    def texts(self) -> list[list[str]]:
+        """Return it as text: each change and unusual figure in its parts."""
+        runs = f"{self.runs} of at least {{}} that succeeded"
         if self.runs < FEWEST:
-            return [f"too few runs to tell: {self.runs} of at least {FEWEST} that succeeded"]
-        found = [one.line() for one in self.changes]
-        found += [one.line() for one in self.unusual]
+            return [[f"too few runs to tell: {runs.format(FEWEST)}"]]
+        found = [one.texts() for one in self.changes]
+        found += [one.texts() for one in self.unusual]
         if self.runs < FEWEST_SPLIT:
-            at_least = f"{self.runs} of at least {FEWEST_SPLIT} that succeeded"
-            return [*found, f"too few runs to tell of a lasting change: {at_least}"]
-        return found or [f"no change in {self.runs} runs"]
+            found.append([f"too few runs to tell of a lasting change: {runs.format(FEWEST_SPLIT)}"])
+        return found or [[f"no change in {self.runs} runs"]]
+
+    def lines(self) -> list[str]:
+        """Return it as text, each part of `texts` on one line."""
+        return ["; ".join(one) for one in self.texts()]
 
 
 def trends(runs: Sequence[PastRun]) -> list[Trend]:

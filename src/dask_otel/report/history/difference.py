@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from operator import attrgetter
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from dask_otel.report import words
@@ -456,8 +456,14 @@ def _beside(before: Side, after: Side) -> Iterator[str]:
         for key in dict.fromkeys(key for run in (*before, *after) for key in run.moved)
     ]
     for title, values, shown in figures:
-        old, new = map(_mean, values)
-        if old is not None and new is not None and abs(new - old) > _SMALLEST * old:
+        known = [[one for one in side if one is not None] for side in values]
+        old, new = map(_mean, known)
+        # Of the means, about twice their standard error.
+        noise = sum(
+            fmean(abs(o - median(one)) for o in one) / len(one) ** 0.5 for one in known if one
+        )
+        least = max(_SMALLEST * (old or 0.0), 2 * noise)
+        if old is not None and new is not None and abs(new - old) > least:
             yield f"{title}: {shown(old)} before, {shown(new)} after"
     for title in ("result", "python", "distributed", "dask_otel"):
         earlier, later = getattr(before[-1], title), getattr(after[0], title)

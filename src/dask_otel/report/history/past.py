@@ -187,7 +187,7 @@ def ended(run: Run, command: str) -> Iterator[PastRun]:
             steps=_steps(spans, tree),
             workers=root.number(semconv.WORKER_COUNT),
             threads=root.number(semconv.THREAD_COUNT),
-            python=text(run.resource.get("process.runtime.version")),
+            python=text(run.resource.get(semconv.RUNTIME_VERSION)),
             distributed=text(run.resource.get(semconv.SERVICE_VERSION)),
             dask_otel=run.bridge,
             command=command,

@@ -25,7 +25,7 @@ from dask_otel.report.history.past import HEADINGS, NUMBERS, PastRun
 from dask_otel.report.meanings import PARTS, PATH, hex_colour
 from dask_otel.report.money import Price
 from dask_otel.report.page.charts import charts
-from dask_otel.report.page.multiples import panels
+from dask_otel.report.page.multiples import marks, panels
 from dask_otel.report.page.payload import pack, timeline
 from dask_otel.report.seconds import SpanTime, own_parts
 from dask_otel.report.telemetry.model import Skipped, Span, grouped
@@ -81,7 +81,10 @@ def history_page(
     return _ENVIRONMENT.get_template("history.html").render(
         runs=[(run, run.cells(price)) for run in reversed(runs)],
         trends=trends,
-        multiples=[(one.name, [*panels(found)]) for one, found in _several(trends, runs)],
+        multiples=[
+            (one.name, [*panels(found)], marks(found, (change.since for change in one.changes)))
+            for one, found in _several(trends, runs)
+        ],
         links=links[::-1],
         headings=[name for name in HEADINGS if price or name != "cost"],
         numbers=NUMBERS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,6 +64,12 @@ def panels(runs: Sequence[PastRun]) -> Iterator[Panel]:
     ]
     for figure in figures:
         yield from _panel(*figure)
+
+
+def marks(runs: Sequence[PastRun], starts: Iterable[float]) -> list[int]:
+    """Return the places in the panels of the runs with these starts."""
+    known = set(starts)
+    return [place * _BAR for place, run in enumerate(runs[-_MOST:]) if run.start in known]
 
 
 #: The stacked values of each run by colour; empty if they are unknown.
