@@ -22,6 +22,7 @@ SERVICE_NAME: Final = "service.name"
 SERVICE_INSTANCE_ID: Final = "service.instance.id"
 SERVICE_VERSION: Final = "service.version"
 CLUSTER_NAME: Final = "dask.cluster.name"
+RUNTIME_VERSION: Final = "process.runtime.version"
 
 # ------------------------------------------------------------------------ span attributes
 

@@ -145,6 +145,7 @@ def test_resource_and_bounds() -> None:
         semconv.SERVICE_NAME,
         semconv.SERVICE_INSTANCE_ID,
         semconv.SERVICE_VERSION,
+        semconv.RUNTIME_VERSION,
         semconv.CLUSTER_NAME,
     ]
     bounds = ", ".join(f"{bound:g}" for bound in semconv.DURATION_BOUNDS)
@@ -162,6 +163,7 @@ def test_no_name_of_the_code_is_in_no_table() -> None:
         semconv.SERVICE_NAME,
         semconv.SERVICE_INSTANCE_ID,
         semconv.SERVICE_VERSION,
+        semconv.RUNTIME_VERSION,
         semconv.CLUSTER_NAME,
         *semconv.LOG_EVENTS,
         *(key for keys in semconv.LOG_EVENTS.values() for key in keys),

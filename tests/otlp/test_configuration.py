@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
@@ -499,6 +500,7 @@ def resource_of(build: Build, **options: str) -> dict[str, object]:
                 "dask.cluster.name": "dask-scheduler",
                 "service.instance.id": "Scheduler-1",
                 "service.version": "2026.1",
+                "process.runtime.version": platform.python_version(),
                 "telemetry.sdk.language": "python",
             },
         ),

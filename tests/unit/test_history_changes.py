@@ -59,7 +59,7 @@ def test_a_change_is_said_with_both_medians() -> None:
     runs = history(lambda: 1.0, [1.0 + 0.001 * (n % 5) for n in range(25)] + [1.31] * 5)
     (duration, thread_time) = trend(runs).changes
     assert (duration.runs_before, duration.runs_after, duration.since) == (25, 5, runs[25].start)
-    assert duration.line() == (
+    assert "; ".join(duration.texts()) == (
         "duration +31% since 1970-01-02 01:00:00 UTC: 100.2 s (median of 25 runs) before,"
         " 2 m 11 s (median of 5 runs) after; slower"
     )
@@ -73,7 +73,7 @@ def test_a_change_is_said_with_both_medians() -> None:
     (duration, change) = trend(noted).changes
     assert duration.parts == {}
     assert sum(change.parts.values()) == pytest.approx(27.0 - 12.0)
-    assert change.line().endswith(
+    assert "; ".join(change.texts()).endswith(
         "; slower and more work; the mean +15.0 s: +15.0 s computing; tasks: 8 before, 9 after;"
         " distributed: 0 before, 1 after"
     )
@@ -84,7 +84,7 @@ def test_a_change_is_said_with_both_medians() -> None:
 def test_a_single_run_is_unusual_against_its_predecessors() -> None:
     (unusual, _) = trend(history(noise(), [1.0] * 20 + [2.0])).unusual
     assert 50 < unusual.least < 100 < unusual.most < 180 < unusual.value
-    assert "its 20 predecessors give" in unusual.line()
+    assert "its 20 predecessors give" in unusual.texts()[1]
     # A level that has changed is not unusual any more.
     assert not trend(history(noise(), [1.0] * 20 + [2.0] * 12)).unusual
 

@@ -116,6 +116,8 @@ def test_the_page_has_small_multiples_with_the_last_run_marked(
     # Duration, thread-time, path, tasks, and the step, for each name.
     assert (page.tags.count("svg"), page.tags.count("rect")) == (20, 20)
     assert len([row for row in page.rows if row]) == 4 * RUNS
+    # Each panel of the two names that changed has a line where the change begins.
+    assert path.read_text(encoding="utf-8").count('d="M167.5 -4v44"') == 10
     assert path.stat().st_size < 600_000
 
     runs = [past_run(run) for run in found["runs"] if run["name"] == "doubled"]

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 from dask_otel.cli import report, terminal
 
 if TYPE_CHECKING:
-    from dask_otel.report.history.changes import Trend
-    from dask_otel.report.history.past import PastRun
     from dask_otel.report.money import Price
 
 HELP: Final = "list all runs below some folders, and what changed"
@@ -32,7 +30,6 @@ exit codes: 0 the runs are listed, 1 there is none, or the page can't be written
 the name is a regression (--check), 2 wrong arguments, 130 interrupted
 """
 
-_NO_BOKEH = "the page needs bokeh; try: pip install 'dask-otel[report]' (text and --json do not)"
 #: Most columns of a cell in the text.
 _LONGEST: Final = 40
 
@@ -71,7 +68,6 @@ def run(arguments: argparse.Namespace) -> int:
     from dask_otel.report import words
     from dask_otel.report.history.changes import trends
     from dask_otel.report.history.sessions import listing
-    from dask_otel.report.money import Price
 
     is_served = arguments.serve is not None
     if arguments.json + bool(arguments.output) + is_served > 1:
@@ -79,9 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
     if is_served and arguments.check is not None:
         arguments.usage_error("--check is not for --serve")
     if (arguments.output or is_served) and find_spec("bokeh") is None:
-        return terminal.fail("history", _NO_BOKEH)
-    amount = arguments.price
-    price = None if amount is None else Price(amount, arguments.currency or "")
+        return terminal.fail("history", report.NO_BOKEH)
+    price = report.price_of(arguments)
     if is_served:
         return _serve(arguments, price)
     listed, left_out = listing(arguments.folders, _progress)
@@ -96,7 +91,10 @@ def run(arguments: argparse.Namespace) -> int:
     found = trends(runs)
     failed = int(arguments.check is not None and found[0].regression)
     if arguments.output:
-        return _write_page(arguments.output, runs, found, left_out, price) or failed
+        from dask_otel.report.page.html import history_page
+
+        page = history_page(runs, found, left_out, price)
+        return terminal.write("history", arguments.output, page) or failed
     if arguments.json:
         costs = [{**asdict(one), "cost": price and price.of(one.thread_seconds)} for one in runs]
         content = {
@@ -154,21 +152,3 @@ def _serve(arguments: argparse.Namespace, price: Price | None) -> int:
     except OSError as error:
         return terminal.fail("history", f"can't listen on port {arguments.serve}: {error.strerror}")
     return serve(server)
-
-
-def _write_page(
-    path: Path,
-    runs: Sequence[PastRun],
-    found: Sequence[Trend],
-    left_out: Sequence[str],
-    price: Price | None,
-) -> int:
-    from dask_otel.report.page.html import history_page
-
-    try:
-        path.write_text(history_page(runs, found, left_out, price), encoding="utf-8")
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        return terminal.fail("history", f"can't write {path}: {reason}")
-    terminal.show(str(path))
-    return 0

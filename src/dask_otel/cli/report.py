@@ -15,6 +15,7 @@ from dask_otel.cli import terminal
 
 if TYPE_CHECKING:
     from dask_otel.report.document import Report
+    from dask_otel.report.money import Price
 
 HELP: Final = "show where the time of a run went, on one page"
 DESCRIPTION: Final = """\
@@ -27,7 +28,7 @@ _SCHEDULER = (
     "a scheduler is not asked for its spans; set otel.files.path where it runs, and call "
     "`dask-otel report FOLDER`"
 )
-_NO_BOKEH = "the page needs bokeh; try: pip install 'dask-otel[report]' (--text and --json do not)"
+NO_BOKEH = "the page needs bokeh; try: pip install 'dask-otel[report]' (text and --json do not)"
 
 #: Most columns of the text.
 _WIDE = 160
@@ -94,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not page and (arguments.output or arguments.open):
         arguments.usage_error("-o and --open are for the page, not for --text or --json")
     if page and find_spec("bokeh") is None:
-        return terminal.fail("report", _NO_BOKEH)
+        return terminal.fail("report", NO_BOKEH)
     try:
         report = _read(arguments)
         for line in _without_effect(report, arguments):
@@ -127,13 +128,19 @@ def _without_effect(report: Report, arguments: argparse.Namespace) -> Iterator[s
             yield f"no span that took thread-time has a tag {arguments.tag}:…"
 
 
-def _read(arguments: argparse.Namespace) -> Report:
-    from dask_otel.report.document import Report, read_report
+def price_of(arguments: argparse.Namespace) -> Price | None:
+    """Return the price that was given."""
     from dask_otel.report.money import Price
-    from dask_otel.report.telemetry.remote import copied
 
     amount = arguments.price
-    price = None if amount is None else Price(amount, arguments.currency or "")
+    return None if amount is None else Price(amount, arguments.currency or "")
+
+
+def _read(arguments: argparse.Namespace) -> Report:
+    from dask_otel.report.document import Report, read_report
+    from dask_otel.report.telemetry.remote import copied
+
+    price = price_of(arguments)
 
     def read(*paths: str) -> Report:
         with copied(paths) as local:
@@ -158,12 +165,8 @@ def _text(report: Report) -> str:
 
 def _write_page(report: Report, arguments: argparse.Namespace) -> int:
     path = arguments.output or Path("report.html")
-    try:
-        report.save(path)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        return terminal.fail("report", f"can't write {path}: {reason}")
-    terminal.show(str(path))
+    if terminal.write("report", path, report.html()):
+        return 1
     for line in report.skipped.lines():
         terminal.say("report", f"not read: {line}")
     if arguments.open and not webbrowser.open(path.absolute().as_uri()):

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 _HOST: Final = "127.0.0.1"
 #: Seconds until a silent connection is closed.
 _PATIENCE: Final = 30.0
+_HEADERS: Final = (
+    ("Content-Type", "text/html; charset=utf-8"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Cache-Control", "no-store"),
+)
 
 
 class Pages(ThreadingHTTPServer):
@@ -72,10 +77,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         body = page.encode("utf-8", "replace")
         self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", "text/html; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("Cache-Control", "no-store")
+        for name, value in (("Content-Length", str(len(body))), *_HEADERS):
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
 

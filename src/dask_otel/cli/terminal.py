@@ -11,6 +11,7 @@ import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 #: The smallest width for fitting text to a terminal.
@@ -68,6 +69,16 @@ def fail(command: str, text: str) -> int:
     """Print why a command failed; return its exit code."""
     say(command, text)
     return 1
+
+
+def write(command: str, path: Path, text: str) -> int:
+    """Write a page, and print its path; return the exit code."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        return fail(command, f"can't write {path}: {(error.strerror or str(error)).lower()}")
+    show(str(path))
+    return 0
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Final
 
 from dask_otel import semconv
 from dask_otel.report.seconds import flow
-from dask_otel.report.telemetry.model import Event, Run, Span, text
+from dask_otel.report.telemetry.model import Event, Run, Span, grouped, text
 from dask_otel.report.telemetry.series import at
 
 #: A straggler takes at least this multiple of the mean of its group's other tasks, and this share
@@ -237,9 +237,7 @@ def _gap(run: Run, begin: int, end: int, seconds: float) -> Gap:
 
 def _open_span(run: Run, begin: int, end: int) -> str:
     """Return the shortest span that was open before and after; empty if there is none."""
-    times: dict[str, list[Span]] = {}
-    for span in run.of_type("span"):
-        times.setdefault(span.text(semconv.SPAN_ID), []).append(span)
+    times = grouped(run.of_type("span"), lambda span: span.text(semconv.SPAN_ID))
     lasted = [(same[0], max(one.end_ns for one in same)) for same in times.values()]
     around = [
         (last - span.start_ns, span.full_name)

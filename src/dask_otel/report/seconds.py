@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Final
 
 from dask_otel import semconv
 from dask_otel.report.meanings import PART_TITLES, part_of
-from dask_otel.report.telemetry.model import Run, Span
+from dask_otel.report.telemetry.model import Run, Span, grouped
 from dask_otel.report.telemetry.series import History, at
 
 IDLE: Final = "idle"
@@ -175,10 +176,8 @@ def merged(name: str, entries: Iterable[SpanTime]) -> SpanTime:
 
 def merged_by(named: Iterable[tuple[str, SpanTime]]) -> list[SpanTime]:
     """Return the times under each name as one."""
-    same: dict[str, list[SpanTime]] = {}
-    for name, entry in named:
-        same.setdefault(name, []).append(entry)
-    return [merged(name, entries) for name, entries in same.items()]
+    same = grouped(named, itemgetter(0))
+    return [merged(name, (entry for _, entry in found)) for name, found in same.items()]
 
 
 def by_root(entries: Iterable[SpanTime]) -> list[SpanTime]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from typing import Any, Final
 
 from opentelemetry.sdk import resources
@@ -45,6 +46,7 @@ def make_resource(
     if _is_random(found.get(semconv.SERVICE_INSTANCE_ID)):
         found[semconv.SERVICE_INSTANCE_ID] = instance_id
     found.setdefault(semconv.SERVICE_VERSION, service_version)
+    found.setdefault(semconv.RUNTIME_VERSION, platform.python_version())
     if not found.get(semconv.CLUSTER_NAME):
         names = [cluster_name, *map(os.environ.get, _CLUSTER_NAME_VARIABLES)]
         names.append(str(found[semconv.SERVICE_NAME]))

@@ -9,14 +9,22 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from statistics import NormalDist, median
+from statistics import NormalDist, fmean, median, stdev
 from typing import Final
 
 from dask_otel.report import words
-from dask_otel.report.history.difference import difference, in_words, named, path_parts
-from dask_otel.report.history.past import PastRun, Terms
+from dask_otel.report.history.difference import (
+    difference,
+    in_words,
+    named,
+    parts_in_words,
+    path_parts,
+)
+from dask_otel.report.history.past import PastRun, Terms, total
+from dask_otel.report.telemetry.model import grouped
 
 #: Fewest runs for a statement, and for a change point: in fewer, even the clearest order of ranks
 #: is too probable.
@@ -60,23 +68,22 @@ class Change:
     terms: Terms
     beside: list[str]
 
-    def line(self) -> str:
-        """Return it as text."""
-        medians = [
+    def texts(self) -> list[str]:
+        """Return it as text: the change, what it is made of, and what else differs."""
+        before, after = (
             f"{words.seconds(value)} (median of {words.counted(runs, 'run')})"
             for value, runs in ((self.before, self.runs_before), (self.after, self.runs_after))
-        ]
-        when = words.when(round(self.since * 1e9))
-        change = self.after / self.before - 1
-        line = f"{self.figure} {change:+.0%} since {when}: {medians[0]} before, {medians[1]} after"
-        lines = [line, self.verdict]
-        by_part = ((words.inside(part), value) for part, value in self.parts.items())
+        )
+        since = f"{self.after / self.before - 1:+.0%} since {words.when(round(self.since * 1e9))}"
         by_function = in_words(named(self.terms)) if any(self.terms) else ""
-        made_of = [*filter(None, (in_words(by_part), by_function))]
-        mean = words.signed(sum(self.parts.values()))
-        lines += [f"the mean {mean}: {text}" for text in made_of[:1]]
-        lines += [f"by function: {text}" for text in made_of[1:]]
-        return "; ".join([*lines, *self.beside])
+        made_of = filter(None, (parts_in_words(self.parts), by_function))
+        mean = sum(self.parts.values()) or total(self.terms)
+        titles = (f"the mean {words.signed(mean)}", "by function")
+        return [
+            f"{self.figure} {since}: {before} before, {after} after; {self.verdict}",
+            *(f"{title}: {text}" for title, text in zip(titles, made_of, strict=False)),
+            *self.beside,
+        ]
 
 
 @dataclass(frozen=True)
@@ -89,13 +96,13 @@ class Unusual:
     most: float
     predecessors: int
 
-    def line(self) -> str:
+    def texts(self) -> list[str]:
         """Return it as text."""
         least, most = words.seconds(self.least), words.seconds(self.most)
-        return (
-            f"the last run's {self.figure} is unusual: {words.seconds(self.value)};"
-            f" its {self.predecessors} predecessors give {least} to {most}"
-        )
+        return [
+            f"the last run's {self.figure} is unusual: {words.seconds(self.value)}",
+            f"its {self.predecessors} predecessors give {least} to {most}",
+        ]
 
 
 @dataclass
@@ -108,23 +115,25 @@ class Trend:
     unusual: list[Unusual] = field(default_factory=list)
     regression: bool = False
 
-    def lines(self) -> list[str]:
-        """Return it as text."""
+    def texts(self) -> list[list[str]]:
+        """Return it as text: each change and unusual figure in its parts."""
+        runs = f"{self.runs} of at least {{}} that succeeded"
         if self.runs < FEWEST:
-            return [f"too few runs to tell: {self.runs} of at least {FEWEST} that succeeded"]
-        found = [one.line() for one in self.changes]
-        found += [one.line() for one in self.unusual]
+            return [[f"too few runs to tell: {runs.format(FEWEST)}"]]
+        found = [one.texts() for one in self.changes]
+        found += [one.texts() for one in self.unusual]
         if self.runs < FEWEST_SPLIT:
-            at_least = f"{self.runs} of at least {FEWEST_SPLIT} that succeeded"
-            return [*found, f"too few runs to tell of a lasting change: {at_least}"]
-        return found or [f"no change in {self.runs} runs"]
+            found.append([f"too few runs to tell of a lasting change: {runs.format(FEWEST_SPLIT)}"])
+        return found or [[f"no change in {self.runs} runs"]]
+
+    def lines(self) -> list[str]:
+        """Return it as text, each part of `texts` on one line."""
+        return ["; ".join(one) for one in self.texts()]
 
 
 def trends(runs: Sequence[PastRun]) -> list[Trend]:
     """Return the trend of each name, those with news first; `runs` are in order of their start."""
-    same: dict[str, list[PastRun]] = {}
-    for run in runs:
-        same.setdefault(run.name, []).append(run)
+    same = grouped(runs, lambda run: run.name)
     return sorted(
         (_trend(name, found) for name, found in same.items()),
         key=lambda one: (not one.regression, not (one.changes or one.unusual), one.name),
@@ -160,12 +169,10 @@ def _trend(name: str, runs: Sequence[PastRun]) -> Trend:
             )
             trend.changes.append(change)
             is_last = end == len(values) and end - middle <= RECENT and known[-1][0] is runs[-1]
-            if (
-                is_last
-                and change.verdict.startswith("slower")
-                and values[-1] > math.sqrt(before * after)
-            ):
-                trend.regression = True
+            is_slower = change.verdict.startswith("slower") and values[-1] > math.sqrt(
+                before * after
+            )
+            trend.regression |= is_last and is_slower
         latest = values[levels[-2] :] if values else []
         if latest and known[-1][0] is runs[-1]:
             trend.unusual += _unusual(figure, latest)
@@ -208,22 +215,18 @@ def _has_change(values: Sequence[float]) -> bool:
     if count < FEWEST_SPLIT or len(set(values)) == 1:
         return False
     scores = _scores(values)
-    variance = sum(score * score for score in scores) / (count - 1)
     sums = list(itertools.accumulate(scores))
     largest = max(
         abs(sums[at - 1]) * math.sqrt(count / (at * (count - at)))
         for at in range(FEWEST, count - 1)
     )
     # The largest is beyond it in 6 of 1,000 histories without a change: simulated for 13 to 100.
-    return largest > (3.98 - 4.32 / math.sqrt(count)) * math.sqrt(variance)
+    return largest > (3.98 - 4.32 / math.sqrt(count)) * stdev(scores)
 
 
 def _scores(values: Sequence[float]) -> list[float]:
     """Return the normal scores of the ranks; equal values have the mean of their scores."""
     order = sorted(values)
-    normal = NormalDist()
-    by_value: dict[float, list[float]] = {}
-    for rank, value in enumerate(order, 1):
-        by_value.setdefault(value, []).append(normal.inv_cdf(rank / (len(values) + 1)))
-    means = {value: sum(found) / len(found) for value, found in by_value.items()}
-    return [means[value] for value in values]
+    count, inv_cdf = len(order), NormalDist().inv_cdf
+    scores = [inv_cdf(rank / (count + 1)) for rank in range(1, count + 1)]
+    return [fmean(scores[bisect_left(order, one) : bisect_right(order, one)]) for one in values]

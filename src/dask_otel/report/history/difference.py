@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import fmean
+from operator import attrgetter
+from statistics import fmean, median
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from dask_otel.report import words
-from dask_otel.report.history.past import RUNNING, PastRun, Step, Terms, ended, total
+from dask_otel.report.history.past import COMPUTING, MOVED, RUNNING, PastRun, Terms, ended, total
 from dask_otel.report.meanings import PATH
 from dask_otel.report.seconds import add, summed
 from dask_otel.report.telemetry.model import Run
@@ -58,7 +59,8 @@ class Function:
     """The tasks of one prefix: means of a run, in A and in B.
 
     `spreads` are the least and the most thread-seconds of one task in the runs of a side.
-    `more_work` are the seconds of the change that more tasks took, or more bytes.
+    `change` are the thread-seconds in B minus those in A; `more_work`, those of them that more
+    tasks took, or more bytes. `each` has the thread-seconds of one task, None without tasks.
     """
 
     name: str
@@ -68,17 +70,8 @@ class Function:
     spreads: tuple[tuple[float, float] | None, tuple[float, float] | None]
     verdict: str
     more_work: float
-
-    @property
-    def each(self) -> list[float | None]:
-        """The thread-seconds of one task in A and in B; None without tasks."""
-        both = zip(self.tasks, self.seconds, strict=True)
-        return [seconds / tasks if tasks >= 1 else None for tasks, seconds in both]
-
-    @property
-    def change(self) -> float:
-        """The thread-seconds of a run in B minus those in A."""
-        return self.seconds[1] - self.seconds[0]
+    change: float
+    each: list[float | None]
 
     def cells(self) -> list[str]:
         """Return the tasks in A and B, the time of one in A and B, the change, the verdict."""
@@ -110,8 +103,7 @@ class StepDifference:
 
     def changes_in_words(self) -> str:
         """Return the changes of its thread-time by part."""
-        parts = ((words.inside(part), value) for part, value in self.parts.items())
-        return in_words(parts, _LISTED)
+        return parts_in_words(self.parts, _LISTED)
 
     def path_in_words(self) -> str:
         """Return the changes of its path by part, then by function."""
@@ -151,29 +143,31 @@ class Difference:
         pace, work = ("slower", "more work") if change > 0 else ("faster", "less work")
         return " and ".join([pace] * (share < 1 - _PART) + [work] * (share > _PART))
 
+    @property
+    def verdict(self) -> str:
+        """What happened to the thread-time; empty if its change can be chance."""
+        return self.verdict_of(self.apart) if self.apart else ""
+
     def lines(self) -> Iterator[str]:
         """Yield it as text, without functions and steps."""
         counts = " and ".join(f"{count:,}" for count in self.runs)
         if not all(self.runs):
             yield f"{counts} runs: only one side has it"
             return
-        head = [f"{counts} runs"]
-        for what, (before, after) in (("lasted", self.lasted), ("thread-time", self.seconds)):
-            if before and after:
-                head.append(
-                    f"{what} {words.seconds(before)}, then {words.seconds(after)}"
-                    f" ({after / before - 1:+.0%})"
-                )
-        yield "; ".join([*head, *([self.verdict_of(self.apart)] if self.apart else [])])
+        head = [
+            f"{what} {words.seconds(old)}, then {words.seconds(new)} ({new / old - 1:+.0%})"
+            for what, (old, new) in (("lasted", self.lasted), ("thread-time", self.seconds))
+            if old and new
+        ]
+        yield "; ".join(filter(None, (f"{counts} runs", *head, self.verdict)))
         if min(self.runs) < FEWEST:
             yield (
                 f"fewer than {FEWEST} runs of a side: how much equal runs differ is not known here,"
                 " so nothing is called slower or faster"
             )
-        by_part = ((words.inside(part), value) for part, value in self.parts.items())
         for what, changes in (
             ("the thread-time", in_words(named(self.terms))),
-            ("by part", in_words(by_part)),
+            ("by part", parts_in_words(self.parts)),
             ("more or less work", in_words([("of these", self.more_work)])),
             ("the path", in_words(named(self.path))),
         ):
@@ -192,13 +186,11 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
-        found = asdict(self)
-        for name, plain in zip(self.names, found["names"], strict=True):
-            verdict = name.verdict_of(name.apart) if name.apart else ""
-            plain |= {"lines": list(name.lines()), "verdict": verdict}
-            for function, entry in zip(name.functions, plain["functions"], strict=True):
-                entry |= {"each": function.each, "change": function.change}
-        return found
+        names = [
+            {**asdict(one), "lines": list(one.lines()), "verdict": one.verdict}
+            for one in self.names
+        ]
+        return {**vars(self), "names": names}
 
 
 def compare(
@@ -285,24 +277,28 @@ def _function(name: str, before: list[Work], after: list[Work]) -> Function:
     # More bytes in each task are more work, if they go with more time.
     sign = apart(*per_task, fewest=1)
     by_size = sign and sign == apart(*each, fewest=1) and all(sizes)
-    units = _each(sides, lambda side: [one.bytes if by_size else one.tasks for one in side])
-    both = [zip(side, unit, strict=True) for side, unit in zip(sides, units, strict=True)]
-    paces = ([one.seconds / unit for one, unit in side if unit >= 1] for side in both)
+    unit = attrgetter("bytes" if by_size else "tasks")
+    units = _each(sides, lambda side: [*map(unit, side)])
+    paces = _each(sides, lambda side: [one.seconds / unit(one) for one in side if unit(one) >= 1])
     slower = apart(*paces, fewest=FEWEST)
     more = apart(*units, fewest=1)
     said = [{1: "slower", -1: "faster"}.get(slower), {1: "more work", -1: "less work"}.get(more)]
     first, second = _each(units, lambda unit: _mean(unit) or 0.0)
     pace = _mean(
-        took / unit for took, unit in zip(seconds, (first, second), strict=True) if unit >= 1
+        took / work for took, work in zip(seconds, (first, second), strict=True) if work >= 1
     )
     return Function(
         name,
         tasks,
         sizes,
         seconds,
-        _each(each, lambda side: (min(side), max(side)) if len(side) >= FEWEST else None),
-        " and ".join(filter(None, said)),
-        (second - first) * (pace or 0.0) if more else 0.0,
+        spreads=_each(each, lambda side: (min(side), max(side)) if len(side) >= FEWEST else None),
+        verdict=" and ".join(filter(None, said)),
+        more_work=(second - first) * (pace or 0.0) if more else 0.0,
+        change=seconds[1] - seconds[0],
+        each=[
+            took / count if count >= 1 else None for took, count in zip(seconds, tasks, strict=True)
+        ],
     )
 
 
@@ -337,12 +333,11 @@ def apart(before: Sequence[float], after: Sequence[float], *, fewest: int) -> in
     """
     if min(len(before), len(after)) < fewest:
         return 0
-    low, high = (_inner(one) for one in (before, after))
-    sign = 1
-    if low[0] > high[0]:
-        low, high, sign = high, low, -1
+    first, second = _inner(before), _inner(after)
+    low, high = sorted((first, second))
     spread = low[-1] - low[0] + high[-1] - high[0]
-    return sign if high[0] - low[-1] > max(spread, _SMALLEST * abs(low[-1])) else 0
+    is_apart = high[0] - low[-1] > max(spread, _SMALLEST * abs(low[-1]))
+    return is_apart * (1 if low is first else -1)
 
 
 def _inner(values: Sequence[float]) -> list[float]:
@@ -358,19 +353,15 @@ def _alike(sides: Sequence[Sequence[Terms]]) -> list[list[Terms]]:
 
 def _coarse(terms: Terms) -> Terms:
     """Return terms with the computing of each function; other activities are in the rest."""
-    running = (RUNNING, "thread-cpu", "thread-noncpu")
-    rest: dict[str, float] = {}
-    result: Terms = {}
-    for name, one in terms.items():
-        seconds = sum(one.get(activity, 0.0) for activity in running)
-        if name:
-            result[name] = {RUNNING: seconds}
-        else:
-            add(rest, RUNNING, seconds)
-        for key, value in one.items():
-            if key not in running:
-                add(rest, key, value)
-    return {**result, "": rest} if terms else {}
+    alike = (
+        (name, RUNNING if key in COMPUTING else key, seconds)
+        for name, one in terms.items()
+        for key, seconds in one.items()
+    )
+    result: Terms = {name: {RUNNING: 0.0} for name in terms}
+    for name, key, seconds in alike:
+        add(result.setdefault(name if key == RUNNING else "", {}), key, seconds)
+    return result
 
 
 def _minus(before: Sequence[Terms], after: Sequence[Terms]) -> Terms:
@@ -400,16 +391,15 @@ def _minus_parts(
 def _step(name: str, sides: tuple[Side, Side]) -> StepDifference:
     steps = _each(sides, lambda side: [run.steps[name] for run in side if name in run.steps])
 
-    def lasted(side: Sequence[Step]) -> float | None:
-        return sum(s.seconds for s in side) / sum(s.count for s in side) if side else None
-
-    def seconds(side: Sequence[Step]) -> float | None:
-        return _mean(sum(step.parts.values()) for step in side if step.parts)
-
     return StepDifference(
         name,
-        _each(steps, lasted),
-        _each(steps, seconds),
+        _each(
+            steps,
+            lambda side: (
+                sum(s.seconds for s in side) / sum(s.count for s in side) if side else None
+            ),
+        ),
+        _each(steps, lambda side: _mean(sum(s.parts.values()) for s in side if s.parts)),
         _minus_parts(*([step.parts for step in side] for side in steps)),
         _minus(*([step.path for step in side] for side in steps)),
     )
@@ -434,6 +424,11 @@ def named(terms: Terms) -> Iterator[tuple[str, float]]:
                 yield "other functions" if key == RUNNING else _title(key), seconds
 
 
+def parts_in_words(parts: Mapping[str, float], least: float = _SECONDS) -> str:
+    """Return the largest changes of the thread-time by part as text."""
+    return in_words(((words.inside(part), seconds) for part, seconds in parts.items()), least)
+
+
 def in_words(changes: Iterable[tuple[str, float]], least: float = _SECONDS) -> str:
     """Return the largest changes as text, and the sum of the others."""
     ordered = sorted(changes, key=lambda item: -abs(item[1]))
@@ -447,15 +442,30 @@ def in_words(changes: Iterable[tuple[str, float]], least: float = _SECONDS) -> s
 
 def _beside(before: Side, after: Side) -> Iterator[str]:
     """Yield what may explain a change: other numbers of tasks, threads, bytes; other versions."""
-    for title, field, shown in _BESIDE:
-        old, new = (_mean(getattr(run, field) for run in side) for side in (before, after))
-        if old is not None and new is not None and abs(new - old) > _SMALLEST * old:
+    sides = (before, after)
+    figures = [
+        (title, [[getattr(run, field) for run in side] for side in sides], shown)
+        for title, field, shown in _BESIDE
+    ]
+    figures += [
+        (
+            MOVED.get(key, key),
+            [[r.moved.get(key, 0.0) for r in side if r.moved] for side in sides],
+            words.size,
+        )
+        for key in dict.fromkeys(key for run in (*before, *after) for key in run.moved)
+    ]
+    for title, values, shown in figures:
+        known = [[one for one in side if one is not None] for side in values]
+        old, new = map(_mean, known)
+        # Of the means, about twice their standard error.
+        noise = sum(
+            fmean(abs(o - median(one)) for o in one) / len(one) ** 0.5 for one in known if one
+        )
+        least = max(_SMALLEST * (old or 0.0), 2 * noise)
+        if old is not None and new is not None and abs(new - old) > least:
             yield f"{title}: {shown(old)} before, {shown(new)} after"
-    moved = _minus_parts(*([run.moved for run in side if run.moved] for side in (before, after)))
-    for activity, size in moved.items():
-        if abs(size) >= 1:
-            yield f"{activity}: {'+' if size > 0 else '-'}{words.size(abs(size))}"
-    for field in ("result", "python", "distributed", "dask_otel"):
-        earlier, later = getattr(before[-1], field), getattr(after[0], field)
+    for title in ("result", "python", "distributed", "dask_otel"):
+        earlier, later = getattr(before[-1], title), getattr(after[0], title)
         if earlier != later:
-            yield f"{field}: {earlier or 'unknown'} before, {later or 'unknown'} after"
+            yield f"{title}: {earlier or 'unknown'} before, {later or 'unknown'} after"

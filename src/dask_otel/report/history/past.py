@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import islice
 from types import NoneType
 from typing import Any, Final, TypeAlias
 
@@ -14,7 +15,7 @@ from dask_otel.report import words
 from dask_otel.report.money import Price
 from dask_otel.report.path import link_parts, span_path
 from dask_otel.report.seconds import IDLE, add, own_parts, span_activities, summed
-from dask_otel.report.telemetry.model import Run, Span, text, tree_of
+from dask_otel.report.telemetry.model import Run, Span, grouped, text, tree_of
 
 #: The headings of `PastRun.cells`, and which of them are numbers.
 HEADINGS: Final = ("time", "name", "result", "duration", "tasks", "failed", "thread-hours", "idle",
@@ -27,8 +28,12 @@ _MOST: Final = 40
 _ROUGHLY: Final = 0.05
 #: The computing of a function's tasks, if the telemetry does not divide it into activities.
 RUNNING: Final = ""
-_RUNNING: Final = ("thread-cpu", "thread-noncpu")
+COMPUTING: Final = ("thread-cpu", "thread-noncpu")
 _COMPUTE: Final = f"{semconv.TASK_GROUP_DURATION}.compute"
+_WORK: Final = {"tasks": semconv.TASK_COUNT, "bytes": semconv.SPAN_OUTPUT_SIZE}
+
+#: The activities whose bytes are known by other words.
+MOVED: Final = {"memory-read": "read from memory", "disk-write": "spilled"}
 
 #: Seconds by function, then by activity or part of the path; the rest is under an empty name.
 Terms: TypeAlias = dict[str, dict[str, float]]
@@ -182,7 +187,7 @@ def ended(run: Run, command: str) -> Iterator[PastRun]:
             steps=_steps(spans, tree),
             workers=root.number(semconv.WORKER_COUNT),
             threads=root.number(semconv.THREAD_COUNT),
-            python=text(run.resource.get("process.runtime.version")),
+            python=text(run.resource.get(semconv.RUNTIME_VERSION)),
             distributed=text(run.resource.get(semconv.SERVICE_VERSION)),
             dask_otel=run.bridge,
             command=command,
@@ -198,11 +203,9 @@ def is_backwards(root: Span) -> bool:
 def _tree(root: Span, below: dict[tuple[str, str], list[Span]]) -> Iterable[Span]:
     """Return a span and all below it, each once, even in a cycle of a hostile file."""
     found = {root.key: root}
-    stack = [root]
-    while stack:
-        new = [span for span in below.get(stack.pop().key, ()) if span.key not in found]
-        found |= {span.key: span for span in new}
-        stack += new
+    new = [root]
+    while new := [one for span in new for one in below.get(span.key, ()) if one.key not in found]:
+        found |= {one.key: one for one in new}
     return found.values()
 
 
@@ -240,14 +243,9 @@ def _functions(
     """Return the thread-seconds of each function, whose sum is the capacity, and its work."""
     spans = [span for span in tree if span.type == "span"]
     activities = summed(map(span_activities, spans))
-    groups: Terms = {}
-    work: Terms = {}
-    for span in tree:
-        prefix = span.text(semconv.TASK_PREFIX)
-        if span.type == "group" and prefix:
-            add(groups.setdefault(prefix, {}), RUNNING, span.number(_COMPUTE))
-            add(work.setdefault(prefix, {}), "tasks", span.number(semconv.TASK_COUNT))
-            add(work.setdefault(prefix, {}), "bytes", span.number(semconv.SPAN_OUTPUT_SIZE))
+    of_groups = grouped((one for one in tree if one.type == "group"), _prefix)
+    groups = {prefix: _sums(found, {RUNNING: _COMPUTE}) for prefix, found in of_groups.items()}
+    work = {prefix: _sums(found, _WORK) for prefix, found in of_groups.items() if prefix}
     by_activity: Terms = {}
     labels = (semconv.TASK_PREFIX, semconv.ACTIVITY)
     for (prefix, label), seconds in _of_root(run, name, semconv.SPAN_EXECUTE_TIME, *labels).items():
@@ -258,27 +256,32 @@ def _functions(
     counted = _of_root(run, name, semconv.TASK_FINISHED, semconv.TASK_PREFIX)
     for prefix, tasks in counted.items():
         work.setdefault(prefix, {})["tasks"] = tasks
-    found = by_activity or groups
+    functions = _largest(by_activity or groups)
     if capacity is None:
-        return _largest(found), work
-    rest: dict[str, float] = {**activities, IDLE: _sum(spans, semconv.SPAN_IDLE) or 0.0}
+        return functions, work
+    whole: dict[str, float] = {**activities, IDLE: _sum(spans, semconv.SPAN_IDLE) or 0.0}
     if not by_activity:
-        rest[RUNNING] = sum(rest.pop(one, 0.0) for one in _RUNNING)
-    found = _largest(found)
-    for terms in found.values():
-        _take(rest, terms)
+        whole[RUNNING] = sum(whole.pop(one, 0.0) for one in COMPUTING)
     # What no activity has, which is nothing unless the files are incomplete.
-    add(rest, "unknown", capacity - sum(rest.values()) - total(found))
-    return {**found, "": _rest(rest)}, work
+    add(whole, "unknown", capacity - sum(whole.values()))
+    return {**functions, "": _rest(whole, functions)}, work
 
 
-def _take(rest: dict[str, float], terms: Mapping[str, float]) -> None:
-    for key, value in terms.items():
-        add(rest, key, -value)
+def _prefix(span: Span) -> str:
+    return span.text(semconv.TASK_PREFIX)
 
 
-def _rest(rest: Mapping[str, float]) -> dict[str, float]:
-    return {name: seconds for name, seconds in rest.items() if abs(seconds) > 1e-9}
+def _sums(spans: Sequence[Span], keys: Mapping[str, str]) -> dict[str, float]:
+    """Return the sums of some attributes by name, as far as they are there."""
+    sums = {name: _sum(spans, key) for name, key in keys.items()}
+    return {name: value for name, value in sums.items() if value is not None}
+
+
+def _rest(whole: Mapping[str, float], terms: Terms) -> dict[str, float]:
+    """Return what the terms leave of their sum."""
+    taken = summed(terms.values())
+    left = {key: whole.get(key, 0.0) - taken.get(key, 0.0) for key in {**whole, **taken}}
+    return {name: seconds for name, seconds in left.items() if abs(seconds) > 1e-9}
 
 
 def _largest(found: Terms) -> Terms:
@@ -293,28 +296,27 @@ def total(terms: Mapping[str, Mapping[str, float]]) -> float:
 
 def _steps(spans: Iterable[Span], tree: Iterable[Span]) -> dict[str, Step]:
     """Return the spans by name, the root first, each with its path by function and part."""
-    links: dict[str, list[Span]] = {}
-    for task in tree:
-        if task.type == "task" and task.attributes.get(semconv.TASK_ON_PATH) is True:
-            links.setdefault(task.text(semconv.SPAN_ID), []).append(task)
-    same: dict[str, list[Span]] = {}
-    for span in spans:
-        same.setdefault(span.full_name, []).append(span)
+    tasks = (one for one in tree if one.type == "task")
+    links = grouped(
+        (task for task in tasks if task.attributes.get(semconv.TASK_ON_PATH) is True),
+        lambda task: task.text(semconv.SPAN_ID),
+    )
     result: dict[str, Step] = {}
-    for name, found in list(same.items())[:_MOST]:
+    for name, found in islice(grouped(spans, lambda span: span.full_name).items(), _MOST):
         seconds = sum(span.seconds for span in found)
-        rest = summed(map(span_path, found))
+        whole = summed(map(span_path, found))
         path: Terms = {}
-        if any(rest.values()):
+        if any(whole.values()):
             owners = {span.text(semconv.SPAN_ID) for span in found}
-            for task in (task for owner in owners for task in links.get(owner, ())):
-                parts = zip(semconv.PATH_PARTS, link_parts(task), strict=True)
-                of_task = {part: value for part, value in parts if value}
-                _take(rest, of_task)
-                prefix = task.text(semconv.TASK_PREFIX) or task.name
-                for part, value in of_task.items():
-                    add(path.setdefault(prefix, {}), part, value)
-            rest["unknown"] = seconds - total(path) - sum(rest.values())
-            path[""] = _rest(rest)
+            own = (task for owner in owners for task in links.get(owner, ()))
+            of_functions = grouped(own, lambda task: _prefix(task) or task.name)
+            path = {prefix: summed(map(_link, some)) for prefix, some in of_functions.items()}
+            whole["unknown"] = seconds - sum(whole.values())
+            path[""] = _rest(whole, path)
         result[name] = Step(len(found), seconds, _parts(found), path)
     return result
+
+
+def _link(task: Span) -> dict[str, float]:
+    parts = zip(semconv.PATH_PARTS, link_parts(task), strict=True)
+    return {part: seconds for part, seconds in parts if seconds}

@@ -13,7 +13,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, Final
@@ -98,17 +98,15 @@ def sessions(folders: Iterable[str | Path], left_out: list[str]) -> list[Session
 
 def _listed(top: str | Path, left_out: list[str]) -> Iterator[tuple[str, str, int]]:
     """Yield folder, name and size of all files below a local folder."""
-
-    def failed(error: OSError) -> None:
-        left_out.append(f"can't read {error.filename}: {error.strerror}")
-
-    for folder, _, names in os.walk(Path(top).absolute(), onerror=failed):
+    failed: list[OSError] = []
+    for folder, _, names in os.walk(Path(top).absolute(), onerror=failed.append):
         for name in sorted(names):
             path = Path(folder, name)
             # It may just have been removed.
             with suppress(OSError):
                 if path.is_file():
                     yield folder, name, path.stat().st_size
+    left_out += [f"can't read {error.filename}: {error.strerror}" for error in failed]
 
 
 def listing(
@@ -136,7 +134,7 @@ def summary(session: Session) -> Summary:
     for place in session.places():
         try:
             known = _read(place, session)
-        except ValueError as error:
+        except NotImplementedError as error:
             # Another version needs it.
             said.append(str(error))
             continue
@@ -144,11 +142,11 @@ def summary(session: Session) -> Summary:
             return Summary(known.runs, [*said, *known.left_out])
         writable.append(place)
     reader = Reader()
-    metrics = [path for path in session.paths if "-metrics.json" in path and session.prefix]
+    # Counters only grow: the last file has them all.
+    metrics = [name for name in session.files if "-metrics.json" in name and session.prefix]
+    files = {name: size for name, size in session.files.items() if name not in metrics[:-1]}
     try:
-        # Counters only grow: the last file has them all.
-        earlier = set(metrics[:-1])
-        with remote.copied(path for path in session.paths if path not in earlier) as paths:
+        with remote.copied(replace(session, files=files).paths) as paths:
             reader.read(paths)
     except OSError as error:
         return Summary([], [*said, f"can't read {session.where}: {error}"])
@@ -167,20 +165,14 @@ def _read(place: Path, session: Session) -> Summary | None:
     """Return a summary; None if there is none, or another one is due."""
     try:
         found: Any = json_files.parse(place.read_bytes())
-    except OSError:
-        return None
-    if not isinstance(found, dict):
-        return None
-    version = found.get("version")
-    if isinstance(version, int) and version > VERSION:
-        raise ValueError(f"{place} is of a later version of dask-otel: not used")
-    if version != VERSION or found.get("files") != session.files:
-        return None
-    try:
+        if found["version"] > VERSION:
+            raise NotImplementedError(f"{place} is of a later version of dask-otel: not used")
+        if (found["version"], found["files"]) != (VERSION, session.files):
+            return None
         # The folder may have moved since.
         runs = [past_run({**run, "command": session.command}) for run in found["runs"]]
         return Summary(runs, [str(line) for line in found["left_out"]])
-    except (KeyError, TypeError, ValueError):
+    except (OSError, KeyError, TypeError, ValueError):
         return None
 
 

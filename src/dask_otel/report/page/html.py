@@ -25,10 +25,10 @@ from dask_otel.report.history.past import HEADINGS, NUMBERS, PastRun
 from dask_otel.report.meanings import PARTS, PATH, hex_colour
 from dask_otel.report.money import Price
 from dask_otel.report.page.charts import charts
-from dask_otel.report.page.multiples import panels
+from dask_otel.report.page.multiples import marks, panels
 from dask_otel.report.page.payload import pack, timeline
 from dask_otel.report.seconds import SpanTime, own_parts
-from dask_otel.report.telemetry.model import Skipped, Span
+from dask_otel.report.telemetry.model import Skipped, Span, grouped
 
 #: Most spans in a list; if there are more, the list has their names.
 _MOST_SPANS: Final = 60
@@ -81,7 +81,10 @@ def history_page(
     return _ENVIRONMENT.get_template("history.html").render(
         runs=[(run, run.cells(price)) for run in reversed(runs)],
         trends=trends,
-        multiples=[(one.name, [*panels(found)]) for one, found in _several(trends, runs)],
+        multiples=[
+            (one.name, [*panels(found)], marks(found, (change.since for change in one.changes)))
+            for one, found in _several(trends, runs)
+        ],
         links=links[::-1],
         headings=[name for name in HEADINGS if price or name != "cost"],
         numbers=NUMBERS,
@@ -96,9 +99,7 @@ def _several(
     trends: Sequence[Trend], runs: Sequence[PastRun]
 ) -> Iterator[tuple[Trend, list[PastRun]]]:
     """Yield the first names that have more than one run, with their runs."""
-    same: dict[str, list[PastRun]] = {}
-    for run in runs:
-        same.setdefault(run.name, []).append(run)
+    same = grouped(runs, lambda run: run.name)
     several = ((one, same[one.name]) for one in trends if len(same[one.name]) > 1)
     return itertools.islice(several, _MOST_NAMES)
 
@@ -153,9 +154,7 @@ def _tiles(account: Account) -> list[tuple[str, str, str]]:
 def _by_name(account: Account, spans: Sequence[Span]) -> list[tuple[SpanTime, list[Span]]]:
     """Return the time of each name with its spans, in the order of their first start."""
     times = {entry.name: entry for entry in account.spans}
-    same: dict[str, list[Span]] = {}
-    for span in spans:
-        same.setdefault(span.full_name, []).append(span)
+    same = grouped(spans, lambda span: span.full_name)
     return [(times.get(name) or SpanTime(name, name), found) for name, found in same.items()]
 
 

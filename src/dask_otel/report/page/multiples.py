@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from dask_otel.report import words
 from dask_otel.report.history.difference import path_parts
-from dask_otel.report.history.past import PastRun
+from dask_otel.report.history.past import MOVED, PastRun
 from dask_otel.report.meanings import NEUTRAL, PARTS, PATH, hex_colour
-from dask_otel.report.seconds import add
+from dask_otel.report.seconds import summed
 
 #: Most runs of a panel, most steps with one of their own, and the units of a bar and of the height.
 _MOST, _STEPS, _BAR, _HEIGHT = 60, 8, 4, 40
@@ -42,21 +42,34 @@ def panels(runs: Sequence[PastRun]) -> Iterator[Panel]:
     def of(value: Callable[[PastRun], float | None], colour: str = NEUTRAL) -> _Bars:
         return [{} if (one := value(run)) is None else {colour: one} for run in shown]
 
-    yield from _panel("duration", words.seconds, of(lambda run: run.seconds))
-    by_part = [_coloured(run.parts, _PART_COLOURS) for run in shown]
-    yield from _panel("thread-time by part", words.seconds, by_part)
-    paths = [_coloured(dict(path_parts(run.path)), _PATH_COLOURS) for run in shown]
-    yield from _panel("path by part", words.seconds, paths)
-    yield from _panel("tasks", words.whole, of(lambda run: run.tasks))
-    yield from _panel("failed tasks", words.whole, of(lambda run: run.failed, hex_colour("red")))
-    yield from _panel("size of all results", words.size, of(lambda run: run.output))
-    for title, activity in (("read from memory", "memory-read"), ("spilled", "disk-write")):
-        moved = of(lambda run, key=activity: run.moved.get(key))  # type: ignore[misc]
-        yield from _panel(title, words.size, moved)
+    def moved(activity: str) -> _Bars:
+        return of(lambda run: run.moved.get(activity))
+
+    def lasted(step: str) -> _Bars:
+        return of(lambda run: run.steps[step].seconds if step in run.steps else None)
+
     steps = dict.fromkeys(name for run in reversed(shown) for name in run.steps)
-    for name in [step for step in steps if step != runs[-1].name][:_STEPS]:
-        lasted = of(lambda run, key=name: run.steps[key].seconds if key in run.steps else None)  # type: ignore[misc]
-        yield from _panel(f"duration of {name}", words.seconds, lasted)
+    below = [step for step in steps if step != runs[-1].name][:_STEPS]
+    paths = [_coloured(dict(path_parts(run.path)), _PATH_COLOURS) for run in shown]
+    parts = [_coloured(run.parts, _PART_COLOURS) for run in shown]
+    figures: list[tuple[str, Callable[[float], str], _Bars]] = [
+        ("duration", words.seconds, of(lambda run: run.seconds)),
+        ("thread-time by part", words.seconds, parts),
+        ("path by part", words.seconds, paths),
+        ("tasks", words.whole, of(lambda run: run.tasks)),
+        ("failed tasks", words.whole, of(lambda run: run.failed, hex_colour("red"))),
+        ("size of all results", words.size, of(lambda run: run.output)),
+        *((title, words.size, moved(activity)) for activity, title in MOVED.items()),
+        *((f"duration of {step}", words.seconds, lasted(step)) for step in below),
+    ]
+    for figure in figures:
+        yield from _panel(*figure)
+
+
+def marks(runs: Sequence[PastRun], starts: Iterable[float]) -> list[int]:
+    """Return the places in the panels of the runs with these starts."""
+    known = set(starts)
+    return [place * _BAR for place, run in enumerate(runs[-_MOST:]) if run.start in known]
 
 
 #: The stacked values of each run by colour; empty if they are unknown.
@@ -64,10 +77,7 @@ _Bars = list[dict[str, float]]
 
 
 def _coloured(values: Mapping[str, float], colours: Mapping[str, str]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for name, value in values.items():
-        add(found, colours.get(name, NEUTRAL), max(0.0, value))
-    return found
+    return summed({colours.get(name, NEUTRAL): max(0.0, value)} for name, value in values.items())
 
 
 def _panel(title: str, text: Callable[[float], str], bars: _Bars) -> Iterator[Panel]:

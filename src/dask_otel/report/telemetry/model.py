@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from dask_otel import semconv
 from dask_otel.report import words
@@ -12,6 +12,9 @@ from dask_otel.report.telemetry.series import Metrics
 
 #: An attribute's value in Python. Maps and bytes, which the bridge never sends, become None.
 Plain: TypeAlias = str | bool | int | float | tuple["Plain", ...] | None
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Item = TypeVar("_Item")
 
 #: Types of spans that represent work. Markers and progress announce a later span.
 WORK = ("span", "group", "task")
@@ -223,6 +226,14 @@ def tree_of(spans: Iterable[Span]) -> tuple[list[Span], dict[tuple[str, str], li
         is_root = span.above not in keys or span.above == span.key
         (roots if is_root else below.setdefault(span.above, [])).append(span)
     return roots, below
+
+
+def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
+    """Return the items by their keys, in their order."""
+    found: dict[_Key, list[_Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
 
 
 def text(value: Plain) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from dask_otel import semconv
 from dask_otel.report.telemetry import json_files
 from dask_otel.report.telemetry.decoding import Exported, decode
-from dask_otel.report.telemetry.model import Plain, Run, Skipped, Span, text
+from dask_otel.report.telemetry.model import Plain, Run, Skipped, Span, grouped, text
 
 #: Most spans of all runs together. Beyond it, only Dask spans and failures, up to twice as many.
 MOST_SPANS: Final = 100_000
@@ -109,10 +109,8 @@ def _is_empty(span: Span) -> bool:
 def _unfinished(spans: list[Span]) -> list[Span]:
     """Return a span for each one with signs of life that was never exported."""
     there = {span.key for span in spans}
-    signs: dict[tuple[str, str], list[Span]] = {}
-    for span in spans:
-        if span.type in _SIGNS and span.above not in there:
-            signs.setdefault(span.above, []).append(span)
+    lonely = (span for span in spans if span.type in _SIGNS and span.above not in there)
+    signs = grouped(lonely, lambda span: span.above)
     # Prefer an exported span as the parent.
     ids = {(key[0], found[0].full_name): key[1] for key, found in signs.items()}
     ids |= {(one.trace_id, one.full_name): one.span_id for one in spans if one.type == "span"}
