@@ -162,6 +162,19 @@ _KINDS = {
             "TEMPO_DATA": "{folder}/data",
         },
     ),
+    "loki": _Kind(
+        "loki",
+        "api api_grpc",
+        "-config.file={deploy}/loki/loki.yaml -config.expand-env=true",
+        "http://{api}/ready",
+        {"url": "http://{api}"},
+        {
+            "LOKI_HTTP_ADDRESS": "127.0.0.1",
+            "LOKI_HTTP_PORT": "{api_port}",
+            "LOKI_GRPC_PORT": "{api_grpc_port}",
+            "LOKI_DIR": "{folder}/data",
+        },
+    ),
     "alertmanager": _Kind(
         "alertmanager",
         "api",
@@ -230,7 +243,10 @@ def start_collector(
 
 
 def backends(
-    jaeger: str | None = None, tempo: str | None = None, prometheus: str | None = None
+    jaeger: str | None = None,
+    tempo: str | None = None,
+    prometheus: str | None = None,
+    loki: str | None = None,
 ) -> dict[str, str]:
     """The Collector's environment: OTLP addresses of its backends; those without one are down."""
     down = local(free_ports(1)[0])
@@ -238,7 +254,7 @@ def backends(
         "JAEGER_OTLP_ENDPOINT": (jaeger or down).removeprefix("http://"),
         "TEMPO_OTLP_ENDPOINT": (tempo or down).removeprefix("http://"),
         "PROMETHEUS_OTLP_ENDPOINT": prometheus or f"http://{down}",
-        "LOKI_OTLP_ENDPOINT": f"http://{down}/otlp",
+        "LOKI_OTLP_ENDPOINT": loki or f"http://{down}/otlp",
     }
 
 
@@ -259,6 +275,11 @@ def start_jaeger(folder: Path) -> Running:
 def start_tempo(folder: Path) -> Running:
     """Tempo in one process, with its blocks on disk."""
     return _start("tempo", folder)
+
+
+def start_loki(folder: Path) -> Running:
+    """Loki in one process, with its chunks on disk. Its ``url`` takes OTLP below ``/otlp``."""
+    return _start("loki", folder)
 
 
 def start_alertmanager(folder: Path, config: Path) -> Running:
