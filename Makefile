@@ -42,7 +42,7 @@ test-oldest: $(OLDEST)/.done ## Run the tests against the oldest supported relea
 	$(OLDEST)/bin/python -m pytest $(PARALLEL) -m "not backend" $(PYTEST_ARGS)
 
 backends: $(VENV)/.done ## Build the real servers that the backend tests need (Go; takes minutes, once)
-	$(BIN)/python tools/build_backends.py
+	$(BIN)/python tools/build_backends.py $(ARGS)
 
 lint: $(VENV)/.done ## Check style, types and architecture
 	$(BIN)/ruff check .

@@ -84,8 +84,9 @@ _READING = """
 - **The history** (row 12) lists runs from files on a local disk, in one process: first each file is
   read and a summary is written beside it, then only the summaries are read.
 - **Logs of workers** (row 13): CPU time of a thread that logs as fast as it can, with and without
-  `otel.logs.level`; then the event loop's time for one message of each of many simulated workers,
-  and the thread's for making log records of them.
+  `otel.logs.level`; the messages and bytes that a storm of a minute, by a simulated clock, sends to
+  the scheduler, and the event loop's time for them, Dask's part included; then its time for one
+  message of each of many simulated workers, and the thread's for making log records of them.
 
 ## What is left of row 3
 

@@ -686,6 +686,9 @@ _ABOUT_WORKER = {
     WORKER_LAST_SEEN_AGE.name: _DOUBLE,
 }
 
+#: What workers and users write, not events of the cluster.
+WRITTEN: Final = frozenset({WORKER_LOG, WORKER_LOG_LEFT_OUT, TOPIC_MESSAGE})
+
 #: The events that are log records: all attributes with their types, by name. Besides these,
 #: all have `EVENT_NAME`.
 LOG_EVENTS: Final[dict[str, dict[str, str]]] = {

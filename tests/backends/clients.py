@@ -117,6 +117,40 @@ def _series(data: Mapping[str, Any]) -> list[Series]:
     ]
 
 
+# ---------------------------------------------------------------------------------- Loki
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A log record as Loki gives it back."""
+
+    time_ns: int
+    line: str
+    #: Labels of the stream, and structured metadata.
+    labels: Mapping[str, str]
+
+
+class LokiClient:
+    """The query API of Loki (https://grafana.com/docs/loki/latest/reference/loki-http-api/)."""
+
+    def __init__(self, url: str) -> None:
+        self._api = f"{url}/loki/api/v1"
+
+    def query(self, expression: str, start: float) -> list[Entry]:
+        """The log records of a query from `start` until now, as a panel or annotation asks."""
+        found = get_json(f"{self._api}/query_range", query=expression, start=start, limit=5000)
+        return [
+            Entry(int(time_ns), line, stream["stream"])
+            for stream in found["data"]["result"]
+            for time_ns, line in stream["values"]
+        ]
+
+    def count(self, expression: str) -> dict[frozenset[tuple[str, str]], float]:
+        """The answer of a query of numbers, by labels."""
+        found = get_json(f"{self._api}/query", query=expression)["data"]["result"]
+        return {frozenset(one["metric"].items()): float(one["value"][1]) for one in found}
+
+
 # ---------------------------------------------------------------------------- traces
 
 

@@ -86,6 +86,11 @@ def tempo_client(tempo: Running) -> TempoClient:
 
 
 @pytest.fixture(scope="session")
+def loki(start_shared: Start) -> Running:
+    return start_shared(servers.start_loki)
+
+
+@pytest.fixture(scope="session")
 def sink(start_shared: Start) -> Running:
     return start_shared(servers.start_sink)
 

@@ -106,6 +106,17 @@ def test_a_server_that_is_not_there_is_left_out_or_fails_where_it_is_required(
         binary("prometheus")
 
 
+def test_what_takes_long_is_required_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert PINNED.keys() >= build_backends.SLOW
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("DASK_OTEL_REQUIRE_BACKENDS", "1")
+    for name in build_backends.SLOW:
+        with pytest.raises(Missing, match="is not built"):
+            binary(name)
+
+
 def test_a_refusal_is_kept_and_not_asked_again(
     server: build_backends.Server, fake_go: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

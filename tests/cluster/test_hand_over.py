@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import wraps
 from typing import Any
 
@@ -15,7 +16,7 @@ from distributed import Client, Scheduler, Worker, span
 from dask_otel import semconv
 from dask_otel._wire import uninstall
 from dask_otel.core.metrics.batch import MetricBatch
-from dask_otel.core.records import Tags
+from dask_otel.core.records import ClusterEvent, Tags
 from dask_otel.scheduler import bridge as module
 from dask_otel.scheduler import hand_over
 from dask_otel.scheduler.bridge import Bridge
@@ -37,6 +38,8 @@ class Pump:
 
     def __init__(self) -> None:
         self.batches: list[MetricBatch] = []
+        self.events: list[ClusterEvent] = []
+        self.notices: list[Any] = []
         self.accepts = True
         self.asked = self.closed = self.started = False
 
@@ -50,6 +53,10 @@ class Pump:
         self.batches.append(batch)
 
     def offer_span(self, finished: Any) -> bool:
+        return True
+
+    def offer_event(self, event: ClusterEvent, counted: bool = True) -> bool:
+        self.events.append(event)
         return True
 
     def request_close(self, seconds: float) -> None:
@@ -239,6 +246,30 @@ async def test_while_every_exporter_hangs_time_is_kept_by_names(
         cluster = total(pump, semconv.CLUSTER_TIME.name, "idle")
         assert cluster > 0
         assert total(pump, idle, ("work",)) == pytest.approx(cluster)
+
+
+@on_a_loop
+async def test_events_wait_for_the_exporters_and_leave_no_room_to_logs_beyond_half(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pump, made = Pump(), threading.Event()
+    monkeypatch.setattr(hand_over, "MAX_EVENTS", 10)
+    async with bridged(monkeypatch, pump, made) as (_, bridge):
+        put = bridge.hand_over.event
+        (event, log) = (
+            ClusterEvent(float(number), name, weight=number)
+            for number, name in [(1, semconv.CLIENT_ADDED), (2, semconv.WORKER_LOG)]
+        )
+        # The scheduler's start is there already.
+        assert [put(log), put(log), put(log)] == [True, True, False]
+        assert not put(replace(log, weight=7), counted=False)
+        assert [put(event) for _ in range(6)] == [True] * 5 + [False]
+        made.set()
+        await until(lambda: total(pump, semconv.OTEL_DROPPED.name, "logs", "not_ready") == 2 + 1)
+        assert [one.name for one in pump.events[:1]] == [semconv.OTEL_STARTED]
+        assert pump.events[1:] == [log, log, *[event] * 5]
+        assert put(log)
+        assert pump.events[-1] is log
 
 
 @on_a_loop

@@ -150,6 +150,33 @@ def test_a_storm_is_bounded_and_every_record_is_accounted_for(
     assert bridge.wired.counts()[semconv.OTEL_DROPPED.name, "logs", "over_limit"] == left_out()
 
 
+def test_what_the_queue_has_no_room_for_is_said_when_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OTEL_BLRP_MAX_QUEUE_SIZE", "10")
+    with watched(monkeypatch, WARNING) as cluster:
+        received = ready(cluster).received
+        received.answer, received.retry_after = 503, 1
+        bridge = cluster.scheduler.plugins["dask-otel"].bridge
+        dropped = semconv.OTEL_DROPPED.name, "logs", "queue_full"
+        # Five at once, which take half of the queue, and the others a second later.
+        cluster.client.submit(storms, 60).result()
+        eventually(lambda: bridge.wired.pump.counts().get(dropped) == 55, what="the queue is full")
+        # Events of the cluster have room.
+        retired = {"action": "retire-workers", "retired": ["a"], "could-not-retire": []}
+        cluster.scheduler.log_event("all", retired)
+        # It is time to say it, but there is no room.
+        time.sleep(1.5)
+        assert bridge.adapter.events.lines._unsaid
+        received.answer = None
+        said = cluster.said(semconv.WORKER_LOG_LEFT_OUT)
+        assert said.attributes[semconv.LOG_LEFT_OUT_COUNT] == 55
+        assert [log.body for log in lines_of(cluster)] == [f"line {n}" for n in range(5)]
+        cluster.said(semconv.WORKERS_RETIRED)
+    # Neither what was tried in vain, nor anything else.
+    assert bridge.wired.pump.counts()[dropped] == 55
+
+
 @pytest.mark.parametrize("end", ["exit", "kill"])
 def test_a_killed_worker_has_last_lines(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     with watched(monkeypatch, WARNING) as cluster:
@@ -167,7 +194,8 @@ def test_a_killed_worker_has_last_lines(monkeypatch: pytest.MonkeyPatch, end: st
 
 
 def test_off_by_default_and_gone_with_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
-    with watched(monkeypatch) as cluster:
+    # A task that ends its worker is not to end the next one, too.
+    with watched(monkeypatch, distributed__scheduler__allowed_failures=0) as cluster:
         before = [*ready(cluster).client.run(state).values()]
         assert before == [[logging.WARNING, 0, False]]
         cluster.client.submit(says, "unheard").result()

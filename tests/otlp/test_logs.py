@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
 
 from dask_otel import semconv
 from dask_otel._otel.sdk.probe import probe
+from dask_otel.core.events import lines
 from dask_otel.core.records import Answer, ClusterEvent, LogRecord, SpanIdentity
 from dask_otel.core.trace import Trace
 from dask_otel.pump import outlet
@@ -173,6 +175,31 @@ def test_no_room_and_no_time_are_counted(server: Receiver, begin: Begin) -> None
         made.pump.offer_event(EVENT)
     export.close(0.3)
     assert dropped(made) == {"queue_full": 10, "shutdown": 2048}
+
+
+@pytest.mark.parametrize("name", sorted(semconv.WRITTEN))
+def test_what_workers_and_users_write_leaves_half_of_the_queue_to_events(
+    name: str, server: Receiver, begin: Begin
+) -> None:
+    kept(server).answer = "UNAVAILABLE" if server.protocol == "grpc" else 503
+    made, export = begin({**server.environ, "OTEL_BLRP_MAX_QUEUE_SIZE": "200"}, None)
+    offer, written = made.pump.offer_event, replace(EVENT, name=name)
+    if name == semconv.WORKER_LOG:
+        blob = b"[" + b",".join([lines.line(1.0, 30, "user", "x")] * 50) + b"]"
+        about = {semconv.WORKER_NAME: "w", semconv.WORKER_ADDRESS: "tcp://w:1"}
+        written = replace(written, facts={**about, lines.BLOB: blob}, weight=50)
+    of = 100 // written.weight
+    assert [offer(written) for _ in range(of + 1)] == [True] * of + [False]
+    # One that is offered again later is not lost.
+    assert not offer(written, counted=False)
+    assert [offer(EVENT) for _ in range(101)] == [True] * 100 + [False]
+    assert dropped(made) == {"queue_full": written.weight + 1}
+    server.answer = None
+    server.wait_for(lambda s: len(s.logs) == 200)
+    names = [log.name for log in server.logs]
+    assert (names.count(name), names.count(EVENT.name)) == (100, 100)
+    eventually(lambda: offer(written), what="there is room again")
+    export.close()
 
 
 def test_an_endpoint_that_takes_no_logs_is_asked_again_each_hour(

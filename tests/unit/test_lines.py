@@ -334,7 +334,8 @@ def test_what_is_too_much_is_left_out_and_said_once_a_second() -> None:
     (record,) = records(said)
     assert record.attributes == {**ABOUT, semconv.LOG_LEFT_OUT_COUNT: 5000 - taken}
     assert record.body == (
-        f"Worker w (tcp://w:1) logs too much for otel.logs.level: {5000 - taken} records left out."
+        "Worker w (tcp://w:1) logged more than is forwarded, or than the queue has room for: "
+        f"{5000 - taken} records left out."
     )
     assert list(cluster.read.tick(9.0)) == []
     # What a worker left out by itself is counted, too.

@@ -495,11 +495,14 @@ def failed_runs(of: str = "") -> Panel:
     return Panel(panel, WIDTH, ())
 
 
-#: The events of the cluster that are warnings or worse, in LogQL.
+#: The events of the cluster that are warnings or worse, in LogQL. Only text in backticks may have
+#: the backslashes of a regular expression.
 _EVENTS = (
-    '{service_name=~".+"} | dask_cluster_name=~"${cluster:pipe}" | event_name=~"dask[.].+" '
+    '{service_name=~".+"} | dask_cluster_name=~`${cluster:regex}` | event_name=~"dask[.].+" '
     '| event_name!~"dask[.]worker[.]log.*" | severity_number>=13'
 )
+#: Loki has a list as JSON.
+_OF_ROOT = ' | dask_span_root_names=~`.*"${root:regex}".*`'
 
 
 def happened(of: str = "") -> Panel:
@@ -512,7 +515,7 @@ def happened(of: str = "") -> Panel:
     )
     panel.no_value(no_data("nothing happened, or there is no Loki"))
     query = loki.Dataquery().ref_id("A").datasource(LOKI).query_type("range").max_lines(100)
-    panel.with_target(query.expr(_EVENTS + (f' | dask_span_root_names=~".*{of}.*"' if of else "")))
+    panel.with_target(query.expr(_EVENTS + (_OF_ROOT if of else "")))
     shown = ["Time", "severity_text", "dask_worker_name", "Line"]
     for id_, options in (
         ("extractFields", {"source": "labels"}),

@@ -20,7 +20,7 @@ from dask_otel._dask import facts
 from dask_otel._dask.boundary import ErrorBoundary
 from dask_otel._dask.callers import TaskContexts
 from dask_otel._dask.clients import ClientBlocks
-from dask_otel._dask.events import ClusterEvents
+from dask_otel._dask.events import ClusterEvents, Put
 from dask_otel._dask.heartbeats import Heartbeats
 from dask_otel._dask.past import PASTS, Past
 from dask_otel._dask.runs import RunsUnderWay
@@ -104,6 +104,7 @@ class SchedulerAdapter:
         events: bool = False,
         topics: Collection[str] = (),
         level: int | None = None,
+        put: Put = lambda _, __: True,
     ) -> None:
         if "spans" not in scheduler.extensions:
             raise UnsupportedScheduler(
@@ -120,7 +121,7 @@ class SchedulerAdapter:
         self.loops = LoopHealth(scheduler)
         self._workers = WorkerSamples(scheduler, max_workers)
         self.clocks = clocks = ClockOffsets(stimulus_time)
-        self.events = ClusterEvents(scheduler, self.lifecycle, clocks, events, topics, level)
+        self.events = ClusterEvents(scheduler, self.lifecycle, clocks, put, events, topics, level)
         self.callers = Callers(
             propagation, lambda kind: self.batch.add(semconv.OTEL_CALLERS.name, kind), baggage
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -30,10 +31,7 @@ if TYPE_CHECKING:
 PATIENCE: Final = 2.0
 #: Least seconds between two events about stolen tasks.
 STEALS: Final = 60.0
-#: Most events that wait for the exporters; tasks, workers and spans that one event reads.
-_MOST_WAITING: Final = 10_000
-#: Above it, no more log records of workers wait.
-_MOST_LOGS: Final = 1000
+#: Most tasks, workers and spans that one event reads.
 _MOST_READ: Final = 10_000
 _MOST_SPANS: Final = 64
 #: Dask ends its reasons with the time.
@@ -41,14 +39,16 @@ _TIME: Final = re.compile(r"-[0-9.]+$")
 _RESTARTS: Final = ("client-restart", "restart-workers")
 
 _Message: TypeAlias = Mapping[str, Any]
+#: Takes an event if there is room; if not, the flag is whether to count it as lost.
+Put: TypeAlias = Callable[[ClusterEvent, bool], bool]
 
 
 class ClusterEvents:
     """Makes events of one scheduler's log and hooks, on its event loop.
 
-    `enabled` is whether to make events of the cluster; messages on `topics`, and log records of
-    workers from `level` on, become events anyway. Methods may raise: the adapter catches the
-    errors.
+    `put` takes them. `enabled` is whether to make events of the cluster; messages on `topics`, and
+    log records of workers from `level` on, become events anyway. Methods may raise: the adapter
+    catches the errors.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class ClusterEvents:
         scheduler: Scheduler,
         lifecycle: Lifecycle,
         clocks: ClockOffsets,
+        put: Put,
         enabled: bool,
         topics: Collection[str],
         level: int | None,
@@ -67,9 +68,7 @@ class ClusterEvents:
         self._logs = level is not None
         #: Log records of workers.
         self.lines = WorkerLines(scheduler, clocks, level)
-        self._ready: list[ClusterEvent] = []
-        #: Events without room since the last look at it.
-        self.dropped = 0
+        self._put = put
         #: The known workers by address, and what is known of their end.
         self._workers: dict[str, WorkerState] = {}
         self._words: dict[str, dict[str, Any]] = {}
@@ -122,9 +121,10 @@ class ClusterEvents:
         """Read a message of Dask's event log; any client may log any object on any topic."""
         if topic in self._topics:
             facts = {semconv.EVENT_TOPIC: topic, MESSAGE: message}
-            self._put(ClusterEvent(now, semconv.TOPIC_MESSAGE, facts))
-        if (lines := self.lines.read(topic, message, now)) is not None:
-            self._put(lines, _MOST_LOGS)
+            self._put(ClusterEvent(now, semconv.TOPIC_MESSAGE, facts), True)
+        lines = self.lines.read(topic, message, now)
+        if lines is not None and not self._put(lines, True):
+            self.lines.leave_out(lines)
         if not self._enabled:
             return
         if topic == "stealing" and type(message) is tuple and message[:1] == ("confirm",):
@@ -146,9 +146,10 @@ class ClusterEvents:
         for address, (until, _, event) in list(self._pending.items()):
             if now >= until or closing:
                 del self._pending[address]
-                self._put(event)
+                self._put(event, True)
         for left_out in self.lines.tick(now, closing):
-            self._put(left_out)
+            if not self._put(left_out, closing):
+                self.lines.leave_out(left_out)
         if self._stolen and (closing or now - self._stolen_since >= STEALS):
             seconds = max(0.0, now - self._stolen_since)
             facts = {semconv.TASK_COUNT: self._stolen, semconv.EVENT_INTERVAL: seconds}
@@ -157,28 +158,17 @@ class ClusterEvents:
 
     @property
     def waiting(self) -> bool:
-        """Whether an event waits for a tick or for the hand-over."""
-        return bool(self._pending or self._ready)
-
-    def take(self) -> list[ClusterEvent]:
-        """Return the events since the last call."""
-        ready, self._ready = self._ready, []
-        return ready
+        """Whether an event waits for a tick."""
+        return bool(self._pending)
 
     # ------------------------------------------------------------------------------ facts
-
-    def _put(self, event: ClusterEvent, room: int = _MOST_WAITING) -> None:
-        if len(self._ready) < room:
-            self._ready.append(event)
-        else:
-            self.dropped += event.weight
 
     def tell(
         self, now: float, name: str, facts: Mapping[str, Any], tasks: Iterable[TaskState] = ()
     ) -> None:
         """Tell an event about some tasks."""
         if self._enabled:
-            self._put(ClusterEvent(now, name, facts, self._work(tasks)))
+            self._put(ClusterEvent(now, name, facts, self._work(tasks)), True)
 
     def _of_cluster(self, now: float, name: str) -> None:
         self.tell(now, name, {semconv.WORKER_COUNT: len(self._scheduler.workers)})
@@ -229,7 +219,7 @@ class ClusterEvents:
             facts[narration.NANNY] = True
             self._pending[address] = (now + PATIENCE, ws, event)
         else:
-            self._put(event)
+            self._put(event, True)
 
     def _terminated(self, _topic: str, message: _Message, now: float) -> None:
         """Read the word of a nanny that ends its worker for memory."""
@@ -247,7 +237,7 @@ class ClusterEvents:
         else:
             del self._pending[address]
             facts = {**waiting[2].facts, **word, semconv.WORKER_REMOVAL_REASON: "memory"}
-            self._put(ClusterEvent(waiting[2].time, semconv.WORKER_REMOVED, facts, waiting[2].work))
+            self._put(replace(waiting[2], facts=facts), True)
 
     def _closing(self, topic: str, message: _Message, _now: float) -> None:
         reason = _TIME.sub("", str(message.get("reason"))[:200])

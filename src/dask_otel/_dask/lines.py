@@ -41,8 +41,8 @@ class WorkerLines:
         self.left_out = 0
         self._all = Rate(_IN_ALL, _BURST * _IN_ALL)
         self._rates: dict[str, Rate] = {}
-        #: By worker: since when records were left out, its name, and how many.
-        self._unsaid: dict[str, tuple[float, str, int]] = {}
+        #: By a worker's name and address: since when records were left out, and how many.
+        self._unsaid: dict[tuple[str, str], list[float]] = {}
 
     def worker_removed(self, address: str) -> None:
         """Forget a worker."""
@@ -64,32 +64,37 @@ class WorkerLines:
         types = (type(records), type(left_out), type(blob))
         if types != (int, int, bytes) or not 0 <= records <= lines.MOST_RECORDS or left_out < 0:
             return None
-        name, cost = str(ws.name), len(blob) + _RECORD * records
+        cost = len(blob) + _RECORD * records
         own = self._rates.setdefault(ws.address, Rate(_PER_WORKER, _BURST * _PER_WORKER))
         if not (own.allows(now, cost) and self._all.allows(now, cost)):
             left_out, records = left_out + records, 0
+        about = {semconv.WORKER_NAME: str(ws.name), semconv.WORKER_ADDRESS: ws.address}
         if left_out:
             self.left_out += left_out
-            since, _, before = self._unsaid.get(ws.address, (now, name, 0))
-            self._unsaid[ws.address] = since, name, before + left_out
+            self.leave_out(ClusterEvent(now, semconv.WORKER_LOG, about, weight=left_out))
         if not records:
             return None
         facts = {
-            semconv.WORKER_NAME: name,
-            semconv.WORKER_ADDRESS: ws.address,
+            **about,
             lines.OFFSET: self._clocks.offset(ws.address) or 0.0,
             **({lines.BLOB: blob} if ours else {lines.MESSAGE: message}),
         }
         return ClusterEvent(now, semconv.WORKER_LOG, facts, weight=records)
 
+    def leave_out(self, event: ClusterEvent) -> None:
+        """Say later that there was no room: for records, or for the event that says so."""
+        name, address = (event.facts[key] for key in (semconv.WORKER_NAME, semconv.WORKER_ADDRESS))
+        count = event.facts.get(semconv.LOG_LEFT_OUT_COUNT, event.weight)
+        self._unsaid.setdefault((name, address), [event.time, 0])[1] += count
+
     def tick(self, now: float, closing: bool = False) -> Iterator[ClusterEvent]:
         """Yield an event about the records that were left out, once a second."""
-        for address, (since, name, count) in list(self._unsaid.items()):
+        for (name, address), (since, count) in list(self._unsaid.items()):
             if closing or not 0 <= now - since < 1:
-                del self._unsaid[address]
+                del self._unsaid[name, address]
                 facts = {
                     semconv.WORKER_NAME: name,
                     semconv.WORKER_ADDRESS: address,
-                    semconv.LOG_LEFT_OUT_COUNT: count,
+                    semconv.LOG_LEFT_OUT_COUNT: int(count),
                 }
                 yield ClusterEvent(now, semconv.WORKER_LOG_LEFT_OUT, facts)

@@ -133,15 +133,15 @@ class Feeder(PumpThread):
 
     # ---------------------------------------------------------------- called by other threads
 
-    def offer(self, finished: FinishedSpan | Progress | ClusterEvent) -> bool:
-        """Queue a finished span; False (counted) if there is no room. Called by the event loop."""
+    def offer(self, finished: FinishedSpan | Progress | ClusterEvent, counted: bool = True) -> bool:
+        """Queue a finished span; False if there is no room. Called by the event loop.
+
+        `counted` is whether it is lost then.
+        """
         # The emptiest lane counts: a dead exporter must not stop the others.
         behind = 0 if self._stored else self._in_hand + min(lane.size for lane in self._lanes)
-        if isinstance(finished, ClusterEvent) and finished.name == semconv.WORKER_LOG:
-            # Log records of workers leave half of the room to events.
-            behind += self._inbox.backlog // 2
         taken = self._inbox.offer(finished, behind)
-        if not taken:
+        if not taken and counted:
             self._drop("queue_full", finished.weight * len(self._lanes))
             now = time.monotonic()
             if now - self._noticed_at >= QUIET:

@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from typing import TypeAlias
 
+from dask_otel import semconv
 from dask_otel.core.records import ClusterEvent, FinishedSpan, OpenNote, Progress, SpanIdentity
 
 #: Items to translate.
@@ -40,14 +41,16 @@ class Inbox:
         """The number of waiting OpenTelemetry spans."""
         return self._offered - self._taken
 
-    def offer(self, finished: FinishedSpan | Progress | ClusterEvent, behind: int) -> bool:
+    def offer(self, finished: FinishedSpan | Progress | ClusterEvent, behind: int = 0) -> bool:
         """Queue a finished span. If there is no room, queue its identity only and return False.
 
         `behind` counts the OpenTelemetry spans in the queues behind this one. If nothing waits,
-        even a span with more groups than the backlog is accepted.
+        even a span with more groups than the backlog is accepted. What workers and users write
+        leaves half of the room to events of the cluster.
         """
         weight, waiting = finished.weight, self.waiting + behind
-        if waiting and waiting + weight > self.backlog:
+        written = isinstance(finished, ClusterEvent) and finished.name in semconv.WRITTEN
+        if waiting and waiting + weight > (self.backlog // 2 if written else self.backlog):
             if isinstance(finished, FinishedSpan):
                 self.put_light(finished.identity)
             return False

@@ -226,10 +226,9 @@ class Pump:
         """Queue a finished span without waiting; False (counted) if there is no room."""
         return not self._spans or self.feeder.offer(finished)
 
-    def offer_event(self, event: ClusterEvent) -> None:
-        """Queue an event without waiting; it is counted if there is no room."""
-        if self._logs:
-            self._teller.offer(event)
+    def offer_event(self, event: ClusterEvent, counted: bool = True) -> bool:
+        """Queue an event without waiting; see `Feeder.offer`."""
+        return not self._logs or self._teller.offer(event, counted)
 
     def accepts_metrics(self) -> bool:
         """Whether a batch can be handed over; if not, continue to fill the present one.

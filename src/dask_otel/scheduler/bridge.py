@@ -79,6 +79,7 @@ class Bridge:
             events=settings.logs.events,
             topics=settings.logs.topics,
             level=settings.logs.least,
+            put=lambda event, counted: self.hand_over.event(event, counted),
         )
         #: Answers clients' requests.
         self.settled = SettledSpans(self.adapter)
@@ -233,7 +234,7 @@ class Bridge:
                     await asyncio.wait([self._connecting], timeout=deadline - clocks.monotonic())
                 if self.wired is not None:
                     over = self.hand_over
-                    for step in (over.spans, over.events, over.last_metrics):
+                    for step in (over.spans, over.notices, over.last_metrics):
                         with guarded():
                             step()
                     await self._pump_closed(self.wired.pump, deadline)
@@ -318,7 +319,7 @@ class Bridge:
         self.settled.notify()
         self.hand_over.spans()
         self.hand_over.notes()
-        self.hand_over.events()
+        self.hand_over.notices()
         if self._plugin is not None:
             self._cost.sample(self._plugin)
 

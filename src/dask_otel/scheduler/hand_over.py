@@ -13,7 +13,8 @@ from distributed.metrics import time
 from dask_otel import semconv
 from dask_otel.core.life.callers import DEFAULT_SPAN
 from dask_otel.core.metrics.batch import MetricBatch, Observation
-from dask_otel.core.records import FinishedSpan, OpenNote, Progress
+from dask_otel.core.records import ClusterEvent, FinishedSpan, OpenNote, Progress
+from dask_otel.pump.inbox import Inbox
 
 if TYPE_CHECKING:
     from dask_otel._dask.adapter import SchedulerAdapter
@@ -24,12 +25,13 @@ if TYPE_CHECKING:
 #: Seconds between two steps of a hand-over, for the event loop's other work.
 PAUSE: Final = 0.004
 
-#: Most finished spans that wait for the exporters.
+#: Most finished spans, and events, that wait for the exporters.
 MAX_WAITING: Final = 10_000
+MAX_EVENTS: Final = 2048
 
 
 class HandOver:
-    """Hands over spans and metrics of one scheduler, on its event loop.
+    """Hands over spans, events and metrics of one scheduler, on its event loop.
 
     `boundary` catches errors; their counts are handed over, too. `exports_default` is whether to
     export the spans that Dask names ``default``.
@@ -52,12 +54,15 @@ class HandOver:
         self._step: asyncio.Handle | None = None
         #: Finished spans and signs of life, waiting for the pump.
         self._waiting: list[FinishedSpan | Progress] = []
+        #: Events, waiting for the pump.
+        self._early = Inbox(MAX_EVENTS)
         self._unsettled = 0
-        self._dropped = 0
 
     def begin(self, pump: Pump) -> None:
         """Begin to hand over to the pump: the exporters are ready."""
         self._pump = pump
+        while isinstance(event := self._early.take(), ClusterEvent):
+            pump.offer_event(event)
 
     def stop(self) -> None:
         """Cancel a hand-over that is under way."""
@@ -94,20 +99,34 @@ class HandOver:
         if self._pump is None:
             # The exporters are not ready. Drop the oldest spans.
             excess = max(0, len(waiting) - MAX_WAITING)
-            self._dropped += sum(span.weight for span in waiting[:excess])
+            for lost in waiting[:excess]:
+                self._adapter.batch.add(
+                    semconv.OTEL_DROPPED.name, "traces", "not_ready", value=lost.weight
+                )
             self._waiting = waiting[excess:]
             return
         self._waiting = []
         for ready in waiting:
             self._pump.offer_span(ready)
 
-    def events(self) -> None:
-        """Hand over the events of the cluster; until the exporters are ready, they wait."""
+    def event(self, event: ClusterEvent, counted: bool = True) -> bool:
+        """Hand over an event of the cluster; False if there is no room.
+
+        Until the exporters are ready, it waits. `counted` is whether it is lost without room.
+        """
         if self._pump is not None:
-            while self._pump.notices:
-                self._adapter.events.tell(time(), *self._pump.notices.popleft())
-            for event in self._adapter.events.take():
-                self._pump.offer_event(event)
+            return self._pump.offer_event(event, counted)
+        taken = self._early.offer(event)
+        if counted and not taken:
+            self._adapter.batch.add(
+                semconv.OTEL_DROPPED.name, "logs", "not_ready", value=event.weight
+            )
+        return taken
+
+    def notices(self) -> None:
+        """Make events of the pump's notices."""
+        while self._pump is not None and self._pump.notices:
+            self._adapter.events.tell(time(), *self._pump.notices.popleft())
 
     def _exports(self, span: FinishedSpan | Progress | OpenNote) -> bool:
         return self._exports_default or span.identity.tags != DEFAULT_SPAN
@@ -183,13 +202,7 @@ class HandOver:
             add(semconv.OTEL_UNSETTLED.name, "timeout", value=unsettled - self._unsettled)
             self._unsettled = unsettled
         add(semconv.OTEL_LOOP_TIME.name, value=self._cost.take())
-        if self._dropped:
-            add(semconv.OTEL_DROPPED.name, "traces", "not_ready", value=self._dropped)
-            self._dropped = 0
-        events = self._adapter.events
-        if events.dropped:
-            add(semconv.OTEL_DROPPED.name, "logs", "not_ready", value=events.dropped)
-            events.dropped = 0
-        if events.lines.left_out:
-            add(semconv.OTEL_DROPPED.name, "logs", "over_limit", value=events.lines.left_out)
-            events.lines.left_out = 0
+        lines = self._adapter.events.lines
+        if lines.left_out:
+            add(semconv.OTEL_DROPPED.name, "logs", "over_limit", value=lines.left_out)
+            lines.left_out = 0

@@ -147,7 +147,7 @@ _STORIES: Final = {
     semconv.WORKER_LOG_LEFT_OUT: _Story(
         WARN,
         (
-            f"{_WORKER} logs too much for otel.logs.level: "
+            f"{_WORKER} logged more than is forwarded, or than the queue has room for: "
             f"{_fact(semconv.LOG_LEFT_OUT_COUNT)} left out.",
         ),
     ),
