@@ -114,7 +114,7 @@ def test_equal_annotations_are_compared_with_the_workers_computing_once(
     writer = scheduler_side.TaskContexts(Callers("adopt", lambda _: None))
     span = OpenSpan(Generations(Limits()).first("own-id", ("a",), (), None), 0.0, None, False)
     for ids_, calls in [(("own-id",), 1), (("own-id",), 1), (("other",), 2), (("own-id",), 3)]:
-        task = Task({"span": {"name": ("a",), "ids": tuple([*ids_])}}, "own-id")
+        task = Task({"span": {"name": ("a",), "ids": (*ids_,)}}, "own-id")
         writer.annotate(task, span)  # type: ignore[arg-type]
         assert len(compared) == calls
         assert (DECISION_KEY in task.annotations) == (ids_ == ("other",))
