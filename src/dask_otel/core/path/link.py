@@ -26,7 +26,7 @@ RawLink: TypeAlias = tuple[Any, ...]
 Fetched: TypeAlias = tuple[tuple[tuple[str, float, float], ...], float]
 NOT_FETCHED: Final[Fetched] = ((), 0.0)
 
-_UNKNOWN: Final[Readiness] = (None, 0.0, 0.0, 0.0, 0.0)
+UNKNOWN: Final[Readiness] = (None, 0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(slots=True, eq=False)
@@ -114,7 +114,7 @@ def cut(link: RawLink, since: float, until: float = inf) -> tuple[float, ...]:
     By `PATH_PARTS`, without the last. ``repeated`` lies within ``no_thread``.
     """
     readiness, end, _, _, sent, fetched, start, stop, _, _, _, _ = link
-    _, submitted, ready, lost, again = readiness or _UNKNOWN
+    _, submitted, ready, lost, again = readiness or UNKNOWN
     end = until if end > until else end
     end = since if end < since else end
     # In order, whatever the clocks said.
