@@ -96,7 +96,10 @@ def _shares(last: RawLink | None, only: SpanPath | None, until: float) -> dict[S
                 share.tasks += len(run)
                 share.known = share.known and all(map(_seconds, run)) and not own.partial
                 if above is own:
-                    begins = [begin, *(ends if begin <= ends[0] else len(ends) * [begin])]
+                    begins = [
+                        begin,
+                        *(ends if begin <= ends[0] else [max(begin, end) for end in ends]),
+                    ]
                     share.longest += zip(map(sub, ends, begins), begins, run, strict=False)
             above = above.parent
         earliest = ends[-1]
@@ -110,11 +113,10 @@ def _parts(run: list[RawLink], begin: float, until: float) -> Sequence[float]:
     since = begin
     for link in run:
         readiness, end, _, _, sent, fetched, start, stop, _, _, _, _ = link
-        _, submitted, ready, lost, again = readiness or UNKNOWN
+        _, submitted, ready, _, again = readiness or UNKNOWN
         if (
             since <= submitted <= ready <= sent <= start <= stop <= end <= until
             and fetched is NOT_FETCHED
-            and not lost
             and not again
         ):
             # As `cut` does, inline: most links are so, and a chain can have thousands.
