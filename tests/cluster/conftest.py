@@ -106,7 +106,8 @@ def make_bridged(
         "n_workers": 2,
         "threads_per_worker": 1,
         "processes": False,
-        "dashboard_address": ":0",
+        "dashboard_address": "127.0.0.1:0",
+        "scheduler_kwargs": {"dashboard": False},
         "silence_logs": False,
         **cluster,
     }

@@ -260,6 +260,7 @@ def plain_cluster(**options: Any) -> LocalCluster:
         "threads_per_worker": 1,
         "processes": False,
         "dashboard_address": "127.0.0.1:0",
+        "scheduler_kwargs": {"dashboard": False},
         "silence_logs": False,
         **options,
     }

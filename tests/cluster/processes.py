@@ -112,7 +112,8 @@ class Cluster:
         """Start the scheduler and wait until it listens."""
         scheduler = self.scheduler = SchedulerProcess(
             self.folder / "scheduler.log", "scheduler", "--host", "127.0.0.1", "--port", "0",
-            "--dashboard-address", "127.0.0.1:0", *args, env=env or {}, within=within,
+            "--no-dashboard", "--dashboard-address", "127.0.0.1:0", *args,
+            env=env or {}, within=within,
         )  # fmt: skip
         self.processes.append(scheduler)
         address = eventually(lambda: _address(scheduler), 60, "the scheduler's address")

@@ -16,7 +16,7 @@ from rich.console import Console
 from dask_otel import semconv
 from dask_otel.cli import showcase
 from dask_otel.cli.cluster import export_environment
-from dask_otel.report.document import read_report
+from dask_otel.report.document import Report, read_report
 from dask_otel.report.seconds import cluster_time
 from dask_otel.report.telemetry.model import tree_of
 from tests.environment import OFF, inherited
@@ -176,9 +176,14 @@ def test_a_program_that_disables_the_sdk_sends_nothing():
 def test_bridge_that_is_switched_off_is_an_error_with_advice(tmp_path, environ):
     done = demo(tmp_path, environ | {"DASK_OTEL__ENABLED": "False"})
     assert done.returncode == 1
-    assert "exported no spans and no metrics of the workers" in done.stderr
-    assert "`otel:` in a Dask config file" in done.stderr
+    assert "the bridge is switched off: `otel.enabled` is false" in done.stderr
+    assert "✓" not in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_telemetry_the_demo_failed():
+    (error,) = showcase._missing(Report([]))
+    assert "exported no spans and no metrics of the workers" in error
 
 
 def test_ctrl_c(tmp_path, environ):

@@ -25,6 +25,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+import dask.config
 from distributed import Client, span
 from rich.console import Console
 from rich.text import Text
@@ -75,10 +76,13 @@ _SVG_SECTIONS: Final = ("Where the threads' time went", "Spans")
 _WRITTEN: Final = (
     "Traces and metrics, for Jaeger's UI (upload) or the Collector (otlpjsonfile receiver):"
 )
+_SWITCHED_OFF: Final = """\
+the bridge is switched off: `otel.enabled` is false in Dask's configuration.
+Set it to true in the Dask config file with `otel:`, or run with DASK_OTEL__ENABLED=true."""
 _NOTHING_CAME: Final = """\
 the workflow ran, but the bridge exported no {what}.
-Is there a message of dask-otel above? Other causes: `otel:` in a Dask config file switches it
-off, or the program runs under `opentelemetry-instrument`, whose own exporter got the spans."""
+Is there a message of dask-otel above? Another cause: the program runs under
+`opentelemetry-instrument`, whose own exporter got the spans."""
 
 #: Prints the title of a step while it runs, and then its duration.
 _Step: TypeAlias = Callable[[str], AbstractContextManager[None]]
@@ -92,6 +96,8 @@ def perform(*, quick: bool, fail: bool, output: Path | None, svg: Path | None) -
     DemoError
         If a step failed. The earlier results have been printed.
     """
+    if not dask.config.get("otel.enabled", True):
+        raise DemoError(_SWITCHED_OFF)
     for path in filter(None, (output, svg)):
         _check_writable(path, is_folder=path is output)
     if isinstance(sys.stdout, io.TextIOWrapper):
