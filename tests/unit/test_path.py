@@ -7,15 +7,16 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dask_otel.core.life.open_span import Group, OpenSpan, TaskLimits
 from dask_otel.core.life.task_runs import failed, finish_tasks
+from dask_otel.core.path import chain as chains
 from dask_otel.core.path import following
-from dask_otel.core.path.chain import MAX_LINKS, MAX_LONGEST, MAX_SPANS, path_of
+from dask_otel.core.path.chain import MAX_LINKS, MAX_LONGEST, MAX_SPANS, _parts, path_of
 from dask_otel.core.path.following import Paths
-from dask_otel.core.path.link import NOT_FETCHED, Folded, SpanPath
+from dask_otel.core.path.link import NOT_FETCHED, Folded, SpanPath, cut
 from dask_otel.core.records import Failure, SpanIdentity, TaskRun
 from dask_otel.semconv import PATH_PARTS
 
@@ -282,9 +283,9 @@ def test_the_path_is_what_a_walk_of_the_finished_graph_finds(
             raise AssertionError(f"{seed=}") from error
 
 
-def chain(length: int, spans: int) -> tuple[Paths, list[SpanPath]]:
+def chain(length: int, spans: int, start: float = 0.0) -> tuple[Paths, list[SpanPath]]:
     """Tasks of 1 s that follow one another, in spans by turns."""
-    paths, roots = Paths(lambda stimulus: 0.0), [SpanPath(0.0, None) for _ in range(spans)]
+    paths, roots = Paths(lambda stimulus: 0.0), [SpanPath(start, None) for _ in range(spans)]
     paths.waits["0"] = paths.submitted("update-graph", 0.0, roots[0])
     for number in range(length):
         stimulus, begin, end = f"task-finished-{number}", float(number), number + 1.0
@@ -327,6 +328,62 @@ def test_spans_beyond_the_limit_are_left_out_of_a_folded_chain_and_not_lied_abou
     assert sum(path[0].parts) == 1000.0
     assert isinstance(paths._folded, Folded)
     assert len(paths._folded.shares) <= MAX_SPANS
+
+
+TIMES = st.lists(st.integers(0, 9).map(float), min_size=8, max_size=8)
+
+
+@given(
+    st.lists(st.tuples(TIMES, *[st.booleans()] * 3), min_size=1, max_size=4),
+    st.integers(0, 3),
+    st.integers(0, 12),
+)
+@example([([*map(float, range(8))], True, True, False)], 0, 12)
+def test_the_sums_of_links_are_those_of_their_cuts(
+    links: list[tuple[list[float], bool, bool, bool]], begin: int, until: int
+) -> None:
+    run, expected, since = [], [0.0] * 8, float(begin)
+    for times, ordered, repeated, fetched in links:
+        in_order = sorted(times) if ordered else times
+        submitted, ready, lost, again, sent, start, stop, end = in_order
+        readiness = (None, submitted, ready, *((lost, again) if repeated else (0.0, 0.0)))
+        transfer = ((), 1.0) if fetched else NOT_FETCHED
+        run.append((readiness, end, 1, None, sent, transfer, start, stop, None, "", 1, ""))
+        parts = cut(run[-1], since, float(until))
+        expected = [a + b for a, b in zip(expected, parts, strict=True)]
+        since = max(float(begin), end)
+    assert [*_parts(run, float(begin), float(until))] == expected
+
+
+def test_a_folded_chain_keeps_its_longest_links_with_their_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    paths, span = Paths(lambda stimulus: 0.0), SpanPath(0.0, None)
+    cuts = []
+    monkeypatch.setattr(chains, "cut", lambda *args: cuts.append(args) or cut(*args))
+    paths.waits[0] = paths.submitted("update-graph", 0.0, span)
+    end = 0.0
+    for number in range(1000):
+        begin, end = end, end + (40.0 if number % 100 == 7 else 1.0)
+        stimulus = f"task-finished-{end}"
+        times = begin + 0.25, NOT_FETCHED, begin + 0.25, end
+        paths.ended(stimulus, end, span, *times, None, number, number, "w")
+        assert paths.ready(number + 1, stimulus, end)
+    assert len(cuts) <= 1, "the others are in order, and summed as they are"
+    found = path_of(span, end)
+    assert found is not None
+    longest = {one.link.key: one for one in found[1] if one.seconds > 1.0}
+    assert [*longest] == [*range(7, 1000, 100)]
+    parts = dict.fromkeys(PATH_PARTS[:-1], 0.0) | {"no_thread": 0.25, "compute": 39.75}
+    assert all(one.parts == tuple(parts.values()) for one in longest.values())
+
+
+def test_links_that_ended_before_their_span_began_are_no_part_of_it() -> None:
+    _, (root,) = chain(80, 1, start=50.5)
+    found = path_of(root, 80.0)
+    assert found is not None
+    assert sum(found[0].parts) == sum(one.seconds for one in found[1]) == 29.5
+    assert not found[0].parts[PATH_PARTS.index("other_span")]
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=8, max_size=8), st.floats(0, 1e3))

@@ -162,8 +162,9 @@ class TaskEvents:
                         start == "waiting"
                         and self._follows
                         and info["stimulus_id"] is not self._submission
+                        and not self.paths.ready(key, info["stimulus_id"], now)
                     ):
-                        self._ready(key, info["stimulus_id"], now)
+                        self._ready_again(key, now)
                     self._accounting.task_assigned(ws.address, key, task.group.span_id, monotonic())
                 elif finish != "waiting":
                     # It is ready to run, and waits for a worker.
@@ -171,8 +172,9 @@ class TaskEvents:
                         start == "waiting"
                         and self._follows
                         and info["stimulus_id"] is not self._submission
+                        and not self.paths.ready(key, info["stimulus_id"], self._now)
                     ):
-                        self._ready(key, info["stimulus_id"], self._now)
+                        self._ready_again(key, self._now)
                     if len(self.queued_since) < self._most_queued:
                         self.queued_since[key] = self._now
                     else:
@@ -188,10 +190,8 @@ class TaskEvents:
             self._spans.drifted = True
             self._spans.boundary.failed("transition")
 
-    def _ready(self, key: Hashable, stimulus_id: str, now: float) -> None:
-        """Record what a task waited for before it was ready to run, not in its submission."""
-        if self.paths.ready(key, stimulus_id, now):
-            return
+    def _ready_again(self, key: Hashable, now: float) -> None:
+        """Record that a task is ready to run in no submission, and after no dependency."""
         group = self._groups.get(self._scheduler.tasks[key].group)
         if group is not None and group.span.path is not None:
             self.paths.ready_again(key, now, group.span.path)

@@ -6,17 +6,19 @@ small however many tasks follow one another, in whatever spans.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from heapq import nlargest
+from itertools import groupby
 from math import inf
-from operator import itemgetter
+from operator import add, itemgetter, sub
 from typing import Final
 
 from dask_otel.core.path.link import (
     CLIENT,
     END,
+    NOT_FETCHED,
     SPAN,
+    UNKNOWN,
     Folded,
     Link,
     OnPath,
@@ -37,21 +39,24 @@ MAX_SPANS: Final = 64
 _NOTHING: Final = 1e-6
 
 _seconds = itemgetter(0)
+_end, _span = itemgetter(END), itemgetter(SPAN)
 
 
 def folded(last: RawLink) -> Folded:
     """Return a chain as sums."""
     recent = dict([*_shares(last, None, inf).items()][-MAX_SPANS:])
     for share in recent.values():
-        longest = nlargest(MAX_LONGEST, share.longest, key=_seconds)
-        # Without the links before them.
-        share.longest = [(took, parts, (None, *link[1:])) for took, parts, link in longest]
+        share.longest = [
+            # Without the links before them.
+            (took, since, ((None, *link[0][1:]), *link[1:]) if link[0] and link[0][0] else link)
+            for took, since, link in sorted(share.longest, key=_seconds)[-MAX_LONGEST:]
+        ]
     return Folded(recent, last[END])
 
 
 def most_of_path(links: Iterable[OnPath], most: int) -> list[OnPath]:
     """Return the longest links, in their order."""
-    longest = nlargest(min(most, MAX_LONGEST), links, key=_seconds)
+    longest = sorted(links, key=_seconds, reverse=True)[: min(most, MAX_LONGEST)]
     return sorted(longest, key=lambda one: one.link.end)
 
 
@@ -64,43 +69,68 @@ def _shares(last: RawLink | None, only: SpanPath | None, until: float) -> dict[S
         The span that is asked for; None for all open ones.
     """
     links: list[RawLink] = []
-    while last is not None and type(last) is tuple and (only is None or last[END] > only.start):
+    since = -inf if only is None else only.start
+    while type(last) is tuple and last[END] > since:
         links.append(last)
-        last = None if last[0] is None else last[0][0]
+        last = last[0] and last[0][0]
+    links.reverse()
     shares: dict[SpanPath, Share] = {}
+    earliest = -inf if last is None else last[END]
     if isinstance(last, Folded):
         for span, share in last.shares.items():
             if not span.exported and (only is None or span is only):
                 shares[span] = replace(share, longest=[*share.longest])
-    # By span, the most recent first: parts, links, and whether these are known.
-    cuts: dict[SpanPath, list[tuple[tuple[float, ...], RawLink, bool]]] = {}
-    for link in links:
-        readiness, own = link[0], link[SPAN]
-        before = None if readiness is None else readiness[0]
-        earliest = -inf if before is None else before[END]
-        known = readiness is not None and not own.partial
+    for own, same in groupby(links, _span):
+        run = [*same]
+        ends = [*map(_end, run)]
         since = inf
         above: SpanPath | None = own
         while above is not None:
             if not above.exported and (only is None or above is only):
                 begin = above.start if above.start > earliest else earliest
                 if begin != since:
-                    since, parts = begin, cut(link, begin, until)
-                if above not in cuts:
-                    cuts[above] = []
-                cuts[above].append((parts, link, known))
+                    since, parts = begin, _parts(run, begin, until)
+                # It becomes the most recent one.
+                shares[above] = share = shares.pop(above) if above in shares else Share()
+                share.parts = [*map(add, share.parts, parts)]
+                share.tasks += len(run)
+                share.known = share.known and all(map(_seconds, run)) and not own.partial
+                if above is own:
+                    begins = [
+                        begin,
+                        *(ends if begin <= ends[0] else [max(begin, end) for end in ends]),
+                    ]
+                    share.longest += zip(map(sub, ends, begins), begins, run, strict=False)
             above = above.parent
-    for span, found in reversed(cuts.items()):
-        # It becomes the most recent one.
-        shares[span] = share = shares.pop(span) if span in shares else Share()
-        all_parts, _, all_known = zip(*found, strict=True)
-        share.parts = [*map(sum, zip(share.parts, *all_parts, strict=True))]
-        share.tasks += len(found)
-        share.known = share.known and all(all_known)
-        share.longest += [
-            (sum(parts), parts, link) for parts, link, _ in found if link[SPAN] is span
-        ]
+        earliest = ends[-1]
     return shares
+
+
+def _parts(run: list[RawLink], begin: float, until: float) -> Sequence[float]:
+    """Return the sums of `cut` over links that follow one another."""
+    client = scheduler = no_thread = queue = compute = report = 0.0
+    others: list[Sequence[float]] = []
+    since = begin
+    for link in run:
+        readiness, end, _, _, sent, fetched, start, stop, _, _, _, _ = link
+        _, submitted, ready, _, again = readiness or UNKNOWN
+        if (
+            since <= submitted <= ready <= sent <= start <= stop <= end <= until
+            and fetched is NOT_FETCHED
+            and not again
+        ):
+            # As `cut` does, inline: most links are so, and a chain can have thousands.
+            client += submitted - since
+            scheduler += ready - submitted
+            no_thread += sent - ready
+            queue += start - sent
+            compute += stop - start
+            report += end - stop
+        else:
+            others.append(cut(link, since, until))
+        since = end if end > begin else begin
+    first = client, scheduler, no_thread, 0.0, 0.0, queue, compute, report
+    return [*map(sum, zip(first, *others, strict=True))]
 
 
 def path_of(span: SpanPath, stop: float) -> tuple[SpanPathFacts, tuple[OnPath, ...]] | None:
@@ -117,6 +147,9 @@ def path_of(span: SpanPath, stop: float) -> tuple[SpanPathFacts, tuple[OnPath, .
     if span.partial or not share.known or elsewhere < -_NOTHING:
         return None
     share.parts[CLIENT] += stop - end
-    longest = [OnPath(seconds, parts, Link._make(link)) for seconds, parts, link in share.longest]
+    longest = []
+    for _, since, link in sorted(share.longest, key=_seconds)[-MAX_LONGEST:]:
+        parts = cut(link, since, stop)
+        longest.append(OnPath(sum(parts), parts, Link._make(link)))
     facts = SpanPathFacts((*share.parts, max(0.0, elsewhere)), share.tasks)
     return facts, tuple(sorted(longest, key=lambda one: one.link.end))

@@ -44,9 +44,9 @@ class Paths:
 
     def ready(self, key: Hashable, stimulus: str, now: float) -> bool:
         """Record that a task is ready, if a dependency of it has just ended; return whether."""
-        if stimulus is not self._stimulus:
+        if stimulus is not self._stimulus or self._ended is None:
             return False
-        self.waits[key] = (self._ended, 0.0, now, 0.0, 0.0)
+        self.waits[key] = (self._ended, self._ended[END], now, 0.0, 0.0)
         return True
 
     def ready_again(self, key: Hashable, now: float, span: SpanPath) -> None:

@@ -14,8 +14,9 @@ NO_THREAD: Final = PATH_PARTS.index("no_thread")
 COMPUTE: Final = PATH_PARTS.index("compute")
 
 #: What a task waited for before it was ready: the link before (None for the span's first), when it
-#: was submitted (0.0 after a dependency), when it was ready first, when it was sent to the first
-#: worker whose run was repeated, and when it was ready again (both 0.0 for a first run).
+#: was submitted (after a dependency: the end of the link before), when it was ready first, when it
+#: was sent to the first worker whose run was repeated, and when it was ready again (both 0.0 for a
+#: first run).
 Readiness: TypeAlias = tuple[Any, float, float, float, float]
 
 #: The fields of a `Link` as a plain tuple, which takes a fifth of the instructions.
@@ -25,7 +26,7 @@ RawLink: TypeAlias = tuple[Any, ...]
 Fetched: TypeAlias = tuple[tuple[tuple[str, float, float], ...], float]
 NOT_FETCHED: Final[Fetched] = ((), 0.0)
 
-_UNKNOWN: Final[Readiness] = (None, 0.0, 0.0, 0.0, 0.0)
+UNKNOWN: Final[Readiness] = (None, 0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(slots=True, eq=False)
@@ -95,8 +96,8 @@ class Share:
     tasks: int = 0
     #: Whether all its links are known.
     known: bool = True
-    #: The longest links of its own tasks: the fields of an `OnPath`, with a `RawLink`.
-    longest: list[tuple[float, tuple[float, ...], RawLink]] = field(default_factory=list)
+    #: The longest links of its own tasks: seconds, and when each began.
+    longest: list[tuple[float, float, RawLink]] = field(default_factory=list)
 
 
 class Folded(NamedTuple):
@@ -113,7 +114,7 @@ def cut(link: RawLink, since: float, until: float = inf) -> tuple[float, ...]:
     By `PATH_PARTS`, without the last. ``repeated`` lies within ``no_thread``.
     """
     readiness, end, _, _, sent, fetched, start, stop, _, _, _, _ = link
-    _, submitted, ready, lost, again = readiness or _UNKNOWN
+    _, submitted, ready, lost, again = readiness or UNKNOWN
     end = until if end > until else end
     end = since if end < since else end
     # In order, whatever the clocks said.
