@@ -190,7 +190,7 @@ def test_a_worker_that_does_not_report_is_named(bridged: Bridged) -> None:
         client.submit(work, 1).result()
     missing = f"silent waits for the heartbeats of {re.escape(address)}"
     with pytest.raises(TimeoutError, match=missing):
-        dask_otel.span_metrics(client, span_id, timeout=0.2)
+        dask_otel.span_metrics(client, span_id, timeout=1)
     metrics = dask_otel.span_metrics(client, span_id)
     assert metrics.unreported == (address,)
     assert ("execute", "work", "rows", "records") not in metrics.tree
