@@ -243,3 +243,10 @@ def test_more_work_does_not_hide_a_slower_function() -> None:
     # Without functions, all tasks are one.
     bare = [[replace(run, functions={}, work={}) for run in side] for side in (before, both)]
     assert difference(*bare).verdict_of(1) == "slower and more work"
+
+
+def test_a_summary_that_counts_no_span_has_no_mean() -> None:
+    (run,) = runs(etl(0, load=(40, 4.0, 400)))
+    run = replace(run, steps={"etl": replace(run.steps["etl"], count=0.0)})
+    (step,) = difference([run], [run]).steps
+    assert step.lasted == (None, None)

@@ -395,8 +395,11 @@ def _step(name: str, sides: tuple[Side, Side]) -> StepDifference:
         name,
         _each(
             steps,
+            # A summary that others wrote may say that there was none.
             lambda side: (
-                sum(s.seconds for s in side) / sum(s.count for s in side) if side else None
+                sum(s.seconds for s in side) / sum(s.count for s in side)
+                if any(s.count > 0 for s in side)
+                else None
             ),
         ),
         _each(steps, lambda side: _mean(sum(s.parts.values()) for s in side if s.parts)),
