@@ -36,7 +36,7 @@ PAIRS = 3
 #: Tasks between two heartbeats: what row 1 has on a usual machine.
 BEAT = 250
 #: Growth from which `check` fails.
-TOLERANCE = 0.10
+TOLERANCE = 0.05
 #: What a simulated cluster does, given the bridge's tick; returns the number of tasks.
 Work: TypeAlias = Callable[[SimulatedCluster, Callable[[], None]], int]
 

@@ -60,7 +60,7 @@ _READING = """
   pair warms up. The row has the median of the differences and their range. They do not depend on
   the load of the machine, and include no collection of garbage. Without the bridge an empty plugin
   takes its place, so the figure does not include Dask's calls of a plugin. `--check` counts
-  again and fails if the bridge needs 10 % more than published, on the same versions of Python and
+  again and fails if the bridge needs 5 % more than published, on the same versions of Python and
   distributed; `--count` publishes this figure alone.
 - **Latency** (row 3) is the age of messages when the event loop reads them. One is sent each
   millisecond, and the kernel records its arrival. The rows have differences of the medians of five
