@@ -174,7 +174,9 @@ def test_no_room_and_no_time_are_counted(server: Receiver, begin: Begin) -> None
     for _ in range(2048 + 10):
         made.pump.offer_event(EVENT)
     export.close(0.3)
-    assert dropped(made) == {"queue_full": 10, "shutdown": 2048}
+    # A thread that is late counts the record in its hand after the close.
+    counts = {"queue_full": 10, "shutdown": 2048}
+    eventually(lambda: dropped(made) == counts, what="each record is counted")
 
 
 @pytest.mark.parametrize("name", sorted(semconv.WRITTEN))
