@@ -6,6 +6,9 @@ import sys
 from importlib.metadata import version as version_of
 from pathlib import Path
 
+from pygments.lexers.special import TextLexer
+from sphinx.application import Sphinx
+
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "dask-otel"
@@ -74,3 +77,8 @@ html_theme_options = {
 }
 copybutton_prompt_text = r"\$ |>>> |\.\.\. "
 copybutton_prompt_is_regexp = True
+
+
+def setup(app: Sphinx) -> None:
+    """Name the language of Loki's queries, which Pygments does not know."""
+    app.add_lexer("logql", TextLexer)
