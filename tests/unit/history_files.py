@@ -23,7 +23,7 @@ def write(folder: Path, number: int, *requests: dict[str, Any], more: str = "") 
 
 
 def one(number: int, name: str = "etl", **of: Any) -> dict[str, Any]:
-    """A run of two spans, with 10 + 20 thread-seconds, of which 2 + 4 were idle."""
+    """A run of two spans, with 10 + 20 thread-seconds; 2 + 4 of them were idle."""
     both = {"dask.span.root.id": "id-1", "dask.task.erred.count": 1}
     both["dask.span.activity.time.thread-cpu"] = 8.0
     own = {"dask.span.capacity.time": 10.0, "dask.span.idle.time": 2.0, "dask.task.count": 7}

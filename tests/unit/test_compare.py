@@ -39,7 +39,7 @@ def test_a_slower_function_is_found_though_the_run_was_shorter() -> None:
     assert clean.cells() == ["40", "40", "50 ms", "150 ms", "+4.00 s", ""]
     assert load.cells()[4] == "-100 ms"
     closes(found)
-    # One run of each can't tell: nothing is called slower, and it says so.
+    # One run of each is too few: nothing is called slower, and it says so.
     compared = after.compared_with(before)
     text = compared.text(160) + json.dumps(compared.to_dict()) + compared.html()
     assert text.count("nothing is called slower or faster") == 3
@@ -159,7 +159,7 @@ def test_metrics_divide_the_time_of_a_function_into_activities() -> None:
     assert (before.moved, before.work) == ({"memory-read": 2048.0}, {"read": {"tasks": 4.0}})
     found = difference([before], [after])
     assert "the thread-time: +7.00 s thread-noncpu of read" in [*found.lines()]
-    # Metrics of one name are of all its runs: two in a session can't be told apart.
+    # Metrics of one name are of all its runs: two in a session can't be divided.
     two = runs(
         *measured(2.0, 0),
         *measured(9.0, 0)[:1],

@@ -133,7 +133,7 @@ def test_the_page_has_small_multiples_with_the_last_run_marked(
     assert outline.endswith(f"M{49 * tasks.bar} 0.00h3v40.00h-3z")
     # Computing, other and idle; computing and transfer.
     assert [len(drawn[title].paths) for title in ("thread-time by part", "path by part")] == [3, 2]
-    # What is unknown has no bar.
+    # An unknown figure has no bar.
     unknown = [*runs[:-1], past_run({**found["runs"][0], "tasks": None, "name": "doubled"})]
     panel = next(one for one in panels(unknown) if one.title == "tasks")
     assert (panel.last, panel.paths[0][1].count("z")) == ("unknown", RUNS - 1)

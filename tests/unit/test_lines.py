@@ -1,4 +1,4 @@
-"""Log records of workers: what is sent, what is left out, and what becomes of it."""
+"""Log records of workers: the sent ones, those left out, and the exported form."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ def test_a_storm_of_many_threads_is_bounded_and_counted(worker: Worker) -> None:
 
 
 class Cluster:
-    """What is used of a scheduler with one worker."""
+    """The used part of a scheduler with one worker."""
 
     def __init__(self, level: int | None = 20) -> None:
         self.truncated: list[str] = []
@@ -414,15 +414,15 @@ def test_redaction_and_the_settings_of_texts() -> None:
 def test_the_last_lines_of_a_lost_worker() -> None:
     last, sanitizer = LastLines(), Sanitizer()
 
-    def told(event: ClusterEvent) -> LogRecord:
+    def narrated(event: ClusterEvent) -> LogRecord:
         return narrate(event, SpanLimits(), sanitizer, Mask(), last)[-1]
 
     event = Cluster().sends(6.0, **message(LAST + 2))
     assert event is not None
-    told(event)
+    narrated(event)
     facts = {**ABOUT, semconv.WORKER_REMOVAL_REASON: "lost", LOGS: True}
     lost = ClusterEvent(107.0, semconv.WORKER_REMOVED, facts)
-    record = told(lost)
+    record = narrated(lost)
     assert (
         record.attributes[semconv.WORKER_LAST_LINES]
         == ("2.0 s before: WARN user: xxxxxxxxxx",) * LAST
@@ -432,14 +432,14 @@ def test_the_last_lines_of_a_lost_worker() -> None:
         "The last lines of its log:" + "\n2.0 s before: WARN user: xxxxxxxxxx" * LAST
     )
     # They are forgotten then, and what is not known is said.
-    record = told(lost)
+    record = narrated(lost)
     assert str(record.body).endswith("No line of its log has arrived.")
     assert semconv.WORKER_LAST_LINES not in record.attributes
     off = {**facts, LOGS: False}
-    record = told(ClusterEvent(107.0, semconv.WORKER_REMOVED, off))
+    record = narrated(ClusterEvent(107.0, semconv.WORKER_REMOVED, off))
     assert str(record.body).endswith("Its last lines are not known: otel.logs.level is off.")
     expected = {**off, semconv.WORKER_REMOVAL_REASON: "requested"}
-    record = told(ClusterEvent(107.0, semconv.WORKER_REMOVED, expected))
+    record = narrated(ClusterEvent(107.0, semconv.WORKER_REMOVED, expected))
     assert record.body == "Worker w (tcp://w:1) left as requested."
 
 

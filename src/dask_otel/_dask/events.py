@@ -153,7 +153,7 @@ class ClusterEvents:
         if self._stolen and (closing or now - self._stolen_since >= STEALS):
             seconds = max(0.0, now - self._stolen_since)
             facts = {semconv.TASK_COUNT: self._stolen, semconv.EVENT_INTERVAL: seconds}
-            self.tell(now, semconv.TASKS_STOLEN, facts)
+            self.emit(now, semconv.TASKS_STOLEN, facts)
             self._stolen = 0
 
     @property
@@ -163,18 +163,18 @@ class ClusterEvents:
 
     # ------------------------------------------------------------------------------ facts
 
-    def tell(
+    def emit(
         self, now: float, name: str, facts: Mapping[str, Any], tasks: Iterable[TaskState] = ()
     ) -> None:
-        """Tell an event about some tasks."""
+        """Emit an event about some tasks."""
         if self._enabled:
             self._put(ClusterEvent(now, name, facts, self._work(tasks)), True)
 
     def _of_cluster(self, now: float, name: str) -> None:
-        self.tell(now, name, {semconv.WORKER_COUNT: len(self._scheduler.workers)})
+        self.emit(now, name, {semconv.WORKER_COUNT: len(self._scheduler.workers)})
 
     def _of_worker(self, now: float, name: str, ws: WorkerState, **more: Any) -> None:
-        self.tell(now, name, {**_about(ws, now), **more})
+        self.emit(now, name, {**_about(ws, now), **more})
 
     def _work(self, tasks: Iterable[TaskState]) -> tuple[SpanIdentity, ...]:
         """Return the open spans of some tasks."""
@@ -269,7 +269,7 @@ class ClusterEvents:
             **{key: value for key, value in listed.items() if value},
         }
         if done or failed:
-            self.tell(now, semconv.WORKERS_RETIRED, facts)
+            self.emit(now, semconv.WORKERS_RETIRED, facts)
 
     # ---------------------------------------------------------------- clients, graphs, tasks
 
@@ -279,11 +279,11 @@ class ClusterEvents:
         # Dask logs the removal of a client a second time.
         if added != (client in self._scheduler.clients):
             name = semconv.CLIENT_ADDED if added else semconv.CLIENT_REMOVED
-            self.tell(now, name, {semconv.CLIENT_ID: client})
+            self.emit(now, name, {semconv.CLIENT_ID: client})
 
     def _graph(self, topic: str, message: _Message, now: float) -> None:
         if message.get("status") == "error":
-            self.tell(now, semconv.GRAPH_FAILED, {semconv.CLIENT_ID: topic})
+            self.emit(now, semconv.GRAPH_FAILED, {semconv.CLIENT_ID: topic})
 
     def _transition_failed(self, _topic: str, message: _Message, now: float) -> None:
         facts = {
@@ -291,7 +291,7 @@ class ClusterEvents:
             semconv.TASK_START: message.get("start"),
             semconv.TASK_FINISH: message.get("finish"),
         }
-        self.tell(now, semconv.TRANSITION_FAILED, facts, self._tasks([message["key"]]))
+        self.emit(now, semconv.TRANSITION_FAILED, facts, self._tasks([message["key"]]))
 
     def _no_worker(self, _topic: str, message: _Message, now: float) -> None:
         tasks = self._tasks(message["keys"])
@@ -299,12 +299,12 @@ class ClusterEvents:
             semconv.TASK_COUNT: len(message["keys"]),
             narration.HAD: Counter(task.group.prefix.name for task in tasks).most_common(),
         }
-        self.tell(now, semconv.NO_WORKER, facts, tasks)
+        self.emit(now, semconv.NO_WORKER, facts, tasks)
 
     def _p2p_failed(self, _topic: str, message: _Message, now: float) -> None:
         shuffle = message.get("shuffle")
         barrier = self._tasks([f"shuffle-barrier-{shuffle}"])
-        self.tell(now, semconv.P2P_FAILED, {semconv.P2P_ID: shuffle}, barrier)
+        self.emit(now, semconv.P2P_FAILED, {semconv.P2P_ID: shuffle}, barrier)
 
 
 def _about(ws: WorkerState, now: float) -> dict[str, Any]:

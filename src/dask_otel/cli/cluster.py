@@ -107,7 +107,7 @@ def observed_cluster(
             # On a free port: 8787 may belong to the user's own cluster.
             dashboard_address="127.0.0.1:0",
             worker_dashboard_address=None,
-            # Nobody is told its address, and it takes most of the time to start.
+            # Its address is shown nowhere, and it takes most of the time to start.
             scheduler_kwargs={"dashboard": False},
             silence_logs=log_level,
         ) as cluster,

@@ -126,7 +126,7 @@ class HandOver:
     def notices(self) -> None:
         """Make events of the pump's notices."""
         while self._pump is not None and self._pump.notices:
-            self._adapter.events.tell(time(), *self._pump.notices.popleft())
+            self._adapter.events.emit(time(), *self._pump.notices.popleft())
 
     def _exports(self, span: FinishedSpan | Progress | OpenNote) -> bool:
         return self._exports_default or span.identity.tags != DEFAULT_SPAN
