@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from math import inf
-from operator import add, itemgetter, sub
+from operator import add, itemgetter
 from typing import Final
 
 from dask_otel.core.path.link import (
@@ -51,6 +51,8 @@ def folded(last: RawLink) -> Folded:
             (took, since, ((None, *link[0][1:]), *link[1:]) if link[0] and link[0][0] else link)
             for took, since, link in sorted(share.longest, key=_seconds)[-MAX_LONGEST:]
         ]
+        if len(share.longest) == MAX_LONGEST:
+            share.least = share.longest[0][0]
     return Folded(recent, last[END])
 
 
@@ -96,11 +98,14 @@ def _shares(last: RawLink | None, only: SpanPath | None, until: float) -> dict[S
                 share.tasks += len(run)
                 share.known = share.known and all(map(_seconds, run)) and not own.partial
                 if above is own:
-                    begins = [
-                        begin,
-                        *(ends if begin <= ends[0] else [max(begin, end) for end in ends]),
+                    begins = [begin, *ends[:-1]]
+                    if begin > ends[0]:
+                        begins = [max(begin, end) for end in begins]
+                    share.longest += [
+                        (end - begin, begin, link)
+                        for end, begin, link in zip(ends, begins, run, strict=True)
+                        if end - begin > share.least
                     ]
-                    share.longest += zip(map(sub, ends, begins), begins, run, strict=False)
             above = above.parent
         earliest = ends[-1]
     return shares

@@ -98,6 +98,8 @@ class Share:
     known: bool = True
     #: The longest links of its own tasks: seconds, and when each began.
     longest: list[tuple[float, float, RawLink]] = field(default_factory=list)
+    #: The seconds that a later link must exceed to be one of them.
+    least: float = -inf
 
 
 class Folded(NamedTuple):
