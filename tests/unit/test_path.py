@@ -447,3 +447,22 @@ def test_the_tasks_on_the_path_are_exported_beside_the_others_and_each_once() ->
     assert shown == [("2", ("0", 0)), ("9", None), ("0", None)]
     assert [task.path is not None for task in tasks] == [True, False, True]
     assert dropped == 0
+
+
+@pytest.mark.parametrize("slow", [0, 70, 140, 299])
+def test_a_folded_chain_of_spans_by_turns_keeps_the_longest_links_of_each(slow: int) -> None:
+    paths, spans = Paths(lambda stimulus: 0.0), [SpanPath(0.0, None), SpanPath(0.0, None)]
+    paths.waits[0] = paths.submitted("update-graph", 0.0, spans[0])
+    took, begin = [], 0.0
+    for number in range(300):
+        took.append(1000.0 if number == slow else 1.0 + number * 37 % 300)
+        stimulus, end = str(number), begin + took[-1]
+        run = begin, NOT_FETCHED, begin, end
+        paths.ended(stimulus, end, spans[number % 2], *run, None, number, number, "w")
+        assert paths.ready(number + 1, stimulus, end)
+        begin = end
+    for turn, span in enumerate(spans):
+        found = path_of(span, begin)
+        assert found is not None
+        expected = sorted(range(turn, 300, 2), key=took.__getitem__)[-MAX_LONGEST:]
+        assert [one.link.key for one in found[1]] == sorted(expected)

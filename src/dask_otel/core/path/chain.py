@@ -102,9 +102,9 @@ def _shares(last: RawLink | None, only: SpanPath | None, until: float) -> dict[S
                     if begin > ends[0]:
                         begins = [max(begin, end) for end in begins]
                     share.longest += [
-                        (end - begin, begin, link)
-                        for end, begin, link in zip(ends, begins, run, strict=True)
-                        if end - begin > share.least
+                        (end - since, since, link)
+                        for end, since, link in zip(ends, begins, run, strict=True)
+                        if end - since > share.least
                     ]
             above = above.parent
         earliest = ends[-1]
