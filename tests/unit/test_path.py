@@ -458,11 +458,12 @@ def test_a_folded_chain_of_spans_by_turns_keeps_the_longest_links_of_each(slow: 
         took.append(1000.0 if number == slow else 1.0 + number * 37 % 300)
         stimulus, end = str(number), begin + took[-1]
         run = begin, NOT_FETCHED, begin, end
-        paths.ended(stimulus, end, spans[number % 2], *run, None, number, number, "w")
+        paths.ended(stimulus, end, spans[number % 4 // 3], *run, None, number, number, "w")
         assert paths.ready(number + 1, stimulus, end)
         begin = end
     for turn, span in enumerate(spans):
         found = path_of(span, begin)
         assert found is not None
-        expected = sorted(range(turn, 300, 2), key=took.__getitem__)[-MAX_LONGEST:]
+        own = [number for number in range(300) if number % 4 // 3 == turn]
+        expected = sorted(own, key=took.__getitem__)[-MAX_LONGEST:]
         assert [one.link.key for one in found[1]] == sorted(expected)
