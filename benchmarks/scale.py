@@ -139,6 +139,7 @@ async def _counted(
             life.turn_over(1000)
             life.beat()
             life.beat()
+        life.second()
         counted("later", life.second)
     return found
 
