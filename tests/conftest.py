@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -42,6 +43,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("backend"):
             item.add_marker(pytest.mark.xdist_group("backends"))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported to no garbage collection of a test."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
