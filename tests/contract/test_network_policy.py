@@ -12,6 +12,9 @@ import pytest
 
 from .test_kubernetes import KUBERNETES, NEEDS, documents
 
+# The libraries that these need are imported by one process, and `test_kubernetes.py` needs them, too.
+pytestmark = pytest.mark.xdist_group("kubernetes")
+
 POLICIES = list(documents("NetworkPolicy").values())
 Labels = dict[str, str]
 
