@@ -12,7 +12,7 @@ import pytest
 
 from .test_kubernetes import KUBERNETES, NEEDS, documents
 
-# The libraries that these need are imported by one process, and `test_kubernetes.py` needs them, too.
+# One process imports the libraries of these and of `test_kubernetes.py`.
 pytestmark = pytest.mark.xdist_group("kubernetes")
 
 POLICIES = list(documents("NetworkPolicy").values())
