@@ -122,7 +122,7 @@ class RotatedFile:
             os.fsync(descriptor)
         except OSError as error:
             # Some file systems detect errors only now.
-            logger.warning("dask-otel: %s may be incomplete on the disk: %s", self._paths[-1], error)
+            logger.warning("dask-otel: %s may be incomplete: %s", self._paths[-1], error)
         finally:
             self._let_go(descriptor)
 
