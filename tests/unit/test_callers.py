@@ -149,8 +149,10 @@ def test_the_samplers_decision_is_used_once_there_is_a_sampler() -> None:
     for _ in range(3):
         assert setup.callers.task_context(one, None)[0] == own(one, 0)
         assert setup.callers.task_context(other, None)[0] == own(other, 1)
-    # No task of `other` has a context yet: it is asked with its first task.
-    assert [name for _, name in asked] == ["one", "one", "other"]
+    # No task of `other` has a context yet: it is asked with its first task. Nothing is kept for it,
+    # because the bridge's sampler remembers its decision.
+    assert [name for _, name in asked] == ["one", "one", "other", "other", "other"]
+    assert list(setup.callers._open) == [one]
 
 
 def test_before_there_is_a_sampler_a_caller_that_is_not_sampled_is_followed() -> None:

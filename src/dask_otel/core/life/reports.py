@@ -85,7 +85,7 @@ class Reports:
 
     def reported(self, span: OpenSpan, worker: str) -> None:
         """Record that a worker reported metrics of a span."""
-        span.reporters[worker] = None
+        span.workers.setdefault(worker, False)
 
     def begin_anew(self, span: OpenSpan) -> None:
         """Forget the workers that owe metrics of a span: it has work again."""
@@ -111,7 +111,7 @@ class Reports:
         if span.owing is None:
             span.owing = {
                 worker: known.beats
-                for worker in span.workers.keys() | span.reporters.keys() | span.zombies
+                for worker in span.workers.keys() | span.zombies
                 if (known := self._workers.get(worker)) is not None
             }
         owing = span.owing
