@@ -231,3 +231,14 @@ def test_carriers_of_other_versions_and_too_large_ones(newer: Any) -> None:
     assert root.identity.trace_id == A
     assert parse_traceparent(context[0]) == (A, identity.span_id("r"), 1)
     assert context[1] == ""
+
+
+def test_a_span_without_a_caller_still_gets_the_ones_of_its_later_tasks() -> None:
+    setup = Setup()
+    setup.callers.decide_with(lambda trace: True)
+    root = setup.span("r")
+    assert setup.callers.task_context(root, None) == (own(root), "")
+    theirs = f"00-{B:032x}-{9:016x}-01"
+    assert setup.callers.task_context(root, carrier(B, 9, state="x=1")) == (theirs, "x=1")
+    assert setup.callers.links(root) == (Traceparent(B, 9, 1),)
+    assert setup.callers.task_context(root, None) == (own(root), "")
