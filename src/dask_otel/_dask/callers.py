@@ -90,12 +90,11 @@ class TaskContexts:
             annotations[DECISION_KEY] = self._context
             if self._state:
                 annotations[STATE_KEY] = self._state
-                return
-        elif not annotations:
-            return
-        elif DECISION_KEY in annotations:
+            else:
+                annotations.pop(STATE_KEY, None)
+        elif annotations and DECISION_KEY in annotations:
             del annotations[DECISION_KEY]
-        annotations.pop(STATE_KEY, None)
+            annotations.pop(STATE_KEY, None)
 
     def decide_with(self, sampled: Callable[[Trace], bool]) -> bool:
         """Set the sampler for all further contexts.

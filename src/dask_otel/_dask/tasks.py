@@ -71,7 +71,7 @@ class TaskEvents:
         self._durations: defaultdict[str, Distribution] = defaultdict(Distribution)
         #: Number of runs that ended in memory and are not in the batch yet. It is counted for every
         #: task by group, because hashing a group is fast, and hashing its series is not.
-        self._in_memory: dict[Group, int] = {}
+        self._in_memory: defaultdict[Group, int] = defaultdict(int)
         #: The last stimulus of a task with work left, and the same if it was a submission.
         self._stimulus = ""
         self._submission: str | None = None
@@ -147,12 +147,14 @@ class TaskEvents:
     # --------------------------------------------------------------------- transitions
 
     # Positional-only: otherwise Python compares the ten names in `info` with each parameter's.
-    def transition(self, key: Hashable, start: str, finish: str, /, **info: Any) -> None:
+    def transition(
+        self, key: Hashable, start: str, finish: str, /, stimulus_id: str = "", **info: Any
+    ) -> None:
         """See ``SchedulerPlugin.transition``. About six calls a task: this is the hot path."""
         try:
             if finish in UNFINISHED:
                 if start not in UNFINISHED:
-                    self._entered(key, info["stimulus_id"])
+                    self._entered(key, stimulus_id)
                 elif finish == "processing":
                     task = self._scheduler.tasks[key]
                     ws = task.processing_on
@@ -161,8 +163,8 @@ class TaskEvents:
                     if (
                         start == "waiting"
                         and self._follows
-                        and info["stimulus_id"] is not self._submission
-                        and not self.paths.ready(key, info["stimulus_id"], now)
+                        and stimulus_id is not self._submission
+                        and not self.paths.ready(key, stimulus_id, now)
                     ):
                         self._ready_again(key, now)
                     self._accounting.task_assigned(ws.address, key, task.group.span_id, monotonic())
@@ -171,8 +173,8 @@ class TaskEvents:
                     if (
                         start == "waiting"
                         and self._follows
-                        and info["stimulus_id"] is not self._submission
-                        and not self.paths.ready(key, info["stimulus_id"], self._now)
+                        and stimulus_id is not self._submission
+                        and not self.paths.ready(key, stimulus_id, self._now)
                     ):
                         self._ready_again(key, self._now)
                     if len(self.queued_since) < self._most_queued:
@@ -180,12 +182,12 @@ class TaskEvents:
                     else:
                         self._shown.overflowed = True
             elif start in UNFINISHED:
-                self._left(key, start, finish, info)
+                self._left(key, start, finish, stimulus_id, info)
             elif finish == "forgotten":
                 if self._outcomes.coming_back:
                     self._forgotten(key)
             elif finish == "erred":
-                self._erred_at_rest(key, info["stimulus_id"])
+                self._erred_at_rest(key, stimulus_id)
         except Exception:
             self._spans.drifted = True
             self._spans.boundary.failed("transition")
@@ -246,9 +248,10 @@ class TaskEvents:
             Failure(now, str(key), group.prefix, None, text, None) if text else None,
         )
 
-    def _left(self, key: Hashable, start: str, finish: str, info: dict[str, Any]) -> None:
+    def _left(
+        self, key: Hashable, start: str, finish: str, stimulus_id: str, info: dict[str, Any]
+    ) -> None:
         """Record that a task has no work left to do, or will begin again."""
-        stimulus_id: str = info["stimulus_id"]
         startstops = info.get("startstops") or ()
         started, stopped, seconds = run_times(startstops) if startstops else (0.0, 0.0, 0.0)
         computed = stopped - started
@@ -276,8 +279,7 @@ class TaskEvents:
         if finish == "memory":
             self._outcomes.finished(group, worker, started, stopped, now)
             if processed:
-                runs = self._in_memory
-                runs[group] = runs.get(group, 0) + 1
+                self._in_memory[group] += 1
                 if stopped:
                     self._durations[group.prefix].add(computed)
                     # The activities before a run computes can be the first work of its group.

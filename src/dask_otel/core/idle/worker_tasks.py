@@ -115,8 +115,7 @@ class WorkerTasks:
         if self.zombies:
             self.zombies.pop(key, None)
         end = (seconds, now, self.seceded.pop(key, None) if self.seceded else None)
-        before = self._ended.get(key)
-        self._ended[key] = (end,) if before is None else (*before, end)
+        self._ended[key] = (*self._ended[key], end) if key in self._ended else (end,)
 
     # ------------------------------------------------------------------------- a cut
 
