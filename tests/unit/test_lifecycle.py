@@ -373,11 +373,11 @@ def test_40_000_short_spans_leave_the_memory_where_it_was_after_4_000() -> None:
 
 def test_a_worker_that_only_reported_is_waited_for_but_ran_nothing():
     ident = Generations(Limits()).first("s", ("s",), (), None)
-    span, reports = OpenSpan(ident, 0.0, None, False), Reports()
-    reports.reported(span, "ran")
+    span = OpenSpan(ident, 0.0, None, False)
+    span.reported("ran")
     for activity in ("thread-cpu", "executor"):
         span.metered("ran", activity, 1.5)
     for worker in ("ran", "reported"):
-        reports.reported(span, worker)
+        span.reported(worker)
     assert (span.ran_on, span.execute_seconds) == ({"ran"}, 3.0)
     assert span.workers.keys() == {"ran", "reported"}

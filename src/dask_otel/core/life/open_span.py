@@ -320,6 +320,10 @@ class OpenSpan:
         """Begin to follow what bounds it."""
         self.path = SpanPath(self.start, None if self.parent is None else self.parent.path)
 
+    def reported(self, worker: str) -> None:
+        """Record that a worker reported metrics of it."""
+        self.workers.setdefault(worker, False)
+
     def metered(self, worker: str, activity: Hashable, seconds: float) -> None:
         """Add execute seconds that a worker reported, including runs without a result."""
         self.workers[worker] = True

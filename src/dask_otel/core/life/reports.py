@@ -83,10 +83,6 @@ class Reports:
         """Add a finished span: `take_complete` returns it when its metrics have arrived."""
         self._due[span] = None
 
-    def reported(self, span: OpenSpan, worker: str) -> None:
-        """Record that a worker reported metrics of a span."""
-        span.workers.setdefault(worker, False)
-
     def begin_anew(self, span: OpenSpan) -> None:
         """Forget the workers that owe metrics of a span: it has work again."""
         span.owing = None
