@@ -12,6 +12,8 @@ PYTEST_ARGS ?=
 # The tests that share a server run in one of them.
 PYTEST_PROCESSES ?= 6
 PARALLEL := --numprocesses $(PYTEST_PROCESSES) --dist loadgroup
+# What is not collected need not be imported by each process.
+NO_SERVERS := -m "not backend" --ignore=tests/backends
 
 # The oldest releases that pyproject.toml admits; the suite runs against them, too.
 OLDEST_PINS := "dask==2025.1.0" "distributed==2025.1.0" "dask-expr==2.0.0" \
@@ -30,7 +32,7 @@ demo: $(VENV)/.done ## Run a real workflow and show where its time went
 	$(BIN)/dask-otel demo $(ARGS)
 
 test: $(VENV)/.done ## Run the tests against the newest releases, without real servers
-	$(BIN)/python -m pytest $(PARALLEL) -m "not backend" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(NO_SERVERS) $(PYTEST_ARGS)
 
 test-backends: $(VENV)/.done ## Run the tests against the real servers (see `make backends`)
 	$(BIN)/python -m pytest -m backend $(PYTEST_ARGS)
@@ -39,7 +41,7 @@ test-all: $(VENV)/.done ## Run both at once
 	$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
 test-oldest: $(OLDEST)/.done ## Run the tests against the oldest supported releases
-	$(OLDEST)/bin/python -m pytest $(PARALLEL) -m "not backend" $(PYTEST_ARGS)
+	$(OLDEST)/bin/python -m pytest $(PARALLEL) $(NO_SERVERS) $(PYTEST_ARGS)
 
 backends: $(VENV)/.done ## Build the real servers that the backend tests need (Go; takes minutes, once)
 	$(BIN)/python tools/build_backends.py $(ARGS)

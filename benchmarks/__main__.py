@@ -24,6 +24,7 @@ from benchmarks import (
     page,
     pauses,
     results,
+    scale,
     spool,
     throughput,
 )
@@ -45,6 +46,7 @@ ROWS: dict[str, list[Callable[[bool], list[Row]]]] = {
     "11": [account.run],
     "12": [changes.run],
     "13": [logs.run],
+    "14": [scale.run],
 }
 
 

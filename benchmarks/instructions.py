@@ -130,6 +130,21 @@ class Exports:
                 self.tasks += int(count)
 
 
+def observed(
+    cluster: SimulatedCluster, settings: dict[str, Any] | None
+) -> tuple[Bridge | None, Exports]:
+    """Put a bridge of these settings on a cluster; None is no bridge."""
+    # Without the bridge there is an empty plugin: Dask's calls of one are not the bridge's.
+    plugin, exports, bridge = EmptyPlugin(), Exports(), None
+    if settings is not None:
+        bridge = Bridge(cluster.scheduler, read_settings(settings))
+        bridge.hand_over.begin(exports)
+        bridge.adapter.attach()
+        plugin.transition = bridge.adapter.transition
+    cluster.scheduler.add_plugin(plugin, name="counted")
+    return bridge, exports
+
+
 async def count_work(settings: dict[str, Any] | None, work: Work) -> Exports:
     """Count some work on a fresh cluster with a bridge of these settings; None is no bridge.
 
@@ -139,14 +154,7 @@ async def count_work(settings: dict[str, Any] | None, work: Work) -> Exports:
         If the bridge swallowed an error, or did not book every task.
     """
     async with SimulatedCluster(2) as cluster:
-        # Without the bridge there is an empty plugin: Dask's calls of one are not the bridge's.
-        plugin, exports, bridge = EmptyPlugin(), Exports(), None
-        if settings is not None:
-            bridge = Bridge(cluster.scheduler, read_settings(settings))
-            bridge.hand_over.begin(exports)
-            bridge.adapter.attach()
-            plugin.transition = bridge.adapter.transition
-        cluster.scheduler.add_plugin(plugin, name="counted")
+        bridge, exports = observed(cluster, settings)
         # Collections of garbage come by chance, and most of what they look at is Dask's.
         gc.collect()
         gc.disable()

@@ -145,7 +145,8 @@ class Own:
         setattr(thing, name, timed)
 
 
-def _watched(own: Own) -> None:
+def watch_bridges(own: Own) -> None:
+    """Time the callbacks of each bridge that starts from now on."""
     start = Bridge.start
 
     def start_watched(self: Bridge, plugin: Any) -> None:
@@ -211,7 +212,7 @@ async def arm(kind: str, seconds: float) -> dict[str, Any]:
     own = Own()
     async with SimulatedCluster(WORKERS) as cluster:
         if kind == "bridge":
-            _watched(own)
+            watch_bridges(own)
             install(cluster.scheduler)
         probe = await _load(cluster, seconds)
         collections: dict[str, list[float]] = {"0": [], "1": [], "2": []}

@@ -84,6 +84,10 @@ class SimulatedCluster:
 
     def heartbeat(self, address: str, data: dict[tuple[Hashable, ...], float]) -> None:
         """Let a worker report; `data` as the spans extension of a worker sends it."""
+        self.receive(self.report(address, data))
+
+    def report(self, address: str, data: dict[tuple[Hashable, ...], float]) -> dict[str, Any]:
+        """Return the message of a heartbeat."""
         metrics = {
             "bandwidth": {"total": 1e8, "workers": {}, "types": {}},
             "digests_total_since_heartbeat": {
@@ -96,14 +100,13 @@ class SimulatedCluster:
             "task_counts": {"executing": 1},
             "cpu": 50.0,
         }
+        return {"address": address, "metrics": metrics, "extensions": {"spans": data}}
+
+    def receive(self, report: dict[str, Any]) -> None:
+        """Let the scheduler receive the message of a heartbeat."""
         # By the handler, as the message would: the bridge observes it there.
         self.scheduler.handlers["heartbeat_worker"](
-            address=address,
-            resolve_address=False,
-            now=time() - 0.001,
-            metrics=metrics,
-            executing={},
-            extensions={"spans": data},
+            **report, resolve_address=False, now=time() - 0.001, executing={}
         )
 
     def submit(self, name: tuple[str, ...], tasks: int = 1, prefix: str = "inc") -> list[str]:
@@ -115,8 +118,12 @@ class SimulatedCluster:
         name: tuple[Any, ...],
         annotations: Sequence[Mapping[str, Any]],
         prefix: str = "inc",
+        only_on: set[str] | None = None,
     ) -> list[Any]:
-        """Submit a task for each of these annotations, in a new span; return their keys."""
+        """Submit a task for each of these annotations, in a new span; return their keys.
+
+        `only_on` restricts them to these workers.
+        """
         scheduler = self.scheduler
         span = {"name": name, "ids": tuple(str(uuid.uuid4()) for _ in name)}
         token = f"{next(self._numbers):032x}"
@@ -126,6 +133,7 @@ class SimulatedCluster:
             ts = scheduler.new_task(key, None, "released")
             ts.priority = (0, i)
             ts.annotations = {"span": span, **given}
+            ts.worker_restrictions = only_on
             made.append(ts)
         scheduler.extensions["spans"].observe_tasks(made, (), {})
         scheduler.transitions(dict.fromkeys(keys, "waiting"), stimulus_id=f"update-graph-{time()}")

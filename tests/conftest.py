@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import json
 import logging
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("backend"):
             item.add_marker(pytest.mark.xdist_group("backends"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Collect no garbage of imports, neither while they go on nor in a test."""
+    # Libraries that look for leaks at the exit are to find none.
+    atexit.register(gc.unfreeze)
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)

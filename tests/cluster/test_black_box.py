@@ -70,10 +70,9 @@ def mixed_workload(client: Client) -> tuple[dict[str, str], dict[str, float]]:
     return ids, done
 
 
-@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
-def test_a_plain_client_gets_traces_and_counters(protocol: str, tmp_path: Path) -> None:
+def test_a_plain_client_gets_traces_and_counters(tmp_path: Path) -> None:
     """One preload on the scheduler, a client that does not import dask_otel."""
-    with receiver(protocol) as received, cluster(tmp_path) as dask:
+    with receiver("grpc") as received, cluster(tmp_path) as dask:
         environment = {
             **received.environ,
             "OTEL_METRIC_EXPORT_INTERVAL": "500",

@@ -9,8 +9,6 @@ from typing import Any
 
 import dask
 import dask.array
-import dask.dataframe
-import pandas
 import pytest
 from distributed import Client, LocalCluster, futures_of, get_client, span, wait, worker_client
 from distributed.diagnostics.plugin import SchedulerPlugin
@@ -92,7 +90,11 @@ def inc(x: int) -> int:
 
 
 def a_frame() -> Any:
-    return dask.dataframe.from_pandas(pandas.DataFrame({"a": range(20)}), npartitions=4)
+    # Not imported by each process of the tests.
+    import pandas
+    from dask import dataframe
+
+    return dataframe.from_pandas(pandas.DataFrame({"a": range(20)}), npartitions=4)
 
 
 SUBMISSIONS: dict[str, Callable[[Client], Any]] = {

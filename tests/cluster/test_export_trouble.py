@@ -114,9 +114,7 @@ def test_an_endpoint_that_hangs_or_is_not_there_delays_nothing(
     ("variable", "value", "allowed"),
     [
         ("OTEL_BSP_MAX_QUEUE_SIZE", "many", "a whole number, 1 or more"),
-        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json", "grpc, http/protobuf"),
-        ("OTEL_METRICS_EXPORTER", "prometheus", "otel.metrics.prometheus"),
-        ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/no/such/ca.pem", "a file in PEM format"),
+        # Other values, without a scheduler: tests/otlp/test_configuration.py.
         ("DASK_OTEL__SPANS__SETTLE_TIMEOUT", "soon", "otel.spans.settle-timeout"),
     ],
 )

@@ -128,7 +128,7 @@ Program = Callable[[Client, Path], Any]
 #: Workers, threads of each, and what is done there.
 SCENARIOS: dict[str, tuple[int, int, Program]] = {
     # Dask meters the worker's own work for a task as the task's: this much is not idle.
-    "tiny": (1, 4, lambda client, _: wait(client.map(work, [0.002] * 3000, pure=False))),
+    "tiny": (1, 4, lambda client, _: wait(client.map(work, [0.002] * 1000, pure=False))),
     "short": (2, 2, lambda client, _: wait(client.map(work, [0.05] * 100, pure=False))),
     "retried": (2, 2, lambda client, _: wait(client.map(fail, [0.2] * 8, pure=False, retries=2))),
     "uneven": (2, 2, lambda client, _: wait(client.map(work, [0.1, 2.0, 0.2, 0.1], pure=False))),

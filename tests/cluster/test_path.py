@@ -135,7 +135,7 @@ def chain(o: Observed) -> None:
 
 
 def fan_in(o: Observed) -> None:
-    leaves = many(o.client, [0.0] * 2000, "leaf")
+    leaves = many(o.client, [0.0] * 500, "leaf")
     o.client.submit(nap, 1.0, leaves, key="all").result()
 
 

@@ -7,9 +7,7 @@ from typing import Any
 
 import dask
 import dask.array as da
-import pandas as pd
 import pytest
-from dask import dataframe as dd
 from distributed import span, wait
 
 import dask_otel
@@ -98,6 +96,10 @@ def assert_types(received: Receiver) -> None:
 @pytest.mark.filterwarnings("ignore:.*nnotations will be ignored")
 def test_collections_and_a_p2p_shuffle(start: Start) -> None:
     """Arrays and dataframes in nested spans; every metric of theirs agrees with Dask."""
+    # Not imported by each process of the tests.
+    import pandas as pd
+    from dask import dataframe as dd
+
     frame = pd.DataFrame({"k": range(2000), "v": range(2000)})
     with start(threads_per_worker=2) as bridged:
         config = {"optimization.fuse.active": False, "dataframe.shuffle.method": "p2p"}

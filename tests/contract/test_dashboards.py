@@ -6,6 +6,7 @@ import copy
 import json
 import re
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -22,6 +23,9 @@ from tests.backends import prometheus_names
 from . import dashboard_rules as rules
 from . import queries
 from .dashboard_rules import expressions, panels
+
+# The libraries that build them are imported by one process.
+pytestmark = pytest.mark.xdist_group("dashboards")
 
 REPOSITORY = Path(__file__).parents[2]
 GRAFANA = REPOSITORY / "deploy" / "grafana"
@@ -68,14 +72,18 @@ QUESTIONS = {
 }
 
 
-def schema(kind: str, definition: str | None = None) -> dict[str, Any]:
+@cache
+def schema(kind: str, definition: str | None = None) -> jsonschema.Draft7Validator:
+    """Return the validator, once: to check the schema itself takes longer than what it is for."""
     text = (SCHEMAS / f"{kind}.jsonschema.json").read_text(encoding="utf-8")
     loaded: dict[str, Any] = json.loads(text)
     # What is anything in Grafana's own definitions is an object in the schemas made of them.
     for one, key in (("MatcherConfig", "options"), ("DynamicConfigValue", "value")):
         if one in loaded["definitions"]:
             loaded["definitions"][one]["properties"][key].pop("type", None)
-    return loaded | ({"$ref": f"#/definitions/{definition}"} if definition else {})
+    jsonschema.Draft7Validator.check_schema(loaded)
+    found = loaded | ({"$ref": f"#/definitions/{definition}"} if definition else {})
+    return jsonschema.Draft7Validator(found)
 
 
 def test_all_four_are_there() -> None:
@@ -84,7 +92,7 @@ def test_all_four_are_there() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_dashboard_is_valid(page: str) -> None:
-    jsonschema.validate(PAGES[page], schema("dashboard"))
+    schema("dashboard").validate(PAGES[page])
     rows = [panel for panel in PAGES[page]["panels"] if panel["type"] == "row"]
     ids = [panel["id"] for panel in [*rows, *panels(PAGES[page])]]
     assert len(set(ids)) == len(ids)
@@ -94,16 +102,16 @@ def test_a_dashboard_is_valid(page: str) -> None:
 @pytest.mark.parametrize("name", PANELS)
 def test_a_panel_is_valid(name: str) -> None:
     panel = PANELS[name]
-    jsonschema.validate(panel["options"], schema(panel["type"], "Options"))
+    schema(panel["type"], "Options").validate(panel["options"])
     if panel["type"] == "timeseries":
         custom = panel["fieldConfig"]["defaults"]["custom"]
-        jsonschema.validate(custom, schema("timeseries", "FieldConfig"))
+        schema("timeseries", "FieldConfig").validate(custom)
     for override in panel["fieldConfig"]["overrides"]:
         for one in override["properties"]:
             if one["id"] == "custom.cellOptions":
-                jsonschema.validate(one["value"], schema("table", CELLS[one["value"]["type"]]))
+                schema("table", CELLS[one["value"]["type"]]).validate(one["value"])
     for target in panel["targets"]:
-        jsonschema.validate(target, schema(target["datasource"]["type"]))
+        schema(target["datasource"]["type"]).validate(target)
 
 
 @pytest.mark.parametrize("name", PANELS)

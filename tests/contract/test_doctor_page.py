@@ -32,11 +32,11 @@ def test_every_check_is_documented() -> None:
     checks |= {"export.traces", "export.metrics"}
     checks |= {f"backend.{name}" for name in ("jaeger", "tempo", "prometheus")}
     checks |= {f"counts.{name.removeprefix('dask.otel.')}" for name in findings._COUNTS}
-    assert column("What is looked at") == checks
+    assert column("Checks") == checks
 
 
 def test_every_kind_of_trouble_is_documented() -> None:
-    assert column("What an endpoint's trouble is") == {*KINDS, "unknown"}
+    assert column("Why an endpoint fails") == {*KINDS, "unknown"}
 
 
 def test_what_is_sent_is_documented() -> None:

@@ -64,7 +64,7 @@ def strict(schema: Any) -> Any:
 
 
 @cache
-def dask_cluster_schema() -> dict[str, Any]:
+def dask_cluster() -> jsonschema.Draft202012Validator:
     try:
         listed = files("dask-kubernetes") or []
     except PackageNotFoundError:
@@ -77,20 +77,20 @@ def dask_cluster_schema() -> dict[str, Any]:
         name: {"type": kind}
         for name, kind in (("apiVersion", "string"), ("kind", "string"), ("metadata", "object"))
     }
-    assert isinstance(schema, dict)
-    return schema
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
 
 
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_a_dask_cluster_is_valid(name: str) -> None:
-    jsonschema.validate(CLUSTERS[name], dask_cluster_schema())
+    dask_cluster().validate(CLUSTERS[name])
 
 
 def test_an_unknown_field_would_be_found() -> None:
     cluster = json.loads(json.dumps(CLUSTERS["daskcluster.yaml: DaskCluster example"]))
     cluster["spec"]["scheduler"]["spec"]["containers"][0]["enviroment"] = []
     with pytest.raises(jsonschema.ValidationError, match="enviroment"):
-        jsonschema.validate(cluster, dask_cluster_schema())
+        dask_cluster().validate(cluster)
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

@@ -12,6 +12,9 @@ import pytest
 
 from .test_kubernetes import KUBERNETES, NEEDS, documents
 
+# One process imports the libraries of these and of `test_kubernetes.py`.
+pytestmark = pytest.mark.xdist_group("kubernetes")
+
 POLICIES = list(documents("NetworkPolicy").values())
 Labels = dict[str, str]
 

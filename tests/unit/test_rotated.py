@@ -212,4 +212,4 @@ def test_what_the_disk_finds_out_at_the_end_is_said(
     monkeypatch.setattr("dask_otel.pump.rotated.os.fsync", broken)
     with closing(rotated(tmp_path)) as file:
         file.write([b"1"])
-    assert "run-0001-traces.jsonl may not be whole on the disk" in caplog.text
+    assert "run-0001-traces.jsonl may be incomplete" in caplog.text

@@ -112,8 +112,8 @@ def _describe(span_id: str, attributes: Mapping[str, Any]) -> None:
 def _warn_left_out(count: int) -> None:
     # Warn once for each count: one line of code often opens the same span many times.
     logger.warning(
-        "dask-otel leaves out %d of the attributes given to a span: they are no attributes, too "
-        "many or too large, or their keys are taken (%s)",
+        "dask-otel leaves out %d of the attributes given to a span: they are not valid attributes, "
+        "too many or too large, or their keys are reserved (%s)",
         count,
         ", ".join(f"{namespace}*" for namespace in RESERVED),
     )

@@ -108,7 +108,7 @@ def _failed(check: str, signal: str, result: Facts, facts: Facts) -> Finding:
             check,
             "note",
             f"{result['destination']} takes no logs, so events of the cluster are not exported.",
-            "Jaeger and Tempo take none. The bridge asks again each hour.",
+            "Jaeger and Tempo take none. The bridge tries again each hour.",
             "Set OTEL_EXPORTER_OTLP_LOGS_ENDPOINT to a collector or Loki, or "
             "OTEL_LOGS_EXPORTER=none.",
         )

@@ -131,7 +131,7 @@ class Health:
         if lost:
             message = (
                 "refused %d of %d %s, with this message: %s. They are lost, because OTLP forbids "
-                "to send them again; later ones are only counted (dask.otel.dropped)."
+                "sending them again; later ones are only counted (dask.otel.dropped)."
             )
             values = (lost, count, *values)
         with self._lock:

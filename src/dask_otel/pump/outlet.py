@@ -108,7 +108,7 @@ class Outlet:
             logger.log(
                 logging.DEBUG if "unsupported" in self._warned else logging.INFO,
                 "dask-otel: %s takes no logs (%s), so events of the cluster are not exported there "
-                "(OTEL_LOGS_EXPORTER=none switches this off). The bridge asks again each hour.",
+                "(OTEL_LOGS_EXPORTER=none switches this off). The bridge tries again each hour.",
                 self._sink.name,
                 answer.reason,
             )

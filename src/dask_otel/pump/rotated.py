@@ -122,7 +122,7 @@ class RotatedFile:
             os.fsync(descriptor)
         except OSError as error:
             # Some file systems detect errors only now.
-            logger.warning("dask-otel: %s may not be whole on the disk: %s", self._paths[-1], error)
+            logger.warning("dask-otel: %s may be incomplete: %s", self._paths[-1], error)
         finally:
             self._let_go(descriptor)
 
@@ -165,7 +165,7 @@ class RotatedFile:
                 self._told = True
                 logger.warning(
                     "dask-otel removes the oldest of its files, %s first: there are more than "
-                    "otel.files.max-files (%d). It is said once.",
+                    "otel.files.max-files (%d). This is logged once.",
                     oldest,
                     self._max_files,
                 )

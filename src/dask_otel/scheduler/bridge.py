@@ -241,7 +241,7 @@ class Bridge:
                 elif self._connecting is not None and not self._connecting.done():
                     logger.warning(
                         "dask-otel was closed before its exporters were made, within %g s "
-                        "(otel.close-timeout): everything that it has seen is lost",
+                        "(otel.close-timeout): all telemetry is lost",
                         self.settings.close_timeout,
                     )
                 await asyncio.wait([withdrawal], timeout=max(0.0, deadline - clocks.monotonic()))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .servers import PINNED, Missing, binary, build_backends
+from tests.backends.servers import PINNED, Missing, binary, build_backends
 
 PIN = {
     "title": "Example",

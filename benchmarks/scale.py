@@ -1,0 +1,257 @@
+"""Row 14: the bridge's share with many workers and open spans, beside that of its peers.
+
+Callgrind counts a second of a simulated cluster's life: a thousand tasks, the heartbeats that this
+many workers send by Dask's rule, ten ticks. It counts a hand-over of metrics, a poll of the naive
+bridge and a page of Dask's own metrics for Prometheus, too, each by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from typing import Any, Final
+
+from distributed.http.scheduler.prometheus.core import SchedulerMetricCollector
+from distributed.scheduler import heartbeat_interval
+from prometheus_client import generate_latest
+
+from benchmarks.account import VALGRIND, Callgrind
+from benchmarks.cluster import answer, run_program
+from benchmarks.instructions import observed
+from benchmarks.naive import poll
+from benchmarks.pauses import Own, watch_bridges
+from benchmarks.results import Row, verdict
+from benchmarks.simulated import SimulatedCluster
+from benchmarks.sink import Sink
+from dask_otel.scheduler.plugin import install
+
+TASKS: Final = 1000
+TICKS: Final = 10
+WORKERS: Final = (10, 1000)
+SPANS: Final = (100, 10_000)
+#: Spans that come and go before the last second is counted.
+ENDED: Final = 10_000
+SETTINGS: Final = {"spans": {"linger": "0s"}}
+#: Keys in a heartbeat, of ten spans.
+KEYS: Final = 100
+#: Seconds between two hand-overs, two polls and two pages.
+EVERY: Final = {"hand-over": 60, "naive poll": 1, "Dask's /metrics": 15}
+#: The share of the largest cluster over that of the smallest.
+LIMIT: Final = 1.1
+
+
+class Life:
+    """A simulated cluster with open spans, second by second."""
+
+    def __init__(self, cluster: SimulatedCluster, tick: Callable[[], None]) -> None:
+        self.cluster, self._tick = cluster, tick
+        self.spans: deque[Any] = deque()
+        workers = len(cluster.addresses)
+        self._beats = workers / heartbeat_interval(workers)
+        self._reports: Iterator[dict[str, Any]] = iter(())
+
+    def open(self, count: int) -> None:
+        """Open spans up to this number; all workers report of ten each.
+
+        Tasks that find no worker keep open what is more than ten spans for each worker.
+        """
+        cluster = self.cluster
+        running = min(count, 10 * len(cluster.addresses))
+        while len(self.spans) < running:
+            self.spans += cluster.submit((f"span {len(self.spans) % 50}",))
+        for number in range(count - running):
+            cluster.submit_annotated((f"span {number % 50}",), [{}], only_on={"nowhere"})
+        reports = []
+        for number, address in enumerate(cluster.addresses):
+            some = [self.spans[(10 * number + i) % running] for i in range(10)]
+            reports.append(cluster.report(address, cluster.metered(some, KEYS)))
+        self._reports = cycle(reports)
+        self.beat()
+
+    def beat(self) -> None:
+        """Let all workers report, and finish what waited for that."""
+        for _ in self.cluster.addresses:
+            self.cluster.receive(next(self._reports))
+        self._tick()
+
+    def turn_over(self, count: int) -> None:
+        """End the oldest spans and open others."""
+        for number in range(count):
+            self.cluster.finish([self.spans.popleft()])
+            self.spans += self.cluster.submit((f"span {number % 50}",))
+
+    def second(self) -> None:
+        """Live through a second with all its tasks."""
+        cluster, beats = self.cluster, 0
+        keys = cluster.submit_annotated(("benchmark",), [{}] * TASKS)
+        cluster.scheduler.client_desires_keys(keys, "client")
+        for done, key in enumerate(keys):
+            while beats < self._beats * done / TASKS:
+                cluster.receive(next(self._reports))
+                beats += 1
+            if not done % (TASKS // TICKS):
+                self.turn_over(1)
+                self._tick()
+            cluster.finish([key], seconds=1e-5)
+        cluster.scheduler.client_releases_keys(keys, "client")
+
+
+async def _counted(
+    callgrind: Callgrind, workers: int, settings: dict[str, Any] | None
+) -> dict[str, float]:
+    """Count seconds and what comes between them, with a bridge of these settings or without."""
+    found: dict[str, float] = {}
+
+    def counted(what: str, call: Callable[[], object]) -> None:
+        gc.collect()
+        callgrind.begin()
+        call()
+        found[what] = callgrind.end()["total"]
+
+    async with SimulatedCluster(workers) as cluster:
+        scheduler = cluster.scheduler
+        bridge, _ = observed(cluster, settings)
+        life = Life(cluster, bridge._tick if bridge else lambda: None)
+        gc.disable()
+        for spans in SPANS:
+            life.open(spans)
+            life.second()
+            counted(f"{spans} spans", life.second)
+            between: dict[str, Callable[[], object]] = {
+                "naive poll": partial(poll, scheduler),
+                "Dask's /metrics": partial(generate_latest, SchedulerMetricCollector(scheduler)),
+            }
+            if bridge:
+                between = {"hand-over": lambda steps=bridge.hand_over.steps: list(steps())}
+            for what, call in between.items():
+                counted(f"{what}, {spans} spans", call)
+        for _ in range(ENDED // 1000):
+            life.turn_over(1000)
+            life.beat()
+            life.beat()
+        life.second()
+        counted("later", life.second)
+    return found
+
+
+async def _both(folder: str, workers: int) -> list[dict[str, float]]:
+    """Count a cluster of so many workers without the bridge, and with it."""
+    callgrind = Callgrind(os.getpid(), Path(folder))
+    return [await _counted(callgrind, workers, settings) for settings in (None, SETTINGS)]
+
+
+async def _live() -> dict[str, Any]:
+    """Let a bridge export what the largest cluster does; time its steps and its page."""
+    own = Own()
+    watch_bridges(own)
+    async with SimulatedCluster(WORKERS[-1]) as cluster:
+        install(cluster.scheduler)
+        life = Life(cluster, lambda: None)
+        life.open(SPANS[-1])
+        address = f"http://127.0.0.1:{cluster.scheduler.http_server.port}/metrics/otel"
+        ended = time.monotonic() + 25
+        while time.monotonic() < ended:
+            life.second()
+            await asyncio.sleep(1)
+        began = time.monotonic()
+        page = await asyncio.to_thread(lambda: urllib.request.urlopen(address).read())
+        return {
+            "own": own.longest,
+            "page bytes": len(page),
+            "page seconds": time.monotonic() - began,
+        }
+
+
+def shares(found: dict[int, list[dict[str, float]]]) -> dict[str, dict[str, float]]:
+    """Return shares of Dask's instructions in a second, by the size of the cluster.
+
+    Of the bridge with its hand-overs, and of the peers.
+    """
+    sizes = {}
+    for workers, (bare, bridged) in found.items():
+        for spans, what in [*((n, f"{n} spans") for n in SPANS), (SPANS[-1], "later")]:
+            between = {
+                name: (bare | bridged)[f"{name}, {spans} spans"] / seconds / bare[what]
+                for name, seconds in EVERY.items()
+            }
+            bridge = bridged[what] / bare[what] - 1 + between.pop("hand-over")
+            name = f"{workers:,} and {spans:,}" + (" later" if what == "later" else "")
+            sizes[name] = {"bridge": bridge, **between}
+    return sizes
+
+
+def _export() -> dict[str, Any]:
+    """Return what `_live` does, and the bytes of the last export of metrics."""
+    more = {"OTEL_METRIC_EXPORT_INTERVAL": "10000", "DASK_OTEL__METRICS__PROMETHEUS": "true"}
+    with Sink() as sink:
+        sink.take()
+        found = run_program("benchmarks.scale", more=sink.environment() | more)
+        arrivals = [a for a in sink.take() if a[1].endswith("MetricsService/Export")]
+    last = [body for when, _, body in arrivals if when > arrivals[-1][0] - 1]
+    return found | {"export bytes": sum(map(len, last))}
+
+
+def run(quick: bool) -> list[Row]:
+    """Count small clusters and large ones, and let a large one export."""
+    counts = {}
+    for workers in WORKERS:
+        with tempfile.TemporaryDirectory() as folder:
+            within = (*VALGRIND, f"--callgrind-out-file={folder}/callgrind.out")
+            more = {"PYTHONHASHSEED": "0"}
+            counts[workers] = run_program(
+                "benchmarks.scale", folder, str(workers), more=more, within=within
+            )
+    found, live = shares(counts), _export()
+    bridge = {size: one["bridge"] for size, one in found.items()}
+    first, *_, last = found.values()
+    growth = max(bridge.values()) / first["bridge"]
+    each = ", ".join(f"{size} {share:.1%}" for size, share in bridge.items())
+    step = 1000 * live["own"].get("_take_step", 0.0)
+    return [
+        Row(
+            "14",
+            f"the bridge's share at {TASKS:,} tasks a second, with workers and open spans",
+            f"growth ≤ {LIMIT}",
+            f"{growth:.2f} ({each})",
+            verdict(growth <= LIMIT),
+            {"counts": counts, "shares": found},
+        ),
+        Row(
+            "14",
+            "the largest: longest step of a hand-over, page, export of metrics",
+            "",
+            f"{step:.1f} ms; {live['page bytes']:,} bytes in {live['page seconds']:.2f} s; "
+            f"{live['export bytes']:,} bytes",
+            "info",
+            live,
+        ),
+        *(
+            Row(
+                "14",
+                f"peer: {peer}, each {seconds} s, with the smallest and the largest",
+                "",
+                f"{first[peer]:.1%} and {last[peer]:.1%}",
+                "peer",
+            )
+            for peer, seconds in EVERY.items()
+            if peer in first
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case [folder, workers]:
+            answer(asyncio.run(_both(folder, int(workers))))
+        case _:
+            answer(asyncio.run(_live()))
