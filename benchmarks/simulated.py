@@ -200,6 +200,8 @@ class Observer:
         limits = Limits(linger=0.0, tasks=TaskLimits(tasks.slowest, tasks.ratio, tasks.max))
         self.adapter = SchedulerAdapter(cluster.scheduler, limits, self.boundary)
         self.adapter.attach()
+        # A bridge has a sampler from its start on.
+        self.adapter.decide_with(lambda trace: True)
         plugin = SchedulerPlugin()
         plugin.transition = self.adapter.transition
         cluster.scheduler.add_plugin(plugin, name="observer")

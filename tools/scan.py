@@ -46,7 +46,7 @@ OWNERS = {
     "lifecycle": "phase busy holds active open_children quiet_since groups",
     "tasks": "unfinished reruns failed zombies workers first_start last_stop incidents "
     "dropped_incidents counts blamed start stop requested",
-    "reports": "owing awaits reporters",
+    "reports": "owing awaits",
     "progress": "signs last_sign",
     "task_runs": "runs slowest floor",
     "blocks": "attributes",

@@ -254,7 +254,7 @@ class Histories(RuleBasedStateMachine):
         assert finished.start <= finished.first_start <= min(starts)
         assert finished.first_start >= min(starts) - 0.2 - 1e-6
         assert finished.first_start <= finished.stop
-        assert life.all_ran_on == life.span.workers.keys()
+        assert life.all_ran_on == life.span.ran_on
 
     def check_counts(self, life: Life) -> None:
         finished = life.finished

@@ -149,8 +149,10 @@ def test_the_samplers_decision_is_used_once_there_is_a_sampler() -> None:
     for _ in range(3):
         assert setup.callers.task_context(one, None)[0] == own(one, 0)
         assert setup.callers.task_context(other, None)[0] == own(other, 1)
-    # No task of `other` has a context yet: it is asked with its first task.
-    assert [name for _, name in asked] == ["one", "one", "other"]
+    # No task of `other` has a context yet: it is asked with its first task. Nothing is kept for it,
+    # because the bridge's sampler remembers its decision.
+    assert [name for _, name in asked] == ["one", "one", "other", "other", "other"]
+    assert list(setup.callers._open) == [one]
 
 
 def test_before_there_is_a_sampler_a_caller_that_is_not_sampled_is_followed() -> None:
@@ -229,3 +231,14 @@ def test_carriers_of_other_versions_and_too_large_ones(newer: Any) -> None:
     assert root.identity.trace_id == A
     assert parse_traceparent(context[0]) == (A, identity.span_id("r"), 1)
     assert context[1] == ""
+
+
+def test_a_span_without_a_caller_still_gets_the_ones_of_its_later_tasks() -> None:
+    setup = Setup()
+    setup.callers.decide_with(lambda trace: True)
+    root = setup.span("r")
+    assert setup.callers.task_context(root, None) == (own(root), "")
+    theirs = f"00-{B:032x}-{9:016x}-01"
+    assert setup.callers.task_context(root, carrier(B, 9, state="x=1")) == (theirs, "x=1")
+    assert setup.callers.links(root) == (Traceparent(B, 9, 1),)
+    assert setup.callers.task_context(root, None) == (own(root), "")

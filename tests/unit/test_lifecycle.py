@@ -12,6 +12,7 @@ import pytest
 
 import dask_otel.core.life.lifecycle
 from dask_otel.core import identity
+from dask_otel.core.life.generations import Generations
 from dask_otel.core.life.lifecycle import TRANSITIONS, Trigger
 from dask_otel.core.life.open_span import Limits, OpenSpan, Phase
 from dask_otel.core.life.reports import Reports
@@ -368,3 +369,15 @@ def test_40_000_short_spans_leave_the_memory_where_it_was_after_4_000() -> None:
     assert left < 10
     # Less than a block for 180 spans.
     assert after < before + 200
+
+
+def test_a_worker_that_only_reported_is_waited_for_but_ran_nothing():
+    ident = Generations(Limits()).first("s", ("s",), (), None)
+    span = OpenSpan(ident, 0.0, None, False)
+    span.reported("ran")
+    for activity in ("thread-cpu", "executor"):
+        span.metered("ran", activity, 1.5)
+    for worker in ("ran", "reported"):
+        span.reported(worker)
+    assert (span.ran_on, span.execute_seconds) == ({"ran"}, 3.0)
+    assert span.workers.keys() == {"ran", "reported"}

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice, pairwise
 from math import inf, isfinite
 from operator import itemgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from distributed.metrics import time
@@ -32,6 +33,9 @@ MOST_WORKERS: Final = 500
 #: The counted states: all except ``forgotten``, in which no task stays.
 STATES: Final = (*sorted(UNFINISHED), "released", "memory", "erred")
 
+#: The durations of a group without work: one object for all of them.
+_NONE: Final[Mapping[str, float]] = MappingProxyType({})
+
 _DEFINITION: Final = re.compile(r"\s*(?:async\s+)?def\s+(\w+)")
 
 
@@ -43,7 +47,7 @@ class GroupSums:
     def __init__(self, group: TaskGroup) -> None:
         self.group = group
         self._nbytes: int = group.nbytes_total
-        self._durations: Mapping[str, float] = group.all_durations if group.duration else {}
+        self._durations: Mapping[str, float] = group.all_durations if group.duration else _NONE
 
     def facts(self) -> GroupFacts:
         """Return the sums of all later work."""

@@ -97,7 +97,7 @@ class Heartbeats:
                     deltas = self._deltas_of(span_id, span)
                 values = deltas.values
                 if span is not None:
-                    self._lifecycle.reports.reported(span, worker)
+                    span.reported(worker)
             own_key = (key[0], *key[2:])
             # One tuple for all spans: many tuples until the export would trigger full garbage
             # collections, which pause a large scheduler for 0.3 s.

@@ -458,7 +458,7 @@ class TaskEvents:
         )
         self._outcomes.failed(group, key, failure, started, stopped, now, was_unfinished)
         # Beyond the limit on details, omit the traceback, the largest one.
-        return failure if group.span.failed[key] else replace(failure, traceback=None)
+        return failure if (group.span.failed or {}).get(key) else replace(failure, traceback=None)
 
     def stolen(self, message: Any) -> None:
         """Record that a task moved to another worker, which is not a transition."""

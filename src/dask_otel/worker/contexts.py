@@ -60,11 +60,12 @@ class TaskContexts:
     def of(self, task: Task) -> Context | None:
         """Return a task's context; None if its span is unknown."""
         annotations = task.annotations
+        context = None
         try:
-            context = self._of_decision(annotations) if annotations else None
+            if annotations and DECISION_KEY in annotations:
+                context = self._of_decision(annotations)
         except Exception:
             self._count("decision")
-            context = None
         if context is None:
             context = self._by_ids(task)
         if self.ratio and context is not None:
@@ -90,10 +91,17 @@ class TaskContexts:
         try:
             span = annotations.get("span") if annotations else None
             if span is not None:
-                return self._hashed(span["ids"][-1], span["ids"][0])
-            # Dask omits the annotation for the default span, which is a root. If a task without
-            # it joins a group of another span, that span's context is most likely cached.
-            return None if task.span_id is None else self._hashed(task.span_id, task.span_id)
+                own, root = span["ids"][-1], span["ids"][0]
+            elif task.span_id is None:
+                return None
+            else:
+                # Dask omits the annotation for the default span, which is a root. If a task without
+                # it joins a group of another span, that span's context is most likely cached.
+                own = root = task.span_id
+            known = self._computed.get(own)
+            if known is None:
+                return _keep(self._computed, own, remote_parent(computed(own, root)))
+            return known
         except Exception:
             self._count("span")
             return None
@@ -120,13 +128,6 @@ class TaskContexts:
             self._count("decision")
             return None
         return _keep(self._decided, known, remote_parent(parent, state, baggage))
-
-    def _hashed(self, dask_id: str, root: str) -> Context:
-        """Return a span's context, computed from Dask's ids."""
-        try:
-            return self._computed[dask_id]
-        except KeyError:
-            return _keep(self._computed, dask_id, remote_parent(computed(dask_id, root)))
 
     def _text(self, value: object, limit: int, kind: str) -> str | None:
         if value is None or (isinstance(value, str) and len(value) <= limit):

@@ -7,8 +7,8 @@ gets. A carrier can be anything: nothing raises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from dask_otel.core.context import (
@@ -45,9 +45,9 @@ class _Open:
     carrier: object = _UNREAD
     context: TaskContext | None = None
     #: Callers of other traces.
-    links: dict[Traceparent, None] = field(default_factory=dict)
+    links: tuple[Traceparent, ...] = ()
     #: The first caller's baggage entries to export.
-    baggage: dict[str, str] = field(default_factory=dict)
+    baggage: Mapping[str, str] | None = None
 
 
 class Callers:
@@ -65,7 +65,8 @@ class Callers:
 
     Notes
     -----
-    Belongs to the thread that runs the scheduler's event loop. Holds one entry for each open span.
+    Belongs to the thread that runs the scheduler's event loop. Holds one entry for each open span
+    with a caller.
     """
 
     def __init__(
@@ -149,7 +150,12 @@ class Callers:
         If the task's caller differs from its span's, the task keeps its own: concurrent callers can
         share a TaskGroup, which Dask assigns to the first caller's span.
         """
-        known = self._open.get(span) or self._line(span)
+        known = self._open.get(span)
+        if known is None:
+            if carrier is None and self._sampled is not None:
+                # Most spans: their sampler has decided for good, so there is nothing to keep.
+                return self._own_context(span)
+            known = self._line(span)
         context = known.context
         if known.carrier is not carrier or context is None:
             context = known.context = self._decide_context(span, known, carrier)
@@ -166,6 +172,10 @@ class Callers:
             self._link(span, known, caller.parent)
             if self.propagation == "adopt":
                 return format_traceparent(caller.parent), caller.state
+        return self._own_context(span)
+
+    def _own_context(self, span: OpenSpan) -> TaskContext:
+        ident = span.identity
         trace = ident.trace_id
         sampled = trace.sampled_by_default if self._sampled is None else self._sampled(trace)
         own = Traceparent(trace, ident.span_id, trace.flags(sampled))
@@ -182,18 +192,18 @@ class Callers:
         if len(known.links) >= MAX_LINKS:
             self._count("dropped")
             return
-        known.links[caller] = None
+        known.links += (caller,)
         self._count("linked")
 
     def links(self, span: OpenSpan) -> tuple[Traceparent, ...]:
         """Return the callers of other traces."""
         known = self._open.get(span)
-        return () if known is None else tuple(known.links)
+        return () if known is None else known.links
 
-    def baggage(self, span: OpenSpan) -> dict[str, str]:
+    def baggage(self, span: OpenSpan) -> Mapping[str, str]:
         """Return the baggage entries to export of a generation's first caller."""
         known = self._open.get(span)
-        return {} if known is None else known.baggage
+        return (known and known.baggage) or {}
 
     def exported(self, span: OpenSpan) -> None:
         """Forget a span: its generation is over."""

@@ -57,7 +57,7 @@ def finish(
     kept = sorted(groups, key=lambda g: g.start - g.stop)[: limits.max_groups]
     counts = span.own_counts()
     result = worst(_own_result(counts, complete, cut_off), below.result)
-    failures = tuple(f for f in span.failed.values() if f is not None)
+    failures = tuple(f for f in (span.failed or {}).values() if f is not None)
     dropped_failures = counts.erred - len(failures)
     counts.add(below.counts)
     stop = max(span.last_stop, below.stop, span.start)
@@ -81,7 +81,7 @@ def finish(
         counts=counts,
         output_bytes=below.output_bytes + sum(f.output_bytes for f in facts),
         group_count=below.groups + len(span.groups),
-        worker_count=len(below.workers | span.workers.keys()),
+        worker_count=len(below.workers | span.ran_on),
         thread_count=cluster.threads_at(stop),
         active_cpu=active_cpu,
         dask_idle=max(0.0, active_cpu - execute),
@@ -160,7 +160,7 @@ def _fold(span: OpenSpan, finished: FinishedSpan, parent: OpenSpan) -> None:
     into.counts.add(finished.counts)
     into.output_bytes += finished.output_bytes
     into.groups += finished.group_count
-    into.workers |= span.workers.keys()
+    into.workers |= span.ran_on
     into.execute_seconds += span.execute_seconds
     if span.below is not None:
         into.workers |= span.below.workers

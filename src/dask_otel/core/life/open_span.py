@@ -245,17 +245,17 @@ class OpenSpan:
     owing: dict[str, int] | None = None
     #: The one that it waits for now.
     awaits: str | None = None
-    #: Workers that ran own tasks; workers that reported metrics for it. Dicts, because there are
-    #: many, and Python's garbage collector skips dicts of strings, but not sets.
-    workers: dict[str, None] = field(default_factory=dict)
-    reporters: dict[str, None] = field(default_factory=dict)
+    #: Workers that ran own tasks (True) or only reported metrics for it (False). A dict, because
+    #: there are many, and Python's garbage collector skips dicts of atoms, but not sets.
+    workers: dict[str, bool] = field(default_factory=dict)
     #: Workers on which a cancelled task may still be running.
     zombies: frozenset[str] = frozenset()
     #: Keys that left their state and will return, and why; None if no run was lost.
-    reruns: dict[Hashable, RetryReason | None] = field(default_factory=dict)
+    #: Most spans have none, and an empty dict takes 64 bytes.
+    reruns: dict[Hashable, RetryReason | None] | None = None
     #: Tasks that failed for good; the value is None beyond the cap on details. (Fewer than
     #: `TaskCounts.erred` if a key failed, was forgotten, and failed again.)
-    failed: dict[Hashable, Failure | None] = field(default_factory=dict)
+    failed: dict[Hashable, Failure | None] | None = None
     incidents: tuple[Incident, ...] = ()
     dropped_incidents: int = 0
     #: First start and last end of own tasks; 0.0 if there is none.
@@ -265,9 +265,8 @@ class OpenSpan:
     #: last export.
     idle: float = 0.0
     capacity: float = 0.0
-    #: Seconds of context ``execute``, by activity; their sum.
+    #: Seconds of context ``execute``, by activity.
     activities: dict[Hashable, float] = field(default_factory=dict)
-    execute_seconds: float = 0.0
     #: Tags of another span, if Dask assigned that span's work to this one.
     requested: Tags | None = None
     #: The user's attributes.
@@ -291,6 +290,16 @@ class OpenSpan:
         """Number of its tags; greater than that of the span above."""
         return len(self.identity.tags)
 
+    @property
+    def execute_seconds(self) -> float:
+        """Seconds of context ``execute``."""
+        return sum(self.activities.values())
+
+    @property
+    def ran_on(self) -> set[str]:
+        """The workers that ran own tasks."""
+        return {worker for worker, ran in self.workers.items() if ran}
+
     def own_counts(self) -> TaskCounts:
         """Return the counts of its own tasks."""
         counts = TaskCounts()
@@ -311,12 +320,15 @@ class OpenSpan:
         """Begin to follow what bounds it."""
         self.path = SpanPath(self.start, None if self.parent is None else self.parent.path)
 
+    def reported(self, worker: str) -> None:
+        """Record that a worker reported metrics of it."""
+        self.workers.setdefault(worker, False)
+
     def metered(self, worker: str, activity: Hashable, seconds: float) -> None:
         """Add execute seconds that a worker reported, including runs without a result."""
-        self.workers[worker] = None
+        self.workers[worker] = True
         activities = self.activities
         activities[activity] = activities.get(activity, 0.0) + seconds
-        self.execute_seconds += seconds
 
     def owe_time(self, idle: float, capacity: float) -> None:
         """Begin with a debt: time of an earlier generation that will be credited to this one."""

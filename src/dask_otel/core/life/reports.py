@@ -83,10 +83,6 @@ class Reports:
         """Add a finished span: `take_complete` returns it when its metrics have arrived."""
         self._due[span] = None
 
-    def reported(self, span: OpenSpan, worker: str) -> None:
-        """Record that a worker reported metrics of a span."""
-        span.reporters[worker] = None
-
     def begin_anew(self, span: OpenSpan) -> None:
         """Forget the workers that owe metrics of a span: it has work again."""
         span.owing = None
@@ -111,7 +107,7 @@ class Reports:
         if span.owing is None:
             span.owing = {
                 worker: known.beats
-                for worker in span.workers.keys() | span.reporters.keys() | span.zombies
+                for worker in span.workers.keys() | span.zombies
                 if (known := self._workers.get(worker)) is not None
             }
         owing = span.owing

@@ -94,7 +94,7 @@ class SpanTasks:
         """Count a task of ``Client.retry``: its failure is revoked, unless it was exported."""
         counts = group.counts
         failed = group.span.failed
-        if key in failed:
+        if failed and key in failed:
             del failed[key]
             forgiven(group.span, key)
             counts.erred -= 1
@@ -162,6 +162,8 @@ class SpanTasks:
         if not was_unfinished:
             self._take_back_result(group)
         group.counts.erred += 1
+        if span.failed is None:
+            span.failed = {}
         detailed = len(span.failed) < self._max_exceptions
         span.failed[key] = failure if detailed else None
         if stop:
@@ -229,6 +231,8 @@ class SpanTasks:
         span = group.span
         if run is not None:
             self.ran(group, run, now)
+        if span.reruns is None:
+            span.reruns = {}
         span.reruns[key] = reason
         self.coming_back += 1
         self.at_work_until(span, now)
@@ -237,15 +241,15 @@ class SpanTasks:
     def forgotten(self, group: Group, key: Hashable) -> None:
         """Forget a task. If it was expected to return, it was cancelled after all."""
         reruns = group.span.reruns
-        if key in reruns:
+        if reruns and key in reruns:
             del reruns[key]
             self.coming_back -= 1
             group.counts.cancelled += 1
 
     def cancel_all(self, span: OpenSpan) -> None:
         """Cancel the span's unfinished tasks: the scheduler was restarted."""
-        self.coming_back -= len(span.reruns)
-        span.reruns.clear()
+        self.coming_back -= len(span.reruns or ())
+        span.reruns = None
         for group in span.groups:
             group.counts.cancelled += max(0, group.unfinished)
 
@@ -262,7 +266,7 @@ class SpanTasks:
 
     def exported(self, span: OpenSpan) -> None:
         """Forget the tasks that will return: they belong to the next generation."""
-        self.coming_back -= len(span.reruns)
+        self.coming_back -= len(span.reruns or ())
 
     def ran(self, group: Group, run: Run, now: float) -> None:
         """Add the times of a run without a result: it was work of its span too."""
@@ -273,7 +277,7 @@ class SpanTasks:
     ) -> None:
         span = group.span
         if worker is not None:
-            span.workers[worker] = None
+            span.workers[worker] = True
         # The times are corrected (see `clock_offsets`). If a clock was set, that is not enough: no
         # run ends in the future, or starts before its span.
         if stop > now:
