@@ -42,8 +42,8 @@ SPANS: Final = (100, 10_000)
 #: Spans that come and go before the last second is counted.
 ENDED: Final = 10_000
 SETTINGS: Final = {"spans": {"linger": "0s"}}
-#: Keys in a heartbeat, of ten spans.
-KEYS: Final = 100
+#: Keys in a heartbeat, of two spans: those that a worker measures for their tasks.
+KEYS: Final = 20
 #: Seconds between two hand-overs, two polls and two pages.
 EVERY: Final = {"hand-over": 60, "naive poll": 1, "Dask's /metrics": 15}
 #: The share of the largest cluster over that of the smallest.
@@ -61,7 +61,7 @@ class Life:
         self._reports: Iterator[dict[str, Any]] = iter(())
 
     def open(self, count: int) -> None:
-        """Open spans up to this number; all workers report of ten each.
+        """Open spans up to this number; all workers report of two each.
 
         Tasks that find no worker keep open what is more than ten spans for each worker.
         """
@@ -73,7 +73,7 @@ class Life:
             cluster.submit_annotated((f"span {number % 50}",), [{}], only_on={"nowhere"})
         reports = []
         for number, address in enumerate(cluster.addresses):
-            some = [self.spans[(10 * number + i) % running] for i in range(10)]
+            some = [self.spans[(2 * number + i) % running] for i in range(2)]
             reports.append(cluster.report(address, cluster.metered(some, KEYS)))
         self._reports = cycle(reports)
         self.beat()
