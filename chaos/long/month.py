@@ -191,7 +191,7 @@ class Month:
             deltas = known or batch.deltas_of(dask_id, self._known[dask_id][0], None)
             deltas.values[key] = deltas.values.get(key, 0.0) + value
             if span := self.lifecycle.open.get(dask_id):
-                self.lifecycle.reports.reported(span, worker.name)
+                span.reported(worker.name)
                 span.metered(worker.name, "thread-cpu", value)
 
     def _lose_worker(self) -> None:
