@@ -159,9 +159,11 @@ def test_what_the_queue_has_no_room_for_is_said_when_it_has(
         received.answer, received.retry_after = 503, 1
         bridge = cluster.scheduler.plugins["dask-otel"].bridge
         dropped = semconv.OTEL_DROPPED.name, "logs", "queue_full"
-        # Five at once, which take half of the queue, and the others a second later.
+        # Five at once, which take half of the queue, and the others a second later. An event of the
+        # start may still be in the queue.
         cluster.client.submit(storms, 60).result()
-        eventually(lambda: bridge.wired.pump.counts().get(dropped) == 55, what="the queue is full")
+        eventually(lambda: bridge.wired.pump.counts().get(dropped, 0) >= 55, what="a full queue")
+        lost = bridge.wired.pump.counts()[dropped]
         # Events of the cluster have room.
         retired = {"action": "retire-workers", "retired": ["a"], "could-not-retire": []}
         cluster.scheduler.log_event("all", retired)
@@ -170,11 +172,11 @@ def test_what_the_queue_has_no_room_for_is_said_when_it_has(
         assert bridge.adapter.events.lines._unsaid
         received.answer = None
         said = cluster.said(semconv.WORKER_LOG_LEFT_OUT)
-        assert said.attributes[semconv.LOG_LEFT_OUT_COUNT] == 55
-        assert [log.body for log in lines_of(cluster)] == [f"line {n}" for n in range(5)]
+        assert said.attributes[semconv.LOG_LEFT_OUT_COUNT] == lost
+        assert [log.body for log in lines_of(cluster)] == [f"line {n}" for n in range(60 - lost)]
         cluster.said(semconv.WORKERS_RETIRED)
     # Neither what was tried in vain, nor anything else.
-    assert bridge.wired.pump.counts()[dropped] == 55
+    assert bridge.wired.pump.counts()[dropped] == lost
 
 
 @pytest.mark.parametrize("end", ["exit", "kill"])
