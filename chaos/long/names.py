@@ -146,7 +146,7 @@ def day(world: World, limits: SeriesLimits, per_name: int, folded: bool) -> str:
             running = servers.start_prometheus(world.folder / "prometheus")
         except servers.Missing as error:
             raise CannotRun(str(error)) from error
-        stack.callback(running.stop)
+        stack.callback(running.server.stop)
         client = PrometheusClient(running.url)
         names = Names(running.otlp_metrics, limits, _HOURS)
         stack.callback(names.sink.close)
