@@ -42,6 +42,10 @@ class TaskContexts:
         self._last: tuple[OpenSpan | None, object, object] = _NOTHING
         #: What to write for such a task; an empty context if its worker computes the same.
         self._context = self._state = ""
+        #: A span with such a context and no carrier, and how many annotations Dask gives its tasks.
+        #: Tasks without any other annotation need nothing.
+        self.plain: OpenSpan | None = None
+        self.own = 0
 
     def submitted(self, tasks: Iterable[TaskState], born: Iterable[str]) -> None:
         """Find the caller of each new span: that of its first task with a context.
@@ -72,7 +76,7 @@ class TaskContexts:
         return self.callers.read(annotations.get(CARRIER_KEY)) if annotations else None
 
     def annotate(self, task: TaskState, span: OpenSpan) -> None:
-        """Write a task's context, unless its worker computes the same. Called for every task."""
+        """Write a task's context, unless its worker computes the same. Called for most tasks."""
         annotations = task.annotations
         carrier = own = None
         if annotations:
@@ -84,6 +88,8 @@ class TaskContexts:
             if carrier is None and not self._state and self._context == _computed(span, own):
                 self._context = ""
             self._last = (span, carrier, own)
+            self.plain = None if carrier is not None or self._context else span
+            self.own = 0 if own is None else 1
         if self._context:
             if annotations is None:
                 task.annotations = annotations = {}
@@ -101,14 +107,17 @@ class TaskContexts:
 
         Return whether any earlier context differs.
         """
-        self._last = _NOTHING
+        self._forget_last()
         return self.callers.decide_with(sampled)
 
     def exported(self, span: OpenSpan) -> None:
         """Forget a span whose generation is over."""
         self.callers.exported(span)
         if self._last[0] is span:
-            self._last = _NOTHING
+            self._forget_last()
+
+    def _forget_last(self) -> None:
+        self._last, self.plain = _NOTHING, None
 
 
 def _computed(span: OpenSpan, own: Any) -> str | None:

@@ -53,6 +53,7 @@ class TaskEvents:
         self._scheduler = spans.scheduler
         self._spans = spans
         self._groups = spans.groups
+        self._contexts = spans.contexts
         self._outcomes = lifecycle.tasks
         #: What bounds the spans, if it is followed.
         self.paths = Paths(submission_time)
@@ -205,7 +206,9 @@ class TaskEvents:
         group = self._groups.get(task.group) or self._spans.adopt(task, now)
         if group is None:
             return
-        self._spans.contexts.annotate(task, group.span)
+        contexts = self._contexts
+        if contexts.plain is not group.span or len(task.annotations or ()) != contexts.own:
+            contexts.annotate(task, group.span)
         if stimulus_id is not self._stimulus:
             self._stimulus = stimulus_id
             self._submission = stimulus_id if stimulus_id[:LENGTH] == SUBMISSION else None
@@ -253,8 +256,13 @@ class TaskEvents:
     ) -> None:
         """Record that a task has no work left to do, or will begin again."""
         startstops = info.get("startstops") or ()
-        started, stopped, seconds = run_times(startstops) if startstops else (0.0, 0.0, 0.0)
-        computed = stopped - started
+        if len(startstops) == 1 and startstops[0]["action"] == "compute":
+            # Most runs: `run_times` without a call and a loop.
+            started, stopped = startstops[0]["start"], startstops[0]["stop"]
+            seconds = computed = stopped - started
+        else:
+            started, stopped, seconds = run_times(startstops)
+            computed = stopped - started
         task = self._scheduler.tasks[key]
         group = self._groups.get(task.group)
         run = None
