@@ -153,35 +153,26 @@ class TaskEvents:
     ) -> None:
         """See ``SchedulerPlugin.transition``. About six calls a task: this is the hot path."""
         try:
-            if finish in UNFINISHED:
-                if start not in UNFINISHED:
+            # Comparing with one name takes a third of the instructions of a lookup in a set.
+            if finish == "processing":
+                task = self._scheduler.tasks[key]
+                ws = task.processing_on
+                now = time()
+                self.assigned[key] = (ws, now)
+                if start == "waiting" and stimulus_id is not self._submission and self._follows:
+                    self._ready(key, stimulus_id, now)
+                self._accounting.task_assigned(ws.address, key, task.group.span_id, monotonic())
+            elif finish == "waiting":
+                if start != "waiting":
                     self._entered(key, stimulus_id)
-                elif finish == "processing":
-                    task = self._scheduler.tasks[key]
-                    ws = task.processing_on
-                    now = time()
-                    self.assigned[key] = (ws, now)
-                    if (
-                        start == "waiting"
-                        and self._follows
-                        and stimulus_id is not self._submission
-                        and not self.paths.ready(key, stimulus_id, now)
-                    ):
-                        self._ready_again(key, now)
-                    self._accounting.task_assigned(ws.address, key, task.group.span_id, monotonic())
-                elif finish != "waiting":
-                    # It is ready to run, and waits for a worker.
-                    if (
-                        start == "waiting"
-                        and self._follows
-                        and stimulus_id is not self._submission
-                        and not self.paths.ready(key, stimulus_id, self._now)
-                    ):
-                        self._ready_again(key, self._now)
-                    if len(self.queued_since) < self._most_queued:
-                        self.queued_since[key] = self._now
-                    else:
-                        self._shown.overflowed = True
+            elif finish == "queued" or finish == "no-worker":
+                # It is ready to run, and waits for a worker.
+                if start == "waiting" and stimulus_id is not self._submission and self._follows:
+                    self._ready(key, stimulus_id, self._now)
+                if len(self.queued_since) < self._most_queued:
+                    self.queued_since[key] = self._now
+                else:
+                    self._shown.overflowed = True
             elif start in UNFINISHED:
                 self._left(key, start, finish, stimulus_id, info)
             elif finish == "forgotten":
@@ -193,8 +184,10 @@ class TaskEvents:
             self._spans.drifted = True
             self._spans.boundary.failed("transition")
 
-    def _ready_again(self, key: Hashable, now: float) -> None:
-        """Record that a task is ready to run in no submission, and after no dependency."""
+    def _ready(self, key: Hashable, stimulus_id: str, now: float) -> None:
+        """Record that a task is ready to run that was not when it was submitted."""
+        if self.paths.ready(key, stimulus_id, now):
+            return
         group = self._groups.get(self._scheduler.tasks[key].group)
         if group is not None and group.span.path is not None:
             self.paths.ready_again(key, now, group.span.path)

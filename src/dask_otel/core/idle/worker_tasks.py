@@ -114,8 +114,10 @@ class WorkerTasks:
         self.processing.pop(key, None)
         if self.zombies:
             self.zombies.pop(key, None)
-        end = (seconds, now, self.seceded.pop(key, None) if self.seceded else None)
-        self._ended[key] = (*self._ended[key], end) if key in self._ended else (end,)
+        ends = ((seconds, now, self.seceded.pop(key, None) if self.seceded else None),)
+        before = self._ended.setdefault(key, ends)
+        if before is not ends:
+            self._ended[key] = before + ends
 
     # ------------------------------------------------------------------------- a cut
 
