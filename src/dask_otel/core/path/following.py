@@ -52,10 +52,8 @@ class Paths:
     def ready_again(self, key: Hashable, now: float, span: SpanPath) -> None:
         """Record that a task is ready for any other reason."""
         known = self.waits.get(key)
-        if known is None:
-            self.waits[key] = (_last(span), 0.0, now, 0.0, 0.0)
-        else:
-            self.waits[key] = (*known[:4], now)
+        unknown = _last(span), 0.0, now, 0.0, 0.0
+        self.waits[key] = unknown if known is None else (*known[:4], now)
 
     def interrupted(self, key: Hashable, sent: float) -> None:
         """Record that a ready task will be ready again; its run, if any, is repeated."""
@@ -118,8 +116,10 @@ class Paths:
         )
         self._stimulus = stimulus
         span.last = link
-        for above in span.above:
-            above.last = link
+        if span.above:
+            # A loop over none costs more than the question.
+            for above in span.above:
+                above.last = link
 
 
 def _last(span: SpanPath) -> RawLink | None:
