@@ -126,9 +126,11 @@ class ShownTasks:
         shown.sort(key=lambda one: (-one[0].seconds, one[0].number))
         for run, group, failure in (*self.failed, *shown):
             # As for the group itself: no run starts before its span.
-            start = max(run.start, self.span.start)
+            begin = max(run.start, self.span.start)
             yield FinishedTask(
-                run._replace(start=start, stop=max(start, run.stop)),
+                run
+                if begin == run.start <= run.stop
+                else run._replace(start=begin, stop=max(begin, run.stop)),
                 group.name,
                 group.prefix,
                 self.ordinals[group],
