@@ -378,6 +378,7 @@ def test_a_folded_chain_keeps_its_longest_links_with_their_times(
     assert len(cuts) <= 1, "the others are in order, and summed as they are"
     found = path_of(span, end)
     assert found is not None
+    assert len(cuts) <= 1, "those to export are cut in their thread"
     longest = {one.link.key: one for one in on_path(found[1], end) if one.seconds > 1.0}
     assert [*longest] == [*range(7, 1000, 100)]
     parts = dict.fromkeys(PATH_PARTS[:-1], 0.0) | {"no_thread": 0.25, "compute": 39.75}
