@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from math import inf
 
 import pytest
 from hypothesis import example, given
@@ -14,9 +15,9 @@ from dask_otel.core.life.open_span import Group, OpenSpan, TaskLimits
 from dask_otel.core.life.task_runs import failed, finish_tasks
 from dask_otel.core.path import chain as chains
 from dask_otel.core.path import following
-from dask_otel.core.path.chain import MAX_LINKS, MAX_LONGEST, MAX_SPANS, _parts, path_of
+from dask_otel.core.path.chain import MAX_LINKS, MAX_LONGEST, MAX_SPANS, on_path, path_of, stretch
 from dask_otel.core.path.following import Paths
-from dask_otel.core.path.link import NOT_FETCHED, Folded, SpanPath, cut
+from dask_otel.core.path.link import NOT_FETCHED, Folded, Share, SpanPath, cut
 from dask_otel.core.records import Failure, SpanIdentity, TaskRun
 from dask_otel.semconv import PATH_PARTS
 
@@ -72,7 +73,9 @@ class History:
         for _ in range(rng.randint(1, 2)):
             if not self.spans or rng.random() < 0.2:
                 parents = [None, *[span for span in self.spans if not span.exported]]
-                self.spans.append(SpanPath(self.now, rng.choice(parents)))
+                parent = rng.choice(parents)
+                spans = () if parent is None else (parent, *parent.above)
+                self.spans.append(SpanPath(self.now, spans))
             span = rng.choice([span for span in self.spans if not span.exported] or [None])
             if span is None:
                 continue
@@ -138,7 +141,7 @@ class History:
     def ask(self, span: SpanPath) -> None:
         """A span ends; none may be open below it."""
         below = [run for run in self.todo.values() if run.span in tree(span, self.spans)]
-        if not below and not any(one.parent is span and not one.exported for one in self.spans):
+        if not below and not any(span in one.above[:1] and not one.exported for one in self.spans):
             self.check(span, self.now - self.rng.choice([0.0, self.rng.random() * 0.01]))
             span.close()
 
@@ -155,7 +158,7 @@ class History:
         assert min(path.parts) >= 0.0
         own = [run for run in chain if run.span in tree(span, self.spans)]
         assert path.tasks == len(own)
-        keys = [one.link.key for one in longest]
+        keys = [one.link.key for one in on_path(longest, stop)]
         assert (
             keys == [run.key for run in own if run.span is span][-len(keys) :]
             or len(own) > MAX_LONGEST
@@ -198,13 +201,13 @@ def tree(span: SpanPath, spans: list[SpanPath]) -> list[SpanPath]:
     """The span and those below it, found from the spans alone."""
     found = [span]
     for one in spans:
-        if one.parent in found:
+        if one.above and one.above[0] in found:
             found.append(one)
     return found
 
 
 def above(span: SpanPath | None) -> list[SpanPath]:
-    return [] if span is None else [span, *above(span.parent)]
+    return [] if span is None else [span, *above(span.above[0] if span.above else None)]
 
 
 def last_in(history: History, span: SpanPath, ended: list[Run]) -> Run | None:
@@ -285,7 +288,7 @@ def test_the_path_is_what_a_walk_of_the_finished_graph_finds(
 
 def chain(length: int, spans: int, start: float = 0.0) -> tuple[Paths, list[SpanPath]]:
     """Tasks of 1 s that follow one another, in spans by turns."""
-    paths, roots = Paths(lambda stimulus: 0.0), [SpanPath(start, None) for _ in range(spans)]
+    paths, roots = Paths(lambda stimulus: 0.0), [SpanPath(start) for _ in range(spans)]
     paths.waits["0"] = paths.submitted("update-graph", 0.0, roots[0])
     for number in range(length):
         stimulus, begin, end = f"task-finished-{number}", float(number), number + 1.0
@@ -342,23 +345,26 @@ TIMES = st.lists(st.integers(0, 9).map(float), min_size=8, max_size=8)
 def test_the_sums_of_links_are_those_of_their_cuts(
     links: list[tuple[list[float], bool, bool, bool]], begin: int, until: int
 ) -> None:
-    run, expected, since = [], [0.0] * 8, float(begin)
+    last, expected, since = None, [0.0] * 8, float(begin)
     for times, ordered, repeated, fetched in links:
         in_order = sorted(times) if ordered else times
         submitted, ready, lost, again, sent, start, stop, end = in_order
-        readiness = (None, submitted, ready, *((lost, again) if repeated else (0.0, 0.0)))
+        readiness = (last, submitted, ready, *((lost, again) if repeated else (0.0, 0.0)))
         transfer = ((), 1.0) if fetched else NOT_FETCHED
-        run.append((readiness, end, 1, None, sent, transfer, start, stop, None, "", 1, ""))
-        parts = cut(run[-1], since, float(until))
+        last = (readiness, end, 1, None, sent, transfer, start, stop, None, "", 1, "")
+        parts = cut(last, since, float(until))
         expected = [a + b for a, b in zip(expected, parts, strict=True)]
         since = max(float(begin), end)
-    assert [*_parts(run, float(begin), float(until))] == expected
+    none, parts, others, found, known = stretch(last, float(begin), -inf, float(until))
+    share = Share()
+    share.add(len(found), known, parts, *[cut(link, max(at, begin), until) for at, link in others])
+    assert (share.parts, share.tasks, share.known, none) == (expected, len(links), True, None)
 
 
 def test_a_folded_chain_keeps_its_longest_links_with_their_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    paths, span = Paths(lambda stimulus: 0.0), SpanPath(0.0, None)
+    paths, span = Paths(lambda stimulus: 0.0), SpanPath(0.0)
     cuts = []
     monkeypatch.setattr(chains, "cut", lambda *args: cuts.append(args) or cut(*args))
     paths.waits[0] = paths.submitted("update-graph", 0.0, span)
@@ -372,7 +378,8 @@ def test_a_folded_chain_keeps_its_longest_links_with_their_times(
     assert len(cuts) <= 1, "the others are in order, and summed as they are"
     found = path_of(span, end)
     assert found is not None
-    longest = {one.link.key: one for one in found[1] if one.seconds > 1.0}
+    assert len(cuts) <= 1, "those to export are cut in their thread"
+    longest = {one.link.key: one for one in on_path(found[1], end) if one.seconds > 1.0}
     assert [*longest] == [*range(7, 1000, 100)]
     parts = dict.fromkeys(PATH_PARTS[:-1], 0.0) | {"no_thread": 0.25, "compute": 39.75}
     assert all(one.parts == tuple(parts.values()) for one in longest.values())
@@ -382,7 +389,7 @@ def test_links_that_ended_before_their_span_began_are_no_part_of_it() -> None:
     _, (root,) = chain(80, 1, start=50.5)
     found = path_of(root, 80.0)
     assert found is not None
-    assert sum(found[0].parts) == sum(one.seconds for one in found[1]) == 29.5
+    assert sum(found[0].parts) == sum(one.seconds for one in on_path(found[1], 80.0)) == 29.5
     assert not found[0].parts[PATH_PARTS.index("other_span")]
 
 
@@ -391,7 +398,7 @@ def test_clocks_that_were_set_leave_a_sum_that_is_the_duration(
     times: list[float], fetched: float
 ) -> None:
     first, second, *others = times
-    paths, span = Paths(lambda stimulus: first), SpanPath(second, None)
+    paths, span = Paths(lambda stimulus: first), SpanPath(second)
     paths.waits["a"] = paths.submitted("update-graph", others[0], span)
     paths.ended(
         "one", others[1], span, others[2], ((), fetched), others[3], others[4], None, "a", None, ""
@@ -408,15 +415,15 @@ def test_clocks_that_were_set_leave_a_sum_that_is_the_duration(
 
 
 def test_work_that_was_not_observed_from_its_beginning_has_no_path() -> None:
-    paths, span = Paths(lambda stimulus: 0.0), SpanPath(0.0, None)
-    child, other = SpanPath(0.0, span), SpanPath(0.0, None)
+    paths, span = Paths(lambda stimulus: 0.0), SpanPath(0.0)
+    child, other = SpanPath(0.0, (span,)), SpanPath(0.0)
     paths.ended("one", 1.0, child, 0.0, NOT_FETCHED, 0.0, 1.0, None, "a", None, "w")
     paths.ready("b", "one", 1.0)
     paths.ended("two", 2.0, other, 1.0, NOT_FETCHED, 1.0, 2.0, None, "b", None, "w")
     assert path_of(span, 1.0) is path_of(child, 1.0) is None
     assert path_of(other, 2.0) is not None, "what it waited for is of another span"
-    above = SpanPath(0.0, None)
-    other.parent, above.last = above, other.last
+    above = SpanPath(0.0)
+    other.above, above.last = (above,), other.last
     assert path_of(above, 2.0) is not None
     above.partial = True
     assert path_of(above, 2.0) is None, "its own tasks are unknown, those below it are not"
@@ -442,7 +449,8 @@ def test_the_tasks_on_the_path_are_exported_beside_the_others_and_each_once() ->
         paths.ready(str(number + 1), key, end)
     known = path_of(span.path, 2.5)
     assert known is not None
-    tasks, dropped = finish_tasks(span, {group: 1}, limits, known[1])
+    tasks, dropped = finish_tasks(span, {group: 1}, limits, known[1], 2.5)
+    assert len(tasks) == len([*tasks])
     shown = [(task.run.key, task.path and task.path.before) for task in tasks]
     assert shown == [("2", ("0", 0)), ("9", None), ("0", None)]
     assert [task.path is not None for task in tasks] == [True, False, True]
@@ -451,7 +459,7 @@ def test_the_tasks_on_the_path_are_exported_beside_the_others_and_each_once() ->
 
 @pytest.mark.parametrize("slow", [0, 70, 140, 299])
 def test_a_folded_chain_of_spans_by_turns_keeps_the_longest_links_of_each(slow: int) -> None:
-    paths, spans = Paths(lambda stimulus: 0.0), [SpanPath(0.0, None), SpanPath(0.0, None)]
+    paths, spans = Paths(lambda stimulus: 0.0), [SpanPath(0.0), SpanPath(0.0)]
     paths.waits[0] = paths.submitted("update-graph", 0.0, spans[0])
     took, begin = [], 0.0
     for number in range(300):
@@ -466,4 +474,4 @@ def test_a_folded_chain_of_spans_by_turns_keeps_the_longest_links_of_each(slow: 
         assert found is not None
         own = [number for number in range(300) if number % 4 // 3 == turn]
         expected = sorted(own, key=took.__getitem__)[-MAX_LONGEST:]
-        assert [one.link.key for one in found[1]] == sorted(expected)
+        assert [one.link.key for one in on_path(found[1], begin)] == sorted(expected)

@@ -110,7 +110,7 @@ def test_the_failed_the_slowest_and_the_chosen_are_kept_and_the_others_counted(
             given.succeed(groups[number], key, seconds)
             good.setdefault(number, []).append((seconds, identity.is_sampled(key, limits.ratio)))
     finished = given.finish()
-    tasks = finished.tasks
+    tasks = (*finished.tasks,)
 
     # The slow way: all runs, sorted.
     wanted: list[float] = []
@@ -132,6 +132,7 @@ def test_the_failed_the_slowest_and_the_chosen_are_kept_and_the_others_counted(
         if limits.most:
             assert len(tasks) + finished.dropped_tasks == len(failed) + len(wanted)
     assert finished.dropped_tasks >= 0
+    assert len(finished.tasks) == len(tasks)
     assert finished.weight == 1 + len(finished.groups) + len(tasks)
     assert tasks == (*kept_failed, *kept_others)
 
@@ -192,7 +193,7 @@ def test_without_limits_nothing_is_looked_at(limits: TaskLimits) -> None:
     runs.succeed(group, "k", 1e300)
     assert group.slowest == ()
     assert runs.span.runs is None
-    assert runs.finish().tasks == ()
+    assert not [*runs.finish().tasks]
 
 
 def test_a_client_that_retries_a_failure_takes_it_back() -> None:

@@ -12,9 +12,9 @@ No record changes after the hand-over: two threads read it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from dask_otel.core.context import Traceparent
 from dask_otel.core.trace import Trace
@@ -177,6 +177,13 @@ class FinishedTask(NamedTuple):
     path: TaskPath | None = None
 
 
+class FinishedTasks(Protocol):
+    """Any number of them, perhaps made in the moment of the iteration."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[FinishedTask]: ...
+
+
 class SpanPathFacts(NamedTuple):
     """What a finished generation waited for: the path to its end."""
 
@@ -242,7 +249,7 @@ class FinishedSpan(SpanDescription):
     #: Groups beyond the cap.
     dropped_groups: int = 0
     #: Runs of own tasks that become spans: failed ones, then the others, the longest first.
-    tasks: tuple[FinishedTask, ...] = ()
+    tasks: FinishedTasks = ()
     #: Runs beyond the cap.
     dropped_tasks: int = 0
     failures: tuple[Failure, ...] = ()

@@ -64,13 +64,13 @@ def finish(
     active_cpu = cluster.thread_seconds(span.start, stop)
     described = cluster.span_facts(span)
     known = path_of(span.path, stop) if complete and span.path is not None else None
-    path, on_path = known or (None, ())
+    path, links = known or (None, ())
     execute = span.execute_seconds + below.execute_seconds
     if path is not None and execute and active_cpu:
         # Seceded tasks run beside the threads: then it is no bound.
         took = stop - span.start
         path = path._replace(threads_bound=min(took, execute * took / active_cpu))
-    tasks, dropped_tasks = finish_tasks(span, ordinals, limits.tasks, on_path)
+    tasks, dropped_tasks = finish_tasks(span, ordinals, limits.tasks, links, stop)
     finished = FinishedSpan(
         identity=span.identity,
         start=span.start,

@@ -318,7 +318,8 @@ class OpenSpan:
 
     def follow_path(self) -> None:
         """Begin to follow what bounds it."""
-        self.path = SpanPath(self.start, None if self.parent is None else self.parent.path)
+        above = self.parent and self.parent.path
+        self.path = SpanPath(self.start, (above, *above.above) if above else ())
 
     def reported(self, worker: str) -> None:
         """Record that a worker reported metrics of it."""

@@ -11,13 +11,15 @@ a run that is not slow enough.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
 from typing import Any, Final
 
 from dask_otel.core.identity import is_sampled
 from dask_otel.core.life.open_span import Group, OpenSpan, ShownRuns, TaskLimits
-from dask_otel.core.path.chain import most_of_path
-from dask_otel.core.path.link import NO_THREAD, OnPath
+from dask_otel.core.path.chain import on_path
+from dask_otel.core.path.link import KEY, NO_THREAD, NUMBER, LongLink
 from dask_otel.core.records import Failure, FinishedTask, TaskPath, TaskRun
 
 #: Tasks of a generation whose runs are counted.
@@ -76,27 +78,88 @@ def _runs(span: OpenSpan) -> ShownRuns:
     return span.runs
 
 
+@dataclass(frozen=True, slots=True)
+class ShownTasks:
+    """The runs of a finished span to export. Nothing of it changes: a thread may iterate."""
+
+    span: OpenSpan
+    #: The ordinals of the span's groups.
+    ordinals: Mapping[Group, int]
+    failed: Sequence[tuple[TaskRun, Group, Failure]]
+    #: The slowest and the sampled ones, by number.
+    others: Mapping[int, tuple[TaskRun, Group]]
+    #: The longest links on its path, and the end of the path.
+    links: Sequence[LongLink]
+    until: float
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[FinishedTask]:
+        failed = {run.key: run.number for run, _, _ in self.failed}
+        others, repeated = dict(self.others), self.span.runs.repeated if self.span.runs else ()
+        paths: dict[int, TaskPath] = {}
+        before = None
+        for one in on_path(self.links, self.until):
+            link = one.link
+            number = failed.get(link.key, link.number)
+            if number is not None:
+                paths[number] = TaskPath(one.parts, before)
+                before = link.key, number
+                if link.key not in failed and number not in others:
+                    run = TaskRun(
+                        link.stop - link.start,
+                        number,
+                        link.key,
+                        None if link.worker is None else str(link.worker),
+                        link.start,
+                        link.stop,
+                        None if link.key in repeated else attempt(self.span, link.key),
+                        one.parts[NO_THREAD],
+                        parts=link.fetched[0],
+                    )
+                    others[number] = run, link.group
+        # Those on the path before the others; of each, the longest.
+        order = sorted(others, key=lambda number: (number not in paths, -others[number][0].seconds))
+        shown = [(*others[number], None) for number in order[: self.count - len(self.failed)]]
+        shown.sort(key=lambda one: (-one[0].seconds, one[0].number))
+        for run, group, failure in (*self.failed, *shown):
+            # As for the group itself: no run starts before its span.
+            begin = max(run.start, self.span.start)
+            yield FinishedTask(
+                run
+                if begin == run.start <= run.stop
+                else run._replace(start=begin, stop=max(begin, run.stop)),
+                group.name,
+                group.prefix,
+                self.ordinals[group],
+                failure,
+                paths.get(run.number),
+            )
+
+
 def finish_tasks(
     span: OpenSpan,
     ordinals: Mapping[Group, int],
     limits: TaskLimits,
-    on_path: Iterable[OnPath] = (),
-) -> tuple[tuple[FinishedTask, ...], int]:
+    longest: Sequence[LongLink] = (),
+    until: float = inf,
+) -> tuple[ShownTasks, int]:
     """Return the runs to export, and how many more there would be without the limit.
 
     Parameters
     ----------
     ordinals
         The ordinals of the span's groups.
-    on_path
-        The longest links of its own tasks on its path, in their order.
+    longest
+        The longest links of its own tasks on its path, the longest one last.
+    until
+        The end of the path.
     """
     runs = span.runs or ShownRuns()
-    shown = [
-        _finished(run, group, ordinals[group], failure)
-        for run, group, failure in filter(None, runs.failed.values())
-    ]
-    room = max(0, limits.most - len(shown))
+    failed = [*filter(None, runs.failed.values())]
+    room = max(0, limits.most - len(failed))
     count = len(runs.failed) + runs.sampled_count
     others = {run.number: (run, group) for run, group in runs.sampled}
     for group in span.groups:
@@ -104,52 +167,12 @@ def finish_tasks(
             others[run.number] = run, group
             # The others were counted earlier.
             count += not is_sampled(run.key, limits.ratio)
-    paths: dict[int, TaskPath] = {}
-    before = None
-    for one in most_of_path(on_path, room if limits.slowest else 0):
-        link = one.link
-        kept = runs.failed.get(link.key)
-        number = kept[0].number if kept else link.number
-        if number is not None:
-            paths[number] = TaskPath(one.parts, before)
-            before = link.key, number
-            if not kept and number not in others:
-                others[number] = _run_of(one, number, span), link.group
-                count += 1
-    # Those on the path before the others; of each, the longest.
-    order = sorted(others, key=lambda number: (number not in paths, -others[number][0].seconds))
-    longest = sorted([others[number] for number in order[:room]], key=_longest_first)
-    shown += [_finished(run, group, ordinals[group], None) for run, group in longest]
-    shown = [task._replace(path=paths.get(task.run.number)) for task in shown]
-    return tuple(shown), count - len(shown)
-
-
-def _longest_first(kept: tuple[TaskRun, Group]) -> tuple[float, int]:
-    return -kept[0].seconds, kept[0].number
-
-
-def _run_of(one: OnPath, number: int, span: OpenSpan) -> TaskRun:
-    """Return the run of a link that was not kept for another reason."""
-    link = one.link
-    repeated = span.runs is not None and link.key in span.runs.repeated
-    return TaskRun(
-        link.stop - link.start,
-        number,
-        link.key,
-        None if link.worker is None else str(link.worker),
-        link.start,
-        link.stop,
-        None if repeated else attempt(span, link.key),
-        one.parts[NO_THREAD],
-        parts=link.fetched[0],
-    )
-
-
-def _finished(run: TaskRun, group: Group, ordinal: int, failure: Failure | None) -> FinishedTask:
-    # As for the group itself: no run starts before its span.
-    start = max(run.start, group.span.start)
-    run = run._replace(start=start, stop=max(start, run.stop))
-    return FinishedTask(run, group.name, group.prefix, ordinal, failure)
+    links = longest[-room:] if room and limits.slowest else ()
+    new = {link[NUMBER] for _, _, link in links if not runs.failed.get(link[KEY])}
+    new -= {None, *others}
+    shown = len(failed) + min(room, len(others) + len(new))
+    tasks = ShownTasks(span, ordinals, failed, others, links, until, shown)
+    return tasks, count + len(new) - shown
 
 
 def last_run(

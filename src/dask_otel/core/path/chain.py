@@ -7,11 +7,9 @@ small however many tasks follow one another, in whatever spans.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from itertools import groupby
 from math import inf
-from operator import add, itemgetter
-from typing import Final
+from operator import itemgetter
+from typing import Any, Final
 
 from dask_otel.core.path.link import (
     CLIENT,
@@ -21,6 +19,7 @@ from dask_otel.core.path.link import (
     UNKNOWN,
     Folded,
     Link,
+    LongLink,
     OnPath,
     RawLink,
     Share,
@@ -39,107 +38,33 @@ MAX_SPANS: Final = 64
 _NOTHING: Final = 1e-6
 
 _seconds = itemgetter(0)
-_end, _span = itemgetter(END), itemgetter(SPAN)
 
 
 def folded(last: RawLink) -> Folded:
     """Return a chain as sums."""
-    recent = dict([*_shares(last, None, inf).items()][-MAX_SPANS:])
+    recent = dict([*_shares(last, None, inf).items()][:MAX_SPANS])
     for share in recent.values():
         share.longest = [
             # Without the links before them.
             (took, since, ((None, *link[0][1:]), *link[1:]) if link[0] and link[0][0] else link)
             for took, since, link in sorted(share.longest, key=_seconds)[-MAX_LONGEST:]
         ]
-        if len(share.longest) == MAX_LONGEST:
-            share.least = share.longest[0][0]
     return Folded(recent, last[END])
 
 
-def most_of_path(links: Iterable[OnPath], most: int) -> list[OnPath]:
-    """Return the longest links, in their order."""
-    longest = sorted(links, key=_seconds, reverse=True)[: min(most, MAX_LONGEST)]
-    return sorted(longest, key=lambda one: one.link.end)
+def on_path(links: Iterable[LongLink], until: float) -> list[OnPath]:
+    """Return links of a path, in their order."""
+    found = (
+        OnPath(sum(parts := cut(link, since, until)), parts, Link._make(link))
+        for _, since, link in links
+    )
+    return sorted(found, key=lambda one: one.link.end)
 
 
-def _shares(last: RawLink | None, only: SpanPath | None, until: float) -> dict[SpanPath, Share]:
-    """Return the parts of a chain by span, the most recent span last.
-
-    Parameters
-    ----------
-    only
-        The span that is asked for; None for all open ones.
-    """
-    links: list[RawLink] = []
-    since = -inf if only is None else only.start
-    while type(last) is tuple and last[END] > since:
-        links.append(last)
-        last = last[0] and last[0][0]
-    links.reverse()
-    shares: dict[SpanPath, Share] = {}
-    earliest = -inf if last is None else last[END]
-    if isinstance(last, Folded):
-        for span, share in last.shares.items():
-            if not span.exported and (only is None or span is only):
-                shares[span] = replace(share, longest=[*share.longest])
-    for own, same in groupby(links, _span):
-        run = [*same]
-        ends = [*map(_end, run)]
-        since = inf
-        above: SpanPath | None = own
-        while above is not None:
-            if not above.exported and (only is None or above is only):
-                begin = above.start if above.start > earliest else earliest
-                if begin != since:
-                    since, parts = begin, _parts(run, begin, until)
-                # It becomes the most recent one.
-                shares[above] = share = shares.pop(above) if above in shares else Share()
-                share.parts = [*map(add, share.parts, parts)]
-                share.tasks += len(run)
-                share.known = share.known and all(map(_seconds, run)) and not own.partial
-                if above is own:
-                    begins = [begin, *ends[:-1]]
-                    if begin > ends[0]:
-                        begins = [max(begin, end) for end in begins]
-                    share.longest += [
-                        (end - since, since, link)
-                        for end, since, link in zip(ends, begins, run, strict=True)
-                        if end - since > share.least
-                    ]
-            above = above.parent
-        earliest = ends[-1]
-    return shares
-
-
-def _parts(run: list[RawLink], begin: float, until: float) -> Sequence[float]:
-    """Return the sums of `cut` over links that follow one another."""
-    client = scheduler = no_thread = queue = compute = report = 0.0
-    others: list[Sequence[float]] = []
-    since = begin
-    for link in run:
-        readiness, end, _, _, sent, fetched, start, stop, _, _, _, _ = link
-        _, submitted, ready, _, again = readiness or UNKNOWN
-        if (
-            since <= submitted <= ready <= sent <= start <= stop <= end <= until
-            and fetched is NOT_FETCHED
-            and not again
-        ):
-            # As `cut` does, inline: most links are so, and a chain can have thousands.
-            client += submitted - since
-            scheduler += ready - submitted
-            no_thread += sent - ready
-            queue += start - sent
-            compute += stop - start
-            report += end - stop
-        else:
-            others.append(cut(link, since, until))
-        since = end if end > begin else begin
-    first = client, scheduler, no_thread, 0.0, 0.0, queue, compute, report
-    return [*map(sum, zip(first, *others, strict=True))]
-
-
-def path_of(span: SpanPath, stop: float) -> tuple[SpanPathFacts, tuple[OnPath, ...]] | None:
+def path_of(span: SpanPath, stop: float) -> tuple[SpanPathFacts, list[LongLink]] | None:
     """Return the path of a span that ends now, and the longest of its own links; None if unknown.
+
+    The longest one is the last.
 
     Parameters
     ----------
@@ -152,9 +77,90 @@ def path_of(span: SpanPath, stop: float) -> tuple[SpanPathFacts, tuple[OnPath, .
     if span.partial or not share.known or elsewhere < -_NOTHING:
         return None
     share.parts[CLIENT] += stop - end
-    longest = []
-    for _, since, link in sorted(share.longest, key=_seconds)[-MAX_LONGEST:]:
-        parts = cut(link, since, stop)
-        longest.append(OnPath(sum(parts), parts, Link._make(link)))
     facts = SpanPathFacts((*share.parts, max(0.0, elsewhere)), share.tasks)
-    return facts, tuple(sorted(longest, key=lambda one: one.link.end))
+    return facts, sorted(share.longest, key=_seconds)[-MAX_LONGEST:]
+
+
+def _shares(last: Any, only: SpanPath | None, until: float) -> dict[SpanPath, Share]:
+    """Return the parts of a chain by span, the most recent span first.
+
+    Parameters
+    ----------
+    only
+        The span that is asked for; None for all open ones.
+    """
+    shares: dict[SpanPath, Share] = {}
+    oldest = -inf if only is None else only.start
+    while type(last) is tuple and last[END] > oldest:
+        own: SpanPath = last[SPAN]
+        asked = [
+            span
+            for span in (own, *own.above)
+            if not span.exported and (only is None or span is only)
+        ]
+        last, parts, others, links, known = stretch(
+            last, max([span.start for span in asked], default=inf), oldest, until
+        )
+        for span in reversed(asked):
+            share = shares.setdefault(span, Share())
+            cuts = [cut(link, max(since, span.start), until) for since, link in others]
+            share.add(len(links), known and not own.partial, parts, *cuts)
+            share.longest += links if span is own else ()
+    for span, old in last.shares.items() if isinstance(last, Folded) else ():
+        if not span.exported and (only is None or span is only):
+            share = shares.setdefault(span, Share())
+            share.add(old.tasks, old.known, old.parts)
+            share.longest += old.longest
+    return shares
+
+
+def stretch(
+    last: Any, begin: float, oldest: float, until: float
+) -> tuple[Any, Sequence[float], list[tuple[float, RawLink]], list[LongLink], bool]:
+    """Return the sums of a link and of those before it that are of its span.
+
+    Returns what is before them; the sums of those in order, as `cut` returns them; the others, and
+    when each began; all of them, the last one first; and whether all are known.
+
+    Parameters
+    ----------
+    begin
+        Links that began earlier are cut.
+    oldest
+        Links that ended earlier are left out.
+    """
+    own = last[SPAN]
+    client = scheduler = no_thread = queue = compute = report = 0.0
+    others: list[tuple[float, RawLink]] = []
+    links: list[LongLink] = []
+    known = True
+    while last is not None and last[SPAN] is own:
+        readiness, end, _, _, sent, fetched, start, stop, _, _, _, _ = last
+        before, submitted, ready, _, again = readiness or UNKNOWN
+        since = -inf if before is None else before[END]
+        if (
+            begin <= since <= submitted <= ready <= sent <= start <= stop <= end <= until
+            and fetched is NOT_FETCHED
+            and not again
+        ):
+            # As `cut` does, inline: most links are so, and a chain can have thousands. Often the
+            # first two times are one, and the next two.
+            if submitted is not since:
+                client += submitted - since
+            if sent is not ready:
+                no_thread += sent - ready
+            scheduler += ready - submitted
+            queue += start - sent
+            compute += stop - start
+            report += end - stop
+            links.append((end - since, since, last))
+        elif end > oldest:
+            others.append((since, last))
+            known = known and readiness is not None
+            since = max(since, begin)
+            links.append((min(end, until) - since, since, last))
+        else:
+            break
+        last = before
+    parts = client, scheduler, no_thread, 0.0, 0.0, queue, compute, report
+    return last, parts, others, links, known

@@ -52,10 +52,8 @@ class Paths:
     def ready_again(self, key: Hashable, now: float, span: SpanPath) -> None:
         """Record that a task is ready for any other reason."""
         known = self.waits.get(key)
-        if known is None:
-            self.waits[key] = (_last(span), 0.0, now, 0.0, 0.0)
-        else:
-            self.waits[key] = (*known[:4], now)
+        unknown = _last(span), 0.0, now, 0.0, 0.0
+        self.waits[key] = unknown if known is None else (*known[:4], now)
 
     def interrupted(self, key: Hashable, sent: float) -> None:
         """Record that a ready task will be ready again; its run, if any, is repeated."""
@@ -118,24 +116,19 @@ class Paths:
         )
         self._stimulus = stimulus
         span.last = link
-        above = span.parent
-        while above is not None:
-            above.last = link
-            above = above.parent
+        if span.above:
+            # A loop over none costs more than the question.
+            for above in span.above:
+                above.last = link
 
 
 def _last(span: SpanPath) -> RawLink | None:
     """Return the last link in a span, or in the nearest span above that has one."""
-    above: SpanPath | None = span
-    while above is not None and above.last is None:
-        above = above.parent
-    return None if above is None else above.last
+    return next((one.last for one in (span, *span.above) if one.last is not None), None)
 
 
 def _repeated(readiness: Readiness, sent: float) -> Readiness:
     """Return what a task waited for whose run is repeated."""
     before, submitted, ready, lost, again = readiness
-    if not lost and not again:
-        # The first run.
-        lost = sent or ready
-    return before, submitted, ready, lost, 0.0
+    # After the first run, it is repeated from when that was sent.
+    return before, submitted, ready, lost if lost or again else sent or ready, 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -22,6 +22,9 @@ Readiness: TypeAlias = tuple[Any, float, float, float, float]
 #: The fields of a `Link` as a plain tuple, which takes a fifth of the instructions.
 RawLink: TypeAlias = tuple[Any, ...]
 
+#: A link that may be one of the longest: its seconds on the path, and when these began.
+LongLink: TypeAlias = tuple[float, float, RawLink]
+
 #: The longest transfers and disk reads of a run (action, start, seconds), and the time with any.
 Fetched: TypeAlias = tuple[tuple[tuple[str, float, float], ...], float]
 NOT_FETCHED: Final[Fetched] = ((), 0.0)
@@ -33,9 +36,9 @@ UNKNOWN: Final[Readiness] = (None, 0.0, 0.0, 0.0, 0.0)
 class SpanPath:
     """What is known of the path of an open span."""
 
-    #: When the span began, and the open span above it.
+    #: When the span began, and the open spans above it, the nearest one first.
     start: float
-    parent: SpanPath | None
+    above: tuple[SpanPath, ...] = ()
     #: The last link in it or below it.
     last: RawLink | None = None
     #: Whether some of its tasks ended unobserved.
@@ -51,8 +54,8 @@ class SpanPath:
 class Link(NamedTuple):
     """A run that ended. Its times are the scheduler's; `cut` puts them in order."""
 
-    #: None if unknown. The link before is a `RawLink` or `Folded`, for which `END` and `DEPTH` are
-    #: valid, too.
+    #: None if unknown. The link before is a `RawLink` or `Folded`, for which `END`, `DEPTH` and
+    #: `SPAN` are valid, too.
     readiness: Readiness | None
     #: When the scheduler knew of its end.
     end: float
@@ -76,6 +79,8 @@ class Link(NamedTuple):
 END: Final = Link._fields.index("end")
 DEPTH: Final = Link._fields.index("depth")
 SPAN: Final = Link._fields.index("span")
+KEY: Final = Link._fields.index("key")
+NUMBER: Final = Link._fields.index("number")
 
 
 class OnPath(NamedTuple):
@@ -96,10 +101,14 @@ class Share:
     tasks: int = 0
     #: Whether all its links are known.
     known: bool = True
-    #: The longest links of its own tasks: seconds, and when each began.
-    longest: list[tuple[float, float, RawLink]] = field(default_factory=list)
-    #: The seconds that a later link must exceed to be one of them.
-    least: float = -inf
+    #: The longest links of its own tasks.
+    longest: list[LongLink] = field(default_factory=list)
+
+    def add(self, tasks: int, known: bool, *parts: Sequence[float]) -> None:
+        """Add the tasks and the parts of other links."""
+        self.tasks += tasks
+        self.known = self.known and known
+        self.parts = [*map(sum, zip(self.parts, *parts, strict=True))]
 
 
 class Folded(NamedTuple):
@@ -108,6 +117,8 @@ class Folded(NamedTuple):
     shares: dict[SpanPath, Share]
     end: float
     depth: int = 0
+    #: Where a link has its span.
+    span: None = None
 
 
 def cut(link: RawLink, since: float, until: float = inf) -> tuple[float, ...]:
