@@ -263,10 +263,12 @@ def fetched(o: Observed) -> None:
 
 def spilled(o: Observed) -> None:
     (here, *_) = o.scheduler.workers
-    first, second = (o.client.submit(Large, 1.0, key=f"large-{n}", workers=[here]) for n in (1, 2))
-    wait([first, second])
-    # Either can be the one that is on the disk.
-    o.client.submit(nap, 0.5, first, second, key="read", workers=[here]).result()
+    large = []
+    for number in range(2):
+        # The second one moves the first to the disk.
+        large.append(o.client.submit(Large, 1.0, key=f"large-{number}", workers=[here]))
+        wait(large)
+    o.client.submit(nap, 0.5, large[0], key="read", workers=[here]).result()
 
 
 def lost(o: Observed, folder: str) -> None:
