@@ -132,7 +132,7 @@ class SchedulerAdapter:
         self.thread_seconds = partial(facts.thread_seconds, scheduler)
         self.threads_at = partial(facts.threads_at, scheduler)
         under_way = RunsUnderWay(self.lifecycle)
-        self.time = ThreadTime(scheduler, under_way)
+        self.time = ThreadTime(scheduler)
         shown = TaskSpans(scheduler, limits.tasks, self.clocks)
         self.tasks = TaskEvents(
             self.lifecycle, self.time, self.clocks, self.spans, shown, under_way
@@ -140,7 +140,7 @@ class SchedulerAdapter:
         #: See ``SchedulerPlugin.transition``.
         self.transition = self.tasks.transition
         self.heartbeats = Heartbeats(
-            scheduler, self.lifecycle, self.time, self.clocks, self.loops, self.spans
+            scheduler, self.lifecycle, self.time, clocks, self.loops, self.spans, under_way
         )
         self.wrappers = Wrappers(boundary)
         #: Whether the scheduler continues without the bridge; set by `close`.
@@ -250,8 +250,9 @@ class SchedulerAdapter:
         Only then are Dask's counts consistent; ours are repaired from them after an error.
         """
         self.spans.submission_over()
-        with self.boundary.guarding("blocks"):
-            self.blocks.tick(now)
+        if self.blocks.leaving:
+            with self.boundary.guarding("blocks"):
+                self.blocks.tick(now)
         if self.spans.drifted:
             with self.boundary.guarding("repair"):
                 self.lifecycle.repair(self.spans.unfinished_by_span(now), now)
@@ -259,8 +260,9 @@ class SchedulerAdapter:
                 self.spans.drifted = False
         self.lifecycle.tick(now)
         self.loops.tick()
-        with self.boundary.guarding("events"):
-            self.events.tick(now)
+        if self.events.waiting:
+            with self.boundary.guarding("events"):
+                self.events.tick(now)
 
     @property
     def idle(self) -> bool:

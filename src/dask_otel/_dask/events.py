@@ -159,7 +159,7 @@ class ClusterEvents:
     @property
     def waiting(self) -> bool:
         """Whether an event waits for a tick."""
-        return bool(self._pending)
+        return bool(self._pending or self._stolen or self.lines.unsaid)
 
     # ------------------------------------------------------------------------------ facts
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from dask_otel import semconv
 from dask_otel._dask.facts import trace_of
+from dask_otel._dask.runs import RunsUnderWay
 from dask_otel._dask.spans import DaskSpans
 from dask_otel._dask.threads import ThreadTime
 from dask_otel._dask.workers.samples import LoopHealth
@@ -38,6 +40,7 @@ class Heartbeats:
         clocks: ClockOffsets,
         loops: LoopHealth,
         spans: DaskSpans,
+        under_way: RunsUnderWay,
     ) -> None:
         self._scheduler = scheduler
         self._spans = spans
@@ -46,6 +49,7 @@ class Heartbeats:
         self._clocks = clocks
         self._loops = loops
         self._batches = spans.batches
+        self._under_way = under_way
         #: Interned batch keys without the span id.
         self.own_keys: dict[tuple[Hashable, ...], tuple[Hashable, ...]] = {}
 
@@ -87,7 +91,9 @@ class Heartbeats:
             if data:
                 seconds = self._span_deltas(ws.address, data)
         finally:
-            self._time.cut(ws.address, message.get("executing") or {}, seconds, travelled)
+            executing = message.get("executing") or {}
+            self._time.accounting.heartbeat(ws.address, executing, seconds, monotonic(), travelled)
+            self._under_way.heartbeat(ws.address, executing)
 
     def report(self, ws: WorkerState, cancelled: int = 0, waited: float | None = None) -> float:
         """Read the clocks of a heartbeat or a registration; return how long it travelled."""
@@ -120,8 +126,7 @@ class Heartbeats:
                 context, owner, prefix, activity, unit = key
                 own_key: tuple[Hashable, ...] = (context, prefix, activity, unit)
             except ValueError:
-                context, owner, _, *parts, unit = key
-                activity = tuple(parts)
+                context, owner, unit, activity = key[0], key[1], key[-1], key[3:-1]
                 own_key = (context, *key[2:])
             if owner != span_id:
                 span_id = owner

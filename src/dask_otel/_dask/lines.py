@@ -42,7 +42,7 @@ class WorkerLines:
         self._all = Rate(_IN_ALL, _BURST * _IN_ALL)
         self._rates: dict[str, Rate] = {}
         #: By a worker's name and address: since when records were left out, and how many.
-        self._unsaid: dict[tuple[str, str], list[float]] = {}
+        self.unsaid: dict[tuple[str, str], list[float]] = {}
 
     def worker_removed(self, address: str) -> None:
         """Forget a worker."""
@@ -85,13 +85,13 @@ class WorkerLines:
         """Say later that there was no room: for records, or for the event that says so."""
         name, address = (event.facts[key] for key in (semconv.WORKER_NAME, semconv.WORKER_ADDRESS))
         count = event.facts.get(semconv.LOG_LEFT_OUT_COUNT, event.weight)
-        self._unsaid.setdefault((name, address), [event.time, 0])[1] += count
+        self.unsaid.setdefault((name, address), [event.time, 0])[1] += count
 
     def tick(self, now: float, closing: bool = False) -> Iterator[ClusterEvent]:
         """Yield an event about the records that were left out, once a second."""
-        for (name, address), (since, count) in list(self._unsaid.items()):
+        for (name, address), (since, count) in list(self.unsaid.items()):
             if closing or not 0 <= now - since < 1:
-                del self._unsaid[name, address]
+                del self.unsaid[name, address]
                 facts = {
                     semconv.WORKER_NAME: name,
                     semconv.WORKER_ADDRESS: address,

@@ -13,7 +13,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from dask_otel import semconv
-from dask_otel._dask.runs import RunsUnderWay
 from dask_otel._dask.wrapping import Wrappers
 from dask_otel.core.idle.accounting import Accounting, Increments
 from dask_otel.core.life.open_span import OpenSpan
@@ -36,10 +35,9 @@ class ThreadTime:
     All methods belong to the scheduler's event loop. The adapter guards the calls of its hooks.
     """
 
-    def __init__(self, scheduler: Scheduler, under_way: RunsUnderWay) -> None:
+    def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._under_way = under_way
-        #: `TaskEvents` calls this directly at transitions.
+        #: `TaskEvents` and `Heartbeats` call this directly at transitions.
         self.accounting = Accounting(monotonic())
         #: Execute seconds since the last export, by activity; `Heartbeats` adds them.
         self.activities: dict[Hashable, float] = {}
@@ -81,19 +79,6 @@ class ThreadTime:
         task, ws = self._scheduler.tasks.get(key), self._scheduler.workers.get(worker)
         if task is not None and ws is not None and task in ws.long_running:
             self.accounting.task_seceded(worker, key, compute_duration, monotonic())
-
-    # ---------------------------------------------------------------------- heartbeats
-
-    def cut(
-        self,
-        worker: str,
-        executing: Mapping[Hashable, float],
-        seconds: Mapping[str, float],
-        travelled: float,
-    ) -> None:
-        """Read the running tasks of a heartbeat; see `Accounting.heartbeat`."""
-        self.accounting.heartbeat(worker, executing, seconds, monotonic(), travelled)
-        self._under_way.heartbeat(worker, executing)
 
     # --------------------------------------------------------------------------- spans
 

@@ -91,6 +91,9 @@ class HandOver:
 
     def spans(self) -> None:
         """Hand over the ended spans, and the signs of life of others."""
+        lifecycle = self._adapter.lifecycle
+        if not (lifecycle.finished or lifecycle.progress or self._waiting):
+            return
         updates: list[FinishedSpan | Progress] = [*self._adapter.take_progress()]
         for span in self._adapter.take_finished():
             self._measured(span)
