@@ -43,6 +43,9 @@ class Observed(NamedTuple):
     unannounced: bool
 
 
+#: Of a worker without tasks, now and since its last cut.
+_NOTHING: Final = Observed(0.0, 0.0, 0.0, 0, 0.0, 0.0, 0.0, 0.0, False)
+
 #: Of a seceded task: seconds before it seceded, and seconds after it that are booked as excess.
 _Seceded: TypeAlias = tuple[float, float]
 #: The end of a run: its seconds, if known; when the end became known; whether it had seceded.
@@ -126,6 +129,19 @@ class WorkerTasks:
 
         O(executing + ended).
         """
+        if not (
+            executing
+            or self.processing
+            or self.zombies
+            or self.seceded
+            or self._executing
+            or self._vanished
+            or self._ended
+            or self._again
+        ):
+            # Most heartbeats of an idle cluster.
+            self.cut_before, self.cut = self.cut, at
+            return _NOTHING
         running, unseen = self._observe_executing(executing, at, now)
         vanished = {
             key: elapsed
