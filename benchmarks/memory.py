@@ -90,8 +90,8 @@ def run(quick: bool) -> list[Row]:
     sizes = asyncio.run(over_history(points))
     growth = sizes[-1] - sizes[0]
     return [
-        Row("4", "memory per open span", "≤ 4 KiB", f"{ours / 1024:.1f} KiB",
-            verdict(ours <= 4096), {"bytes": ours}),
+        Row("4", "memory per open span", "≤ 2 KiB", f"{ours / 1024:.1f} KiB",
+            verdict(ours <= 2048), {"bytes": ours}),
         Row("4", "peer: Dask's own memory per open span and its task", "",
             f"{dask / 1024:.1f} KiB", "peer", {"bytes": dask}),
         Row("4", f"growth from {points[0]:,} to {end:,} exported spans", "flat",

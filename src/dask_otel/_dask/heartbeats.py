@@ -76,10 +76,8 @@ class Heartbeats:
 
     def worker_deltas(self, metrics: Mapping[str, Any]) -> None:
         """Add a worker's metrics outside of spans."""
-        batch = self._batches.open
-        for key, value in metrics.get("digests_total_since_heartbeat", {}).items():
-            if type(key) is tuple and key and key[0] not in _SPAN_CONTEXTS:
-                batch.add_of_worker(key, value)
+        deltas = metrics.get("digests_total_since_heartbeat", {})
+        self._batches.open.add_of_worker(deltas, _SPAN_CONTEXTS)
 
     def _span_deltas(self, worker: str, data: dict[tuple[Hashable, ...], float]) -> None:
         open_spans = self._lifecycle.open
