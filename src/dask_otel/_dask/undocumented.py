@@ -171,7 +171,6 @@ OF_ANYTHING: Final = frozenset(
         "add_handlers",
         "default_router",
         "get",
-        "items",
         "matcher",
         "pattern",
         "regex",
