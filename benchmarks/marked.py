@@ -18,7 +18,6 @@ from distributed.protocol import dumps
 from dask_otel._dask.heartbeats import Heartbeats
 from dask_otel._dask.spans import DaskSpans
 from dask_otel._dask.tasks import TaskEvents
-from dask_otel._dask.threads import ThreadTime
 from dask_otel.core.context import DECISION_KEY
 from dask_otel.scheduler.bridge import Bridge
 from dask_otel.scheduler.hand_over import HandOver
@@ -43,7 +42,6 @@ ENTRIES: list[tuple[type, str, str]] = [
     (DaskSpans, "_collisions", "submissions"),
     (DaskSpans, "_take_in_spans", "submissions"),
     (Heartbeats, "_heartbeat", "heartbeats"),
-    (ThreadTime, "_cut", "heartbeats"),
     (Bridge, "_tick", "ticks and timers"),
     (HandOver, "_take_step", "ticks and timers"),
 ]

@@ -191,8 +191,8 @@ class Month:
             deltas = known or batch.deltas_of(dask_id, self._known[dask_id][0], None)
             deltas.values[key] = deltas.values.get(key, 0.0) + value
             if span := self.lifecycle.open.get(dask_id):
-                span.reported(worker.name)
-                span.metered(worker.name, "thread-cpu", value)
+                span.reported(worker.name, True)
+                span.activities["thread-cpu"] = span.activities.get("thread-cpu", 0.0) + value
 
     def _lose_worker(self) -> None:
         """Kill a worker: the seconds that it has not reported are lost. Another one joins."""

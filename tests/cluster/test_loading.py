@@ -68,10 +68,13 @@ def test_loading_twice_is_harmless(
 @pytest.mark.unreconciled("work was done between two bridges")
 def test_unloading_restores_everything(bridged: Bridged) -> None:
     extension = bridged.scheduler.extensions["spans"]
-    assert wrapped(bridged.scheduler) == {"heartbeat", "observe_tasks"}
+    assert wrapped(bridged.scheduler) == {"observe_tasks"}
+    handlers = bridged.scheduler.handlers
+    assert handlers["heartbeat_worker"] != bridged.scheduler.heartbeat_worker
     assert dask_otel.unregister(bridged.client) == "stopped"
     assert dask_otel.unregister(bridged.client) == "absent"
     assert not wrapped(bridged.scheduler)
+    assert handlers["heartbeat_worker"] == bridged.scheduler.heartbeat_worker
     assert extension.heartbeat.__func__ is SpansSchedulerExtension.heartbeat
     assert extension.observe_tasks.__func__ is SpansSchedulerExtension.observe_tasks
     assert NAME not in bridged.scheduler.plugins

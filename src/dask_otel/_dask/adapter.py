@@ -139,7 +139,9 @@ class SchedulerAdapter:
         )
         #: See ``SchedulerPlugin.transition``.
         self.transition = self.tasks.transition
-        self.heartbeats = Heartbeats(self.lifecycle, self.time, self.clocks, self.loops, self.spans)
+        self.heartbeats = Heartbeats(
+            scheduler, self.lifecycle, self.time, self.clocks, self.loops, self.spans
+        )
         self.wrappers = Wrappers(boundary)
         #: Whether the scheduler continues without the bridge; set by `close`.
         self.removed = False
@@ -221,7 +223,7 @@ class SchedulerAdapter:
         """See ``SchedulerPlugin.add_worker``."""
         ws = self.scheduler.workers[worker]
         self._worker_added(ws)
-        self.heartbeats.worker_deltas(ws.metrics)
+        self.heartbeats.worker_deltas(ws.metrics.get("digests_total_since_heartbeat", {}))
         self.events.worker_added(ws, time())
 
     def _worker_added(self, ws: WorkerState) -> None:

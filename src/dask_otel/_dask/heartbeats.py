@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from dask_otel import semconv
@@ -18,7 +19,7 @@ from dask_otel.core.life.open_span import OpenSpan
 from dask_otel.core.metrics.batch import SpanDeltas
 
 if TYPE_CHECKING:
-    from distributed.scheduler import WorkerState
+    from distributed.scheduler import Scheduler, WorkerState
 
 #: Contexts that belong to spans; their cluster-wide sums would be counted twice.
 _SPAN_CONTEXTS: Final = frozenset({"execute", "p2p"})
@@ -31,12 +32,14 @@ class Heartbeats:
 
     def __init__(
         self,
+        scheduler: Scheduler,
         lifecycle: Lifecycle,
         time: ThreadTime,
         clocks: ClockOffsets,
         loops: LoopHealth,
         spans: DaskSpans,
     ) -> None:
+        self._scheduler = scheduler
         self._spans = spans
         self._lifecycle = lifecycle
         self._time = time
@@ -47,70 +50,113 @@ class Heartbeats:
         self.own_keys: dict[tuple[Hashable, ...], tuple[Hashable, ...]] = {}
 
     def wrap(self, wrappers: Wrappers) -> None:
-        """Wrap the extension's method; in it, an error of ours would close the worker."""
-        make = wrappers.then(self._heartbeat, "heartbeat")
-        wrappers.method(self._spans.extension, "heartbeat", make)
+        """Wrap the handler; in it, an error of ours would close the worker."""
 
-    def _heartbeat(self, ws: WorkerState, data: dict[tuple[Hashable, ...], float]) -> None:
-        metrics = ws.metrics
-        counts = metrics.get("task_counts")
-        cancelled = counts.get("cancelled", 0) if isinstance(counts, Mapping) else 0
-        # The worker's wait for the answer to its previous heartbeat.
-        waited = metrics.get("digests_total_since_heartbeat", {}).get("latency")
-        travelled = self.report(
-            ws,
-            cancelled if type(cancelled) is int else 0,
-            waited if type(waited) is float else None,
-        )
-        self._time.begin_heartbeat(travelled)
-        self.worker_deltas(metrics)
-        if data:
-            self._span_deltas(ws.address, data)
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            # Not `Wrappers.then`: each call with a message's many arguments would copy them.
+            def heartbeat_worker(**message: Any) -> Any:
+                result = original(**message)
+                if wrappers.attached:
+                    wrappers.run("heartbeat", self._heartbeat, message)
+                return result
+
+            return heartbeat_worker
+
+        wrappers.handler(self._scheduler.handlers, "heartbeat_worker", make)
+
+    def _heartbeat(self, message: Mapping[str, Any]) -> None:
+        workers, address, metrics = self._scheduler.workers, message["address"], message["metrics"]
+        ws = workers.get(address) or workers.get(self._scheduler.coerce_address(address))
+        if ws is None:
+            return
+        travelled = 0.0
+        seconds: dict[str, float] = {}
+        try:
+            digests = metrics.get("digests_total_since_heartbeat", {})
+            counts = metrics.get("task_counts")
+            cancelled = counts.get("cancelled", 0) if isinstance(counts, dict) else 0
+            # The worker's wait for the answer to its previous heartbeat.
+            waited = digests.get("latency")
+            travelled = self.report(
+                ws,
+                cancelled if type(cancelled) is int else 0,
+                waited if type(waited) is float else None,
+            )
+            self.worker_deltas(digests)
+            data = (message.get("extensions") or {}).get("spans")
+            if data:
+                seconds = self._span_deltas(ws.address, data)
+        finally:
+            self._time.cut(ws.address, message.get("executing") or {}, seconds, travelled)
 
     def report(self, ws: WorkerState, cancelled: int = 0, waited: float | None = None) -> float:
         """Read the clocks of a heartbeat or a registration; return how long it travelled."""
-        travelled = self._clocks.heartbeat(ws.address, ws.last_seen, ws.time_delay, waited)
-        self._lifecycle.reports.heartbeat(ws.address, ws.last_seen - travelled, cancelled)
+        address, seen = ws.address, ws.last_seen
+        travelled = self._clocks.heartbeat(address, seen, ws.time_delay, waited)
+        self._lifecycle.reports.heartbeat(address, seen - travelled, cancelled)
         self._loops.heartbeat(ws)
         return travelled
 
-    def worker_deltas(self, metrics: Mapping[str, Any]) -> None:
+    def worker_deltas(self, digests: Mapping[Hashable, float]) -> None:
         """Add a worker's metrics outside of spans."""
-        deltas = metrics.get("digests_total_since_heartbeat", {})
-        self._batches.open.add_of_worker(deltas, _SPAN_CONTEXTS)
+        self._batches.open.add_of_worker(digests, _SPAN_CONTEXTS)
 
-    def _span_deltas(self, worker: str, data: dict[tuple[Hashable, ...], float]) -> None:
-        open_spans = self._lifecycle.open
-        by_span = self._batches.open.span_deltas
-        own_keys = self.own_keys
+    def _span_deltas(
+        self, worker: str, data: dict[tuple[Hashable, ...], float]
+    ) -> dict[str, float]:
+        """Add a worker's metrics of spans; return their execute seconds, by span id."""
+        open_spans, own_keys = self._lifecycle.open, self.own_keys
+        cluster = self._time.activities
+        seconds: dict[str, float] = {}
         span_id: Any = None
-        span: OpenSpan | None = None
         values: dict[tuple[Hashable, ...], float] = {}
+        activities: dict[Hashable, float] = {}
+        # Without needless calls: a heartbeat has many keys.
         for key, value in data.items():
-            if key[1] != span_id:
-                span_id = key[1]
+            try:
+                context, owner, prefix, activity, unit = key
+                own_key: tuple[Hashable, ...] = (context, prefix, activity, unit)
+            except ValueError:
+                context, owner, _, *parts, unit = key
+                activity = tuple(parts)
+                own_key = (context, *key[2:])
+            if owner != span_id:
+                span_id = owner
                 span = open_spans.get(span_id)
-                deltas = by_span.get(span_id)
-                if deltas is None:
-                    deltas = self._deltas_of(span_id, span)
-                values = deltas.values
-                if span is not None:
-                    span.reported(worker)
-            own_key = (key[0], *key[2:])
-            # One tuple for all spans: many tuples until the export would trigger full garbage
-            # collections, which pause a large scheduler for 0.3 s.
-            own_key = own_keys.setdefault(own_key, own_key)
-            values[own_key] = values.get(own_key, 0) + value
+                values = self._deltas_of(span_id, span).values
+                activities = {} if span is None else span.activities
+                seconds.setdefault(span_id, 0.0)
+            before = values.get(own_key)
+            if before is None:
+                # One tuple for all spans: many tuples until the export would trigger full garbage
+                # collections, which pause a large scheduler for 0.3 s.
+                values[own_keys.setdefault(own_key, own_key)] = value
+            else:
+                values[own_key] = before + value
+            # Values that a counter cannot hold are ignored on both sides of the sum.
+            if unit == "seconds" and context == "execute" and 0.0 < value < inf:
+                seconds[span_id] += value
+                cluster[activity] = cluster.get(activity, 0.0) + value
+                activities[activity] = activities.get(activity, 0.0) + value
+        for span_id, metered in seconds.items():
+            span = open_spans.get(span_id)
             if span is None:
+                self._late(span_id, data)
+            else:
+                span.reported(worker, metered > 0.0)
+        return seconds
+
+    def _late(self, span_id: str, data: Mapping[tuple[Hashable, ...], float]) -> None:
+        """Count the metrics of a span that is not open."""
+        for key, value in data.items():
+            if key[1] == span_id:
                 kind = key[-1] if key[-1] in _LATE_KINDS else "other"
                 self._batches.open.add(semconv.OTEL_LATE.name, kind, value=value)
-            if key[0] == "execute" and key[-1] == "seconds":
-                activity = key[3] if len(key) == 5 else key[3:-1]
-                self._time.metered(span_id, activity, value)
-                if span is not None:
-                    span.metered(worker, activity, value)
 
     def _deltas_of(self, span_id: str, span: OpenSpan | None) -> SpanDeltas:
+        known = self._batches.open.span_deltas.get(span_id)
+        if known is not None:
+            return known
         if span is not None:
             tags, ident = span.identity.tags, span.identity
             ids: tuple[int, int] | None = (ident.trace_id, ident.span_id)

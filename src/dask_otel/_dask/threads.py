@@ -9,7 +9,6 @@ retried.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,8 +23,7 @@ from dask_otel.core.records import Tags
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
 
-#: Our own activities in ``dask.cluster.time``; a user's with the same name becomes `_OTHER_TIME`.
-_OUR_TIMES: Final = frozenset({"idle", "unused", "lost"})
+#: In ``dask.cluster.time``, a user's activity with the name of one of ours.
 _OTHER_TIME: Final = "other"
 
 #: Number of spans in a step of a hand-over.
@@ -43,11 +41,8 @@ class ThreadTime:
         self._under_way = under_way
         #: `TaskEvents` calls this directly at transitions.
         self.accounting = Accounting(monotonic())
-        #: Execute seconds of the present heartbeat, by span id and by activity.
-        self._seconds: dict[str, float] = {}
-        self._activities: dict[Hashable, float] = {}
-        #: Seconds that it travelled.
-        self._travelled = 0.0
+        #: Execute seconds since the last export, by activity; `Heartbeats` adds them.
+        self.activities: dict[Hashable, float] = {}
         #: The interval that `fold` has begun to add.
         self._closed: Increments | None = None
         #: The message of the present failure.
@@ -56,9 +51,7 @@ class ThreadTime:
     def wrap(self, wrappers: Wrappers) -> None:
         """Wrap the scheduler's handlers."""
         messages = self._scheduler.stream_handlers
-        cut = wrappers.then(self._cut, "heartbeat_worker")
         seceded = wrappers.then(self._seceded, "long_running")
-        wrappers.handler(self._scheduler.handlers, "heartbeat_worker", cut)
         wrappers.handler(messages, "long-running", seceded)
         wrappers.handler(messages, "task-erred", self._wrapped_task_erred)
 
@@ -91,31 +84,16 @@ class ThreadTime:
 
     # ---------------------------------------------------------------------- heartbeats
 
-    def metered(self, span_id: str, activity: Hashable, seconds: float) -> None:
-        """Add execute seconds of the present heartbeat."""
-        # Values that a counter cannot hold are ignored on both sides of the sum.
-        if 0.0 < seconds < inf:
-            self._seconds[span_id] = self._seconds.get(span_id, 0.0) + seconds
-            if activity in _OUR_TIMES:
-                activity = _OTHER_TIME
-            self._activities[activity] = self._activities.get(activity, 0.0) + seconds
-
-    def begin_heartbeat(self, travelled: float) -> None:
-        """Begin to read a heartbeat that took so many seconds to arrive."""
-        self._seconds, self._travelled = {}, travelled
-
-    def _cut(
-        self, *, address: str, executing: Mapping[Hashable, float] | None = None, **_: Any
+    def cut(
+        self,
+        worker: str,
+        executing: Mapping[Hashable, float],
+        seconds: Mapping[str, float],
+        travelled: float,
     ) -> None:
-        workers = self._scheduler.workers
-        ws = workers.get(address) or workers.get(self._scheduler.coerce_address(address))
-        if ws is None:
-            return
-        executing = executing or {}
-        seconds, travelled = self._seconds, self._travelled
-        self.begin_heartbeat(0.0)
-        self.accounting.heartbeat(ws.address, executing, seconds, monotonic(), travelled)
-        self._under_way.heartbeat(ws.address, executing)
+        """Read the running tasks of a heartbeat; see `Accounting.heartbeat`."""
+        self.accounting.heartbeat(worker, executing, seconds, monotonic(), travelled)
+        self._under_way.heartbeat(worker, executing)
 
     # --------------------------------------------------------------------------- spans
 
@@ -161,14 +139,13 @@ class ThreadTime:
 
     def _add_totals(self, batch: MetricBatch, closed: Increments) -> None:
         """Add an interval's seconds of the whole cluster."""
-        activities, self._activities = self._activities, {}
-        ours: dict[Hashable, float] = {
-            "idle": closed.idle,
-            "unused": closed.unused,
-            "lost": closed.lost,
-        }
-        for activity, seconds in {**activities, **ours}.items():
+        activities, self.activities = self.activities, {}
+        ours = {"idle": closed.idle, "unused": closed.unused, "lost": closed.lost}
+        for activity, seconds in activities.items():
+            activity = _OTHER_TIME if activity in ours else activity
             batch.add(semconv.CLUSTER_TIME.name, activity, value=seconds)
+        for name, seconds in ours.items():
+            batch.add(semconv.CLUSTER_TIME.name, name, value=seconds)
         batch.add(semconv.CLUSTER_CAPACITY_TIME.name, value=closed.capacity)
         batch.add(semconv.CLUSTER_EXCESS_TIME.name, value=closed.excess)
         batch.set_level(semconv.CLUSTER_INFLIGHT_TIME.name, value=max(0.0, closed.in_flight))

@@ -40,7 +40,7 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
     "Client": ("_heartbeat", "futures", "id", "loop", "scheduler", "status", "sync"),
     "ClientState": ("last_seen",),
     "MemoryState": ("managed", "process", "spilled"),
-    "SpansSchedulerExtension": ("heartbeat", "observe_tasks", "spans", "spans_search_by_name"),
+    "SpansSchedulerExtension": ("observe_tasks", "spans", "spans_search_by_name"),
     "Span": (
         "_code",
         "_cumulative_worker_metrics",
@@ -122,7 +122,6 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
 BY_NAME: Final = frozenset(
     {
         ("Scheduler", "_instances"),
-        ("SpansSchedulerExtension", "heartbeat"),
         ("SpansSchedulerExtension", "observe_tasks"),
         ("SpansSchedulerExtension", "spans_search_by_name"),
         ("Worker", "execute"),

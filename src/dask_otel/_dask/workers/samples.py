@@ -157,12 +157,12 @@ class LoopHealth:
         can be more frequent than cycles. This is a sample: a report without a heartbeat before the
         next cycle is lost, and if heartbeats are rarer than cycles, one cycle represents several.
         """
-        observed = measured(ws.metrics.get("event_loop_interval"))
+        reported = ws.metrics.get("event_loop_interval")
         before = self._reports.get(ws.address)
-        if before is not None and before[0] == observed:
+        if before is not None and before[0] == reported:
             return
-        now = monotonic()
-        self._reports[ws.address] = observed, now
+        now, observed = monotonic(), measured(reported)
+        self._reports[ws.address] = reported, now
         if before is not None:
             # A cycle has at least one tick, so it was no shorter than the reported interval: a
             # single long block can fill a report.

@@ -58,7 +58,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf
 
 from dask_otel.core.idle.sharing import ActiveSpan, IdleSharing
 from dask_otel.core.idle.worker import WorkerTime
@@ -217,25 +217,27 @@ class Accounting:
             Seconds from the making of the message to its receipt.
         """
         account = self._workers.get(worker)
-        if account is None:
+        if account is None or (not (executing or seconds) and account.rests_until(now - travelled)):
             return
-        total = self._count_reported(seconds)
+        total = self._count_reported(seconds) if seconds else 0.0
         self._advance(now)
         now = self._now
         account.advance(now)
-        since = account.tasks.cut
-        settled = account.take_cut(executing, total, now, travelled)
-        self._lost += settled.lost
-        self._excess += settled.excess
-        if settled.idle > 0.0:
-            self._sharing.book_late(settled.idle, since, account.recent_spans)
+        tasks = account.tasks
+        since, zombies = tasks.cut, bool(tasks.zombies)
+        idle, lost, excess = account.take_cut(executing, total, now, travelled)
+        self._lost += lost
+        self._excess += excess
+        if idle > 0.0:
+            self._sharing.book_late(idle, since, account.recent_spans)
         account.forget_spans()
-        self._refresh(account, now)
+        if zombies or tasks.zombies:
+            self._refresh(account, now)
 
     def _count_reported(self, seconds: Mapping[str, float]) -> float:
         total = 0.0
         for span_id, value in seconds.items():
-            if value > 0.0 and isfinite(value):
+            if 0.0 < value < inf:
                 self._span_reported[span_id] = self._span_reported.get(span_id, 0.0) + value
                 total += value
         self._reported += total

@@ -84,6 +84,25 @@ class WorkerTime:
             self._maybe_busy += occupied
             self._now = now
 
+    def rests_until(self, at: float) -> bool:
+        """Take a cut that lists nothing; return False, and do nothing, if that settles time."""
+        tasks = self.tasks
+        if (
+            tasks.any
+            or self._left
+            or self._held
+            or self._owed
+            or self._credit
+            or self._open_at_cut
+            or self._maybe_busy
+            or self._excess_ahead
+        ):
+            return False
+        tasks.cut_before = tasks.cut
+        if at > tasks.cut:
+            tasks.cut = at
+        return True
+
     def take_cut(
         self,
         executing: Mapping[Hashable, float],
@@ -104,18 +123,24 @@ class WorkerTime:
         travelled
             Seconds from its cut to its receipt.
         """
+        # Without needless calls: this runs for every heartbeat of a worker with tasks.
         before = self.tasks.cut
         # Rule 3.
-        at = max(before, now - travelled)
+        at = now - travelled
+        if at < before:
+            at = before
         # Idle was also booked after the cut. Only the part since the last change is certain:
         # assuming more would book idle before the cut twice.
-        since = max(at, self.changed)
+        since = self.changed if self.changed > at else at
         self._maybe_busy = (since - at) * self.threads
         self._maybe_busy += (now - since) * (self.threads - self.free)
 
         seen = self.tasks.observe(executing, at, now)
-        lost = self._match_reported(reported, seen)
-        excess = self._seceded_excess(seen)
+        lost = excess = 0.0
+        if reported or seen.owed or self._owed or self._credit:
+            lost = self._match_reported(reported, seen)
+        if seen.excess or self._excess_ahead:
+            excess = self._seceded_excess(seen)
         self._left += excess - reported - lost
         busy = seen.running + self._owed
         rest = self._left - self._maybe_busy - busy
@@ -125,7 +150,7 @@ class WorkerTime:
                 self._excess_ahead += beyond
             return Settlement(0.0, lost, excess + beyond)
         # Idle held back at the previous cut is confirmed now, minus late ends.
-        confirmed = min(rest, max(0.0, self._held - seen.late))
+        confirmed = min(rest, max(0.0, self._held - seen.late)) if self._held else 0.0
         self._held = min(rest - confirmed, seen.unseen * (at - before) + seen.vanished)
         self._left -= rest - self._held
         self._open_at_cut = busy + self._held
@@ -141,7 +166,7 @@ class WorkerTime:
         """Begin a new interval: keep only the spans of open tasks in `recent_spans`."""
         processing = self.tasks.processing
         if not processing:
-            self.recent_spans = set()
+            self.recent_spans.clear()
         elif len(self.recent_spans) > 1:
             self.recent_spans = {span for span in processing.values() if span is not None}
 

@@ -43,9 +43,6 @@ class Observed(NamedTuple):
     unannounced: bool
 
 
-#: Of a worker without tasks, now and since its last cut.
-_NOTHING: Final = Observed(0.0, 0.0, 0.0, 0, 0.0, 0.0, 0.0, 0.0, False)
-
 #: Of a seceded task: seconds before it seceded, and seconds after it that are booked as excess.
 _Seceded: TypeAlias = tuple[float, float]
 #: The end of a run: its seconds, if known; when the end became known; whether it had seceded.
@@ -77,6 +74,18 @@ class WorkerTasks:
     def open(self) -> int:
         """Tasks that may occupy a thread."""
         return len(self.processing) + len(self.zombies) - len(self.seceded)
+
+    @property
+    def any(self) -> bool:
+        """Whether any task may run, or ended since the last cut or may have."""
+        return bool(
+            self.processing
+            or self.zombies
+            or self._ended
+            or self._executing
+            or self._vanished
+            or self._again
+        )
 
     # ------------------------------------------------------------- scheduler's events
 
@@ -129,31 +138,24 @@ class WorkerTasks:
 
         O(executing + ended).
         """
-        if not (
-            executing
-            or self.processing
-            or self.zombies
-            or self.seceded
-            or self._executing
-            or self._vanished
-            or self._ended
-            or self._again
-        ):
-            # Most heartbeats of an idle cluster.
-            self.cut_before, self.cut = self.cut, at
-            return _NOTHING
-        running, unseen = self._observe_executing(executing, at, now)
+        running: dict[Hashable, float] = {}
+        unseen = len(self.processing)
+        if executing or self.zombies:
+            running, unseen = self._observe_executing(executing, at, now)
         vanished = {
             key: elapsed
             for key, elapsed in self._executing.items()
             if key not in executing and key not in self._ended
         }
-        owed, unlisted, after, late, excess, unknown = self._observe_ends(running, at)
-        unseen += unknown
-        # Rule 9. Tasks that vanished before stay until their end is known.
-        self._vanished = {k: e for k, e in self._vanished.items() if k in self.processing}
-        self._vanished.update(vanished)
-        owed += sum(vanished.values())
+        owed = unlisted = after = late = excess = 0.0
+        if self._ended:
+            owed, unlisted, after, late, excess, unknown = self._observe_ends(running, at)
+            unseen += unknown
+        if vanished or self._vanished:
+            # Rule 9. Tasks that vanished before stay until their end is known.
+            self._vanished = {k: e for k, e in self._vanished.items() if k in self.processing}
+            self._vanished.update(vanished)
+            owed += sum(vanished.values())
         self._executing = running
         if self._again:
             self._again = {
@@ -161,11 +163,11 @@ class WorkerTasks:
             }
         if self.seceded:
             excess += self._book_seceded(running)
-        pending = sum(self._vanished.values())
+        pending = sum(self._vanished.values()) if self._vanished else 0.0
         ahead = unseen * (at - self.cut_before) + after + pending
         self.cut_before, self.cut = self.cut, at
-        elapsed = sum(running.values())
-        unannounced = any(key not in executing for key in self.seceded)
+        elapsed = sum(running.values()) if running else 0.0
+        unannounced = not self.seceded.keys() <= executing.keys()
         return Observed(elapsed, owed, unlisted, unseen, pending, ahead, late, excess, unannounced)
 
     def may_have_used(self, threads: int, now: float, credit: float) -> float:

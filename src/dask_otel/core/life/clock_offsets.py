@@ -94,28 +94,32 @@ class WorkerOffset:
         """
         if not -inf < received + delay < inf:
             return 0.0
-        if delay - self._quickest > received - self._received + CLOCK_STEP:
-            self.lower, self.upper, self._quickest = -inf, inf, inf
+        # Without needless calls and attributes: this runs for every heartbeat.
+        lowest, highest, quickest = self.lower, self.upper, self._quickest
+        if delay - quickest > received - self._received + CLOCK_STEP:
+            lowest, highest, quickest = -inf, inf, inf
         began = received
         if self._delay < inf and round_trip is not None and 0.0 <= round_trip < inf:
             # The answer came after the heartbeat was received. This bound is old: if a newer one
             # contradicts it, it is wrong, unless this heartbeat confirms it: a clock was stepped.
             drifted = DRIFT * abs(self._at - self._received)
             lower = self._delay - round_trip - drifted
-            if self.lower < lower <= self.upper:
-                self.lower = lower
-            elif self.upper < lower <= delay:
-                self.lower, self.upper = lower, delay
+            if lowest < lower <= highest:
+                lowest = lower
+            elif highest < lower <= delay:
+                lowest, highest = lower, delay
             began += ARRIVED * round_trip
         self._received, self._delay = received, delay
         # The worker will make a new estimate from the answer.
         self._applied, self._samples, self._began = -inf, 0, began
         self.settled = inf
+        self.lower, self.upper = lowest, highest
         self._narrow(-inf, delay, received)
         # Not the upper bound itself, which rises: a heartbeat must not seem newer than it is.
-        if not self.lower <= self._quickest <= self.upper:
-            self._quickest = self.upper
-        return delay - self._quickest
+        if not self.lower <= quickest <= self.upper:
+            quickest = self.upper
+        self._quickest = quickest
+        return delay - quickest
 
     def corrected(
         self, start: float, stop: float, stamped: float, sent: float, received: float

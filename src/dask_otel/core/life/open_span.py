@@ -321,15 +321,9 @@ class OpenSpan:
         above = self.parent and self.parent.path
         self.path = SpanPath(self.start, (above, *above.above) if above else ())
 
-    def reported(self, worker: str) -> None:
-        """Record that a worker reported metrics of it."""
-        self.workers.setdefault(worker, False)
-
-    def metered(self, worker: str, activity: Hashable, seconds: float) -> None:
-        """Add execute seconds that a worker reported, including runs without a result."""
-        self.workers[worker] = True
-        activities = self.activities
-        activities[activity] = activities.get(activity, 0.0) + seconds
+    def reported(self, worker: str, ran: bool) -> None:
+        """Record that a worker reported metrics of it, and whether it ran own tasks."""
+        self.workers[worker] = ran or self.workers.get(worker, False)
 
     def owe_time(self, idle: float, capacity: float) -> None:
         """Begin with a debt: time of an earlier generation that will be credited to this one."""
