@@ -178,7 +178,8 @@ def metrics(data: Data) -> None:
                 place.values[key] = data.number()
         for _ in range(data.integer(0, 3)):
             with suppress(OverflowError):  # of the addition itself: Dask's own raises before
-                batch.add_of_worker(data.key(), data.number())
+                key = (data.key(), *data.many(data.key, 3))
+                batch.add_of_worker({key: data.number()}, frozenset())
                 batch.add(data.choice(names), *data.many(data.key, 5), value=data.number())
             batch.set_level(data.choice(names), *data.many(data.key, 5), value=data.number())
             labels = tuple(data.many(data.key, 3))

@@ -126,7 +126,8 @@ class Heartbeats:
                 context, owner, prefix, activity, unit = key
                 own_key: tuple[Hashable, ...] = (context, prefix, activity, unit)
             except ValueError:
-                context, owner, unit, activity = key[0], key[1], key[-1], key[3:-1]
+                # Users can meter with any key.
+                context, owner, activity, unit = key[0], key[1], key[3:-1], key[-1]
                 own_key = (context, *key[2:])
             if owner != span_id:
                 span_id = owner

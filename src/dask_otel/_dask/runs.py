@@ -66,7 +66,7 @@ class RunsUnderWay:
 
     def heartbeat(self, worker: str, executing: Mapping[Hashable, float]) -> None:
         """Read the elapsed seconds of a worker's running tasks, even cancelled ones."""
-        if not (executing or self._cancelled):
+        if not executing and worker not in self._cancelled:
             return
         began = self._lifecycle.reports.began(worker)
         cancelled = self._cancelled.get(worker, {})

@@ -248,7 +248,7 @@ class TaskEvents:
         self, key: Hashable, start: str, finish: str, stimulus_id: str, info: dict[str, Any]
     ) -> None:
         """Record that a task has no work left to do, or will begin again."""
-        startstops = info.get("startstops") or ()
+        startstops: Any = info.get("startstops") or ()
         if len(startstops) == 1 and startstops[0]["action"] == "compute":
             # Most runs: `run_times` without a call and a loop.
             started, stopped = startstops[0]["start"], startstops[0]["stop"]

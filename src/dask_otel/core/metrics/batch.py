@@ -7,7 +7,7 @@ the number of spans, only with the number of their names: hence the limits.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Set
 from dataclasses import dataclass, field
 from math import inf
 from typing import Final, NamedTuple, TypeAlias
@@ -113,9 +113,12 @@ class MetricBatch:
         increments = self.increments
         increments[series] = increments.get(series, 0) + value
 
-    def add_of_worker(self, key: Hashable, value: float) -> None:
-        """Add a delta of ``Scheduler.cumulative_worker_metrics``."""
-        self.worker_deltas[key] = self.worker_deltas.get(key, 0) + value
+    def add_of_worker(self, deltas: Mapping[Hashable, float], without: Set[Hashable]) -> None:
+        """Add deltas of ``Scheduler.cumulative_worker_metrics``, but those of these contexts."""
+        known = self.worker_deltas
+        for key, value in deltas.items():
+            if type(key) is tuple and key and key[0] not in without:
+                known[key] = known.get(key, 0) + value
 
     def set_level(self, *series: Hashable, value: float) -> None:
         """Set the present value of an up-down counter or gauge."""
