@@ -22,37 +22,41 @@ from dataclasses import dataclass
 from itertools import islice
 
 
-@dataclass(slots=True)
-class _Root:
-    #: The integral per root up to which `per_span` is settled.
-    mark: float
-    #: The interval that `mark` and `per_span` belong to.
+@dataclass(slots=True, eq=False)
+class ActiveSpan:
+    """A span with unfinished work. A worker may hold it until its next heartbeat.
+
+    The first one of a tree has the tree's account as well, even when it is inactive itself: most
+    trees have one span.
+    """
+
+    id: str
+    root_id: str
+    #: The interval that `mark` belongs to.
     interval: int
+    #: The span that has the account; None for that one itself.
+    first: ActiveSpan | None
+    #: This span has its share up to this value of the root's integral in this interval.
+    mark: float = 0.0
+    #: The integral per root up to which `per_span` is settled, and the interval of both.
+    root_mark: float = 0.0
+    root_interval: int = 0
     #: Active spans in the tree.
     spans: int = 0
     per_span: float = 0.0
     #: `per_span` at the end of the previous interval.
     closed: float = 0.0
 
+    @property
+    def root(self) -> ActiveSpan:
+        """The span that has the account."""
+        return self.first or self
+
     def settle(self, per_root: float) -> None:
-        """Divide the seconds since the last call by the present number of spans."""
+        """Divide the root's seconds since the last call by the present number of spans."""
         if self.spans:
-            self.per_span += (per_root - self.mark) / self.spans
-        self.mark = per_root
-
-
-class ActiveSpan:
-    """A span with unfinished work. A worker may hold it until its next heartbeat."""
-
-    __slots__ = ("id", "interval", "mark", "root", "root_id")
-
-    def __init__(self, span_id: str, root_id: str, root: _Root) -> None:
-        self.id = span_id
-        self.root_id = root_id
-        self.root = root
-        #: This span has its share up to this value of the root's integral in this interval.
-        self.mark = root.per_span
-        self.interval = root.interval
+            self.per_span += (per_root - self.root_mark) / self.spans
+        self.root_mark = per_root
 
 
 class IdleSharing:
@@ -69,7 +73,7 @@ class IdleSharing:
         self._closed_per_root = 0.0
         #: Spans to settle for the previous interval, if necessary.
         self._unsettled: list[ActiveSpan] = []
-        self._roots: dict[str, _Root] = {}
+        self._roots: dict[str, ActiveSpan] = {}
         #: Active spans by id.
         self.spans: dict[str, ActiveSpan] = {}
         #: When a span last became active or inactive.
@@ -86,13 +90,14 @@ class IdleSharing:
             return
         self.changed = now
         root = self._roots.get(root_id)
+        self.spans[span_id] = span = ActiveSpan(span_id, root_id, self._interval, root)
         if root is None:
-            root = self._roots[root_id] = _Root(self._per_root, self._interval)
-        else:
-            self._carry_over_root(root)
+            self._roots[root_id] = root = span
+            root.root_interval = self._interval
+        self._carry_over_root(root)
         root.settle(self._per_root)
         root.spans += 1
-        self.spans[span_id] = ActiveSpan(span_id, root_id, root)
+        span.mark = root.per_span
 
     def deactivate(self, span_id: str, now: float) -> None:
         """Deactivate a span: it has no unfinished work. No effect on an unknown one."""
@@ -101,10 +106,11 @@ class IdleSharing:
             return
         self.changed = now
         self._carry_over(span)
-        span.root.settle(self._per_root)
-        self._give(span.id, span.root.per_span - span.mark)
-        span.root.spans -= 1
-        if not span.root.spans:
+        root = span.root
+        root.settle(self._per_root)
+        self._give(span.id, root.per_span - span.mark)
+        root.spans -= 1
+        if not root.spans:
             del self._roots[span.root_id]
 
     def book_late(self, seconds: float, since: float, spans: Iterable[ActiveSpan]) -> None:
@@ -159,18 +165,19 @@ class IdleSharing:
         else:
             self.unused += seconds
 
-    def _carry_over_root(self, root: _Root) -> None:
-        if root.interval != self._interval:
+    def _carry_over_root(self, root: ActiveSpan) -> None:
+        if root.root_interval != self._interval:
             root.settle(self._closed_per_root)
             root.closed, root.per_span = root.per_span, 0.0
-            root.mark = 0.0
-            root.interval = self._interval
+            root.root_mark = 0.0
+            root.root_interval = self._interval
 
     def _carry_over(self, span: ActiveSpan) -> None:
         """Settle a span for the closed interval, and begin the present one."""
         if span.interval != self._interval:
-            self._carry_over_root(span.root)
-            seconds = span.root.closed - span.mark
+            root = span.root
+            self._carry_over_root(root)
+            seconds = root.closed - span.mark
             if seconds > 0.0:
                 shares = self.closed_shares
                 shares[span.id] = shares.get(span.id, 0.0) + seconds
