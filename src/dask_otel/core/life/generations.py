@@ -64,8 +64,9 @@ class Generations:
         self._limits = limits
         #: Last exported generation, by Dask id.
         self._exported: OrderedDict[str, _Exported] = OrderedDict()
-        #: Roots with open spans, and roots without, by Dask id.
-        self._live: dict[str, _Root] = {}
+        #: Roots with open spans, and roots without, by Dask id. A root that is the only span of its
+        #: tree so far has its trace alone, as most have.
+        self._live: dict[str, _Root | Trace] = {}
         self._traces: OrderedDict[str, _Root] = OrderedDict()
         #: Highest generation of all forgotten entries.
         self._forgotten = 1
@@ -119,17 +120,18 @@ class Generations:
             A root joins the caller's trace. Any other span becomes the caller's child if the caller
             is a span opened inside a task of the same trace.
         """
-        root_id = ancestors[0] if ancestors else dask_id
-        root = self._opened(root_id, tags)
         if not ancestors:
-            root.trace = None
-        elif root.trace is None:
+            ident = self._identity(dask_id, tags, ancestors, 1, None, caller)
+            if dask_id in self._live or dask_id in self._traces:
+                self._opened(dask_id, tags).trace = ident.trace_id
+            else:
+                self._live[dask_id] = ident.trace_id
+            return ident
+        root = self._opened(ancestors[0], tags)
+        if root.trace is None:
             # The root's trace is forgotten, and so is the place of the span above.
             caller = None
-        ident = self._identity(dask_id, tags, ancestors, 1, root.trace, caller)
-        if not ancestors:
-            root.trace = ident.trace_id
-        return ident
+        return self._identity(dask_id, tags, ancestors, 1, root.trace, caller)
 
     def next(
         self,
@@ -203,7 +205,7 @@ class Generations:
         known = self._exported.get(dask_id)
         if known is not None:
             return known.trace
-        root = self._live.get(root_id) or self._traces.get(root_id)
+        root = self._live_root(root_id) or self._traces.get(root_id)
         return self._computed(root_id, name) if root is None else root.trace
 
     def _computed(self, root_id: str, name: object) -> Trace | None:
@@ -212,13 +214,19 @@ class Generations:
 
     def _opened(self, root_id: str, tags: Tags) -> _Root:
         """Count a newly open span of the tree: until it ends, its root is not forgotten."""
-        root = self._live.get(root_id)
+        root = self._live_root(root_id)
         if root is None:
             root = self._traces.pop(root_id, None)
             if root is None:
                 root = _Root(self._computed(root_id, _name(tags)))
             self._live[root_id] = root
         root.open += 1
+        return root
+
+    def _live_root(self, root_id: str) -> _Root | None:
+        root = self._live.get(root_id)
+        if isinstance(root, Trace):
+            root = self._live[root_id] = _Root(root, open=1)
         return root
 
     def earliest_start(self, dask_id: str) -> float:
@@ -234,7 +242,8 @@ class Generations:
 
         The trace of a single continuation always has room: one span has few signs.
         """
-        root = self._live[ident.root_id]
+        root = self._live_root(ident.root_id)
+        assert root is not None
         if ident.trace_id != root.trace:
             return True
         if root.spans >= self._limits.max_per_trace:
@@ -264,14 +273,16 @@ class Generations:
         trace = ident.trace_id if ident.generation == 1 else first
         self._exported[ident.dask_id] = _Exported(ident.generation, finished.stop, trace, summary)
         self._exported.move_to_end(ident.dask_id)
-        root = self._live[root_id]
+        root = self._live_root(root_id)
+        assert root is not None
         if ident.trace_id == root.trace:
             root.spans += finished.weight
         if ident.dask_id == root_id:
             root.last_stop = max(root.last_stop, finished.stop)
         root.open -= 1
         if not root.open:
-            self._traces[root_id] = self._live.pop(root_id)
+            del self._live[root_id]
+            self._traces[root_id] = root
         self._forget()
 
 
