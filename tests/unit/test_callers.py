@@ -35,7 +35,8 @@ class Setup:
         above = () if parent is None else (parent.identity.dask_id,)
         opener = self.callers.read(carrier)
         asked = self.callers.opens((name,), not above, opener)
-        span = OpenSpan(self.generations.first(name, (name,), above, asked), 0.0, parent, False)
+        spans = () if parent is None else (parent, *parent.above)
+        span = OpenSpan(0.0, spans, self.generations.first(name, (name,), above, asked), False)
         self.callers.opened(span, opener)
         return span
 

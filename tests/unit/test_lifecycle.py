@@ -373,7 +373,7 @@ def test_40_000_short_spans_leave_the_memory_where_it_was_after_4_000() -> None:
 
 def test_a_worker_that_only_reported_is_waited_for_but_ran_nothing():
     ident = Generations(Limits()).first("s", ("s",), (), None)
-    span = OpenSpan(ident, 0.0, None, False)
+    span = OpenSpan(0.0, (), ident, False)
     for worker, ran in (("ran", False), ("ran", True), ("ran", False), ("reported", False)):
         span.reported(worker, ran)
     for activity in ("thread-cpu", "executor"):

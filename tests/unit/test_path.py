@@ -72,11 +72,11 @@ class History:
         self.pass_time(0.1)
         for _ in range(rng.randint(1, 2)):
             if not self.spans or rng.random() < 0.2:
-                parents = [None, *[span for span in self.spans if not span.exported]]
+                parents = [None, *[span for span in self.spans if not span.closed]]
                 parent = rng.choice(parents)
                 spans = () if parent is None else (parent, *parent.above)
                 self.spans.append(SpanPath(self.now, spans))
-            span = rng.choice([span for span in self.spans if not span.exported] or [None])
+            span = rng.choice([span for span in self.spans if not span.closed] or [None])
             if span is None:
                 continue
             for _ in range(rng.randint(1, 4)):
@@ -124,7 +124,7 @@ class History:
         run.again, run.sent, run.waits = True, 0.0, self.now
         for key in lost:
             old = next(one for one in reversed(self.runs) if one.key == key)
-            if old.span.exported:
+            if old.span.closed:
                 continue
             for other in self.todo.values():
                 if key in other.deps and other.ready and not other.sent:
@@ -141,7 +141,7 @@ class History:
     def ask(self, span: SpanPath) -> None:
         """A span ends; none may be open below it."""
         below = [run for run in self.todo.values() if run.span in tree(span, self.spans)]
-        if not below and not any(span in one.above[:1] and not one.exported for one in self.spans):
+        if not below and not any(span in one.above[:1] and not one.closed for one in self.spans):
             self.check(span, self.now - self.rng.choice([0.0, self.rng.random() * 0.01]))
             span.close()
 
@@ -182,7 +182,7 @@ class History:
                 self.finish(rng.choice(running))
             elif act < 0.92 and running:
                 self.interrupt(rng.choice(running))
-            elif open_spans := [span for span in self.spans if not span.exported]:
+            elif open_spans := [span for span in self.spans if not span.closed]:
                 self.ask(rng.choice(open_spans))
         while self.todo:
             run = rng.choice([run for run in self.todo.values() if run.ready])
@@ -190,9 +190,9 @@ class History:
                 self.begin(run)
             self.finish(run)
         for span in reversed(self.spans):
-            if not span.exported:
+            if not span.closed:
                 self.ask(span)
-        assert all(span.exported for span in self.spans)
+        assert all(span.closed for span in self.spans)
         assert all(span.last is None for span in self.spans), "it is released"
         assert not self.paths.waits
 
@@ -425,17 +425,16 @@ def test_work_that_was_not_observed_from_its_beginning_has_no_path() -> None:
     above = SpanPath(0.0)
     other.above, above.last = (above,), other.last
     assert path_of(above, 2.0) is not None
-    above.partial = True
+    above.unknown = True
     assert path_of(above, 2.0) is None, "its own tasks are unknown, those below it are not"
-    other.partial = True
+    other.unknown = True
     assert path_of(other, 2.0) is None
 
 
 def test_the_tasks_on_the_path_are_exported_beside_the_others_and_each_once() -> None:
-    span = OpenSpan(SpanIdentity("d", "d", ("a",), 1, 1, 2, None), 0.0, None, False)
-    span.follow_path()
+    span = OpenSpan(0.0, (), SpanIdentity("d", "d", ("a",), 1, 1, 2, None), False)
     group, limits = Group(span, "g-1", "g", None, 0.0), TaskLimits(slowest=1, most=3)
-    span.groups.append(group)
+    span.add(group)
     bad = TaskRun(1.0, 2, "2", "w", 1.0, 2.0)
     failed(group, bad, Failure(2.0, "2", "g", "w", "E()", None), limits)
     group.slowest = (tuple(TaskRun(3.0, 9, "9", "w", 0.0, 3.0)),)

@@ -92,7 +92,7 @@ def test_the_scheduler_writes_a_context_only_if_the_worker_would_compute_another
     generations = Generations(Limits())
     root = generations.first("root-id", ("a",), (), None)
     own = generations.first("own-id", ("a", "b"), ("root-id",), None)
-    span = OpenSpan(own, 0.0, OpenSpan(root, 0.0, None, False), False)
+    span = OpenSpan(0.0, (OpenSpan(0.0, (), root, False),), own, False)
     before = {k: v for k, v in (annotations or {}).items() if k not in (DECISION_KEY, STATE_KEY)}
     for _ in range(2):
         task = Task(None if annotations is None else dict(annotations), "own-id")
@@ -112,7 +112,7 @@ def test_equal_annotations_are_compared_with_the_workers_computing_once(
         scheduler_side, "_computed", lambda *args: compared.append(args) or known(*args)
     )
     writer = scheduler_side.TaskContexts(Callers("adopt", lambda _: None))
-    span = OpenSpan(Generations(Limits()).first("own-id", ("a",), (), None), 0.0, None, False)
+    span = OpenSpan(0.0, (), Generations(Limits()).first("own-id", ("a",), (), None), False)
     for ids_, calls in [(("own-id",), 1), (("own-id",), 1), (("other",), 2), (("own-id",), 3)]:
         task = Task({"span": {"name": ("a",), "ids": (*ids_,)}}, "own-id")
         writer.annotate(task, span)  # type: ignore[arg-type]
@@ -124,7 +124,7 @@ def test_a_task_of_the_default_span_gets_no_annotations():
     writer = scheduler_side.TaskContexts(Callers("adopt", lambda _: None))
     ident = Generations(Limits()).first("own-id", ("default",), (), None)
     task = Task(None, "own-id")
-    writer.annotate(task, OpenSpan(ident, 0.0, None, False))  # type: ignore[arg-type]
+    writer.annotate(task, OpenSpan(0.0, (), ident, False))  # type: ignore[arg-type]
     assert task.annotations is None
     assert ids(TaskContexts().of(task)) == (ident.trace_id, ident.span_id, 1)
 

@@ -35,12 +35,12 @@ class Runs:
         self.limits = limits
         self.all = Limits(tasks=limits, **others)
         ident = SpanIdentity("d", "d", ("a",), 1, 1, 2, None)
-        self.span = OpenSpan(ident, T, None, False)
+        self.span = OpenSpan(T, (), ident, False)
         self.number = 0
 
     def group(self, name: str = "load-1") -> Group:
         group = Group(self.span, name, name.partition("-")[0], None, self.limits.floor)
-        self.span.groups.append(group)
+        self.span.add(group)
         return group
 
     def run(self, group: Group, key: Hashable, seconds: float) -> TaskRun:

@@ -42,9 +42,9 @@ def made(limits: TaskLimits = SLOWEST, scheduler: Any = None) -> tuple[TaskSpans
     clocks.heartbeat("tcp://w", T, BEHIND, None)
     shown = TaskSpans(scheduler or Scheduler(), limits, clocks)
     shown.attach()
-    span = OpenSpan(SpanIdentity("d", "d", ("a",), 1, 1, 2, None), T, None, False)
+    span = OpenSpan(T, (), SpanIdentity("d", "d", ("a",), 1, 1, 2, None), False)
     group = Group(span, "load-1", "load", None, limits.floor)
-    span.groups.append(group)
+    span.add(group)
     return shown, group
 
 

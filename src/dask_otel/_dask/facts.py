@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from itertools import islice, pairwise
 from math import inf, isfinite
 from operator import itemgetter
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from distributed.metrics import time
@@ -17,7 +16,7 @@ from distributed.scheduler import heartbeat_interval
 
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.lifecycle import Lifecycle
-from dask_otel.core.life.open_span import GroupFacts
+from dask_otel.core.life.open_span import NO_SUMS, GroupFacts
 from dask_otel.core.trace import Trace
 
 if TYPE_CHECKING:
@@ -33,34 +32,20 @@ MOST_WORKERS: Final = 500
 #: The counted states: all except ``forgotten``, in which no task stays.
 STATES: Final = (*sorted(UNFINISHED), "released", "memory", "erred")
 
-#: The durations of a group without work: one object for all of them.
-_NONE: Final[Mapping[str, float]] = MappingProxyType({})
-
 _DEFINITION: Final = re.compile(r"\s*(?:async\s+)?def\s+(\w+)")
 
 
-class GroupSums:
-    """A TaskGroup's sums since the generation began."""
-
-    __slots__ = ("_durations", "_nbytes", "group")
-
-    def __init__(self, group: TaskGroup) -> None:
-        self.group = group
-        self._nbytes: int = group.nbytes_total
-        self._durations: Mapping[str, float] = group.all_durations if group.duration else _NONE
-
-    def facts(self) -> GroupFacts:
-        """Return the sums of all later work."""
-        before = self._durations
-        durations = {
-            action: seconds - before.get(action, 0.0)
-            for action, seconds in self.group.all_durations.items()
-        }
-        return GroupFacts(
-            output_bytes=max(0, self.group.nbytes_total - self._nbytes),
-            durations={action: seconds for action, seconds in durations.items() if seconds > 0},
-            types=tuple(self.group._types),
-        )
+def group_sums(group: TaskGroup, before: GroupFacts = NO_SUMS) -> GroupFacts:
+    """Return a TaskGroup's sums of all work after `before`."""
+    durations = {
+        action: seconds - before.durations.get(action, 0.0)
+        for action, seconds in group.all_durations.items()
+    }
+    return GroupFacts(
+        output_bytes=max(0, group.nbytes_total - before.output_bytes),
+        durations={action: seconds for action, seconds in durations.items() if seconds > 0},
+        types=tuple(group._types),
+    )
 
 
 def unfinished(group: TaskGroup) -> int:

@@ -13,8 +13,8 @@ from dask_otel._dask.boundary import ErrorBoundary
 from dask_otel._dask.callers import TaskContexts
 from dask_otel._dask.facts import (
     UNFINISHED,
-    GroupSums,
     ancestors,
+    group_sums,
     has_ended,
     unfinished,
 )
@@ -23,7 +23,7 @@ from dask_otel._dask.wrapping import Wrappers
 from dask_otel.core.context import Caller
 from dask_otel.core.life.callers import DEFAULT_SPAN
 from dask_otel.core.life.lifecycle import Lifecycle
-from dask_otel.core.life.open_span import Group, GroupFacts, OpenSpan
+from dask_otel.core.life.open_span import NO_SUMS, Group, GroupFacts, OpenSpan
 from dask_otel.core.metrics.batch import Batches
 from dask_otel.core.records import Tags
 
@@ -97,8 +97,7 @@ class DaskSpans:
                 span = self._created(dask_span, known)
             if any(has_ended(group) for group in dask_span.groups):
                 span.partial = True
-        if span.path is not None:
-            span.path.partial = True
+        span.unknown = True
         own = self._add_group(span, group)
         self._lifecycle.tasks.taken_in(own, count, now)
 
@@ -178,15 +177,13 @@ class DaskSpans:
 
     def forget(self, group: Group) -> None:
         """Forget a group whose generation is over."""
-        sums = cast(GroupSums, group.source)
-        self.groups.pop(sums.group, None)
+        self.groups.pop(cast("TaskGroup", group.source), None)
 
     def group_facts(self, group: Group) -> GroupFacts:
         """Return the TaskGroup's sums; empty ones if they cannot be read."""
-        sums = cast(GroupSums, group.source)
         with self.boundary.guarding("group_facts"):
-            return sums.facts()
-        return GroupFacts(0, {}, ())
+            return group_sums(cast("TaskGroup", group.source), group.before)
+        return NO_SUMS
 
     def unfinished_by_span(self, now: float) -> dict[str, int]:
         """Adopt all spans and groups, and return Dask's counts of unfinished tasks."""
@@ -231,9 +228,7 @@ class DaskSpans:
             span = self._opened(reopen, dask_span, above, now, caller)
             if not self._lifecycle.generations.knows(dask_span.id):
                 # Its earlier work was forgotten or never observed.
-                span.partial = True
-                if span.path is not None:
-                    span.path.partial = True
+                span.partial = span.unknown = True
         return span
 
     def _opened(
@@ -251,8 +246,8 @@ class DaskSpans:
         return span
 
     def _add_group(self, span: OpenSpan, group: TaskGroup) -> Group:
-        sums = GroupSums(group)
+        before = group_sums(group) if group.nbytes_total or group.duration else NO_SUMS
         own = self.groups[group] = self._lifecycle.add_group(
-            span, group.name, group.prefix.name, sums
+            span, group.name, group.prefix.name, group, before
         )
         return own

@@ -107,9 +107,17 @@ class TaskCounts:
     recomputed: int = 0
     rescheduled: int = 0
 
+    @classmethod
+    def of(cls, *parts: TaskCounts) -> TaskCounts:
+        """Return the sum of other counts."""
+        total = cls()
+        for part in parts:
+            total.add(part)
+        return total
+
     def add(self, other: TaskCounts) -> None:
         """Add another span's counts to these."""
-        for name in self.__slots__:
+        for name in TaskCounts.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 

@@ -183,12 +183,8 @@ class Callers:
 
     def _link(self, span: OpenSpan, known: _Open, caller: Traceparent) -> None:
         """Add a link from a span to a caller of another trace, unless its tree has it."""
-        above: OpenSpan | None = span
-        while above is not None:
-            line = self._open.get(above)
-            if line is not None and caller in line.links:
-                return
-            above = above.parent
+        if any(caller in self.links(above) for above in (span, *span.above)):
+            return
         if len(known.links) >= MAX_LINKS:
             self._count("dropped")
             return

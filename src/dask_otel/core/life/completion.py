@@ -143,7 +143,7 @@ def _finish_groups(
                     ordinal=ordinal,
                     start=group.start,
                     stop=group.stop,
-                    counts=group.counts,
+                    counts=TaskCounts.of(group),
                     output_bytes=fact.output_bytes,
                     durations=fact.durations,
                     types=fact.types,

@@ -34,8 +34,10 @@ from dask_otel.core.life.completion import finish
 from dask_otel.core.life.generations import Generations
 from dask_otel.core.life.notes import OpenNotes
 from dask_otel.core.life.open_span import (
+    NO_SUMS,
     Cluster,
     Group,
+    GroupFacts,
     Limits,
     OpenSpan,
     Phase,
@@ -183,11 +185,12 @@ class Lifecycle:
 
     def _open(self, ident: SpanIdentity, ancestors: tuple[str, ...], start: float) -> OpenSpan:
         parent = next((self.open[a] for a in reversed(ancestors) if a in self.open), None)
-        span = OpenSpan(ident, start, parent, self._is_late(ancestors))
+        above = () if parent is None else (parent, *parent.above)
+        span = OpenSpan(start, above, ident, self._is_late(ancestors))
         if parent is not None:
             parent.open_children += 1
-        if self.follows:
-            span.follow_path()
+        if not self.follows:
+            span.close()
         self.open[ident.dask_id] = span
         # A span can begin without work; until its first work it counts as done.
         self._begin_to_settle(span)
@@ -204,10 +207,17 @@ class Lifecycle:
         above = self.open.get(ancestors[-1])
         return above is None or above.identity.generation > 1
 
-    def add_group(self, span: OpenSpan, name: str, prefix: str, source: object) -> Group:
-        """Add a task group to an open span."""
-        group = Group(span, name, prefix, source, self._floor)
-        span.groups.append(group)
+    def add_group(
+        self,
+        span: OpenSpan,
+        name: str,
+        prefix: str,
+        source: object,
+        before: GroupFacts = NO_SUMS,
+    ) -> Group:
+        """Add a task group, with these sums before now, to an open span."""
+        group = Group(span, name, prefix, source, self._floor, before)
+        span.add(group)
         return group
 
     def all_forgotten(self, now: float) -> None:
@@ -252,8 +262,7 @@ class Lifecycle:
 
     def _count_busy(self, span: OpenSpan, change: Literal[1, -1], now: float = 0.0) -> None:
         """Count a busy part of a span; the first and the last one count for its parent too."""
-        node: OpenSpan | None = span
-        while node is not None:
+        for node in (span, *span.above):
             node.busy += change
             if node.busy != (change > 0):
                 return
@@ -261,7 +270,6 @@ class Lifecycle:
                 self._work_began(node)
             else:
                 self._work_ended(node, now)
-            node = node.parent
 
     def _work_began(self, span: OpenSpan) -> None:
         self._step(span, Trigger.WORK)
@@ -401,14 +409,13 @@ class Lifecycle:
         finished = finish(span, self._cluster, self._limits, complete, cut_off)
         del self.open[span.identity.dask_id]
         self._lingering.remove(span.identity.dask_id)
-        self._long.due.remove(span.identity.dask_id)
+        self._long.ended(span.identity.dask_id)
         if self.notes is not None:
             self.notes.ended(span)
         if span.parent is not None:
             span.parent.open_children -= 1
-        if span.path is not None:
-            span.path.close()
         path = None if finished.path is None else finished.path.parts
         self.generations.remember(finished, summarize(span, finished.idle, finished.capacity, path))
         self._cluster.span_exported(span)
+        span.release()
         self.finished.append(finished)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from dask_otel.core.context import Traceparent
 from dask_otel.core.path.link import SpanPath
@@ -109,6 +109,10 @@ class GroupFacts(NamedTuple):
     types: tuple[str, ...]
 
 
+#: The sums of a group without work: one object for all of them.
+NO_SUMS: Final = GroupFacts(0, MappingProxyType({}), ())
+
+
 class SpanFacts(NamedTuple):
     """Facts of Dask's Span at the export."""
 
@@ -152,32 +156,55 @@ class Cluster(Protocol):
         """Release the objects of a finished generation."""
 
 
-@dataclass(slots=True, eq=False)
-class Group:
-    """One task group's part of an open generation."""
+class Group(TaskCounts):
+    """One task group's part of an open generation, with the counts of its tasks.
 
-    span: OpenSpan
-    name: str
-    prefix: str
-    #: The group's object in `Cluster`.
-    source: object
-    #: Seconds that a run must exceed to join the slowest ones.
-    floor: float
-    counts: TaskCounts = field(default_factory=TaskCounts)
-    #: Tasks that never ran, because a dependency failed.
-    blamed: int = 0
-    #: A worker's first action for one of its runs, and the end of the last run; 0.0 until a run
-    #: has computed.
-    start: float = 0.0
-    stop: float = 0.0
-    #: Its slowest runs, the slowest first.
-    slowest: tuple[KeptRun, ...] = ()
+    One object for each, and no list of them: Python's garbage collector visits 10,000 open spans.
+    """
+
+    __slots__ = (
+        "before", "blamed", "floor", "name", "prefix", "previous", "slowest", "source", "span",
+        "start", "stop",
+    )  # fmt: skip
+    __eq__, __hash__ = object.__eq__, object.__hash__
+
+    def __init__(
+        self,
+        span: OpenSpan,
+        name: str,
+        prefix: str,
+        source: object,
+        floor: float,
+        before: GroupFacts = NO_SUMS,
+    ) -> None:
+        super().__init__()
+        self.span = span
+        self.name = name
+        self.prefix = prefix
+        #: The group's object in `Cluster`, and its sums when the generation began.
+        self.source = source
+        self.before = before
+        #: Seconds that a run must exceed to join the slowest ones.
+        self.floor = floor
+        #: Tasks that never ran, because a dependency failed.
+        self.blamed = 0
+        #: A worker's first action for one of its runs, and the end of the last run; 0.0 until a
+        #: run has computed.
+        self.start = self.stop = 0.0
+        #: Its slowest runs, the slowest first.
+        self.slowest: tuple[KeptRun, ...] = ()
+        #: The span's group before it.
+        self.previous: Group | None = None
+
+    @property
+    def counts(self) -> TaskCounts:
+        """The counts of its tasks."""
+        return self
 
     @property
     def unfinished(self) -> int:
         """The number of tasks without an outcome."""
-        counts = self.counts
-        return counts.tasks - counts.memory - counts.erred - counts.cancelled - self.blamed
+        return self.tasks - self.memory - self.erred - self.cancelled - self.blamed
 
 
 @dataclass(slots=True)
@@ -212,21 +239,19 @@ class Below:
 
 
 @dataclass(slots=True, eq=False)
-class OpenSpan:
+class OpenSpan(SpanPath):
     """One generation of a Dask span that has not been exported."""
 
+    #: Open ancestors, the nearest one first.
+    above: tuple[OpenSpan, ...]
     identity: SpanIdentity
-    #: Not before the start of the span above, even if the clock was set back between the two.
-    start: float
-    #: Nearest open ancestor, which waits for this span; None for a root, and if all ancestors
-    #: have been exported.
-    parent: OpenSpan | None
     #: Whether it began after its parent was exported.
     late: bool
     #: Whether some of its tasks ended unobserved.
     partial: bool = False
     phase: Phase = Phase.SETTLING
-    groups: list[Group] = field(default_factory=list)
+    #: Its newest group; see `Group.previous`.
+    last_group: Group | None = None
     #: Own tasks in waiting, queued, no-worker or processing.
     unfinished: int = 0
     #: Whether the cluster was notified that it owns unfinished tasks.
@@ -277,13 +302,31 @@ class OpenSpan:
     below: Below | None = None
     #: Runs to be exported, except the groups' slowest.
     runs: ShownRuns | None = None
-    #: None if its path is not followed.
-    path: SpanPath | None = None
 
     def __post_init__(self) -> None:
         self.quiet_since = self.start
         if self.parent is not None:
+            # Even if the clock was set back between the two.
             self.start = max(self.start, self.parent.start)
+
+    @property
+    def parent(self) -> OpenSpan | None:
+        """The nearest open ancestor, which waits for this span; None if there is none."""
+        return self.above[0] if self.above else None
+
+    @property
+    def path(self) -> SpanPath | None:
+        """What is known of its path; None if it is not followed, or was exported."""
+        return None if self.closed else self
+
+    @property
+    def groups(self) -> list[Group]:
+        """Its groups, in their order."""
+        groups, group = [], self.last_group
+        while group is not None:
+            groups.append(group)
+            group = group.previous
+        return groups[::-1]
 
     @property
     def depth(self) -> int:
@@ -302,10 +345,7 @@ class OpenSpan:
 
     def own_counts(self) -> TaskCounts:
         """Return the counts of its own tasks."""
-        counts = TaskCounts()
-        for group in self.groups:
-            counts.add(group.counts)
-        return counts
+        return TaskCounts.of(*self.groups)
 
     def counts_so_far(self) -> TaskCounts:
         """Return the counts of its own tasks, and of the spans below that have ended."""
@@ -316,10 +356,16 @@ class OpenSpan:
 
     # Changes that come from several modules.
 
-    def follow_path(self) -> None:
-        """Begin to follow what bounds it."""
-        above = self.parent and self.parent.path
-        self.path = SpanPath(self.start, (above, *above.above) if above else ())
+    def add(self, group: Group) -> None:
+        """Add a group."""
+        group.previous, self.last_group = self.last_group, group
+
+    def release(self) -> None:
+        """Release what others need not keep: its groups refer to it."""
+        for group in self.groups:
+            group.previous = None
+        self.last_group = None
+        self.close()
 
     def reported(self, worker: str, ran: bool) -> None:
         """Record that a worker reported metrics of it, and whether it ran own tasks."""

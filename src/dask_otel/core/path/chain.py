@@ -74,7 +74,7 @@ def path_of(span: SpanPath, stop: float) -> tuple[SpanPathFacts, list[LongLink]]
     share = _shares(span.last, span, stop).get(span) or Share()
     end = span.start if span.last is None else max(span.start, min(stop, span.last[END]))
     elsewhere = end - span.start - sum(share.parts)
-    if span.partial or not share.known or elsewhere < -_NOTHING:
+    if span.unknown or not share.known or elsewhere < -_NOTHING:
         return None
     share.parts[CLIENT] += stop - end
     facts = SpanPathFacts((*share.parts, max(0.0, elsewhere)), share.tasks)
@@ -94,9 +94,7 @@ def _shares(last: Any, only: SpanPath | None, until: float) -> dict[SpanPath, Sh
     while type(last) is tuple and last[END] > oldest:
         own: SpanPath = last[SPAN]
         asked = [
-            span
-            for span in (own, *own.above)
-            if not span.exported and (only is None or span is only)
+            span for span in (own, *own.above) if not span.closed and (only is None or span is only)
         ]
         last, parts, others, links, known = stretch(
             last, max([span.start for span in asked], default=inf), oldest, until
@@ -104,10 +102,10 @@ def _shares(last: Any, only: SpanPath | None, until: float) -> dict[SpanPath, Sh
         for span in reversed(asked):
             share = shares.setdefault(span, Share())
             cuts = [cut(link, max(since, span.start), until) for since, link in others]
-            share.add(len(links), known and not own.partial, parts, *cuts)
+            share.add(len(links), known and not own.unknown, parts, *cuts)
             share.longest += links if span is own else ()
     for span, old in last.shares.items() if isinstance(last, Folded) else ():
-        if not span.exported and (only is None or span is only):
+        if not span.closed and (only is None or span is only):
             share = shares.setdefault(span, Share())
             share.add(old.tasks, old.known, old.parts)
             share.longest += old.longest

@@ -40,15 +40,15 @@ class SpanPath:
     start: float
     above: tuple[SpanPath, ...] = ()
     #: The last link in it or below it.
-    last: RawLink | None = None
-    #: Whether some of its tasks ended unobserved.
-    partial: bool = False
-    #: Whether it was exported: nobody will ask for its path again.
-    exported: bool = False
+    last: RawLink | None = field(default=None, kw_only=True)
+    #: Whether some of its tasks ended unobserved, or are older than the bridge.
+    unknown: bool = field(default=False, kw_only=True)
+    #: Whether nobody will ask for its path: it was exported, or is not followed.
+    closed: bool = field(default=False, kw_only=True)
 
     def close(self) -> None:
-        """Release its chain: it was exported."""
-        self.exported, self.last = True, None
+        """Release its chain."""
+        self.closed, self.last = True, None
 
 
 class Link(NamedTuple):
