@@ -17,16 +17,17 @@ from benchmarks.simulated import Observer, SimulatedCluster
 WARM = 100
 
 
-def _traced() -> int:
+def _traced() -> tuple[int, int]:
     gc.collect()
-    return tracemalloc.get_traced_memory()[0]
+    return tracemalloc.get_traced_memory()[0], len(gc.get_objects())
 
 
-async def per_open_span(count: int, observed: bool) -> float:
-    """Return the bytes that an open span with a task takes, with the bridge or without it.
+async def per_open_span(count: int, observed: bool) -> tuple[float, float]:
+    """Return what an open span with a task takes, with the bridge or without it.
 
-    All of them, wherever they were allocated: the code that a dataclass generates has no file, and
-    an object can get the memory that other code has freed.
+    All bytes, wherever they were allocated: the code that a dataclass generates has no file, and
+    an object can get the memory that other code has freed. And the objects that Python's garbage
+    collector visits.
     """
     async with SimulatedCluster(4) as cluster:
         observer = Observer(cluster) if observed else None
@@ -39,9 +40,9 @@ async def per_open_span(count: int, observed: bool) -> float:
         if observer is not None:
             # The metrics so far go with the next export: they are no part of an open span.
             observer.adapter.swap(time.time_ns())
-        taken = _traced() - before
+        after = _traced()
         tracemalloc.stop()
-    return taken / count
+    return (after[0] - before[0]) / count, (after[1] - before[1]) / count
 
 
 def size_of(adapter: Any, scheduler: Any) -> int:
@@ -83,8 +84,9 @@ async def over_history(checkpoints: list[int]) -> list[int]:
 def run(quick: bool) -> list[Row]:
     """Measure open spans, then a long history."""
     spans = 1000 if quick else 10_000
-    dask = asyncio.run(per_open_span(spans, observed=False))
-    ours = asyncio.run(per_open_span(spans, observed=True)) - dask
+    dask, visited = asyncio.run(per_open_span(spans, observed=False))
+    both, all_visited = asyncio.run(per_open_span(spans, observed=True))
+    ours = both - dask
     end = 100_000 if quick else 1_000_000
     points = [20_000, end // 2, end]
     sizes = asyncio.run(over_history(points))
@@ -94,6 +96,9 @@ def run(quick: bool) -> list[Row]:
             verdict(ours <= 2048), {"bytes": ours}),
         Row("4", "peer: Dask's own memory per open span and its task", "",
             f"{dask / 1024:.1f} KiB", "peer", {"bytes": dask}),
+        Row("4", "objects per open span and its task that Python's collector visits", "",
+            f"{all_visited - visited:.1f} beside {visited:.1f} of Dask", "info",
+            {"bridge": all_visited - visited, "dask": visited}),
         Row("4", f"growth from {points[0]:,} to {end:,} exported spans", "flat",
             f"{growth / 1024:+.0f} KiB of {sizes[-1] / 1024:,.0f} KiB",
             verdict(growth < 64 * 1024), {"spans": points, "bytes": sizes}),
