@@ -37,7 +37,7 @@ class ThreadTime:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        #: `TaskEvents` and `Heartbeats` call this directly at transitions.
+        #: `TaskEvents` and `Heartbeats` call this directly.
         self.accounting = Accounting(monotonic())
         #: Execute seconds since the last export, by activity; `Heartbeats` adds them.
         self.activities: dict[Hashable, float] = {}
