@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Container
 from dataclasses import dataclass
 from math import inf
-from typing import NamedTuple
 
 from dask_otel.core import identity
 from dask_otel.core.context import Caller
@@ -25,15 +24,17 @@ from dask_otel.core.records import FinishedSpan, SpanIdentity, Tags
 from dask_otel.core.trace import Trace
 
 
-class _Exported(NamedTuple):
-    """The facts of an exported span that its next generation needs, and its clients."""
+@dataclass(slots=True)
+class _Exported(SpanSummary):
+    """The facts of an exported span that its next generation needs, and its clients.
 
-    generation: int
-    stop: float
+    The own work of all generations, and of the last one:
+    """
+
+    generation: int = 1
+    ended: float = 0.0
     #: Trace of the first generation; None if unknown.
-    trace: Trace | None
-    #: Own work of all generations.
-    summary: SpanSummary
+    trace: Trace | None = None
 
 
 @dataclass(slots=True)
@@ -100,7 +101,7 @@ class Generations:
         if known is None:
             return present
         total = SpanSummary()
-        total.add(known.summary)
+        total.add(known)
         if present is not None:
             total.add(present)
         return total
@@ -235,7 +236,7 @@ class Generations:
         Without it, the next one could begin earlier if the clock was set back.
         """
         known = self._exported.get(dask_id)
-        return 0.0 if known is None else known.stop
+        return 0.0 if known is None else known.ended
 
     def claim(self, ident: SpanIdentity) -> bool:
         """Return whether the trace of an open span has room for a sign of life, and count it.
@@ -267,11 +268,13 @@ class Generations:
         ident = finished.identity
         root_id = ident.root_id
         known = self._exported.get(ident.dask_id)
-        if known is not None:
-            summary.add(known.summary)
         first = ident.first[0] if ident.first else None
         trace = ident.trace_id if ident.generation == 1 else first
-        self._exported[ident.dask_id] = _Exported(ident.generation, finished.stop, trace, summary)
+        exported = _Exported(generation=ident.generation, ended=finished.stop, trace=trace)
+        exported.add(summary)
+        if known is not None:
+            exported.add(known)
+        self._exported[ident.dask_id] = exported
         self._exported.move_to_end(ident.dask_id)
         root = self._live_root(root_id)
         assert root is not None
