@@ -11,6 +11,7 @@ spans cost nothing until then.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 
 from dask_otel.core.life.open_span import OpenSpan
 
@@ -98,9 +99,16 @@ class Reports:
                 del self._waiting[span.awaits]
             span.awaits = None
 
-    def take_complete(self) -> list[OpenSpan]:
-        """Remove and return the spans whose metrics have arrived."""
-        due, self._due = self._due, {}
+    @property
+    def due(self) -> bool:
+        """Whether there are spans to check."""
+        return bool(self._due)
+
+    def take_complete(self, most: int | None = None) -> list[OpenSpan]:
+        """Check the due spans, at most so many; remove and return those without debts."""
+        due = list(islice(self._due, most))
+        for span in due:
+            del self._due[span]
         return [span for span in due if self._complete(span)]
 
     def _complete(self, span: OpenSpan) -> bool:

@@ -14,7 +14,6 @@ from dask_otel.core.life.completion import earliest
 from dask_otel.core.life.open_span import OpenSpan
 from dask_otel.core.records import TaskCounts
 
-
 #: The same object for all spans: thousands are remembered, and Python's collector visits each.
 NOBODY: Final[frozenset[str]] = frozenset()
 
