@@ -304,10 +304,11 @@ class Accounting:
     def _advance(self, now: float) -> None:
         passed = now - self._now
         if passed > 0.0:
-            self._capacity += passed * self._threads
-            self._in_flight += passed * (self._threads - self._free)
-            if self._free:
-                self._sharing.book(passed * self._free)
+            threads, free = self._threads, self._free
+            self._capacity += passed * threads
+            self._in_flight += passed * (threads - free)
+            if free:
+                self._sharing.book(passed * free)
             self._now = now
 
     def _refresh(self, account: WorkerTime, now: float) -> None:
