@@ -206,7 +206,7 @@ class Generations:
         known = self._exported.get(dask_id)
         if known is not None:
             return known.trace
-        root = self._live_root(root_id) or self._traces.get(root_id)
+        root = self._live_root(root_id) if root_id in self._live else self._traces.get(root_id)
         return self._computed(root_id, name) if root is None else root.trace
 
     def _computed(self, root_id: str, name: object) -> Trace | None:
@@ -215,17 +215,15 @@ class Generations:
 
     def _opened(self, root_id: str, tags: Tags) -> _Root:
         """Count a newly open span of the tree: until it ends, its root is not forgotten."""
+        if root_id not in self._live:
+            known = self._traces.pop(root_id, None)
+            self._live[root_id] = known or _Root(self._computed(root_id, _name(tags)))
         root = self._live_root(root_id)
-        if root is None:
-            root = self._traces.pop(root_id, None)
-            if root is None:
-                root = _Root(self._computed(root_id, _name(tags)))
-            self._live[root_id] = root
         root.open += 1
         return root
 
-    def _live_root(self, root_id: str) -> _Root | None:
-        root = self._live.get(root_id)
+    def _live_root(self, root_id: str) -> _Root:
+        root = self._live[root_id]
         if isinstance(root, Trace):
             root = self._live[root_id] = _Root(root, open=1)
         return root
@@ -244,7 +242,6 @@ class Generations:
         The trace of a single continuation always has room: one span has few signs.
         """
         root = self._live_root(ident.root_id)
-        assert root is not None
         if ident.trace_id != root.trace:
             return True
         if root.spans >= self._limits.max_per_trace:
@@ -277,7 +274,6 @@ class Generations:
         self._exported[ident.dask_id] = exported
         self._exported.move_to_end(ident.dask_id)
         root = self._live_root(root_id)
-        assert root is not None
         if ident.trace_id == root.trace:
             root.spans += finished.weight
         if ident.dask_id == root_id:

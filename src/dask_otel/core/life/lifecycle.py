@@ -358,7 +358,7 @@ class Lifecycle:
             self.unsettled += 1
         for dask_id in islice(self._lingering.take(now), most):
             self._elapse(self.open[dask_id])
-        self.behind = self.reports.due or self._lingering.is_due(now)
+        self.behind = bool(self.reports.due) or self._lingering.is_due(now)
         self.progress += self._long.signs(now)
 
     def _clock_set_back(self, now: float) -> None:
