@@ -198,7 +198,7 @@ class Histories(RuleBasedStateMachine):
         waiting = [span for spans in reports._waiting.values() for span in spans]
         # Each that settles is looked at again, now or when there is news; no other is.
         assert len(waiting) == len(set(waiting))
-        assert {*waiting, *reports._due} == lifecycle._settling.keys()
+        assert {*waiting, *reports.due} == lifecycle._settling.keys()
 
     def teardown(self) -> None:
         if not hasattr(self, "sim"):

@@ -132,7 +132,7 @@ class Simulation:
         dask_id = span.identity.dask_id
         life = self.current.pop(dask_id)
         assert life.span is span
-        counts = [g.counts for g in span.groups]
+        counts = span.groups
         life.own = (
             sum(c.tasks for c in counts),
             sum(c.memory for c in counts),

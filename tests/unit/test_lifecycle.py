@@ -380,3 +380,19 @@ def test_a_worker_that_only_reported_is_waited_for_but_ran_nothing():
         span.activities[activity] = 1.5
     assert (span.ran_on, span.execute_seconds) == ({"ran"}, 3.0)
     assert span.workers.keys() == {"ran", "reported"}
+
+
+def test_many_ends_come_bit_by_bit_children_first(sim: Simulation) -> None:
+    root = sim.create(None)
+    spans = [root, *(sim.create(root) for _ in range(9))]
+    for task in [sim.submit(dask_id, "f") for dask_id in spans]:
+        sim.finish(task, "w0", 0.1, 0.0)
+    report(sim)
+    report(sim)
+    sim.advance(10.0)
+    left = []
+    for _ in range(3):
+        sim.lifecycle.tick(sim.now, 4)
+        left.append((len(sim.lifecycle.open), sim.lifecycle.behind))
+    assert left == [(6, True), (2, True), (0, False)]
+    assert sim.lifecycle.finished[-1].identity.dask_id == root

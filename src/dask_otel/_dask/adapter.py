@@ -244,8 +244,8 @@ class SchedulerAdapter:
 
     # ------------------------------------------------------------------- the bridge's tick
 
-    def tick(self, now: float) -> None:
-        """Decide which spans have ended; call it between two callbacks of the loop.
+    def tick(self, now: float, most: int | None = None) -> None:
+        """Decide which spans have ended, up to a limit; call it between two callbacks of the loop.
 
         Only then are Dask's counts consistent; ours are repaired from them after an error.
         """
@@ -258,7 +258,7 @@ class SchedulerAdapter:
                 self.lifecycle.repair(self.spans.unfinished_by_span(now), now)
                 self.tasks.repair()
                 self.spans.drifted = False
-        self.lifecycle.tick(now)
+        self.lifecycle.tick(now, most)
         self.loops.tick()
         if self.events.waiting:
             with self.boundary.guarding("events"):

@@ -189,8 +189,8 @@ class TaskEvents:
         if self.paths.ready(key, stimulus_id, now):
             return
         group = self._groups.get(self._scheduler.tasks[key].group)
-        if group is not None and group.span.path is not None:
-            self.paths.ready_again(key, now, group.span.path)
+        if group is not None:
+            self.paths.ready_again(key, now, group.span)
 
     def _entered(self, key: Hashable, stimulus_id: str) -> None:
         """Record that a task has work left to do."""
@@ -210,9 +210,7 @@ class TaskEvents:
             reason = self._outcomes.added(group, key, now)
             if self._follows and not task.waiting_on:
                 if group is not self._alike:
-                    path = group.span.path
-                    assert path is not None
-                    self._shared = self.paths.submitted(stimulus_id, now, path)
+                    self._shared = self.paths.submitted(stimulus_id, now, group.span)
                     self._alike, self._until = group, now + MOMENT
                 elif now > self._until:
                     before, submitted, _, _, _ = self._shared
@@ -223,8 +221,8 @@ class TaskEvents:
                 group.span.requested = tags
         else:
             reason = self._outcomes.added(group, key, now, _cause(task, stimulus_id))
-            if (path := group.span.path) is not None:
-                self.paths.recomputed(key, path)
+            if self._follows:
+                self.paths.recomputed(key, group.span)
         if reason is not None:
             self._repeated(group, key, reason, now)
 
@@ -290,7 +288,7 @@ class TaskEvents:
                         self._shown.succeeded(
                             group, task, Ended(info, *times, stimulus_id, assigned)
                         )
-            if self._follows and (path := group.span.path) is not None:
+            if self._follows:
                 fetched = NOT_FETCHED
                 if not stopped:
                     # Without the times of the run, the path is unknown.
@@ -301,7 +299,7 @@ class TaskEvents:
                 self.paths.ended(
                     stimulus_id,
                     now,
-                    path,
+                    group.span,
                     sent,
                     fetched,
                     started,
@@ -358,8 +356,7 @@ class TaskEvents:
         self, group: Group, key: Hashable, start: str, end: Ended, run: Run | None, now: float
     ) -> None:
         """Record for the path that a ready task ended without a result."""
-        path = group.span.path
-        if path is None or start == "waiting":
+        if not self._follows or start == "waiting":
             self.paths.waits.pop(key, None)
             return
         # What is not known of its run was waiting for the worker, or for a thread.
@@ -367,7 +364,9 @@ class TaskEvents:
         ran = (end.start, end.stop) if end.stop else ran
         fetched = self._shown.parts(end) if end.stop else NOT_FETCHED
         sent = end.sent or now
-        self.paths.ended(end.stimulus_id, now, path, sent, fetched, *ran, group, key, None, None)
+        self.paths.ended(
+            end.stimulus_id, now, group.span, sent, fetched, *ran, group, key, None, None
+        )
 
     def _interrupted(
         self,

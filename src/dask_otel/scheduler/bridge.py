@@ -26,7 +26,7 @@ from dask_otel._dask.workers.delivery import Delivery
 from dask_otel.core.life.open_span import Limits, TaskLimits
 from dask_otel.pump.feeder import MOMENT
 from dask_otel.pump.pump import Pump
-from dask_otel.scheduler.hand_over import HandOver
+from dask_otel.scheduler.hand_over import PAUSE, HandOver
 from dask_otel.scheduler.in_thread import in_thread
 from dask_otel.scheduler.own_cost import OwnCost
 from dask_otel.scheduler.wiring import WiredPump, make_pump
@@ -45,6 +45,8 @@ logger = logging.getLogger("distributed.dask_otel")
 #: Seconds between two checks for ended spans, and where no span is open.
 TICK: Final = 0.1
 IDLE_TICK: Final = 0.5
+#: Most spans that end in one tick. If there are more, the next tick comes after a pause.
+MOST_ENDS: Final = 32
 
 #: At close, the longest wait for heartbeats with metrics of finished work.
 LAST_WORDS: Final = 1.0
@@ -112,7 +114,7 @@ class Bridge:
         self.adapter.attach()
         self._plugin = plugin
         vars(plugin).update({name: getattr(self.adapter, name) for name in HOOKS})
-        self._every("tick", lambda: IDLE_TICK if self.adapter.idle else TICK, self._tick)
+        self._every("tick", self._pause, self._tick)
         if self.settings.workers.context:
             # After an error, the bridge continues without it.
             with self.boundary.guarding("worker context"):
@@ -310,12 +312,17 @@ class Bridge:
             timer.cancel()
         self._timers.clear()
 
+    def _pause(self) -> float:
+        if self.adapter.lifecycle.behind:
+            return PAUSE
+        return IDLE_TICK if self.adapter.idle else TICK
+
     def _tick(self) -> None:
         if self._plugin is not None and self._installed is None and self._closing is None:
             # `Client.unregister_scheduler_plugin` removed it; Dask does not notify the plugin.
             self._closing = asyncio.ensure_future(self._close())
             return
-        self.adapter.tick(time())
+        self.adapter.tick(time(), MOST_ENDS)
         self.settled.notify()
         self.hand_over.spans()
         self.hand_over.notes()

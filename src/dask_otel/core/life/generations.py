@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Container
 from dataclasses import dataclass
 from math import inf
-from typing import NamedTuple
 
 from dask_otel.core import identity
 from dask_otel.core.context import Caller
@@ -25,15 +24,17 @@ from dask_otel.core.records import FinishedSpan, SpanIdentity, Tags
 from dask_otel.core.trace import Trace
 
 
-class _Exported(NamedTuple):
-    """The facts of an exported span that its next generation needs, and its clients."""
+@dataclass(slots=True)
+class _Exported(SpanSummary):
+    """The facts of an exported span that its next generation needs, and its clients.
 
-    generation: int
-    stop: float
+    The own work of all generations, and of the last one:
+    """
+
+    generation: int = 1
+    ended: float = 0.0
     #: Trace of the first generation; None if unknown.
-    trace: Trace | None
-    #: Own work of all generations.
-    summary: SpanSummary
+    trace: Trace | None = None
 
 
 @dataclass(slots=True)
@@ -100,7 +101,7 @@ class Generations:
         if known is None:
             return present
         total = SpanSummary()
-        total.add(known.summary)
+        total.add(known)
         if present is not None:
             total.add(present)
         return total
@@ -205,7 +206,7 @@ class Generations:
         known = self._exported.get(dask_id)
         if known is not None:
             return known.trace
-        root = self._live_root(root_id) or self._traces.get(root_id)
+        root = self._live_root(root_id) if root_id in self._live else self._traces.get(root_id)
         return self._computed(root_id, name) if root is None else root.trace
 
     def _computed(self, root_id: str, name: object) -> Trace | None:
@@ -214,17 +215,15 @@ class Generations:
 
     def _opened(self, root_id: str, tags: Tags) -> _Root:
         """Count a newly open span of the tree: until it ends, its root is not forgotten."""
+        if root_id not in self._live:
+            known = self._traces.pop(root_id, None)
+            self._live[root_id] = known or _Root(self._computed(root_id, _name(tags)))
         root = self._live_root(root_id)
-        if root is None:
-            root = self._traces.pop(root_id, None)
-            if root is None:
-                root = _Root(self._computed(root_id, _name(tags)))
-            self._live[root_id] = root
         root.open += 1
         return root
 
-    def _live_root(self, root_id: str) -> _Root | None:
-        root = self._live.get(root_id)
+    def _live_root(self, root_id: str) -> _Root:
+        root = self._live[root_id]
         if isinstance(root, Trace):
             root = self._live[root_id] = _Root(root, open=1)
         return root
@@ -235,7 +234,7 @@ class Generations:
         Without it, the next one could begin earlier if the clock was set back.
         """
         known = self._exported.get(dask_id)
-        return 0.0 if known is None else known.stop
+        return 0.0 if known is None else known.ended
 
     def claim(self, ident: SpanIdentity) -> bool:
         """Return whether the trace of an open span has room for a sign of life, and count it.
@@ -243,7 +242,6 @@ class Generations:
         The trace of a single continuation always has room: one span has few signs.
         """
         root = self._live_root(ident.root_id)
-        assert root is not None
         if ident.trace_id != root.trace:
             return True
         if root.spans >= self._limits.max_per_trace:
@@ -267,14 +265,15 @@ class Generations:
         ident = finished.identity
         root_id = ident.root_id
         known = self._exported.get(ident.dask_id)
-        if known is not None:
-            summary.add(known.summary)
         first = ident.first[0] if ident.first else None
         trace = ident.trace_id if ident.generation == 1 else first
-        self._exported[ident.dask_id] = _Exported(ident.generation, finished.stop, trace, summary)
+        exported = _Exported(generation=ident.generation, ended=finished.stop, trace=trace)
+        exported.add(summary)
+        if known is not None:
+            exported.add(known)
+        self._exported[ident.dask_id] = exported
         self._exported.move_to_end(ident.dask_id)
         root = self._live_root(root_id)
-        assert root is not None
         if ident.trace_id == root.trace:
             root.spans += finished.weight
         if ident.dask_id == root_id:

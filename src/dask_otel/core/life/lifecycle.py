@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Literal
 
 from dask_otel.core.context import Caller
@@ -135,6 +135,8 @@ class Lifecycle:
         self._settling: dict[OpenSpan, None] = {}
         self._lingering = Schedule()
         self._ticked = 0.0
+        #: Whether the last tick left something to do.
+        self.behind = False
 
     # ----------------------------------------------------------------------- the spans
 
@@ -335,21 +337,28 @@ class Lifecycle:
         """Whether there are finished spans whose last metrics may be missing."""
         return bool(self._settling)
 
-    def tick(self, now: float) -> None:
-        """Make all due transitions; exported generations go to `finished`."""
+    def tick(self, now: float, most: int | None = None) -> None:
+        """Make the due transitions; exported generations go to `finished`.
+
+        `most` limits each kind of transition: ten thousand spans can end at once. Then `behind` is
+        whether some are left for the next tick.
+        """
         if now < self._ticked:
             self._clock_set_back(now)
         self._ticked = now
+        self.behind = False
         if not self.open:
             return
-        for span in self.reports.take_complete():
+        for span in self.reports.take_complete(most):
             self._settled(span, Trigger.REPORTED, now)
         timeout = self._limits.settle_timeout
-        for span in list(takewhile(lambda s: now - s.quiet_since >= timeout, self._settling)):
+        late = takewhile(lambda s: now - s.quiet_since >= timeout, self._settling)
+        for span in list(islice(late, most)):
             self._settled(span, Trigger.TIMED_OUT, now)
             self.unsettled += 1
-        for dask_id in self._lingering.take(now):
+        for dask_id in islice(self._lingering.take(now), most):
             self._elapse(self.open[dask_id])
+        self.behind = bool(self.reports.due) or self._lingering.is_due(now)
         self.progress += self._long.signs(now)
 
     def _clock_set_back(self, now: float) -> None:

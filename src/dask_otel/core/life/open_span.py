@@ -197,11 +197,6 @@ class Group(TaskCounts):
         self.previous: Group | None = None
 
     @property
-    def counts(self) -> TaskCounts:
-        """The counts of its tasks."""
-        return self
-
-    @property
     def unfinished(self) -> int:
         """The number of tasks without an outcome."""
         return self.tasks - self.memory - self.erred - self.cancelled - self.blamed

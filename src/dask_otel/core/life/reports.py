@@ -11,6 +11,7 @@ spans cost nothing until then.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 
 from dask_otel.core.life.open_span import OpenSpan
 
@@ -34,7 +35,7 @@ class Reports:
         #: Spans by the worker that they wait for.
         self._waiting: dict[str, dict[OpenSpan, None]] = {}
         #: Spans to check: new ones, and those whose worker has reported.
-        self._due: dict[OpenSpan, None] = {}
+        self.due: dict[OpenSpan, None] = {}
 
     def heartbeat(self, worker: str, began: float, cancelled: int) -> None:
         """Record that a worker has reported all metrics up to the start of its heartbeat.
@@ -78,11 +79,11 @@ class Reports:
         if waiting is not None:
             for span in waiting:
                 span.awaits = None
-            self._due.update(waiting)
+            self.due.update(waiting)
 
     def wait_for(self, span: OpenSpan) -> None:
         """Add a finished span: `take_complete` returns it when its metrics have arrived."""
-        self._due[span] = None
+        self.due[span] = None
 
     def begin_anew(self, span: OpenSpan) -> None:
         """Forget the workers that owe metrics of a span: it has work again."""
@@ -90,7 +91,7 @@ class Reports:
 
     def forget(self, span: OpenSpan) -> None:
         """Stop waiting for a span; `OpenSpan.owing` has the workers that did not report."""
-        self._due.pop(span, None)
+        self.due.pop(span, None)
         if span.awaits is not None:
             waiting = self._waiting[span.awaits]
             del waiting[span]
@@ -98,9 +99,11 @@ class Reports:
                 del self._waiting[span.awaits]
             span.awaits = None
 
-    def take_complete(self) -> list[OpenSpan]:
-        """Remove and return the spans whose metrics have arrived."""
-        due, self._due = self._due, {}
+    def take_complete(self, most: int | None = None) -> list[OpenSpan]:
+        """Check the due spans, at most so many; remove and return those without debts."""
+        due = list(islice(self.due, most))
+        for span in due:
+            del self.due[span]
         return [span for span in due if self._complete(span)]
 
     def _complete(self, span: OpenSpan) -> bool:

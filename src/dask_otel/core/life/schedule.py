@@ -43,9 +43,13 @@ class Schedule:
         """Forget a span."""
         self._valid.pop(dask_id, None)
 
+    def is_due(self, now: float) -> bool:
+        """Whether `take` has an entry to look at."""
+        return bool(self._entries) and self._entries[0][0] <= now
+
     def take(self, now: float) -> Iterator[str]:
         """Remove and yield the due spans. They may be set again meanwhile."""
-        while self._entries and self._entries[0][0] <= now:
+        while self.is_due(now):
             entry = heapq.heappop(self._entries)
             if self._valid.get(entry[3]) is entry:
                 del self._valid[entry[3]]

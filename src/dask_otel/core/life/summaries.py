@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from typing import Final
 
 from dask_otel.core.life.completion import earliest
 from dask_otel.core.life.open_span import OpenSpan
 from dask_otel.core.records import TaskCounts
+
+#: The same object for all spans: thousands are remembered, and Python's collector visits each.
+NOBODY: Final[frozenset[str]] = frozenset()
 
 
 @dataclass(slots=True)
@@ -26,7 +30,7 @@ class SpanSummary:
     idle: float | None = None
     capacity: float | None = None
     #: Workers that had not sent their last report at the settle timeout.
-    unreported: frozenset[str] = frozenset()
+    unreported: frozenset[str] = NOBODY
     #: Whether tasks may have ended unobserved, before the bridge was installed or while it was
     #: removed.
     partial: bool = False
@@ -41,7 +45,8 @@ class SpanSummary:
         self.counts.add(other.counts)
         self.idle = _sum(self.idle, other.idle)
         self.capacity = _sum(self.capacity, other.capacity)
-        self.unreported |= other.unreported
+        if other.unreported:
+            self.unreported |= other.unreported
         self.partial = self.partial or other.partial
         self.path = join_paths(self.path, other.path)
 
@@ -74,7 +79,7 @@ def summarize(
         counts=span.own_counts(),
         idle=idle,
         capacity=capacity,
-        unreported=frozenset(span.owing or ()),
+        unreported=frozenset(span.owing or NOBODY),
         partial=span.partial or span.unfinished > 0,
         path=path,
     )

@@ -58,20 +58,19 @@ class SpanTasks:
             Why a run of it must be repeated; None if there was no run.
         """
         span = group.span
-        counts = group.counts
         reason: RetryReason | None = None
         if span.reruns and key in span.reruns:
             reason = span.reruns.pop(key)
             self.coming_back -= 1
             if reason == "rescheduled":
-                counts.rescheduled += 1
+                group.rescheduled += 1
             elif reason is not None:
-                counts.retried += 1
+                group.retried += 1
         elif cause == "submitted":
-            counts.tasks += 1
+            group.tasks += 1
         elif cause == "recomputed":
             reason = "recomputed"
-            counts.recomputed += 1
+            group.recomputed += 1
             self._take_back_result(group)
         else:
             reason = self._asked_again(group, key, cause)
@@ -83,35 +82,34 @@ class SpanTasks:
     @staticmethod
     def _take_back_result(group: Group) -> None:
         """Revoke the result of a task."""
-        if group.counts.memory:
-            group.counts.memory -= 1
+        if group.memory:
+            group.memory -= 1
         else:
             # The result belonged to an earlier generation: in this one it is a new task.
-            group.counts.tasks += 1
+            group.tasks += 1
 
     @staticmethod
     def _asked_again(group: Group, key: Hashable, cause: Cause) -> RetryReason | None:
         """Count a task of ``Client.retry``: its failure is revoked, unless it was exported."""
-        counts = group.counts
         failed = group.span.failed
         if failed and key in failed:
             del failed[key]
             forgiven(group.span, key)
-            counts.erred -= 1
+            group.erred -= 1
         elif cause == "retried" or not group.blamed:
             # The failure belonged to an earlier generation: in this one it is a new task.
-            counts.tasks += 1
+            group.tasks += 1
             if cause == "unblamed":
                 return None
         else:
             group.blamed -= 1
             return None
-        counts.retried += 1
+        group.retried += 1
         return "client"
 
     def taken_in(self, group: Group, count: int, now: float) -> None:
         """Count unfinished tasks that are older than the bridge."""
-        group.counts.tasks += count
+        group.tasks += count
         group.span.unfinished += count
         if not group.span.active:
             self._began(group.span, now)
@@ -129,7 +127,7 @@ class SpanTasks:
             When it computed; 0.0 if it did not.
         """
         span = group.span
-        group.counts.memory += 1
+        group.memory += 1
         if stop:
             self._computed(group, worker, start, stop, now)
         elif now > span.last_stop:
@@ -161,7 +159,7 @@ class SpanTasks:
         span = group.span
         if not was_unfinished:
             self._take_back_result(group)
-        group.counts.erred += 1
+        group.erred += 1
         if span.failed is None:
             span.failed = {}
         detailed = len(span.failed) < self._max_exceptions
@@ -186,7 +184,7 @@ class SpanTasks:
             Its run, if it is known to have run.
         """
         span = group.span
-        group.counts.cancelled += 1
+        group.cancelled += 1
         if worker is not None:
             span.zombies |= {worker}
         if run is not None:
@@ -202,7 +200,7 @@ class SpanTasks:
     @staticmethod
     def lost(group: Group) -> None:
         """Count a run that was lost with its worker, whatever the task's outcome."""
-        group.counts.lost += 1
+        group.lost += 1
 
     def blamed(self, group: Group, now: float) -> None:
         """Count a task that will never run, because a dependency failed."""
@@ -244,14 +242,14 @@ class SpanTasks:
         if reruns and key in reruns:
             del reruns[key]
             self.coming_back -= 1
-            group.counts.cancelled += 1
+            group.cancelled += 1
 
     def cancel_all(self, span: OpenSpan) -> None:
         """Cancel the span's unfinished tasks: the scheduler was restarted."""
         self.coming_back -= len(span.reruns or ())
         span.reruns = None
         for group in span.groups:
-            group.counts.cancelled += max(0, group.unfinished)
+            group.cancelled += max(0, group.unfinished)
 
     def recount(self, span: OpenSpan, unfinished: int, now: float) -> None:
         """Correct the number of unfinished tasks after an error of ours."""
