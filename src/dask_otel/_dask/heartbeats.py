@@ -105,10 +105,7 @@ class Heartbeats:
 
     def worker_deltas(self, digests: Mapping[Hashable, float]) -> None:
         """Add a worker's metrics outside of spans."""
-        deltas = self._batches.open.worker_deltas
-        for key, value in digests.items():
-            if type(key) is tuple and key and key[0] not in _SPAN_CONTEXTS:
-                deltas[key] = deltas.get(key, 0) + value
+        self._batches.open.add_of_worker(digests, _SPAN_CONTEXTS)
 
     def _span_deltas(
         self, worker: str, data: dict[tuple[Hashable, ...], float]
