@@ -169,7 +169,7 @@ def test_what_the_queue_has_no_room_for_is_said_when_it_has(
         cluster.scheduler.log_event("all", retired)
         # It is time to say it, but there is no room.
         time.sleep(1.5)
-        assert bridge.adapter.events.lines._unsaid
+        assert bridge.adapter.events.lines.unsaid
         received.answer = None
         said = cluster.said(semconv.WORKER_LOG_LEFT_OUT)
         assert said.attributes[semconv.LOG_LEFT_OUT_COUNT] == lost
