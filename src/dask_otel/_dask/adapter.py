@@ -383,7 +383,6 @@ class SchedulerAdapter:
         levels |= {
             (semconv.CLUSTER_WORKER_COUNT.name,): len(scheduler.workers),
             (semconv.CLUSTER_THREAD_COUNT.name,): scheduler.total_nthreads,
-            (semconv.CLUSTER_SPILL_SIZE.name,): sum(map(facts.spilled, scheduler.workers.values())),
         }
         # From the prefixes, not from transitions: no hook reports the tasks of scattered data,
         # Variables and Queues.

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 #: In ``dask.cluster.time``, a user's activity with the name of one of ours.
 _OTHER_TIME: Final = "other"
 
-#: Number of spans in a step of a hand-over.
-STEP: Final = 250
+#: Number of spans in a part of a hand-over's step.
+STEP: Final = 50
 
 
 class ThreadTime:
@@ -37,7 +37,7 @@ class ThreadTime:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        #: `TaskEvents` and `Heartbeats` call this directly at transitions.
+        #: `TaskEvents` and `Heartbeats` call this directly.
         self.accounting = Accounting(monotonic())
         #: Execute seconds since the last export, by activity; `Heartbeats` adds them.
         self.activities: dict[Hashable, float] = {}
@@ -133,4 +133,4 @@ class ThreadTime:
             batch.add(semconv.CLUSTER_TIME.name, name, value=seconds)
         batch.add(semconv.CLUSTER_CAPACITY_TIME.name, value=closed.capacity)
         batch.add(semconv.CLUSTER_EXCESS_TIME.name, value=closed.excess)
-        batch.set_level(semconv.CLUSTER_INFLIGHT_TIME.name, value=max(0.0, closed.in_flight))
+        batch.set_level(semconv.CLUSTER_INFLIGHT_TIME.name, value=closed.in_flight)

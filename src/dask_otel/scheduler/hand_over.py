@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time as clocks
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from distributed.metrics import time
@@ -22,7 +21,9 @@ if TYPE_CHECKING:
     from dask_otel.pump.pump import Pump
     from dask_otel.scheduler.own_cost import OwnCost
 
-#: Seconds between two steps of a hand-over, for the event loop's other work.
+#: Seconds after which a step of a hand-over ends with its present part, and seconds between two
+#: steps, for the event loop's other work.
+LONGEST: Final = 0.0005
 PAUSE: Final = 0.004
 
 #: Most finished spans, and events, that wait for the exporters.
@@ -164,7 +165,7 @@ class HandOver:
             self._step = asyncio.get_running_loop().call_soon(self._take_step, self.steps())
 
     def steps(self) -> Iterator[None]:
-        """Hand over the metrics; each item is a short step."""
+        """Hand over the metrics; each item is a short part of a step."""
         assert self._pump is not None
         if not self._pump.accepts_metrics():
             # Every exporter hangs: everything accumulates here, and nothing is lost. Fold the time
@@ -180,9 +181,11 @@ class HandOver:
         self._adapter.wrappers.run("metrics", self._next_step, steps)
 
     def _next_step(self, steps: Iterator[None]) -> None:
-        # Take one step; if there was one, schedule the next.
-        for _ in islice(steps, 1):
-            self._step = asyncio.get_running_loop().call_later(PAUSE, self._take_step, steps)
+        until = clocks.perf_counter() + LONGEST
+        for _ in steps:
+            if clocks.perf_counter() >= until:
+                self._step = asyncio.get_running_loop().call_later(PAUSE, self._take_step, steps)
+                return
 
     def last_metrics(self) -> None:
         """Hand over the last metrics at once: the bridge closes."""

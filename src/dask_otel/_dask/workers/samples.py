@@ -16,7 +16,7 @@ from dask.utils import parse_timedelta
 from distributed.metrics import time
 
 from dask_otel import semconv
-from dask_otel._dask.facts import measured, memory_of
+from dask_otel._dask.facts import measured, memory_of, spilled
 from dask_otel.core.metrics.batch import Batches, MetricBatch, RawSeries
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 #: Linux: this thread's nanoseconds on a CPU, and its nanoseconds ready to run without one.
 _SCHEDSTAT: Final = "/proc/thread-self/schedstat"
 
-#: Number of workers in a step of a hand-over.
-STEP: Final = 200
+#: Number of workers in a part of a hand-over's step.
+STEP: Final = 10
 
 
 class WorkerSamples:
@@ -51,6 +51,7 @@ class WorkerSamples:
         the next call begins again.
         """
         levels: dict[RawSeries, float] = {}
+        disk: float = 0
         wrong = 0
         names = self._choose()
         counts = Counter(names.values())
@@ -61,6 +62,7 @@ class WorkerSamples:
                 continue  # It left between two steps.
             name = names.get(address)
             memory, cpu = memory_of(ws), ws.metrics.get("cpu")
+            disk += spilled(ws)
             # A bad reading must not lose the metrics of the other workers.
             wrong += memory is None and "memory" in ws.metrics
             wrong += cpu is not None and measured(cpu) is None
@@ -75,6 +77,7 @@ class WorkerSamples:
                 yield
         batch = batches.open
         batch.levels.update(levels)
+        batch.set_level(semconv.CLUSTER_SPILL_SIZE.name, value=disk)
         if wrong:
             batch.add(semconv.OTEL_SANITIZED.name, "value", value=wrong)
         batch.ended.extend(self._series - levels.keys())

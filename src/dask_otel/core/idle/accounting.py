@@ -30,9 +30,9 @@ Every quantity is in seconds of one thread. The rules:
 11. If a worker is removed, the seconds that it had not reported are lost: at most those that
     its tasks can have used since its last cut, minus those that came with that cut already.
 12. Without active spans, idle is `unused`: no work could have used it.
-13. Idle is shared lazily: O(1) for a change, O(executing + ended) for a heartbeat, O(workers +
-    active spans) for an export, the spans in parts as small as the caller likes. Idle that is
-    settled late goes to the spans that were active then.
+13. Idle is shared lazily: O(1) for a change, O(executing + ended) for a heartbeat, O(active
+    spans) for an export, in parts as small as the caller likes. Idle that is settled late goes to
+    the spans that were active then.
 14. Seconds in flight are summed separately, from each worker's last cut and the threads
     that may have been busy since. Therefore
 15. reported + idle + unused + lost + in flight = capacity + excess is a check, not a
@@ -101,6 +101,9 @@ class Accounting:
         #: Threads that are certainly idle.
         self._free = 0
         self._capacity = self._reported = self._lost = self._excess = 0.0
+        #: Sum over the workers (rule 14), kept up to date: a sum at each export would be one long
+        #: step of the event loop.
+        self._in_flight = 0.0
         self._workers: dict[str, WorkerTime] = {}
         self._sharing = IdleSharing(now)
         self._spans = self._sharing.spans
@@ -125,6 +128,7 @@ class Accounting:
             return
         self._advance(now)
         account.advance(self._now)
+        self._in_flight -= account.in_flight
         left = account.close()
         self._lost += left.lost
         self._free -= account.free
@@ -224,8 +228,9 @@ class Accounting:
         now = self._now
         account.advance(now)
         tasks = account.tasks
-        since, zombies = tasks.cut, bool(tasks.zombies)
+        since, zombies, in_flight = tasks.cut, bool(tasks.zombies), account.in_flight
         idle, lost, excess = account.take_cut(executing, total, now, travelled)
+        self._in_flight += account.in_flight - in_flight
         self._lost += lost
         self._excess += excess
         if idle > 0.0:
@@ -268,13 +273,8 @@ class Accounting:
     # ------------------------------------------------------------------------ export
 
     def begin_export(self, now: float) -> Increments:
-        """Close the interval and return it; `settle` completes its shares. O(workers)."""
+        """Close the interval and return it; `settle` completes its shares."""
         self._advance(now)
-        now = self._now
-        in_flight = 0.0
-        for account in self._workers.values():
-            account.advance(now)
-            in_flight += account.in_flight
         idle, unused = self._sharing.close()
         closed = Increments(
             capacity=self._capacity,
@@ -283,7 +283,8 @@ class Accounting:
             unused=unused,
             lost=self._lost,
             excess=self._excess,
-            in_flight=in_flight,
+            # Rounding can leave less than nothing.
+            in_flight=max(0.0, self._in_flight),
             span_idle=self._sharing.closed_shares,
             span_reported=self._span_reported,
         )
@@ -304,6 +305,7 @@ class Accounting:
         passed = now - self._now
         if passed > 0.0:
             self._capacity += passed * self._threads
+            self._in_flight += passed * (self._threads - self._free)
             if self._free:
                 self._sharing.book(passed * self._free)
             self._now = now
