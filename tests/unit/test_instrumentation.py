@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections.abc import Iterator
@@ -46,6 +47,7 @@ def _afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("TRACEPARENT", "TRACESTATE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(carriers, "_last", (None, None, None))
+    monkeypatch.setattr(carriers, "_made", None)
     monkeypatch.setattr(carriers, "_environment", None)
     api._propagators.cache_clear()
     yield
@@ -270,6 +272,28 @@ def test_the_current_span_does_with_its_state() -> None:
     with use_span(a_span(SPAN + 1)):
         assert carried() == {"traceparent": f"00-{TRACE:032x}-{SPAN + 1:016x}-01"}
     assert carried() is None
+
+
+def test_what_is_remembered_is_of_one_client_in_one_context(propagators: Any) -> None:
+    one, other = Submitter(), Submitter()
+    with use_span(a_span()):
+        made = carriers.annotations_for(one)
+        assert made == {CARRIER_KEY: {"traceparent": TRACEPARENT}}
+        assert carriers.annotations_for(one) is made
+        with dask.annotate(**{CARRIER_KEY: "mine"}):
+            assert carriers.annotations_for(one) is None
+        with dask.config.set({"otel.client.span-per-caller": True}):
+            assert carriers.annotations_for(other).keys() == {CARRIER_KEY, "span"}
+        with use_span(a_span(SPAN + 1)):
+            assert carriers.annotations_for(one) != made
+        assert carriers.annotations_for(one) == made
+        propagators()
+        assert carriers.annotations_for(one) is None
+    kept = carriers._made
+    assert kept is not None
+    del one
+    gc.collect()
+    assert (kept[0](), kept[2]()) == (None, None)
 
 
 class Vendor(TextMapPropagator):

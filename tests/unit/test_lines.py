@@ -156,7 +156,7 @@ def test_a_warning_goes_at_once_and_less_after_a_second(worker: Worker) -> None:
 
 def test_a_record_has_the_ids_and_the_key_of_its_task(worker: Worker) -> None:
     context = TaskContext()
-    forwarding._workers.append(as_worker(worker))
+    forwarding.workers.append(as_worker(worker))
     try:
         entered = context.enter(TASK)
         assert entered is not None
@@ -166,7 +166,7 @@ def test_a_record_has_the_ids_and_the_key_of_its_task(worker: Worker) -> None:
             logging.getLogger("user").exception("failed")
         context.leave(entered)
     finally:
-        forwarding._workers.clear()
+        forwarding.workers.clear()
     ((time, level, name, text, key, ids, error),) = worker.lines
     assert abs(time - 1.7e9) < 1e9
     assert (level, name, text, key) == (40, "user", "failed", "('x', 1)")

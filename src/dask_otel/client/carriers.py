@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import dask
 
@@ -44,6 +44,10 @@ _environment: _Carried | None = None
 #: see half an entry.
 _last: tuple[object, object, _Carried | None] = (None, None, None)
 
+#: Likewise, for the same OpenTelemetry context and client: the annotations. Looking for the span
+#: takes most of the rest. It keeps neither of them alive.
+_made: tuple[ref[Any], object, ref[Client], dict[str, Any]] | None = None
+
 
 def prepare() -> None:
     """Read the environment, and load the propagators that it names."""
@@ -55,11 +59,21 @@ def prepare() -> None:
 
 def annotations_for(client: Client) -> dict[str, Any] | None:
     """Return the annotations for a submission in the present context; None for none."""
+    global _made
     try:
+        blocks, made = bool(ROOTS), _made
+        if made is not None and not blocks:
+            present, propagators = api.state()
+            if made[0]() is present and made[1] is propagators and made[2]() is client:
+                return None if CARRIER_KEY in dask.get_annotations() else made[3]
         span = api.active_span()
-        if span is None and _environment is None and not ROOTS:
+        if span is None and _environment is None and not blocks:
             return None
-        return _annotations(client, span)
+        annotations = _annotations(client, span)
+        if annotations and span is not None and not (blocks or _settings[client][1]):
+            present, propagators = api.state()
+            _made = ref(present), propagators, ref(client), annotations
+        return annotations
     except Exception:
         logger.debug("dask-otel could not pass the caller's context on", exc_info=True)
         return None

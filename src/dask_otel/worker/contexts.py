@@ -67,7 +67,18 @@ class TaskContexts:
         except Exception:
             self._count("decision")
         if context is None:
-            context = self._by_ids(task)
+            # Computed from Dask's ids, without a call: most tasks have no decision.
+            try:
+                span = annotations.get("span") if annotations else None
+                # Dask omits the annotation for the default span, which is a root. If a task without
+                # it joins a group of another span, that span's context is most likely cached.
+                own = task.span_id if span is None else span["ids"][-1]
+                context = self._computed.get(own)
+                if context is None and own is not None:
+                    root = own if span is None else span["ids"][0]
+                    context = _keep(self._computed, own, remote_parent(computed(own, root)))
+            except Exception:
+                self._count("span")
         if self.ratio and context is not None:
             try:
                 return self._of_run(task, context)
@@ -84,27 +95,6 @@ class TaskContexts:
         if owner is None or not is_sampled(task.key, self.ratio):
             return context
         return remote_child(context, span_id(owner), task_span_id(owner, task.key, task.run_id))
-
-    def _by_ids(self, task: Task) -> Context | None:
-        """Return the context computed from Dask's ids, for a task without a decision."""
-        annotations = task.annotations
-        try:
-            span = annotations.get("span") if annotations else None
-            if span is not None:
-                own, root = span["ids"][-1], span["ids"][0]
-            elif task.span_id is None:
-                return None
-            else:
-                # Dask omits the annotation for the default span, which is a root. If a task without
-                # it joins a group of another span, that span's context is most likely cached.
-                own = root = task.span_id
-            known = self._computed.get(own)
-            if known is None:
-                return _keep(self._computed, own, remote_parent(computed(own, root)))
-            return known
-        except Exception:
-            self._count("span")
-            return None
 
     def _of_decision(self, annotations: Mapping[str, Any]) -> Context | None:
         """Return the context that the scheduler decided; None without a decision."""

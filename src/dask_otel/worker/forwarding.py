@@ -38,7 +38,8 @@ class Forwarding:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._workers: list[Worker] = []
+        #: The workers that want them.
+        self.workers: list[Worker] = []
         self._level = logging.CRITICAL
         self._batch = LineBatch()
         self._wrappers = Wrappers()
@@ -49,15 +50,10 @@ class Forwarding:
         #: Whether this thread is in here: what it logs then is left out.
         self._inside = local()
 
-    @property
-    def wanted(self) -> bool:
-        """Whether any worker wants it."""
-        return bool(self._workers)
-
     def add(self, worker: Worker, level: int) -> None:
         """Begin to forward records from a level on."""
-        self._workers.append(worker)
-        if len(self._workers) > 1:
+        self.workers.append(worker)
+        if len(self.workers) > 1:
             return
         self._level, self._process = level, os.getpid()
         root = logging.getLogger()
@@ -71,10 +67,10 @@ class Forwarding:
 
     def remove(self, worker: Worker) -> None:
         """Send the rest; the last worker restores logging."""
-        if worker is self._workers[0]:
+        if worker is self.workers[0]:
             self._guarded(self._send, False)
-        self._workers.remove(worker)
-        if self._workers:
+        self.workers.remove(worker)
+        if self.workers:
             return
         self._wrappers.remove()
         before, self._root = self._root, None
@@ -122,15 +118,15 @@ class Forwarding:
         if wait == 0:
             self._send(False)
         elif wait is not None:
-            loop = self._workers[0].loop
+            loop = self.workers[0].loop
             loop.add_callback(loop.call_later, wait, partial(self._guarded, self._send))
 
     def _send(self, planned: bool = True) -> None:
         """Send the batch; any thread may call it."""
         with self._lock:
             message = self._batch.take(monotonic(), planned)
-        if message is not None and self._workers:
-            self._workers[0].log_event(TOPIC, message)
+        if message is not None and self.workers:
+            self.workers[0].log_event(TOPIC, message)
 
 
 def _line(record: logging.LogRecord) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import Token
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
@@ -20,31 +20,36 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: What restores the context: with the running task if log records need it.
+_Entered: TypeAlias = Token[Context] | tuple[Token[Context], Token[Task | None]]
+
 
 class TaskContext(TaskContexts):
     """Makes a task's span current while the task's code runs."""
 
-    def enter(self, task: Task) -> tuple[Token[Context], Token[Task | None] | None] | None:
+    def enter(self, task: Task) -> _Entered | None:
         """See `Execution`. Setting a context variable takes a quarter of a microsecond."""
         context = self.of(task)
         if context is None:
             return None
-        named = injection.wanted or forwarding.wanted
-        return attach(context), running.set(task) if named else None
+        if injection.wanted or forwarding.workers:
+            return attach(context), running.set(task)
+        return attach(context)
 
-    def leave(self, entered: tuple[Token[Context], Token[Task | None] | None]) -> None:
+    def leave(self, entered: _Entered) -> None:
         """See `Execution`."""
-        context, task = entered
-        if task is not None:
+        if isinstance(entered, tuple):
+            entered, task = entered
             running.reset(task)
-        detach(context)
+        detach(entered)
 
     def carried(self, call: Callable[..., T]) -> Callable[..., T]:
         """See `Execution`."""
         context, task = get_current(), running.get()
 
         def carrying(*args: Any, **kwargs: Any) -> T:
-            entered = attach(context), None if task is None else running.set(task)
+            token = attach(context)
+            entered: _Entered = token if task is None else (token, running.set(task))
             try:
                 return call(*args, **kwargs)
             finally:
