@@ -340,8 +340,6 @@ class Lifecycle:
         if now < self._ticked:
             self._clock_set_back(now)
         self._ticked = now
-        if not self.open:
-            return
         for span in self.reports.take_complete():
             self._settled(span, Trigger.REPORTED, now)
         timeout = self._limits.settle_timeout
