@@ -347,8 +347,6 @@ class Lifecycle:
             self._clock_set_back(now)
         self._ticked = now
         self.behind = False
-        if not self.open:
-            return
         for span in self.reports.take_complete(most):
             self._settled(span, Trigger.REPORTED, now)
         timeout = self._limits.settle_timeout
