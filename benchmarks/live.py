@@ -23,9 +23,10 @@ from tests.receiver import decode_points, decode_spans
 from benchmarks.cluster import cluster, environment
 from benchmarks.results import Row, percentile, verdict
 from benchmarks.sink import Sink
+from dask_otel.scheduler.bridge import TICK
 
 PRELOAD = ("--preload", "dask_otel.preload")
-LINGER, SCHEDULE_DELAY, TICK = 2.0, 1.0, 0.1
+LINGER, SCHEDULE_DELAY = 2.0, 1.0
 #: Two heartbeats at most, of 0.5 s each with few workers.
 SETTLE = 1.0
 

@@ -89,7 +89,7 @@ _READING = """
   message of each of many simulated workers, and the thread's for making log records of them.
 - **Many workers and spans** (row 14): callgrind counts a second of a simulated cluster, on the
   event loop, without the bridge and with it: 1,000 tasks, as many heartbeats as Dask's workers
-  send (20 a second from 10 workers, 167 from 1,000), ten ticks, ten spans that end and ten that
+  send (20 a second from 10 workers, 167 from 1,000), four ticks, ten spans that end and ten that
   begin, and a sixtieth of a hand-over of metrics. *later* is after 10,000 more spans have ended.
   Collections of garbage are off. The shares are larger than that of row 11, because simulated
   workers send no messages that Dask would have to read. The peers are counted at the same places.

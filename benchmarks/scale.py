@@ -1,7 +1,7 @@
 """Row 14: the bridge's share with many workers and open spans, beside that of its peers.
 
 Callgrind counts a second of a simulated cluster's life: a thousand tasks, the heartbeats that this
-many workers send by Dask's rule, ten ticks. It counts a hand-over of metrics, a poll of the naive
+many workers send by Dask's rule, four ticks. It counts a hand-over of metrics, a poll of the naive
 bridge and a page of Dask's own metrics for Prometheus, too, each by itself.
 """
 
@@ -33,10 +33,13 @@ from benchmarks.pauses import Own, watch_bridges
 from benchmarks.results import Row, verdict
 from benchmarks.simulated import SimulatedCluster
 from benchmarks.sink import Sink
+from dask_otel.scheduler.bridge import TICK
 from dask_otel.scheduler.plugin import install
 
 TASKS: Final = 1000
-TICKS: Final = 10
+#: Spans that end, and others that begin, in a second.
+TURN_OVER: Final = 10
+TICKS: Final = round(1 / TICK)
 WORKERS: Final = (10, 1000)
 SPANS: Final = (100, 10_000)
 #: Spans that come and go before the last second is counted.
@@ -99,8 +102,9 @@ class Life:
             while beats < self._beats * done / TASKS:
                 cluster.receive(next(self._reports))
                 beats += 1
-            if not done % (TASKS // TICKS):
+            if not done % (TASKS // TURN_OVER):
                 self.turn_over(1)
+            if not done % (TASKS // TICKS):
                 self._tick()
             cluster.finish([key], seconds=1e-5)
         cluster.scheduler.client_releases_keys(keys, "client")

@@ -17,7 +17,7 @@ from dask_otel._dask.workers.samples import LoopHealth
 from dask_otel._dask.wrapping import Wrappers
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.scheduler import own_cost as loop_time
-from dask_otel.scheduler.own_cost import SAMPLE, OwnCost
+from dask_otel.scheduler.own_cost import EVERY, SAMPLE, OwnCost
 
 #: Dask's own tick, by default 20 ms.
 TICK = 0.02
@@ -222,7 +222,9 @@ def test_a_few_transitions_tell_what_all_of_them_cost(clock: Clock) -> None:
     # The last price goes on until there is a new one, which counts as much as all before.
     assert scheduler.transitions(50) == pytest.approx(50 * 0.001)
     scheduler.price = 0.003
-    scheduler.cost.sample(scheduler.plugin)
+    for _ in range(EVERY):
+        assert scheduler.plugin.transition == scheduler.hook
+        scheduler.cost.sample(scheduler.plugin)
     assert scheduler.transitions(SAMPLE) == pytest.approx(SAMPLE * 0.002)
 
 

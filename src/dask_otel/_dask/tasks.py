@@ -255,7 +255,8 @@ class TaskEvents:
             started, stopped, seconds = run_times(startstops)
             computed = stopped - started
         task = self._scheduler.tasks[key]
-        group = self._groups.get(task.group)
+        # Not the message's copy: tables find the same object without comparing.
+        key, group = task.key, self._groups.get(task.group)
         run = None
         processed = start == "processing"
         assigned, sent = self.assigned.pop(key, NOT_ASSIGNED) if processed else NOT_ASSIGNED

@@ -1,9 +1,8 @@
 """The bridge of one scheduler: passes Dask's facts to the core, and the core's records to the pump.
 
 Everything here runs on the scheduler's event loop, in small steps: Dask's hooks, a tick that
-decides which spans have ended (ten times a second; twice where none is open), and a hand-over of
-the metrics at the export interval (`hand_over`). The pump makes text and protobuf in its own
-threads.
+decides which spans have ended (four times a second), and a hand-over of the metrics at the export
+interval (`hand_over`). The pump makes text and protobuf in its own threads.
 """
 
 from __future__ import annotations
@@ -42,9 +41,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("distributed.dask_otel")
 
-#: Seconds between two checks for ended spans, and where no span is open.
-TICK: Final = 0.1
-IDLE_TICK: Final = 0.5
+#: Seconds between two checks for ended spans.
+TICK: Final = 0.25
 #: Most spans that end in one tick. If there are more, the next tick comes after a pause.
 MOST_ENDS: Final = 32
 
@@ -257,7 +255,7 @@ class Bridge:
         with self.boundary.guarding("close"):
             self._tick()
         while self.adapter.lifecycle.settling and clocks.monotonic() < until:
-            await asyncio.sleep(TICK)
+            await asyncio.sleep(PAUSE)
 
     @staticmethod
     async def _pump_closed(pump: Pump, deadline: float) -> None:
@@ -313,9 +311,7 @@ class Bridge:
         self._timers.clear()
 
     def _pause(self) -> float:
-        if self.adapter.lifecycle.behind:
-            return PAUSE
-        return IDLE_TICK if self.adapter.idle else TICK
+        return PAUSE if self.adapter.lifecycle.behind else TICK
 
     def _tick(self) -> None:
         if self._plugin is not None and self._installed is None and self._closing is None:
