@@ -161,6 +161,7 @@ async def test_a_close_does_not_wait_for_workers_that_are_gone(
     pump = Pump()
     # No tick comes, and no heartbeat.
     monkeypatch.setattr(module, "TICK", 3600.0)
+    monkeypatch.setattr(module, "IDLE_TICK", 3600.0)
     async with bridged(monkeypatch, pump) as (scheduler, bridge):
         async with (
             Worker(scheduler.address, nthreads=1, heartbeat_interval="1h"),

@@ -83,8 +83,8 @@ def test_the_inclusive_cost_of_a_mark_is_read_of_what_callgrind_writes() -> None
 
 def test_the_account_subtracts_idling_and_marks_and_closes() -> None:
     mark = marked.KINDS["released → waiting"][1]
-    idle = {"seconds": 2.0, "total": 1500.0, mark: 30.0, f"calls of {mark}": 1}
-    run = {"seconds": 4.0, "total": 1500 * 1000.0, mark: 1500 * 500.0, f"calls of {mark}": 1500}
+    idle = {"seconds": 4.0, "total": 1500.0, mark: 30.0, f"calls of {mark}": 1}
+    run = {"seconds": 8.0, "total": 1500 * 1000.0, mark: 1500 * 500.0, f"calls of {mark}": 1500}
     empty = {"seconds": 1.0, "total": 1.0, mark: 3000.0, f"calls of {mark}": 10}
     with_it, without = (marked.KINDS[kind][1] for kind in marked.MESSAGES)
     messages = {with_it: 9e3, without: 4e3}

@@ -264,6 +264,11 @@ class SchedulerAdapter:
             with self.boundary.guarding("events"):
                 self.events.tick(now)
 
+    @property
+    def idle(self) -> bool:
+        """Whether no span is open, and nothing waits for a tick."""
+        return not (self.lifecycle.open or self.blocks.leaving or self.events.waiting)
+
     def take_progress(self) -> Sequence[Progress]:
         """Return the signs of life since the last call."""
         signs, self.lifecycle.progress = self.lifecycle.progress, []

@@ -1,8 +1,9 @@
 """The bridge of one scheduler: passes Dask's facts to the core, and the core's records to the pump.
 
 Everything here runs on the scheduler's event loop, in small steps: Dask's hooks, a tick that
-decides which spans have ended (four times a second), and a hand-over of the metrics at the export
-interval (`hand_over`). The pump makes text and protobuf in its own threads.
+decides which spans have ended (four times a second; twice where none is open), and a hand-over of
+the metrics at the export interval (`hand_over`). The pump makes text and protobuf in its own
+threads.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("distributed.dask_otel")
 
-#: Seconds between two checks for ended spans.
+#: Seconds between two checks for ended spans, and where no span is open.
 TICK: Final = 0.25
+IDLE_TICK: Final = 0.5
 #: Most spans that end in one tick. If there are more, the next tick comes after a pause.
 MOST_ENDS: Final = 32
 
@@ -311,7 +313,9 @@ class Bridge:
         self._timers.clear()
 
     def _pause(self) -> float:
-        return PAUSE if self.adapter.lifecycle.behind else TICK
+        if self.adapter.lifecycle.behind:
+            return PAUSE
+        return IDLE_TICK if self.adapter.idle else TICK
 
     def _tick(self) -> None:
         if self._plugin is not None and self._installed is None and self._closing is None:
