@@ -89,7 +89,7 @@ class Heartbeats:
             self.worker_deltas(digests)
             data = (message.get("extensions") or {}).get("spans")
             if data:
-                seconds = self._span_deltas(ws.address, data)
+                self._span_deltas(ws.address, data, seconds)
         finally:
             executing = message.get("executing") or {}
             self._time.accounting.heartbeat(ws.address, executing, seconds, monotonic(), travelled)
@@ -108,12 +108,14 @@ class Heartbeats:
         self._batches.open.add_of_worker(digests, _SPAN_CONTEXTS)
 
     def _span_deltas(
-        self, worker: str, data: dict[tuple[Hashable, ...], float]
-    ) -> dict[str, float]:
-        """Add a worker's metrics of spans; return their execute seconds, by span id."""
+        self, worker: str, data: dict[tuple[Hashable, ...], float], seconds: dict[str, float]
+    ) -> None:
+        """Add a worker's metrics of spans; their execute seconds go to `seconds`, by span id.
+
+        After an error, the cluster's seconds and those in `seconds` are the same.
+        """
         open_spans, own_keys = self._lifecycle.open, self.own_keys
         cluster = self._time.activities
-        seconds: dict[str, float] = {}
         span_id: Any = None
         values: dict[tuple[Hashable, ...], float] = {}
         activities: dict[Hashable, float] = {}
@@ -150,7 +152,6 @@ class Heartbeats:
                 self._late(span_id, data)
             else:
                 span.reported(worker, metered > 0.0)
-        return seconds
 
     def _late(self, span_id: str, data: Mapping[tuple[Hashable, ...], float]) -> None:
         """Count the metrics of a span that is not open."""

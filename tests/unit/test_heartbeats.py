@@ -1,0 +1,38 @@
+"""Workers' metrics of spans, as a heartbeat brings them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dask_otel._dask.heartbeats import Heartbeats
+from dask_otel.core.metrics.batch import Batches
+
+
+@pytest.fixture
+def made() -> Any:
+    """`Heartbeats` of a scheduler whose spans are all exported."""
+    spans = {
+        name: SimpleNamespace(id=name, name=(name,), parent=None) for name in map(str, range(100))
+    }
+    lifecycle = SimpleNamespace(open={}, generations=SimpleNamespace(trace_of=lambda *_: 7))
+    extension = SimpleNamespace(spans=spans)
+    ours = SimpleNamespace(batches=Batches(), extension=extension)
+    time: Any = SimpleNamespace(activities={})
+    rest: Any = [SimpleNamespace()] * 4
+    scheduler, clocks, loops, under_way = rest
+    parts: Any = lifecycle, time, clocks, loops, ours, under_way
+    return Heartbeats(scheduler, *parts)
+
+
+def test_what_comes_before_a_bad_value_is_in_both_sums(made: Any) -> None:
+    data: Any = {
+        ("execute", "0", "inc", "thread-cpu", "seconds"): 0.5,
+        ("execute", "0", "inc", "user", "seconds"): None,
+    }
+    seconds: dict[str, float] = {}
+    with pytest.raises(TypeError):
+        made._span_deltas("w", data, seconds)
+    assert (seconds, made._time.activities) == ({"0": 0.5}, {"thread-cpu": 0.5})
