@@ -7,8 +7,19 @@ from typing import Any
 
 import pytest
 
+from dask_otel import semconv
 from dask_otel._dask.heartbeats import Heartbeats
 from dask_otel.core.metrics.batch import Batches
+
+
+class Message(dict):
+    """The metrics of a heartbeat; counts how often they are read."""
+
+    reads = 0
+
+    def items(self) -> Any:
+        self.reads += 1
+        return super().items()
 
 
 @pytest.fixture
@@ -25,6 +36,19 @@ def made() -> Any:
     scheduler, clocks, loops, under_way = rest
     parts: Any = lifecycle, time, clocks, loops, ours, under_way
     return Heartbeats(scheduler, *parts)
+
+
+def test_a_report_on_many_exported_spans_is_read_twice_at_most(made: Any) -> None:
+    data = Message(
+        (("execute", name, "inc", activity, "seconds"), 0.5)
+        for name in map(str, range(100))
+        for activity in ("thread-cpu", "executor")
+    )
+    seconds: dict[str, float] = {}
+    made._span_deltas("w", data, seconds)
+    assert seconds == dict.fromkeys(map(str, range(100)), 1.0)
+    assert made._batches.open.increments == {(semconv.OTEL_LATE.name, "seconds"): 100.0}
+    assert data.reads <= 2
 
 
 def test_what_comes_before_a_bad_value_is_in_both_sums(made: Any) -> None:

@@ -147,16 +147,15 @@ class Heartbeats:
                 cluster[activity] = cluster.get(activity, 0.0) + value
                 activities[activity] = activities.get(activity, 0.0) + value
         for span_id, metered in seconds.items():
-            span = open_spans.get(span_id)
-            if span is None:
-                self._late(span_id, data)
-            else:
+            if (span := open_spans.get(span_id)) is not None:
                 span.reported(worker, metered > 0.0)
+        if not seconds.keys() <= open_spans.keys():
+            self._late(data)
 
-    def _late(self, span_id: str, data: Mapping[tuple[Hashable, ...], float]) -> None:
-        """Count the metrics of a span that is not open."""
+    def _late(self, data: Mapping[tuple[Hashable, ...], float]) -> None:
+        """Count the metrics of spans that are not open."""
         for key, value in data.items():
-            if key[1] == span_id:
+            if key[1] not in self._lifecycle.open:
                 kind = key[-1] if key[-1] in _LATE_KINDS else "other"
                 self._batches.open.add(semconv.OTEL_LATE.name, kind, value=value)
 
