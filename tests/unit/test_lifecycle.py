@@ -396,3 +396,15 @@ def test_many_ends_come_bit_by_bit_children_first(sim: Simulation) -> None:
         left.append((len(sim.lifecycle.open), sim.lifecycle.behind))
     assert left == [(6, True), (2, True), (0, False)]
     assert sim.lifecycle.finished[-1].identity.dask_id == root
+
+
+def test_many_spans_that_time_out_at_once_come_bit_by_bit_too(sim: Simulation) -> None:
+    for _ in range(10):
+        done(sim)
+    sim.tick()
+    sim.advance(SETTLE)
+    left = []
+    for _ in range(3):
+        sim.lifecycle.tick(sim.now, 4)
+        left.append((sim.lifecycle.unsettled, sim.lifecycle.behind))
+    assert left == [(4, True), (8, True), (10, False)]

@@ -351,12 +351,15 @@ class Lifecycle:
             self._settled(span, Trigger.REPORTED, now)
         timeout = self._limits.settle_timeout
         late = takewhile(lambda s: now - s.quiet_since >= timeout, self._settling)
-        for span in list(islice(late, most)):
+        timed_out = list(islice(late, most))
+        for span in timed_out:
             self._settled(span, Trigger.TIMED_OUT, now)
             self.unsettled += 1
         for dask_id in islice(self._lingering.take(now), most):
             self._elapse(self.open[dask_id])
-        self.behind = bool(self.reports.due) or self._lingering.is_due(now)
+        self.behind = (
+            len(timed_out) == most or bool(self.reports.due) or self._lingering.is_due(now)
+        )
         self.progress += self._long.signs(now)
 
     def _clock_set_back(self, now: float) -> None:
