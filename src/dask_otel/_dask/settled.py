@@ -40,8 +40,8 @@ class SettledSpans:
     def __init__(self, adapter: SchedulerAdapter) -> None:
         self._adapter = adapter
         self._spans = adapter.scheduler.extensions["spans"].spans
-        #: Set at the next change; None if nobody waits.
-        self._changed: asyncio.Event | None = None
+        #: Set at the next change.
+        self._changed = asyncio.Event()
         self._closed = False
 
     async def answer(
@@ -64,9 +64,8 @@ class SettledSpans:
 
     def notify(self) -> None:
         """Make waiting requests check again: spans may have settled."""
-        if self._changed is not None:
-            self._changed.set()
-            self._changed = None
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     def close(self) -> None:
         """Answer all waiting requests."""
@@ -83,7 +82,6 @@ class SettledSpans:
                     last = next(self._unsettled(self._spans[span_id]), None)
                     if last is None:
                         return
-            self._changed = self._changed or asyncio.Event()
             await self._changed.wait()
 
     def _unsettled(self, dask_span: Span) -> Iterator[OpenSpan]:
