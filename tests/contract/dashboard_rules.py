@@ -270,6 +270,14 @@ def one_axis_has_one_kind(panel: Panel, _: Page) -> object:
     return len({bool(re.search(r"\bchanges\(", one)) for one in expressions(panel)}) > 1
 
 
+@of_each("timeseries")
+def a_duration_is_that_of_a_run(panel: Panel, _: Page) -> object:
+    """Seconds that grew in the time of a point are of no run: they are for quotients."""
+    seconds = defaults(panel)["unit"] in ("s", "percentunit")
+    grew = [x for x in expressions(panel) if re.search(r"increase\([^\[]*\[\$__rate_interval\]", x)]
+    return seconds and [x for x in grew if " / " not in x and "histogram_quantile" not in x]
+
+
 @of_each()
 def nothing_is_not_a_number(panel: Panel, _: Page) -> object:
     """A quantile of no observations is NaN, and makes the mean of a legend NaN."""

@@ -243,6 +243,9 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
             r'\1"changes(x[1h])"\2',
         )
     ],
+    "a_duration_is_that_of_a_run": [
+        ("What bounded the runs", r" / on \(\) group_left \(\) \(.*?\) > 0\)", "")
+    ],
     "nothing_is_not_a_number": [(CURVES, r'\) >= 0"', ')"')],
     "runs_are_those_of_the_root": [(STAT, r', dask_span_name!=\\"_OTHER\\"', "")],
     "runs_are_whole": [

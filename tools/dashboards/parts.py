@@ -28,6 +28,7 @@ from grafana_foundation_sdk.models.common import (
     BarGaugeSizing,
     BigValueColorMode,
     BigValueGraphMode,
+    GraphDrawStyle,
     GraphThresholdsStyleMode,
     LegendDisplayMode,
     LegendPlacement,
@@ -52,7 +53,7 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 from grafana_foundation_sdk.models.tempo import SearchTableType
 
 from . import links, meanings
-from .queries import CLUSTER, ROOT, SPAN, renamed, selector
+from .queries import CLUSTER, ITSELF, ROOT, SPAN, renamed, selector
 
 PROMETHEUS = DataSourceRef(type_val="prometheus", uid="${datasource}")
 TEMPO = DataSourceRef(type_val="tempo", uid="${tempo}")
@@ -247,6 +248,10 @@ def _fill(
     return Panel(panel, width, tuple(traces))
 
 
+#: How far an axis goes at least, by its unit: else a curve of zeros has one to 10,000 %.
+_ZERO = {"percentunit": 0.01, "short": 1, "suffix:threads": 0.01}
+
+
 def graph(
     title: str,
     read: str,
@@ -265,8 +270,9 @@ def graph(
     """Curves over time. `read` says how to read it; a query comes with the text of its legend.
 
     `meant`: the names of the series have meanings. `lines` are drawn at limits, and the series
-    `outline` as a dashed line over a stack. The legend is below, so that the time axes of panels
-    are aligned, and is sorted by size.
+    `outline` as a dashed line over a stack. The legend is sorted by size. Below a panel there is
+    room for four names, or for one, so it is beside wide ones. It has one width, so that the time
+    axes of panels are aligned.
     """
 
     panel = timeseries.Panel()
@@ -275,13 +281,16 @@ def graph(
         lambda query: query.range().exemplar(exemplars),
     )
     panel.min(0).fill_opacity(60 if stacked else 10)
+    if unit in _ZERO:
+        panel.axis_soft_max(_ZERO[unit])
     panel.tooltip(
         common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING)
     )
     panel.legend(
         common.VizLegendOptions()
         .display_mode(LegendDisplayMode.TABLE)
-        .placement(LegendPlacement.BOTTOM)
+        .placement(LegendPlacement.RIGHT if width > WIDTH / 2 else LegendPlacement.BOTTOM)
+        .width(440)
         .show_legend(True)
         .calcs(list(calcs))
         .sort_by({"mean": "Mean", "lastNotNull": "Last *"}[calcs[0]])
@@ -440,30 +449,40 @@ def rows(
     return filled
 
 
-def bounded_runs(of: str, exemplars: bool = False) -> Panel:
-    """The durations of the runs that `of` selects, by what bounded them."""
+def bounded_runs(of: str, each: bool = False) -> Panel:
+    """What bounded the runs that `of` selects: shares of their durations, or a run of `each`."""
+    part = "dask_span_path_part"
+    path = selector("dask_span_path_time_seconds_total", of)
+    runs = selector("dask_span_duration_seconds_count", of, ITSELF)
+    # Both grow at once, where a run ends. So a quotient does not depend on how long a point is.
+    whole = runs if each else path
+    shown = "The mean duration of a run" if each else "Shares of the durations of all runs"
+    titles = {name: one.title for name, one in meanings.PATH.items()}
     panel = graph(
         "What bounded the runs?",
-        "Durations of the runs that ended, cut by what was waited for at each moment: the client, "
-        "a free thread, data, a worker's queue, the computing of tasks that follow one another. "
-        "The parts of a run add up to its duration; it counts when it ends.",
+        f"{shown}, where runs ended, cut by what was waited for at each moment: the client, a free "
+        "thread, data, a worker's queue, the computing of tasks that follow one another. The parts "
+        "of a run add up to its duration.",
         (
             renamed(
-                "sum by (dask_span_path_part) (increase("
-                + selector("dask_span_path_time_seconds_total", of)
-                + "[$__rate_interval]))",
-                "dask_span_path_part",
-                **{name: part.title for name, part in meanings.PATH.items()},
+                f"sum by ({part}) (increase({path}[$__rate_interval]))"
+                f" / on () group_left () (sum (increase({whole}[$__rate_interval])) > 0)",
+                part,
+                **titles,
             ),
-            "{{dask_span_path_part}}",
+            f"{{{{{part}}}}}",
         ),
-        unit="s",
-        width=24,
+        unit="s" if each else "percentunit",
+        decimals=2 if each else 1,
+        width=WIDTH,
         stacked=True,
         meant=True,
-        exemplars=exemplars,
+        exemplars=each,
         empty="no run ended in the shown time",
     )
+    panel.builder.draw_style(GraphDrawStyle.BARS)
+    if not each:
+        panel.builder.max(1)
     return panel.runbook("DaskTooFewThreads").runbook("DaskWorkersUneven")
 
 

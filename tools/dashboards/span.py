@@ -242,7 +242,7 @@ def _runs() -> list[Line]:
             ).runbook("DaskQueueLong"),
             height=9,
         ),
-        line(bounded_runs(ROOT, exemplars=True), height=10),
+        line(bounded_runs(ROOT, each=True), height=10),
         line(failed_runs("$root"), height=7),
         line(happened("${root}"), height=7),
         line(_ends(), height=8),
