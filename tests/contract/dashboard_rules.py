@@ -199,6 +199,13 @@ def _columns(panel: Panel) -> list[str]:
     ]
 
 
+@of_each("stat")
+def nothing_looks_neither_good_nor_bad(panel: Panel, _: Page) -> object:
+    """Without a mapping, Grafana gives a missing number the colour of the lowest ones."""
+    special = [m["options"] for m in defaults(panel)["mappings"] if m["type"] == "special"]
+    return [one["result"]["color"] for one in special if one["match"] == "null+nan"] != ["text"]
+
+
 @of_each("timeseries")
 def axes_have_numbers(panel: Panel, _: Page) -> object:
     """With no decimals Grafana takes the ticks between whole numbers for nothing, and says so."""

@@ -246,6 +246,7 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
     "a_duration_is_that_of_a_run": [
         ("What bounded the runs", r" / on \(\) group_left \(\) \(.*?\) > 0\)", "")
     ],
+    "nothing_looks_neither_good_nor_bad": [(STAT, r'"match": "null\+nan"', '"match": "nan"')],
     "nothing_is_not_a_number": [(CURVES, r'\) >= 0"', ')"')],
     "runs_are_those_of_the_root": [(STAT, r', dask_span_name!=\\"_OTHER\\"', "")],
     "runs_are_whole": [

@@ -178,7 +178,7 @@ class Panel:
     def mapped(self, value: float, text: str, colour: str) -> Panel:
         """The panel with a text in place of a number."""
         result = model.ValueMappingResult(text=text, color=colour, index=0)
-        self.builder.mappings([model.ValueMap(options={f"{value:g}": result})])
+        self.builder.mappings([_MISSING, model.ValueMap(options={f"{value:g}": result})])
         return self
 
     def coloured(self, of: str, colour: str) -> Panel:
@@ -200,6 +200,14 @@ def no_data(reason: str) -> str:
     """
     return f"No data: {reason}, or the query failed." if reason else "no data"
 
+
+#: A number that is missing has no colour: else it has that of the lowest numbers, often a good one.
+_MISSING = model.SpecialValueMap(
+    options=model.DashboardSpecialValueMapOptions(
+        match=model.SpecialValueMatch.NULL_AND_NAN,
+        result=model.ValueMappingResult(text=no_data(""), color=meanings.TEXT, index=1),
+    )
+)
 
 _LEGEND = re.compile(r"\{\{(\w+)\}\}")
 _GROUPING = re.compile(r"by \(([^)]*)\)")
@@ -356,7 +364,7 @@ def number(
     filled = _fill(panel, title, read, queries, unit, "", decimals, width)
     panel.graph_mode(BigValueGraphMode.NONE).color_mode(BigValueColorMode.VALUE)
     panel.color_scheme(dashboard.FieldColor().mode("thresholds"))
-    panel.thresholds(_thresholds(below, steps or []))
+    panel.thresholds(_thresholds(below, steps or [])).mappings([_MISSING])
     return filled
 
 
