@@ -228,7 +228,7 @@ class SchedulerAdapter:
 
     def _worker_added(self, ws: WorkerState) -> None:
         self.time.accounting.worker_added(ws.address, ws.nthreads, monotonic())
-        # A registration is not a heartbeat of the spans extension.
+        # For a registration, Dask does not call the handler that we wrap.
         self.heartbeats.report(ws)
 
     @_guarded

@@ -42,9 +42,9 @@ class TaskContexts:
         self._last: tuple[OpenSpan | None, object, object] = _NOTHING
         #: What to write for such a task; an empty context if its worker computes the same.
         self._context = self._state = ""
-        #: A span with such a context and no carrier, and how many annotations Dask gives its tasks.
-        #: Tasks without any other annotation need nothing.
+        #: The last task's span if its worker computes the same, and there is no carrier; else None.
         self.plain: OpenSpan | None = None
+        #: How many annotations Dask gives each task of that span; one without others needs nothing.
         self.own = 0
 
     def submitted(self, tasks: Iterable[TaskState], born: Iterable[str]) -> None:

@@ -44,8 +44,8 @@ _environment: _Carried | None = None
 #: see half an entry.
 _last: tuple[object, object, _Carried | None] = (None, None, None)
 
-#: Likewise, for the same OpenTelemetry context and client: the annotations. Looking for the span
-#: takes most of the rest. It keeps neither of them alive.
+#: Likewise, the last OpenTelemetry context, propagators and client, and their annotations: to find
+#: the span takes most of the remaining time. It keeps neither the context nor the client alive.
 _made: tuple[ref[Any], object, ref[Client], dict[str, Any]] | None = None
 
 

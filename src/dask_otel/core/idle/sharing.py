@@ -26,8 +26,8 @@ from itertools import islice
 class ActiveSpan:
     """A span with unfinished work. A worker may hold it until its next heartbeat.
 
-    The first one of a tree has the tree's account as well, even when it is inactive itself: most
-    trees have one span.
+    The first one of a tree also has the account of the tree, even after it became inactive: most
+    trees have one span, and so one object.
     """
 
     id: str

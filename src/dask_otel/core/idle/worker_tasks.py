@@ -77,7 +77,7 @@ class WorkerTasks:
 
     @property
     def any(self) -> bool:
-        """Whether any task may run, or ended since the last cut or may have."""
+        """Whether any task may be running, or may have ended since the last cut."""
         return bool(
             self.processing
             or self.zombies

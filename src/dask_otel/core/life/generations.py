@@ -28,7 +28,7 @@ from dask_otel.core.trace import Trace
 class _Exported(SpanSummary):
     """The facts of an exported span that its next generation needs, and its clients.
 
-    The own work of all generations, and of the last one:
+    The summary is of all its generations; number and end are those of the last one.
     """
 
     generation: int = 1
@@ -65,8 +65,8 @@ class Generations:
         self._limits = limits
         #: Last exported generation, by Dask id.
         self._exported: OrderedDict[str, _Exported] = OrderedDict()
-        #: Roots with open spans, and roots without, by Dask id. A root that is the only span of its
-        #: tree so far has its trace alone, as most have.
+        #: Roots with open spans, and roots without, by Dask id. Most trees have one span: then the
+        #: root's trace is enough.
         self._live: dict[str, _Root | Trace] = {}
         self._traces: OrderedDict[str, _Root] = OrderedDict()
         #: Highest generation of all forgotten entries.

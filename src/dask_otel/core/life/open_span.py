@@ -159,7 +159,8 @@ class Cluster(Protocol):
 class Group(TaskCounts):
     """One task group's part of an open generation, with the counts of its tasks.
 
-    One object for each, and no list of them: Python's garbage collector visits 10,000 open spans.
+    A single object, in a chain instead of a list: Python's garbage collector visits every object of
+    10,000 open spans.
     """
 
     __slots__ = (
@@ -356,7 +357,7 @@ class OpenSpan(SpanPath):
         group.previous, self.last_group = self.last_group, group
 
     def release(self) -> None:
-        """Release what others need not keep: its groups refer to it."""
+        """Release its groups and its chain, after the export: they refer to it."""
         for group in self.groups:
             group.previous = None
         self.last_group = None
