@@ -351,6 +351,18 @@ def test_late_idle_goes_to_who_was_active_when_it_passed() -> None:
     assert taken(sharing) == (0.0, 2.0, {})
 
 
+def test_a_task_that_was_stolen_at_once_leaves_no_span_on_its_first_worker() -> None:
+    accounting = Accounting(0.0)
+    for worker in ("a", "b"):
+        accounting.worker_added(worker, 2, 0.0)
+    accounting.span_active("s", "s", 1.0)
+    accounting.task_assigned("a", "k", "s", 1.0)
+    # Where the clock is coarse, both have the same time.
+    accounting.task_stolen("k", "a", "b", 1.0)
+    accounting.heartbeat("a", {}, {}, 2.0)
+    assert not accounting._workers["a"].recent_spans
+
+
 def test_weeks_of_running_cost_no_precision() -> None:
     accounting, totals, now = Accounting(0.0), Totals(), 0.0
     accounting.worker_added("w", 1000, now)

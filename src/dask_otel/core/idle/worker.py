@@ -85,10 +85,11 @@ class WorkerTime:
             self._now = now
 
     def rests_until(self, at: float) -> bool:
-        """Take a cut that lists nothing; return False, and do nothing, if that settles time."""
+        """Take a cut at which nothing ran or is open; otherwise do nothing, and return False."""
         tasks = self.tasks
         if (
             tasks.any
+            or self.recent_spans
             or self._left
             or self._held
             or self._owed
