@@ -50,8 +50,7 @@ def group_sums(group: TaskGroup, before: GroupFacts = NO_SUMS) -> GroupFacts:
 
 def unfinished(group: TaskGroup) -> int:
     """Return the number of a group's tasks with work left."""
-    states = group.states
-    return sum(states[state] for state in UNFINISHED)
+    return sum(group.states[state] for state in UNFINISHED)
 
 
 def has_ended(group: TaskGroup) -> bool:

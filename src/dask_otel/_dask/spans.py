@@ -91,15 +91,15 @@ class DaskSpans:
         dask_span = self.extension.spans[group.span_id]
         span = self._lifecycle.open.get(dask_span.id)
         if span is None:
-            if dask_span.id in known:
-                span = self._reopened(dask_span, now)
-            else:
-                span = self._created(dask_span, known)
+            span = (
+                self._reopened(dask_span, now)
+                if dask_span.id in known
+                else self._created(dask_span, known)
+            )
             if any(has_ended(group) for group in dask_span.groups):
                 span.partial = True
         span.unknown = True
-        own = self._add_group(span, group)
-        self._lifecycle.tasks.taken_in(own, count, now)
+        self._lifecycle.tasks.taken_in(self._add_group(span, group), count, now)
 
     def annotate_all(self) -> None:
         """Write the contexts of all tasks that have not run.

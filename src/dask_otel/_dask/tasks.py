@@ -364,10 +364,8 @@ class TaskEvents:
         ran = (run.start, run.stop) if run is not None else (now, now)
         ran = (end.start, end.stop) if end.stop else ran
         fetched = self._shown.parts(end) if end.stop else NOT_FETCHED
-        sent = end.sent or now
-        self.paths.ended(
-            end.stimulus_id, now, group.span, sent, fetched, *ran, group, key, None, None
-        )
+        span, sent = group.span, end.sent or now
+        self.paths.ended(end.stimulus_id, now, span, sent, fetched, *ran, group, key, None, None)
 
     def _interrupted(
         self,
@@ -396,10 +394,8 @@ class TaskEvents:
         if how == "error" and stopped:
             times = self._clocks.corrected(address, started, stopped, stimulus_id, sent, time())
             return Run(address, *times)
-        if seen is None:
-            return None
         # It ran until now, or until its worker was lost at an unknown time.
-        return Run(address, seen.start, seen.last if lost else time())
+        return None if seen is None else Run(address, seen.start, seen.last if lost else time())
 
     def _erred_at_rest(self, key: Hashable, stimulus_id: str) -> None:
         """Record a failure of a task that had no work left to do.

@@ -79,10 +79,9 @@ class _Instrumentation:
     def _imported(self, module: ModuleType) -> None:
         try:
             owner = getattr(module, "Client", None)
-            if owner is None:
-                # Its import is under way and has called us; the import hook calls again at its end.
-                return
-            if not (self._wanted() or self.on):
+            # Without one, its import is under way and has called us; the import hook calls again at
+            # its end.
+            if owner is None or not (self._wanted() or self.on):
                 return
             from dask_otel.client import blocks, carriers, hook
 

@@ -68,6 +68,4 @@ def _key(raw: object, sanitizer: Sanitizer) -> str | None:
 def _length(value: AttributeValue) -> int:
     if isinstance(value, str):
         return len(value)
-    if isinstance(value, tuple):
-        return sum(map(len, value))
-    return 8
+    return sum(map(len, value)) if isinstance(value, tuple) else 8

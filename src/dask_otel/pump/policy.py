@@ -121,9 +121,8 @@ class Policy:
         self._alive_at = None
         if self._trial == "head" and (self._suspect or batch[0].strikes):
             return self._isolate(batch, answer, alive, now)
-        if self._trial == "witness":
-            return self._outage(answer, now)
-        return self._back_off(answer, now)
+        decide = self._outage if self._trial == "witness" else self._back_off
+        return decide(answer, now)
 
     def _sent(self, batch: Sequence[Row], now: float) -> Outcome:
         failures = sum(row.strikes for row in batch)
@@ -145,8 +144,7 @@ class Policy:
         self._alive_at = now
         if self._trial == "single":
             self._suspect = True
-        rejected = self._judge() if self._trial == "witness" else None
-        return Outcome(batch, rejected)
+        return Outcome(batch, self._judge() if self._trial == "witness" else None)
 
     def _isolate(self, batch: Sequence[Row], answer: Answer, alive: bool, now: float) -> Outcome:
         """Split a suspect batch, or handle a row that failed alone."""

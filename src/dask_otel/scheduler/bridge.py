@@ -100,8 +100,7 @@ class Bridge:
         self._closing: asyncio.Task[None] | None = None
         inject, ratio = settings.logs.inject, settings.spans.tasks.chosen
         sent = {"inject": inject, "ratio": ratio, "decided": True, "level": settings.logs.least}
-        plugin = pickled(sent)
-        self._delivery = Delivery(scheduler, NAME, plugin, self.boundary)
+        self._delivery = Delivery(scheduler, NAME, pickled(sent), self.boundary)
 
     # -------------------------------------------------------------------- start and close
 

@@ -79,9 +79,7 @@ def state() -> tuple[Context, object]:
 def active_span() -> Span | None:
     """Return the current span of this context; None if there is none."""
     span = get_current_span()
-    if span is INVALID_SPAN or not span.get_span_context().is_valid:
-        return None
-    return span
+    return span if span is not INVALID_SPAN and span.get_span_context().is_valid else None
 
 
 def identity_of(span: Span) -> tuple[object, object]:

@@ -297,8 +297,9 @@ class HttpTransport(Transport):
         page = kind in ("text/html", "application/xhtml+xml") or body.lstrip()[:1] == b"<"
         if 200 <= status < 300:
             if page:
-                reason = "the endpoint answers with a web page: no OTLP server is there"
-                return Answer(False, reason)
+                return Answer(
+                    False, "the endpoint answers with a web page: no OTLP server is there"
+                )
             return self._success(kind, body) if body else Answer(True)
         if response.is_redirect:
             location = response.headers.get("location", "")

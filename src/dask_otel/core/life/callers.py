@@ -127,9 +127,8 @@ class Callers:
         caller
             The caller of its first work.
         """
-        if is_root and (self.propagation != "adopt" or tags == DEFAULT_SPAN):
-            return None
-        return caller
+        alone = is_root and (self.propagation != "adopt" or tags == DEFAULT_SPAN)
+        return None if alone else caller
 
     def opened(self, span: OpenSpan, caller: Caller | None) -> None:
         """Begin a generation with this caller's work."""

@@ -52,9 +52,7 @@ class SpanSummary:
 
 
 def _sum(one: float | None, other: float | None) -> float | None:
-    if one is None or other is None:
-        return one if other is None else other
-    return one + other
+    return other if one is None else one if other is None else one + other
 
 
 def join_paths(

@@ -62,9 +62,7 @@ Route: TypeAlias = tuple[Metric, tuple[Hashable, ...]]
 
 
 def _activity(parts: tuple[Hashable, ...]) -> Hashable:
-    if len(parts) == 1:
-        return parts[0]
-    return parts or ""
+    return parts[0] if len(parts) == 1 else parts or ""
 
 
 def route_span_key(key: Hashable) -> Route:
@@ -82,9 +80,7 @@ def route_span_key(key: Hashable) -> Route:
         return semconv.SPAN_CUSTOM, ("", key[0], unit)
     labels = (key[1], _activity(key[2:-1]))
     metric = _SPAN.get(key[0], {}).get(unit)
-    if metric is None:
-        return semconv.SPAN_CUSTOM, (*labels, unit)
-    return metric, labels
+    return (semconv.SPAN_CUSTOM, (*labels, unit)) if metric is None else (metric, labels)
 
 
 def is_ignored_worker_key(key: Hashable) -> bool:

@@ -27,9 +27,7 @@ class TaskRecords(Parts):
     def _last_line(self, failure: Failure, otherwise: str) -> str:
         """Return type and message of a failure; `otherwise` without a message."""
         message = self._message(failure)
-        if message is None:
-            return otherwise
-        return exceptions.last_line(failure, message, Sanitizer())
+        return otherwise if message is None else exceptions.last_line(failure, message, Sanitizer())
 
     def _message(self, failure: Failure) -> str | None:
         """Return a failure's message, redacted once; None to leave it out."""

@@ -307,8 +307,7 @@ class _Translation(TaskRecords):
                 out[self._text(key)] = clean
         if incident.failure is not None:
             out.update(self._exception(incident.failure).attributes)
-        name = self._text(incident.name) or semconv.EMPTY
-        return Event(name, self._event_ns(incident.time), out)
+        return Event(self._text(incident.name) or semconv.EMPTY, self._event_ns(incident.time), out)
 
     # ----------------------------------------------------------------------------- groups
 

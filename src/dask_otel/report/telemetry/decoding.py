@@ -250,10 +250,8 @@ def _value(raw: dict[str, Any], kind: str) -> float | None:
     if kind == "histogram":
         # The report needs only a histogram's sum, without its buckets.
         return _number(raw.get("sum", 0.0))
-    if "asInt" in raw:
-        return _number(raw["asInt"])
     # Protobuf's JSON mapping may omit a zero.
-    return _number(raw.get("asDouble", 0.0))
+    return _number(raw["asInt"] if "asInt" in raw else raw.get("asDouble", 0.0))
 
 
 # ------------------------------------------------------------------------------- pieces
