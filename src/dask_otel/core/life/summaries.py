@@ -52,7 +52,9 @@ class SpanSummary:
 
 
 def _sum(one: float | None, other: float | None) -> float | None:
-    return other if one is None else one if other is None else one + other
+    if one is None or other is None:
+        return one if other is None else other
+    return one + other
 
 
 def join_paths(
