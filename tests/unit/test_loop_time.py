@@ -70,6 +70,15 @@ class Loops:
         return batch.increments[semconv.EVENT_LOOP_BLOCKED_TIME.name, role]
 
 
+class Array:
+    """What users report may not be comparable."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> Any:
+        raise ValueError("ambiguous")
+
+
 @pytest.fixture
 def loops(clock: Clock) -> Loops:
     return Loops(clock)
@@ -158,6 +167,8 @@ def test_the_scheduler_was_blocked_for_the_difference(
         # One block that is longer than the time between two reports.
         ([(0.0, TICK), (0.5, 2.0)], 1.98),
         ([(0.0, None), (1.0, TICK), (2.0, None)], 0.0),
+        # What is no number is not compared: an array has no single answer.
+        ([(0.0, TICK), (1.0, Array()), (2.0, Array()), (3.0, 2 * TICK)], 1.0),
     ],
 )
 def test_what_a_worker_reports(loops: Loops, reports: list[Any], blocked: float) -> None:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from time import monotonic, thread_time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import dask.config
 from dask.utils import parse_timedelta
@@ -143,7 +143,7 @@ class LoopHealth:
         configured = dask.config.get("distributed.admin.tick.interval")
         self._configured: float = parse_timedelta(configured, default="ms")
         #: Each worker's last report, and when it was first received.
-        self._reports: dict[str, tuple[Any, float]] = {}
+        self._reports: dict[str, tuple[float | None, float]] = {}
         self._cycle: float = scheduler._last_tick_cycle
         self._ticks: int = scheduler._last_tick_counter
         self._blocked = {"scheduler": 0.0, "worker": 0.0}
@@ -160,12 +160,12 @@ class LoopHealth:
         can be more frequent than cycles. This is a sample: a report without a heartbeat before the
         next cycle is lost, and if heartbeats are rarer than cycles, one cycle represents several.
         """
-        reported = ws.metrics.get("event_loop_interval")
+        observed = measured(ws.metrics.get("event_loop_interval"))
         before = self._reports.get(ws.address)
-        if before is not None and before[0] == reported:
+        if before is not None and before[0] == observed:
             return
-        now, observed = monotonic(), measured(reported)
-        self._reports[ws.address] = reported, now
+        now = monotonic()
+        self._reports[ws.address] = observed, now
         if before is not None:
             # A cycle has at least one tick, so it was no shorter than the reported interval: a
             # single long block can fill a report.
