@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -19,7 +20,7 @@ from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.records import ClusterEvent, Tags
 from dask_otel.scheduler import bridge as module
 from dask_otel.scheduler import hand_over
-from dask_otel.scheduler.bridge import Bridge
+from dask_otel.scheduler.bridge import MOST_ENDS, Bridge
 from dask_otel.scheduler.plugin import install, plugin_of
 from dask_otel.scheduler.wiring import WiredPump
 from tests.unit.pumps import finished
@@ -162,13 +163,19 @@ async def test_a_close_does_not_wait_for_workers_that_are_gone(
     # No tick comes, and no heartbeat.
     monkeypatch.setattr(module, "TICK", 3600.0)
     monkeypatch.setattr(module, "IDLE_TICK", 3600.0)
+    monkeypatch.setattr(module, "LAST_WORDS", 30.0)
     async with bridged(monkeypatch, pump) as (scheduler, bridge):
         async with (
             Worker(scheduler.address, nthreads=1, heartbeat_interval="1h"),
             Client(scheduler.address, asynchronous=True) as client,
         ):
-            assert await client.submit(pow, 2, 3) == 8
+            # More spans than end in one tick.
+            for number in range(MOST_ENDS + 1):
+                with span(f"s{number}"):
+                    assert await client.submit(pow, number, 2, key=f"k{number}") == number**2
         assert bridge.adapter.lifecycle.settling
+        closing = time.monotonic()
+    assert time.monotonic() - closing < 10
     assert not bridge.adapter.lifecycle.settling
     assert pump.closed
     assert len(bridge.adapter.lifecycle.open) == 0

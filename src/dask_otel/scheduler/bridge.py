@@ -254,7 +254,7 @@ class Bridge:
         until = min(deadline, clocks.monotonic() + LAST_WORDS)
         # They may have arrived, or their workers may have left, since the last tick.
         with self.boundary.guarding("close"):
-            self._tick()
+            self._tick(most=None)
         while self.adapter.lifecycle.settling and clocks.monotonic() < until:
             await asyncio.sleep(PAUSE)
 
@@ -316,12 +316,12 @@ class Bridge:
             return PAUSE
         return IDLE_TICK if self.adapter.idle else TICK
 
-    def _tick(self) -> None:
+    def _tick(self, most: int | None = MOST_ENDS) -> None:
         if self._plugin is not None and self._installed is None and self._closing is None:
             # `Client.unregister_scheduler_plugin` removed it; Dask does not notify the plugin.
             self._closing = asyncio.ensure_future(self._close())
             return
-        self.adapter.tick(time(), MOST_ENDS)
+        self.adapter.tick(time(), most)
         self.settled.notify()
         self.hand_over.spans()
         self.hand_over.notes()
