@@ -182,6 +182,25 @@ async def test_a_close_does_not_wait_for_workers_that_are_gone(
     assert bridge.adapter.lifecycle.unsettled == 0
 
 
+@on_a_loop
+async def test_what_a_call_leaves_to_do_decides_the_pause_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with bridged(monkeypatch, Pump()) as (_, bridge):
+        calls = 0
+        pauses = {0: 0.0, 1: 0.0, 2: 3600.0}
+
+        def call() -> None:
+            nonlocal calls
+            calls += 1
+            raise RuntimeError("ours")
+
+        bridge._every("test", lambda: pauses[calls], call)
+        await until(lambda: calls == 2)
+        before = bridge._timers["test"].when()
+        assert before - asyncio.get_running_loop().time() > 3000
+
+
 @pytest.mark.parametrize(
     "step", ["adapter.fold_time_now", "hand_over.spans", "hand_over.last_metrics"]
 )

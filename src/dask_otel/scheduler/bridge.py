@@ -299,9 +299,9 @@ class Bridge:
         loop = asyncio.get_running_loop()
 
         def run() -> None:
-            # Set the timer first, so that it continues if the call fails.
-            self._timers[name] = loop.call_later(pause(), run)
+            # It raises nothing. The pause depends on what it leaves to do.
             self.adapter.wrappers.run(name, call)
+            self._timers[name] = loop.call_later(pause(), run)
 
         self._timers[name] = loop.call_later(pause(), run)
 
