@@ -112,7 +112,7 @@ class Heartbeats:
     ) -> None:
         """Add a worker's metrics of spans; their execute seconds go to `seconds`, by span id.
 
-        After an error, the cluster's seconds and those in `seconds` are the same.
+        Even if a value raises, `seconds` and the cluster's seconds agree.
         """
         open_spans, own_keys = self._lifecycle.open, self.own_keys
         cluster = self._time.activities

@@ -186,7 +186,7 @@ class FinishedTask(NamedTuple):
 
 
 class FinishedTasks(Protocol):
-    """Any number of them, perhaps made in the moment of the iteration."""
+    """Runs of a span's tasks; some are made only when they are iterated."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[FinishedTask]: ...

@@ -317,7 +317,7 @@ class OpenSpan(SpanPath):
 
     @property
     def groups(self) -> list[Group]:
-        """Its groups, in their order."""
+        """Its groups, the oldest one first."""
         groups, group = [], self.last_group
         while group is not None:
             groups.append(group)

@@ -100,7 +100,7 @@ class Reports:
             span.awaits = None
 
     def take_complete(self, most: int | None = None) -> list[OpenSpan]:
-        """Check the due spans, at most so many; remove and return those without debts."""
+        """Check up to `most` due spans; remove and return those whose metrics have arrived."""
         due = list(islice(self.due, most))
         for span in due:
             del self.due[span]

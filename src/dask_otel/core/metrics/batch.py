@@ -114,7 +114,7 @@ class MetricBatch:
         increments[series] = increments.get(series, 0) + value
 
     def add_of_worker(self, deltas: Mapping[Hashable, float], without: Set[Hashable]) -> None:
-        """Add deltas of ``Scheduler.cumulative_worker_metrics``, but those of these contexts."""
+        """Add deltas of ``Scheduler.cumulative_worker_metrics``, except those of some contexts."""
         known = self.worker_deltas
         for key, value in deltas.items():
             if type(key) is tuple and key and key[0] not in without:
