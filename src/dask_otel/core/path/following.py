@@ -120,8 +120,7 @@ class Paths:
         """
         waited, depth = None, 1
         if before is None:
-            known = self.again.pop(key, None) if self.again else None
-            before, waited = self.waits.pop(key, known) or (None, None)
+            before, waited = self.waits.pop(key, None) or self.again.pop(key, (None, None))
         if before is not None:
             depth += before[DEPTH]
             if now < before[END]:
