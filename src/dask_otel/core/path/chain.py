@@ -133,19 +133,26 @@ def stretch(
     while last is not None and last[SPAN] is own:
         before, end, _, _, waited, sent, fetched, start, stop, _, _, _, _ = last
         since = -inf if before is None else before[END]
-        submitted, ready, again = since, sent, 0.0
-        if waited is not None:
+        if waited is None:
+            in_order = since <= sent
+        else:
             submitted, ready, _, again = waited
+            in_order = since <= submitted <= ready <= sent and not again
         if (
-            fetched is NOT_FETCHED
-            and not again
-            and begin <= since <= submitted <= ready <= sent <= start <= stop <= end <= until
+            in_order
+            and fetched is NOT_FETCHED
+            and begin <= since
+            and sent <= start
+            and start <= stop
+            and stop <= end <= until
         ):
             # As `cut` does, inline: most links are so, and a chain can have thousands.
-            if waited is not None:
+            if waited is None:
+                scheduler += sent - since
+            else:
                 client += submitted - since
+                scheduler += ready - submitted
                 no_thread += sent - ready
-            scheduler += ready - submitted
             queue += start - sent
             compute += stop - start
             report += end - stop

@@ -127,10 +127,9 @@ class Paths:
                 # The clock was set back.
                 now = before[END]
             if depth > MAX_LINKS:
-                depth = 1
                 if before is not self._long:
                     self._long, self._folded = before, folded(before)
-                before = self._folded
+                depth, before = 1, self._folded
         # In the order of `Link`.
         self.last = link = (
             before,
