@@ -216,7 +216,7 @@ class TaskEvents:
                     self._shared = self.paths.submitted(stimulus_id, now, group.span)
                     self._alike, self._until = group, now + MOMENT
                 elif now > self._until:
-                    before, (submitted, *_) = self._shared
+                    before, (submitted, _, _, _) = self._shared
                     self._shared = before, (submitted, now, 0.0, 0.0)
                     self._until = now + MOMENT + (now - (submitted or now)) / 100
                 self.paths.waits[key] = self._shared
