@@ -22,6 +22,7 @@ from benchmarks import (
     logs,
     memory,
     page,
+    path,
     pauses,
     results,
     scale,
@@ -47,6 +48,7 @@ ROWS: dict[str, list[Callable[[bool], list[Row]]]] = {
     "12": [changes.run],
     "13": [logs.run],
     "14": [scale.run],
+    "15": [path.run],
 }
 
 

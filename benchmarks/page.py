@@ -93,6 +93,8 @@ _READING = """
   begin, and a sixtieth of a hand-over of metrics. *later* is after 10,000 more spans have ended.
   Collections of garbage are off. The shares are larger than that of row 11, because simulated
   workers send no messages that Dask would have to read. The peers are counted at the same places.
+- **The path** (row 15): instructions as in row 1, of the whole bridge with `otel.spans.path` and
+  without. Each task of a chain needs the one before. The end of the span is in the figures.
 
 ## What is left of row 3
 

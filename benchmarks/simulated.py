@@ -119,10 +119,11 @@ class SimulatedCluster:
         annotations: Sequence[Mapping[str, Any]],
         prefix: str = "inc",
         only_on: set[str] | None = None,
+        chained: bool = False,
     ) -> list[Any]:
         """Submit a task for each of these annotations, in a new span; return their keys.
 
-        `only_on` restricts them to these workers.
+        `only_on` restricts them to these workers. If they are chained, each needs the one before.
         """
         scheduler = self.scheduler
         span = {"name": name, "ids": tuple(str(uuid.uuid4()) for _ in name)}
@@ -134,6 +135,8 @@ class SimulatedCluster:
             ts.priority = (0, i)
             ts.annotations = {"span": span, **given}
             ts.worker_restrictions = only_on
+            if chained and made:
+                ts.add_dependency(made[-1])
             made.append(ts)
         scheduler.extensions["spans"].observe_tasks(made, (), {})
         scheduler.transitions(dict.fromkeys(keys, "waiting"), stimulus_id=f"update-graph-{time()}")

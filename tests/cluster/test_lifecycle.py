@@ -415,7 +415,7 @@ def test_work_stealing_and_a_cancellation_of_stolen_tasks(o, flag):
                 ts.key: ts.processing_on.address
                 for ts in scheduler.tasks.values()
                 if ts.state == "processing"
-            }, {key: ws.address for key, (ws, _) in o.adapter.tasks.assigned.items()}
+            }, {key: ws.address for key, (ws, _, _) in o.adapter.tasks.assigned.items()}
 
         dask_says, we_say = o.client.sync(truth)
         assert we_say == dask_says

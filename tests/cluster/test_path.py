@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +28,6 @@ from tests.waiting import eventually
 
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.filterwarnings("default:.*the machine was busy"),
     pytest.mark.unreconciled("workers die here; others compare the seconds of such runs"),
 ]
 
@@ -175,7 +173,8 @@ def pairs(o: Observed) -> None:
 
 def actor(o: Observed) -> None:
     """The scheduler does not know what an actor does."""
-    made = o.client.submit(Actor, actor=True, key="actor").result()
+    # A new key for each try: Dask forgets an actor some time after the last one.
+    made = o.client.submit(Actor, actor=True, key=f"actor-{time.time()}").result()
     for _ in range(5):
         made.work(0.1).result()
 
@@ -369,7 +368,12 @@ def misses(
 
 
 def fits(o: Observed, make: Callable[[], None], name: str, expected: Any, tries: int = 3) -> None:
-    """Let a history happen, again if the machine was busy with something else."""
+    """Let a history happen, again if it does not fit; skip the test if no try proves anything.
+
+    A part that is off, or a history that takes too long, is an error on a calm machine. Whether
+    the machine is calm does not depend on the history: sleeps beside it are late, or they are not.
+    """
+    calm, wrong = False, list[str]()
     for _ in range(tries):
         RUNS.clear()
         before = len(o.exported)
@@ -378,19 +382,22 @@ def fits(o: Observed, make: Callable[[], None], name: str, expected: Any, tries:
         o.quiet()
         answers = {name: expected, **BELOW}
         mine = [
-            (one, answers[one.identity.tags[-1]])
+            (one, answers[one.identity.tags[-1]], STEADY * (one.stop - one.start) + CLOCK)
             for one in o.exported[before:]
             if one.identity.tags[-1] in answers
         ]
-        found = [miss for one, answer in mine for miss in misses(one, answer, *late)]
-        steady = all(
-            added(one, answer, *late) <= STEADY * (one.stop - one.start) + CLOCK
-            for one, answer in mine
-        )
-        if steady and not found:
+        assert mine
+        wrong = [miss for one, answer, _ in mine for miss in misses(one, answer, *late)]
+        wrong += [
+            f"{one.identity.tags} took {added(one, answer):.3f} too long"
+            for one, answer, most in mine
+            if added(one, answer) > most
+        ]
+        calm = all(late[0] <= most for _, _, most in mine)
+        if calm and not wrong:
             return
-    assert not found
-    warnings.warn(f"{name}: the machine was busy in each try; this proves little", stacklevel=1)
+    assert not (calm and wrong), wrong
+    pytest.skip(f"the machine was busy: sleeps were late by {late[0]:.2f} s; {wrong or 'no error'}")
 
 
 @pytest.mark.filterwarnings("ignore:Dask annotations")

@@ -44,7 +44,7 @@ def test_a_run_is_as_old_as_the_quickest_heartbeat_says(
     sim: Simulation, runs: RunsUnderWay
 ) -> None:
     start = sim.now
-    runs.assigned["t"] = (HERE, 0.0)
+    runs.assigned["t"] = (HERE, 0.0, None)
     sim.advance(1.0)
     beat(sim, runs, {"t": 1.0})
     sim.advance(1.0)
@@ -56,7 +56,7 @@ def test_a_run_is_as_old_as_the_quickest_heartbeat_says(
 def test_a_run_of_a_worker_that_it_was_taken_from_is_not_the_tasks(
     sim: Simulation, runs: RunsUnderWay
 ) -> None:
-    runs.assigned["t"] = (ELSEWHERE, 0.0)
+    runs.assigned["t"] = (ELSEWHERE, 0.0, None)
     beat(sim, runs, {"t": 1.0})
     del runs.assigned["t"]
     beat(sim, runs, {"t": 1.0})

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Group, Phase, Run
+from dask_otel.core.path.link import RawLink
 
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
@@ -21,10 +22,11 @@ if TYPE_CHECKING:
 #: second, the run has ended or is listed.
 _HEARTBEATS = 2
 
-#: The worker of a task in processing, and when the task was sent to it; 0.0 if unknown.
-Assignment: TypeAlias = "tuple[WorkerState, float]"
+#: The worker of a task in processing, when the task was sent to it (0.0 if unknown), and the link
+#: before it on a path if that was at once.
+Assignment: TypeAlias = "tuple[WorkerState, float, RawLink | None]"
 #: In its place.
-NOT_ASSIGNED: Final = (None, 0.0)
+NOT_ASSIGNED: Final = (None, 0.0, None)
 
 
 class Seen(NamedTuple):
@@ -72,7 +74,7 @@ class RunsUnderWay:
         cancelled = self._cancelled.get(worker, {})
         for key, seconds in executing.items():
             start = began - seconds
-            ws, _ = self.assigned.get(key, NOT_ASSIGNED)
+            ws, _, _ = self.assigned.get(key, NOT_ASSIGNED)
             if ws is not None and ws.address == worker:
                 before = self.seen.get(key)
                 # The fastest message is the most accurate.

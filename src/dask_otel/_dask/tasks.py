@@ -81,7 +81,7 @@ class TaskEvents:
         #: and by a hundredth of the time since the submission, at most.
         self._alike: Group | None = None
         self._until = 0.0
-        self._shared: Readiness = (None, 0.0, 0.0, 0.0, 0.0)
+        self._shared: Readiness = (None, (0.0, 0.0, 0.0, 0.0))
         #: The time of the last event. Further events of the same stimulus have the same time.
         self._now = 0.0
 
@@ -92,7 +92,7 @@ class TaskEvents:
         accounting = self._accounting
         for ws in self._scheduler.workers.values():
             for task in ws.processing:
-                self.assigned[task.key] = (ws, 0.0)
+                self.assigned[task.key] = (ws, 0.0, None)
                 accounting.task_assigned(ws.address, task.key, task.group.span_id, monotonic())
                 if task in ws.long_running:
                     accounting.task_seceded(ws.address, task.key, None, monotonic())
@@ -100,7 +100,7 @@ class TaskEvents:
 
     def close(self, now: float) -> None:
         """Record the runs that are still under way."""
-        for key, (ws, _) in self.assigned.items():
+        for key, (ws, _, _) in self.assigned.items():
             seen = self.under_way.seen.pop(key, None)
             group = self._groups.get(self._scheduler.tasks[key].group)
             if seen is not None and group is not None:
@@ -121,9 +121,9 @@ class TaskEvents:
             del self.assigned[key]
             self.under_way.seen.pop(key, None)
         tasks = self._scheduler.tasks
-        waits = self.paths.waits
-        for key in [key for key in waits if key not in tasks or tasks[key].state not in UNFINISHED]:
-            del waits[key]
+        for key in [*self.paths.waits, *self.paths.again]:
+            if key not in tasks or tasks[key].state not in UNFINISHED:
+                self.paths.forget(key)
         self._shown.repair()
 
     # ------------------------------------------------------------------------- metrics
@@ -158,9 +158,14 @@ class TaskEvents:
                 task = self._scheduler.tasks[key]
                 ws = task.processing_on
                 now = time()
-                self.assigned[key] = (ws, now)
+                before = None
                 if start == "waiting" and stimulus_id is not self._submission and self._follows:
-                    self._ready(key, stimulus_id, now)
+                    paths = self.paths
+                    if stimulus_id is paths.stimulus and not paths.again:
+                        before = paths.last
+                    else:
+                        self._ready(key, stimulus_id, now)
+                self.assigned[key] = (ws, now, before)
                 self._accounting.task_assigned(ws.address, key, task.group.span_id, monotonic())
             elif finish == "waiting":
                 if start != "waiting":
@@ -186,10 +191,8 @@ class TaskEvents:
 
     def _ready(self, key: Hashable, stimulus_id: str, now: float) -> None:
         """Record that a task is ready to run that was not when it was submitted."""
-        if self.paths.ready(key, stimulus_id, now):
-            return
         group = self._groups.get(self._scheduler.tasks[key].group)
-        if group is not None:
+        if not self.paths.ready(key, stimulus_id, now) and group is not None:
             self.paths.ready_again(key, now, group.span)
 
     def _entered(self, key: Hashable, stimulus_id: str) -> None:
@@ -213,8 +216,8 @@ class TaskEvents:
                     self._shared = self.paths.submitted(stimulus_id, now, group.span)
                     self._alike, self._until = group, now + MOMENT
                 elif now > self._until:
-                    before, submitted, _, _, _ = self._shared
-                    self._shared = before, submitted, now, 0.0, 0.0
+                    before, (submitted, _, _, _) = self._shared
+                    self._shared = before, (submitted, now, 0.0, 0.0)
                     self._until = now + MOMENT + (now - (submitted or now)) / 100
                 self.paths.waits[key] = self._shared
             if self._spans.requested and (tags := self._spans.requested.get(task.group)):
@@ -259,7 +262,7 @@ class TaskEvents:
         key, group = task.key, self._groups.get(task.group)
         run = None
         processed = start == "processing"
-        assigned, sent = self.assigned.pop(key, NOT_ASSIGNED) if processed else NOT_ASSIGNED
+        assigned, sent, before = self.assigned.pop(key, NOT_ASSIGNED) if processed else NOT_ASSIGNED
         if assigned is not None:
             if startstops:
                 if self.under_way.seen:
@@ -293,7 +296,8 @@ class TaskEvents:
                 fetched = NOT_FETCHED
                 if not stopped:
                     # Without the times of the run, the path is unknown.
-                    self.paths.waits.pop(key, None)
+                    self.paths.forget(key)
+                    before = None
                 elif len(startstops) > 1:
                     times = (computed, sent, started, stopped, queued)
                     fetched = self._shown.parts(Ended(info, *times, stimulus_id, assigned))
@@ -309,8 +313,11 @@ class TaskEvents:
                     key,
                     task.run_id,
                     None if assigned is None else assigned.name,
+                    before,
                 )
         else:
+            if before is not None:
+                self.paths.sent(key, before, sent)
             times = (computed, sent, started, stopped, queued)
             end = Ended(info, *times, stimulus_id, assigned)
             self._without_result(group, task, start, finish, end, run, now)
@@ -339,7 +346,7 @@ class TaskEvents:
                 self._shown.failed(group, task, end, failure)
         elif finish == "erred" or task.exception_blame is not None:
             outcomes.blamed(group, now)
-            self.paths.waits.pop(key, None)
+            self.paths.forget(key)
         elif not task.has_lost_dependencies and (task.who_wants or task.waiters):
             how = interruption(end.stimulus_id) if processed else "stolen"
             outcomes.interrupted(group, key, None if how == "stolen" else how, now, run)
@@ -358,14 +365,23 @@ class TaskEvents:
     ) -> None:
         """Record for the path that a ready task ended without a result."""
         if not self._follows or start == "waiting":
-            self.paths.waits.pop(key, None)
+            self.paths.forget(key)
             return
         # What is not known of its run was waiting for the worker, or for a thread.
-        ran = (run.start, run.stop) if run is not None else (now, now)
-        ran = (end.start, end.stop) if end.stop else ran
-        fetched = self._shown.parts(end) if end.stop else NOT_FETCHED
-        span, sent = group.span, end.sent or now
-        self.paths.ended(end.stimulus_id, now, span, sent, fetched, *ran, group, key, None, None)
+        ran = end if end.stop else run or Run("", now, now)
+        self.paths.ended(
+            end.stimulus_id,
+            now,
+            group.span,
+            end.sent or now,
+            self._shown.parts(end) if end.stop else NOT_FETCHED,
+            ran.start,
+            ran.stop,
+            group,
+            key,
+            None,
+            None,
+        )
 
     def _interrupted(
         self,
@@ -422,7 +438,7 @@ class TaskEvents:
         group = self._groups.get(self._scheduler.tasks[key].group)
         if group is not None:
             self._outcomes.forgotten(group, key)
-        self.paths.waits.pop(key, None)
+        self.paths.forget(key)
 
     def _failed(
         self,
@@ -462,13 +478,13 @@ class TaskEvents:
         if type(message) is tuple and len(message) > 4 and message[0] == "confirm":
             _, key, _, _, thief, *_ = message
             try:
-                victim, sent = self.assigned.get(key, NOT_ASSIGNED)
+                victim, sent, before = self.assigned.get(key, NOT_ASSIGNED)
                 ws = self._scheduler.workers.get(thief)
             except TypeError:
                 # Any client may log any event.
                 return
             if victim is not None and ws is not None:
-                self.assigned[key] = (ws, sent)
+                self.assigned[key] = (ws, sent, before)
                 self._accounting.task_stolen(key, victim.address, ws.address, monotonic())
 
 

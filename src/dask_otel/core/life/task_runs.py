@@ -36,12 +36,8 @@ def repeated(span: OpenSpan, key: Hashable) -> None:
 
 def attempt(span: OpenSpan, key: Hashable) -> int | None:
     """Return the number of a task's present run; None if unknown."""
-    if span.partial:
-        return None
-    if span.runs is None:
-        return 1
-    known = span.runs.repeated
-    return known.get(key, 1 if len(known) < REPEATED else None)
+    known = span.runs.repeated if span.runs else {}
+    return None if span.partial else known.get(key, 1 if len(known) < REPEATED else None)
 
 
 def succeeded(group: Group, run: TaskRun, sampled: bool, limits: TaskLimits) -> None:
@@ -62,8 +58,7 @@ def succeeded(group: Group, run: TaskRun, sampled: bool, limits: TaskLimits) -> 
 def failed(group: Group, run: TaskRun, failure: Failure, limits: TaskLimits) -> None:
     """Keep a run that failed for good: the first ones, up to the limit."""
     runs = _runs(group.span).failed
-    room = len(runs) < limits.most or runs.get(run.key) is not None
-    runs[run.key] = (run, group, failure) if room else None
+    runs[run.key] = (run, group, failure) if len(runs) < limits.most or runs.get(run.key) else None
 
 
 def forgiven(span: OpenSpan, key: Hashable) -> None:
@@ -101,29 +96,32 @@ class ShownTasks:
         others, repeated = dict(self.others), self.span.runs.repeated if self.span.runs else ()
         paths: dict[int, TaskPath] = {}
         before = None
-        for one in on_path(self.links, self.until):
-            link = one.link
+        for link, parts in on_path(self.links, self.until):
             number = failed.get(link.key, link.number)
             if number is not None:
-                paths[number] = TaskPath(one.parts, before)
+                paths[number] = TaskPath(parts, before)
                 before = link.key, number
                 if link.key not in failed and number not in others:
-                    run = TaskRun(
-                        link.stop - link.start,
-                        number,
-                        link.key,
-                        None if link.worker is None else str(link.worker),
-                        link.start,
-                        link.stop,
-                        None if link.key in repeated else attempt(self.span, link.key),
-                        one.parts[NO_THREAD],
-                        parts=link.fetched[0],
+                    others[number] = (
+                        TaskRun(
+                            link.stop - link.start,
+                            number,
+                            link.key,
+                            None if link.worker is None else str(link.worker),
+                            link.start,
+                            link.stop,
+                            None if link.key in repeated else attempt(self.span, link.key),
+                            parts[NO_THREAD],
+                            parts=link.fetched[0],
+                        ),
+                        link.group,
                     )
-                    others[number] = run, link.group
         # Those on the path before the others; of each, the longest.
         order = sorted(others, key=lambda number: (number not in paths, -others[number][0].seconds))
-        shown = [(*others[number], None) for number in order[: self.count - len(self.failed)]]
-        shown.sort(key=lambda one: (-one[0].seconds, one[0].number))
+        shown = sorted(
+            [(*others[number], None) for number in order[: self.count - len(self.failed)]],
+            key=lambda one: (-one[0].seconds, one[0].number),
+        )
         for run, group, failure in (*self.failed, *shown):
             # As for the group itself: no run starts before its span.
             begin = max(run.start, self.span.start)
@@ -168,11 +166,15 @@ def finish_tasks(
             # The others were counted earlier.
             count += not is_sampled(run.key, limits.ratio)
     links = longest[-room:] if room and limits.slowest else ()
-    new = {link[NUMBER] for _, _, link in links if not runs.failed.get(link[KEY])}
-    new -= {None, *others}
+    new = {link[NUMBER] for _, _, link in links if not failed or not runs.failed.get(link[KEY])} - {
+        None,
+        *others,
+    }
     shown = len(failed) + min(room, len(others) + len(new))
-    tasks = ShownTasks(span, ordinals, failed, others, links, until, shown)
-    return tasks, count + len(new) - shown
+    return (
+        ShownTasks(span, ordinals, failed, others, links, until, shown),
+        count + len(new) - shown,
+    )
 
 
 def last_run(

@@ -12,15 +12,14 @@ from operator import itemgetter
 from typing import Any, Final
 
 from dask_otel.core.path.link import (
+    BEFORE,
     CLIENT,
     END,
     NOT_FETCHED,
     SPAN,
-    UNKNOWN,
     Folded,
     Link,
     LongLink,
-    OnPath,
     RawLink,
     Share,
     SpanPath,
@@ -46,19 +45,16 @@ def folded(last: RawLink) -> Folded:
     for share in recent.values():
         share.longest = [
             # Without the links before them.
-            (took, since, ((None, *link[0][1:]), *link[1:]) if link[0] and link[0][0] else link)
+            (took, since, link if link[BEFORE] is None else (None, *link[BEFORE + 1 :]))
             for took, since, link in sorted(share.longest, key=_seconds)[-MAX_LONGEST:]
         ]
     return Folded(recent, last[END])
 
 
-def on_path(links: Iterable[LongLink], until: float) -> list[OnPath]:
-    """Return links of a path, in their order."""
-    found = (
-        OnPath(sum(parts := cut(link, since, until)), parts, Link._make(link))
-        for _, since, link in links
-    )
-    return sorted(found, key=lambda one: one.link.end)
+def on_path(links: Iterable[LongLink], until: float) -> list[tuple[Link, tuple[float, ...]]]:
+    """Return links of a path with their parts, in their order."""
+    cuts = ((Link._make(link), cut(link, since, until)) for _, since, link in links)
+    return sorted(cuts, key=lambda one: one[0].end)
 
 
 def path_of(span: SpanPath, stop: float) -> tuple[SpanPathFacts, list[LongLink]] | None:
@@ -77,8 +73,10 @@ def path_of(span: SpanPath, stop: float) -> tuple[SpanPathFacts, list[LongLink]]
     if span.unknown or not share.known or elsewhere < -_NOTHING:
         return None
     share.parts[CLIENT] += stop - end
-    facts = SpanPathFacts((*share.parts, max(0.0, elsewhere)), share.tasks)
-    return facts, sorted(share.longest, key=_seconds)[-MAX_LONGEST:]
+    return (
+        SpanPathFacts((*share.parts, max(0.0, elsewhere)), share.tasks),
+        sorted(share.longest, key=_seconds)[-MAX_LONGEST:],
+    )
 
 
 def _shares(last: Any, only: SpanPath | None, until: float) -> dict[SpanPath, Share]:
@@ -133,28 +131,35 @@ def stretch(
     links: list[LongLink] = []
     known = True
     while last is not None and last[SPAN] is own:
-        readiness, end, _, _, sent, fetched, start, stop, _, _, _, _ = last
-        before, submitted, ready, _, again = readiness or UNKNOWN
+        before, end, _, _, waited, sent, fetched, start, stop, _, _, _, _ = last
         since = -inf if before is None else before[END]
+        if waited is None:
+            in_order = since <= sent
+        else:
+            submitted, ready, _, again = waited
+            in_order = since <= submitted <= ready <= sent and not again
         if (
-            begin <= since <= submitted <= ready <= sent <= start <= stop <= end <= until
+            in_order
             and fetched is NOT_FETCHED
-            and not again
+            and begin <= since
+            and sent <= start
+            and start <= stop
+            and stop <= end <= until
         ):
-            # As `cut` does, inline: most links are so, and a chain can have thousands. Often the
-            # first two times are one, and the next two.
-            if submitted is not since:
+            # As `cut` does, inline: most links are so, and a chain can have thousands.
+            if waited is None:
+                scheduler += sent - since
+            else:
                 client += submitted - since
-            if sent is not ready:
+                scheduler += ready - submitted
                 no_thread += sent - ready
-            scheduler += ready - submitted
             queue += start - sent
             compute += stop - start
             report += end - stop
             links.append((end - since, since, last))
         elif end > oldest:
             others.append((since, last))
-            known = known and readiness is not None
+            known = known and (before is not None or waited is not None)
             since = max(since, begin)
             links.append((min(end, until) - since, since, last))
         else:

@@ -12,7 +12,16 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 from dask_otel.core.path.chain import MAX_LINKS, folded
-from dask_otel.core.path.link import DEPTH, END, Fetched, Folded, Link, RawLink, Readiness, SpanPath
+from dask_otel.core.path.link import (
+    DEPTH,
+    END,
+    Fetched,
+    Folded,
+    Link,
+    RawLink,
+    Readiness,
+    SpanPath,
+)
 
 #: Tasks of one submission that are ready within these seconds share one time.
 MOMENT: Final = 0.001
@@ -26,11 +35,13 @@ class Paths:
 
     def __init__(self, submission_time: Callable[[str], float]) -> None:
         self._submission_time = submission_time
-        #: Tasks that are ready, or were ready before a run that is repeated.
+        #: What tasks waited for that are ready, unless Dask's side knows the link before.
         self.waits: dict[Hashable, Readiness] = {}
+        #: What tasks waited for that are to be ready again: a run is repeated.
+        self.again: dict[Hashable, Readiness] = {}
         #: The stimulus of the last end, and its link.
-        self._stimulus: str | None = None
-        self._ended: RawLink | None = None
+        self.stimulus: str | None = None
+        self.last: RawLink = ()
         #: The last chain that was folded, and the result: tasks with the same one come together.
         self._long: RawLink | None = None
         self._folded: Folded | None = None
@@ -40,37 +51,50 @@ class Paths:
 
         Others of its span and submission may share this, and its memory.
         """
-        return _last(span), self._submission_time(stimulus), now, 0.0, 0.0
+        return _last(span), (self._submission_time(stimulus), now, 0.0, 0.0)
 
     def ready(self, key: Hashable, stimulus: str, now: float) -> bool:
-        """Record that a task is ready, if a dependency of it has just ended; return whether."""
-        if stimulus is not self._stimulus or self._ended is None:
+        """Record that a task is ready, if a dependency of it has just ended; return whether.
+
+        For a task that is sent to a worker at once, `last` can be kept instead, for `ended`, while
+        no task is to be ready again.
+        """
+        if stimulus is not self.stimulus:
             return False
-        self.waits[key] = (self._ended, self._ended[END], now, 0.0, 0.0)
+        self.again.pop(key, None)
+        self.sent(key, self.last, now)
         return True
+
+    def sent(self, key: Hashable, before: RawLink, now: float) -> None:
+        """Record that a task was ready after a dependency."""
+        self.waits[key] = before, (before[END], now, 0.0, 0.0)
 
     def ready_again(self, key: Hashable, now: float, span: SpanPath) -> None:
         """Record that a task is ready for any other reason."""
-        known = self.waits.get(key)
-        unknown = _last(span), 0.0, now, 0.0, 0.0
-        self.waits[key] = unknown if known is None else (*known[:4], now)
+        before, waited = self.again.pop(key, None) or (_last(span), (0.0, now, 0.0, 0.0))
+        self.waits[key] = before, (*waited[:3], now)
 
     def interrupted(self, key: Hashable, sent: float) -> None:
         """Record that a ready task will be ready again; its run, if any, is repeated."""
-        known = self.waits.get(key)
+        known = self.waits.pop(key, None)
         if known is not None:
-            self.waits[key] = _repeated(known, sent)
+            self.again[key] = _repeated(known, sent)
 
     def recomputed(self, key: Hashable, span: SpanPath) -> None:
         """Record that a task that has ended will run again."""
-        if key in self.waits:
+        if key in self.again:
             return
         last = _last(span)
         link = None if last is None else Link._make(last)
-        if link is not None and link.key == key and link.readiness is not None:
-            self.waits[key] = _repeated(link.readiness, link.sent)
-        else:
-            self.waits[key] = (last, 0.0, 0.0, 0.0, 0.0)
+        self.again[key] = last, (0.0, 0.0, 0.0, 0.0)
+        if link is not None and link.key == key and (link.before or link.waited):
+            waited = link.waited or (link.before[END], link.sent, 0.0, 0.0)
+            self.again[key] = _repeated((link.before, waited), link.sent)
+
+    def forget(self, key: Hashable) -> None:
+        """Forget a task that will not run."""
+        self.waits.pop(key, None)
+        self.again.pop(key, None)
 
     def ended(
         self,
@@ -85,26 +109,34 @@ class Paths:
         key: Hashable,
         number: int | None,
         worker: object,
+        before: RawLink | Folded | None = None,
     ) -> None:
-        """Record the end of a run; see `Link`."""
-        readiness = self.waits.pop(key, None)
-        depth = 1
-        if readiness is not None and (before := readiness[0]) is not None:
+        """Record the end of a run; see `Link`.
+
+        Parameters
+        ----------
+        before
+            The link before, if the task was sent as soon as that ended.
+        """
+        waited, depth = None, 1
+        if before is None:
+            before, waited = self.waits.pop(key, None) or self.again.pop(key, (None, None))
+        if before is not None:
             depth += before[DEPTH]
             if now < before[END]:
                 # The clock was set back.
                 now = before[END]
             if depth > MAX_LINKS:
-                depth = 1
                 if before is not self._long:
                     self._long, self._folded = before, folded(before)
-                readiness = (self._folded, *readiness[1:])
+                depth, before = 1, self._folded
         # In the order of `Link`.
-        self._ended = link = (
-            readiness,
+        self.last = link = (
+            before,
             now,
             depth,
             span,
+            waited,
             sent,
             fetched,
             start,
@@ -114,7 +146,7 @@ class Paths:
             number,
             worker,
         )
-        self._stimulus = stimulus
+        self.stimulus = stimulus
         span.last = link
         if span.above:
             # A loop over none costs more than the question.
@@ -129,6 +161,6 @@ def _last(span: SpanPath) -> RawLink | None:
 
 def _repeated(readiness: Readiness, sent: float) -> Readiness:
     """Return what a task waited for whose run is repeated."""
-    before, submitted, ready, lost, again = readiness
+    before, (submitted, ready, lost, again) = readiness
     # After the first run, it is repeated from when that was sent.
-    return before, submitted, ready, lost if lost or again else sent or ready, 0.0
+    return before, (submitted, ready, lost if lost or again else sent or ready, 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from operator import add
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from dask_otel.semconv import PATH_PARTS
@@ -13,23 +14,24 @@ CLIENT: Final = PATH_PARTS.index("client")
 NO_THREAD: Final = PATH_PARTS.index("no_thread")
 COMPUTE: Final = PATH_PARTS.index("compute")
 
-#: What a task waited for before it was ready: the link before (None for the span's first), when it
-#: was submitted (after a dependency: the end of the link before), when it was ready first, when it
-#: was sent to the first worker whose run was repeated, and when it was ready again (both 0.0 for a
-#: first run).
-Readiness: TypeAlias = tuple[Any, float, float, float, float]
+#: When a task was submitted (after a dependency: the end of the link before), when it was ready
+#: first, when it was sent to the first worker whose run was repeated, and when it was ready again
+#: (both 0.0 for a first run).
+Waited: TypeAlias = tuple[float, float, float, float]
+
+#: What a task waited for before it was ready: the link before (None for the span's first), and the
+#: times.
+Readiness: TypeAlias = tuple[Any, Waited]
 
 #: The fields of a `Link` as a plain tuple, which takes a fifth of the instructions.
 RawLink: TypeAlias = tuple[Any, ...]
 
-#: A link that may be one of the longest: its seconds on the path, and when these began.
+#: A link that may be one of the longest: its seconds on the path, when these began, and the link.
 LongLink: TypeAlias = tuple[float, float, RawLink]
 
 #: The longest transfers and disk reads of a run (action, start, seconds), and the time with any.
 Fetched: TypeAlias = tuple[tuple[tuple[str, float, float], ...], float]
 NOT_FETCHED: Final[Fetched] = ((), 0.0)
-
-UNKNOWN: Final[Readiness] = (None, 0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(slots=True, eq=False)
@@ -54,14 +56,15 @@ class SpanPath:
 class Link(NamedTuple):
     """A run that ended. Its times are the scheduler's; `cut` puts them in order."""
 
-    #: None if unknown. The link before is a `RawLink` or `Folded`, for which `END`, `DEPTH` and
-    #: `SPAN` are valid, too.
-    readiness: Readiness | None
+    #: A `RawLink` or `Folded`, for which `END`, `DEPTH` and `SPAN` are valid, too.
+    before: Any
     #: When the scheduler knew of its end.
     end: float
     #: The number of links since the chain was last folded.
     depth: int
     span: SpanPath
+    #: None if it was sent in the moment that the link before ended; also if that is unknown.
+    waited: Waited | None
     #: When it was sent to the worker, and the transfers and disk reads after that.
     sent: float
     fetched: Fetched
@@ -76,20 +79,12 @@ class Link(NamedTuple):
     worker: object
 
 
+BEFORE: Final = Link._fields.index("before")
 END: Final = Link._fields.index("end")
 DEPTH: Final = Link._fields.index("depth")
 SPAN: Final = Link._fields.index("span")
 KEY: Final = Link._fields.index("key")
 NUMBER: Final = Link._fields.index("number")
-
-
-class OnPath(NamedTuple):
-    """A link of a path, without those before it."""
-
-    #: Its share of the path: seconds, and their parts.
-    seconds: float
-    parts: tuple[float, ...]
-    link: Link
 
 
 @dataclass(slots=True)
@@ -101,14 +96,15 @@ class Share:
     tasks: int = 0
     #: Whether all its links are known.
     known: bool = True
-    #: The longest links of its own tasks.
+    #: The longest links of its own tasks, without those before them.
     longest: list[LongLink] = field(default_factory=list)
 
     def add(self, tasks: int, known: bool, *parts: Sequence[float]) -> None:
         """Add the tasks and the parts of other links."""
         self.tasks += tasks
-        self.known = self.known and known
-        self.parts = [*map(sum, zip(self.parts, *parts, strict=True))]
+        self.known &= known
+        for more in parts:
+            self.parts = [*map(add, self.parts, more)]
 
 
 class Folded(NamedTuple):
@@ -126,8 +122,8 @@ def cut(link: RawLink, since: float, until: float = inf) -> tuple[float, ...]:
 
     By `PATH_PARTS`, without the last. ``repeated`` lies within ``no_thread``.
     """
-    readiness, end, _, _, sent, fetched, start, stop, _, _, _, _ = link
-    _, submitted, ready, lost, again = readiness or UNKNOWN
+    _, end, _, _, waited, sent, fetched, start, stop, _, _, _, _ = link
+    submitted, ready, lost, again = waited or (since, sent, 0.0, 0.0)
     end = until if end > until else end
     end = since if end < since else end
     # In order, whatever the clocks said.
