@@ -120,7 +120,7 @@ class Paths:
         """
         waited, depth = None, 1
         if before is None:
-            before, waited = self.waits.pop(key, None) or self.again.pop(key, (None, None))
+            before, waited = self.waits.pop(key, None) or self.again.pop(key, None) or (None, None)
         if before is not None:
             depth += before[DEPTH]
             if now < before[END]:
