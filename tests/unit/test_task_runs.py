@@ -236,6 +236,24 @@ def test_what_is_kept_is_nothing_to_collectors_of_garbage() -> None:
     assert not gc.is_tracked(group.slowest)
 
 
+def test_an_exported_span_goes_without_a_collection_of_garbage() -> None:
+    made = Runs(TaskLimits(slowest=2, ratio=1.0, most=10))
+    group = made.group()
+    made.succeed(group, "a", 1.0)
+    made.fail(group, "b", 2.0)
+    finished = made.finish()
+    made.span.release()
+    gc.collect()
+    gc.disable()
+    try:
+        assert {task.run.key for task in finished.tasks} == {"a", "b"}
+        kept = sum(isinstance(one, Group) for one in gc.get_objects())
+        del made, group, finished
+        assert sum(isinstance(one, Group) for one in gc.get_objects()) == kept - 1
+    finally:
+        gc.enable()
+
+
 def test_what_came_before_the_last_computing_belongs_to_it() -> None:
     def part(action: str, start: float) -> dict[str, Any]:
         return {"action": action, "start": start, "stop": start + 1}

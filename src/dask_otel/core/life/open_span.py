@@ -360,7 +360,7 @@ class OpenSpan(SpanPath):
         """Release its groups and its chain, after the export: they refer to it."""
         for group in self.groups:
             group.previous = None
-        self.last_group = None
+        self.last_group = self.runs = None
         self.close()
 
     def reported(self, worker: str, ran: bool) -> None:

@@ -77,8 +77,9 @@ def _runs(span: OpenSpan) -> ShownRuns:
 class ShownTasks:
     """The runs of a finished span to export. Nothing of it changes: a thread may iterate."""
 
-    span: OpenSpan
-    #: The ordinals of the span's groups.
+    #: When the span began.
+    start: float
+    #: The ordinals of its groups.
     ordinals: Mapping[Group, int]
     failed: Sequence[tuple[TaskRun, Group, Failure]]
     #: The slowest and the sampled ones, by number.
@@ -87,13 +88,16 @@ class ShownTasks:
     links: Sequence[LongLink]
     until: float
     count: int
+    #: Tasks that ran more than once, and the number of the run of any other; None if unknown.
+    repeated: Mapping[Hashable, int]
+    attempt: int | None
 
     def __len__(self) -> int:
         return self.count
 
     def __iter__(self) -> Iterator[FinishedTask]:
         failed = {run.key: run.number for run, _, _ in self.failed}
-        others, repeated = dict(self.others), self.span.runs.repeated if self.span.runs else ()
+        others = dict(self.others)
         paths: dict[int, TaskPath] = {}
         before = None
         for link, parts in on_path(self.links, self.until):
@@ -110,7 +114,7 @@ class ShownTasks:
                             None if link.worker is None else str(link.worker),
                             link.start,
                             link.stop,
-                            None if link.key in repeated else attempt(self.span, link.key),
+                            None if link.key in self.repeated else self.attempt,
                             parts[NO_THREAD],
                             parts=link.fetched[0],
                         ),
@@ -124,7 +128,7 @@ class ShownTasks:
         )
         for run, group, failure in (*self.failed, *shown):
             # As for the group itself: no run starts before its span.
-            begin = max(run.start, self.span.start)
+            begin = max(run.start, self.start)
             yield FinishedTask(
                 run
                 if begin == run.start <= run.stop
@@ -171,8 +175,10 @@ def finish_tasks(
         *others,
     }
     shown = len(failed) + min(room, len(others) + len(new))
+    repeated = runs.repeated
+    first = None if span.partial or len(repeated) >= REPEATED else 1
     return (
-        ShownTasks(span, ordinals, failed, others, links, until, shown),
+        ShownTasks(span.start, ordinals, failed, others, links, until, shown, repeated, first),
         count + len(new) - shown,
     )
 
