@@ -105,7 +105,7 @@ GIL, and makes few objects that live long:
 
 - a step of a hand-over of metrics ends after half a millisecond, with its present part, and the
   next one begins 4 ms later; the longest part closes the interval of all workers at once;
-- at most 32 spans end in a tick; if more are due, the next tick comes after 4 ms;
+- at most 4 spans end in a tick; if more are due, the next tick comes after 0.5 ms;
 - a tick looks at finished spans only if there is news of a worker that they wait for;
 - threads hold the GIL for half a millisecond, or one if no other thread wants it, then sleep for
   0.1 ms;
