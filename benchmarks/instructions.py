@@ -75,21 +75,31 @@ def write_sum() -> None:
 
 
 def run_tasks(
-    cluster: SimulatedCluster, tasks: int, annotations: dict[str, Any] | None = None
+    cluster: SimulatedCluster,
+    tasks: int,
+    annotations: dict[str, Any] | None = None,
+    chained: bool = False,
 ) -> int:
-    """Let workers do tasks of one span for a client, two at a time; return their number."""
+    """Let workers do tasks of one span for a client, by turns; return their number.
+
+    If they are chained, each needs the one before.
+    """
     scheduler = cluster.scheduler
     # As usual: tasks beyond the workers' threads wait in the scheduler's queue.
     scheduler.WORKER_SATURATION = 1.1
-    keys = cluster.submit_annotated(("benchmark",), [annotations or {}] * tasks)
-    scheduler.client_desires_keys(keys, "client")
+    keys = cluster.submit_annotated(("benchmark",), [annotations or {}] * tasks, chained=chained)
+    wanted = keys[-1:] if chained else keys
+    scheduler.client_desires_keys(wanted, "client")
     for done in range(tasks):
         ws = scheduler.workers[cluster.addresses[done % len(cluster.addresses)]]
+        if not ws.processing:
+            # The next of a chain is where its data is.
+            ws = next(one for one in scheduler.workers.values() if one.processing)
         task = next(iter(ws.processing))
         if not done % BEAT:
             cluster.heartbeat(ws.address, cluster.metered([task.key], 10))
         cluster.finish([task.key], seconds=1e-5)
-    scheduler.client_releases_keys(keys, "client")
+    scheduler.client_releases_keys(wanted, "client")
     return tasks
 
 

@@ -9,9 +9,8 @@ from statistics import median
 from typing import Any, Final
 
 from benchmarks.cluster import answer
-from benchmarks.instructions import BEAT, count_work, counted
+from benchmarks.instructions import count_work, counted, run_tasks
 from benchmarks.results import Row, verdict
-from benchmarks.simulated import SimulatedCluster
 
 #: Tasks of a span, and whether each needs the one before.
 SHAPES: Final = {
@@ -27,31 +26,11 @@ LIMIT: Final = 5000
 _SETTINGS: Final[tuple[dict[str, Any], ...]] = ({"spans": {"path": False}}, {})
 
 
-def run_span(cluster: SimulatedCluster, tasks: int, chained: bool) -> int:
-    """Let workers do the tasks of a span, one after the other; return their number."""
-    scheduler = cluster.scheduler
-    # As usual: tasks beyond the workers' threads wait in the scheduler's queue.
-    scheduler.WORKER_SATURATION = 1.1
-    keys = cluster.submit_annotated(("benchmark",), [{}] * tasks, chained=chained)
-    wanted = keys[-1:] if chained else keys
-    scheduler.client_desires_keys(wanted, "client")
-    for done in range(tasks):
-        at = done % len(cluster.addresses)
-        places = [scheduler.workers[one] for one in cluster.addresses[at:] + cluster.addresses[:at]]
-        ws = next(ws for ws in places if ws.processing)
-        task = next(iter(ws.processing))
-        if not done % BEAT:
-            cluster.heartbeat(ws.address, cluster.metered([task.key], 10))
-        cluster.finish([task.key], seconds=1e-5)
-    scheduler.client_releases_keys(wanted, "client")
-    return tasks
-
-
 async def _pairs(pairs: int) -> None:
     for tasks, chained in SHAPES.values():
         for _ in range(pairs):
             for settings in _SETTINGS:
-                work = partial(run_span, tasks=tasks, chained=chained)
+                work = partial(run_tasks, tasks=tasks, chained=chained)
                 await count_work(settings, lambda cluster, _, work=work: work(cluster))
 
 

@@ -191,8 +191,10 @@ class TaskEvents:
 
     def _ready(self, key: Hashable, stimulus_id: str, now: float) -> None:
         """Record that a task is ready to run that was not when it was submitted."""
+        if self.paths.ready(key, stimulus_id, now):
+            return
         group = self._groups.get(self._scheduler.tasks[key].group)
-        if not self.paths.ready(key, stimulus_id, now) and group is not None:
+        if group is not None:
             self.paths.ready_again(key, now, group.span)
 
     def _entered(self, key: Hashable, stimulus_id: str) -> None:

@@ -121,8 +121,9 @@ class Policy:
         self._alive_at = None
         if self._trial == "head" and (self._suspect or batch[0].strikes):
             return self._isolate(batch, answer, alive, now)
-        decide = self._outage if self._trial == "witness" else self._back_off
-        return decide(answer, now)
+        if self._trial == "witness":
+            return self._outage(answer, now)
+        return self._back_off(answer, now)
 
     def _sent(self, batch: Sequence[Row], now: float) -> Outcome:
         failures = sum(row.strikes for row in batch)

@@ -64,9 +64,10 @@ def unknown_key(
     leaf = name.lower().replace("_", "-").rpartition(".")[2][:64]
     if standard := _STANDARD.get(leaf):
         advice = f" Use the standard variable {standard}, or otel.environment.{standard}."
+    elif meant := _near_miss(leaf, section, keys):
+        advice = f" Did you mean {meant}?"
     else:
-        meant = _near_miss(leaf, section, keys)
-        advice = f" Did you mean {meant}?" if meant else ""
+        advice = ""
     found = f"{assignment(f'{section}.{name}', value)}, in {source}: there is no such key."
     return f"{found}{advice} Allowed in {section}: {', '.join(keys[section])}."
 

@@ -170,15 +170,13 @@ def finish_tasks(
             # The others were counted earlier.
             count += not is_sampled(run.key, limits.ratio)
     links = longest[-room:] if room and limits.slowest else ()
-    new = {link[NUMBER] for _, _, link in links if not failed or not runs.failed.get(link[KEY])} - {
-        None,
-        *others,
-    }
+    new = {link[NUMBER] for _, _, link in links if not runs.failed.get(link[KEY])}
+    new -= {None, *others}
     shown = len(failed) + min(room, len(others) + len(new))
-    repeated = runs.repeated
-    first = None if span.partial or len(repeated) >= REPEATED else 1
+    # No task has this key.
+    first = attempt(span, None)
     return (
-        ShownTasks(span.start, ordinals, failed, others, links, until, shown, repeated, first),
+        ShownTasks(span.start, ordinals, failed, others, links, until, shown, runs.repeated, first),
         count + len(new) - shown,
     )
 

@@ -96,7 +96,7 @@ class Share:
     tasks: int = 0
     #: Whether all its links are known.
     known: bool = True
-    #: The longest links of its own tasks, without those before them.
+    #: The longest links of its own tasks.
     longest: list[LongLink] = field(default_factory=list)
 
     def add(self, tasks: int, known: bool, *parts: Sequence[float]) -> None:

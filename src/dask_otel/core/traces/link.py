@@ -17,10 +17,11 @@ def is_template(text: object) -> bool:
     """Whether this is an http(s) address with a placeholder for the trace id."""
     if not isinstance(text, str) or len(text) > TEMPLATE_LIMIT or TRACE_ID not in text:
         return False
+    if not text.isprintable() or any(character in text for character in " \"'<>\\`"):
+        return False
     try:
         parts = urlsplit(text)
-        plain = text.isprintable() and not any(character in text for character in " \"'<>\\`")
-        return plain and parts.scheme in ("http", "https") and bool(parts.hostname)
+        return parts.scheme in ("http", "https") and bool(parts.hostname)
     except ValueError:
         return False
 
