@@ -82,8 +82,9 @@ class TaskContexts:
         if annotations:
             carrier, own = annotations.get(CARRIER_KEY), annotations.get("span")
         last = self._last
-        # Dask makes an equal annotation for each task of a span.
-        if span is not last[0] or carrier is not last[1] or own != last[2]:
+        # Dask makes an equal annotation for each task of a span. A context with a carrier does not
+        # depend on it.
+        if span is not last[0] or carrier is not last[1] or (carrier is None and own != last[2]):
             self._context, self._state = self.callers.task_context(span, carrier)
             if carrier is None and not self._state and self._context == _computed(span, own):
                 self._context = ""

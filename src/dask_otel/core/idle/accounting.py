@@ -98,8 +98,11 @@ class Accounting:
     def __init__(self, now: float) -> None:
         self._now = now
         self._threads = 0
-        #: Threads that are certainly idle.
+        #: Threads that are certainly idle; the last change of their number since `_now`, and what
+        #: the changes since then would have booked too much: threads x seconds.
         self._free = 0
+        self._changed = now
+        self._beyond = 0.0
         self._capacity = self._reported = self._lost = self._excess = 0.0
         self._workers: dict[str, WorkerTime] = {}
         self._sharing = IdleSharing(now)
@@ -301,20 +304,30 @@ class Accounting:
     # ---------------------------------------------------------------------- internal
 
     def _advance(self, now: float) -> None:
+        if now < self._changed:
+            now = self._changed
         passed = now - self._now
         if passed > 0.0:
             self._capacity += passed * self._threads
-            if self._free:
-                self._sharing.book(passed * self._free)
-            self._now = now
+            idle = passed * self._free - self._beyond
+            if idle > 0.0:
+                self._sharing.book(idle)
+            self._beyond = 0.0
+            self._now = self._changed = now
 
     def _refresh(self, account: WorkerTime, now: float) -> None:
-        """Advance the time if the number of free threads changed."""
-        free = account.free_threads
-        if free == account.free:
+        """Advance a worker's time if the number of its free threads changed.
+
+        The cluster's follows at the next change of its threads or spans: this runs for each task.
+        """
+        more = account.free_threads - account.free
+        if not more:
             return
-        self._advance(now)
-        account.advance(self._now)
-        self._free += free - account.free
-        account.free = free
-        account.changed = self._now
+        if now < self._changed:
+            now = self._changed
+        self._changed = now
+        account.advance(now)
+        self._free += more
+        self._beyond += more * (now - self._now)
+        account.free += more
+        account.changed = now

@@ -68,7 +68,9 @@ class WorkerTime:
     @property
     def free_threads(self) -> int:
         """Threads that no open task can occupy."""
-        return max(0, self.threads - self.tasks.open)
+        free = self.threads - self.tasks.open
+        # Without a call: this runs for each task.
+        return free if free > 0 else 0
 
     @property
     def in_flight(self) -> float:

@@ -173,7 +173,8 @@ class WorkerOffset:
         # if the bounds allow it, but not in the lower half.
         if not self.lower <= applied <= self.upper:
             return self.upper
-        return max(applied, 0.5 * (self.lower + self.upper))
+        middle = 0.5 * (self.lower + self.upper)
+        return middle if middle > applied else applied
 
     def offset(self) -> float:
         """Return the offset that corrects the runs; may be infinite."""
