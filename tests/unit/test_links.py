@@ -153,7 +153,7 @@ def test_the_first_submission_says_which_trace_it_will_be() -> None:
     assert not root.may_be_adopted
     assert roots.enter("r", None, ours=False) is root
     del root
-    assert not roots, "nobody holds on to it"
+    assert not roots.alive, "nobody holds on to it"
     assert Root("r", None, ours=False).may_be_adopted, "another process may have submitted"
 
 

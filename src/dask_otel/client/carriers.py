@@ -61,7 +61,7 @@ def annotations_for(client: Client) -> dict[str, Any] | None:
     """Return the annotations for a submission in the present context; None for none."""
     global _made
     try:
-        blocks, made = bool(ROOTS), _made
+        blocks, made = len(ROOTS.alive) > 0, _made
         if made is not None and not blocks:
             present, propagators = api.state()
             if made[0]() is present and made[1] is propagators and made[2]() is client:
@@ -91,7 +91,7 @@ def _annotations(client: Client, span: Any) -> dict[str, Any] | None:
     baggage, span_per_caller = settings
     carried = _carried(span, baggage)
     dask_span = present.get("span")
-    if dask_span is not None and ROOTS:
+    if dask_span is not None and ROOTS.alive:
         ROOTS.submitted(dask_span["ids"][0], None if carried is None else carried.caller.parent)
     if carried is None:
         return None

@@ -43,26 +43,24 @@ class Roots:
     """Roots by Dask span id; thread-safe."""
 
     def __init__(self) -> None:
-        self._roots: WeakValueDictionary[str, Root] = WeakValueDictionary()
+        #: Those to which anything refers.
+        self.alive: WeakValueDictionary[str, Root] = WeakValueDictionary()
         #: Whether submissions carry the caller's context.
         self.callers_travel = False
-
-    def __bool__(self) -> bool:
-        return len(self._roots) > 0
 
     def enter(self, dask_id: str, caller: Traceparent | None, ours: bool) -> Root:
         """Return the root with this id, made if it is new here.
 
         `caller` is current where the block is entered; `ours` is whether the block makes the root.
         """
-        root = self._roots.get(dask_id)
+        root = self.alive.get(dask_id)
         if root is None:
-            root = self._roots[dask_id] = Root(dask_id, caller, ours)
+            root = self.alive[dask_id] = Root(dask_id, caller, ours)
         return root
 
     def submitted(self, dask_id: str, caller: Traceparent | None) -> None:
         """Record a submission below a root; the first one decides its caller."""
-        root = self._roots.get(dask_id)
+        root = self.alive.get(dask_id)
         if root is not None and not root.submitted:
             root.caller = caller
             root.submitted = True
