@@ -15,7 +15,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -25,7 +25,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from benchmarks.cluster import answer, run_program
 from benchmarks.results import Row
-from benchmarks.simulated import SimulatedCluster
+from benchmarks.simulated import Needs, SimulatedCluster
 from dask_otel import semconv
 from dask_otel.scheduler.bridge import Bridge
 from dask_otel.settings.reading import read_settings
@@ -74,26 +74,32 @@ def write_sum() -> None:
     sink @= None
 
 
+def chain(number: int) -> Iterable[int]:
+    """Let each task need the one before."""
+    return range(number - 1, number) if number else ()
+
+
 def run_tasks(
     cluster: SimulatedCluster,
     tasks: int,
     annotations: dict[str, Any] | None = None,
-    chained: bool = False,
+    needs: Needs | None = None,
 ) -> int:
     """Let workers do tasks of one span for a client, by turns; return their number.
 
-    If they are chained, each needs the one before.
+    `needs` tells which earlier tasks one needs; the client wants those that no other one needs.
     """
     scheduler = cluster.scheduler
     # As usual: tasks beyond the workers' threads wait in the scheduler's queue.
     scheduler.WORKER_SATURATION = 1.1
-    keys = cluster.submit_annotated(("benchmark",), [annotations or {}] * tasks, chained=chained)
-    wanted = keys[-1:] if chained else keys
+    keys = cluster.submit_annotated(("benchmark",), [annotations or {}] * tasks, needs=needs)
+    needed = {number for i in range(tasks) for number in needs(i)} if needs else ()
+    wanted = [key for i, key in enumerate(keys) if i not in needed]
     scheduler.client_desires_keys(wanted, "client")
     for done in range(tasks):
         ws = scheduler.workers[cluster.addresses[done % len(cluster.addresses)]]
         if not ws.processing:
-            # The next of a chain is where its data is.
+            # A task that needs others is where their data is.
             ws = next(one for one in scheduler.workers.values() if one.processing)
         task = next(iter(ws.processing))
         if not done % BEAT:

@@ -10,7 +10,7 @@ import tracemalloc
 import types
 from typing import Any
 
-from benchmarks.instructions import run_tasks
+from benchmarks.instructions import chain, run_tasks
 from benchmarks.results import Row, verdict
 from benchmarks.simulated import Observer, SimulatedCluster
 
@@ -53,7 +53,7 @@ async def per_waiting_span(count: int, tasks: int) -> float:
         observer = Observer(cluster)
         tracemalloc.start()
         for _ in range(count):
-            run_tasks(cluster, tasks, chained=True)
+            run_tasks(cluster, tasks, needs=chain)
             observer.beat()
             observer.adapter.tick(time.time())
             waiting += observer.adapter.take_finished()

@@ -4,49 +4,60 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Iterable
 from functools import partial
 from statistics import median
 from typing import Any, Final
 
 from benchmarks.cluster import answer
-from benchmarks.instructions import count_work, counted, run_tasks
+from benchmarks.instructions import chain, count_work, counted, run_tasks
 from benchmarks.results import Row, verdict
+from benchmarks.simulated import Needs
 
-#: Tasks of a span, and whether each needs the one before.
-SHAPES: Final = {
-    "1,000 independent tasks": (1000, False),
-    "a chain of 60": (60, True),
-    "a chain of 1,000": (1000, True),
+#: Leaves of a tree.
+LEAVES: Final = 512
+
+
+def tree(number: int) -> Iterable[int]:
+    """Let each task after the leaves need two: those of the level before, in their order."""
+    first = 2 * (number - LEAVES)
+    return range(first, first + 2) if first >= 0 else ()
+
+
+#: Tasks of a span, which of them one needs, and the most instructions a task.
+SHAPES: Final[dict[str, tuple[int, Needs | None, int]]] = {
+    "1,000 independent tasks": (1000, None, 5000),
+    "a tree of 512 leaves": (2 * LEAVES - 1, tree, 5000),
+    "a chain of 60": (60, chain, 9000),
+    "a chain of 1,000": (1000, chain, 9000),
 }
 #: Pairs without the path and with it, of which the last ones count: Python adapts to the others.
 PAIRS: Final = 10
 WARM: Final = 5
-#: Instructions a task.
-LIMIT: Final = 5000
 _SETTINGS: Final[tuple[dict[str, Any], ...]] = ({"spans": {"path": False}}, {})
 
 
 async def _pairs(pairs: int) -> None:
-    for tasks, chained in SHAPES.values():
+    for tasks, needs, _ in SHAPES.values():
         for _ in range(pairs):
             for settings in _SETTINGS:
-                work = partial(run_tasks, tasks=tasks, chained=chained)
+                work = partial(run_tasks, tasks=tasks, needs=needs)
                 await count_work(settings, lambda cluster, _, work=work: work(cluster))
 
 
 def run(quick: bool) -> list[Row]:
-    """Count the instructions of the path for a task, in three shapes of a span."""
+    """Count the instructions of the path for a task, in spans of some shapes."""
     pairs = PAIRS - 3 if quick else PAIRS
     _, sums = counted("benchmarks.path", pairs)
     rows = []
-    for number, (shape, (tasks, _)) in enumerate(SHAPES.items()):
+    for number, (shape, (tasks, _, limit)) in enumerate(SHAPES.items()):
         own = sums[2 * (pairs * number + WARM) : 2 * pairs * (number + 1)]
         added = sorted((on - off) / tasks for off, on in zip(own[::2], own[1::2], strict=True))
         per_task = median(added)
         figure = f"{per_task:,.0f} ({added[0]:,.0f} to {added[-1]:,.0f})"
         what = f"instructions per task that the path takes: {shape} (event loop)"
         rows.append(
-            Row("15", what, f"≤ {LIMIT:,}", figure, verdict(per_task <= LIMIT), {"pairs": added})
+            Row("15", what, f"≤ {limit:,}", figure, verdict(per_task <= limit), {"pairs": added})
         )
     return rows
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import dask
 from distributed import Scheduler
@@ -24,6 +24,9 @@ CONFIG = {
     # Simulated workers take any number of tasks.
     "distributed.scheduler.worker-saturation": float("inf"),
 }
+
+#: Returns which earlier tasks a task needs, by their numbers in the submission.
+Needs: TypeAlias = Callable[[int], Iterable[int]]
 
 ACTIVITIES = ("thread-cpu", "thread-noncpu", "deserialize", "serialize", "executor")
 
@@ -119,11 +122,11 @@ class SimulatedCluster:
         annotations: Sequence[Mapping[str, Any]],
         prefix: str = "inc",
         only_on: set[str] | None = None,
-        chained: bool = False,
+        needs: Needs | None = None,
     ) -> list[Any]:
         """Submit a task for each of these annotations, in a new span; return their keys.
 
-        `only_on` restricts them to these workers. If they are chained, each needs the one before.
+        `only_on` restricts them to these workers; `needs` tells which tasks one needs.
         """
         scheduler = self.scheduler
         span = {"name": name, "ids": tuple(str(uuid.uuid4()) for _ in name)}
@@ -135,8 +138,8 @@ class SimulatedCluster:
             ts.priority = (0, i)
             ts.annotations = {"span": span, **given}
             ts.worker_restrictions = only_on
-            if chained and made:
-                ts.add_dependency(made[-1])
+            for number in needs(i) if needs else ():
+                ts.add_dependency(made[number])
             made.append(ts)
         scheduler.extensions["spans"].observe_tasks(made, (), {})
         scheduler.transitions(dict.fromkeys(keys, "waiting"), stimulus_id=f"update-graph-{time()}")
