@@ -45,9 +45,9 @@ logger = logging.getLogger("distributed.dask_otel")
 #: Seconds between two checks for ended spans, and where no span is open.
 TICK: Final = 0.25
 IDLE_TICK: Final = 0.5
-#: Most spans that end in one tick, each in some 0.2 ms, and seconds to the next tick if there are
-#: more: so thousands can end in a second, and the event loop never waits for long.
-MOST_ENDS: Final = 4
+#: Seconds after which a tick ends with the present span, and seconds to the next tick if more spans
+#: have ended: so thousands can end in a second, and the event loop never waits for long.
+LONGEST: Final = 0.0005
 AGAIN: Final = 0.0005
 
 #: At close, the longest wait for heartbeats with metrics of finished work.
@@ -318,12 +318,15 @@ class Bridge:
             return AGAIN
         return IDLE_TICK if self.adapter.idle else TICK
 
-    def _tick(self, most: int | None = MOST_ENDS) -> None:
+    def _tick(self, most: int | None = 1) -> None:
         if self._plugin is not None and self._installed is None and self._closing is None:
             # `Client.unregister_scheduler_plugin` removed it; Dask does not notify the plugin.
             self._closing = asyncio.ensure_future(self._close())
             return
+        until = clocks.monotonic() + LONGEST
         self.adapter.tick(time(), most)
+        while self.adapter.lifecycle.behind and clocks.monotonic() < until:
+            self.adapter.tick(time(), most)
         self.settled.notify()
         self.hand_over.spans()
         self.hand_over.notes()
