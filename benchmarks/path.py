@@ -28,8 +28,8 @@ def tree(number: int) -> Iterable[int]:
 SHAPES: Final[dict[str, tuple[int, Needs | None, int]]] = {
     "1,000 independent tasks": (1000, None, 5000),
     "a tree of 512 leaves": (2 * LEAVES - 1, tree, 5000),
-    "a chain of 60": (60, chain, 9000),
-    "a chain of 1,000": (1000, chain, 9000),
+    "a chain of 60": (60, chain, 10_000),
+    "a chain of 1,000": (1000, chain, 10_000),
 }
 #: Pairs without the path and with it, of which the last ones count: Python adapts to the others.
 PAIRS: Final = 10
