@@ -103,8 +103,7 @@ class Feeder(PumpThread):
         self._notices: Notices = deque(maxlen=1) if notices is None else notices
         self._noticed_at = -math.inf
         self._signal = signal
-        several, _, named = WORDS[signal]
-        self._items = several
+        self._items, _, named = WORDS[signal]
         super().__init__(f"dask-otel-{named}", "export" if spool is None else "spool", tally, wake)
         #: Set after the first attempt to open the spool.
         self.opened = threading.Event()
@@ -274,22 +273,17 @@ class Feeder(PumpThread):
         finished: list[Encoded] = []
         weight = self._in_hand = 0
         while weight < most and (item := self._inbox.take()) is not None:
-            if isinstance(item, ClusterEvent):
-                weight += item.weight
-                self._in_hand += item.weight
-                finished += self._encoded(item, None)
-                continue
-            identity = item if isinstance(item, SpanIdentity) else item.identity
-            ids = b"%032x%016x" % (identity.trace_id, identity.span_id)
-            weight += 1
-            if isinstance(item, OpenNote):
-                self._notes[ids] = item
-                continue
-            if not isinstance(item, Progress):
-                self._notes.pop(ids, None)
-                # Even without a row: the span may be unsampled, or impossible to encode.
-                self._ended |= self._noted & {ids}
-            if not isinstance(item, SpanIdentity):
+            if not isinstance(item, ClusterEvent):
+                identity = item if isinstance(item, SpanIdentity) else item.identity
+                ids = b"%032x%016x" % (identity.trace_id, identity.span_id)
+                weight += 1
+                if isinstance(item, OpenNote):
+                    self._notes[ids] = item
+                elif not isinstance(item, Progress):
+                    self._notes.pop(ids, None)
+                    # Even without a row: the span may be unsampled, or impossible to encode.
+                    self._ended |= self._noted & {ids}
+            if not isinstance(item, (OpenNote, SpanIdentity)):
                 weight += item.weight
                 self._in_hand += item.weight
                 finished += self._encoded(item, None)
