@@ -17,7 +17,7 @@ from typing import Any, Final
 from dask_otel import semconv
 from dask_otel._otel.sdk.files import FileTarget, run_name
 from dask_otel._otel.sdk.listening import look
-from dask_otel._otel.sdk.outputs import build
+from dask_otel._otel.sdk.outputs import Outputs, build
 from dask_otel._otel.sdk.spans import ProviderSpanSink
 from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.records import Answer, LogRecord, MetricRecord, NumberPoint, Row, SpanRecord
@@ -99,21 +99,7 @@ def probe(
         return found
     found["interval"] = outputs.environment.metric_interval
     found["service"] = str(outputs.resource.get(semconv.SERVICE_NAME, ""))
-    span = _span(trace_id, span_id, run, sent_ns)
-    counter = _counter(run, sent_ns, outputs.environment.temporality)
-    tries: list[tuple[str, Any, Any]] = [("traces", sink, span) for sink in outputs.span_sinks]
-    tries += [("metrics", sink, counter) for sink in outputs.metric_sinks]
-    event = LogRecord(
-        sent_ns,
-        semconv.DOCTOR_EVENT,
-        semconv.INFO,
-        "Test of the export by dask-otel doctor",
-        {semconv.DOCTOR_RUN: run},
-        trace_id,
-        span_id,
-    )
-    tries += [("logs", sink, event) for sink in outputs.log_sinks]
-    found["results"] = _results(tries, seconds)
+    found["results"] = _results(_tries(outputs, run, trace_id, span_id, sent_ns), seconds)
     if files is not None:
         cluster = str(outputs.resource.get(semconv.CLUSTER_NAME, service_name))
         _remove(Path(files.path).expanduser(), run_name(cluster, instance, sent_ns))
@@ -127,8 +113,12 @@ def _remove(folder: Path, prefix: str) -> None:
                 path.unlink()
 
 
-def _span(trace_id: int, span_id: int, run: str, now_ns: int) -> SpanRecord:
-    return SpanRecord(
+def _tries(
+    outputs: Outputs, run: str, trace_id: int, span_id: int, now_ns: int
+) -> list[tuple[str, Any, Any]]:
+    """Return the signal, the sink and the record of each test."""
+    attributes = {semconv.DOCTOR_RUN: run}
+    span = SpanRecord(
         trace_id=trace_id,
         span_id=span_id,
         parent_span_id=None,
@@ -136,20 +126,35 @@ def _span(trace_id: int, span_id: int, run: str, now_ns: int) -> SpanRecord:
         kind="internal",
         start_ns=now_ns - 1_000_000,
         end_ns=now_ns,
-        attributes={semconv.DOCTOR_RUN: run},
+        attributes=attributes,
         events=(),
         links=(),
         error=None,
         root_name=semconv.DOCTOR_SPAN,
     )
-
-
-def _counter(run: str, now_ns: int, temporality: Any) -> MetricRecord:
     metric = semconv.DOCTOR_CHECKS
-    points = (NumberPoint({semconv.DOCTOR_RUN: run}, now_ns - 1_000_000_000, now_ns, 1),)
-    return MetricRecord(
-        metric.name, metric.unit, metric.description, metric.instrument, temporality, points
+    counter = MetricRecord(
+        metric.name,
+        metric.unit,
+        metric.description,
+        metric.instrument,
+        outputs.environment.temporality,
+        (NumberPoint(attributes, now_ns - 1_000_000_000, now_ns, 1),),
     )
+    event = LogRecord(
+        now_ns,
+        semconv.DOCTOR_EVENT,
+        semconv.INFO,
+        "Test of the export by dask-otel doctor",
+        attributes,
+        trace_id,
+        span_id,
+    )
+    return [
+        *(("traces", sink, span) for sink in outputs.span_sinks),
+        *(("metrics", sink, counter) for sink in outputs.metric_sinks),
+        *(("logs", sink, event) for sink in outputs.log_sinks),
+    ]
 
 
 def _results(tries: Sequence[tuple[str, Any, Any]], seconds: float) -> list[dict[str, Any]]:
