@@ -64,11 +64,6 @@ def facts_of_scheduler(address: str, seconds: float) -> dict[str, Any]:
     return asyncio.run(_ask(address, seconds))
 
 
-async def _ask(address: str, seconds: float) -> dict[str, Any]:
-    async with connected(address) as client:
-        return await _asked(client, address, seconds)
-
-
 @asynccontextmanager
 async def connected(address: str) -> AsyncIterator[Any]:
     """Yield a client of a scheduler.
@@ -105,21 +100,22 @@ async def connected(address: str) -> AsyncIterator[Any]:
         await client.close(2)
 
 
-async def _asked(client: Any, address: str, seconds: float) -> dict[str, Any]:
-    scheduler = await answered(
-        client.run_on_scheduler(eval, _INSTALLED), _CONNECT, "the scheduler does not answer"
-    )
-    try:
-        workers = await asyncio.wait_for(_workers(client), _CONNECT)
-    except asyncio.TimeoutError:
-        workers = {}
-    process = None
-    if scheduler["installed"]:
-        process = await answered(
-            client.run_on_scheduler(examine, seconds=seconds),
-            seconds + _MORE,
-            f"the scheduler's dask-otel ({scheduler['version']}) could not be examined",
+async def _ask(address: str, seconds: float) -> dict[str, Any]:
+    async with connected(address) as client:
+        scheduler = await answered(
+            client.run_on_scheduler(eval, _INSTALLED), _CONNECT, "the scheduler does not answer"
         )
+        try:
+            workers = await asyncio.wait_for(_workers(client), _CONNECT)
+        except asyncio.TimeoutError:
+            workers = {}
+        process = None
+        if scheduler["installed"]:
+            process = await answered(
+                client.run_on_scheduler(examine, seconds=seconds),
+                seconds + _MORE,
+                f"the scheduler's dask-otel ({scheduler['version']}) could not be examined",
+            )
     return {
         "here": here(),
         "scheduler": address,
