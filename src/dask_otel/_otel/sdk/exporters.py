@@ -23,7 +23,7 @@ from opentelemetry.sdk.trace.export import SpanExporter
 
 from dask_otel._otel.sdk.environment import choice, first_set, headers, number, pem_file
 from dask_otel._otel.sdk.foreign import ForeignExporter
-from dask_otel._otel.sdk.otlp_json import console
+from dask_otel._otel.sdk.otlp_json import Console, FileTransport
 from dask_otel._otel.sdk.transport import (
     GrpcTransport,
     HttpTransport,
@@ -147,7 +147,7 @@ def _destination(signal: str, name: str) -> Destination | None:
             *_OTHERS,
         )
         return None
-    return Destination(name, console(signal))
+    return Destination(name, FileTransport(signal, Console()))
 
 
 def labels(signal: str) -> list[str]:

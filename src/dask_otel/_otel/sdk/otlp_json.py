@@ -127,7 +127,7 @@ class FileTransport:
         Takes the lines.
     """
 
-    def __init__(self, signal: str, file: RotatedFile | _Console) -> None:
+    def __init__(self, signal: str, file: RotatedFile | Console) -> None:
         self._message = REQUESTS[signal]
         self._file = file
         self._breathe = Breath()
@@ -148,19 +148,15 @@ class FileTransport:
         return Answer(True)
 
 
-class _Console:
+class Console:
     """The process's standard output in place of a file."""
 
     is_first = True
 
     def write(self, lines: Sequence[bytes]) -> None:
+        """Print some lines."""
         for line in lines:
             print(line.decode(), flush=True)
 
     def close(self) -> None:
         """Leave it open."""
-
-
-def console(signal: str) -> FileTransport:
-    """Return the transport that prints a signal's requests."""
-    return FileTransport(signal, _Console())
