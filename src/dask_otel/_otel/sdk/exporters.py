@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import entry_points, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricReader
@@ -34,7 +34,6 @@ from dask_otel._otel.sdk.transport import (
 from dask_otel._version import __version__
 from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.masking import masked_url
-from dask_otel.core.records import Answer
 from dask_otel.settings.problems import ConfigurationError
 
 if TYPE_CHECKING:
@@ -80,23 +79,13 @@ _AGENT: Final = (
 )
 
 
-class Sender(Protocol):
-    """A transport; see `dask_otel._otel.sdk.transport.Transport`."""
-
-    def send(self, request: bytes, longest: float, /) -> Answer:
-        """Send a request within `longest` seconds; never raises."""
-
-    def close(self) -> None:
-        """Release its resources."""
-
-
 @dataclass(frozen=True, slots=True)
 class Destination:
     """A transport and its description."""
 
     #: Its name or endpoint, for people.
     label: str
-    transport: Sender
+    transport: Transport | ForeignExporter | FileTransport
     #: What to do after a failure; empty for the advice for an endpoint.
     advice: str = ""
     #: Whether the user configured it or its server.
