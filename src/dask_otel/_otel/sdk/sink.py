@@ -17,6 +17,8 @@ _PATIENCE: Final = 1.0
 
 
 class _Sink:
+    loss = "rejected"
+
     def __init__(
         self, destination: Destination, encode_request: Callable[[Sequence[Any]], bytes]
     ) -> None:
@@ -37,8 +39,6 @@ class _Sink:
 class ExporterSpanSink(_Sink):
     """Spans to one destination."""
 
-    loss = "rejected"
-
     def __init__(self, destination: Destination, encoder: Encoder, sampler: TraceSampler) -> None:
         super().__init__(destination, encoder.request)
         self.wants = sampler.span
@@ -47,8 +47,6 @@ class ExporterSpanSink(_Sink):
 
 class ExporterLogSink(_Sink):
     """Log records to one destination."""
-
-    loss = "rejected"
 
     def __init__(self, destination: Destination, encoder: Encoder) -> None:
         super().__init__(destination, encoder.request)
