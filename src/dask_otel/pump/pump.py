@@ -187,8 +187,10 @@ class Pump:
     def _own_counts(self, seen: dict[Series, int]) -> MetricBatch:
         """Return the increases of the pump's counts since `seen`, and its levels; update `seen`."""
         batch = MetricBatch(increments=self._tally.since(seen))
-        lanes_of: dict[str, Sequence[SpanLane | MetricLane]]
-        lanes_of = {"traces": self._spans, "metrics": self._metrics}
+        lanes_of: dict[str, Sequence[SpanLane | MetricLane]] = {
+            "traces": self._spans,
+            "metrics": self._metrics,
+        }
         for signal, lanes in lanes_of.items():
             times = [lane.succeeded_at for lane in lanes]
             known = [at for at in times if at is not None]
