@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 from dask_otel.core.context import Traceparent
 from dask_otel.core.trace import Trace
@@ -286,11 +286,8 @@ class Progress:
     stop: float
     #: Own tasks so far, and tasks of finished spans below; None if the ordinal is 0.
     counts: TaskCounts | None = None
-
-    @property
-    def weight(self) -> int:
-        """How many OpenTelemetry spans this becomes."""
-        return 1
+    #: How many OpenTelemetry spans this becomes.
+    weight: ClassVar[int] = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
