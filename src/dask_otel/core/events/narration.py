@@ -298,12 +298,13 @@ def _with_roots(event: ClusterEvent) -> dict[str, Any]:
 
 def _redacted(facts: dict[str, Any], limits: SpanLimits, sanitizer: Sanitizer) -> dict[str, Any]:
     """Return the facts as the operator allows: texts of users can be secret."""
-    if not limits.task_keys:
-        facts.pop(semconv.TASK_KEY, None)
-    if not limits.message:
-        facts.pop(semconv.EXCEPTION_MESSAGE, None)
-    if not limits.stacktrace:
-        facts.pop(semconv.EXCEPTION_STACKTRACE, None)
+    for key, allowed in (
+        (semconv.TASK_KEY, limits.task_keys),
+        (semconv.EXCEPTION_MESSAGE, limits.message),
+        (semconv.EXCEPTION_STACKTRACE, limits.stacktrace),
+    ):
+        if not allowed:
+            facts.pop(key, None)
     redact = limits.redact
     if redact is None:
         return facts
