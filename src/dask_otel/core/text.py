@@ -157,17 +157,14 @@ def stacktrace_text(value: object, sanitizer: Sanitizer, limit: int = STACKTRACE
     return CUT + raw[len(raw) - room :].decode("utf-8", "ignore")
 
 
-def _escaped(tag: object, sanitizer: Sanitizer) -> str:
-    return plain_text(tag, sanitizer).replace("\\", "\\\\").replace("/", "\\/")
-
-
 def span_path(tags: Sequence[object], sanitizer: Sanitizer) -> str:
     """Return a Dask span's full name: its tags joined with ``/``, of any length.
 
     ``/`` and ``\\`` inside a tag become ``\\/`` and ``\\\\``, so that different tags
     have different names. Not cleaned yet: use `attribute_text` or `label_text`.
     """
-    return "/".join([_escaped(tag, sanitizer) for tag in tags])
+    texts = [plain_text(tag, sanitizer) for tag in tags]
+    return "/".join([text.replace("\\", "\\\\").replace("/", "\\/") for text in texts])
 
 
 def span_tags(name: str) -> tuple[str, ...]:
