@@ -22,8 +22,8 @@ from dask_otel._dask.runs import NOT_ASSIGNED
 from dask_otel._dask.settled import missing
 from dask_otel.core.path.chain import path_of
 from dask_otel.core.path.link import END
-from dask_otel.core.reasons import NAMED, reasons
-from dask_otel.core.text import ATTRIBUTE_LIMIT, Sanitizer, line_text, span_path, span_tags
+from dask_otel.core.reasons import reasons
+from dask_otel.core.text import ATTRIBUTE_LIMIT, NAMED, Sanitizer, line_text, span_path, span_tags
 
 if TYPE_CHECKING:
     from distributed.scheduler import TaskState, WorkerState

@@ -18,6 +18,7 @@ from dask_otel.core.life.completion import worst
 from dask_otel.core.life.open_span import OpenSpan, Phase
 from dask_otel.core.life.summaries import SpanSummary, join_paths
 from dask_otel.core.path.chain import path_of
+from dask_otel.core.text import listed
 from dask_otel.core.traces.link import span_hex, trace_hex
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 #: Dask's name for unmeasured time; see ``Span.cumulative_worker_metrics``.
 NOT_MEASURED: Final = ("execute", "N/A", "idle or other spans", "seconds")
-#: Most spans and workers named in a message.
-_NAMED: Final = 5
 
 #: Kind and message; see `dask_otel._wire.Refusal`.
 Refused: TypeAlias = tuple[str, str]
@@ -170,7 +169,7 @@ class SettledSpans:
         if dask_span is None:
             return _unknown(span_id)
         reasons = [missing(span) for span in self._unsettled(dask_span)]
-        return "timeout", f"span {span_id} has not settled within {timeout:g} s: {_listed(reasons)}"
+        return "timeout", f"span {span_id} has not settled within {timeout:g} s: {listed(reasons)}"
 
 
 def missing(span: OpenSpan) -> str:
@@ -182,7 +181,7 @@ def missing(span: OpenSpan) -> str:
         return f"the client's block of {name} is still open"
     if span.phase is Phase.OPEN:
         return f"{name} waits for the spans below it"
-    return f"{name} waits for the heartbeats of {_listed(sorted(span.owing or ['workers']))}"
+    return f"{name} waits for the heartbeats of {listed(sorted(span.owing or ['workers']))}"
 
 
 def _unknown(span_id: str) -> Refused:
@@ -191,8 +190,3 @@ def _unknown(span_id: str) -> Refused:
         f"the scheduler knows no span with the id {span_id!r}. A span is known there once work "
         "was submitted inside its block; its id is what `with span(...) as id` gives",
     )
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f", and {more} more" if more > 0 else "")

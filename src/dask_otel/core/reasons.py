@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-Facts: TypeAlias = Mapping[str, Any]
+from dask_otel.core.text import NAMED
 
-#: Most tasks, workers or prefixes that a sentence names.
-NAMED: Final = 5
+Facts: TypeAlias = Mapping[str, Any]
 
 _STACK: Final = "look at its stack: client.call_stack(keys=[key])"
 _STUCK: Final = (

@@ -39,6 +39,8 @@ CUT: Final = "…"
 REPLACEMENT: Final = "\ufffd"
 #: Replaces a value whose ``str`` raises.
 UNREADABLE: Final = "<unreadable>"
+#: Most tasks, workers or prefixes that a sentence names.
+NAMED: Final = 5
 
 _INT64: Final = 2**63
 _HASH_CHARACTERS: Final = 8
@@ -170,6 +172,12 @@ def span_path(tags: Sequence[object], sanitizer: Sanitizer) -> str:
 def span_tags(name: str) -> tuple[str, ...]:
     """Return the tags of a span's full name, as `span_path` makes it of texts."""
     return tuple([re.sub(r"(?s)\\(.)", r"\1", tag) for tag in _TAG.findall(name)])
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names of a list, and the number of the others."""
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f", and {more} more" if more > 0 else "")
 
 
 def line_text(value: object, limit: int = LABEL_LIMIT) -> str:

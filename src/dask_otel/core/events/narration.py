@@ -16,6 +16,7 @@ from dask_otel.core.text import (
     Sanitizer,
     attribute_text,
     attribute_value,
+    listed,
     plain_text,
     stacktrace_text,
 )
@@ -23,8 +24,6 @@ from dask_otel.core.traces.redact import LONGEST, redacted
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.semconv import DEBUG, ERROR, INFO, WARN
 
-#: Prefixes that a sentence names.
-_NAMED: Final = 5
 #: The part of its memory limit from which a lost worker's memory is a likely cause.
 _NEARLY_ALL: Final = 0.8
 
@@ -354,9 +353,9 @@ def _shown(facts: Mapping[str, Any]) -> dict[str, str]:
     held, limit = _held(facts)
     if then := [*held, *_busy(facts)]:
         *first, last = then
-        listed = f"{', '.join(first)} and {last}" if first else last
+        said = f"{', '.join(first)} and {last}" if first else last
         age = shown.get(semconv.WORKER_LAST_SEEN_AGE.name, "a moment")
-        shown["then"] = f"At its last heartbeat, {age} before, it {listed}."
+        shown["then"] = f"At its last heartbeat, {age} before, it {said}."
     if limit:
         shown["guess"] = "A guess: it was killed for its memory, which was close to its limit."
     if facts.get(NANNY):
@@ -366,7 +365,7 @@ def _shown(facts: Mapping[str, Any]) -> dict[str, str]:
     elif LOGS in facts and facts[semconv.WORKER_REMOVAL_REASON] in _UNEXPECTED:
         shown["lines"] = _NO_LINES[facts[LOGS]]
     if facts.get(HAD):
-        shown["by_prefix"] = _list([f"{_times(tasks)}`{prefix}`" for prefix, tasks in facts[HAD]])
+        shown["by_prefix"] = listed([f"{_times(tasks)}`{prefix}`" for prefix, tasks in facts[HAD]])
         again = "" if facts.get(_ERRED) else " What is still wanted runs again elsewhere."
         tasks = shown[semconv.TASK_COUNT]
         shown["unfinished"] = f"It had {tasks} to run: {shown['by_prefix']}.{again}"
@@ -387,17 +386,12 @@ def _busy(facts: Mapping[str, Any]) -> Iterator[str]:
     if cpu is not None:
         yield f"used {cpu:.0%} of a CPU for each thread"
     if running := facts.get(RUNNING):
-        yield "ran " + _list(
+        yield "ran " + listed(
             [
                 f"{_times(tasks)}`{prefix}` for {'up to ' * (tasks > 1)}{_seconds(seconds)}"
                 for prefix, tasks, seconds in running
             ]
         )
-
-
-def _list(items: list[str]) -> str:
-    more = len(items) - _NAMED
-    return ", ".join(items[:_NAMED]) + (f", and {more} more" if more > 0 else "")
 
 
 def _times(count: int) -> str:
@@ -439,7 +433,7 @@ _TEXTS: Final[dict[str, Callable[[Any], str]]] = {
     semconv.LOG_LEFT_OUT_COUNT: partial(_count, "record"),
     semconv.RESULT_LOST_COUNT: partial(_count, "result"),
     semconv.DATA_LOST_COUNT: partial(_count, "piece"),
-    RETIRED: _list,
-    FAILED: _list,
+    RETIRED: listed,
+    FAILED: listed,
     MESSAGE: _message,
 }
