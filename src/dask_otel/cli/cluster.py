@@ -13,6 +13,8 @@ from unittest.mock import patch
 import dask.config
 from distributed import Client, LocalCluster
 
+from dask_otel._otel.sdk.environment import is_disabled
+
 PRELOAD: Final = "dask_otel.preload"
 WORKERS: Final = 2
 
@@ -60,11 +62,6 @@ def export_environment(environ: Mapping[str, str], endpoint: str | None) -> dict
     # Several exports within the demo, so that the series have several points.
     result.setdefault("OTEL_METRIC_EXPORT_INTERVAL", "5000")
     return result
-
-
-def is_disabled(environ: Mapping[str, str]) -> bool:
-    """Whether the user has disabled the export."""
-    return environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
 def _with_preload(key: str, preload: str) -> list[Any]:

@@ -32,12 +32,12 @@ from rich.text import Text
 
 import dask_otel
 from dask_otel import semconv
+from dask_otel._otel.sdk.environment import defaults_for_environment, is_disabled
 from dask_otel.cli import terminal
 from dask_otel.cli.cluster import (
     PRELOAD,
     WORKERS,
     configured_environment,
-    is_disabled,
     observed_cluster,
 )
 from dask_otel.cli.terminal import DemoError
@@ -137,7 +137,6 @@ def _check_writable(path: Path, is_folder: bool) -> None:
 def _destinations(console: Console) -> tuple[bool, str | None]:
     """Print the destinations besides files; return if there are any, and the default endpoint."""
     # Imports the SDK.
-    from dask_otel._otel.sdk.environment import defaults_for_environment
     from dask_otel._otel.sdk.exporters import is_named, labels
 
     if is_disabled(configured_environment()):

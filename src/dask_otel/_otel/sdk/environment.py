@@ -83,9 +83,9 @@ def known_variables() -> set[str]:
     return {value for value in values if isinstance(value, str) and value.startswith("OTEL_")}
 
 
-def is_disabled() -> bool:
+def is_disabled(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether ``OTEL_SDK_DISABLED`` switches everything off."""
-    return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    return environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
 def first_set(*variables: str) -> tuple[str, str] | None:
