@@ -99,7 +99,20 @@ def process_facts(
         except ConfigurationError as error:
             facts["problems"] = list(error.problems)
             return facts
-    found = _probe(settings, seconds)
+    # Slow to import.
+    from dask_otel._otel.sdk.probe import probe
+
+    found = probe(
+        settings.environment,
+        service_name="dask-scheduler",
+        service_version=version("distributed"),
+        cluster_name=settings.cluster_name,
+        version=__version__,
+        files=file_target(settings),
+        own_provider=settings.provider == "own",
+        seconds=seconds,
+        logs=settings.logs.exported,
+    )
     mask = mask_of(settings)
     problems = [*_redaction_problems(settings), *found.pop("problems")]
     for result in found["results"]:
@@ -140,23 +153,6 @@ def _redaction_problems(settings: Settings) -> tuple[str, ...]:
     except ConfigurationError as error:
         return error.problems
     return ()
-
-
-def _probe(settings: Settings, seconds: float) -> dict[str, Any]:
-    # Slow to import.
-    from dask_otel._otel.sdk.probe import probe
-
-    return probe(
-        settings.environment,
-        service_name="dask-scheduler",
-        service_version=version("distributed"),
-        cluster_name=settings.cluster_name,
-        version=__version__,
-        files=file_target(settings),
-        own_provider=settings.provider == "own",
-        seconds=seconds,
-        logs=settings.logs.exported,
-    )
 
 
 def versions() -> dict[str, str | None]:
