@@ -146,10 +146,9 @@ def _misspelled(environment: Mapping[str, str]) -> list[list[str]]:
 
 def _redaction_problems(settings: Settings) -> tuple[str, ...]:
     """Return why the operator's function cannot be loaded; without it the bridge does not run."""
-    if settings.redaction is None:
-        return ()
     try:
-        load_redaction(settings.redaction)
+        if settings.redaction is not None:
+            load_redaction(settings.redaction)
     except ConfigurationError as error:
         return error.problems
     return ()
