@@ -18,6 +18,7 @@ from dask_otel.report.seconds import (
     UNUSED,
     ClusterTime,
     SpanTime,
+    add,
     by_root,
     cluster_time,
     span_times,
@@ -157,9 +158,7 @@ def outcome_counts(run: Run) -> dict[str, float]:
     counted = run.metrics.by(semconv.TASK_FINISHED.name, semconv.TASK_OUTCOME)
     for root in [] if counted else run.roots():
         for outcome in ("memory", "erred", "cancelled"):
-            value = root.number(semconv.TASK_OUTCOME_COUNT.format(outcome))
-            if value is not None:
-                counted[outcome] = counted.get(outcome, 0.0) + value
+            add(counted, outcome, root.number(semconv.TASK_OUTCOME_COUNT.format(outcome)))
     return counted
 
 

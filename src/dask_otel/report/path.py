@@ -10,6 +10,7 @@ from dask_otel.report import words
 from dask_otel.report.advice import Advice
 from dask_otel.report.findings import late_starts, span_names
 from dask_otel.report.meanings import PATH, PathPart
+from dask_otel.report.seconds import add
 from dask_otel.report.telemetry.model import Run, Span, tree_of
 
 #: The smallest share of its span, and of the whole run, for a sentence, and the most sentences.
@@ -133,8 +134,8 @@ def _add(
     entry.saved += max(0.0, seconds - max(chain, threads / 2))
     for part, value in parts.items():
         inner = sum(one.get(part, 0.0) for one in below)
-        entry.parts[part] = entry.parts.get(part, 0.0) + value
-        entry.own[part] = entry.own.get(part, 0.0) + max(0.0, value - inner)
+        add(entry.parts, part, value)
+        add(entry.own, part, max(0.0, value - inner))
 
 
 def _sentences(entry: Waits, whole: float, late: float) -> Iterator[Advice]:
