@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.resources import files as resource_files
 from typing import Any, Final
 
@@ -78,12 +77,18 @@ def history_page(
     The `links` lead to the reports of the runs; without them, the page has commands.
     """
     script = _file("history.js")
+    same = grouped(runs, lambda run: run.name)
+    several = [one for one in trends if len(same[one.name]) > 1][:_MOST_NAMES]
     return _ENVIRONMENT.get_template("history.html").render(
         runs=[(run, run.cells(price)) for run in reversed(runs)],
         trends=trends,
         multiples=[
-            (one.name, [*panels(found)], marks(found, (change.since for change in one.changes)))
-            for one, found in _several(trends, runs)
+            (
+                one.name,
+                [*panels(same[one.name])],
+                marks(same[one.name], (change.since for change in one.changes)),
+            )
+            for one in several
         ],
         links=links[::-1],
         headings=[name for name in HEADINGS if price or name != "cost"],
@@ -93,15 +98,6 @@ def history_page(
         hash=Markup(_hash(script)),
         style=Markup(_file("style.css")),
     )
-
-
-def _several(
-    trends: Sequence[Trend], runs: Sequence[PastRun]
-) -> Iterator[tuple[Trend, list[PastRun]]]:
-    """Yield the first names that have more than one run, with their runs."""
-    same = grouped(runs, lambda run: run.name)
-    several = ((one, same[one.name]) for one in trends if len(same[one.name]) > 1)
-    return itertools.islice(several, _MOST_NAMES)
 
 
 def _run(account: Account, number: int) -> dict[str, Any]:
