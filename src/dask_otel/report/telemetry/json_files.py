@@ -39,7 +39,7 @@ def find(paths: Iterable[str | Path]) -> list[Path]:
     found: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
-            inside = sorted(file for file in path.iterdir() if readable(file))
+            inside = sorted(one for one in path.iterdir() if is_json(one.name) and one.is_file())
             if not inside:
                 raise FileNotFoundError(f"no file of JSON in {path}")
             found += inside
@@ -48,11 +48,6 @@ def find(paths: Iterable[str | Path]) -> list[Path]:
         else:
             raise FileNotFoundError(f"there is no {path}")
     return list(dict.fromkeys(found))
-
-
-def readable(path: Path) -> bool:
-    """Return whether a folder's entry may be telemetry."""
-    return is_json(path.name) and path.is_file()
 
 
 def is_json(name: str) -> bool:
