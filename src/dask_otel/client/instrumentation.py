@@ -43,23 +43,22 @@ class _Instrumentation:
         """Whether submissions carry contexts now."""
         return ROOTS.callers_travel
 
-    def ask(self, wanted: bool) -> None:
-        """Turn it on or off for the application."""
-        self._settle(asked=wanted)
-
     def hold(self) -> None:
         """Add one request: of a client with the preload, or of a worker's plugin."""
-        self._settle(holders=1)
+        self.settle(holders=1)
 
     def release(self) -> None:
         """Undo one `hold`."""
-        self._settle(holders=-1)
+        self.settle(holders=-1)
 
     def _wanted(self) -> bool:
         return self._asked or self._holders > 0
 
-    def _settle(self, asked: bool | None = None, holders: int = 0) -> None:
-        """Apply a request: hook or restore Dask's client now, or hook it at its import."""
+    def settle(self, asked: bool | None = None, holders: int = 0) -> None:
+        """Apply a request: hook or restore Dask's client now, or hook it at its import.
+
+        `asked` turns it on or off for the application; `holders` are added to the present ones.
+        """
         with self._lock:
             self._asked = self._asked if asked is None else asked
             self._holders = max(0, self._holders + holders)
@@ -131,7 +130,7 @@ def instrument() -> None:
     ...     client.submit(sum, [1, 2]).result()
     3
     """
-    INSTRUMENTATION.ask(True)
+    INSTRUMENTATION.settle(asked=True)
 
 
 def uninstrument() -> None:
@@ -139,7 +138,7 @@ def uninstrument() -> None:
 
     It stays on while there are clients with the preload.
     """
-    INSTRUMENTATION.ask(False)
+    INSTRUMENTATION.settle(asked=False)
 
 
 class DaskInstrumentor:
