@@ -19,7 +19,6 @@ from dask_otel.core.life.open_span import OpenSpan, Phase
 from dask_otel.core.life.summaries import SpanSummary, join_paths
 from dask_otel.core.path.chain import path_of
 from dask_otel.core.text import listed
-from dask_otel.core.traces.link import span_hex, trace_hex
 
 if TYPE_CHECKING:
     from distributed.spans import Span
@@ -105,13 +104,13 @@ class SettledSpans:
         span = self._adapter.lifecycle.open.get(span_id)
         if span is not None:
             ident = span.identity
-            return trace_hex(ident.trace_id), span_hex(ident.span_id), True
+            return f"{ident.trace_id:032x}", f"{ident.span_id:016x}", True
         dask_span = self._spans.get(span_id)
         if dask_span is None:
             return None
         trace = trace_of(dask_span, self._adapter.lifecycle)
         shown = identity.trace_id(root_of(dask_span).id) if trace is None else trace
-        return trace_hex(shown), span_hex(identity.span_id(span_id)), trace is not None
+        return f"{shown:032x}", f"{identity.span_id(span_id):016x}", trace is not None
 
     def _read(self, dask_span: Span) -> dict[str, Any]:
         tree = dask_span.cumulative_worker_metrics

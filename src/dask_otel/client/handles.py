@@ -8,7 +8,7 @@ from typing import Any
 from dask_otel.client.roots import Root
 from dask_otel.core import identity
 from dask_otel.core.text import Sanitizer, span_path
-from dask_otel.core.traces.link import anchor, fill, span_hex, trace_hex
+from dask_otel.core.traces.link import anchor, fill
 
 
 class SpanHandle(str):
@@ -71,12 +71,13 @@ class SpanHandle(str):
         """The trace id, 32 hex digits."""
         from dask_otel.settings.reading import setting
 
-        return trace_hex(self._root.trace_id(setting("otel.propagation") == "adopt"))
+        adopts = setting("otel.propagation") == "adopt"
+        return f"{self._root.trace_id(adopts):032x}"
 
     @property
     def span_id(self) -> str:
         """The OpenTelemetry span id, 16 hex digits."""
-        return span_hex(identity.span_id(str(self)))
+        return f"{identity.span_id(str(self)):016x}"
 
     @property
     def url(self) -> str | None:

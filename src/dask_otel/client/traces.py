@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal, overload
 from dask_otel._wire import TraceContext, decided_trace
 from dask_otel.client.handles import SpanHandle
 from dask_otel.core import identity
-from dask_otel.core.traces.link import span_hex, trace_hex
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -104,7 +103,8 @@ def _root_of(span_id: str) -> str:
 
 def _hashed(span_id: str, root_id: str) -> TraceContext:
     """Return the span's context if no caller's trace is adopted."""
-    return TraceContext(trace_hex(identity.trace_id(root_id)), span_hex(identity.span_id(span_id)))
+    trace, span = identity.trace_id(root_id), identity.span_id(span_id)
+    return TraceContext(f"{trace:032x}", f"{span:016x}")
 
 
 def _expected(span_id: str, root_id: str) -> TraceContext:

@@ -26,16 +26,6 @@ def is_template(text: object) -> bool:
         return False
 
 
-def trace_hex(trace_id: int) -> str:
-    """Return a trace id as in logs and user interfaces: 32 hex digits."""
-    return f"{trace_id:032x}"
-
-
-def span_hex(span_id: int) -> str:
-    """Return a span id as in logs and user interfaces: 16 hex digits."""
-    return f"{span_id:016x}"
-
-
 def fill(template: str | None, trace_id: str, span_id: str) -> str | None:
     """Return the address of a span; None without a valid template."""
     if not is_template(template):
