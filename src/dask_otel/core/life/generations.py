@@ -69,10 +69,8 @@ class Generations:
         #: root's trace is enough.
         self._live: dict[str, _Root | Trace] = {}
         self._traces: OrderedDict[str, _Root] = OrderedDict()
-        #: Highest generation of all forgotten entries.
-        self._forgotten = 1
-        #: Whether any entry was ever forgotten.
-        self._has_forgotten = False
+        #: Highest generation of all forgotten entries; 0 if none was ever forgotten.
+        self._forgotten = 0
         #: Whether a root in a caller's trace was ever forgotten.
         self._adoption_forgotten = False
 
@@ -83,7 +81,7 @@ class Generations:
 
     def may_have_exported(self, dask_id: str) -> bool:
         """Whether a generation of a Dask span may have been exported."""
-        return self._has_forgotten or self.knows(dask_id)
+        return self._forgotten > 0 or self.knows(dask_id)
 
     def knows(self, dask_id: str) -> bool:
         """Whether an exported generation of a Dask span is remembered."""
@@ -156,7 +154,7 @@ class Generations:
         """
         root_id = ancestors[0] if ancestors else dask_id
         known = self._exported.get(dask_id)
-        generation = (self._forgotten if known is None else known.generation) + 1
+        generation = (max(1, self._forgotten) if known is None else known.generation) + 1
         root = self._opened(root_id, tags)
         is_full = root.spans >= self._limits.max_per_trace
         is_old = root_id not in open_ids and start - root.last_stop > self._limits.trace_gap
@@ -258,7 +256,6 @@ class Generations:
         while len(self._exported) > self._limits.remember:
             _, oldest = self._exported.popitem(last=False)
             self._forgotten = max(self._forgotten, oldest.generation)
-            self._has_forgotten = True
 
     def remember(self, finished: FinishedSpan, summary: SpanSummary) -> None:
         """Remember an exported generation."""
