@@ -23,7 +23,7 @@ from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import (
     Temporality,
 )
-from dask_otel.core.text import Sanitizer
+from dask_otel.core.text import ATTRIBUTE_LIMIT, STACKTRACE_LIMIT, Sanitizer
 from dask_otel.core.trace import Trace
 from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
@@ -271,10 +271,9 @@ def _label_rules(settings: MetricSettings) -> LabelRules:
 
 def _span_limits(settings: Settings) -> SpanLimits:
     spans = settings.spans
-    default = SpanLimits()
     return SpanLimits(
-        message=default.message if spans.exception_message else 0,
-        stacktrace=default.stacktrace if spans.exception_stacktrace else 0,
+        message=ATTRIBUTE_LIMIT if spans.exception_message else 0,
+        stacktrace=STACKTRACE_LIMIT if spans.exception_stacktrace else 0,
         exceptions=spans.max_exceptions,
         task_keys=spans.task_keys,
         code=spans.code,
