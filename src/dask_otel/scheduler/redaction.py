@@ -67,10 +67,7 @@ def _guarded(setting: str, function: Redact) -> Redact:
                 wrong,
                 name,
             )
-        raise _Failed
+        # There is no text to export.
+        raise ValueError(wrong)
 
     return redact
-
-
-class _Failed(Exception):
-    """The redaction failed, so there is no text to export."""
