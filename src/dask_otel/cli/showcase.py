@@ -109,7 +109,10 @@ def perform(*, quick: bool, fail: bool, output: Path | None, svg: Path | None) -
         data, files = Path(temporary, "data"), Path(temporary, "files")
         with terminal.held_back("distributed.dask_otel") as messages:
             failure = _compute(partial(_step, console), data, files, endpoint, quick, fail)
-        report = _read(files)
+        try:
+            report = read_report(files)
+        except FileNotFoundError:
+            report = Report([])
         console.print()
         sheet = Sheet(min(console.width, _WIDE))
         _print(console, report_lines(report.accounts(), report.skipped, sheet))
@@ -237,14 +240,6 @@ def _wait_for_span(files: Path, span_id: int) -> None:
         wanted in path.read_text("utf-8") for path in files.glob("*-traces.jsonl")
     ):
         time.sleep(0.1)
-
-
-def _read(files: Path) -> Report:
-    """Return the report of the bridge's files."""
-    try:
-        return read_report(files)
-    except FileNotFoundError:
-        return Report([])
 
 
 def _adapted(console: Console) -> Callable[[str], str]:
