@@ -218,9 +218,7 @@ def _lose_a_worker(client: Client) -> None:
     """End the process of an idle worker, after a last line in its log."""
     workers = client.scheduler_info()["workers"]
     client.run(_end, workers=[next(iter(workers))])
-    deadline = time.monotonic() + _LOSS_LIMIT
-    while len(client.scheduler_info()["workers"]) >= len(workers) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    terminal.wait_until(lambda: len(client.scheduler_info()["workers"]) < len(workers), _LOSS_LIMIT)
 
 
 def _end() -> None:
@@ -235,11 +233,10 @@ def _end() -> None:
 def _wait_for_span(files: Path, span_id: int) -> None:
     """Wait until a span has been written, or for `SETTLE_LIMIT` seconds."""
     wanted = f'"spanId":"{span_id:016x}"'
-    deadline = time.monotonic() + SETTLE_LIMIT
-    while time.monotonic() < deadline and not any(
-        wanted in path.read_text("utf-8") for path in files.glob("*-traces.jsonl")
-    ):
-        time.sleep(0.1)
+    terminal.wait_until(
+        lambda: any(wanted in path.read_text("utf-8") for path in files.glob("*-traces.jsonl")),
+        SETTLE_LIMIT,
+    )
 
 
 def _adapted(console: Console) -> Callable[[str], str]:

@@ -36,9 +36,8 @@ exit codes: 0 all is shown or sent, 1 some spans are left after --send, or the s
 (the reason is on standard error), 2 wrong arguments, 130 interrupted
 """
 
-#: In seconds: limit without a success; pause between two checks; limit for closing.
+#: In seconds: limit without a success; limit for closing.
 _PATIENCE: Final = 60.0
-_LOOK: Final = 0.1
 _CLOSING: Final = 5.0
 
 
@@ -108,9 +107,7 @@ def _send(path: Path, patience: float) -> int:
             _wait(pump, patience)
         finally:
             pump.request_close(0.0)
-            until = time.monotonic() + _CLOSING
-            while not pump.closed and time.monotonic() < until:
-                time.sleep(_LOOK)
+            terminal.wait_until(lambda: pump.closed, _CLOSING)
             pump.release()
             code = _report(pump, path)
     return code
@@ -127,7 +124,7 @@ def _wait(pump: Pump, patience: float) -> None:
         elif now - since >= patience and _reasons(pump):
             break
         _progress(f"{left:,} spans left")
-        time.sleep(_LOOK)
+        time.sleep(terminal.LOOK)
     _progress("")
 
 

@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import sys
+import time
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,10 +17,19 @@ from typing import Final
 
 #: The smallest width for fitting text to a terminal.
 _NARROW: Final = 60
+#: Seconds between two looks while waiting.
+LOOK: Final = 0.05
 
 
 class DemoError(Exception):
     """A step of the demo failed; the message names the step and a remedy."""
+
+
+def wait_until(done: Callable[[], bool], seconds: float) -> None:
+    """Wait until something is done, or for `seconds`."""
+    until = time.monotonic() + seconds
+    while not done() and time.monotonic() < until:
+        time.sleep(LOOK)
 
 
 def number(least: float, most: float, allowed: str) -> Callable[[str], float]:
