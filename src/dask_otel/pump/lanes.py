@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from dask_otel import semconv
 from dask_otel.core.metrics.batch import MetricBatch
@@ -39,11 +39,13 @@ _MOMENT: Final = 0.1
 #: With a shorter schedule delay, in seconds, each span wakes the thread: no polling.
 AT_ONCE: Final = 0.05
 
+_Sink = TypeVar("_Sink", bound=Sink)
 
-class Lane(PumpThread):
+
+class Lane(PumpThread, Generic[_Sink]):
     """The thread of one sink."""
 
-    def __init__(self, name: str, sink: Sink, tally: Tally) -> None:
+    def __init__(self, name: str, sink: _Sink, tally: Tally) -> None:
         super().__init__(name, "export", tally, threading.Event())
         self._nobody_until = 0.0
         self._sink = sink
@@ -72,7 +74,7 @@ class Lane(PumpThread):
         return True
 
 
-class SpanLane(Lane):
+class SpanLane(Lane[SpanSink]):
     """Exports rows, spans or log records, to one sink; the feeder queues them.
 
     A row with a number is also in the spool. It can't get lost here: at the end it stays there.
@@ -118,7 +120,6 @@ class SpanLane(Lane):
         self._inbox: deque[Row] = deque()
         self._schedule_delay = limits.schedule_delay
         self._health = health
-        self._span_sink = sink
         self._outlet = Outlet(
             sink, limits.batch_size, tally, health, time.monotonic, self._gone, signal
         )
@@ -152,7 +153,7 @@ class SpanLane(Lane):
     def encoded(self, record: Any, counted: bool = True) -> Any:
         """Return the body of a row; None if the span is not sampled, or can't be encoded."""
         try:
-            return self._span_sink.encode(record) if self._span_sink.wants(record) else None
+            return self._sink.encode(record) if self._sink.wants(record) else None
         except BaseException as error:
             if counted:
                 self._outlet.lose(None, repr(error), "unencodable")
@@ -248,7 +249,7 @@ class SpanLane(Lane):
         self._notify()
 
 
-class MetricLane(Lane):
+class MetricLane(Lane[MetricSink]):
     """Adds metric batches to the series, and exports their points to one metric sink.
 
     Parameters
@@ -287,7 +288,6 @@ class MetricLane(Lane):
         self._batches: deque[MetricBatch] = deque()
         # Held by the thread that takes batches out. The event loop only appends.
         self._taking = threading.Lock()
-        self._exporter = sink
         self._state = state
         self._limits = limits
         self._health = health
@@ -398,7 +398,7 @@ class MetricLane(Lane):
         for part in parts(points, limit, _size):
             began = time.monotonic()
             longest = math.inf if self.deadline is None else self.deadline - began
-            answer = send(self._exporter, part, longest)
+            answer = send(self._sink, part, longest)
             if answer.taken:
                 failed = 0
                 sent += self._count(part, answer)
