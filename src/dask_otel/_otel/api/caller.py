@@ -14,16 +14,9 @@ from functools import cache
 from typing import Final
 
 from opentelemetry.context import Context, get_current
-from opentelemetry.trace import (
-    INVALID_SPAN,
-    NonRecordingSpan,
-    Span,
-    SpanContext,
-    TraceFlags,
-    get_current_span,
-    set_span_in_context,
-)
+from opentelemetry.trace import INVALID_SPAN, Span, get_current_span
 
+from dask_otel._otel.api.current import remote_parent
 from dask_otel.core.context import BAGGAGE, TRACESTATE, Caller, Traceparent, parse_traceparent
 
 logger = logging.getLogger("distributed.dask_otel")
@@ -137,9 +130,6 @@ def environment_caller() -> Caller | None:
     if parent is None:
         logger.warning("dask-otel ignores TRACEPARENT, which is not valid: %.100r", text)
         return None
-    span = NonRecordingSpan(
-        SpanContext(parent.trace_id, parent.span_id, True, TraceFlags(parent.flags))
-    )
-    if not _written(set_span_in_context(span, Context())).keys() - {BAGGAGE}:
+    if not _written(remote_parent(parent)).keys() - {BAGGAGE}:
         return None
     return Caller(parent, os.environ.get(ENVIRONMENT_TRACESTATE, ""))
