@@ -22,6 +22,7 @@ from dask_otel.core.context import Caller, Traceparent
 from dask_otel.core.masking import masked_url
 from dask_otel.core.records import Answer, Link
 from dask_otel.core.trace import Trace
+from dask_otel.pump.sinks import PumpLimits
 from dask_otel.settings.problems import ConfigurationError
 from tests.certificates import self_signed
 from tests.otlp.conftest import PROTOCOLS, Build, send
@@ -456,8 +457,8 @@ def test_the_environment_is_restored_also_after_an_error(
 def test_the_pump_is_set_by_the_variables(build: Build) -> None:
     default = build().environment
     assert default == environment.Environment(
-        spans=environment.Batching(2048, 128, 1.0),
-        logs=environment.Batching(2048, 128, 1.0),
+        spans=PumpLimits(2048, 128, 1.0),
+        logs=PumpLimits(2048, 128, 1.0),
         metric_interval=60.0,
         file_interval=5.0,
         temporality="cumulative",
@@ -472,8 +473,8 @@ def test_the_pump_is_set_by_the_variables(build: Build) -> None:
         OTEL_METRICS_EXEMPLAR_FILTER="always_on",
     )
     assert outputs.environment == environment.Environment(
-        environment.Batching(16, 16, 0.25),
-        environment.Batching(2048, 8, 1.0),
+        PumpLimits(16, 16, 0.25),
+        PumpLimits(2048, 8, 1.0),
         5.0,
         None,
         "delta",

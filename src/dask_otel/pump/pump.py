@@ -42,10 +42,10 @@ from dask_otel.core.records import (
 from dask_otel.pump.feeder import Feeder, Spool
 from dask_otel.pump.health import MOST_NOTICES, Health, Notices, Series, Tally
 from dask_otel.pump.lanes import MAX_METRIC_BATCHES, MetricLane, SpanLane
-from dask_otel.pump.sinks import MAX_POINTS, MetricSink, PumpLimits, SpanSink
+from dask_otel.pump.sinks import MetricSink, PumpLimits, SpanSink
 from dask_otel.pump.thread import PumpThread
 
-__all__ = ["MAX_METRIC_BATCHES", "MAX_POINTS", "Pump", "PumpLimits"]
+__all__ = ["MAX_METRIC_BATCHES", "Pump", "PumpLimits"]
 
 #: The spans' share of the closing time; the rest is for the last metrics, which count the spans.
 _SPANS_SHARE: Final = 0.6

@@ -63,10 +63,6 @@ class MetricSink(Sink, Protocol):
         """Send one request within `longest` seconds."""
 
 
-#: Points of one metrics request: more would hold the GIL, and fill gRPC's 4 MiB.
-MAX_POINTS: Final = 200
-
-
 @dataclass(frozen=True, slots=True)
 class PumpLimits:
     """Sizes in spans, times in seconds."""
@@ -75,5 +71,6 @@ class PumpLimits:
     batch_size: int = 128
     #: Longest time that a finished span waits for others.
     schedule_delay: float = 1.0
-    #: None for deltas, which go in one request: if there were several, some could be lost.
-    max_points: int | None = MAX_POINTS
+    #: Points of one metrics request: more would hold the GIL, and fill gRPC's 4 MiB. None for
+    #: deltas, which go in one request: if there were several, some could be lost.
+    max_points: int | None = 200

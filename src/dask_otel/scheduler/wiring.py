@@ -6,7 +6,7 @@ import logging
 import time as clocks
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -30,7 +30,7 @@ from dask_otel.core.traces.values import SpanLimits
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.feeder import Spool
 from dask_otel.pump.health import MOST_NOTICES, Notices
-from dask_otel.pump.pump import MAX_POINTS, Pump, PumpLimits
+from dask_otel.pump.pump import Pump
 from dask_otel.pump.rotated import obstacle
 from dask_otel.scheduler.advice import FoldAdvice
 from dask_otel.scheduler.redaction import load_redaction
@@ -164,7 +164,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         outputs.span_sinks,
         metrics,
         partial(translate, limits=span_limits, sanitizer=sanitizer),
-        PumpLimits(*read.spans, max_points=None if read.temporality == "delta" else MAX_POINTS),
+        replace(read.spans, max_points=None) if read.temporality == "delta" else read.spans,
         sanitizer.drain,
         page=shown,
         without_server=known if unreachable is None else [unreachable, *known],
@@ -182,7 +182,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
             mask=mask_of(settings),
             last=LastLines(),
         ),
-        log_limits=PumpLimits(*read.logs),
+        log_limits=read.logs,
         notices=notices,
     )
     sinks = (*outputs.span_sinks, *outputs.metric_sinks, *outputs.log_sinks)

@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 from urllib.parse import unquote
 
 from dask_otel.core.masking import masked_path
 from dask_otel.core.records import Temporality
+from dask_otel.pump.sinks import PumpLimits
 from dask_otel.settings.problems import ConfigurationError
 
 #: Shorter intervals are probably seconds instead of milliseconds, and would load the scheduler.
@@ -251,20 +252,12 @@ def _header(item: str, charset: str) -> tuple[str, str] | None:
     return (found["name"].lower(), value) if found and printable else None
 
 
-class Batching(NamedTuple):
-    """The settings of a batch processor. Times in seconds."""
-
-    queue_size: int
-    batch_size: int
-    schedule_delay: float
-
-
 @dataclass(frozen=True, slots=True)
 class Environment:
     """The pump's settings in the standard variables. Times in seconds."""
 
-    spans: Batching
-    logs: Batching
+    spans: PumpLimits
+    logs: PumpLimits
     metric_interval: float
     #: The same for files; None if the variable is set, and so applies to all.
     file_interval: float | None
@@ -297,7 +290,7 @@ def read_environment() -> Environment:
     )
 
 
-def _batching(prefix: str) -> Batching:
+def _batching(prefix: str) -> PumpLimits:
     queue_size = count(f"{prefix}_MAX_QUEUE_SIZE", 1) or _QUEUE_SIZE
     batch_size = count(f"{prefix}_MAX_EXPORT_BATCH_SIZE", 1) or min(_BATCH_SIZE, queue_size)
     if batch_size > queue_size:
@@ -308,4 +301,4 @@ def _batching(prefix: str) -> Batching:
             ]
         )
     delay = number(0, "milliseconds", f"{prefix}_SCHEDULE_DELAY")
-    return Batching(queue_size, batch_size, 1.0 if delay is None else delay / 1000)
+    return PumpLimits(queue_size, batch_size, 1.0 if delay is None else delay / 1000)
