@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
 from dask_otel.core.endpoints.address import Endpoint, oddities
 from dask_otel.core.endpoints.explaining import UNKNOWN, Trouble, explain, partly_taken
-from dask_otel.doctor.finding import Finding, Level, rows
+from dask_otel.doctor.finding import Facts, Finding, Level, rows
 
 _SENT: Final = {"traces": "test span", "metrics": "test counter", "logs": "test log record"}
 
 NO_REASON: Final = "no reason given"
-
-Facts = Mapping[str, Any]
 
 
 def export_findings(facts: Facts) -> list[Finding]:

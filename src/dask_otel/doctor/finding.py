@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 Level: TypeAlias = Literal["ok", "note", "problem"]
+#: What findings are made of.
+Facts: TypeAlias = Mapping[str, Any]
 
 NOT_EXAMINED: Final = 3
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 from dask_otel.doctor.exporting import NO_REASON, export_findings
-from dask_otel.doctor.finding import Finding, rows
+from dask_otel.doctor.finding import Facts, Finding, rows
 from dask_otel.report.words import counted
 
 #: Seconds by which a clock may differ; spans of users' code in tasks have the same error.
@@ -43,8 +43,6 @@ _COUNTS: Final = {
         "The scheduler's log has a traceback of the first of each kind: please report it.",
     ),
 }
-
-Facts = Mapping[str, Any]
 
 
 def all_findings(facts: Facts) -> list[Finding]:
