@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
@@ -25,8 +24,6 @@ from dask_otel.pump.outlet import WORDS, Outlet, send
 from dask_otel.pump.parts import parts
 from dask_otel.pump.sinks import MetricSink, PumpLimits, Sink, SpanSink, pause_of
 from dask_otel.pump.thread import PumpThread
-
-logger = logging.getLogger("distributed.dask_otel")
 
 #: Limit of waiting metric batches; more are merged, here or on the event loop.
 MAX_METRIC_BATCHES: Final = 4
