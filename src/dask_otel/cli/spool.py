@@ -78,7 +78,8 @@ def _send(path: Path, patience: float) -> int:
     from dask_otel.pump.feeder import Spool
     from dask_otel.pump.pump import Pump, PumpLimits
     from dask_otel.settings.reading import read_settings
-    from dask_otel.spool.store import SpoolError, Store
+    from dask_otel.spool.files import SpoolError
+    from dask_otel.spool.store import Store
 
     sinks = build_for_spool(read_settings().environment, __version__)
     if not sinks:

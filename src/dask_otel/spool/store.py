@@ -27,8 +27,6 @@ from dask_otel.core.records import Origin, Row
 from dask_otel.spool import files, lock
 from dask_otel.spool.files import SpoolError
 
-__all__ = ["SpoolError", "Store"]
-
 VERSION: Final = 1
 #: "dOTs", the application's number in SQLite's header.
 APPLICATION: Final = 0x644F5473

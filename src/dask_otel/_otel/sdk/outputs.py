@@ -41,8 +41,6 @@ from dask_otel.core.records import Origin
 from dask_otel.core.trace import Trace
 from dask_otel.settings.keys import FileSettings
 
-__all__ = ["Outputs", "build", "build_for_spool"]
-
 _SIGNALS: Final = ("traces", "metrics", "logs")
 
 
