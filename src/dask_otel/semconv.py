@@ -93,7 +93,7 @@ EXCEPTION_STACKTRACE: Final = "exception.stacktrace"
 # ------------------------------------------------------- attributes of spans, with their types
 
 #: Fields of `TaskCounts` that become ``dask.task.<field>.count``.
-_OUTCOMES = ("memory", "erred", "cancelled", "retried", "lost", "recomputed", "rescheduled")
+OUTCOMES: Final = ("memory", "erred", "cancelled", "retried", "lost", "recomputed", "rescheduled")
 
 #: The parts of a span's path, in the order of time between one task's end and the next; a task has
 #: all but the last.
@@ -112,7 +112,7 @@ PATH_PARTS: Final = (
 _STRING, _BOOL, _INT, _DOUBLE, _STRINGS = "string", "bool", "int", "double", "string[]"
 _COUNTS = {
     TASK_COUNT: _INT,
-    **{TASK_OUTCOME_COUNT.format(outcome): _INT for outcome in _OUTCOMES},
+    **{TASK_OUTCOME_COUNT.format(outcome): _INT for outcome in OUTCOMES},
 }
 #: On every span: its type and its Dask span id.
 _OWNER = dict.fromkeys((SPAN_TYPE, SPAN_ID, SPAN_ROOT_ID, SPAN_ROOT_NAME), _STRING)

@@ -32,18 +32,7 @@ _INT64_MAX: Final = 2**63 - 1
 #: Fields of `TaskCounts` with their attributes.
 _COUNT_KEYS: Final = (
     ("tasks", semconv.TASK_COUNT),
-    *[
-        (name, semconv.TASK_OUTCOME_COUNT.format(name))
-        for name in (
-            "memory",
-            "erred",
-            "cancelled",
-            "retried",
-            "lost",
-            "recomputed",
-            "rescheduled",
-        )
-    ],
+    *[(name, semconv.TASK_OUTCOME_COUNT.format(name)) for name in semconv.OUTCOMES],
 )
 
 Written: TypeAlias = dict[str, AttributeValue]
