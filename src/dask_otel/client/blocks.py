@@ -26,7 +26,7 @@ from dask_otel.core.life.blocks import ATTRIBUTES, BLOCKS, CLIENT, ENTERED, LEFT
 if TYPE_CHECKING:
     from distributed import Client
 
-    from dask_otel.core.context import Caller
+    from dask_otel.core.context import Traceparent
     from dask_otel.core.records import Attributes
 
 logger = logging.getLogger("distributed.dask_otel")
@@ -87,13 +87,12 @@ def _handle(span_id: str, tags: tuple[str, ...]) -> SpanHandle:
     import dask
 
     annotation = dask.get_annotations()["span"]
-    caller: Caller | None = None
+    parent: Traceparent | None = None
     if ROOTS.callers_travel:
-        from dask_otel.client.carriers import current_caller
+        from dask_otel.client.carriers import current_parent
 
         with suppress(Exception):
-            caller = current_caller()
-    parent = None if caller is None else caller.parent
+            parent = current_parent()
     ids = annotation["ids"]
     return SpanHandle(
         span_id, annotation["name"], ROOTS.enter(ids[0], parent, len(ids) == len(tags))

@@ -15,7 +15,13 @@ import dask
 
 from dask_otel._otel.api import caller as api
 from dask_otel.client.roots import ROOTS
-from dask_otel.core.context import CARRIER_KEY, Caller, caller_dask_id, make_carrier
+from dask_otel.core.context import (
+    CARRIER_KEY,
+    Caller,
+    Traceparent,
+    caller_dask_id,
+    make_carrier,
+)
 from dask_otel.core.text import Sanitizer, attribute_text
 from dask_otel.settings.reading import setting
 
@@ -102,10 +108,10 @@ def _annotations(client: Client, span: Any) -> dict[str, Any] | None:
     return made
 
 
-def current_caller() -> Caller | None:
-    """Return the caller for a submission in the present context; None if there is none."""
+def current_parent() -> Traceparent | None:
+    """Return the caller's span for a submission in the present context; None if there is none."""
     carried = _carried(api.active_span(), baggage=False)
-    return None if carried is None else carried.caller
+    return None if carried is None else carried.caller.parent
 
 
 def _carried(span: Any, baggage: bool) -> _Carried | None:
