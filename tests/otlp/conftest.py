@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from dask_otel._otel.sdk import outputs as _otel
-from dask_otel._otel.sdk.outputs import Outputs
+from dask_otel._otel.sdk.outputs import FileTarget, Outputs
 from dask_otel._otel.sdk.sink import ExporterMetricSink
 from dask_otel.core.records import Answer, Row
 from dask_otel.scheduler.wiring import WiredPump, make_pump
-from dask_otel.settings.keys import FileSettings, Settings
+from dask_otel.settings.keys import Settings
 from tests.otlp.pipeline import Export
 from tests.receiver import Receiver, receiver
 from tests.waiting import eventually
@@ -50,7 +50,7 @@ def build(monkeypatch: pytest.MonkeyPatch) -> Iterator[Build]:
             *,
             defaults: Mapping[str, str] | None = None,
             cluster_name: str | None = None,
-            files: FileSettings | None = None,
+            files: FileTarget | None = None,
             logs: bool = False,
             **variables: str,
         ) -> Outputs:

@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from dask_otel._otel.sdk import otlp_json
 from dask_otel._otel.sdk.encode import Encoder
-from dask_otel._otel.sdk.files import run_name
+from dask_otel._otel.sdk.files import FileTarget, run_name
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.records import Failure, Row
 from dask_otel.settings.keys import ConfigurationError, FileSettings, Settings
@@ -71,8 +71,8 @@ def test_a_folder_that_nobody_can_write_to_is_told_at_the_start(
         assert f"can't write into otel.files.path: Not a directory: {folder}" in said
 
 
-def target(path: str | Path) -> FileSettings:
-    return FileSettings(str(path), 10**8, 10)
+def target(path: str | Path) -> FileTarget:
+    return FileTarget(str(path), 10**8, 10)
 
 
 def failed_span() -> Any:
@@ -91,7 +91,7 @@ def failed_span() -> Any:
 def test_files_have_metrics_every_five_seconds_until_one_is_full(
     build: Build, tmp_path: Path, variables: dict[str, str], interval: float, at_once: bool
 ) -> None:
-    outputs = build(files=FileSettings(str(tmp_path), 1000, 10), **variables)
+    outputs = build(files=FileTarget(str(tmp_path), 1000, 10), **variables)
     read_ = outputs.environment
     assert (read_.file_interval or read_.metric_interval) == interval
     assert [hurried() for hurried in outputs.hurried.values()] == [True] * at_once
@@ -338,7 +338,7 @@ def test_long_requests_become_several_lines(
 def test_files_of_one_run_differ_from_the_beginning(build: Build, tmp_path: Path) -> None:
     """The Collector's receiver takes files with the same first 1,000 bytes for one file."""
     long = ",".join(f"attribute-{index}={'x' * 100}" for index in range(20))
-    outputs = build(files=FileSettings(str(tmp_path), 100, 10), OTEL_RESOURCE_ATTRIBUTES=long)
+    outputs = build(files=FileTarget(str(tmp_path), 100, 10), OTEL_RESOURCE_ATTRIBUTES=long)
     for index in range(3):
         assert send(outputs.span_sinks[0], [replace(ROOT, span_id=index + 1)]).taken
         assert send(outputs.metric_sinks[0], [counter(number(1, time=index + 2))]).taken

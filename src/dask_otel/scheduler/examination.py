@@ -21,6 +21,7 @@ from dask_otel._dask.facts import workers_condition
 from dask_otel._version import __version__
 from dask_otel.scheduler.in_thread import in_thread
 from dask_otel.scheduler.redaction import load_redaction
+from dask_otel.scheduler.wiring import file_target
 from dask_otel.settings.keys import ConfigurationError, Settings
 from dask_otel.settings.origins import mask_of, settings_in_force, variables_in_force
 from dask_otel.settings.reading import read_settings
@@ -107,7 +108,7 @@ def process_facts(
         service_version=version("distributed"),
         cluster_name=settings.cluster_name,
         version=__version__,
-        files=settings.files,
+        files=file_target(settings),
         own_provider=settings.provider == "own",
         seconds=seconds,
         logs=settings.logs.exported,

@@ -38,6 +38,7 @@ from dask_otel.settings.keys import ConfigurationError, MetricSettings, Settings
 from dask_otel.settings.origins import mask_of
 
 if TYPE_CHECKING:
+    from dask_otel._otel.sdk.files import FileTarget
     from dask_otel._otel.sdk.outputs import Outputs
     from dask_otel._prometheus.page import MetricPage
     from dask_otel.spool.store import Store
@@ -108,6 +109,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
 
     # First: if the redaction can't be loaded, nothing else may be made.
     span_limits = _span_limits(settings)
+    target = file_target(settings)
     outputs = _otel.build(
         settings.environment,
         service_name="dask-scheduler",
@@ -115,7 +117,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         service_version=distributed.__version__,
         cluster_name=settings.cluster_name,
         version=__version__,
-        files=settings.files,
+        files=target,
         started_ns=started_ns,
         own_provider=settings.provider == "own",
         logs=settings.logs.exported,
@@ -123,8 +125,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     if outputs is None:
         return None
     known = []
-    folder = settings.files.path
-    if folder is not None and (reason := obstacle(Path(folder).expanduser())):
+    if target is not None and (reason := obstacle(Path(target.path).expanduser())):
         logger.warning(
             "dask-otel can't write into otel.files.path: %s. Set it to a folder that the scheduler "
             "may write to. Dask is not affected; the bridge keeps as much as its queue holds, and "
@@ -198,6 +199,14 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     # All exporters have the same, so one is enough.
     counts = partial(states[0].totals, "dask.otel.") if states else dict
     return WiredPump(pump, interval, summary, hint, page, outputs.decides, counts)
+
+
+def file_target(settings: Settings) -> FileTarget | None:
+    """Return the folder and limits of telemetry files; None without files."""
+    from dask_otel._otel.sdk.files import FileTarget
+
+    files = settings.files
+    return None if files.path is None else FileTarget(files.path, files.max_size, files.max_files)
 
 
 def _spool(settings: Settings, outputs: Outputs) -> Spool | None:

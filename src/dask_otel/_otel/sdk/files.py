@@ -9,6 +9,7 @@ later), and it neither names, rotates nor bounds files.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,19 +23,28 @@ _LONGEST_NAME: Final = 60
 _ADVICE: Final = "Check otel.files.path: may the scheduler write there, and is there room?"
 
 
-def file_destination(
-    signal: str, run: str, path: str, max_size: int, max_files: int
-) -> Destination:
+@dataclass(frozen=True, slots=True)
+class FileTarget:
+    """The files' folder and limits: the section ``otel.files``."""
+
+    path: str
+    #: Bytes after which another file begins.
+    max_size: int
+    #: Limit of the files of one signal.
+    max_files: int
+
+
+def file_destination(signal: str, target: FileTarget, run: str) -> Destination:
     """Return the destination that writes a signal into files.
 
     Parameters
     ----------
     signal
         ``"traces"``, ``"metrics"`` or ``"logs"``.
+    target
+        The folder and the limits.
     run
         The beginning of the files' names; see `run_name`.
-    path, max_size, max_files
-        The folder and the limits, as in the section ``otel.files``.
 
     Raises
     ------
@@ -42,11 +52,11 @@ def file_destination(
         If the folder is impossible.
     """
     try:
-        folder = Path(path).expanduser().absolute()
+        folder = Path(target.path).expanduser().absolute()
     except (RuntimeError, OSError) as error:
         # No such user, or no current folder.
-        raise ConfigurationError([f"otel.files.path is {path!r}: {error}"]) from error
-    file = RotatedFile(folder, f"{run}-", f"-{signal}.jsonl", max_size, max_files)
+        raise ConfigurationError([f"otel.files.path is {target.path!r}: {error}"]) from error
+    file = RotatedFile(folder, f"{run}-", f"-{signal}.jsonl", target.max_size, target.max_files)
     return Destination(f"files in {folder}", FileTransport(signal, file), _ADVICE)
 
 

@@ -32,14 +32,15 @@ from dask_otel._otel.sdk.exporters import (
     make_destinations,
     nobody_listens,
 )
-from dask_otel._otel.sdk.files import file_destination, run_name
+from dask_otel._otel.sdk.files import FileTarget, file_destination, run_name
 from dask_otel._otel.sdk.resource import make_resource
 from dask_otel._otel.sdk.sampling import TraceSampler, make_sampler
 from dask_otel._otel.sdk.sink import ExporterLogSink, ExporterMetricSink, ExporterSpanSink
 from dask_otel._otel.sdk.spans import ProviderSpanSink, application_provider
 from dask_otel.core.records import Origin
 from dask_otel.core.trace import Trace
-from dask_otel.settings.keys import FileSettings
+
+__all__ = ["FileTarget", "Outputs", "build", "build_for_spool"]
 
 _SIGNALS: Final = ("traces", "metrics", "logs")
 
@@ -72,7 +73,7 @@ def build(
     service_version: str,
     cluster_name: str | None,
     version: str,
-    files: FileSettings | None = None,
+    files: FileTarget | None = None,
     started_ns: int = 0,
     own_provider: bool = False,
     logs: bool = False,
@@ -88,8 +89,8 @@ def build(
     version
         Of the bridge, for the instrumentation scope.
     files
-        The files' folder and limits; None, or without a folder, for no files. With files, a signal
-        is sent elsewhere only if the standard variables name a destination.
+        The files' folder and limits; None for no files. With files, a signal is sent elsewhere only
+        if the standard variables name a destination.
     started_ns
         Start of the bridge, for the names of the files.
     own_provider
@@ -120,12 +121,11 @@ def build(
         to_file: dict[str, list[Destination]] = {}
         signals = _SIGNALS if logs else _SIGNALS[:-1]
         hurried = {}
-        if files is not None and files.path is not None:
+        if files is not None:
             # Before the others, which must be closed after an error.
             cluster = str(resource.attributes.get(semconv.CLUSTER_NAME, service_name))
             run = run_name(cluster, instance_id, started_ns)
-            given = (run, files.path, files.max_size, files.max_files)
-            to_file = {signal: [file_destination(signal, *given)] for signal in signals}
+            to_file = {signal: [file_destination(signal, files, run)] for signal in signals}
             if read.file_interval is not None:
                 # Only until one file is full, so that a long run keeps its older files longer.
                 (written,) = to_file["metrics"]
@@ -133,7 +133,7 @@ def build(
         made = make_destinations(
             signal
             for signal in signals
-            if (is_named(signal) or not to_file) and (signal != "traces" or provider is None)
+            if (is_named(signal) or files is None) and (signal != "traces" or provider is None)
         )
         traces, metrics, events = (
             [*made.get(signal, ()), *to_file.get(signal, ())] for signal in _SIGNALS

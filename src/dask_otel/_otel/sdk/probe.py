@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from dask_otel import semconv
-from dask_otel._otel.sdk.files import run_name
+from dask_otel._otel.sdk.files import FileTarget, run_name
 from dask_otel._otel.sdk.listening import look
 from dask_otel._otel.sdk.outputs import Outputs, build
 from dask_otel._otel.sdk.spans import ProviderSpanSink
 from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.records import Answer, LogRecord, MetricRecord, NumberPoint, Row, SpanRecord
-from dask_otel.settings.keys import FileSettings
 from dask_otel.settings.problems import ConfigurationError
 
 #: Seconds to identify the server.
@@ -36,7 +35,7 @@ def probe(
     service_version: str,
     cluster_name: str | None,
     version: str,
-    files: FileSettings | None,
+    files: FileTarget | None,
     own_provider: bool,
     seconds: float,
     logs: bool = False,
@@ -101,7 +100,7 @@ def probe(
     found["interval"] = outputs.environment.metric_interval
     found["service"] = str(outputs.resource.get(semconv.SERVICE_NAME, ""))
     found["results"] = _results(_tries(outputs, run, trace_id, span_id, sent_ns), seconds)
-    if files is not None and files.path is not None:
+    if files is not None:
         cluster = str(outputs.resource.get(semconv.CLUSTER_NAME, service_name))
         _remove(Path(files.path).expanduser(), run_name(cluster, instance, sent_ns))
     return found
