@@ -134,23 +134,30 @@ The share does not grow with open spans or with time, but with workers. From 10 
 
 ## What was tried
 
-Instructions a task (row 1), unless said otherwise, after and before; each in one session.
+Instructions a task (row 1) unless said otherwise; each pair in one session. It helped:
 
-| what | after | before | kept |
-|---|---|---|---|
-| Ticks four times a second where spans are open, instead of ten (an idle second) | 238,504 | 324,567 | yes |
-| Sums of a chain's links without a call for each (row 15, a chain of 60) | 8,514 | 11,283 | yes |
-| A tick ends by time instead of by number: the longest of its callbacks, row 3 | 1.0 ms | 1.9 ms | yes |
-| A change of a worker's idle threads leaves the cluster's sums as they are until they are needed (byte codes of a second of row 14 with 1,000 workers) | 1,929,000 | 2,025,000 | yes |
-| The span of a task with a caller is compared only without a carrier (what the caller adds, row 9) | 2,970 | 3,944 | yes |
-| Wrappers in Dask's table of transitions for those that matter; the plugin's `transition` is a method of C that does nothing. With Dask's dispatch | 63,309 | 65,956 | no: 4 % do not pay for a private table of Dask's. A plugin that is not called at all would save 12,500 more, and could not be unregistered |
-| The modules of the hot path compiled with mypyc | 38,998 | 39,902 | no: most of the work is in Python's own dictionaries and calls, and wheels would be for one platform each |
-| Durations of tasks counted in batches | 40,900 | 40,516 | no |
-| Running sums of the path in each link (row 15, a chain of 60) | 8,614 | 8,514 | no: each task with a dependency would pay |
-| Fixed parameters in the worker's hook (row 9) | 2.1 µs | 2.3 µs | no: a release of Dask with one more parameter would break it |
+- ticks four times a second where spans are open, not ten (an idle second): 324,567 to 238,504;
+- sums of a chain without a call for each link (row 15, a chain of 60): 11,283 to 8,514;
+- a tick that ends by time, not by number (its longest callback, row 3): 1.9 to 1.0 ms;
+- a change of a worker's idle threads that leaves the cluster's sums alone until these are needed
+  (byte codes of a second of row 14, 1,000 workers): 2,025,000 to 1,929,000;
+- spans of tasks with a caller that are compared only without a carrier (row 9): 3,944 to 2,970.
 
-An empty plugin in Python costs a task 24,800 instructions of Dask's dispatch; one whose `transition`
-is a method of C, 12,500; wrappers of four transitions in Dask's table, 5,500.
+It did not help, or not enough to keep it:
+
+- wrappers in Dask's table of transitions for those that matter, and a `transition` of the plugin
+  that is a method of C and does nothing: 65,956 to 63,309 with Dask's dispatch. 4 % do not pay for
+  a private table. An empty plugin in Python costs a task 24,800 instructions of dispatch, one in C
+  12,500, wrappers of four transitions 5,500. A plugin that Dask does not call at all could not be
+  found, or unregistered, by its name;
+- the modules of the hot path compiled with mypyc: 39,902 to 38,998. Most of the work is in Python's
+  own dictionaries and calls, and each platform would need wheels of its own;
+- durations of tasks counted in batches: 40,516 to 40,900;
+- running sums of the path in each link (row 15, a chain of 60): 8,514 to 8,614, and each task with
+  a dependency would pay;
+- a chain's links as columns, summed in C (time of a link): 252 to 395 ns;
+- fixed parameters in the worker's hook (row 9): 2.3 to 2.1 µs. A release of Dask with one more
+  parameter would break it.
 
 ## The peers
 
