@@ -117,7 +117,7 @@ GIL, and makes few objects that live long:
 The row *without collections* subtracts the time of all collections from both sides: callbacks, and
 waiting for the GIL, remain. Collections are more frequent with the bridge, because of the objects
 that it keeps for each open span, and for finished ones until they are exported. If a window has one
-long collection more or less, the 99.9th percentile moves by milliseconds: runs had 0.1 and 1.5 ms.
+long collection more or less, the 99.9th percentile moves by milliseconds: runs had 0.1 to 3.4 ms.
 The row without collections is steadier.
 
 ## What is left of row 14

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from dask_otel._otel.sdk.encode import Encoder, reread
-from dask_otel.cli import main
+from dask_otel.cli import main, spool
 from dask_otel.core.context import Caller, Traceparent
 from dask_otel.core.records import SpanRecord
 from dask_otel.core.trace import Trace
@@ -214,6 +215,18 @@ def test_a_terminal_is_told_how_far_it_is(
     assert main(["spool", "--send", str(path)]) == 0
     assert "301 spans left" in terminal.getvalue()
     # Nothing of it stays.
+    assert terminal.getvalue().endswith("\r\x1b[K")
+
+
+def test_an_interrupt_leaves_no_progress_on_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", terminal)
+    pump = Mock()
+    pump.condition.side_effect = [{"spool": {"waiting": 3, "reason": None}}, KeyboardInterrupt]
+    with pytest.raises(KeyboardInterrupt):
+        spool._wait(pump, patience=60.0)
+    assert "3 spans left" in terminal.getvalue()
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 

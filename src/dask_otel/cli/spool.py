@@ -117,16 +117,19 @@ def _send(path: Path, patience: float) -> int:
 def _wait(pump: Pump, patience: float) -> None:
     """Wait until the spool is empty, or nothing has been sent for `patience` seconds."""
     before, since = 0, 0.0
-    while (spool := pump.condition()["spool"])["waiting"] and not spool["reason"]:
-        left, now = spool["waiting"], time.monotonic()
-        if left != before:
-            before, since = left, now
-        # Before the first answer, the failure could not be explained.
-        elif now - since >= patience and _reasons(pump):
-            break
-        _progress(f"{left:,} spans left")
-        time.sleep(terminal.LOOK)
-    _progress("")
+    try:
+        while (spool := pump.condition()["spool"])["waiting"] and not spool["reason"]:
+            left, now = spool["waiting"], time.monotonic()
+            if left != before:
+                before, since = left, now
+            # Before the first answer, the failure could not be explained.
+            elif now - since >= patience and _reasons(pump):
+                break
+            _progress(f"{left:,} spans left")
+            time.sleep(terminal.LOOK)
+    finally:
+        # Even after Ctrl-C: the next message begins on a line of its own.
+        _progress("")
 
 
 def _reasons(pump: Pump) -> dict[str, str]:
