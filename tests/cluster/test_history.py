@@ -14,11 +14,14 @@ from distributed import Client, Future, span
 
 from dask_otel.cli import main
 from tests.cluster.conftest import Start
+from tests.waiting import lateness
 
 pytestmark = pytest.mark.cluster
 
 #: On a busy machine, five runs after a change are not always enough.
 RUNS, MORE_RUNS = 30, 33
+#: The share of the time by which short sleeps are late on a calm machine, at most.
+CALM = 0.02
 #: The first run with a slower function, and the first one with twice the data.
 SLOWER, DOUBLED = 20, 25
 
@@ -64,7 +67,10 @@ def test_the_slowed_function_is_named_and_more_data_is_more_work(
     # A machine that is busy for a while makes real runs slower, which is a change, too.
     for number in range(3):
         folder = tmp_path / str(number)
-        record(start, folder)
+        began = time.monotonic()
+        with lateness() as late:
+            record(start, folder)
+        busy = late[0] / (time.monotonic() - began)
         assert main(["history", str(folder), "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         assert len(found["runs"]) == RUNS + MORE_RUNS
@@ -80,8 +86,10 @@ def test_the_slowed_function_is_named_and_more_data_is_more_work(
         nightly, hourly = trends["nightly"], trends["hourly"]
         if (changes(nightly), changes(hourly)) == ([SLOWER], [DOUBLED]):
             break
+    else:
+        assert busy > CALM, (changes(nightly), changes(hourly))
+        pytest.skip(f"the machine was busy: sleeps were late by {busy:.0%} of the time")
 
-    assert (changes(nightly), changes(hourly)) == ([SLOWER], [DOUBLED])
     assert nightly["regression"]
     (change,) = [one for one in nightly["changes"] if one["figure"] == "thread-time"]
     assert change["verdict"] == "slower"

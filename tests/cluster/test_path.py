@@ -9,9 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
 import dask
@@ -24,7 +22,7 @@ from dask_otel.core.life.open_span import Limits, TaskLimits
 from dask_otel.core.records import FinishedSpan
 from dask_otel.semconv import PATH_PARTS
 from tests.cluster.observed import Observed, observed
-from tests.waiting import eventually
+from tests.waiting import eventually, lateness
 
 pytestmark = [
     pytest.mark.cluster,
@@ -314,27 +312,6 @@ def parts_of(finished: FinishedSpan) -> dict[str, float]:
     found = dict(zip(PATH_PARTS, finished.path.parts, strict=True))
     assert sum(found.values()) == pytest.approx(finished.stop - finished.start, abs=1e-6)
     return found
-
-
-@contextmanager
-def lateness() -> Iterator[list[float]]:
-    """Measure by how many seconds short sleeps are late."""
-    late, over = [0.0], Event()
-
-    def measure() -> None:
-        while not over.is_set():
-            began = time.monotonic()
-            time.sleep(0.01)
-            # A millisecond is the clock's.
-            late[0] += max(0.0, time.monotonic() - began - 0.011)
-
-    thread = Thread(target=measure)
-    thread.start()
-    try:
-        yield late
-    finally:
-        over.set()
-        thread.join()
 
 
 def known_parts(expected: dict[str, float | None]) -> dict[str, float | None]:
