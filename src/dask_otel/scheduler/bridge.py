@@ -26,7 +26,7 @@ from dask_otel._dask.workers.delivery import Delivery
 from dask_otel.core.life.open_span import Limits, TaskLimits
 from dask_otel.pump.feeder import MOMENT
 from dask_otel.pump.pump import Pump
-from dask_otel.scheduler.hand_over import PAUSE, HandOver
+from dask_otel.scheduler.hand_over import LONGEST, PAUSE, HandOver
 from dask_otel.scheduler.in_thread import in_thread
 from dask_otel.scheduler.own_cost import OwnCost
 from dask_otel.scheduler.wiring import WiredPump, make_pump
@@ -45,9 +45,8 @@ logger = logging.getLogger("distributed.dask_otel")
 #: Seconds between two checks for ended spans, and where no span is open.
 TICK: Final = 0.25
 IDLE_TICK: Final = 0.5
-#: Seconds after which a tick ends with the present span, and seconds to the next tick if more spans
-#: have ended: so thousands can end in a second, and the event loop never waits for long.
-LONGEST: Final = 0.0005
+#: Seconds to the next tick if more spans have ended than in `LONGEST`: so thousands can end in a
+#: second, and the event loop never waits for long.
 AGAIN: Final = 0.0005
 
 #: At close, the longest wait for heartbeats with metrics of finished work.

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from dask_otel.pump.pump import Pump
     from dask_otel.scheduler.own_cost import OwnCost
 
-#: Seconds after which a step of a hand-over ends with its present part, and seconds between two
-#: steps, for the event loop's other work.
+#: Seconds after which a step of a hand-over ends with its present part, and a tick with its present
+#: span; and seconds between two steps, for the event loop's other work.
 LONGEST: Final = 0.0005
 PAUSE: Final = 0.004
 

@@ -98,11 +98,9 @@ class Accounting:
     def __init__(self, now: float) -> None:
         self._now = now
         self._threads = 0
-        #: Threads that are certainly idle; the last change of their number since `_now`, and what
-        #: the changes since then would have booked too much: threads x seconds.
+        #: Threads that are certainly idle, and their seconds up to `_now` that are not shared yet.
         self._free = 0
-        self._changed = now
-        self._beyond = 0.0
+        self._unshared = 0.0
         self._capacity = self._reported = self._lost = self._excess = 0.0
         self._workers: dict[str, WorkerTime] = {}
         self._sharing = IdleSharing(now)
@@ -250,12 +248,12 @@ class Accounting:
 
     def span_active(self, root_id: str, span_id: str, now: float) -> None:
         """Activate a span: it owns a task in waiting, queued, no-worker or processing."""
-        self._advance(now)
+        self._share(now)
         self._sharing.activate(root_id, span_id, self._now)
 
     def span_inactive(self, span_id: str, now: float) -> None:
         """Deactivate a span: it owns no such task any more."""
-        self._advance(now)
+        self._share(now)
         self._sharing.deactivate(span_id, self._now)
 
     def pending(self, span_id: str) -> tuple[float, float]:
@@ -272,7 +270,7 @@ class Accounting:
 
     def begin_export(self, now: float) -> Increments:
         """Close the interval and return it; `settle` completes its shares. O(workers)."""
-        self._advance(now)
+        self._share(now)
         now = self._now
         in_flight = 0.0
         for account in self._workers.values():
@@ -304,30 +302,26 @@ class Accounting:
     # ---------------------------------------------------------------------- internal
 
     def _advance(self, now: float) -> None:
-        if now < self._changed:
-            now = self._changed
         passed = now - self._now
         if passed > 0.0:
             self._capacity += passed * self._threads
-            idle = passed * self._free - self._beyond
-            if idle > 0.0:
-                self._sharing.book(idle)
-            self._beyond = 0.0
-            self._now = self._changed = now
+            self._unshared += passed * self._free
+            self._now = now
+
+    def _share(self, now: float) -> None:
+        """Advance, and share the idle seconds: the spans change, or the interval ends."""
+        self._advance(now)
+        if self._unshared:
+            self._sharing.book(self._unshared)
+            self._unshared = 0.0
 
     def _refresh(self, account: WorkerTime, now: float) -> None:
-        """Advance a worker's time if the number of its free threads changed.
-
-        The cluster's follows at the next change of its threads or spans: this runs for each task.
-        """
-        more = account.free_threads - account.free
-        if not more:
+        """Advance the time if the number of free threads changed."""
+        free = account.free_threads
+        if free == account.free:
             return
-        if now < self._changed:
-            now = self._changed
-        self._changed = now
-        account.advance(now)
-        self._free += more
-        self._beyond += more * (now - self._now)
-        account.free += more
-        account.changed = now
+        self._advance(now)
+        account.advance(self._now)
+        self._free += free - account.free
+        account.free = free
+        account.changed = self._now
