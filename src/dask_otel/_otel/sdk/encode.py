@@ -30,6 +30,7 @@ from opentelemetry.sdk.trace import SpanLimits
 from dask_otel import semconv
 from dask_otel._otel.sdk.environment import count
 from dask_otel.core.records import (
+    Exemplar,
     HistogramPoint,
     LogRecord,
     MetricRecord,
@@ -357,15 +358,7 @@ def _point(point: NumberPoint | HistogramPoint) -> bytes:
     fields: dict[str, Any] = {
         "time_unix_nano": point.time_ns,
         "start_time_unix_nano": point.start_ns,
-        "exemplars": [
-            {
-                "trace_id": exemplar.trace_id.to_bytes(16, "big"),
-                "span_id": exemplar.span_id.to_bytes(8, "big"),
-                "time_unix_nano": exemplar.time_ns,
-            }
-            | _number(exemplar.value)
-            for exemplar in point.exemplars
-        ],
+        "exemplars": [_exemplar(exemplar) for exemplar in point.exemplars],
     }
     message: Any = NumberDataPoint
     if isinstance(point, HistogramPoint):
@@ -390,3 +383,11 @@ def _point(point: NumberPoint | HistogramPoint) -> bytes:
 
 def _number(value: float) -> dict[str, Any]:
     return {"as_int" if isinstance(value, int) else "as_double": value}
+
+
+def _exemplar(exemplar: Exemplar) -> dict[str, Any]:
+    return {
+        "trace_id": exemplar.trace_id.to_bytes(16, "big"),
+        "span_id": exemplar.span_id.to_bytes(8, "big"),
+        "time_unix_nano": exemplar.time_ns,
+    } | _number(exemplar.value)
