@@ -151,9 +151,7 @@ def test_a_task_that_ends_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
         log = cluster.said(semconv.WORKER_REMOVED)
         assert "was lost" in log.body
         assert "ran `leave` for " in log.body
-        assert (
-            "It had 1 task to run: `leave`. What is still wanted runs again elsewhere." in log.body
-        )
+        assert "It had 1 task to run: `leave`. No other worker runs tasks." in log.body
         future.cancel()
 
 

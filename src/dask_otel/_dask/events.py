@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Seconds to wait for the word of a lost worker's nanny.
 PATIENCE: Final = 2.0
+#: Seconds to wait for the scheduler's close after its last worker.
+CLOSING: Final = 10.0
 #: Least seconds between two events about stolen tasks.
 STEALS: Final = 60.0
 #: Most tasks, workers and spans that one event reads.
@@ -104,6 +106,9 @@ class ClusterEvents:
 
     def close(self, now: float, removed: bool) -> None:
         """Tell the rest: the scheduler closes, or the bridge is `removed`."""
+        for address, (until, ws, event) in self._pending.items():
+            facts = {**event.facts, narration.CLOSING: not removed}
+            self._pending[address] = (until, ws, replace(event, facts=facts))
         self.tick(now, closing=True)
         self._of_cluster(now, semconv.OTEL_STOPPED if removed else semconv.SCHEDULER_CLOSING)
 
@@ -215,9 +220,11 @@ class ClusterEvents:
         }
         reason = facts[semconv.WORKER_REMOVAL_REASON] = _reason(facts)
         event = ClusterEvent(now, semconv.WORKER_REMOVED, facts, self._work(tasks))
-        if reason == "lost" and ws.nanny:
-            facts[narration.NANNY] = True
-            self._pending[address] = (now + PATIENCE, ws, event)
+        facts[narration.NANNY] = reason == "lost" and bool(ws.nanny)
+        if facts[narration.NANNY] or keys or facts[semconv.RESULT_LOST_COUNT]:
+            # Its nanny may give the reason, or the scheduler may close, too.
+            others = facts[narration.OTHERS] = len(self._scheduler.running)
+            self._pending[address] = (now + (PATIENCE if others else CLOSING), ws, event)
         else:
             self._put(event, True)
 
