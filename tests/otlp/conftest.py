@@ -112,9 +112,9 @@ def export(begin: Begin) -> Callable[[dict[str, str]], Export]:
     return lambda variables: begin(variables)[1]
 
 
-def send(sink: Any, records: Sequence[Any]) -> Answer:
+def send(sink: Any, records: Sequence[Any], longest: float = 60) -> Answer:
     """Send records as the pump does, in one request."""
     if isinstance(sink, ExporterMetricSink):
-        return sink.send(records, 60)
-    answer: Answer = sink.send([Row(sink.encode(record)) for record in records], 60)
+        return sink.send(records, longest)
+    answer: Answer = sink.send([Row(sink.encode(record)) for record in records], longest)
     return answer

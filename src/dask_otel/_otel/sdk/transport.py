@@ -68,6 +68,9 @@ _METHODS: Final = {
     "metrics": "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
     "logs": "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
 }
+#: Seconds without a request after which a connection is made anew: balancers and NATs forget idle
+#: ones, some after four minutes, without a word. It is longer than the usual export interval.
+_IDLE: Final = 120.0
 _RETRY_INFO: Final = "google.rpc.retryinfo-bin"
 #: HTTP statuses that blame the content: it is invalid, or too large.
 _BLAMES: Final = (400, 413)
@@ -77,6 +80,8 @@ _NOBODY: Final = (
     "failed to connect", "connections to all backends failing", "errors resolving", "Socket closed",
     "DNS resolution failed", "onnection reset", "GOAWAY", "roken pipe", "Stream removed",
 )  # fmt: skip
+#: Codes that may mean a dead connection.
+_BROKEN: Final = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 #: Options of gRPC's channels: each one connects by itself, without the backoff of others.
 _OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1),)
 #: Errors over HTTP if no server answers.
@@ -174,6 +179,8 @@ class Transport(ABC):
         self._connect = connect
         self._client: Any = None
         self._process = os.getpid()
+        #: When the client was last used, on the monotonic clock.
+        self._used_at = 0.0
         #: Whether the client may have a connection that worked.
         self._kept = False
         #: Servers may repeat parts of a request.
@@ -205,6 +212,9 @@ class Transport(ABC):
             self._process = os.getpid()
             _OF_PARENTS.append(self._client)
             self._client = None
+        if time.monotonic() - self._used_at > _IDLE:
+            self.close()
+        self._used_at = time.monotonic()
         if self._client is None:
             self._client = self._connect()
         return self._client
@@ -400,8 +410,9 @@ class GrpcTransport(Transport):
         code = error.code().name
         details = error.details() or "no reason given"
         absent = code == "UNAVAILABLE" and any(words in details for words in _NOBODY)
-        if absent:
-            # Else the channel would wait up to two minutes before it connects again.
+        if code in _BROKEN:
+            # A channel neither leaves a connection that a balancer or a NAT has forgotten, nor
+            # connects again at once: it waits up to two minutes.
             self.close()
         return Answer(
             False,
