@@ -383,7 +383,7 @@ def test_requests_are_as_large_as_they_may_be(limit: int) -> None:
         assert size + len(after[0].points) > limit
 
 
-def test_deltas_go_in_one_request() -> None:
+def test_without_a_limit_all_goes_in_one_request() -> None:
     assert list(parts_of(records(3, 20, 1), None, size_of)) == [records(3, 20, 1)]
 
 
@@ -451,6 +451,30 @@ def test_hanging_metrics_are_one_warning(caplog: pytest.LogCaptureFixture) -> No
         pump.release()
         pump.release()
     assert [r.levelname for r in caplog.records] == ["WARNING"]
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_last_metrics_that_a_server_refuses_are_no_secret(
+    known: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
+    metrics = Metrics()
+    metrics.ok = False
+    with running(metrics=[metrics]) as pump:
+        beat(pump, 1)
+        eventually(lambda: metrics.calls)
+        caplog.clear()
+        if not known:
+            metrics.ok = True
+            beat(pump, 1)
+            eventually(lambda: metrics.taken)
+            metrics.ok = False
+            beat(pump, 1)
+        pump.request_close(30)
+        eventually(lambda: pump.closed)
+        pump.release()
+    assert "the last metrics could not be exported to sink" in caplog.messages[-1]
+    assert "refused by the test" in caplog.messages[-1]
 
 
 #: Spans wait for the close.

@@ -143,11 +143,13 @@ class Health:
         """Log the records that could not be exported before the end."""
         if self._no_server:
             return
+        reason = f". The last reason: {self._reason}" if signal in self._failing else ""
         logger.log(
             max(logging.INFO, self._level(signal) or 0),
-            "dask-otel closes, and %s could not be exported to %s within otel.close-timeout",
+            "dask-otel closes, and %s could not be exported to %s within otel.close-timeout%s",
             what,
             self._name,
+            reason,
         )
 
     def _level(self, signal: str) -> int | None:

@@ -6,7 +6,7 @@ import logging
 import time as clocks
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -165,7 +165,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         outputs.span_sinks,
         metrics,
         partial(translate, limits=span_limits, sanitizer=sanitizer),
-        replace(read.spans, max_points=None) if read.temporality == "delta" else read.spans,
+        read.spans,
         sanitizer.drain,
         page=shown,
         without_server=known if unreachable is None else [unreachable, *known],
