@@ -129,6 +129,27 @@ def test_a_connection_that_died_without_a_word_is_left(
     assert len(server.accepted) == 6, "nothing comes twice"
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_certificate_that_was_renewed_in_place_is_read(
+    build: Build, protocol: str, tmp_path: Path
+) -> None:
+    old = self_signed(tmp_path)
+    with receiver(protocol, tls=old) as first:
+        endpoint, port = f"https://127.0.0.1:{port_of(first.endpoint)}", port_of(first.endpoint)
+        (sink,) = build(
+            first.environ,
+            OTEL_EXPORTER_OTLP_ENDPOINT=endpoint,
+            OTEL_EXPORTER_OTLP_CERTIFICATE=str(old.certificate),
+        ).span_sinks
+        assert send(sink, [ROOT]) == Answer(True)
+    old.certificate.unlink()
+    answer = send(sink, [ROOT])
+    assert not answer.taken
+    assert str(old.certificate) in answer.reason
+    with receiver(protocol, port, tls=self_signed(tmp_path)):
+        assert send(sink, [ROOT]) == Answer(True)
+
+
 @contextmanager
 def nowhere(fault: str, protocol: str, folder: Path) -> Iterator[str]:
     """Give an endpoint that nothing can be delivered to."""

@@ -242,20 +242,22 @@ def _http(
 def _grpc(
     signal: str, sent: dict[str, str], timeout: float, compression: str, *files: str | None
 ) -> Transport:
-    from grpc import ssl_channel_credentials
-
     endpoint = _value(signal, "ENDPOINT") or "http://localhost:4317"
     parts = urlsplit(endpoint)
     insecure = _value(signal, "INSECURE")
     plain = parts.scheme == "http" if insecure is None else insecure.lower() == "true"
     credentials = None
     if parts.scheme == "https" or not plain:
-        contents = [Path(path).read_bytes() if path else None for path in files]
-        credentials = _credential_provider("GRPC", signal) or partial(
-            ssl_channel_credentials, *contents
-        )
+        credentials = _credential_provider("GRPC", signal) or partial(_credentials, files)
     connect = partial(grpc_channel, parts.netloc or endpoint, credentials, compression, _AGENT)
     return GrpcTransport(signal, sent, timeout, connect)
+
+
+def _credentials(files: Iterable[str | None]) -> grpc.ChannelCredentials:
+    """Read the files of certificates anew for each connection: they are renewed in place."""
+    from grpc import ssl_channel_credentials
+
+    return ssl_channel_credentials(*[Path(path).read_bytes() if path else None for path in files])
 
 
 def _credential_provider(protocol: str, signal: str) -> Callable[[], Any] | None:

@@ -402,6 +402,9 @@ class GrpcTransport(Transport):
             return self._taken(_REPLIES[self._signal].FromString(reply))
         except RpcError as error:
             return self._refused(error)
+        except OSError as error:
+            # The file of a certificate is being renewed.
+            return Answer(False, words_of(error))
         except Exception as error:
             # The message may contain a header's value, which may be secret.
             return Answer(False, type(error).__name__)

@@ -386,13 +386,16 @@ def _kind_of(endpoint: Endpoint, reason: str, listener: str | None) -> str | Non
     return _BY_CODE.get(code) or first(_LAST) or ("server_error" if code in _VAGUE else None)
 
 
-def answered(endpoint: Endpoint, signal: str, reason: str) -> bool:
-    """Return whether a failed export certainly reached a server; see `explain`."""
-    trouble = explain(endpoint, signal, reason)
-    if trouble is None or trouble.kind in _ABSENT:
-        return False
+def remedied_by(trouble: Trouble | None, reason: str) -> str:
+    """Return a name for the remedies of a failed export: its kind, or ``unknown``.
+
+    It is ``absent`` for all kinds of a missing server, of which one outage has several.
+    """
+    if trouble is None:
+        return "unknown"
     # gRPC reports failed connections as UNAVAILABLE, with many different messages.
-    return not reason.startswith("UNAVAILABLE") or trouble.kind != "server_error"
+    vague = reason.startswith("UNAVAILABLE") and trouble.kind == "server_error"
+    return "absent" if vague or trouble.kind in _ABSENT else trouble.kind
 
 
 def partly_taken(lost: int, words: str) -> Trouble:
