@@ -41,6 +41,12 @@ def server(request: pytest.FixtureRequest) -> Iterator[Receiver]:
 
 
 @pytest.fixture
+def http() -> Iterator[Receiver]:
+    with receiver("http/protobuf") as made:
+        yield made
+
+
+@pytest.fixture
 def build(monkeypatch: pytest.MonkeyPatch) -> Iterator[Build]:
     """Return a function that makes sinks with variables; they are shut down at the end."""
     with ExitStack() as stack:

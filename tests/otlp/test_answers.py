@@ -30,12 +30,6 @@ PARTIAL = b'{"partialSuccess":{"rejectedSpans":"1","rejectedDataPoints":1,"error
 DOCUMENT = b"<!DOCTYPE html><html><body>Welcome to nginx!</body></html>"
 
 
-@pytest.fixture
-def http() -> Iterator[Receiver]:
-    with receiver("http/protobuf") as made:
-        yield made
-
-
 def both(
     build: Build, server: Receiver, logs: bool = False, **variables: str
 ) -> list[tuple[Any, list[Any]]]:

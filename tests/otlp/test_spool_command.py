@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,12 +71,6 @@ def path(tmp_path: Path) -> Path:
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     """However wide the terminal of whoever runs the tests is."""
     monkeypatch.setenv("COLUMNS", "120")
-
-
-@pytest.fixture
-def http() -> Iterator[Receiver]:
-    with receiver("http/protobuf") as made:
-        yield made
 
 
 def use(monkeypatch: pytest.MonkeyPatch, server: Receiver, **more: str) -> None:

@@ -268,8 +268,13 @@ class HttpTransport(Transport):
         verify: str | None = None,
         certificate: str | tuple[str, str] | None = None,
     ) -> None:
+        from requests.utils import get_auth_from_url
+
         super().__init__(signal, headers, timeout, connect)
         self.url = url
+        # Without any, a login in ~/.netrc would replace the configured header. Proxies and
+        # certificates of the environment still apply.
+        self._auth = login if any(login := get_auth_from_url(url)) else lambda request: request
         self._headers |= {"content-type": "application/x-protobuf"}
         if compression != "none":
             self._headers["content-encoding"] = compression
@@ -281,10 +286,12 @@ class HttpTransport(Transport):
 
         try:
             left = max(0.001, until - time.monotonic())
-            response = self._connected().post(
+            session = self._connected()
+            response = session.post(
                 self.url,
                 data=self._compress(request),
                 headers=self._headers,
+                auth=session.auth or self._auth,
                 timeout=left,
                 # A redirect can turn a POST into a GET, which would lose the data.
                 allow_redirects=False,
