@@ -216,6 +216,7 @@ STATUS = Status(code=3, message="tenant\0 unknown\n").SerializeToString()
         (None, "application/json", b"{}", Answer(True)),
         (None, "application/json; charset=utf-8", PARTIAL, Answer(True, lost=1, said="no")),
         (None, "text/plain", b"", Answer(True)),
+        (None, "text/html", b"", Answer(True)),
         (None, "", b"", Answer(True)),
         # The server's own words.
         (401, "application/x-protobuf", STATUS, Answer(False, f"{WHO}: tenant\ufffd unknown")),

@@ -41,6 +41,14 @@ CASES = [
     (HTTP, TLS, "SSLError (SSLError: [SSL: RECORD_LAYER_FAILURE] record layer failure "
      "(_ssl.c:1032))", None, "tls_to_plain"),
     (GRPC, BARE, WRONG_TLS, None, "no_scheme"),
+    (GRPC, "grpc://collector:4317", WRONG_TLS, None, "no_scheme"),
+    (HTTP, PLAIN, "InvalidSchema: Missing dependencies for SOCKS support.", None, "proxy_socks"),
+    (HTTP, PLAIN, "InvalidURL (ProxySchemeUnknown: Proxy URL had unsupported scheme foo, should "
+     "use http:// or https://)", None, "proxy_address"),
+    (GRPC, TLS, "FileNotFoundError: [Errno 2] No such file or directory: '/ca.pem'", None,
+     "certificate_file"),
+    (HTTP, TLS, "OSError: Could not find a suitable TLS CA certificate bundle, invalid path: /a",
+     None, "certificate_file"),
     (GRPC, PLAIN, f"{TO_ALL}UNAVAILABLE: ipv4:127.0.0.1:1: Socket closed", "tls-h2",
      "plain_to_tls"),
     (HTTP, PLAIN, "ConnectionError (ConnectionResetError: [Errno 104] Connection reset by peer)",
@@ -128,6 +136,22 @@ def test_what_is_missing_is_spelled_out() -> None:
     trouble = explain(Endpoint(PLAIN, "HTTP"), "metrics", "HTTP status 404 x for /v1/metrics")
     assert trouble is not None
     assert "OTEL_METRICS_EXPORTER=none" in trouble.remedy
+
+
+@pytest.mark.parametrize("url", ["unix:///run/otel.sock", "unix:otel", "unix-abstract:otel"])
+def test_a_unix_socket_has_advice_of_its_own(url: str) -> None:
+    endpoint = Endpoint(url, "gRPC")
+    assert oddities(endpoint) == []
+    said = f"{TO_ALL}FAILED_PRECONDITION: {url}: connect failed: addr: {url} error: "
+    for reason in ("No such file or directory", "Connection refused", "Permission denied"):
+        trouble = explain(endpoint, "traces", said + reason)
+        assert trouble is not None
+        assert trouble.kind == "refused"
+        assert trouble.cause.startswith(f"Nothing listens at {url}, or")
+        assert "4317" not in trouble.remedy
+    trouble = explain(endpoint, "traces", WRONG_TLS)
+    assert trouble is not None
+    assert (trouble.kind, trouble.remedy) == ("no_scheme", "Set OTEL_EXPORTER_OTLP_INSECURE=true.")
 
 
 def test_a_name_with_an_address_where_nobody_listens() -> None:

@@ -311,7 +311,9 @@ class HttpTransport(Transport):
     def _read(self, response: requests.Response, body: bytes) -> Answer:
         status = response.status_code
         kind = _kind(response)
-        page = kind in ("text/html", "application/xhtml+xml") or body.lstrip()[:1] == b"<"
+        page = body.lstrip()[:1] == b"<" or (
+            bool(body) and kind in ("text/html", "application/xhtml+xml")
+        )
         if 200 <= status < 300:
             if page:
                 return Answer(

@@ -42,8 +42,13 @@ class Endpoint:
 
     @property
     def secure(self) -> bool:
-        """Whether the address requires TLS."""
-        return self.scheme == "https" or (not self.scheme and self.protocol == "gRPC")
+        """Whether the address requires TLS: with gRPC, all but ``http`` do."""
+        return self.scheme == "https" or (self.scheme != "http" and self.protocol == "gRPC")
+
+    @property
+    def unix(self) -> bool:
+        """Whether it is the socket of a file, which only gRPC has."""
+        return self.url.lower().startswith(("unix:", "unix-abstract:"))
 
     @property
     def host(self) -> str:
@@ -55,14 +60,16 @@ class Endpoint:
 
     @property
     def authority(self) -> str:
-        """Host and port."""
-        return (self.url.partition("://")[2] or self.url).partition("/")[0]
+        """Host and port; the whole address of a Unix socket."""
+        return (
+            self.url if self.unix else (self.url.partition("://")[2] or self.url).partition("/")[0]
+        )
 
     @property
     def path(self) -> str:
         """The part after the port."""
         _, slash, path = (self.url.partition("://")[2] or self.url).partition("/")
-        return (slash + path).rstrip("/")
+        return "" if self.unix else (slash + path).rstrip("/")
 
 
 def oddities(endpoint: Endpoint) -> list[str]:
