@@ -236,6 +236,11 @@ COUNTS = [
             {"export.sampler": "always_off"},
         ),
         (
+            {"variables": [["OTEL_EXPORTER_OTLP_TIMEOUT", "10000", "environment"]]},
+            {},
+            {"export.timeout": "set it to 10."},
+        ),
+        (
             {"_packages__workers": {"a": {"installed": False}, "b": None, "c": {"installed": 1}}},
             {"workers.answer": "No answer from 1 worker: b"},
             {"workers.package": "1 of 3 workers"},

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_otel.core.endpoints.address import Endpoint, oddities
+from dask_otel.core.endpoints.address import Endpoint, long_timeouts, oddities
 from dask_otel.core.endpoints.explaining import explain, partly_taken
 from dask_otel.pump.health import Health
 
@@ -167,6 +167,16 @@ def test_strange_addresses() -> None:
     assert "no port" in oddities(Endpoint("http://collector:99999", "gRPC"))[0]
     assert "usual port of gRPC" in oddities(Endpoint(PLAIN, "HTTP"))[0]
     assert "usual port of HTTP" in oddities(Endpoint("http://collector:4318", "gRPC"))[0]
+
+
+def test_timeouts_that_are_no_seconds() -> None:
+    name = "OTEL_EXPORTER_OTLP_TIMEOUT"
+    fine = {name: "299.9", "OTEL_EXPORTER_OTLP_LOGS_TIMEOUT": "soon", "OTEL_BSP_TIMEOUT": "9999"}
+    assert long_timeouts(fine.items()) == []
+    (text,) = long_timeouts({**fine, "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT": "10000"}.items())
+    assert text.startswith("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT is 10000, which is read as seconds")
+    assert text.endswith("set it to 10.")
+    assert len(long_timeouts([(name, "300")])) == 1
 
 
 def test_partial_success() -> None:

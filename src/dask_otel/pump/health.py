@@ -21,6 +21,9 @@ logger = logging.getLogger("distributed.dask_otel")
 QUIET: Final = 600.0
 
 
+#: Seconds after which an open request is reported.
+LONG: Final = 60.0
+
 #: Events of the bridge itself, for the event loop: their names and facts.
 Notices: TypeAlias = "deque[tuple[str, dict[str, Any]]]"
 #: Most that wait.
@@ -63,8 +66,10 @@ class Health:
         self._notices: Notices = deque(maxlen=1) if notices is None else notices
         #: The records that the bridge keeps, for the message.
         self.keeps = "what fits its queue"
-        self._now = now
+        self.now = now
         self._failing: set[str] = set()
+        #: When the open request of a signal began.
+        self.open: dict[str, float] = {}
         self._no_server = False
         #: The reason of the last failure, and its kind (`remedied_by`).
         self._reason = self._kind = ""
@@ -125,8 +130,15 @@ class Health:
             self.keeps,
         )
 
+    def look(self) -> None:
+        """Report requests that have been open for a minute, each once. Any thread may call it."""
+        for signal, since in self.open.copy().items():
+            if self.now() - since >= LONG and self.open.pop(signal, None) is not None:
+                self.failed(signal, f"no answer within {LONG:g} s; the request is still open")
+
     def condition(self) -> dict[str, Any]:
         """Return the failing signals and the last reason, as plain data. Any thread may call it."""
+        self.look()
         with self._lock:
             failing = sorted(self._failing)
             return {"destination": self._name, "failing": failing, "reason": self._reason}
@@ -165,7 +177,7 @@ class Health:
         None if it is known, or if a similar one was logged recently.
         """
         with self._lock:
-            now, new = self._now(), signal not in self._failing
+            now, new = self.now(), signal not in self._failing
             if not self._failing:
                 self._since = now
             self._failing.add(signal)

@@ -397,7 +397,7 @@ class MetricLane(Lane[MetricSink]):
         for part in parts(points, limit, _size):
             began = time.monotonic()
             longest = math.inf if self.deadline is None else self.deadline - began
-            answer = send(self._sink, part, longest)
+            answer = send(self._sink, part, longest, self._health, "metrics")
             self._state.part_settled(len(part), answer.taken)
             if answer.taken:
                 failed = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -13,6 +14,10 @@ Listener: TypeAlias = Literal[
     "refused", "unresolved", "unreachable",
 ]  # fmt: skip
 
+#: Timeouts of a request from this one on, in seconds, are probably milliseconds.
+_IMPLAUSIBLE: Final = 300.0
+_TIMEOUT: Final = re.compile(r"OTEL_EXPORTER_OTLP_(?:[A-Z]+_)?TIMEOUT")
+_NUMBER: Final = re.compile(r"\s*[0-9]{1,15}(?:\.[0-9]*)?\s*")
 _NAME: Final = re.compile(r"(?P<url>.*) \(OTLP over (?P<protocol>gRPC|HTTP)\)", re.DOTALL)
 
 
@@ -82,4 +87,17 @@ def oddities(endpoint: Endpoint) -> list[str]:
     elif match and int(match[1]) == (4318 if endpoint.protocol == "gRPC" else 4317):
         other = "HTTP" if endpoint.protocol == "gRPC" else "gRPC"
         found.append(f"{match[1]} is the usual port of {other}, not of {endpoint.protocol}.")
+    return found
+
+
+def long_timeouts(variables: Iterable[tuple[str, str]]) -> list[str]:
+    """Return a sentence for each timeout in these variables that is implausible as seconds."""
+    found = []
+    for name, value in variables:
+        if _TIMEOUT.fullmatch(name) and _NUMBER.fullmatch(value) and float(value) >= _IMPLAUSIBLE:
+            found.append(
+                f"{name} is {value}, which is read as seconds: one request without an answer can "
+                "hold up its signal for so long. Elsewhere, this variable is in milliseconds; if "
+                f"they were meant, set it to {float(value) / 1000:g}."
+            )
     return found
