@@ -204,28 +204,11 @@ def test_what_cannot_be_loaded_is_said(monkeypatch, name, wrong):
 
 
 @pytest.mark.parametrize("value", ["os:system", None])
-@pytest.mark.parametrize(
-    "shape",
-    [
-        lambda v: {"redact": v},
-        lambda v: {"spans": {"redact": v}},
-        lambda v: {"spans.redact": v},
-    ],
-)
-def test_a_client_may_neither_set_nor_unset_it(value, shape):
+def test_a_client_may_neither_set_nor_unset_it(value):
     import dask.config
 
     with (
-        dask.config.set({"otel.redact": "mine:redact", "otel.spans.redact": "mine:redact"}),
+        dask.config.set({"otel.redact": "mine:redact"}),
         pytest.raises(ConfigurationError, match="scheduler's own configuration alone"),
     ):
-        read_settings(shape(value))
-
-
-def test_its_earlier_name_still_works():
-    import dask.config
-
-    with dask.config.set({"otel.spans.redact": "mine:redact"}):
-        assert read_settings().redaction == "mine:redact"
-        with dask.config.set({"otel.redact": "mine:all"}):
-            assert read_settings().redaction == "mine:all"
+        read_settings({"redact": value})

@@ -151,7 +151,6 @@ def test_defaults_are_the_contract_s():
             exception_stacktrace=True,
             code=True,
             task_keys=True,
-            redact=None,
             progress_after=60.0,
             progress_interval=300.0,
             remember=10_000,
@@ -388,7 +387,7 @@ BAD: dict[str, tuple[str, list[Any]]] = {
             *([{"pattern": "(?=(a*)*)b"}], [{"pattern": "a{99999999999}"}]),
         ],
     ),
-    "otel.spans.redact": (
+    "otel.redact": (
         "null, or module:function",
         ["module", "module:", ":function", "a b:c", "a:b:c", "ä:b", 7, True, ""],
     ),
@@ -406,7 +405,7 @@ BAD: dict[str, tuple[str, list[Any]]] = {
 }
 #: Where the schema says all that the parser checks.
 EXACT = (
-    *("otel.trace-url", "otel.spans.redact", "otel.spans.baggage", "otel.spans.tasks.ratio"),
+    *("otel.trace-url", "otel.redact", "otel.spans.baggage", "otel.spans.tasks.ratio"),
     "otel.enabled",
 )
 
@@ -473,7 +472,7 @@ def test_one_error_lists_every_problem():
         "(1) otel.spans.lingre = '4s', in Dask's configuration: there is no such key. Did you mean "
         "otel.spans.linger? Allowed in otel.spans: default, detail, path, linger, settle-timeout, "
         "max-groups, trace-gap, max-per-trace, max-exceptions, exception-message, "
-        "exception-stacktrace, code, task-keys, redact, progress-after, progress-interval, "
+        "exception-stacktrace, code, task-keys, progress-after, progress-interval, "
         "remember, baggage, tasks. "
         "(2) otel.metric = (a mapping), in the arguments of dask_otel.register: there is no such "
         "key. Did you mean otel.metrics? Allowed in otel: enabled, cluster-name, close-timeout, "
@@ -642,7 +641,6 @@ SPECIAL = {
     ),
     "otel.trace-url": st.none() | st.sampled_from(TEMPLATES),
     "otel.redact": st.none() | st.sampled_from(["module:redact", "a_p.module:Owner.method"]),
-    "otel.spans.redact": st.none() | st.sampled_from(["module:redact", "a_p.module:Owner.method"]),
     "otel.metrics.name-rules": st.lists(st.fixed_dictionaries(RULE), max_size=3),
     "otel.spans.progress-after": st.none() | st.floats(0, 86400 * 365),
 }

@@ -147,8 +147,8 @@ def _misspelled(environment: Mapping[str, str]) -> list[list[str]]:
 def _redaction_problems(settings: Settings) -> tuple[str, ...]:
     """Return why the operator's function cannot be loaded; without it the bridge does not run."""
     try:
-        if settings.redaction is not None:
-            load_redaction(settings.redaction)
+        if settings.redact is not None:
+            load_redaction(settings.redact)
     except ConfigurationError as error:
         return error.problems
     return ()

@@ -290,5 +290,5 @@ def _span_limits(settings: Settings) -> SpanLimits:
         exceptions=spans.max_exceptions,
         task_keys=spans.task_keys,
         code=spans.code,
-        redact=None if settings.redaction is None else load_redaction(settings.redaction),
+        redact=None if settings.redact is None else load_redaction(settings.redact),
     )

@@ -215,13 +215,6 @@ class SpanSettings:
         The names of groups and prefixes, which Dask makes of keys, always are.
         """,
     )
-    redact: str | None = _knob(
-        "null",
-        FUNCTION_NAME,
-        """
-        The earlier name of `otel.redact`, which wins
-        """,
-    )
     progress_after: float | None = _knob(
         "60s",
         duration_or_never(0, YEAR),
@@ -522,11 +515,6 @@ class Settings:
     logs: LogSettings = field(default_factory=LogSettings)
     files: FileSettings = field(default_factory=FileSettings)
     spool: SpoolSettings = field(default_factory=SpoolSettings)
-
-    @property
-    def redaction(self) -> str | None:
-        """The function for users' texts."""
-        return self.redact or self.spans.redact
 
 
 def _sections(name: str, owner: type[Any]) -> dict[str, type[Any]]:

@@ -25,7 +25,7 @@ _Found: TypeAlias = dict[str, tuple[Any, str]]
 _ENVIRONMENT: Final = "otel.environment"
 _REGISTERED: Final = "the arguments of dask_otel.register"
 #: Keys that name code to run on the scheduler: only the scheduler's own process may set them.
-_OWN: Final = frozenset({"otel.redact", "otel.spans.redact"})
+_OWN: Final = frozenset({"otel.redact"})
 
 
 def read_settings(overrides: Mapping[str, Any] | None = None, *, own: bool = False) -> Settings:

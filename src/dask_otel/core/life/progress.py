@@ -12,8 +12,7 @@ is the configured interval, but at least a tenth of the span's age. With 5 minut
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from itertools import islice, takewhile
+from collections.abc import Mapping
 from typing import Final
 
 from dask_otel.core.life.generations import Generations
@@ -53,37 +52,19 @@ class LongSpans:
         self._later = max(limits.linger, LATER)
         self._generations = generations
         self._open = open_spans
-        #: Spans that wait for their first check, ordered by their start. Most end before it, and an
-        #: entry of `due` takes seven times as much memory.
-        self.young: dict[str, None] = {}
         self.due = Schedule()
 
     def opened(self, span: OpenSpan) -> None:
         """Add a new generation."""
-        dask_id = span.identity.dask_id
         if self._after is not None:
-            last = next(reversed(self.young), None)
-            if last is None or self._open[last].start <= span.start:
-                self.young[dask_id] = None
-            else:
-                self.due.set(dask_id, span.start + self._after)
+            self.due.set(span.identity.dask_id, span.start + self._after)
 
     def ended(self, dask_id: str) -> None:
         """Forget a finished generation."""
-        self.young.pop(dask_id, None)
         self.due.remove(dask_id)
-
-    def _grow(self, dask_ids: Iterable[str]) -> None:
-        """Give young spans an entry of their own."""
-        for dask_id in list(dask_ids):
-            del self.young[dask_id]
-            self.due.set(dask_id, self._open[dask_id].start + (self._after or 0.0))
 
     def signs(self, now: float) -> list[Progress]:
         """Return the due signs of life, at most `AT_ONCE`."""
-        after = self._after or 0.0
-        due = takewhile(lambda dask_id: self._open[dask_id].start + after <= now, self.young)
-        self._grow(islice(due, AT_ONCE))
         signs: list[Progress] = []
         for dask_id in self.due.take(now):
             span = self._open[dask_id]
@@ -100,7 +81,6 @@ class LongSpans:
 
     def clock_set_back(self, now: float) -> None:
         """Bring forward the signs that are too far in the future."""
-        self._grow(self.young)
         self.due.clock_set_back(now + max(self._interval, self._after or 0.0))
 
 
