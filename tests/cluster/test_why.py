@@ -14,7 +14,8 @@ import pytest
 from distributed import Client, Event, LocalCluster, Status, get_client, secede, span, wait
 
 import dask_otel
-from dask_otel import Reason
+from dask_otel import Reason, _wire
+from dask_otel._dask import present
 from dask_otel._dask.present import MOST
 from dask_otel.cli import main
 from dask_otel.semconv import PATH_PARTS
@@ -211,6 +212,23 @@ def test_a_span_by_id_and_by_name(client: Client) -> None:
     told(client, loading, ("no unfinished task", "No task is left to do"))
 
 
+def test_a_text_of_megabytes_is_no_name_of_a_span(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client refuses it; the scheduler does not split it either."""
+    split: list[int] = []
+
+    def tags_of(name: str) -> tuple[str, ...]:
+        split.append(len(name))
+        return ()
+
+    monkeypatch.setattr(present, "span_tags", tags_of)
+    for text in ("train/load", "a/" * 500_000):
+        answer = client.run_on_scheduler(_wire.why, asked=(text,))
+        assert answer.reasons[0].kind == "unknown"
+    assert split == [10]
+
+
 def test_the_path_so_far_of_an_open_span(client: Client, capfd: Any) -> None:
     arguments = ["why", "--scheduler", client.cluster.scheduler_address, "fit"]
     with span("fit") as asked:
@@ -249,6 +267,8 @@ def test_the_command(client: Client, capfd: Any) -> None:
     assert re.fullmatch(said, capfd.readouterr().out)
     assert main([*arguments[:-1], "nobody", "--json"]) == 1
     assert json.loads(capfd.readouterr().out)["reasons"][0]["kind"] == "unknown"
+    assert main([*arguments[:-1], "x" * 10_001]) == 1
+    assert "at most 10,000 characters. Give it a future" in capfd.readouterr().err
     dask_otel.unregister(client)
     assert main(arguments) == 1
     assert "RuntimeError: dask-otel does not run on this scheduler: " in capfd.readouterr().err

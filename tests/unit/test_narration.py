@@ -200,3 +200,17 @@ def test_users_messages(message: object, body: str) -> None:
     record = told(semconv.TOPIC_MESSAGE, facts)
     assert record.body == body
     assert record.attributes == {semconv.EVENT_TOPIC: "mine"}
+
+
+def test_a_huge_message_becomes_text_in_part() -> None:
+    """The encoder in C would make all of it, and hold the GIL meanwhile."""
+    made: list[int] = []
+
+    class Counted:
+        def __str__(self) -> str:
+            made.append(1)
+            return "x"
+
+    record = told(semconv.TOPIC_MESSAGE, {MESSAGE: [Counted()] * 200_000})
+    assert str(record.body)[-1] == "…"
+    assert len(made) < 100_000

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_otel.client.why import _ask
+from dask_otel.client.why import _ask, why
 from dask_otel.core.reasons import _RULES, reasons
 from dask_otel.core.text import Sanitizer, line_text, span_path, span_tags
 
@@ -122,6 +122,32 @@ def test_a_span_is_found_by_its_full_name(tags: list[str]) -> None:
 def test_hostile_names_stay_on_a_line(name: object) -> None:
     assert line_text(name).isprintable()
     assert len(line_text(name, 100)) <= 1100
+
+
+def nested(kind: type, levels: int) -> object:
+    value: object = "x"
+    for _ in range(levels):
+        value = kind([value])
+    return value
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "x" * 10_001,
+        ("x",) * 5000,
+        nested(tuple, 101),
+        nested(tuple, 50_000),
+        nested(list, 50_000),
+        ["x"],
+        ("a", ["b"]),
+        None,
+    ],
+    ids=["long", "wide", "deep", "deeper", "deep list", "list", "list in it", "None"],
+)
+def test_what_can_be_no_key_is_refused_before_it_is_sent(asked: Any) -> None:
+    with pytest.raises(ValueError, match=r"can be no key and no span: .* Give it a future"):
+        why(None, asked)  # type: ignore[call-overload]
 
 
 def test_a_scheduler_that_can_not_answer_is_named() -> None:

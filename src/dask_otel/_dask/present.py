@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 #: Most tasks, groups or spans that one walk visits.
 MOST: Final = 300
+#: Characters of a span's name; a longer text is no name.
+_LONGEST: Final = 8192
 #: Most tasks in an answer that hold up the one in question.
 _SHOWN: Final = 3
 #: Heartbeats that a silent worker has left out, as in the doctor's rule.
@@ -80,7 +82,9 @@ class Present:
     def _span(self, key: Hashable) -> Span | None:
         """Return a span by its id or full name: the first open one, or else the last one."""
         extension, still_open = self._scheduler.extensions["spans"], self._adapter.lifecycle.open
-        named: list[Span] = extension.spans_search_by_name.get(span_tags(str(key)), [])[-MOST:]
+        # Splitting a text of megabytes would block the event loop for seconds.
+        tags = span_tags(str(key)) if len(str(key)) <= _LONGEST else ()
+        named: list[Span] = extension.spans_search_by_name.get(tags, [])[-MOST:]
         found = [extension.spans.get(key), *(span for span in named if span.id in still_open)]
         return next((span for span in (*found, *named[-1:]) if span is not None), None)
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from dask_otel import semconv
@@ -416,7 +417,9 @@ def _count(noun: str, count: int) -> str:
 def _message(message: object) -> str:
     if not isinstance(message, str):
         with suppress(TypeError, ValueError, RecursionError):
-            return json.dumps(message, default=str, ensure_ascii=False)
+            # In pieces: all at once, a large message would hold the GIL for seconds.
+            pieces = json.JSONEncoder(default=str, ensure_ascii=False).iterencode(message)
+            return "".join(islice(pieces, LONGEST))
     return plain_text(message, Sanitizer())
 
 
