@@ -154,7 +154,11 @@ def test_paused_workers(client: Client, addresses: list[str]) -> None:
     told(client, busy, ("executing", ""))
     later = client.submit(same, 4, workers=addresses[0])
     told(client, later, ("workers not running", f"take no tasks: {addresses[0]} (paused)"))
-    client.run(become, Status.running, workers=addresses[:1])
+    client.run(become, Status.paused, workers=addresses[1:])
+    queued = client.map(same, range(50), pure=False)[-1]
+    reason, *_ = told(client, queued, ("workers not running", " (paused), tcp://"))
+    assert reason.state == "queued"
+    client.run(become, Status.running)
 
 
 def test_a_silent_worker_is_the_most_urgent(client: Client, addresses: list[str]) -> None:

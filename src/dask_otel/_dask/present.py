@@ -1,7 +1,7 @@
 """Reads what the scheduler knows now of a task, or of a span's unfinished tasks: `dask_otel.why`.
 
 A question visits some hundreds of tasks at most, however many there are, and each worker once for a
-task that no worker may run.
+task that no worker takes.
 """
 
 from __future__ import annotations
@@ -167,6 +167,10 @@ class Present:
         mean = task.prefix.duration_average
         places = {*(task.worker_restrictions or ()), *(task.host_restrictions or ())}
         ranked = state == "queued" and len(queued) <= MOST
+        # Queued tasks have a worker as long as one takes tasks.
+        unserved = state == "no-worker" or (
+            state == "queued" and all(map(self._is_silent, scheduler.running))
+        )
         facts = {
             "name": line_text(task.key),
             "state": state,
@@ -191,9 +195,8 @@ class Present:
             # As Dask decides it, but of workers that take no tasks.
             "fitting": [
                 self._described(ws)
-                for ws in scheduler.workers.values()
-                if state == "no-worker"
-                and ws.status is not Status.running
+                for ws in (scheduler.workers.values() if unserved else ())
+                if (ws.status is not Status.running or self._is_silent(ws))
                 and (not places or places & {ws.address, ws.host, ws.name})
                 and all(ws.resources.get(name, 0) >= asked for name, asked in resources.items())
             ],
