@@ -143,9 +143,11 @@ def _line(record: logging.LogRecord, name: str) -> bytes:
         text = f"{plain_text(record.msg, sanitizer)} {plain_text(record.args, sanitizer)}"
     match record.exc_info:
         case (kind, BaseException() as exception, trace):
-            stack = "".join(format_exception(kind, exception, trace))
-            named = f"{kind.__module__}.{kind.__qualname__}"
-            error = named, plain_text(exception, sanitizer), stack
+            error = (
+                f"{kind.__module__}.{kind.__qualname__}",
+                plain_text(exception, sanitizer),
+                "".join(format_exception(kind, exception, trace)),
+            )
     ids = current_ids()
     key = None if task is None else str(task.key)
     return line(record.created, record.levelno, name, text, key, ids, error)
