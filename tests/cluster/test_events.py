@@ -152,6 +152,16 @@ def test_a_worker_that_its_nanny_ends_for_memory(monkeypatch: pytest.MonkeyPatch
         future.cancel()
 
 
+def test_a_task_that_ends_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    with watched(monkeypatch) as cluster:
+        future = cluster.begun(leave, seconds=0.1)
+        log = cluster.said(semconv.WORKER_REMOVED)
+        assert "was lost" in log.body
+        assert "ran `leave` for " in log.body
+        assert "It had 1 task to run: `leave`. No other worker runs tasks." in log.body
+        future.cancel()
+
+
 @pytest.mark.parametrize(
     ("code", "said"),
     [
@@ -161,26 +171,22 @@ def test_a_worker_that_its_nanny_ends_for_memory(monkeypatch: pytest.MonkeyPatch
     ],
     ids=["exit", "kill", "crash"],
 )
-def test_a_task_that_ends_its_process(
-    monkeypatch: pytest.MonkeyPatch, code: int, said: str
-) -> None:
-    """The nanny knows how, and says it as soon as it is asked."""
+def test_how_a_process_ended(monkeypatch: pytest.MonkeyPatch, code: int, said: str) -> None:
+    """The nanny knows, and says it as soon as it is asked."""
     monkeypatch.setattr(events, "PATIENCE", 600.0)
-    with watched(monkeypatch) as cluster:
-        future = cluster.begun(leave, code, seconds=0.1)
+    # The next worker lives on.
+    once = {"distributed__scheduler__allowed_failures": 0}
+    with watched(monkeypatch, n_workers=2, **once) as cluster:
+        future = cluster.client.submit(leave, code, pure=False)
         log = cluster.said(semconv.WORKER_REMOVED)
         assert f"was lost: its connection broke without a word. Its process {said}" in log.body
         assert log.attributes[semconv.WORKER_EXIT_CODE] == code
         assert "Suspected" not in log.body
-        assert "ran `leave` for " in log.body
-        assert (
-            "It had 1 task to run: `leave`. What is still wanted runs again elsewhere." in log.body
-        )
         future.cancel()
 
 
 def test_the_task_that_several_workers_had_as_they_died(monkeypatch: pytest.MonkeyPatch) -> None:
-    with watched(monkeypatch) as cluster:
+    with watched(monkeypatch, n_workers=2) as cluster:
         future = cluster.client.submit(leave, key="killer-1")
 
         def twice() -> list[Log]:
@@ -216,6 +222,7 @@ def test_who_is_suspected(deaths: dict[str, int], running: str, suspects: dict[s
 
 def test_the_end_of_a_cluster_waits_for_no_nanny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "PATIENCE", 600.0)
+    monkeypatch.setattr(events, "CLOSING", 600.0)
     monkeypatch.setattr(nannies, "_MOMENT", 600.0)
     with watched(monkeypatch) as cluster:
         os.kill(cluster.worker.pid, signal.SIGKILL)

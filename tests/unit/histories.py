@@ -124,6 +124,11 @@ class Histories(RuleBasedStateMachine):
             self.sim.recompute(task)
 
     @rule(pick=picks)
+    def not_recomputed(self, pick: int) -> None:
+        if (task := self.task(pick, "todo")) and task.kept:
+            self.sim.not_recomputed(task)
+
+    @rule(pick=picks)
     def retry(self, pick: int) -> None:
         if task := self.task(pick, "erred", "blamed"):
             self.sim.retry(task)

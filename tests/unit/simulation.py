@@ -32,6 +32,8 @@ class Task:
     group: str
     #: todo, interrupted, memory, erred, blamed, gone
     state: str = "todo"
+    #: Whether it is computed again, and its result was of the same generation.
+    kept: bool = False
 
 
 @dataclass
@@ -194,6 +196,7 @@ class Simulation:
     ) -> Group:
         group = self.group(task.span, task.group)
         life = self.current[task.span]
+        task.kept = False
         life.events.append(self.now if stop is None else min(stop, self.now))
         life.leave(task.key, outcome)
         task.state = state
@@ -265,7 +268,7 @@ class Simulation:
             life = self.current[task.span]
             life.rescheduled += reason == "rescheduled"
             life.retried += reason in ("error", "worker_lost")
-            assert self.lifecycle.tasks.added(group, task.key, self.now, "recomputed") == reason
+            assert self.lifecycle.tasks.added(group, task.key, self.now) == reason
         else:
             task.state = "gone"
             self.current[task.span].leave(task.key, "cancelled")
@@ -273,12 +276,17 @@ class Simulation:
         self._looked()
 
     def recompute(self, task: Task) -> None:
-        """Its result was lost."""
+        """Its result was lost, and it is sent to a worker again."""
         group = self.group(task.span, task.group)
+        task.kept = task.key in self.current[task.span].entries
         self.current[task.span].enter(task.key, again=True)
-        reason = self.lifecycle.tasks.added(group, task.key, self.now, "recomputed")
-        assert reason == "recomputed"
+        self.lifecycle.tasks.recomputed(group, task.kept, self.now)
         task.state = "todo"
+
+    def not_recomputed(self, task: Task) -> None:
+        """It did not run again, so it has the result that it had."""
+        group = self._leaving(task, "memory", "memory")
+        self.lifecycle.tasks.not_recomputed(group, True, self.now)
 
     def retry(self, task: Task) -> None:
         """``Client.retry``, on a failed or a blamed task."""

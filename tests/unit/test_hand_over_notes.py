@@ -26,7 +26,7 @@ def test_notes_wait_where_they_are_made_while_there_is_no_room_for_them():
         waiting.clear()
         return taken
 
-    notes = SimpleNamespace(take=take)
+    notes = SimpleNamespace(take=take, withdrawn=[])
     feeder = SimpleNamespace(spool=True, takes_notes=False, note=noted.append)
     hand_over = hand_over_to(SimpleNamespace(feeder=feeder), notes)
 

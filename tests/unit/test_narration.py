@@ -36,6 +36,7 @@ REMOVED = {
     ERRED: 0,
     semconv.RESULT_LOST_COUNT: 0,
     semconv.DATA_LOST_COUNT: 0,
+    narration.OTHERS: 1,
     narration.RUNNING: [("merge", 1, 41.2)],
     narration.HAD: [("merge", 2), ("sum", 1)],
 }
@@ -65,6 +66,11 @@ def removed(**changes: Any) -> LogRecord:
 LOST = (
     "Worker 3 (tcp://w:1) was lost: its connection broke without a word. Its process was killed or "
     "crashed, or the network failed."
+)
+CLOSED = "Worker 3 (tcp://w:1) closed. Its reason: nanny-close."
+AT_REST = (
+    "At its last heartbeat, 0.4 s before, it held 3.9 of 4.0 GiB and used 97% of a CPU for each "
+    "thread"
 )
 GUESS = "A guess: it was killed for its memory, which was close to its limit."
 
@@ -101,8 +107,32 @@ GUESS = "A guess: it was killed for its memory, which was close to its limit."
                 "had": [],
             },
             semconv.INFO,
-            "Worker 3 (tcp://w:1) closed. Its reason: nanny-close. At its last heartbeat, 0.4 s "
-            "before, it held 3.9 of 4.0 GiB and used 97% of a CPU for each thread.",
+            f"{CLOSED} {AT_REST}.",
+        ),
+        (
+            {
+                "WORKER_REMOVAL_REASON": "closed",
+                "WORKER_CLOSE_REASON": "nanny-close",
+                "TASK_COUNT": 0,
+                "running": [],
+                "had": [],
+                "RESULT_LOST_COUNT": 2,
+                "others": 0,
+            },
+            semconv.WARN,
+            f"{CLOSED} {AT_REST}. It held the only copy of 2 results. No other worker runs tasks.",
+        ),
+        (
+            {
+                "WORKER_REMOVAL_REASON": "closed",
+                "WORKER_CLOSE_REASON": "nanny-close",
+                "running": [],
+                "RESULT_LOST_COUNT": 2,
+                "closing": True,
+            },
+            semconv.INFO,
+            f"{CLOSED} The cluster was closing. {AT_REST}. It had 3 tasks to run: 2 × `merge`, "
+            "`sum`. It held the only copy of 2 results.",
         ),
     ],
 )

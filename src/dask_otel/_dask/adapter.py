@@ -255,7 +255,8 @@ class SchedulerAdapter:
                 self.blocks.tick(now)
         if self.spans.drifted:
             with self.boundary.guarding("repair"):
-                self.lifecycle.repair(self.spans.unfinished_by_span(now), now)
+                unfinished = self.spans.unfinished_by_span(now, self.tasks.resting())
+                self.lifecycle.repair(unfinished, now)
                 self.tasks.repair()
                 self.spans.drifted = False
         self.lifecycle.tick(now, most)

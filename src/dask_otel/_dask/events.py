@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: Seconds to wait for the word of a lost worker's nanny.
 PATIENCE: Final = 2.0
+#: Seconds to wait for the scheduler's close after its last worker.
+CLOSING: Final = 10.0
 #: Least seconds between two events about stolen tasks.
 STEALS: Final = 60.0
 #: Most tasks, workers and spans that one event reads.
@@ -108,6 +110,9 @@ class ClusterEvents:
 
     def close(self, now: float, removed: bool) -> None:
         """Tell the rest: the scheduler closes, or the bridge is `removed`."""
+        for address, (until, ws, event, asking) in self._pending.items():
+            facts = {**event.facts, narration.CLOSING: not removed}
+            self._pending[address] = (until, ws, replace(event, facts=facts), asking)
         self.tick(now, closing=True)
         self._of_cluster(now, semconv.OTEL_STOPPED if removed else semconv.SCHEDULER_CLOSING)
 
@@ -148,7 +153,8 @@ class ClusterEvents:
     def tick(self, now: float, closing: bool = False) -> None:
         """Tell what has waited long enough."""
         for address, (until, _, event, asking) in list(self._pending.items()):
-            if now >= until or closing or event.facts[semconv.WORKER_EXIT_CODE] is not None:
+            known = event.facts[semconv.WORKER_EXIT_CODE] and event.facts[narration.OTHERS]
+            if now >= until or closing or known:
                 if asking is not None:
                     # The facts belong to another thread from now on.
                     asking.cancel()
@@ -225,14 +231,17 @@ class ClusterEvents:
             narration.LOGS: self._logs,
         }
         event = ClusterEvent(now, semconv.WORKER_REMOVED, facts, self._work(tasks))
-        if reason == "lost" and ws.nanny:
-            facts[narration.NANNY] = True
+        facts[narration.NANNY] = reason == "lost" and bool(ws.nanny)
+        if facts[narration.NANNY] or keys or facts[semconv.RESULT_LOST_COUNT]:
+            # Its nanny may give the reason, or the scheduler may close, too.
+            others = facts[narration.OTHERS] = len(self._scheduler.running)
             asking = (
                 asyncio.ensure_future(add_exit_code(facts, self._scheduler, ws))
-                if len(self._pending) < AT_ONCE
+                if facts[narration.NANNY] and len(self._pending) < AT_ONCE
                 else None
             )
-            self._pending[address] = (now + PATIENCE, ws, event, asking)
+            until = now + (PATIENCE if others else CLOSING)
+            self._pending[address] = (until, ws, event, asking)
         else:
             self._put(event, True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
@@ -185,12 +185,15 @@ class DaskSpans:
             return group_sums(cast("TaskGroup", group.source), group.before)
         return NO_SUMS
 
-    def unfinished_by_span(self, now: float) -> dict[str, int]:
-        """Adopt all spans and groups, and return Dask's counts of unfinished tasks."""
+    def unfinished_by_span(self, now: float, resting: Mapping[TaskGroup, int]) -> dict[str, int]:
+        """Adopt all spans and groups, and return Dask's counts of unfinished tasks.
+
+        `resting` ones of a group are no work.
+        """
         self._take_in_spans()
         counts: dict[str, int] = {}
         for group in self.scheduler.task_groups.values():
-            count = unfinished(group)
+            count = unfinished(group) - resting.get(group, 0)
             if count and group.span_id:
                 counts[group.span_id] = counts.get(group.span_id, 0) + count
                 if group not in self.groups:

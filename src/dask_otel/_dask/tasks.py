@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from time import monotonic
@@ -27,7 +27,7 @@ from dask_otel.core.records import Failure
 from dask_otel.core.text import STACKTRACE_LIMIT
 
 if TYPE_CHECKING:
-    from distributed.scheduler import TaskState, WorkerState
+    from distributed.scheduler import TaskGroup, TaskState, WorkerState
 
 #: Limit of a traceback in characters; its end stays. It is twice the export's limit, so that
 #: redaction sees the whole. Dask does not limit tracebacks, and spans wait in a queue.
@@ -73,6 +73,11 @@ class TaskEvents:
         #: Number of runs that ended in memory and are not in the batch yet. It is counted for every
         #: task by group, because hashing a group is fast, and hashing its series is not.
         self._in_memory: defaultdict[Group, int] = defaultdict(int)
+        #: Tasks that wait since their results were lost, and the open group that has counted the
+        #: result, if any: such a task is no work until it is sent to a worker.
+        self._lost: dict[Hashable, Group | None] = {}
+        #: Those that were sent, and whether their group had counted the result.
+        self._sent_again: dict[Hashable, bool] = {}
         #: The last stimulus of a task with work left, and the same if it was a submission.
         self._stimulus = ""
         self._submission: str | None = None
@@ -99,16 +104,19 @@ class TaskEvents:
         self._shown.attach()
 
     def close(self, now: float) -> None:
-        """Record the runs that are still under way."""
+        """Record the runs that are still under way, and recomputations that have not begun."""
         for key, (ws, _, _) in self.assigned.items():
             seen = self.under_way.seen.pop(key, None)
             group = self._groups.get(self._scheduler.tasks[key].group)
             if seen is not None and group is not None:
                 self._outcomes.ran(group, Run(ws.address, seen.start, now), now)
+            elif group is not None and key in self._sent_again:
+                self._outcomes.not_recomputed(group, self._sent_again[key], now)
 
     def all_gone(self) -> None:
         """Forget all tasks: the scheduler was restarted, or the bridge releases it."""
         self.under_way.clear()
+        self._lost, self._sent_again = {}, {}
         self.paths = Paths(submission_time)
         self._alike = None
         self._shown.clear()
@@ -121,10 +129,17 @@ class TaskEvents:
             del self.assigned[key]
             self.under_way.seen.pop(key, None)
         tasks = self._scheduler.tasks
-        for key in [*self.paths.waits, *self.paths.again]:
-            if key not in tasks or tasks[key].state not in UNFINISHED:
-                self.paths.forget(key)
+        for table in (self.paths.waits, self.paths.again, self._lost, self._sent_again):
+            for key in list(table):
+                if key not in tasks or tasks[key].state not in UNFINISHED:
+                    del table[key]
         self._shown.repair()
+
+    def resting(self) -> Counter[TaskGroup]:
+        """Return the unfinished tasks that are no work: they wait to be computed again."""
+        tasks = self._scheduler.tasks
+        waiting = (tasks.get(key) for key in self._lost)
+        return Counter(task.group for task in waiting if task and task.state in UNFINISHED)
 
     # ------------------------------------------------------------------------- metrics
 
@@ -158,6 +173,8 @@ class TaskEvents:
                 task = self._scheduler.tasks[key]
                 ws = task.processing_on
                 now = time()
+                if self._lost and key in self._lost:
+                    self._recomputed(task, start, stimulus_id, now)
                 before = None
                 if start == "waiting" and stimulus_id is not self._submission and self._follows:
                     paths = self.paths
@@ -181,7 +198,7 @@ class TaskEvents:
             elif start in UNFINISHED:
                 self._left(key, start, finish, stimulus_id, info)
             elif finish == "forgotten":
-                if self._outcomes.coming_back:
+                if self._outcomes.coming_back or self._lost:
                     self._forgotten(key)
             elif finish == "erred":
                 self._erred_at_rest(key, stimulus_id)
@@ -201,7 +218,10 @@ class TaskEvents:
         """Record that a task has work left to do."""
         now = self._now = time()
         task = self._scheduler.tasks[key]
-        group = self._groups.get(task.group) or self._spans.adopt(task, now)
+        group = self._groups.get(task.group)
+        if stimulus_id[:LENGTH] != SUBMISSION and self._result_lost(task, stimulus_id, group):
+            return
+        group = group or self._spans.adopt(task, now)
         if group is None:
             return
         contexts = self._contexts
@@ -212,6 +232,8 @@ class TaskEvents:
             self._submission = stimulus_id if stimulus_id[:LENGTH] == SUBMISSION else None
             self._alike = None
         if self._submission is not None:
+            if self._lost:
+                self._lost.pop(key, None)
             reason = self._outcomes.added(group, key, now)
             if self._follows and not task.waiting_on:
                 if group is not self._alike:
@@ -225,11 +247,47 @@ class TaskEvents:
             if self._spans.requested and (tags := self._spans.requested.get(task.group)):
                 group.span.requested = tags
         else:
-            reason = self._outcomes.added(group, key, now, _cause(task, stimulus_id))
+            # Set for a task that failed on a worker, and not for its dependents, which are retried
+            # with it.
+            cause: Cause = "retried" if task.exception_text else "unblamed"
+            reason = self._outcomes.added(group, key, now, cause)
             if self._follows:
                 self.paths.recomputed(key, group.span)
         if reason is not None:
             self._repeated(group, key, reason, now)
+
+    def _result_lost(self, task: TaskState, stimulus_id: str, group: Group | None) -> bool:
+        """Return whether a task waits since its result was lost, and record that.
+
+        It is no work yet, and its span keeps the result: most clusters close while clients hold
+        results, and workers leave before their scheduler.
+        """
+        key = task.key
+        if key not in self._lost:
+            returns = group is not None and key in (group.span.reruns or ())
+            if returns or stimulus_id.startswith(RETRY):
+                return False
+            self._lost[key] = group if group is not None and group.memory else None
+            if group is not None and self._follows:
+                self.paths.recomputed(key, group.span)
+        return True
+
+    def _recomputed(self, task: TaskState, start: str, stimulus_id: str, now: float) -> None:
+        """Record that a task whose result was lost is work again: it is sent to a worker."""
+        key = task.key
+        group = self._groups.get(task.group)
+        if group is None:
+            # The span was exported meanwhile: what is known of its path belongs to it.
+            self.paths.forget(key)
+            group = self._spans.adopt(task, now)
+            if group is None:
+                return
+        counted = self._sent_again[key] = self._lost.pop(key) is group and group.memory > 0
+        self._outcomes.recomputed(group, counted, now)
+        if self._follows and key not in self.paths.waits:
+            self.paths.recomputed(key, group.span)
+            if start != "waiting":
+                self._ready(key, stimulus_id, now)
 
     def _repeated(self, group: Group, key: Hashable, reason: RetryReason, now: float) -> None:
         """Record that a task will run again."""
@@ -273,9 +331,27 @@ class TaskEvents:
             else:
                 run = self._interrupted(key, assigned, stimulus_id, sent, group)
         queued = self.queued_since.pop(key, 0.0)
+        now = self._now = time()
+        if self._lost and key in self._lost:
+            self.paths.forget(key)
+            if finish != "erred":
+                return
+            # It fails without being sent again.
+            self._recomputed(task, start, stimulus_id, now)
+            group = self._groups.get(task.group)
         if group is None:
             return
-        now = self._now = time()
+        if self._sent_again and key in self._sent_again:
+            counted = self._sent_again.pop(key)
+            if finish == "released" and interruption(stimulus_id) not in ("error", "rescheduled"):
+                # It may be sent again.
+                self._outcomes.not_recomputed(group, counted, now, run)
+                self._lost[key] = group if counted else None
+                self.paths.interrupted(key, sent)
+                return
+            if sent:
+                self._outcomes.computed_again(group)
+                self._repeated(group, key, "recomputed", now)
         worker: str | None = info.get("worker")
         if stopped:
             started, stopped = self._clocks.corrected(
@@ -397,7 +473,8 @@ class TaskEvents:
         address = assigned.address
         seen = self.under_way.seen.pop(key, None)
         lost = address not in self._scheduler.workers
-        if lost and group is not None:
+        # Workers that close in turn send lost results to each other, which never run.
+        if lost and group is not None and (seen is not None or key not in self._sent_again):
             self._outcomes.lost(group)
             self._count(semconv.TASK_LOST.name, group)
         how = interruption(stimulus_id)
@@ -441,6 +518,7 @@ class TaskEvents:
         if group is not None:
             self._outcomes.forgotten(group, key)
         self.paths.forget(key)
+        self._lost.pop(key, None)
 
     def _failed(
         self,
@@ -488,11 +566,3 @@ class TaskEvents:
             if victim is not None and ws is not None:
                 self.assigned[key] = (ws, sent, before)
                 self._accounting.task_stolen(key, victim.address, ws.address, monotonic())
-
-
-def _cause(task: TaskState, stimulus_id: str) -> Cause:
-    """Return why a task is unfinished without a new submission."""
-    if not stimulus_id.startswith(RETRY):
-        return "recomputed"
-    # Set for a task that failed on a worker, and not for its dependents, which are retried with it.
-    return "retried" if task.exception_text else "unblamed"

@@ -150,8 +150,8 @@ class Feeder(PumpThread):
         self.wake.set()
         return taken
 
-    def note(self, note: OpenNote) -> None:
-        """Queue a note of an open span, if there is room. Called by the event loop."""
+    def note(self, note: OpenNote | SpanIdentity) -> None:
+        """Queue a note of an open span, or its removal. Called by the event loop."""
         self._inbox.put_light(note)
         self.wake.set()
 

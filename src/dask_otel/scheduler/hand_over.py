@@ -86,6 +86,8 @@ class HandOver:
             # Make them later: a note that was made and lost would not be made again.
             return
         with self._boundary.guarding("notes"):
+            while notes.withdrawn:
+                feeder.note(notes.withdrawn.pop())
             for note in notes.take(time()):
                 if self._exports(note):
                     feeder.note(note)

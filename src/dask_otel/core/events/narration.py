@@ -41,6 +41,9 @@ RUNNING: Final = "running"
 HAD: Final = "had"
 #: Whether the worker had a nanny, which has not said that it ended it.
 NANNY: Final = "nanny"
+#: Number of other workers that run tasks, and whether the scheduler closed, too.
+OTHERS: Final = "others"
+CLOSING: Final = "closing"
 #: Seconds without a heartbeat when Dask found them overdue.
 OVERDUE: Final = "overdue"
 #: Workers that ended while they had the suspected tasks.
@@ -77,7 +80,8 @@ _KEPT: Final = (
     "%(unfinished)s",
     f"Suspected: {_fact(semconv.TASK_SUSPECTS)} (to run on each of %(deaths)s workers that ended).",
     f"{_fact(_ERRED)} failed for good, as too many workers died with them.",
-    f"It held the only copy of {_fact(semconv.RESULT_LOST_COUNT)}, which Dask computes again.",
+    f"It held the only copy of {_fact(semconv.RESULT_LOST_COUNT)}%(recomputed)s.",
+    "%(alone)s",
     f"Lost for good: {_fact(semconv.DATA_LOST_COUNT)} of scattered data.",
 )
 
@@ -349,11 +353,12 @@ def _story(name: str, facts: Mapping[str, Any]) -> _Story:
         return _STORIES[name]
     story = _REMOVED[facts[semconv.WORKER_REMOVAL_REASON]]
     severity = story.severity
-    if facts.get(semconv.TASK_COUNT) or facts.get(semconv.RESULT_LOST_COUNT):
-        severity = max(WARN, severity)
-    if facts.get(semconv.DATA_LOST_COUNT) or facts.get(_ERRED):
-        severity = ERROR
-    return _Story(severity, (*story.sentences, "%(then)s", *_KEPT, "%(lines)s"))
+    if not facts.get(CLOSING):
+        if facts.get(semconv.TASK_COUNT) or facts.get(semconv.RESULT_LOST_COUNT):
+            severity = max(WARN, severity)
+        if facts.get(semconv.DATA_LOST_COUNT) or facts.get(_ERRED):
+            severity = ERROR
+    return _Story(severity, (*story.sentences, "%(closing)s", "%(then)s", *_KEPT, "%(lines)s"))
 
 
 # -------------------------------------------------------------------------- facts as text
@@ -391,9 +396,16 @@ def _shown(facts: Mapping[str, Any]) -> dict[str, str]:
         shown["lines"] = "\n".join(("The last lines of its log:", *lines))
     elif LOGS in facts and facts[semconv.WORKER_REMOVAL_REASON] in UNEXPECTED:
         shown["lines"] = _NO_LINES[facts[LOGS]]
+    others = facts.get(OTHERS)
+    shown["recomputed"] = ", which Dask computes again" if others else ""
+    if facts.get(CLOSING):
+        shown["closing"], shown["recomputed"] = "The cluster was closing.", ""
+    elif others == 0:
+        shown["alone"] = "No other worker runs tasks."
     if facts.get(HAD):
         shown["by_prefix"] = listed([f"{_times(tasks)}`{prefix}`" for prefix, tasks in facts[HAD]])
-        again = "" if facts.get(_ERRED) else " What is still wanted runs again elsewhere."
+        runs_again = others and not (facts.get(CLOSING) or facts.get(_ERRED))
+        again = " What is still wanted runs again elsewhere." if runs_again else ""
         tasks = shown[semconv.TASK_COUNT]
         shown["unfinished"] = f"It had {tasks} to run: {shown['by_prefix']}.{again}"
     return shown

@@ -275,10 +275,15 @@ class Generations:
             root.spans += finished.weight
         if ident.dask_id == root_id:
             root.last_stop = max(root.last_stop, finished.stop)
+        self.discard(ident)
+
+    def discard(self, ident: SpanIdentity) -> None:
+        """Count an open span less: it has ended. Without `remember`, its ids are free again."""
+        root = self._live_root(ident.root_id)
         root.open -= 1
         if not root.open:
-            del self._live[root_id]
-            self._traces[root_id] = root
+            del self._live[ident.root_id]
+            self._traces[ident.root_id] = root
         self._forget()
 
 

@@ -10,7 +10,8 @@ connects the two. One generation of a Dask span is
     EXPORTED    handed over; only an entry in a bounded table remains
 
 New work after the export opens the *next generation*: a new OpenTelemetry span, linked to
-the first. Seconds that arrive after the export, without work, open nothing.
+the first. Seconds that arrive after the export, without work, open nothing. A lost result is work
+again when its task is sent to a worker; a generation is discarded if no such task ran.
 
 Events carry their times: seconds since the epoch on the scheduler's clock. If that clock is set
 back, waits begin again; if it is set forward, they end early. Events decide nothing, because in
@@ -418,7 +419,9 @@ class Lifecycle:
 
     def _export(self, span: OpenSpan, complete: bool, cut_off: Result = "error") -> None:
         self.tasks.exported(span)
-        finished = finish(span, self._cluster, self._limits, complete, cut_off)
+        finished = None
+        if not span.empty:
+            finished = finish(span, self._cluster, self._limits, complete, cut_off)
         del self.open[span.identity.dask_id]
         self._lingering.remove(span.identity.dask_id)
         self._long.ended(span.identity.dask_id)
@@ -426,8 +429,12 @@ class Lifecycle:
             self.notes.ended(span)
         if span.parent is not None:
             span.parent.open_children -= 1
-        path = None if finished.path is None else finished.path.parts
-        self.generations.remember(finished, summarize(span, finished.idle, finished.capacity, path))
+        if finished is None:
+            self.generations.discard(span.identity)
+        else:
+            path = None if finished.path is None else finished.path.parts
+            summary = summarize(span, finished.idle, finished.capacity, path)
+            self.generations.remember(finished, summary)
+            self.finished.append(finished)
         self._cluster.span_exported(span)
         span.release()
-        self.finished.append(finished)

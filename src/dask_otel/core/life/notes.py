@@ -16,7 +16,7 @@ from dask_otel.core.life.completion import earliest
 from dask_otel.core.life.open_span import Cluster, OpenSpan
 from dask_otel.core.life.progress import SHARE
 from dask_otel.core.life.schedule import Schedule
-from dask_otel.core.records import OpenNote
+from dask_otel.core.records import OpenNote, SpanIdentity
 
 #: The least wait between two notes of a span, in seconds.
 RENEWAL: Final = 5.0
@@ -43,6 +43,8 @@ class OpenNotes:
     def __init__(self, cluster: Cluster, open_spans: Mapping[str, OpenSpan]) -> None:
         self._cluster = cluster
         self._open = open_spans
+        #: Noted generations that ended without a record.
+        self.withdrawn: list[SpanIdentity] = []
         #: Dask ids of spans without a note, and the last notes of the others.
         self._new: dict[str, None] = {}
         self._last: dict[str, OpenNote] = {}
@@ -58,9 +60,10 @@ class OpenNotes:
             self.due.set(span.identity.dask_id, 0.0)
 
     def ended(self, span: OpenSpan) -> None:
-        """Remove a finished generation: its record replaces its note."""
+        """Remove a finished generation: its record, if it is not empty, replaces its note."""
         self._new.pop(span.identity.dask_id, None)
-        self._last.pop(span.identity.dask_id, None)
+        if self._last.pop(span.identity.dask_id, None) and span.empty:
+            self.withdrawn.append(span.identity)
         self.due.remove(span.identity.dask_id)
 
     def take(self, now: float) -> list[OpenNote]:

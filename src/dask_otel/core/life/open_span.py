@@ -27,8 +27,8 @@ from dask_otel.core.records import (
 RetryReason = Literal["error", "worker_lost", "recomputed", "client", "rescheduled"]
 
 #: Why a task became unfinished: a client submitted it; a client retried it after it failed
-#: (``retried``) or after one of its dependencies failed (``unblamed``); its result was lost.
-Cause = Literal["submitted", "retried", "unblamed", "recomputed"]
+#: (``retried``) or after one of its dependencies failed (``unblamed``).
+Cause = Literal["submitted", "retried", "unblamed"]
 
 
 class Run(NamedTuple):
@@ -328,6 +328,15 @@ class OpenSpan(SpanPath):
     def depth(self) -> int:
         """Number of its tags; greater than that of the span above."""
         return len(self.identity.tags)
+
+    @property
+    def empty(self) -> bool:
+        """Whether it is a continuation without work: its tasks were to run again, and did not."""
+        return (
+            self.identity.generation > 1
+            and not (self.first_start or self.activities or self.below or self.signs)
+            and not any(group.tasks for group in self.groups)
+        )
 
     @property
     def execute_seconds(self) -> float:

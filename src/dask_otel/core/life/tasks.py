@@ -8,6 +8,7 @@ unfinished task and when the last one ends.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from typing import Literal
 
 from dask_otel.core.life.open_span import (
     Cause,
@@ -68,25 +69,12 @@ class SpanTasks:
                 group.retried += 1
         elif cause == "submitted":
             group.tasks += 1
-        elif cause == "recomputed":
-            reason = "recomputed"
-            group.recomputed += 1
-            self._take_back_result(group)
         else:
             reason = self._asked_again(group, key, cause)
         span.unfinished += 1
         if not span.active:
             self._began(span, now)
         return reason
-
-    @staticmethod
-    def _take_back_result(group: Group) -> None:
-        """Revoke the result of a task."""
-        if group.memory:
-            group.memory -= 1
-        else:
-            # The result belonged to an earlier generation: in this one it is a new task.
-            group.tasks += 1
 
     @staticmethod
     def _asked_again(group: Group, key: Hashable, cause: Cause) -> RetryReason | None:
@@ -158,7 +146,7 @@ class SpanTasks:
         """
         span = group.span
         if not was_unfinished:
-            self._take_back_result(group)
+            self._take_back_result(group, group.memory > 0)
         group.erred += 1
         if span.failed is None:
             span.failed = {}
@@ -191,6 +179,39 @@ class SpanTasks:
             self.ran(group, run, now)
         self.at_work_until(span, now)
         self._removed(span, now)
+
+    def recomputed(self, group: Group, counted: bool, now: float) -> None:
+        """Count a task whose result was lost: it is work again.
+
+        `counted` is whether the group has counted that result. If it belonged to an earlier
+        generation, this is a new task.
+        """
+        self._take_back_result(group, counted, 1)
+        group.span.unfinished += 1
+        if not group.span.active:
+            self._began(group.span, now)
+
+    def not_recomputed(
+        self, group: Group, counted: bool, now: float, run: Run | None = None
+    ) -> None:
+        """Undo `recomputed`: the task keeps the result that it had. `run` was work anyway."""
+        self._take_back_result(group, counted, -1)
+        if run is not None:
+            self.ran(group, run, now)
+        self._removed(group.span, now)
+
+    @staticmethod
+    def computed_again(group: Group) -> None:
+        """Count a recomputation that has run."""
+        group.recomputed += 1
+
+    @staticmethod
+    def _take_back_result(group: Group, counted: bool, change: Literal[1, -1] = 1) -> None:
+        if counted:
+            group.memory -= change
+        else:
+            # The result belonged to an earlier generation: in this one it is a new task.
+            group.tasks += change
 
     @staticmethod
     def prepared(group: Group, start: float) -> None:
