@@ -153,8 +153,12 @@ class ClusterEvents:
     def tick(self, now: float, closing: bool = False) -> None:
         """Tell what has waited long enough."""
         for address, (until, _, event, asking) in list(self._pending.items()):
-            known = event.facts[semconv.WORKER_EXIT_CODE] and event.facts[narration.OTHERS]
-            if now >= until or closing or known:
+            # Or the nanny has answered, and others go on.
+            if (
+                now >= until
+                or closing
+                or (event.facts[semconv.WORKER_EXIT_CODE] and event.facts[narration.OTHERS])
+            ):
                 if asking is not None:
                     # The facts belong to another thread from now on.
                     asking.cancel()
@@ -240,8 +244,7 @@ class ClusterEvents:
                 if facts[narration.NANNY] and len(self._pending) < AT_ONCE
                 else None
             )
-            until = now + (PATIENCE if others else CLOSING)
-            self._pending[address] = (until, ws, event, asking)
+            self._pending[address] = (now + (PATIENCE if others else CLOSING), ws, event, asking)
         else:
             self._put(event, True)
 
