@@ -220,6 +220,17 @@ class Broken(Exception):
 HEALTHY = logging.makeLogRecord({"name": "user", "levelno": 40, "msg": "x"}).__dict__
 
 
+def handled(fields: dict[str, Any]) -> None:
+    """Let a logger of its own handle a record: pytest's handlers could not print it."""
+    seen: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = seen.append  # type: ignore[method-assign, assignment]
+    logger = logging.Logger("user")
+    logger.addHandler(handler)
+    logger.handle(logging.makeLogRecord({**HEALTHY, **fields}))
+    assert len(seen) == 1
+
+
 @pytest.mark.parametrize(
     ("fields", "text", "error"),
     [
@@ -236,22 +247,13 @@ HEALTHY = logging.makeLogRecord({"name": "user", "levelno": 40, "msg": "x"}).__d
 def test_what_can_hardly_be_printed_is_sent(
     worker: Worker, fields: dict[str, Any], text: str, error: tuple[str, str] | None
 ) -> None:
-    seen: list[logging.LogRecord] = []
-    handler = logging.Handler()
-    handler.emit = seen.append  # type: ignore[method-assign, assignment]
-    logger = logging.Logger("user")
-    logger.addHandler(handler)
-    logger.handle(logging.makeLogRecord({**HEALTHY, **fields}))
+    handled(fields)
     ((*_, sent, _, _, sent_error),) = worker.lines
     assert (sent, sent_error and tuple(sent_error[:2])) == (text, error)
-    assert len(seen) == 1
 
 
 def test_what_cannot_be_printed_at_all_is_counted(worker: Worker) -> None:
-    logger = logging.Logger("user")
-    logger.addHandler(logging.NullHandler())
-    fields = {"exc_info": (Broken, Broken(), "no traceback")}
-    logger.handle(logging.makeLogRecord({**HEALTHY, **fields}))
+    handled({"exc_info": (Broken, Broken(), "no traceback")})
     worker.run()
     assert [(one[lines.RECORDS], one[lines.LEFT_OUT]) for one in worker.sent] == [(0, 1)]
 
@@ -275,9 +277,8 @@ def test_a_long_record_is_cut_and_fits_into_a_message(
 ) -> None:
     """Each part by itself, by its bytes in the message."""
     long = character * 40_000
-    record = logging.makeLogRecord({**HEALTHY, "name": long, "msg": long})
-    record.exc_info = KeyError, KeyError(long), None
-    logging.getLogger("user").handle(record)
+    fields = {"name": long, "msg": long, "exc_info": (KeyError, KeyError(long), None)}
+    handled(fields)
     worker.run()
     (sent,) = worker.sent
     assert (sent[lines.RECORDS], sent[lines.LEFT_OUT]) == (1, 0)
