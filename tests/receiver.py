@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -463,3 +463,54 @@ def silent_server() -> Iterator[str]:
     """Accept connections, by the kernel's backlog, and never say a word; give the endpoint."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+class Swallowing:
+    """A balancer before a port, whose established connections can die without a word."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._server = socket.create_server(("127.0.0.1", 0), backlog=64)
+        #: Sockets of the connections so far, two each.
+        self._sockets: list[socket.socket] = []
+        self._dead: set[socket.socket] = set()
+        self.endpoint = f"http://127.0.0.1:{self._server.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def swallow(self) -> None:
+        """From now on, bytes of the connections so far get nowhere; new ones are served."""
+        self._dead.update(self._sockets)
+
+    @property
+    def connections(self) -> int:
+        """How many connections there have been."""
+        return len(self._sockets) // 2
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._server.accept()
+                far = socket.create_connection(("127.0.0.1", self._target))
+                self._sockets += [near, far]
+                for pair in ((near, far), (far, near)):
+                    threading.Thread(target=self._pass, args=pair, daemon=True).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                if source not in self._dead:
+                    sink.sendall(data)
+        if source not in self._dead:
+            with suppress(OSError):
+                sink.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End all connections."""
+        with suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._thread.join(30)
+        for one in (self._server, *self._sockets):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -96,11 +98,18 @@ def test_a_scheduler_with_a_wrong_configuration(
         assert "otel.spans.linger" in problems["configuration"]["what"]
 
 
-def test_no_scheduler(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "tls://127.0.0.1:1"])
+def test_no_scheduler(
+    address: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from dask_otel.doctor import asking
 
     monkeypatch.setattr(asking, "_CONNECT", 0.5)
-    assert main(["doctor", "--scheduler", "tcp://127.0.0.1:1"]) == 3
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        assert main(["doctor", "--scheduler", address]) == 3
+        gc.collect()
+    assert [str(one.message) for one in warned if "never awaited" in str(one.message)] == []
     said = capsys.readouterr().err
-    assert "no scheduler answers at tcp://127.0.0.1:1" in said
+    assert f"no scheduler answers at {address}" in said
     assert "next: Compare the address" in said

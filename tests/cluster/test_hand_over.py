@@ -42,6 +42,7 @@ class Pump:
         self.events: list[ClusterEvent] = []
         self.notices: list[Any] = []
         self.accepts = True
+        self.looked = 0
         self.asked = self.closed = self.started = False
 
     def start(self) -> None:
@@ -49,6 +50,9 @@ class Pump:
 
     def accepts_metrics(self) -> bool:
         return self.accepts
+
+    def look(self) -> None:
+        self.looked += 1
 
     def offer_metrics(self, batch: MetricBatch) -> None:
         self.batches.append(batch)
@@ -268,6 +272,7 @@ async def test_while_every_exporter_hangs_time_is_kept_by_names(
         await until(kept)
         await until(lambda: not accounting._span_reported and not accounting._sharing.shares)
         assert pump.batches == []
+        assert pump.looked, "open requests are looked after while all of them hang, too"
         pump.accepts = True
         await until(lambda: pump.batches)
         cluster = total(pump, semconv.CLUSTER_TIME.name, "idle")

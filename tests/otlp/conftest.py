@@ -41,6 +41,12 @@ def server(request: pytest.FixtureRequest) -> Iterator[Receiver]:
 
 
 @pytest.fixture
+def http() -> Iterator[Receiver]:
+    with receiver("http/protobuf") as made:
+        yield made
+
+
+@pytest.fixture
 def build(monkeypatch: pytest.MonkeyPatch) -> Iterator[Build]:
     """Return a function that makes sinks with variables; they are shut down at the end."""
     with ExitStack() as stack:
@@ -112,9 +118,9 @@ def export(begin: Begin) -> Callable[[dict[str, str]], Export]:
     return lambda variables: begin(variables)[1]
 
 
-def send(sink: Any, records: Sequence[Any]) -> Answer:
+def send(sink: Any, records: Sequence[Any], longest: float = 60) -> Answer:
     """Send records as the pump does, in one request."""
     if isinstance(sink, ExporterMetricSink):
-        return sink.send(records, 60)
-    answer: Answer = sink.send([Row(sink.encode(record)) for record in records], 60)
+        return sink.send(records, longest)
+    answer: Answer = sink.send([Row(sink.encode(record)) for record in records], longest)
     return answer

@@ -10,6 +10,7 @@ from dask_otel.core.records import (
     Exemplar,
     HistogramPoint,
     Link,
+    LogRecord,
     MetricRecord,
     NumberPoint,
     SpanRecord,
@@ -49,6 +50,8 @@ CHILD = replace(
     links=(),
     error="KeyError: 'x'",
 )
+
+LOG = LogRecord(1_700_000_000 * SECOND, "dask.test", 9, "A test", {}, None, None)
 
 
 def number(value: float, time: int = 2, start: int = 1, **attributes: Any) -> NumberPoint:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,13 @@ import requests
 from google.rpc.status_pb2 import Status
 from opentelemetry import context as otel_context
 
+from dask_otel._otel.sdk import transport
 from dask_otel._otel.sdk.transport import _retry_after, plain, words_of
 from dask_otel.core.records import Answer
 from tests.certificates import self_signed
 from tests.otlp.conftest import PROTOCOLS, Build, send
-from tests.otlp.records import CHILD, ROOT, counter, number
-from tests.receiver import Receiver, hanging_up, port_of, receiver, refusing
+from tests.otlp.records import CHILD, LOG, ROOT, counter, number
+from tests.receiver import Receiver, Swallowing, hanging_up, port_of, receiver, refusing
 
 NO_OTLP = "an answer that is no OTLP"
 #: 64-bit numbers are strings in JSON.
@@ -29,18 +30,15 @@ PARTIAL = b'{"partialSuccess":{"rejectedSpans":"1","rejectedDataPoints":1,"error
 DOCUMENT = b"<!DOCTYPE html><html><body>Welcome to nginx!</body></html>"
 
 
-@pytest.fixture
-def http() -> Iterator[Receiver]:
-    with receiver("http/protobuf") as made:
-        yield made
-
-
-def both(build: Build, server: Receiver, **variables: str) -> list[tuple[Any, list[Any]]]:
+def both(
+    build: Build, server: Receiver, logs: bool = False, **variables: str
+) -> list[tuple[Any, list[Any]]]:
     """Return a sink of each signal, with what to export."""
-    outputs = build(server.environ, OTEL_EXPORTER_OTLP_TIMEOUT="1", **variables)
+    outputs = build({**server.environ, "OTEL_EXPORTER_OTLP_TIMEOUT": "1", **variables}, logs=logs)
     return [
         (outputs.span_sinks[0], [ROOT, CHILD]),
         (outputs.metric_sinks[0], [counter(number(1), number(2, a="b"))]),
+        *((sink, [LOG]) for sink in outputs.log_sinks),
     ]
 
 
@@ -99,6 +97,51 @@ def test_a_server_that_comes_back_is_there_for_the_next_request(
         second.partial = (1, "no")
         for sink, records in pairs:
             assert send(sink, records) == Answer(True, lost=1, said="no")
+
+
+@pytest.mark.parametrize("idle", [False, True])
+def test_a_connection_that_died_without_a_word_is_left(
+    server: Receiver, build: Build, monkeypatch: pytest.MonkeyPatch, idle: bool
+) -> None:
+    """A balancer, or a NAT, forgets connections without a FIN: their bytes get nowhere."""
+    server.keeps |= {"logs"}
+    with closing(Swallowing(port_of(server.endpoint))) as balancer:
+        through = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": balancer.endpoint,
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "60",
+        }
+        pairs = both(build, server, logs=True, **through)
+        assert [send(*pair).taken for pair in pairs] == [True] * 3
+        balancer.swallow()
+        if idle:
+            monkeypatch.setattr(transport, "_IDLE", 0.0)
+        for sink, records in pairs:
+            # One that was not used for long is not even tried.
+            assert idle or not send(sink, records, longest=1).taken
+            assert send(sink, records) == Answer(True)
+        assert balancer.connections == 6
+    assert len(server.accepted) == 6, "nothing comes twice"
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_certificate_that_was_renewed_in_place_is_read(
+    build: Build, protocol: str, tmp_path: Path
+) -> None:
+    old = self_signed(tmp_path)
+    with receiver(protocol, tls=old) as first:
+        endpoint, port = f"https://127.0.0.1:{port_of(first.endpoint)}", port_of(first.endpoint)
+        (sink,) = build(
+            first.environ,
+            OTEL_EXPORTER_OTLP_ENDPOINT=endpoint,
+            OTEL_EXPORTER_OTLP_CERTIFICATE=str(old.certificate),
+        ).span_sinks
+        assert send(sink, [ROOT]) == Answer(True)
+    old.certificate.unlink()
+    answer = send(sink, [ROOT])
+    assert not answer.taken
+    assert str(old.certificate) in answer.reason
+    with receiver(protocol, port, tls=self_signed(tmp_path)):
+        assert send(sink, [ROOT]) == Answer(True)
 
 
 @contextmanager
@@ -173,6 +216,7 @@ STATUS = Status(code=3, message="tenant\0 unknown\n").SerializeToString()
         (None, "application/json", b"{}", Answer(True)),
         (None, "application/json; charset=utf-8", PARTIAL, Answer(True, lost=1, said="no")),
         (None, "text/plain", b"", Answer(True)),
+        (None, "text/html", b"", Answer(True)),
         (None, "", b"", Answer(True)),
         # The server's own words.
         (401, "application/x-protobuf", STATUS, Answer(False, f"{WHO}: tenant\ufffd unknown")),
@@ -206,8 +250,8 @@ def test_what_the_client_cannot_send_is_no_fault_of_the_data(
 ) -> None:
     """Not UnicodeEncodeError, which would say that each span can't be encoded."""
     (sink,) = build(server.environ).span_sinks
-    transport: Any = sink.transport  # type: ignore[union-attr]
-    transport._headers["x-tenant"] = "geheim\u4e00"
+    its: Any = sink.transport  # type: ignore[union-attr]
+    its._headers["x-tenant"] = "geheim\u4e00"
     answer = send(sink, [ROOT])
     assert (answer.taken, answer.blames, answer.absent) == (False, False, False)
     assert answer.reason

@@ -405,6 +405,34 @@ def test_a_credential_provider_makes_the_session_or_the_credentials(
         assert f"{variable} names '{name}', which could not be loaded" in text
 
 
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ("http://a:1", "http://a:1/v1/traces"),
+        ("http://a:1/otlp/", "http://a:1/otlp/v1/traces"),
+        ("http://a:1/?tenant=acme", "http://a:1/v1/traces?tenant=acme"),
+        ("https://u:p@a:1/otlp?k=a%2Fb&x=/#part", "https://u:p@a:1/otlp/v1/traces?k=a%2Fb&x=/"),
+        ("http://a:1#part", "http://a:1/v1/traces"),
+    ],
+)
+def test_the_path_of_a_signal_comes_before_a_query(build: Build, given: str, used: str) -> None:
+    http = {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
+    (sink,) = build(OTEL_EXPORTER_OTLP_ENDPOINT=given, **http).span_sinks
+    assert sink.transport.url == used  # type: ignore[union-attr]
+    (sink,) = build(OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=given, **http).span_sinks
+    assert sink.transport.url == given  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_an_address_that_is_none_is_one_error(build: Build, protocol: str) -> None:
+    text = problem(
+        build,
+        OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
+        OTEL_EXPORTER_OTLP_ENDPOINT="http://user:geheim@[::1",
+    )
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT is 'an address that is no URL'. Allowed: " in text
+
+
 def test_no_secret_of_an_endpoint_is_shown(build: Build) -> None:
     outputs = build(
         OTEL_EXPORTER_OTLP_ENDPOINT="http://user:geheim@collector:4318/base?key=geheim#geheim",

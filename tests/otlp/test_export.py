@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dask_otel.core.records import Event, Link
+from dask_otel.core.records import Answer, Event, Link
 from tests.otlp.conftest import Build, send
 from tests.otlp.records import CHILD, ROOT, counter, number
 from tests.receiver import Receiver
@@ -44,6 +45,33 @@ def test_headers_also_for_one_signal_and_who_sends(server: Receiver, build: Buil
     ]
     for _, _, headers in server.requests:
         assert re.match(r"dask-otel/\S+ OTel-OTLP-Exporter-Python/", headers["user-agent"])
+
+
+@pytest.mark.parametrize(
+    ("login", "variables", "expected"),
+    [
+        ("", {"OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20ours"}, "Bearer ours"),
+        ("", {}, None),
+        ("ours:word@", {}, "Basic b3Vyczp3b3Jk"),
+    ],
+)
+def test_a_netrc_has_no_login_for_us(
+    http: Receiver,
+    build: Build,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    login: str,
+    variables: dict[str, str],
+    expected: str | None,
+) -> None:
+    """It is another program's, and would win over the configured one."""
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login theirs password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    endpoint = http.endpoint.replace("//", f"//{login}")
+    environ = {**http.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
+    (sink,) = build(environ, **variables).span_sinks
+    assert send(sink, [ROOT]) == Answer(True)
+    assert [headers.get("authorization") for _, _, headers in http.requests] == [expected]
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\0b", "x" * 100_000, "日本\U0001f600"])

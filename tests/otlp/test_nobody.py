@@ -61,6 +61,15 @@ def test_who_has_configured_nothing_gets_a_hint(
     assert caplog.records == [], "it is said once"
 
 
+def test_a_timeout_of_hours_is_told_at_the_start(
+    default: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody at an endpoint answers at once; somebody who hangs holds up everything."""
+    made_with(monkeypatch, OTEL_EXPORTER_OTLP_TIMEOUT="10000")
+    (text,) = caplog.messages
+    assert text.startswith("dask-otel: OTEL_EXPORTER_OTLP_TIMEOUT is 10000, which is read as secon")
+
+
 def test_while_it_looks_the_process_has_its_own_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

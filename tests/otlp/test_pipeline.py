@@ -6,13 +6,16 @@ asserted is what a server got, what the log says, and what the bridge counts abo
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import sys
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -144,6 +147,36 @@ def test_large_exports_come_in_several_requests_of_one_time(
         assert {p.time_ns for p in ours if p.value} <= {time_ns}
     assert len(sizes) > 3, "one request of thousands of points holds the GIL"
     assert max(sizes) <= 1000
+
+
+def test_deltas_come_in_parts_of_which_each_counts_once(
+    receiver: Receiver, export: StartExport
+) -> None:
+    """In one request they could exceed a server's limit, for ever; and a part may be refused."""
+    turns = itertools.count()
+
+    def judge(signal: str, request: Any) -> int | str | None:
+        large = signal == "metrics" and len(list(decode_points(request))) > 1000
+        refuses = signal == "metrics" and next(turns) in (1, 3)
+        too_large = {"grpc": "RESOURCE_EXHAUSTED", "http/protobuf": 413}[receiver.protocol]
+        return too_large if large else UNAVAILABLE[receiver.protocol] if refuses else None
+
+    receiver.judge = judge
+    running = export(
+        {**receiver.environ, "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta"}
+    )
+    metric, labels = "dask.task.finished", [f"prefix-{number}" for number in range(1500)]
+    increments = {(metric, ("workflow",), label, "memory"): 1 for label in labels}
+    running.metrics(MetricBatch(increments=dict(increments)))
+    eventually(lambda: len(receiver.requests) > 8)
+    running.metrics(MetricBatch(increments=dict(increments)))
+    assert running.close(60) < 60
+    totals: Counter[str] = Counter()
+    for point in receiver.points:
+        if point.metric == metric:
+            assert point.temporality == 1
+            totals[point.attributes["dask.task.prefix"]] += point.value
+    assert totals == dict.fromkeys(labels, 2)
 
 
 # ------------------------------------------------------------------------------- failures

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,10 @@ from dask_otel.cli import main, spool
 from dask_otel.core.context import Caller, Traceparent
 from dask_otel.core.records import SpanRecord
 from dask_otel.core.trace import Trace
+from dask_otel.pump import health
 from dask_otel.spool.store import Encoded, Store
 from tests.otlp.records import CHILD, ROOT, SECOND
-from tests.receiver import Receiver, receiver
+from tests.receiver import Receiver, receiver, silent_server
 from tests.waiting import eventually
 
 RESOURCE = {
@@ -72,12 +72,6 @@ def path(tmp_path: Path) -> Path:
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     """However wide the terminal of whoever runs the tests is."""
     monkeypatch.setenv("COLUMNS", "120")
-
-
-@pytest.fixture
-def http() -> Iterator[Receiver]:
-    with receiver("http/protobuf") as made:
-        yield made
 
 
 def use(monkeypatch: pytest.MonkeyPatch, server: Receiver, **more: str) -> None:
@@ -181,6 +175,22 @@ def test_nobody_at_the_endpoint_leaves_all_of_it(
     told = capsys.readouterr()
     assert told.out == f"0 spans sent; 3 left in {path}\n"
     assert "Nothing listens" in told.err
+
+
+def test_a_request_of_hours_does_not_hold_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(path)
+    monkeypatch.setattr(health, "LONG", 0.1)
+    monkeypatch.setattr(spool, "_CLOSING", 0.1)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "10000")
+    with silent_server() as endpoint:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+        assert main(["spool", "--send", "--patience", "0", str(path)]) == 1
+        told = capsys.readouterr()
+    assert told.out == f"0 spans sent; 3 left in {path}\n"
+    assert "no answer within" in told.err
 
 
 def test_what_waits_for_another_exporter_goes_with_the_first(

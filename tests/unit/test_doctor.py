@@ -155,6 +155,28 @@ COUNTS = [
             {"bridge.delivery": "metrics and spans to there at the moment: no. 7 of 10 places"},
             {},
         ),
+        *(
+            (
+                {
+                    "bridge__destinations": [
+                        {**result(""), "failing": ["spans"], "reason": "DEADLINE_EXCEEDED: late"}
+                    ],
+                    "probe__results": [result("traces"), result("metrics", **changes)],
+                },
+                {"bridge.delivery": words, **also},
+                {},
+            )
+            for changes, words, also in (
+                # Not: see the test, which is well.
+                ({}, "at the moment: DEADLINE_EXCEEDED: late. The test was accepted", {}),
+                (
+                    {"ok": False, "reason": "no", "listener": "silent"},
+                    "at the moment. 7 of 10 places of its queue are taken; what does not fit is "
+                    "dropped. See the test",
+                    {"export.metrics": "no"},
+                ),
+            )
+        ),
         (
             {"bridge__counts": COUNTS},
             {"counts.internal.errors": "2 (tick 2)"},
@@ -221,6 +243,11 @@ COUNTS = [
             {"variables": [["OTEL_TRACES_SAMPLER", "always_off", "environment"]]},
             {},
             {"export.sampler": "always_off"},
+        ),
+        (
+            {"variables": [["OTEL_EXPORTER_OTLP_TIMEOUT", "10000", "environment"]]},
+            {},
+            {"export.timeout": "set it to 10."},
         ),
         (
             {"_packages__workers": {"a": {"installed": False}, "b": None, "c": {"installed": 1}}},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dask_otel import semconv
 from dask_otel.core.records import Answer, Row
-from dask_otel.pump.health import QUIET, Health, Tally
+from dask_otel.pump.health import QUIET, Health, Notices, Tally
 from dask_otel.pump.outlet import LAST_TRIES, Outlet
 from tests.unit.pumps import Spans
 
@@ -310,6 +310,33 @@ def test_when_a_person_is_told_that_a_destination_fails_and_works_again(
         if caplog.records:
             (found[step],) = [record.levelname for record in caplog.records]
     assert found == levels
+
+
+REFUSED, LATE, UNTRUSTED = "Connection refused", "timed out", "certificate verify failed"
+
+
+@pytest.mark.parametrize(
+    ("reasons", "told"),
+    [
+        # A server that restarts, and then has another certificate: each needs its own remedy.
+        ([REFUSED, LATE, UNTRUSTED, REFUSED, UNTRUSTED], [REFUSED, UNTRUSTED]),
+        # After a recovery, each kind has its ten minutes.
+        ([LATE, "", REFUSED, UNTRUSTED, "", UNTRUSTED], [LATE, UNTRUSTED]),
+        ([LATE, "", *[UNTRUSTED] * 4, "", UNTRUSTED, *[LATE] * 2], [LATE, UNTRUSTED, LATE]),
+    ],
+)
+def test_another_kind_of_reason_is_told_once_more(
+    reasons: list[str], told: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 0.0
+    notices: Notices = deque()
+    health = Health("https://there:4317 (OTLP over gRPC)", lambda: now, notices=notices)
+    for reason in reasons:
+        now += QUIET / 7.5
+        health.failed("spans", reason) if reason else health.ok("spans")
+    assert [record.args[2] for record in caplog.records if record.levelname == "WARNING"] == told
+    names = [name for name, _ in notices]
+    assert names[::2] == ["dask.otel.export.failing"] * len(names[::2]), "one for each failure"
 
 
 def test_flush_tries_a_dead_sink_a_few_times_only() -> None:

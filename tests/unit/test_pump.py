@@ -21,6 +21,7 @@ from dask_otel.core.records import (
     MetricRecord,
     NumberPoint,
 )
+from dask_otel.pump import health
 from dask_otel.pump.parts import parts as parts_of
 from dask_otel.pump.pump import MAX_METRIC_BATCHES, Pump, PumpLimits
 from tests.unit.pumps import (
@@ -383,7 +384,7 @@ def test_requests_are_as_large_as_they_may_be(limit: int) -> None:
         assert size + len(after[0].points) > limit
 
 
-def test_deltas_go_in_one_request() -> None:
+def test_without_a_limit_all_goes_in_one_request() -> None:
     assert list(parts_of(records(3, 20, 1), None, size_of)) == [records(3, 20, 1)]
 
 
@@ -451,6 +452,55 @@ def test_hanging_metrics_are_one_warning(caplog: pytest.LogCaptureFixture) -> No
         pump.release()
         pump.release()
     assert [r.levelname for r in caplog.records] == ["WARNING"]
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_last_metrics_that_a_server_refuses_are_no_secret(
+    known: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
+    metrics = Metrics()
+    metrics.ok = False
+    with running(metrics=[metrics]) as pump:
+        beat(pump, 1)
+        eventually(lambda: metrics.calls)
+        caplog.clear()
+        if not known:
+            metrics.ok = True
+            beat(pump, 1)
+            eventually(lambda: metrics.taken)
+            metrics.ok = False
+            beat(pump, 1)
+        pump.request_close(30)
+        eventually(lambda: pump.closed)
+        pump.release()
+    assert "the last metrics could not be exported to sink" in caplog.messages[-1]
+    assert "refused by the test" in caplog.messages[-1]
+
+
+def test_a_request_that_stays_open_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A timeout may be of hours, and nothing is said before it is over."""
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
+    spans, metrics = Spans("http://there (OTLP over HTTP)"), Metrics("elsewhere")
+    spans.go_on.clear()
+    with running([spans], [metrics]) as pump:
+        offer(pump, 1)
+        beat(pump, 1)
+        eventually(lambda: spans.calls and metrics.taken)
+        pump.look()
+        assert caplog.messages == [], "it has not been open for long"
+        monkeypatch.setattr(health, "LONG", 0.0)
+        pump.look()
+        pump.look()
+        (text,) = caplog.messages
+        assert "can't export spans to http://there (OTLP over HTTP): no answer within" in text
+        assert "OTEL_EXPORTER_OTLP_TIMEOUT" in text
+        assert [one["failing"] for one in pump.condition()["destinations"]] == [["spans"], []]
+        spans.go_on.set()
+        eventually(lambda: "again" in caplog.text)
+    assert spans.exported == [1]
 
 
 #: Spans wait for the close.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_otel.core.endpoints.address import Endpoint, oddities
+from dask_otel.core.endpoints.address import Endpoint, long_timeouts, oddities
 from dask_otel.core.endpoints.explaining import explain, partly_taken
 from dask_otel.pump.health import Health
 
@@ -41,6 +41,14 @@ CASES = [
     (HTTP, TLS, "SSLError (SSLError: [SSL: RECORD_LAYER_FAILURE] record layer failure "
      "(_ssl.c:1032))", None, "tls_to_plain"),
     (GRPC, BARE, WRONG_TLS, None, "no_scheme"),
+    (GRPC, "grpc://collector:4317", WRONG_TLS, None, "no_scheme"),
+    (HTTP, PLAIN, "InvalidSchema: Missing dependencies for SOCKS support.", None, "proxy_socks"),
+    (HTTP, PLAIN, "InvalidURL (ProxySchemeUnknown: Proxy URL had unsupported scheme foo, should "
+     "use http:// or https://)", None, "proxy_address"),
+    (GRPC, TLS, "FileNotFoundError: [Errno 2] No such file or directory: '/ca.pem'", None,
+     "certificate_file"),
+    (HTTP, TLS, "OSError: Could not find a suitable TLS CA certificate bundle, invalid path: /a",
+     None, "certificate_file"),
     (GRPC, PLAIN, f"{TO_ALL}UNAVAILABLE: ipv4:127.0.0.1:1: Socket closed", "tls-h2",
      "plain_to_tls"),
     (HTTP, PLAIN, "ConnectionError (ConnectionResetError: [Errno 104] Connection reset by peer)",
@@ -130,6 +138,22 @@ def test_what_is_missing_is_spelled_out() -> None:
     assert "OTEL_METRICS_EXPORTER=none" in trouble.remedy
 
 
+@pytest.mark.parametrize("url", ["unix:///run/otel.sock", "unix:otel", "unix-abstract:otel"])
+def test_a_unix_socket_has_advice_of_its_own(url: str) -> None:
+    endpoint = Endpoint(url, "gRPC")
+    assert oddities(endpoint) == []
+    said = f"{TO_ALL}FAILED_PRECONDITION: {url}: connect failed: addr: {url} error: "
+    for reason in ("No such file or directory", "Connection refused", "Permission denied"):
+        trouble = explain(endpoint, "traces", said + reason)
+        assert trouble is not None
+        assert trouble.kind == "refused"
+        assert trouble.cause.startswith(f"Nothing listens at {url}, or")
+        assert "4317" not in trouble.remedy
+    trouble = explain(endpoint, "traces", WRONG_TLS)
+    assert trouble is not None
+    assert (trouble.kind, trouble.remedy) == ("no_scheme", "Set OTEL_EXPORTER_OTLP_INSECURE=true.")
+
+
 def test_a_name_with_an_address_where_nobody_listens() -> None:
     refused = f"{TO_ALL}UNKNOWN: ipv6:%5B::1%5D:4317: Connection refused"
     trouble = explain(Endpoint("https://localhost:4317", "gRPC"), "traces", refused, "tls-h2")
@@ -143,6 +167,16 @@ def test_strange_addresses() -> None:
     assert "no port" in oddities(Endpoint("http://collector:99999", "gRPC"))[0]
     assert "usual port of gRPC" in oddities(Endpoint(PLAIN, "HTTP"))[0]
     assert "usual port of HTTP" in oddities(Endpoint("http://collector:4318", "gRPC"))[0]
+
+
+def test_timeouts_that_are_no_seconds() -> None:
+    name = "OTEL_EXPORTER_OTLP_TIMEOUT"
+    fine = {name: "299.9", "OTEL_EXPORTER_OTLP_LOGS_TIMEOUT": "soon", "OTEL_BSP_TIMEOUT": "9999"}
+    assert long_timeouts(fine.items()) == []
+    (text,) = long_timeouts({**fine, "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT": "10000"}.items())
+    assert text.startswith("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT is 10000, which is read as seconds")
+    assert text.endswith("set it to 10.")
+    assert len(long_timeouts([(name, "300")])) == 1
 
 
 def test_partial_success() -> None:

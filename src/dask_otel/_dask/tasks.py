@@ -218,8 +218,12 @@ class TaskEvents:
         """Record that a task has work left to do."""
         now = self._now = time()
         task = self._scheduler.tasks[key]
+        if stimulus_id is not self._stimulus:
+            self._stimulus = stimulus_id
+            self._submission = stimulus_id if stimulus_id[:LENGTH] == SUBMISSION else None
+            self._alike = None
         group = self._groups.get(task.group)
-        if stimulus_id[:LENGTH] != SUBMISSION and self._result_lost(task, stimulus_id, group):
+        if self._submission is None and self._result_lost(task, stimulus_id, group):
             return
         group = group or self._spans.adopt(task, now)
         if group is None:
@@ -227,10 +231,6 @@ class TaskEvents:
         contexts = self._contexts
         if contexts.plain is not group.span or len(task.annotations or ()) != contexts.own:
             contexts.annotate(task, group.span)
-        if stimulus_id is not self._stimulus:
-            self._stimulus = stimulus_id
-            self._submission = stimulus_id if stimulus_id[:LENGTH] == SUBMISSION else None
-            self._alike = None
         if self._submission is not None:
             if self._lost:
                 self._lost.pop(key, None)

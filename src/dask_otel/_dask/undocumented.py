@@ -148,7 +148,7 @@ HANDLERS: Final[dict[str, tuple[str, ...]]] = {
 #: Attributes of the documented interfaces of Dask and Tornado, and those that every plugin needs
 #: to find itself.
 DOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
-    "Client": ("run_on_scheduler",),
+    "Client": ("close", "run_on_scheduler"),
     "Scheduler": (
         "add_plugin",
         "broadcast",

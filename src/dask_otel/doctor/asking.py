@@ -79,19 +79,26 @@ async def connected(address: str) -> AsyncIterator[Any]:
     try:
         # A client with an invalid address does not close cleanly.
         resolve_address(address)
-        client = await Client(
+        client = Client(
             address,
             asynchronous=True,
             timeout=_CONNECT,
             set_as_default=False,
             name="dask-otel",
         )
+        try:
+            await client
+        except BaseException:
+            # Else its collection would warn about coroutines that nobody awaited.
+            await client.close(2)
+            raise
     except Exception as error:
         # Any error: an invalid address, no listener, TLS, another protocol.
         raise NotExamined(
             f"no scheduler answers at {address}: {_words(error)}.\nnext: Compare the address with "
             '"Scheduler at:" in the scheduler\'s log, and see whether its port is open from here, '
-            "and whether both sides use TLS. Or run `dask-otel doctor` on the scheduler's machine, "
+            "and whether both sides use TLS (distributed.comm.tls in Dask's configuration). "
+            "Or run `dask-otel doctor` on the scheduler's machine, "
             "without --scheduler."
         ) from error
     try:

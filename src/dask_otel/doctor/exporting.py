@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from dask_otel.core.endpoints.address import Endpoint, oddities
+from dask_otel.core.endpoints.address import Endpoint, long_timeouts, oddities
 from dask_otel.core.endpoints.explaining import UNKNOWN, Trouble, explain, partly_taken
 from dask_otel.doctor.finding import Facts, Finding, Level, rows
 
@@ -43,7 +43,7 @@ def export_findings(facts: Facts) -> list[Finding]:
     )
     if probe and not probe["disabled"] and not facts["problems"]:
         results = probe["results"]
-        found += [*_results(results, facts), *_strange(results), *_sampler(facts)]
+        found += [*_results(results, facts), *_strange(results), *_variables(facts)]
     return found
 
 
@@ -137,7 +137,7 @@ def _strange(results: list[Any]) -> Iterator[Finding]:
             yield Finding("export.address", "note", f"{place}: {oddity}")
 
 
-def _sampler(facts: Facts) -> list[Finding]:
+def _variables(facts: Facts) -> list[Finding]:
     values = {name: value for name, value, _ in facts["variables"]}
     sampler = values.get("OTEL_TRACES_SAMPLER", "").lower()
     none = values.get("OTEL_TRACES_SAMPLER_ARG") in ("0", "0.0")
@@ -148,4 +148,7 @@ def _sampler(facts: Facts) -> list[Finding]:
         todo="Unset it if traces are wanted; metrics do not depend on it.",
     )
     off = sampler.endswith("always_off") or (sampler.endswith("traceidratio") and none)
-    return rows((off, finding))
+    return [
+        *rows((off, finding)),
+        *(Finding("export.timeout", "note", text) for text in long_timeouts(values.items())),
+    ]

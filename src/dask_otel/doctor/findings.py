@@ -14,6 +14,15 @@ CLOCK: Final = 0.5
 #: Heartbeats within the settle timeout: the one after a task's end, and a late one.
 _HEARTBEATS: Final = 2.0
 
+#: Why the bridge can't deliver although the test was accepted, and the remedy; else the remedy.
+_ACCEPTED: Final = (
+    "The test was accepted there just now, over a new connection: address, headers and network are "
+    "in order.",
+    "Ask again in a minute: the bridge retries at least every 30 s, and with a new connection if "
+    "there was no answer. If it still fails, the server refuses the content or the size of its "
+    "requests, or fails at times: see the server's log.",
+)
+_NOT_ACCEPTED: Final = "See the test of the export."
 #: Counter of the bridge: the event that it counts, and the remedy.
 _COUNTS: Final = {
     "dask.otel.dropped": (
@@ -216,18 +225,22 @@ def _bridge(facts: Facts) -> list[Finding]:
 def _delivery(process: Facts) -> Iterator[Finding]:
     bridge = process.get("bridge") or {}
     results = (process.get("probe") or {}).get("results", ())
-    # The test has already given the reason.
-    tested = {result["destination"] for result in results if result["ok"] is False}
+    # By destination: whether the test of each signal was accepted.
+    tested = {result["destination"]: True for result in results if result["ok"]}
+    tested |= {result["destination"]: False for result in results if result["ok"] is False}
     for place in bridge.get("destinations", ()):
         if place["failing"]:
-            reason = "" if place["destination"] in tested else f": {place['reason'] or NO_REASON}"
+            accepted = tested.get(place["destination"])
+            # A test that failed has already given the reason.
+            reason = "" if accepted is False else f": {place['reason'] or NO_REASON}"
             yield Finding(
                 "bridge.delivery",
                 "problem",
                 f"The bridge can't deliver {' and '.join(place['failing'])} to "
                 f"{place['destination']} at the moment{reason}.",
-                todo=f"{bridge['waiting']} of {bridge['capacity']} places of its queue are taken; "
-                "what does not fit is dropped. See the test of the export.",
+                _ACCEPTED[0] if accepted else "",
+                f"{bridge['waiting']} of {bridge['capacity']} places of its queue are taken; "
+                f"what does not fit is dropped. {_ACCEPTED[1] if accepted else _NOT_ACCEPTED}",
             )
     totals: dict[str, dict[str, float]] = {}
     for metric, *labels, value in bridge.get("counts", ()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -11,13 +12,17 @@ from typing import Any, Final, TypeAlias
 
 from dask_otel import semconv
 from dask_otel.core.endpoints.address import Endpoint
-from dask_otel.core.endpoints.explaining import UNKNOWN, answered, explain
+from dask_otel.core.endpoints.explaining import UNKNOWN, explain, remedied_by
 
 logger = logging.getLogger("distributed.dask_otel")
 
-#: Least seconds between two warnings about a destination that fails, works and fails again.
+#: Least seconds between two warnings of one kind about a destination that fails, works and fails
+#: again.
 QUIET: Final = 600.0
 
+
+#: Seconds after which an open request is reported.
+LONG: Final = 60.0
 
 #: Events of the bridge itself, for the event loop: their names and facts.
 Notices: TypeAlias = "deque[tuple[str, dict[str, Any]]]"
@@ -32,8 +37,9 @@ class Health:
     """Logs once that a destination fails, and once that it works again.
 
     Spans and metrics mostly go to the same destination and fail together: one object serves all
-    sinks of one name, so that there is one warning. A flaky destination causes at most one
-    warning every ten minutes.
+    sinks of one name, so that there is one warning. A reason of another kind is a warning more,
+    because it needs another remedy. A flaky destination causes at most one warning of each kind
+    every ten minutes.
 
     Parameters
     ----------
@@ -60,14 +66,17 @@ class Health:
         self._notices: Notices = deque(maxlen=1) if notices is None else notices
         #: The records that the bridge keeps, for the message.
         self.keeps = "what fits its queue"
-        self._now = now
+        self.now = now
         self._failing: set[str] = set()
+        #: When the open request of a signal began.
+        self.open: dict[str, float] = {}
         self._no_server = False
-        #: The reason of the last failure.
-        self._reason = ""
-        #: Whether the present failure was logged, and when the last one was.
+        #: The reason of the last failure, and its kind (`remedied_by`).
+        self._reason = self._kind = ""
+        #: Whether the present failure was logged, when it began, and the last warning of each kind.
         self._warned = False
-        self._warned_at = float("-inf")
+        self._since = 0.0
+        self._warned_at: dict[str, float] = {}
         self._logged: set[tuple[str, bool]] = set()
         self._lock = threading.Lock()
 
@@ -92,21 +101,24 @@ class Health:
 
     def failed(self, signal: str, reason: str) -> None:
         """Record a failure."""
-        self._reason = reason
         endpoint, standard = self._endpoint, "traces" if signal == "spans" else signal
-        if self._no_server and endpoint is not None and answered(endpoint, standard, reason):
+        trouble = None if endpoint is None else explain(endpoint, standard, reason)
+        kind = remedied_by(trouble, reason)
+        self._reason, self._kind = reason, kind
+        if self._no_server and kind not in ("absent", "unknown"):
             # There is a server now, and it refuses.
             self._no_server = False
-        level = self._level(signal)
+        known = self._warned
+        level = self._level(signal, kind)
         if level is None:
             return
-        if level == logging.WARNING:
+        if level == logging.WARNING and not known:
             about = {semconv.OTEL_SIGNAL: standard, semconv.OTEL_DESTINATION: self._name}
             self._notices.append((semconv.OTEL_EXPORT_FAILING, about))
         # The same advice as in ``dask-otel doctor``.
         advice = self._advice or "The exporter is not one of OTLP's: see its own documentation."
         if not self._advice and endpoint is not None:
-            advice = str(explain(endpoint, standard, reason) or UNKNOWN)
+            advice = str(trouble or UNKNOWN)
         logger.log(
             level,
             "dask-otel can't export %s to %s: %s. %s Dask is not affected; the bridge keeps "
@@ -118,8 +130,15 @@ class Health:
             self.keeps,
         )
 
+    def look(self) -> None:
+        """Report requests that have been open for a minute, each once. Any thread may call it."""
+        for signal, since in self.open.copy().items():
+            if self.now() - since >= LONG and self.open.pop(signal, None) is not None:
+                self.failed(signal, f"no answer within {LONG:g} s; the request is still open")
+
     def condition(self) -> dict[str, Any]:
         """Return the failing signals and the last reason, as plain data. Any thread may call it."""
+        self.look()
         with self._lock:
             failing = sorted(self._failing)
             return {"destination": self._name, "failing": failing, "reason": self._reason}
@@ -143,28 +162,33 @@ class Health:
         """Log the records that could not be exported before the end."""
         if self._no_server:
             return
+        reason = f". The last reason: {self._reason}" if signal in self._failing else ""
         logger.log(
-            max(logging.INFO, self._level(signal) or 0),
-            "dask-otel closes, and %s could not be exported to %s within otel.close-timeout",
+            max(logging.INFO, self._level(signal, self._kind) or 0),
+            "dask-otel closes, and %s could not be exported to %s within otel.close-timeout%s",
             what,
             self._name,
+            reason,
         )
 
-    def _level(self, signal: str) -> int | None:
-        """Return the log level of a failure: a warning for the first one of the destination.
+    def _level(self, signal: str, kind: str) -> int | None:
+        """Return the log level of a failure: a warning for the first one of its kind.
 
         None if it is known, or if a similar one was logged recently.
         """
         with self._lock:
-            new = signal not in self._failing
+            now, new = self.now(), signal not in self._failing
+            if not self._failing:
+                self._since = now
             self._failing.add(signal)
             if self._no_server:
                 return None
-            if self._warned:
+            last = self._warned_at.get(kind, -math.inf)
+            if self._warned and last >= self._since:
                 return logging.DEBUG if new else None
-            if self._now() - self._warned_at < QUIET:
+            if now - last < QUIET:
                 return None
-            self._warned, self._warned_at = True, self._now()
+            self._warned, self._warned_at[kind] = True, now
         return logging.WARNING
 
 

@@ -362,9 +362,11 @@ class MetricLane(Lane[MetricSink]):
         self._work(due=True)
         while self._unsent_ns is not None and self._comes_back(self._answer):
             self._export(self._unsent_ns)
+        if self._unsent_ns is not None:
+            self.abandon()
 
     def abandon(self) -> None:
-        """Log that the thread hangs in its exporter and is left behind."""
+        """Log that the last metrics were refused, or hang in the exporter and are left behind."""
         self._health.gave_up("metrics", "the last metrics")
 
     def _export(self, time_ns: int) -> None:
@@ -395,7 +397,8 @@ class MetricLane(Lane[MetricSink]):
         for part in parts(points, limit, _size):
             began = time.monotonic()
             longest = math.inf if self.deadline is None else self.deadline - began
-            answer = send(self._sink, part, longest)
+            answer = send(self._sink, part, longest, self._health, "metrics")
+            self._state.part_settled(len(part), answer.taken)
             if answer.taken:
                 failed = 0
                 sent += self._count(part, answer)

@@ -28,8 +28,11 @@ WORDS: Final = {
 }
 
 
-def send(sink: SpanSink | MetricSink, items: Sequence[Any], longest: float) -> Answer:
+def send(
+    sink: SpanSink | MetricSink, items: Sequence[Any], longest: float, health: Health, signal: str
+) -> Answer:
     """Send one request within `longest` seconds; an exception of the sink means refusal."""
+    health.open[signal] = health.now()
     try:
         return sink.send(items, longest)
     except BaseException as error:
@@ -39,6 +42,8 @@ def send(sink: SpanSink | MetricSink, items: Sequence[Any], longest: float) -> A
         # SystemExit too: it would end this thread silently.
         logger.debug("dask-otel: an exporter raised", exc_info=True)
         return Answer(False, type(error).__name__)
+    finally:
+        health.open.pop(signal, None)
 
 
 class Outlet:
@@ -102,7 +107,9 @@ class Outlet:
         batch = self.policy.next(self._now())
         if not batch:
             return False
-        answer = self.answer = send(self._sink, batch, until - self._now())
+        answer = self.answer = send(
+            self._sink, batch, until - self._now(), self._health, self._named
+        )
         if answer.unsupported and self._signal == "logs" and self.succeeded_at is None:
             self._asleep_until = self._now() + ASK_AGAIN
             logger.log(

@@ -273,6 +273,11 @@ class Pump:
         """Return the counts of exported and dropped records, by metric and labels."""
         return self._tally.since({})
 
+    def look(self) -> None:
+        """Report requests that have been open for long. Cheap; call it often."""
+        for health in self._healths.values():
+            health.look()
+
     def condition(self) -> dict[str, Any]:
         """Return the state of destinations and queues as plain data. Any thread may call it."""
         condition = {

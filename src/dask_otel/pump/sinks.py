@@ -71,6 +71,6 @@ class PumpLimits:
     batch_size: int = 128
     #: Longest time that a finished span waits for others.
     schedule_delay: float = 1.0
-    #: Points of one metrics request: more would hold the GIL, and fill gRPC's 4 MiB. None for
-    #: deltas, which go in one request: if there were several, some could be lost.
+    #: Points of one metrics request: more would hold the GIL, and fill gRPC's 4 MiB. None for no
+    #: limit.
     max_points: int | None = 200

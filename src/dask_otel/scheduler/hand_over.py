@@ -130,7 +130,9 @@ class HandOver:
         return taken
 
     def notices(self) -> None:
-        """Make events of the pump's notices."""
+        """Let the pump look after its open requests, and make events of its notices."""
+        if self._pump is not None:
+            self._pump.look()
         while self._pump is not None and self._pump.notices:
             self._adapter.events.emit(time(), *self._pump.notices.popleft())
 

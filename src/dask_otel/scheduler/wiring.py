@@ -6,7 +6,7 @@ import logging
 import time as clocks
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +15,7 @@ import distributed
 
 from dask_otel import semconv
 from dask_otel._version import __version__
+from dask_otel.core.endpoints.address import long_timeouts
 from dask_otel.core.events.lines import LastLines
 from dask_otel.core.events.narration import narrate
 from dask_otel.core.metrics.cardinality import SeriesLimits
@@ -35,7 +36,7 @@ from dask_otel.pump.rotated import obstacle
 from dask_otel.scheduler.advice import FoldAdvice
 from dask_otel.scheduler.redaction import load_redaction
 from dask_otel.settings.keys import ConfigurationError, MetricSettings, Settings
-from dask_otel.settings.origins import mask_of
+from dask_otel.settings.origins import environment_of, mask_of
 
 if TYPE_CHECKING:
     from dask_otel._otel.sdk.files import FileTarget
@@ -124,6 +125,9 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     )
     if outputs is None:
         return None
+    variables = environment_of(settings.environment, settings.provider == "own")
+    for text in long_timeouts(variables.items()):
+        logger.warning("dask-otel: %s", text)
     known = []
     if target is not None and (reason := obstacle(Path(target.path).expanduser())):
         logger.warning(
@@ -165,7 +169,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         outputs.span_sinks,
         metrics,
         partial(translate, limits=span_limits, sanitizer=sanitizer),
-        replace(read.spans, max_points=None) if read.temporality == "delta" else read.spans,
+        read.spans,
         sanitizer.drain,
         page=shown,
         without_server=known if unreachable is None else [unreachable, *known],

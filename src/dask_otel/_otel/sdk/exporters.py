@@ -16,7 +16,7 @@ from functools import partial
 from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricReader
 from opentelemetry.sdk.trace.export import SpanExporter
@@ -217,7 +217,7 @@ def _http(
 ) -> Transport:
     import requests
 
-    variable, url = first_set(*_variables(signal, "ENDPOINT")) or ("", "http://localhost:4318")
+    variable, url, parts = _endpoint(signal, "http://localhost:4318")
     if not url.lower().startswith(("http://", "https://")):
         raise ConfigurationError(
             [
@@ -226,7 +226,9 @@ def _http(
             ]
         )
     if variable != _variables(signal, "ENDPOINT")[0]:
-        url = f"{url.removesuffix('/')}/v1/{signal}"
+        # A query, such as a tenant or a key, stays behind the path. A fragment is never sent.
+        path = f"{parts.path.removesuffix('/')}/v1/{signal}"
+        url = parts._replace(path=path, fragment="").geturl()
     return HttpTransport(
         signal,
         {"user-agent": _AGENT, **sent},
@@ -242,20 +244,33 @@ def _http(
 def _grpc(
     signal: str, sent: dict[str, str], timeout: float, compression: str, *files: str | None
 ) -> Transport:
-    from grpc import ssl_channel_credentials
-
-    endpoint = _value(signal, "ENDPOINT") or "http://localhost:4317"
-    parts = urlsplit(endpoint)
+    _, endpoint, parts = _endpoint(signal, "http://localhost:4317")
     insecure = _value(signal, "INSECURE")
     plain = parts.scheme == "http" if insecure is None else insecure.lower() == "true"
     credentials = None
     if parts.scheme == "https" or not plain:
-        contents = [Path(path).read_bytes() if path else None for path in files]
-        credentials = _credential_provider("GRPC", signal) or partial(
-            ssl_channel_credentials, *contents
-        )
+        credentials = _credential_provider("GRPC", signal) or partial(_credentials, files)
     connect = partial(grpc_channel, parts.netloc or endpoint, credentials, compression, _AGENT)
     return GrpcTransport(signal, sent, timeout, connect)
+
+
+def _endpoint(signal: str, default: str) -> tuple[str, str, SplitResult]:
+    """Return the variable with a signal's endpoint, the endpoint, and its parts."""
+    variable, url = first_set(*_variables(signal, "ENDPOINT")) or ("", default)
+    try:
+        return variable, url, urlsplit(url)
+    except ValueError:
+        # Without the cause, which may contain a secret.
+        raise ConfigurationError(
+            [f"{variable} is {masked_url(url)!r}. Allowed: an address such as {default}."]
+        ) from None
+
+
+def _credentials(files: Iterable[str | None]) -> grpc.ChannelCredentials:
+    """Read the files of certificates anew for each connection: they are renewed in place."""
+    from grpc import ssl_channel_credentials
+
+    return ssl_channel_credentials(*[Path(path).read_bytes() if path else None for path in files])
 
 
 def _credential_provider(protocol: str, signal: str) -> Callable[[], Any] | None:

@@ -59,7 +59,7 @@ def look(endpoint: Endpoint, seconds: float) -> Listener | None:
     Returns
     -------
     listener
-        None if unknown: the address is invalid, or there is a proxy in between.
+        None if unknown: the address is invalid or a file's, or there is a proxy in between.
     """
     address = _address(endpoint)
     if address is None or _proxied(endpoint, address[0]):
@@ -78,7 +78,8 @@ def _address(endpoint: Endpoint) -> tuple[str, int] | None:
     default = 80 if endpoint.scheme == "http" and endpoint.protocol == "HTTP" else 443
     try:
         parts = urlsplit(url)
-        return (parts.hostname, parts.port or default) if parts.hostname else None
+        known = parts.hostname and not endpoint.unix
+        return (str(parts.hostname), parts.port or default) if known else None
     except ValueError:
         return None
 

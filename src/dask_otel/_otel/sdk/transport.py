@@ -68,6 +68,9 @@ _METHODS: Final = {
     "metrics": "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
     "logs": "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
 }
+#: Seconds without a request after which a connection is made anew: balancers and NATs forget idle
+#: ones, some after four minutes, without a word. It is longer than the usual export interval.
+_IDLE: Final = 120.0
 _RETRY_INFO: Final = "google.rpc.retryinfo-bin"
 #: HTTP statuses that blame the content: it is invalid, or too large.
 _BLAMES: Final = (400, 413)
@@ -77,6 +80,8 @@ _NOBODY: Final = (
     "failed to connect", "connections to all backends failing", "errors resolving", "Socket closed",
     "DNS resolution failed", "onnection reset", "GOAWAY", "roken pipe", "Stream removed",
 )  # fmt: skip
+#: Codes that may mean a dead connection.
+_BROKEN: Final = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 #: Options of gRPC's channels: each one connects by itself, without the backoff of others.
 _OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1),)
 #: Errors over HTTP if no server answers.
@@ -174,6 +179,8 @@ class Transport(ABC):
         self._connect = connect
         self._client: Any = None
         self._process = os.getpid()
+        #: When the client was last used, on the monotonic clock.
+        self._used_at = 0.0
         #: Whether the client may have a connection that worked.
         self._kept = False
         #: Servers may repeat parts of a request.
@@ -205,6 +212,9 @@ class Transport(ABC):
             self._process = os.getpid()
             _OF_PARENTS.append(self._client)
             self._client = None
+        if time.monotonic() - self._used_at > _IDLE:
+            self.close()
+        self._used_at = time.monotonic()
         if self._client is None:
             self._client = self._connect()
         return self._client
@@ -258,8 +268,13 @@ class HttpTransport(Transport):
         verify: str | None = None,
         certificate: str | tuple[str, str] | None = None,
     ) -> None:
+        from requests.utils import get_auth_from_url
+
         super().__init__(signal, headers, timeout, connect)
         self.url = url
+        # Without any, a login in ~/.netrc would replace the configured header. Proxies and
+        # certificates of the environment still apply.
+        self._auth = login if any(login := get_auth_from_url(url)) else lambda request: request
         self._headers |= {"content-type": "application/x-protobuf"}
         if compression != "none":
             self._headers["content-encoding"] = compression
@@ -271,10 +286,12 @@ class HttpTransport(Transport):
 
         try:
             left = max(0.001, until - time.monotonic())
-            response = self._connected().post(
+            session = self._connected()
+            response = session.post(
                 self.url,
                 data=self._compress(request),
                 headers=self._headers,
+                auth=session.auth or self._auth,
                 timeout=left,
                 # A redirect can turn a POST into a GET, which would lose the data.
                 allow_redirects=False,
@@ -294,7 +311,9 @@ class HttpTransport(Transport):
     def _read(self, response: requests.Response, body: bytes) -> Answer:
         status = response.status_code
         kind = _kind(response)
-        page = kind in ("text/html", "application/xhtml+xml") or body.lstrip()[:1] == b"<"
+        page = body.lstrip()[:1] == b"<" or (
+            bool(body) and kind in ("text/html", "application/xhtml+xml")
+        )
         if 200 <= status < 300:
             if page:
                 return Answer(
@@ -392,6 +411,9 @@ class GrpcTransport(Transport):
             return self._taken(_REPLIES[self._signal].FromString(reply))
         except RpcError as error:
             return self._refused(error)
+        except OSError as error:
+            # The file of a certificate is being renewed.
+            return Answer(False, words_of(error))
         except Exception as error:
             # The message may contain a header's value, which may be secret.
             return Answer(False, type(error).__name__)
@@ -400,8 +422,9 @@ class GrpcTransport(Transport):
         code = error.code().name
         details = error.details() or "no reason given"
         absent = code == "UNAVAILABLE" and any(words in details for words in _NOBODY)
-        if absent:
-            # Else the channel would wait up to two minutes before it connects again.
+        if code in _BROKEN:
+            # A channel neither leaves a connection that a balancer or a NAT has forgotten, nor
+            # connects again at once: it waits up to two minutes.
             self.close()
         return Answer(
             False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -13,6 +14,10 @@ Listener: TypeAlias = Literal[
     "refused", "unresolved", "unreachable",
 ]  # fmt: skip
 
+#: Timeouts of a request from this one on, in seconds, are probably milliseconds.
+_IMPLAUSIBLE: Final = 300.0
+_TIMEOUT: Final = re.compile(r"OTEL_EXPORTER_OTLP_(?:[A-Z]+_)?TIMEOUT")
+_NUMBER: Final = re.compile(r"\s*[0-9]{1,15}(?:\.[0-9]*)?\s*")
 _NAME: Final = re.compile(r"(?P<url>.*) \(OTLP over (?P<protocol>gRPC|HTTP)\)", re.DOTALL)
 
 
@@ -42,8 +47,13 @@ class Endpoint:
 
     @property
     def secure(self) -> bool:
-        """Whether the address requires TLS."""
-        return self.scheme == "https" or (not self.scheme and self.protocol == "gRPC")
+        """Whether the address requires TLS: with gRPC, all but ``http`` do."""
+        return self.scheme == "https" or (self.scheme != "http" and self.protocol == "gRPC")
+
+    @property
+    def unix(self) -> bool:
+        """Whether it is the socket of a file, which only gRPC has."""
+        return self.url.lower().startswith(("unix:", "unix-abstract:"))
 
     @property
     def host(self) -> str:
@@ -55,14 +65,16 @@ class Endpoint:
 
     @property
     def authority(self) -> str:
-        """Host and port."""
-        return (self.url.partition("://")[2] or self.url).partition("/")[0]
+        """Host and port; the whole address of a Unix socket."""
+        return (
+            self.url if self.unix else (self.url.partition("://")[2] or self.url).partition("/")[0]
+        )
 
     @property
     def path(self) -> str:
         """The part after the port."""
         _, slash, path = (self.url.partition("://")[2] or self.url).partition("/")
-        return (slash + path).rstrip("/")
+        return "" if self.unix else (slash + path).rstrip("/")
 
 
 def oddities(endpoint: Endpoint) -> list[str]:
@@ -75,4 +87,17 @@ def oddities(endpoint: Endpoint) -> list[str]:
     elif match and int(match[1]) == (4318 if endpoint.protocol == "gRPC" else 4317):
         other = "HTTP" if endpoint.protocol == "gRPC" else "gRPC"
         found.append(f"{match[1]} is the usual port of {other}, not of {endpoint.protocol}.")
+    return found
+
+
+def long_timeouts(variables: Iterable[tuple[str, str]]) -> list[str]:
+    """Return a sentence for each timeout in these variables that is implausible as seconds."""
+    found = []
+    for name, value in variables:
+        if _TIMEOUT.fullmatch(name) and _NUMBER.fullmatch(value) and float(value) >= _IMPLAUSIBLE:
+            found.append(
+                f"{name} is {value}, which is read as seconds: one request without an answer can "
+                "hold up its signal for so long. Elsewhere, this variable is in milliseconds; if "
+                f"they were meant, set it to {float(value) / 1000:g}."
+            )
     return found

@@ -44,6 +44,11 @@ KINDS: Final[Mapping[str, tuple[str, str]]] = {
         "The endpoint is not a valid address.",
         f"Correct {ENDPOINT}: scheme, host and port, such as http://collector:4318.",
     ),
+    "certificate_file": (
+        "A file of a certificate or its key can't be read.",
+        "Correct the file that the message names, or its permissions; it is read again at the next "
+        "try.",
+    ),
     "client_certificate": (
         "The server requires a client certificate.",
         "Set OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY.",
@@ -71,7 +76,7 @@ KINDS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "no_scheme": (
         "The endpoint has no scheme, so the exporter uses TLS, and the server does not.",
-        f"Set {ENDPOINT} to http://{{url}}.",
+        f"Set {ENDPOINT} to http://{{authority}}.",
     ),
     "grpc_to_http": (
         "The exporter uses gRPC, and an HTTP server listens on this port.",
@@ -93,6 +98,16 @@ KINDS: Final[Mapping[str, tuple[str, str]]] = {
     "proxy": (
         "A proxy (HTTP_PROXY, HTTPS_PROXY) does not forward the request.",
         "Add {host} to NO_PROXY if the scheduler can reach it directly.",
+    ),
+    "proxy_address": (
+        "The address of the proxy (ALL_PROXY, HTTP_PROXY, HTTPS_PROXY) is invalid.",
+        "Correct it, or add {host} to NO_PROXY if the scheduler can reach it directly.",
+    ),
+    "proxy_socks": (
+        "The proxy (ALL_PROXY, HTTP_PROXY, HTTPS_PROXY) speaks SOCKS, and the package for it is "
+        "missing.",
+        "Install PySocks where the scheduler runs, or add {host} to NO_PROXY if the scheduler can "
+        "reach it directly.",
     ),
     "proxy_login": (
         "A proxy requires a user and a password.",
@@ -190,6 +205,18 @@ _OTHER_ADDRESS: Final = (
     "Use the address of the server, such as 127.0.0.1 instead of localhost.",
 )
 
+#: Instead of the texts of `refused` and `no_scheme`, for a Unix socket.
+_UNIX: Final = {
+    "refused": (
+        "Nothing listens at {authority}, or the scheduler may not use that file.",
+        f"Start a collector there, or correct {ENDPOINT} or the permissions of the file.",
+    ),
+    "no_scheme": (
+        "The exporter uses TLS, and the server at {authority} does not.",
+        "Set OTEL_EXPORTER_OTLP_INSECURE=true.",
+    ),
+}
+
 # ------------------------------------------------------------------- the signs of each kind
 
 
@@ -207,6 +234,13 @@ class _Sign(NamedTuple):
 
 #: Checked before the server's own code; the first match counts.
 _FIRST: Final = (
+    _Sign("proxy_socks", ("SOCKS support",)),
+    _Sign("proxy_address", ("InvalidProxyURL", "ProxySchemeUnknown")),
+    _Sign(
+        "certificate_file",
+        ("FileNotFoundError", "PermissionError", "TLS CA certificate bundle",
+         "TLS certificate file", "TLS key file"),
+    ),
     _Sign("bad_address", ("InvalidURL", "LocationParseError", "MissingSchema", "InvalidSchema")),
     _Sign(
         "client_certificate",
@@ -258,7 +292,13 @@ _LAST: Final = (
          "name resolution"),
         ("unresolved",),
     ),
-    _Sign("refused", ("Connection refused", "ConnectionRefused"), ("refused",)),
+    _Sign(
+        "refused",
+        # The latter of a Unix socket.
+        ("Connection refused", "ConnectionRefused", "error: No such file",
+         "error: Permission denied"),
+        ("refused",),
+    ),
     _Sign(
         "unreachable",
         ("No route to host", "unreachable", "EHOSTUNREACH", "ENETUNREACH"),
@@ -331,9 +371,9 @@ def explain(
     grpc = endpoint.protocol == "gRPC"
     if kind == "not_found" and len(_SIGNAL_PATH.findall(path)) > 1:
         kind = "path_twice"
-    elif kind == "tls_to_plain" and not endpoint.scheme:
+    elif kind == "tls_to_plain" and endpoint.scheme not in ("http", "https"):
         kind = "no_scheme"
-    cause, remedy = KINDS[kind]
+    cause, remedy = (_UNIX.get(kind) if endpoint.unix else None) or KINDS[kind]
     if kind == "not_found" and asked and not _SIGNAL_PATH.search(path):
         cause, remedy = _OWN_PATH
     elif kind == "refused" and listener in ("h2", "http", "tls", "tls-h2", "tls-http"):
@@ -386,13 +426,16 @@ def _kind_of(endpoint: Endpoint, reason: str, listener: str | None) -> str | Non
     return _BY_CODE.get(code) or first(_LAST) or ("server_error" if code in _VAGUE else None)
 
 
-def answered(endpoint: Endpoint, signal: str, reason: str) -> bool:
-    """Return whether a failed export certainly reached a server; see `explain`."""
-    trouble = explain(endpoint, signal, reason)
-    if trouble is None or trouble.kind in _ABSENT:
-        return False
+def remedied_by(trouble: Trouble | None, reason: str) -> str:
+    """Return a name for the remedies of a failed export: its kind, or ``unknown``.
+
+    It is ``absent`` for all kinds of a missing server, of which one outage has several.
+    """
+    if trouble is None:
+        return "unknown"
     # gRPC reports failed connections as UNAVAILABLE, with many different messages.
-    return not reason.startswith("UNAVAILABLE") or trouble.kind != "server_error"
+    vague = reason.startswith("UNAVAILABLE") and trouble.kind == "server_error"
+    return "absent" if vague or trouble.kind in _ABSENT else trouble.kind
 
 
 def partly_taken(lost: int, words: str) -> Trouble:

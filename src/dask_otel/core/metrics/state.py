@@ -10,7 +10,7 @@ rules for points (docs/telemetry.md):
   in the same request as its first value, so that ``rate()`` sees that value. It is sent once:
   a repeated zero point can make a backend refuse whole requests.
 - Cumulative data is never queued: the next export has everything. Deltas that were not accepted are
-  sent with the next ones.
+  sent with the next ones; each request of an export is settled by itself.
 - Names and series are capped (`dask_otel.core.metrics.cardinality`). A series retires if it has
   not changed for long and its last value was accepted. If it returns, it starts again from zero.
 
@@ -19,6 +19,7 @@ Everything here runs in one thread. `MetricState.apply` costs as much as there a
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Final
 
@@ -97,7 +98,8 @@ class MetricState:
         self._epoch = 1
         self._sent_epoch = 0
         self._accepted_epoch = 0
-        self._sent: list[AnySeries] = []
+        #: The series with deltas in each record that was made and is not settled, in order.
+        self._sent: deque[list[AnySeries]] = deque()
         self._sent_zeros = False
 
     # ------------------------------------------------------------------------------- input
@@ -248,7 +250,7 @@ class MetricState:
         self._count_own()
         time_ns = max(time_ns, self._last_ns + _MIN_STEP_NS)
         zero_ns = max(self._last_ns, time_ns - self._max_zero_age_ns)
-        self._sent = []
+        self._sent = deque()
         self._sent_zeros = False
         # Now, not with the points: the caller may stop before the last point.
         age_ns = time_ns if age_ns is None else age_ns
@@ -260,6 +262,16 @@ class MetricState:
         self._sent_epoch = self._epoch
         self._epoch += 1
         return self._records(time_ns, zero_ns, limit)
+
+    def part_settled(self, count: int, ok: bool) -> None:
+        """Record the result for the next `count` records of the present export: its deltas.
+
+        Without it, `settled` decides about all of them.
+        """
+        for _ in range(count):
+            for series in self._sent.popleft():
+                if ok:
+                    series.confirm()
 
     def settled(self, ok: bool, *, rejected: bool = False) -> bool:
         """Record the result of the last export.
@@ -279,9 +291,8 @@ class MetricState:
         again = rejected and not ok and self._sent_zeros
         if ok and self._sent_epoch:
             self._accepted_epoch = self._sent_epoch
-            for series in self._sent:
-                series.confirm()
-        self._sent = []
+            self.part_settled(len(self._sent), True)
+        self._sent = deque()
         self._sent_zeros = False
         self._sent_epoch = 0
         return again
@@ -342,18 +353,20 @@ class MetricState:
     def _records(self, time_ns: int, zero_ns: int, limit: int | None) -> Iterator[MetricRecord]:
         for family in self._families:
             points: list[NumberPoint | HistogramPoint] = []
+            deltas: list[AnySeries] = []
             for series in family.series.values():
                 self._breathe()
                 if limit is not None and points and len(points) + 2 > limit:
-                    yield self._record(family.metric, points)
-                    points = []
-                self._add_points(points, series, time_ns, zero_ns)
+                    yield self._record(family.metric, points, deltas)
+                    points, deltas = [], []
+                self._add_points(points, deltas, series, time_ns, zero_ns)
             if points:
-                yield self._record(family.metric, points)
+                yield self._record(family.metric, points, deltas)
 
     def _add_points(
         self,
         points: list[NumberPoint | HistogramPoint],
+        deltas: list[AnySeries],
         series: AnySeries,
         time_ns: int,
         zero_ns: int,
@@ -367,12 +380,18 @@ class MetricState:
         if self._delta and monotone:
             point = series.delta_point(time_ns)
             if point is not None:
-                self._sent.append(series)
+                deltas.append(series)
                 points.append(point)
         else:
             points.append(series.point(time_ns))
 
-    def _record(self, metric: Metric, points: list[NumberPoint | HistogramPoint]) -> MetricRecord:
+    def _record(
+        self,
+        metric: Metric,
+        points: list[NumberPoint | HistogramPoint],
+        deltas: list[AnySeries],
+    ) -> MetricRecord:
+        self._sent.append(deltas)
         monotone = metric.instrument in ("counter", "histogram")
         return MetricRecord(
             name=metric.name,
