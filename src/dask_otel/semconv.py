@@ -631,11 +631,13 @@ WORKER_REMOVAL_REASON: Final = "dask.worker.removal.reason"
 WORKER_REMOVAL_EXPECTED: Final = "dask.worker.removal.expected"
 WORKER_CLOSE_REASON: Final = "dask.worker.close.reason"
 WORKER_NANNY_MEMORY: Final = "dask.worker.nanny.memory.usage"
+WORKER_EXIT_CODE: Final = "dask.worker.exit.code"
 WORKER_LAST_LINES: Final = "dask.worker.last_lines"
 LOG_LOGGER: Final = "dask.log.logger"
 LOG_LEFT_OUT_COUNT: Final = "dask.log.left_out.count"
 TASK_RUNNING_COUNT: Final = "dask.task.running.count"
 TASK_PREFIXES: Final = "dask.task.prefixes"
+TASK_SUSPECTS: Final = "dask.task.suspects"
 TASK_START: Final = "dask.task.transition.start"
 TASK_FINISH: Final = "dask.task.transition.finish"
 RESULT_LOST_COUNT: Final = "dask.result.lost.count"
@@ -699,10 +701,12 @@ LOG_EVENTS: Final[dict[str, dict[str, str]]] = {
         WORKER_REMOVAL_EXPECTED: _BOOL,
         WORKER_CLOSE_REASON: _STRING,
         WORKER_NANNY_MEMORY: _INT,
+        WORKER_EXIT_CODE: _INT,
         TASK_COUNT: _INT,
         TASK_RUNNING_COUNT: _INT,
         TASK_OUTCOME_COUNT.format("erred"): _INT,
         TASK_PREFIXES: _STRINGS,
+        TASK_SUSPECTS: _STRINGS,
         RESULT_LOST_COUNT: _INT,
         DATA_LOST_COUNT: _INT,
         ROOT_NAMES: _STRINGS,

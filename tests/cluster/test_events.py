@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -14,6 +15,8 @@ import pytest
 from distributed import Client, LocalCluster, span
 
 from dask_otel import semconv
+from dask_otel._dask import events, nannies
+from dask_otel.core.events import narration
 from tests.receiver import Log, Receiver, receiver
 from tests.waiting import eventually
 
@@ -87,9 +90,13 @@ def nap(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def leave() -> None:
+def leave(code: int = 1) -> None:
     time.sleep(2)
-    os._exit(1)
+    if code < 0:
+        # It reaches another thread.
+        os.kill(os.getpid(), -code)
+        time.sleep(600)
+    os._exit(code)
 
 
 def hog() -> None:
@@ -155,16 +162,95 @@ def test_a_task_that_ends_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
         future.cancel()
 
 
-def test_a_worker_without_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (3, "ended itself, with exit code 3."),
+        (-signal.SIGKILL, "was killed with SIGKILL: by the kernel as memory ran out"),
+        (-signal.SIGSEGV, "crashed with SIGSEGV"),
+    ],
+    ids=["exit", "kill", "crash"],
+)
+def test_how_a_process_ended(monkeypatch: pytest.MonkeyPatch, code: int, said: str) -> None:
+    """The nanny knows, and says it as soon as it is asked."""
+    monkeypatch.setattr(events, "PATIENCE", 600.0)
+    # The next worker lives on.
+    once = {"distributed__scheduler__allowed_failures": 0}
+    with watched(monkeypatch, n_workers=2, **once) as cluster:
+        future = cluster.client.submit(leave, code, pure=False)
+        log = cluster.said(semconv.WORKER_REMOVED)
+        assert f"was lost: its connection broke without a word. Its process {said}" in log.body
+        assert log.attributes[semconv.WORKER_EXIT_CODE] == code
+        assert "Suspected" not in log.body
+        future.cancel()
+
+
+def test_the_task_that_several_workers_had_as_they_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    with watched(monkeypatch, n_workers=2) as cluster:
+        future = cluster.client.submit(leave, key="killer-1")
+
+        def twice() -> list[Log]:
+            logs = [log for log in cluster.received.logs if log.name == semconv.WORKER_REMOVED]
+            return [log for log in logs if semconv.TASK_SUSPECTS in log.attributes]
+
+        log = eventually(twice, 60, "a second death")[0]
+        assert log.attributes[semconv.TASK_SUSPECTS] == ("killer-1",)
+        assert "Suspected: killer-1 (to run on each of 2 workers that ended)." in log.body
+        future.cancel()
+
+
+@pytest.mark.parametrize(
+    ("deaths", "running", "suspects"),
+    [
+        ({"a": 1, "b": 1}, "ab", {}),
+        ({}, "", {}),
+        ({"a": 1, "b": 3, "c": 3, "d": 2}, "", {"bc": 3}),
+        # Those that ran, if a heartbeat has said so.
+        ({"a": 1, "b": 3, "c": 3, "d": 2}, "abd", {"b": 3}),
+        ({"a": 1, "b": 3, "c": 3, "d": 2}, "ad", {"bc": 3}),
+    ],
+)
+def test_who_is_suspected(deaths: dict[str, int], running: str, suspects: dict[str, int]) -> None:
+    tasks: list[Any] = [SimpleNamespace(key=key, suspicious=n) for key, n in deaths.items()]
+    found = events._suspects(tasks, [task for task in tasks if task.key in running])
+    assert found == {
+        name: value
+        for keys, count in suspects.items()
+        for name, value in ((semconv.TASK_SUSPECTS, [*keys]), (narration.DEATHS, count))
+    }
+
+
+def test_the_end_of_a_cluster_waits_for_no_nanny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "PATIENCE", 600.0)
+    monkeypatch.setattr(events, "CLOSING", 600.0)
+    monkeypatch.setattr(nannies, "_MOMENT", 600.0)
+    with watched(monkeypatch) as cluster:
+        os.kill(cluster.worker.pid, signal.SIGKILL)
+        pending = cluster.scheduler.plugins["dask-otel"].bridge.adapter.events._pending
+        ((*_, asking),) = eventually(lambda: list(pending.values()), what="the question")
+    assert asking.cancelled()
+    log = cluster.said(semconv.WORKER_REMOVED)
+    assert semconv.WORKER_EXIT_CODE not in log.attributes
+    assert "Its process was killed or crashed, or the network failed." in log.body
+
+
+@pytest.mark.parametrize("returns", [False, True])
+def test_a_worker_without_heartbeats(monkeypatch: pytest.MonkeyPatch, returns: bool) -> None:
     with watched(monkeypatch, distributed__scheduler__worker_ttl="3s") as cluster:
         ws = cluster.worker
         os.kill(ws.pid, signal.SIGSTOP)
         overdue = cluster.said(semconv.WORKER_OVERDUE)
         assert "sent no heartbeat for " in overdue.body
+        if returns:
+            os.kill(ws.pid, signal.SIGCONT)
         log = cluster.said(semconv.WORKER_REMOVED)
         assert log.attributes[REASON] == "overdue"
-        assert "was given up, since it sent no heartbeat" in log.body
-        assert log.attributes[semconv.WORKER_LAST_SEEN_AGE.name] > 3
+        assert "was given up, since it had sent no heartbeat for " in log.body
+        age = semconv.WORKER_LAST_SEEN_AGE.name
+        # The nanny may have been quicker than the heartbeat.
+        again = log.attributes[age] < overdue.attributes[age]
+        assert ("A heartbeat came after that, too late." in log.body) == again
+        assert returns or not again
 
 
 def test_clean_ends_are_no_warnings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,8 @@ import pytest
 from distributed import Client, Event, LocalCluster, Status, get_client, secede, span, wait
 
 import dask_otel
-from dask_otel import Reason
+from dask_otel import Reason, _wire
+from dask_otel._dask import present
 from dask_otel._dask.present import MOST
 from dask_otel.cli import main
 from dask_otel.semconv import PATH_PARTS
@@ -153,7 +154,11 @@ def test_paused_workers(client: Client, addresses: list[str]) -> None:
     told(client, busy, ("executing", ""))
     later = client.submit(same, 4, workers=addresses[0])
     told(client, later, ("workers not running", f"take no tasks: {addresses[0]} (paused)"))
-    client.run(become, Status.running, workers=addresses[:1])
+    client.run(become, Status.paused, workers=addresses[1:])
+    queued = client.map(same, range(50), pure=False)[-1]
+    reason, *_ = told(client, queued, ("workers not running", " (paused), tcp://"))
+    assert reason.state == "queued"
+    client.run(become, Status.running)
 
 
 def test_a_silent_worker_is_the_most_urgent(client: Client, addresses: list[str]) -> None:
@@ -211,6 +216,23 @@ def test_a_span_by_id_and_by_name(client: Client) -> None:
     told(client, loading, ("no unfinished task", "No task is left to do"))
 
 
+def test_a_text_of_megabytes_is_no_name_of_a_span(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client refuses it; the scheduler does not split it either."""
+    split: list[int] = []
+
+    def tags_of(name: str) -> tuple[str, ...]:
+        split.append(len(name))
+        return ()
+
+    monkeypatch.setattr(present, "span_tags", tags_of)
+    for text in ("train/load", "a/" * 500_000):
+        answer = client.run_on_scheduler(_wire.why, asked=(text,))
+        assert answer.reasons[0].kind == "unknown"
+    assert split == [10]
+
+
 def test_the_path_so_far_of_an_open_span(client: Client, capfd: Any) -> None:
     arguments = ["why", "--scheduler", client.cluster.scheduler_address, "fit"]
     with span("fit") as asked:
@@ -249,6 +271,8 @@ def test_the_command(client: Client, capfd: Any) -> None:
     assert re.fullmatch(said, capfd.readouterr().out)
     assert main([*arguments[:-1], "nobody", "--json"]) == 1
     assert json.loads(capfd.readouterr().out)["reasons"][0]["kind"] == "unknown"
+    assert main([*arguments[:-1], "x" * 10_001]) == 1
+    assert "at most 10,000 characters. Give it a future" in capfd.readouterr().err
     dask_otel.unregister(client)
     assert main(arguments) == 1
     assert "RuntimeError: dask-otel does not run on this scheduler: " in capfd.readouterr().err

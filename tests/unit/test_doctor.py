@@ -105,6 +105,15 @@ def test_all_is_well() -> None:
     assert "\x1b[32mok" in as_text(facts(), findings, colours=True)
 
 
+ALONE = {"scheduler": None, "packages": None, "process__bridge": None, "process__workers": None}
+
+
+def test_a_configuration_alone_tells_nothing_of_a_running_scheduler() -> None:
+    page = as_text(facts(**ALONE), all_findings(facts(**ALONE)))
+    assert "whether a bridge runs on one is not known" in page
+    assert page.endswith("\nAll is well on this machine, 1 note.\n")
+
+
 REFUSED = [
     result("traces", ok=False, reason="ConnectionRefusedError", listener="refused"),
     result("metrics"),
@@ -245,6 +254,8 @@ COUNTS = [
             {"workers.answer": "No answer from 1 worker: b"},
             {"workers.package": "1 of 3 workers"},
         ),
+        # One that hangs keeps the answers of all.
+        ({"_packages__workers": None}, {"workers.answer": "Not all workers have answered"}, {}),
         (
             {"_packages__scheduler__installed": False, "_process": None},
             {"scheduler.package": "The scheduler has no dask-otel"},

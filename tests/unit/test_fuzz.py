@@ -15,7 +15,7 @@ from fuzz.targets import TARGETS
 
 from dask_otel import semconv
 from dask_otel._dask import facts
-from dask_otel._dask.clients import ClientBlocks
+from dask_otel._dask.clients import MOST, ClientBlocks
 from dask_otel._dask.workers.samples import WorkerSamples
 from dask_otel._otel.sdk.environment import count, number
 from dask_otel.core.endpoints.address import Endpoint, oddities
@@ -91,6 +91,28 @@ def test_what_has_no_sense_in_a_message_is_counted_and_costs_nothing_else(messag
     blocks = blocks_of("me")
     assert blocks.handle_message(message, 0.0) == wrong
     assert [*blocks.blocks._waiting] == entered
+
+
+def test_a_huge_message_is_read_in_part():
+    blocks, many = blocks_of("me"), MOST + 7
+    message = {
+        "client": "me",
+        "blocks": [["entered", str(number)] for number in range(many)],
+        "attributes": {str(number): {"a": 1} for number in range(many)},
+    }
+    assert blocks.handle_message(message, 0.0) == 14
+    assert str(MOST - 1) in blocks.blocks._waiting
+    assert str(MOST) not in blocks.blocks._waiting
+
+
+@pytest.mark.parametrize("key", ["linger", "name-rules", "cluster-name"])
+def test_a_list_in_itself_is_a_mistake_in_the_configuration(key):
+    value = []
+    value.append(value)
+    given = {"cluster-name": value, "spans": {"linger": value}, "metrics": {"name-rules": value}}
+    with pytest.raises(ConfigurationError) as caught:
+        read_settings(given)
+    assert f"{key} = [[...]]" in str(caught.value)
 
 
 def test_a_number_of_thousands_of_digits_is_a_mistake_in_the_configuration(monkeypatch):

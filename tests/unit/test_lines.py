@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import pickle
 import threading
@@ -207,20 +208,86 @@ def test_records_of_other_processes_stay_there(worker: Worker) -> None:
     assert worker.texts == ["x"]
 
 
-def test_what_cannot_be_read_breaks_no_log_call(worker: Worker) -> None:
-    class Broken:
-        def __str__(self) -> str:
-            raise RuntimeError
+class Broken(Exception):
+    """Cannot be printed in any way."""
 
-    handler = logging.Handler()
+    def __str__(self) -> str:
+        raise RuntimeError
+
+    __repr__ = __str__
+
+
+HEALTHY = logging.makeLogRecord({"name": "user", "levelno": 40, "msg": "x"}).__dict__
+
+
+def handled(fields: dict[str, Any]) -> None:
+    """Let a logger of its own handle a record: pytest's handlers could not print it."""
     seen: list[logging.LogRecord] = []
+    handler = logging.Handler()
     handler.emit = seen.append  # type: ignore[method-assign, assignment]
     logger = logging.Logger("user")
     logger.addHandler(handler)
-    logger.error("x %s", Broken())
-    logger.error("y")
-    assert len(seen) == 2
-    assert worker.texts == ["y"]
+    logger.handle(logging.makeLogRecord({**HEALTHY, **fields}))
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "text", "error"),
+    [
+        ({"msg": "%d rows", "args": ("many",)}, "%d rows ('many',)", None),
+        ({"msg": "%s rows", "args": (1, 2)}, "%s rows (1, 2)", None),
+        ({"msg": "x %s", "args": (Broken(),)}, "x %s <unreadable>", None),
+        ({"msg": Broken()}, "<unreadable> ()", None),
+        ({"exc_info": (Broken, Broken(), None)}, "x", (f"{__name__}.Broken", "<unreadable>")),
+        ({"exc_info": 1}, "x", None),
+        ({"exc_info": (None, None, None)}, "x", None),
+        ({"name": None}, "x", None),
+    ],
+)
+def test_what_can_hardly_be_printed_is_sent(
+    worker: Worker, fields: dict[str, Any], text: str, error: tuple[str, str] | None
+) -> None:
+    handled(fields)
+    ((*_, sent, _, _, sent_error),) = worker.lines
+    assert (sent, sent_error and tuple(sent_error[:2])) == (text, error)
+
+
+def test_what_cannot_be_printed_at_all_is_counted(worker: Worker) -> None:
+    handled({"exc_info": (Broken, Broken(), "no traceback")})
+    worker.run()
+    assert [(one[lines.RECORDS], one[lines.LEFT_OUT]) for one in worker.sent] == [(0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("character", "kept"),
+    [
+        ("x", lines.BODY_LIMIT),
+        ('"', lines.BODY_LIMIT),
+        ("é", lines.BODY_LIMIT),
+        ("数", lines.BODY_LIMIT),
+        # They take four bytes and six.
+        ("😀", 3000),
+        ("\x01", 2000),
+        ("\ud800", lines.BODY_LIMIT),
+    ],
+    ids=["ascii", "escaped", "latin", "chinese", "emoji", "control", "surrogate"],
+)
+def test_a_long_record_is_cut_and_fits_into_a_message(
+    worker: Worker, character: str, kept: int
+) -> None:
+    """Each part by itself, by its bytes in the message."""
+    long = character * 40_000
+    fields = {"name": long, "msg": long, "exc_info": (KeyError, KeyError(long), None)}
+    handled(fields)
+    worker.run()
+    (sent,) = worker.sent
+    assert (sent[lines.RECORDS], sent[lines.LEFT_OUT]) == (1, 0)
+    assert len(sent[lines.BLOB]) <= lines.MOST_BYTES
+    (exported,) = records(Cluster().sends(6.0, **sent))
+    body, stack = str(exported.body), str(exported.attributes[semconv.EXCEPTION_STACKTRACE])
+    assert (body[-1], stack[0]) == ("…", "…")
+    assert kept <= len(body) <= lines.BODY_LIMIT
+    assert len(stack) > 1500
 
 
 def test_logging_is_as_it_was_after_the_last_worker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,6 +379,38 @@ def test_a_message_is_read_later_and_its_times_are_the_schedulers() -> None:
     assert one.time_ns == 105_000_000_000
     assert one.attributes == {**ABOUT, semconv.LOG_LOGGER: "user"}
     assert cluster.truncated == [lines.TOPIC]
+
+
+ODD = [
+    [5.0, 30.5, "user", "x", None, None, None],
+    [math.nan, 30, "user", "x", None, None, None],
+    [-math.inf, 30, "user", "x", None, None, None],
+    [1e300, 30, "user", "x", None, None, None],
+    [5.0, math.nan, "user", "x", None, None, None],
+    [5.0, math.inf, "user", "x", None, None, None],
+    [5.0, "INFO", "user", "x", None, None, None],
+    ["now", 30, "user", "x", None, None, None],
+    [5.0, 30, ["user"], {"x": 1}, 7, None, None],
+    [5.0, 30, "user", "x", None, ["no", "hex", "!"], None],
+    [5.0, 30, "user", "x", None, 7, None],
+    [5.0, 30, "user", "x", None, None, 7],
+    [5.0, 30, "user", "x", None, None, [1, 2, 3, 4]],
+    [5.0, 30],
+    {},
+    "x",
+    None,
+]
+
+
+def test_an_odd_record_costs_no_other_one() -> None:
+    """Neither a worker's own code nor another version of it can throw away a message."""
+    healthy = json.loads(line(5.0, 30, "user", "healthy"))
+    sent = [one for odd in ODD for one in (odd, healthy)]
+    message = {lines.BLOB: json.dumps(sent).encode(), lines.RECORDS: len(sent)}
+    told = records(Cluster().sends(106.0, **message))
+    assert len(told) == len(sent)
+    assert [record.body for record in told[1::2]] == ["healthy"] * len(ODD)
+    assert {record.time_ns for record in told} == {105_000_000_000, 106_000_000_000}
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,53 @@ def test_why_a_worker_is_gone(changes: dict[str, Any], severity: int, body: str)
     assert record.severity == severity
 
 
+@pytest.mark.parametrize(
+    ("code", "ended", "guessed"),
+    [
+        (-9, "was killed with SIGKILL: by the kernel as memory ran out, by a batch", True),
+        (-11, "crashed with SIGSEGV, probably in a library's native code.", False),
+        (-64, "was killed with signal 64.", False),
+        (3, "ended itself, with exit code 3.", False),
+        (None, "was killed or crashed, or the network failed.", True),
+    ],
+)
+def test_how_a_lost_worker_ended(code: int | None, ended: str, guessed: bool) -> None:
+    record = removed(WORKER_EXIT_CODE=code)
+    assert f" without a word. Its process {ended}" in str(record.body)
+    assert (GUESS in str(record.body)) == guessed
+    assert record.attributes.get(semconv.WORKER_EXIT_CODE) == code
+
+
+@pytest.mark.parametrize("age", [11.4, 0.0])
+def test_a_worker_that_was_overdue(age: float) -> None:
+    """Its last heartbeat may have come after that."""
+    overdue = {"WORKER_REMOVAL_REASON": "overdue", "WORKER_LAST_SEEN_AGE": age}
+    body = str(removed(**overdue, overdue=11.0).body)
+    again = " A heartbeat came after that, too late." if age == 0 else ""
+    assert (
+        "was given up, since it had sent no heartbeat for 11 s, longer than "
+        f"distributed.scheduler.worker-ttl.{again} At its last heartbeat, "
+    ) in body
+
+
+def test_the_suspects_are_named_as_far_as_allowed() -> None:
+    several = {"TASK_SUSPECTS": ["merge-1", "('x', 2)"], "deaths": 3}
+    record = removed(**several)
+    said = "Suspected: merge-1, ('x', 2) (to run on each of 3 workers that ended)."
+    assert said in str(record.body)
+    assert record.attributes[semconv.TASK_SUSPECTS] == ("merge-1", "('x', 2)")
+    facts = {**REMOVED, semconv.TASK_SUSPECTS: ["merge-1"], "deaths": 3}
+    hidden = told(semconv.WORKER_REMOVED, facts, limits=SpanLimits(task_keys=False))
+    assert "merge-1" not in str(hidden)
+    redacted = told(
+        semconv.WORKER_REMOVED,
+        facts,
+        limits=SpanLimits(redact=lambda name, text: "-" if name == semconv.TASK_KEY else text),
+    )
+    assert redacted.attributes[semconv.TASK_SUSPECTS] == ("-",)
+    assert "Suspected: - (" in str(redacted.body)
+
+
 def test_what_is_not_known_is_not_said() -> None:
     unknown = {semconv.WORKER_MEMORY_USAGE.name, semconv.WORKER_MEMORY_LIMIT.name,
                semconv.WORKER_CPU_UTILIZATION.name}  # fmt: skip
@@ -230,3 +277,17 @@ def test_users_messages(message: object, body: str) -> None:
     record = told(semconv.TOPIC_MESSAGE, facts)
     assert record.body == body
     assert record.attributes == {semconv.EVENT_TOPIC: "mine"}
+
+
+def test_a_huge_message_becomes_text_in_part() -> None:
+    """The encoder in C would make all of it, and hold the GIL meanwhile."""
+    made: list[int] = []
+
+    class Counted:
+        def __str__(self) -> str:
+            made.append(1)
+            return "x"
+
+    record = told(semconv.TOPIC_MESSAGE, {MESSAGE: [Counted()] * 200_000})
+    assert str(record.body)[-1] == "…"
+    assert len(made) < 100_000

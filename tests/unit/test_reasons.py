@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_otel.client.why import _ask
+from dask_otel.client.why import _ask, why
 from dask_otel.core.reasons import _RULES, reasons
 from dask_otel.core.text import Sanitizer, line_text, span_path, span_tags
 
@@ -59,11 +59,16 @@ SAID: list[tuple[str, dict[str, Any], bool, str, tuple[str, ...]]] = [
      ("take no tasks: tcp://a (paused).",)),
     ("no-worker", {**GPU, "places": ["tcp://b", "alice"]}, False, "restrictions",
      ("of 3 in all", "for 3.2 s", "a worker at tcp://b, alice and GPU = 2 (the most on a worker: 1",
-      )),
+      "other resources= and workers=. allow_other_workers= is about workers= alone.")),
+    ("no-worker", {"places": ["tcp://b"]}, False, "restrictions",
+     ("asks for a worker at tcp://b.", "with other workers=, or with allow_other_workers=True.")),
     ("no-worker", {"seconds": None}, False, "restrictions", ("it asks for a running worker",)),
     ("queued", {"ahead": 17}, False, "no free thread",
      ("for 3.2 s, behind 17 others, of 1,200", "2 of 3, threads: 6", "8 of load, 1 of sum")),
     ("queued", {}, False, "no free thread", ("queue for 3.2 s, of 1,200",)),
+    ("queued", {}, False, "no workers", ("no workers. The task has been ready for 3.2 s.",)),
+    ("queued", {"fitting": ["tcp://a (paused)", "tcp://b (silent)"]}, False,
+     "workers not running", ("take no tasks: tcp://a (paused), tcp://b (silent). The task has",)),
     ("processing", {"silent": True, "leaving": True, "executing": True}, False, "worker silent",
      ("sent 3.2 s ago to tcp://a, whose last heartbeat came 20.0 s ago", "worker-ttl")),
     ("processing", {"leaving": True, "status": "closing_gracefully", "executing": True}, False,
@@ -122,6 +127,32 @@ def test_a_span_is_found_by_its_full_name(tags: list[str]) -> None:
 def test_hostile_names_stay_on_a_line(name: object) -> None:
     assert line_text(name).isprintable()
     assert len(line_text(name, 100)) <= 1100
+
+
+def nested(kind: type, levels: int) -> object:
+    value: object = "x"
+    for _ in range(levels):
+        value = kind([value])
+    return value
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "x" * 10_001,
+        ("x",) * 5000,
+        nested(tuple, 101),
+        nested(tuple, 50_000),
+        nested(list, 50_000),
+        ["x"],
+        ("a", ["b"]),
+        None,
+    ],
+    ids=["long", "wide", "deep", "deeper", "deep list", "list", "list in it", "None"],
+)
+def test_what_can_be_no_key_is_refused_before_it_is_sent(asked: Any) -> None:
+    with pytest.raises(ValueError, match=r"can be no key and no span: .* Give it a future"):
+        why(None, asked)  # type: ignore[call-overload]
 
 
 def test_a_scheduler_that_can_not_answer_is_named() -> None:

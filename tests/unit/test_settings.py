@@ -119,7 +119,9 @@ def test_schema_and_parser_draw_the_same_limits(key, limit, step):
 @pytest.mark.parametrize("key", [k for k, v in LEAVES.items() if "enum" in v])
 def test_schema_and_parser_allow_the_same_words(key):
     words = LEAVES[key]["enum"]
-    assert [by_key(read_settings(nested(key, word)))[key] for word in words] == words
+    for spelled in (str, str.lower, str.upper, str.title):
+        said = [nested(key, spelled(word)) for word in words]
+        assert [by_key(read_settings(one))[key] for one in said] == words
     [line] = problems(nested(key, "all"))
     assert line.endswith(f"Allowed: {' or '.join(words)}.")
 

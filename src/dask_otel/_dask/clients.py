@@ -10,7 +10,8 @@ heartbeat at once; every client sends one every few seconds.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dask_otel.core.attributes import bounded_attributes
 from dask_otel.core.life.blocks import ATTRIBUTES, BLOCKS, CLIENT, ENTERED, LEFT, Blocks
@@ -19,6 +20,10 @@ from dask_otel.core.life.open_span import Limits
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
+
+
+#: Most blocks, and spans with attributes, of one message; a client sends a thousand at most.
+MOST: Final = 10_000
 
 
 class _Leaving(NamedTuple):
@@ -57,12 +62,13 @@ class ClientBlocks:
             wrong, described = int(described is not None), {}
         if not isinstance(lines, (list, tuple)):
             wrong, lines = wrong + 1, ()
-        for span_id, given in described.items():
+        wrong += sum(max(0, len(part) - MOST) for part in (described, lines))
+        for span_id, given in islice(described.items(), MOST):
             if type(span_id) is not str or not isinstance(given, Mapping):
                 wrong += 1
             elif attributes := bounded_attributes(given)[0]:
                 self.blocks.described(span_id, attributes)
-        for line in lines:
+        for line in lines[:MOST]:
             match line:
                 case [str(what), str(span_id)] if what == ENTERED:
                     self.blocks.entered(client, span_id)

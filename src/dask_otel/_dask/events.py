@@ -6,6 +6,7 @@ connection. So the states of workers are kept here, and a lost worker's event wa
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -18,6 +19,7 @@ from distributed.core import Status
 from dask_otel import semconv
 from dask_otel._dask.facts import measured, memory_of
 from dask_otel._dask.lines import WorkerLines
+from dask_otel._dask.nannies import AT_ONCE, add_exit_code
 from dask_otel.core.events import narration
 from dask_otel.core.events.lines import MESSAGE
 from dask_otel.core.life.clock_offsets import ClockOffsets
@@ -74,8 +76,10 @@ class ClusterEvents:
         #: The known workers by address, and what is known of their end.
         self._workers: dict[str, WorkerState] = {}
         self._words: dict[str, dict[str, Any]] = {}
-        #: By address: until when a lost worker's event waits, and its facts.
-        self._pending: dict[str, tuple[float, WorkerState, ClusterEvent]] = {}
+        #: By address: until when a lost worker's event waits, its facts, and who asks for more.
+        self._pending: dict[
+            str, tuple[float, WorkerState, ClusterEvent, asyncio.Future[None] | None]
+        ] = {}
         self._stolen, self._stolen_since = 0, 0.0
         #: By topic and action: of Dask's own messages, those that are told.
         self._readers: dict[tuple[str, Any], Callable[[str, _Message, float], None]] = {
@@ -106,9 +110,9 @@ class ClusterEvents:
 
     def close(self, now: float, removed: bool) -> None:
         """Tell the rest: the scheduler closes, or the bridge is `removed`."""
-        for address, (until, ws, event) in self._pending.items():
+        for address, (until, ws, event, asking) in self._pending.items():
             facts = {**event.facts, narration.CLOSING: not removed}
-            self._pending[address] = (until, ws, replace(event, facts=facts))
+            self._pending[address] = (until, ws, replace(event, facts=facts), asking)
         self.tick(now, closing=True)
         self._of_cluster(now, semconv.OTEL_STOPPED if removed else semconv.SCHEDULER_CLOSING)
 
@@ -148,8 +152,16 @@ class ClusterEvents:
 
     def tick(self, now: float, closing: bool = False) -> None:
         """Tell what has waited long enough."""
-        for address, (until, _, event) in list(self._pending.items()):
-            if now >= until or closing:
+        for address, (until, _, event, asking) in list(self._pending.items()):
+            # Or the nanny has answered, and others go on.
+            if (
+                now >= until
+                or closing
+                or (event.facts[semconv.WORKER_EXIT_CODE] and event.facts[narration.OTHERS])
+            ):
+                if asking is not None:
+                    # The facts belong to another thread from now on.
+                    asking.cancel()
                 del self._pending[address]
                 self._put(event, True)
         for left_out in self.lines.tick(now, closing):
@@ -205,10 +217,14 @@ class ClusterEvents:
         # Dask's tasks of the last heartbeat: some may have ended since.
         running = {task: seconds for task, seconds in ws.executing.items() if task.key in keys}
         words = self._words.pop(address, {})
+        reason = _reason({**words, semconv.WORKER_REMOVAL_EXPECTED: message["expected"]})
         facts: dict[str, Any] = {
             **_about(ws, now),
             **words,
+            **(_suspects(tasks, running) if reason in narration.UNEXPECTED else {}),
+            semconv.WORKER_REMOVAL_REASON: reason,
             semconv.WORKER_REMOVAL_EXPECTED: bool(message["expected"]),
+            semconv.WORKER_EXIT_CODE: None,
             semconv.TASK_COUNT: len(keys),
             semconv.TASK_RUNNING_COUNT: len(running),
             semconv.TASK_OUTCOME_COUNT.format("erred"): sum(one.state == "erred" for one in tasks),
@@ -218,13 +234,17 @@ class ClusterEvents:
             narration.HAD: Counter(task.group.prefix.name for task in tasks).most_common(),
             narration.LOGS: self._logs,
         }
-        reason = facts[semconv.WORKER_REMOVAL_REASON] = _reason(facts)
         event = ClusterEvent(now, semconv.WORKER_REMOVED, facts, self._work(tasks))
         facts[narration.NANNY] = reason == "lost" and bool(ws.nanny)
         if facts[narration.NANNY] or keys or facts[semconv.RESULT_LOST_COUNT]:
             # Its nanny may give the reason, or the scheduler may close, too.
             others = facts[narration.OTHERS] = len(self._scheduler.running)
-            self._pending[address] = (now + (PATIENCE if others else CLOSING), ws, event)
+            asking = (
+                asyncio.ensure_future(add_exit_code(facts, self._scheduler, ws))
+                if facts[narration.NANNY] and len(self._pending) < AT_ONCE
+                else None
+            )
+            self._pending[address] = (now + (PATIENCE if others else CLOSING), ws, event, asking)
         else:
             self._put(event, True)
 
@@ -253,7 +273,7 @@ class ClusterEvents:
     def _overdue(self, _topic: str, message: _Message, now: float) -> None:
         for address in islice(message["workers"], _MOST_READ):
             if ws := self._workers.get(address):
-                self._words.setdefault(address, {})[narration.OVERDUE] = True
+                self._words.setdefault(address, {})[narration.OVERDUE] = now - ws.last_seen
                 self._of_worker(now, semconv.WORKER_OVERDUE, ws)
 
     def _status(self, topic: str, message: _Message, now: float) -> None:
@@ -344,6 +364,14 @@ def _reason(facts: Mapping[str, Any]) -> str:
     if closing is None:
         return "lost"
     return "restarted" if closing.startswith(_RESTARTS) else "closed"
+
+
+def _suspects(tasks: Iterable[TaskState], running: Collection[TaskState]) -> dict[str, Any]:
+    """Return the tasks that the most workers had as they ended, if those are several."""
+    most = max([task.suspicious for task in tasks], default=0)
+    them = [task for task in tasks if task.suspicious == most > 1]
+    keys = [str(task.key) for task in them if task in running] or [str(task.key) for task in them]
+    return {semconv.TASK_SUSPECTS: keys, narration.DEATHS: most} if keys else {}
 
 
 def _running(tasks: Mapping[TaskState, float]) -> list[tuple[str, int, float]]:

@@ -1,7 +1,7 @@
 """Reads what the scheduler knows now of a task, or of a span's unfinished tasks: `dask_otel.why`.
 
 A question visits some hundreds of tasks at most, however many there are, and each worker once for a
-task that no worker may run.
+task that no worker takes.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 #: Most tasks, groups or spans that one walk visits.
 MOST: Final = 300
+#: Characters of a span's name; a longer text is no name.
+_LONGEST: Final = 8192
 #: Most tasks in an answer that hold up the one in question.
 _SHOWN: Final = 3
 #: Heartbeats that a silent worker has left out, as in the doctor's rule.
@@ -80,7 +82,9 @@ class Present:
     def _span(self, key: Hashable) -> Span | None:
         """Return a span by its id or full name: the first open one, or else the last one."""
         extension, still_open = self._scheduler.extensions["spans"], self._adapter.lifecycle.open
-        named: list[Span] = extension.spans_search_by_name.get(span_tags(str(key)), [])[-MOST:]
+        # Splitting a text of megabytes would block the event loop for seconds.
+        tags = span_tags(str(key)) if len(str(key)) <= _LONGEST else ()
+        named: list[Span] = extension.spans_search_by_name.get(tags, [])[-MOST:]
         found = [extension.spans.get(key), *(span for span in named if span.id in still_open)]
         return next((span for span in (*found, *named[-1:]) if span is not None), None)
 
@@ -163,6 +167,10 @@ class Present:
         mean = task.prefix.duration_average
         places = {*(task.worker_restrictions or ()), *(task.host_restrictions or ())}
         ranked = state == "queued" and len(queued) <= MOST
+        # Queued tasks have a worker as long as one takes tasks.
+        unserved = state == "no-worker" or (
+            state == "queued" and all(map(self._is_silent, scheduler.running))
+        )
         facts = {
             "name": line_text(task.key),
             "state": state,
@@ -187,9 +195,8 @@ class Present:
             # As Dask decides it, but of workers that take no tasks.
             "fitting": [
                 self._described(ws)
-                for ws in scheduler.workers.values()
-                if state == "no-worker"
-                and ws.status is not Status.running
+                for ws in (scheduler.workers.values() if unserved else ())
+                if (ws.status is not Status.running or self._is_silent(ws))
                 and (not places or places & {ws.address, ws.host, ws.name})
                 and all(ws.resources.get(name, 0) >= asked for name, asked in resources.items())
             ],

@@ -18,7 +18,7 @@ from dask_otel.core.life.completion import worst
 from dask_otel.core.life.open_span import OpenSpan, Phase
 from dask_otel.core.life.summaries import SpanSummary, join_paths
 from dask_otel.core.path.chain import path_of
-from dask_otel.core.text import listed
+from dask_otel.core.text import line_text, listed
 
 if TYPE_CHECKING:
     from distributed.spans import Span
@@ -173,7 +173,7 @@ class SettledSpans:
 
 def missing(span: OpenSpan) -> str:
     """Return what keeps a span from settling."""
-    name = "/".join(map(str, span.identity.tags))
+    name = line_text("/".join(map(str, span.identity.tags)))
     if span.unfinished:
         return f"{name} has {span.unfinished} unfinished tasks"
     if span.holds:
@@ -186,6 +186,6 @@ def missing(span: OpenSpan) -> str:
 def _unknown(span_id: str) -> Refused:
     return (
         "unknown",
-        f"the scheduler knows no span with the id {span_id!r}. A span is known there once work "
-        "was submitted inside its block; its id is what `with span(...) as id` gives",
+        f"the scheduler knows no span with the id {line_text(span_id)!r}. A span is known there "
+        "once work was submitted inside its block; its id is what `with span(...) as id` gives",
     )

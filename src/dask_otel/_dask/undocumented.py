@@ -18,6 +18,7 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
         "_last_tick_cycle",
         "_task_prefix_count_global",
         "clients",
+        "connection_args",
         "extensions",
         "handlers",
         "http_application",
@@ -84,6 +85,7 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
         "resource_restrictions",
         "run_id",
         "state",
+        "suspicious",
         "waiters",
         "waiting_on",
         "who_has",
@@ -139,6 +141,7 @@ BY_NAME: Final = frozenset(
 HANDLERS: Final[dict[str, tuple[str, ...]]] = {
     "Scheduler.handlers": ("heartbeat_worker",),
     "Scheduler.stream_handlers": ("long-running", "task-erred"),
+    "Nanny.handlers": ("get_logs",),
     "Worker.handlers": ("actor_execute", "plugin-add", "plugin-remove"),
 }
 
@@ -170,6 +173,7 @@ OF_ANYTHING: Final = frozenset(
         "add_handlers",
         "default_router",
         "get",
+        "get_logs",
         "matcher",
         "pattern",
         "regex",

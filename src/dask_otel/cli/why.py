@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with terminal.held_back("asyncio"):
             why = asyncio.run(_ask(arguments.scheduler, arguments.subject))
-    except NotExamined as error:
+    except (NotExamined, ValueError) as error:
         return terminal.fail("why", str(error))
     terminal.show(json.dumps(asdict(why), indent=2) if arguments.json else repr(why))
     return int(why.reasons[0].kind == "unknown")

@@ -5,13 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Awaitable, Hashable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Final, Literal, overload
 
 from dask_otel import _wire
 from dask_otel._wire import Refusal, Why
 
 if TYPE_CHECKING:
     from distributed import Client, Future
+
+#: Most characters of a key or a name.
+_LONGEST: Final = 10_000
 
 
 @overload
@@ -54,6 +57,9 @@ def why(
 
     Raises
     ------
+    ValueError
+        If it can be no key and no name: neither text nor a number nor a tuple of these, or longer
+        than 10,000 characters. Nothing is sent then.
     RuntimeError
         If no bridge runs on the scheduler, or one of an older version, which cannot answer.
 
@@ -66,6 +72,12 @@ def why(
     'done'
     """
     asked = getattr(key_or_span, "key", key_or_span)
+    if not _is_key(asked) or len(str(asked)) > _LONGEST:
+        raise ValueError(
+            f"this {type(asked).__name__} can be no key and no span: a key is text, a number or a "
+            f"tuple of these, and dask_otel.why reads at most {_LONGEST:,} characters. Give it a "
+            "future, future.key, or the id or full name of a span."
+        )
     keys: list[Hashable] = [str(asked) if isinstance(asked, str) else asked]
     if isinstance(asked, str) and (asked.startswith(("(", "b'", 'b"')) or asked.isdecimal()):
         with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
@@ -73,6 +85,13 @@ def why(
             keys += {ast.literal_eval(asked)}
     answer: Why = client.sync(_ask, client, tuple(keys), asynchronous=asynchronous)
     return answer
+
+
+def _is_key(value: object, levels: int = 100) -> bool:
+    """Return whether Dask accepts a value as a key; tuples are not nested more deeply."""
+    return isinstance(value, (str, bytes, int, float)) or (
+        isinstance(value, tuple) and levels > 0 and all(_is_key(one, levels - 1) for one in value)
+    )
 
 
 async def _ask(client: Client, asked: tuple[Hashable, ...]) -> Why:

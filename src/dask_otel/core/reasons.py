@@ -19,6 +19,24 @@ _STUCK: Final = (
     "report it to Dask with the file of client.dump_cluster_state()."
 )
 
+#: No worker takes a task, of any kind.
+_NOBODY: Final = (
+    (
+        "deserted",
+        "no workers",
+        "The scheduler has no workers. The task has been ready{during}.",
+        "Start workers, or see the logs of those that should be there; an adaptive cluster "
+        "may be unable to start any.",
+    ),
+    (
+        "fitting",
+        "workers not running",
+        "The workers that may run it take no tasks: {fitting}. The task has been ready{during}.",
+        "A paused worker needs memory: release results, or give it more. A silent one hangs: see "
+        "its log. For one that closes, start another.",
+    ),
+)
+
 #: By the state of a task (a span, an unknown key): conditions in order, and for the first that is
 #: true its stable name, what is to be said, and the next step. A condition is a fact, or one of
 #: `_words`; the empty one is always true.
@@ -72,30 +90,26 @@ _RULES: Final[Mapping[str, Sequence[tuple[str, str, str, str]]]] = {
         ),
     ),
     "no-worker": (
+        *_NOBODY,
         (
-            "deserted",
-            "no workers",
-            "The scheduler has no workers. The task has been ready{during}.",
-            "Start workers, or see the logs of those that should be there; an adaptive cluster "
-            "may be unable to start any.",
-        ),
-        (
-            "fitting",
-            "workers not running",
-            "The workers that may run it take no tasks: {fitting}.",
-            "A paused worker needs memory: release results, or give it more. For one that closes, "
-            "start another.",
+            "resources",
+            "restrictions",
+            "No worker, of {workers:,} in all, has met its restrictions{during}: it asks for "
+            "{asked}.",
+            "Start a worker that has these resources (--resources), or submit it with other "
+            "resources= and workers=. allow_other_workers= is about workers= alone.",
         ),
         (
             "",
             "restrictions",
             "No worker, of {workers:,} in all, has met its restrictions{during}: it asks for "
             "{asked}.",
-            "Start a worker that meets them, or submit it with other workers= and resources=, or "
-            "with allow_other_workers=True.",
+            "Start a worker that meets them, or submit it with other workers=, or with "
+            "allow_other_workers=True.",
         ),
     ),
     "queued": (
+        *_NOBODY,
         (
             "",
             "no free thread",

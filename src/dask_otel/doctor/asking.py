@@ -113,9 +113,10 @@ async def _ask(address: str, seconds: float) -> dict[str, Any]:
             client.run_on_scheduler(eval, _INSTALLED), _CONNECT, "the scheduler does not answer"
         )
         try:
-            workers = await asyncio.wait_for(_workers(client), _CONNECT)
+            workers: Any = await asyncio.wait_for(_workers(client), _CONNECT)
         except asyncio.TimeoutError:
-            workers = {}
+            # One that hangs holds up the answers of all.
+            workers = None
         process = None
         if scheduler["installed"]:
             process = await answered(

@@ -78,7 +78,7 @@ def _packages(facts: Facts) -> list[Finding]:
     packages = facts.get("packages")
     if packages is None:
         return []
-    workers = packages["workers"]
+    workers = packages["workers"] or {}
     missing = [address for address, found in workers.items() if found and not found["installed"]]
     silent = [address for address, found in workers.items() if not found]
     count = counted(len(workers), "worker")
@@ -110,11 +110,13 @@ def _packages(facts: Facts) -> list[Finding]:
             Finding("workers.package", "ok", f"dask-otel is on all of {count}."),
         ),
         (
-            silent,
+            silent or packages["workers"] is None,
             Finding(
                 "workers.answer",
                 "problem",
-                f"No answer from {counted(len(silent), 'worker')}: {_some(silent)}.",
+                f"No answer from {counted(len(silent), 'worker')}: {_some(silent)}."
+                if silent
+                else "Not all workers have answered in time.",
                 "They hang, or their event loops are blocked.",
                 "See their logs, and the alert DaskEventLoopBlocked.",
             ),
@@ -183,6 +185,15 @@ def _configuration(process: Facts) -> list[Finding]:
 def _bridge(facts: Facts) -> list[Finding]:
     state = (facts["process"].get("bridge") or {}).get("state")
     return rows(
+        (
+            facts["scheduler"] is None,
+            Finding(
+                "bridge",
+                "note",
+                "No scheduler was asked: whether a bridge runs on one is not known.",
+                todo="To examine a running one, add --scheduler ADDRESS.",
+            ),
+        ),
         (
             state == "running",
             Finding("bridge", "ok", f"The bridge runs on {facts['scheduler']}."),

@@ -39,7 +39,8 @@ def as_text(
             before = f"{'':{_INDENT}}{word:<6}"
             lines += _column(before, " " * len(before), text, width - len(before)) if text else ()
     counts = {level: sum(one.level == level for one in findings) for level in ("problem", "note")}
-    verdict = words.counted(counts["problem"], "problem") if counts["problem"] else "All is well"
+    well = "All is well" if facts["scheduler"] else "All is well on this machine"
+    verdict = words.counted(counts["problem"], "problem") if counts["problem"] else well
     lines += ["", *_settings(facts["process"], everything)]
     return "\n".join(lines) + f"\n{verdict}, {words.counted(counts['note'], 'note')}.\n"
 

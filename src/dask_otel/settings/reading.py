@@ -77,7 +77,7 @@ def _parse(found: _Found, problems: list[str]) -> dict[str, Any]:
         rule = KNOBS.get(key, KNOBS[_ENVIRONMENT]).rule
         try:
             values[key] = rule.parse(_plain(value))
-        except ValueError:
+        except (ValueError, RecursionError):
             problems.append(problem.bad_value(key, value, source, rule.allowed))
     return values
 

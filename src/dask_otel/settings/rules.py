@@ -95,18 +95,22 @@ def _strings(**limits: Any) -> dict[str, Any]:
 
 
 def one_of(*choices: str) -> Rule:
-    """Return the rule for one of a few words."""
-    return Rule(" or ".join(choices), {"enum": list(choices)}, _text)
+    """Return the rule for one of a few words, in upper or lower case."""
+    known = {choice.lower(): choice for choice in choices}
+    return Rule(
+        " or ".join(choices),
+        {"enum": list(choices)},
+        lambda value: known.get(_text(value).lower(), value),
+    )
 
 
 FLAG: Final = Rule("true or false", {"type": "boolean"}, _flag)
 
 
 def _or_off(*choices: str) -> Rule:
+    rule = one_of(*choices, "off")
     # In YAML, an unquoted off means false.
-    return one_of(*choices, "off")._replace(
-        read=lambda value: _text("off" if value is False else value)
-    )
+    return rule._replace(read=lambda value: rule.read("off" if value is False else value))
 
 
 PROPAGATION: Final = _or_off("adopt", "link")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from dask_otel._dask.wrapping import Wrappers
 from dask_otel._otel.api.current import current_ids
 from dask_otel.core.events.lines import TOPIC, LineBatch, line
+from dask_otel.core.text import Sanitizer, plain_text
 from dask_otel.worker.logs import running
 
 if TYPE_CHECKING:
@@ -102,17 +103,22 @@ class Forwarding:
             self._inside.now = False
 
     def _forward(self, record: logging.LogRecord) -> None:
-        # Dask's clients handle records of other processes, which were forwarded there.
-        foreign = record.process not in (None, self._process)
-        if record.levelno < self._level or foreign or record.name.startswith(_OWN):
-            return
-        urgent = record.levelno >= logging.WARNING
-        if not urgent and record.name.startswith(_TRANSPORT):
-            return
-        with self._lock:
-            if self._batch.leave_out(urgent):
+        written, urgent = b"", False
+        try:
+            # Dask's clients handle records of other processes, which were forwarded there.
+            foreign, name = record.process not in (None, self._process), str(record.name)
+            if record.levelno < self._level or foreign or name.startswith(_OWN):
                 return
-        written = _line(record)
+            urgent = record.levelno >= logging.WARNING
+            if not urgent and name.startswith(_TRANSPORT):
+                return
+            with self._lock:
+                if self._batch.leave_out(urgent):
+                    return
+            written = _line(record, name)
+        except Exception:
+            # A record made by hand: any field can be any object. The batch counts it.
+            pass
         with self._lock:
             wait = self._batch.add(written, urgent, monotonic())
         if wait == 0:
@@ -129,15 +135,22 @@ class Forwarding:
             self.workers[0].log_event(TOPIC, message)
 
 
-def _line(record: logging.LogRecord) -> bytes:
-    task, error = running.get(), None
-    kind, exception, trace = record.exc_info or (None, None, None)
-    if kind is not None:
-        stack = "".join(format_exception(kind, exception, trace))
-        error = f"{kind.__module__}.{kind.__qualname__}", str(exception), stack
+def _line(record: logging.LogRecord, name: str) -> bytes:
+    task, error, sanitizer = running.get(), None, Sanitizer()
+    try:
+        text = record.getMessage()
+    except Exception:
+        text = f"{plain_text(record.msg, sanitizer)} {plain_text(record.args, sanitizer)}"
+    match record.exc_info:
+        case (kind, BaseException() as exception, trace):
+            error = (
+                f"{kind.__module__}.{kind.__qualname__}",
+                plain_text(exception, sanitizer),
+                "".join(format_exception(kind, exception, trace)),
+            )
     ids = current_ids()
     key = None if task is None else str(task.key)
-    return line(record.created, record.levelno, record.name, record.getMessage(), key, ids, error)
+    return line(record.created, record.levelno, name, text, key, ids, error)
 
 
 forwarding: Final = Forwarding()

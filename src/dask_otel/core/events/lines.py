@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from dask_otel import semconv
 from dask_otel.core.records import ClusterEvent, SpanIdentity
-from dask_otel.core.text import STACKTRACE_LIMIT, Sanitizer, attribute_text
+from dask_otel.core.text import CUT, Sanitizer, attribute_text
 from dask_otel.core.trace import Trace
 
 #: The topic of workers' messages, and the fields of a message.
@@ -37,6 +37,14 @@ _FOR_URGENT: Final = 0.25
 
 #: Characters of a body.
 BODY_LIMIT: Final = 4096
+#: Most bytes of a record's parts, which fit into a message together. A body has more characters
+#: than are exported, if they take three bytes or less, so that its cut is counted.
+_BODY_BYTES: Final = 13 * 1024
+_STACK_BYTES: Final = 10 * 1024
+_TEXT_BYTES: Final = 3 * 1024
+_NAME_BYTES: Final = 1024
+#: Seconds since the epoch; OTLP has 64 bits for nanoseconds.
+_LATEST: Final = 2.0**33
 #: Lines that are kept of a worker, their characters, and the workers.
 LAST: Final = 5
 _LAST_LIMIT: Final = 300
@@ -83,8 +91,11 @@ class LineBatch:
         return full
 
     def add(self, line: bytes, urgent: bool, now: float) -> float | None:
-        """Add a record; return the seconds until the next message, if they are to be planned."""
-        if self._size + len(line) + 2 > MOST_BYTES:
+        """Add a record; return the seconds until the next message, if they are to be planned.
+
+        An empty one, which could not be written, is counted.
+        """
+        if not line or self._size + len(line) + 2 > MOST_BYTES:
             self._left_out += 1
         else:
             self._lines.append(line)
@@ -129,34 +140,68 @@ def line(
     error
         Type, message and stack trace of an exception.
     """
-    # Twice the exported length: half a credential at the end would not be recognised.
-    text = text[: 2 * BODY_LIMIT]
-    if error is not None:
-        error = (*error[:2], error[2][-2 * STACKTRACE_LIMIT :])
-    return json.dumps([time, level, logger, text, key, ids, error]).encode()
+    parts = (
+        time,
+        level,
+        _cut(logger, _NAME_BYTES),
+        # Twice the exported length: half a credential at the end would not be recognised.
+        _cut(text[: 2 * BODY_LIMIT], _BODY_BYTES),
+        key and _cut(key, _TEXT_BYTES),
+        ids,
+        error
+        and (
+            _cut(error[0], _NAME_BYTES),
+            _cut(error[1], _TEXT_BYTES),
+            # The last frames are at the end.
+            _cut(error[2][::-1], _STACK_BYTES)[::-1],
+        ),
+    )
+    return _json(parts)
+
+
+def _json(value: object) -> bytes:
+    # Escapes would take six bytes for most characters. A lone surrogate stays one.
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def _cut(text: str, most: int) -> str:
+    """Return a text of at most `most` bytes in JSON; a truncated one ends in ``…``."""
+    kept, room = text[:most], most - len(CUT.encode())
+    while (size := len(_json(kept))) > room:
+        kept = kept[: len(kept) * room // size]
+    return text if len(kept) == len(text) else kept + CUT
 
 
 def lines_of(event: ClusterEvent) -> Iterator[ClusterEvent]:
-    """Yield an event for each record of a worker's message."""
-    facts = event.facts
-    about = {key: facts[key] for key in (semconv.WORKER_NAME, semconv.WORKER_ADDRESS)}
-    ahead = facts.get(OFFSET, 0.0)
-    lines = json.loads(facts[BLOB]) if BLOB in facts else [_forwarded(event.time - ahead, facts)]
-    for time, level, logger, text, key, ids, error in lines[: event.weight]:
-        more = {
-            SEVERITY: _SEVERITIES[min(max(level // 10, 1), 5) - 1],
-            MESSAGE: text,
-            semconv.LOG_LOGGER: logger,
-            semconv.TASK_KEY: key,
-            **dict(zip(_OF_ERROR, error or (), strict=False)),
-        }
-        work: tuple[SpanIdentity, ...] = ()
-        if ids is not None:
-            trace_id, span_id, flags = (int(digits, 16) for digits in ids)
-            trace = Trace(trace_id)
-            trace.sampled = bool(flags & 1)
-            work = (SpanIdentity("", "", (), 1, trace, span_id, None),)
-        yield ClusterEvent(time + ahead, event.name, {**about, **more}, work)
+    """Yield an event for each record of a worker's message; an odd one is a text as it is."""
+    facts, now = event.facts, event.time - event.facts.get(OFFSET, 0.0)
+    lines = json.loads(facts[BLOB]) if BLOB in facts else [_forwarded(now, facts)]
+    for one in lines[: event.weight]:
+        try:
+            yield _event(event, one)
+        except (TypeError, ValueError, ArithmeticError):
+            yield _event(event, [now, 20, TOPIC, one, None, None, None])
+
+
+def _event(event: ClusterEvent, record: list[Any]) -> ClusterEvent:
+    time, level, logger, text, key, ids, error = record
+    at = time + event.facts.get(OFFSET, 0.0)
+    facts = {
+        **{name: event.facts[name] for name in (semconv.WORKER_NAME, semconv.WORKER_ADDRESS)},
+        # Levels can be any numbers.
+        SEVERITY: _SEVERITIES[int(min(5, max(1, level / 10))) - 1],
+        MESSAGE: text,
+        semconv.LOG_LOGGER: logger,
+        semconv.TASK_KEY: key,
+        **dict(zip(_OF_ERROR, error or (), strict=False)),
+    }
+    work: tuple[SpanIdentity, ...] = ()
+    if ids is not None:
+        trace_id, span_id, flags = (int(digits, 16) for digits in ids)
+        trace = Trace(trace_id)
+        trace.sampled = bool(flags & 1)
+        work = (SpanIdentity("", "", (), 1, trace, span_id, None),)
+    return ClusterEvent(at if 0 <= at < _LATEST else event.time, event.name, facts, work)
 
 
 def _forwarded(time: float, facts: Mapping[str, Any]) -> list[Any]:

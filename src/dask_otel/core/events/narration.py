@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from dask_otel import semconv
@@ -42,8 +44,10 @@ NANNY: Final = "nanny"
 #: Number of other workers that run tasks, and whether the scheduler closed, too.
 OTHERS: Final = "others"
 CLOSING: Final = "closing"
-#: Whether Dask had found that its heartbeats are overdue.
+#: Seconds without a heartbeat when Dask found them overdue.
 OVERDUE: Final = "overdue"
+#: Workers that ended while they had the suspected tasks.
+DEATHS: Final = "deaths"
 #: Whether workers send their log records.
 LOGS: Final = "logs"
 #: Names of workers, and of those that could not be retired.
@@ -53,6 +57,7 @@ FAILED: Final = "failed"
 #: Facts with texts of users, and the names by which redaction is asked about them.
 _OF_USERS: Final = {
     semconv.TASK_KEY: semconv.TASK_KEY,
+    semconv.TASK_SUSPECTS: semconv.TASK_KEY,
     semconv.EXCEPTION_MESSAGE: semconv.EXCEPTION_MESSAGE,
     semconv.EXCEPTION_STACKTRACE: semconv.EXCEPTION_STACKTRACE,
     semconv.TASK_PREFIXES: semconv.TASK_PREFIX,
@@ -73,6 +78,7 @@ def _fact(name: str) -> str:
 _WORKER: Final = "Worker %(worker)s"
 _KEPT: Final = (
     "%(unfinished)s",
+    f"Suspected: {_fact(semconv.TASK_SUSPECTS)} (to run on each of %(deaths)s workers that ended).",
     f"{_fact(_ERRED)} failed for good, as too many workers died with them.",
     f"It held the only copy of {_fact(semconv.RESULT_LOST_COUNT)}%(recomputed)s.",
     "%(alone)s",
@@ -96,22 +102,35 @@ _REMOVED: Final = {
     "overdue": _Story(
         WARN,
         (
-            f"{_WORKER} was given up, since it sent no heartbeat for longer than "
-            "distributed.scheduler.worker-ttl.",
+            f"{_WORKER} was given up, since it had sent no heartbeat for {_fact(OVERDUE)}, longer "
+            "than distributed.scheduler.worker-ttl.",
+            "%(again)s",
         ),
     ),
     "lost": _Story(
         WARN,
         (
-            f"{_WORKER} was lost: its connection broke without a word. Its process was killed or "
-            "crashed, or the network failed.",
+            f"{_WORKER} was lost: its connection broke without a word. Its process %(ended)s.",
             "%(guess)s",
             "%(nanny)s",
         ),
     ),
 }
 
-_UNEXPECTED: Final = ("memory", "overdue", "lost")
+#: By exit code, 0 for an unknown one: how a worker's process ended.
+_ENDS: Final = {
+    0: "was killed or crashed, or the network failed",
+    -4: "crashed with SIGILL, probably in a library's native code",
+    -6: "crashed with SIGABRT, probably in a library's native code",
+    -7: "crashed with SIGBUS, probably in a library's native code",
+    -8: "crashed with SIGFPE, probably in a library's native code",
+    -9: "was killed with SIGKILL: by the kernel as memory ran out, by a batch system, or by hand",
+    -11: "crashed with SIGSEGV, probably in a library's native code",
+    -15: "was ended with SIGTERM: by a batch system, or by hand",
+}
+
+#: Reasons without a request or a word of the worker.
+UNEXPECTED: Final = ("memory", "overdue", "lost")
 _NO_LINES: Final = (
     "Its last lines are not known: otel.logs.level is off.",
     "No line of its log has arrived.",
@@ -303,6 +322,7 @@ def _redacted(facts: dict[str, Any], limits: SpanLimits, sanitizer: Sanitizer) -
     """Return the facts as the operator allows: texts of users can be secret."""
     for key, allowed in (
         (semconv.TASK_KEY, limits.task_keys),
+        (semconv.TASK_SUSPECTS, limits.task_keys),
         (semconv.EXCEPTION_MESSAGE, limits.message),
         (semconv.EXCEPTION_STACKTRACE, limits.stacktrace),
     ):
@@ -361,13 +381,20 @@ def _shown(facts: Mapping[str, Any]) -> dict[str, str]:
         said = f"{', '.join(first)} and {last}" if first else last
         age = shown.get(semconv.WORKER_LAST_SEEN_AGE.name, "a moment")
         shown["then"] = f"At its last heartbeat, {age} before, it {said}."
-    if limit:
+    code = facts.get(semconv.WORKER_EXIT_CODE) or 0
+    other = (
+        f"was killed with signal {-code}" if code < 0 else f"ended itself, with exit code {code}"
+    )
+    shown["ended"] = _ENDS.get(code, other)
+    if facts.get(OVERDUE, 0.0) > facts.get(semconv.WORKER_LAST_SEEN_AGE.name, math.inf):
+        shown["again"] = "A heartbeat came after that, too late."
+    if limit and code in (0, -9):
         shown["guess"] = "A guess: it was killed for its memory, which was close to its limit."
     if facts.get(NANNY):
         shown["nanny"] = "Its nanny does not say that it ended it for memory."
     if lines := facts.get(semconv.WORKER_LAST_LINES):
         shown["lines"] = "\n".join(("The last lines of its log:", *lines))
-    elif LOGS in facts and facts[semconv.WORKER_REMOVAL_REASON] in _UNEXPECTED:
+    elif LOGS in facts and facts[semconv.WORKER_REMOVAL_REASON] in UNEXPECTED:
         shown["lines"] = _NO_LINES[facts[LOGS]]
     others = facts.get(OTHERS)
     shown["recomputed"] = ", which Dask computes again" if others else ""
@@ -428,7 +455,9 @@ def _count(noun: str, count: int) -> str:
 def _message(message: object) -> str:
     if not isinstance(message, str):
         with suppress(TypeError, ValueError, RecursionError):
-            return json.dumps(message, default=str, ensure_ascii=False)
+            # In pieces: all at once, a large message would hold the GIL for seconds.
+            pieces = json.JSONEncoder(default=str, ensure_ascii=False).iterencode(message)
+            return "".join(islice(pieces, LONGEST))
     return plain_text(message, Sanitizer())
 
 
@@ -437,6 +466,7 @@ _TEXTS: Final[dict[str, Callable[[Any], str]]] = {
     semconv.WORKER_MEMORY_LIMIT.name: _size,
     semconv.WORKER_NANNY_MEMORY: _size,
     semconv.WORKER_LAST_SEEN_AGE.name: _seconds,
+    OVERDUE: _seconds,
     semconv.EVENT_INTERVAL: _seconds,
     semconv.WORKER_THREAD_COUNT.name: partial(_count, "thread"),
     semconv.WORKER_COUNT: partial(_count, "worker"),
@@ -445,6 +475,7 @@ _TEXTS: Final[dict[str, Callable[[Any], str]]] = {
     semconv.LOG_LEFT_OUT_COUNT: partial(_count, "record"),
     semconv.RESULT_LOST_COUNT: partial(_count, "result"),
     semconv.DATA_LOST_COUNT: partial(_count, "piece"),
+    semconv.TASK_SUSPECTS: listed,
     RETIRED: listed,
     FAILED: listed,
     MESSAGE: _message,
