@@ -6,8 +6,10 @@ Its stop is not the end of the scheduler, nor of anybody's job.
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -188,6 +190,33 @@ def test_a_plugin_that_is_replaced_without_a_word(bridged: Bridged, replace: Any
     client.sync(bridged.bridge.close)
     assert results(of(received, "job")) == expected
     assert_told_once(received)
+
+
+async def heard(scheduler: Any) -> None:
+    """Wait for a heartbeat of each worker: Dask caches a handler when it calls it."""
+    before = {ws: ws.last_seen for ws in scheduler.workers.values()}
+    while any(ws.last_seen == seen for ws, seen in before.items()):
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.options({"metrics": {"prometheus": True}})
+def test_a_bridge_that_is_gone_is_not_kept_alive(bridged: Bridged) -> None:
+    client, scheduler, bridges = bridged.client, bridged.scheduler, []
+    extension = scheduler.extensions["spans"]
+    GATES["a"].set()
+    for _ in range(3):
+        with span("job"):
+            assert client.submit(behind, "a", 1, pure=False).result() == 1
+        client.sync(heard, scheduler)
+        bridges.append(weakref.ref(bridged.bridge))
+        # Another library wraps one of our wrappers, and keeps it.
+        wrapped = extension.observe_tasks
+        extension.observe_tasks = lambda *args, _call=wrapped, **kwargs: _call(*args, **kwargs)
+        assert dask_otel.unregister(client) == "stopped"
+        assert dask_otel.register(client) == "started"
+        eventually(lambda: bridged.exporting, what="exporters")
+    gc.collect()
+    assert [bridge() for bridge in bridges] == [None] * 3
 
 
 def test_totals_begin_anew_and_nothing_is_booked_twice(bridged: Bridged) -> None:

@@ -39,6 +39,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dask_otel.pump.feeder.ALIVE", 0.05)
     monkeypatch.setattr("dask_otel.pump.policy.FIRST_BACKOFF", 0.05)
     monkeypatch.setattr("dask_otel.pump.spool_health.FIRST_RETRY", 0.05)
+    monkeypatch.setattr("dask_otel.pump.feeder.LONGEST_RETRY", 0.05)
 
 
 #: A lane whose window is small, so that what waits is in the spool.
@@ -61,8 +62,9 @@ class Memory:
         #: While it can't be opened; while it can't be written.
         self.busy: Exception | None = None
         self.error: Exception | None = None
-        #: While it can be written.
+        #: While it can be written; while rows can only be removed.
         self.unreadable: Exception | None = None
+        self.full: Exception | None = None
         self.closed: list[bool] = []
         #: Bodies of all notes that were ever written.
         self.noted: set[int] = set()
@@ -88,6 +90,8 @@ class Memory:
         self.go_on.wait(60)
         if self.error is not None:
             raise self.error
+        if self.full and rows:
+            raise self.full
         self.alive = alive_ns
         for number in settled:
             self.rows.pop(number, None)
@@ -421,6 +425,15 @@ def test_until_it_can_be_opened_spans_are_exported_without_it(error, said, caplo
     assert store.closed == [True]
 
 
+def works_again(pump: Pump, caplog: pytest.LogCaptureFixture, count: int) -> int:
+    """Offer spans, of which there were `count`, until it is told; return how many there are."""
+    while "uses its spool there.db again" not in caplog.text:
+        count += 1
+        assert pump.offer_span(finished(count))
+        eventually(lambda: not pump.feeder.size)
+    return count
+
+
 def test_a_disk_in_trouble_costs_nothing_and_is_told_once(caplog):
     caplog.set_level(logging.INFO, "distributed.dask_otel")
     store, spans = Memory(), Spans()
@@ -438,10 +451,25 @@ def test_a_disk_in_trouble_costs_nothing_and_is_told_once(caplog):
         eventually(lambda: store.notes.keys() == {("otlp", ids(50))}, 60, "what was held back")
         pump.offer_span(finished(31))
         eventually(lambda: 31 in spans.exported and not store.rows)
-    assert spans.exported == list(range(1, 32))
-    assert totals(pump) == {("exported",): 31}
+        count = works_again(pump, caplog, 31)
+    assert spans.exported == list(range(1, count + 1))
+    assert totals(pump) == {("exported",): count}
     assert caplog.text.count("can't use its spool") == 1
     assert caplog.text.count("uses its spool there.db again") == 1
+
+
+def test_a_full_disk_that_takes_the_removal_of_rows_is_told_once(caplog):
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
+    store, spans = Memory(), Spans()
+    store.full = OSError(28, "no space left")
+    with running(store, spans) as pump:
+        for n in range(1, 6):
+            assert pump.offer_span(finished(n))
+            eventually(lambda n=n: n in spans.exported)
+            eventually(lambda: pump.condition()["spool"]["usable"])
+    assert totals(pump) == {("exported",): 5}
+    assert len(caplog.messages) == 1
+    assert "can't use its spool" in caplog.text
 
 
 def test_rows_that_cannot_be_read_keep_no_new_span_back_and_are_told_once(caplog):
@@ -462,8 +490,9 @@ def test_rows_that_cannot_be_read_keep_no_new_span_back_and_are_told_once(caplog
         assert "uses its spool there.db again" not in caplog.text
         store.unreadable = None
         eventually(lambda: not store.rows)
-    assert sorted(spans.exported) == list(range(1, 41))
-    assert totals(pump) == {("exported",): 40}
+        count = works_again(pump, caplog, 40)
+    assert sorted(spans.exported) == list(range(1, count + 1))
+    assert totals(pump) == {("exported",): count}
     assert caplog.text.count("uses its spool there.db again") == 1
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 
 import pytest
 
-from dask_otel.pump.spool_health import SpoolHealth
+from dask_otel.pump.spool_health import LONGEST_RETRY, SpoolHealth
 from dask_otel.spool.store import rows_limit
 
 
@@ -29,3 +30,24 @@ def test_a_spool_that_stays_full_is_told_once(max_bytes, caplog):
     assert "has room again" in caplog.messages[1]
     health.wrote(dropped=True, usage=limit)
     assert "is full" in caplog.messages[2]
+
+
+def test_a_full_disk_is_told_once_although_it_takes_some_writes(caplog):
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
+    seconds = 0.0
+    health = SpoolHealth("there.db", 10**6, now=lambda: seconds)
+    for _ in range(20):
+        health.failed(OSError(28, "no space left"))
+        assert health.trouble
+        seconds += health.rest
+        # Spans that are removed, and one that has found room.
+        for calm in (math.inf, LONGEST_RETRY, math.inf):
+            health.works("uses its spool again", calm)
+            assert not health.trouble
+            seconds += LONGEST_RETRY / 4
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    seconds += LONGEST_RETRY
+    health.works("uses its spool again", math.inf)
+    for _ in range(2):
+        health.works("uses its spool again", LONGEST_RETRY)
+    assert caplog.messages[1:] == ["dask-otel uses its spool again"]

@@ -166,8 +166,8 @@ class SchedulerAdapter:
 
     def close(self, now: float) -> None:
         """Export the open spans: the scheduler closes, or the bridge is being removed."""
-        self.tasks.close(now)
         self.removed = self.scheduler.status not in _ENDING
+        self.tasks.close(now)
         with self.boundary.guarding("events"):
             self.events.close(now, self.removed)
         self.lifecycle.close(now, "unknown" if self.removed else "error")
@@ -177,7 +177,8 @@ class SchedulerAdapter:
 
         `exported`, whether anything was exported, is for the next bridge.
         """
-        if exported and self.wrappers.attached:
+        # Dask may keep a closed scheduler for ever, which gets no other bridge.
+        if exported and self.removed and self.wrappers.attached:
             seen = len(self.spans.extension.spans)
             PASTS[self.scheduler] = Past(self.lifecycle.generations, seen)
         self.wrappers.remove()

@@ -57,11 +57,10 @@ class Heartbeats:
         """Wrap the handler; in it, an error of ours would close the worker."""
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            # Not `Wrappers.then`: each call with a message's many arguments would copy them.
+            # Not `Wrappers.then`: each call with a message's many arguments would copy them again.
             def heartbeat_worker(**message: Any) -> Any:
                 result = original(**message)
-                if wrappers.attached:
-                    wrappers.run("heartbeat", self._heartbeat, message)
+                wrappers.run("heartbeat", self._heartbeat, message)
                 return result
 
             return heartbeat_worker

@@ -120,8 +120,6 @@ class DaskSpans:
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def observe_tasks(tss: Iterable[TaskState], *args: Any, **kwargs: Any) -> Any:
-                if not wrappers.attached:
-                    return original(tss, *args, **kwargs)
                 tss = tss if isinstance(tss, list) else list(tss)
                 wrappers.run("observe_tasks", self._submitted, tss)
                 result = original(tss, *args, **kwargs)

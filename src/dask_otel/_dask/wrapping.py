@@ -17,15 +17,19 @@ Make: TypeAlias = Callable[[Called], Called]
 class Wrappers:
     """The wrappers of one part of the bridge.
 
-    If other code has wrapped one of ours, ours cannot be removed. So every wrapper reads
-    `attached`; if that is false, it only calls its original.
+    Other code may keep a wrapper of ours for ever: it has wrapped it, or cached it, as Dask does
+    with handlers. So Dask gets a function that only passes its calls on; after `remove` it passes
+    them to the original, and holds nothing else.
     """
 
     def __init__(self, boundary: ErrorBoundary | None = None) -> None:
         self._boundary = boundary or ErrorBoundary()
-        #: The table that has each wrapper, its name there, and how to restore the original.
-        self._undo: list[tuple[Mapping[str, Any], str, Called, Callable[[], None]]] = []
-        #: Whether the wrappers are active; read at each call.
+        #: Of each wrapper: the table that has it, its name there, its original, the list with the
+        #: function that it calls, and how to restore the original.
+        self._undo: list[
+            tuple[Mapping[str, Any], str, Called, Called, list[Called], Callable[[], None]]
+        ] = []
+        #: Whether there are wrappers.
         self.attached = False
         #: Seconds of the event loop for our own work, except transitions.
         self.spent = 0.0
@@ -45,8 +49,7 @@ class Wrappers:
         def make(original: Called) -> Called:
             def wrapper(*args: Any, **kwargs: Any) -> Any:
                 result = original(*args, **kwargs)
-                if self.attached:
-                    self.run(kind, ours, *args, **kwargs)
+                self.run(kind, ours, *args, **kwargs)
                 return result
 
             return wrapper
@@ -56,31 +59,43 @@ class Wrappers:
     def method(self, owner: object, name: str, make: Make) -> None:
         """Wrap a method of a class or instance that Dask looks up for each call."""
         shadowed = vars(owner).get(name)
-        wrapper = make(getattr(owner, name))
-        setattr(owner, name, wrapper)
         if shadowed is None:
             restore = partial(delattr, owner, name)
         else:
             restore = partial(setattr, owner, name, shadowed)
-        self._wrapped(vars(owner), name, wrapper, restore)
+        wrapper = self._wrapped(vars(owner), name, getattr(owner, name), make, restore)
+        setattr(owner, name, wrapper)
 
     def handler(self, handlers: dict[str, Called], name: str, make: Make) -> None:
         """Wrap the handler of an operation."""
         original = handlers[name]
-        # Dask reads a handler's signature; `wraps` preserves it.
-        wrapper = handlers[name] = wraps(original)(make(original))
-        self._wrapped(handlers, name, wrapper, partial(handlers.__setitem__, name, original))
+        restore = partial(handlers.__setitem__, name, original)
+        handlers[name] = self._wrapped(handlers, name, original, make, restore)
 
     def _wrapped(
-        self, table: Mapping[str, Any], name: str, wrapper: Called, restore: Callable[[], None]
-    ) -> None:
-        self._undo.append((table, name, wrapper, restore))
+        self,
+        table: Mapping[str, Any],
+        name: str,
+        original: Called,
+        make: Make,
+        restore: Callable[[], None],
+    ) -> Called:
+        called = [make(original)]
+
+        # Dask reads a handler's signature; `wraps` preserves it.
+        @wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return called[0](*args, **kwargs)
+
+        self._undo.append((table, name, wrapper, original, called, restore))
         self.attached = True
+        return wrapper
 
     def remove(self) -> None:
         """Restore everything, the last wrapper first."""
         self.attached = False
         while self._undo:
-            table, name, wrapper, restore = self._undo.pop()
+            table, name, wrapper, original, called, restore = self._undo.pop()
+            called[0] = original
             if table.get(name) is wrapper:
                 restore()

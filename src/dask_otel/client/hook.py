@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from functools import wraps
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,9 +37,8 @@ def hook_submissions(
     wrappers = Wrappers()
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
         def submit(client: Any, *args: Any, **kwargs: Any) -> Any:
-            extra = annotations(client) if wrappers.attached else None
+            extra = annotations(client)
             if extra is None:
                 return original(client, *args, **kwargs)
             with dask.annotate(**extra):

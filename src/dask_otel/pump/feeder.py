@@ -31,7 +31,7 @@ from dask_otel.pump.health import QUIET, Notices, Tally
 from dask_otel.pump.inbox import Inbox, Item
 from dask_otel.pump.lanes import SpanLane
 from dask_otel.pump.outlet import WORDS
-from dask_otel.pump.spool_health import SpoolHealth, found
+from dask_otel.pump.spool_health import LONGEST_RETRY, SpoolHealth, found
 from dask_otel.pump.thread import PumpThread
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ class Feeder(PumpThread):
         finished = [row for row in rows if row[0] in self._stored]
         if len(finished) < len(rows):
             self._give([row for row in rows if row[0] not in self._stored])
-        fed = False
+        fed, stored = False, bool(finished or self._notes)
         try:
             if self._health.trouble:
                 # If reading fails, rows written now would be stuck.
@@ -256,7 +256,11 @@ class Feeder(PumpThread):
             if news or late or self._health.trouble:
                 self._write(store, finished)
             fed = self._feed(store)
-            self._health.works(f"uses its spool {self._path} again")
+            self._health.works(
+                f"uses its spool {self._path} again",
+                # That sent rows could be removed is no sign of room on a full disk.
+                LONGEST_RETRY if stored or fed else math.inf,
+            )
         except BaseException as error:
             if isinstance(error, OSError):
                 self._health.failed(error)

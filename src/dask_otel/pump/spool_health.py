@@ -46,6 +46,9 @@ class SpoolHealth:
         self._now = now
         #: The problem with the disk; empty if there is none.
         self.trouble = ""
+        #: Whether the last message was of a failure. A full disk takes some writes, so one success
+        #: does not end it.
+        self._warned = False
         #: Whether old spans are dropped for lack of room.
         self.full = False
         #: Bytes in use when the last ones were dropped: less than `max_bytes`.
@@ -59,18 +62,20 @@ class SpoolHealth:
 
     def failed(self, error: Exception, opening: bool = False) -> None:
         """Record a problem with the disk or, while opening, that another process has the spool."""
-        if not self.trouble:
+        if not self._warned:
+            self._warned = True
             level, text = (logging.ERROR, _NOT_OPENED) if opening else (logging.WARNING, _FAILED)
             logger.log(level, text, self._path, error)
         self.trouble = str(error) or repr(error)
         self._retry_at = self._now() + self._retry_after
         self._retry_after = min(LONGEST_RETRY, self._retry_after * 2)
 
-    def works(self, words: str) -> None:
-        """Record a success; `words` are logged after a failure."""
-        if self.trouble:
+    def works(self, words: str, calm: float = 0.0) -> None:
+        """Record a success; `words` are logged if a failure was, at least `calm` seconds ago."""
+        self.trouble = ""
+        if self._warned and self._now() >= self._retry_at + calm:
+            self._warned, self._retry_after = False, FIRST_RETRY
             logger.info("dask-otel %s", words)
-        self.trouble, self._retry_at, self._retry_after = "", 0.0, FIRST_RETRY
 
     def wrote(self, dropped: bool, usage: int) -> None:
         """Record a write: whether it dropped spans, and the bytes in use."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import partial
 from threading import Lock, local
 from time import monotonic
 from traceback import format_exception
@@ -79,12 +79,8 @@ class Forwarding:
             logging.getLogger().setLevel(before[0])
 
     def _watching(self, call: Callable[..., None]) -> Callable[..., None]:
-        wrappers = self._wrappers
-
-        @wraps(call)
         def call_handlers(logger: logging.Logger, record: logging.LogRecord) -> None:
-            if wrappers.attached:
-                self._guarded(self._forward, record)
+            self._guarded(self._forward, record)
             call(logger, record)
 
         return call_handlers

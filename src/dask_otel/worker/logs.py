@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextvars import ContextVar
-from functools import wraps
 from threading import Lock
 from typing import Any, Final
 
@@ -55,17 +54,13 @@ class Injection:
                 self._wrappers.remove()
 
     def _adding(self, make: Callable[..., logging.LogRecord]) -> Callable[..., logging.LogRecord]:
-        wrappers = self._wrappers
-
-        @wraps(make)
         def make_record(*args: Any, **kwargs: Any) -> logging.LogRecord:
             record = make(*args, **kwargs)
-            if wrappers.attached:
-                try:  # noqa: SIM105 - half the price of `suppress`
-                    _add(record.__dict__)
-                except Exception:
-                    # The code that logs must not see our errors.
-                    pass
+            try:  # noqa: SIM105 - half the price of `suppress`
+                _add(record.__dict__)
+            except Exception:
+                # The code that logs must not see our errors.
+                pass
             return record
 
         return make_record

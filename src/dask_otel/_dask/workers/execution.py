@@ -8,7 +8,6 @@ hook on its ``submit`` adds the context.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dask_otel._dask.wrapping import Wrappers
@@ -68,17 +67,13 @@ class Execution:
         self._wrappers.remove()
 
     def _around(self, run: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
-        tasks, wrappers = self._worker.state.tasks, self._wrappers
+        tasks = self._worker.state.tasks
         enter, leave = self._enter, self._leave
 
-        @wraps(run)
         async def within(*args: Any, **kwargs: Any) -> T:
-            entered = None
-            if wrappers.attached:
-                # The key of a task is the first argument; of an actor, a named one.
-                task = tasks.get(args[0] if args else kwargs.get("actor"))
-                if task is not None:
-                    entered = enter(task)
+            # The key of a task is the first argument; of an actor, a named one.
+            task = tasks.get(args[0] if args else kwargs.get("actor"))
+            entered = None if task is None else enter(task)
             if entered is None:
                 return await run(*args, **kwargs)
             try:
@@ -95,10 +90,7 @@ class Execution:
         return within
 
     def _submit(self, submit: Callable[..., T]) -> Callable[..., T]:
-        @wraps(submit)
         def submit_within(call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> T:
-            if self._wrappers.attached:
-                call = self._carried(call)
-            return submit(call, *args, **kwargs)
+            return submit(self._carried(call), *args, **kwargs)
 
         return submit_within

@@ -1,0 +1,72 @@
+"""The wrappers of Dask's methods and handlers, and what they keep alive."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from functools import partial
+from inspect import signature
+from typing import Any
+
+import pytest
+
+from dask_otel._dask.wrapping import Wrappers
+
+
+class Ours:
+    """The part of a bridge that a wrapper calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+    def around(self, original: Callable[..., int]) -> Callable[..., int]:
+        def called(*args: Any) -> int:
+            self.saw(*args)
+            return original(*args)
+
+        return called
+
+    def saw(self, *args: Any) -> None:
+        self.calls.append(args[-1])
+
+
+class Dasks:
+    def method(self, number: int) -> int:
+        return number + 1
+
+
+def of_an_instance(wrappers: Wrappers, make: Any) -> Any:
+    dasks = Dasks()
+    wrappers.method(dasks, "method", make)
+    return dasks.method
+
+
+def of_a_class(wrappers: Wrappers, make: Any) -> Any:
+    owner = type("Owner", (Dasks,), {})
+    wrappers.method(owner, "method", make)
+    return partial(vars(owner)["method"], owner())
+
+
+def of_a_table(wrappers: Wrappers, make: Any) -> Any:
+    handlers = {"operation": Dasks().method}
+    wrappers.handler(handlers, "operation", make)
+    return handlers["operation"]
+
+
+@pytest.mark.parametrize("wrap", [of_an_instance, of_a_class, of_a_table])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_wrapper_that_somebody_keeps_holds_its_original_alone(
+    wrap: Callable[..., Any], after: bool
+) -> None:
+    wrappers, ours = Wrappers(), Ours()
+    kept = wrap(wrappers, wrappers.then(ours.saw, "kind") if after else ours.around)
+    assert (kept(1), ours.calls) == (2, [1])
+    # Dask reads it.
+    assert [*signature(kept).parameters] == ["number"]
+    wrappers.remove()
+    assert (kept(2), ours.calls) == (3, [1])
+    gone = weakref.ref(ours), weakref.ref(wrappers)
+    del ours, wrappers
+    gc.collect()
+    assert [one() for one in gone] == [None, None]
