@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Future
-from threading import Thread
-from typing import TypeVar
 
-Made = TypeVar("Made")
+from dask_otel.pump.thread import Made, apart
 
 
 async def in_thread(make: Callable[[], Made], name: str) -> Made:
@@ -16,17 +13,4 @@ async def in_thread(make: Callable[[], Made], name: str) -> Made:
 
     Not in the loop's executor: a call that never returns must not block the process's exit.
     """
-    future: Future[Made] = Future()
-    # From here on, cancelling the waiting task does not cancel the call.
-    future.set_running_or_notify_cancel()
-
-    def run() -> None:
-        try:
-            future.set_result(make())
-        except BaseException as caught:
-            # SystemExit would end the awaiting loop; a future does not accept StopIteration.
-            plain = isinstance(caught, Exception) and not isinstance(caught, StopIteration)
-            future.set_exception(caught if plain else RuntimeError(repr(caught)))
-
-    Thread(target=run, name=name, daemon=True).start()
-    return await asyncio.wrap_future(future)
+    return await asyncio.wrap_future(apart(make, name))

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 from dask_otel.core.masking import masked_path
 from dask_otel.core.records import Temporality
 from dask_otel.pump.sinks import PumpLimits
+from dask_otel.pump.thread import promptly
 from dask_otel.settings.problems import ConfigurationError
 
 #: Shorter intervals are probably seconds instead of milliseconds, and would load the scheduler.
@@ -26,6 +27,7 @@ _FILE_INTERVAL: Final = 5.0
 _NEVER: Final = {"seconds": 1e8, "milliseconds": 1e11}
 #: A count. Python refuses numbers of thousands of digits.
 _COUNT: Final = re.compile("[0-9]{1,15}")
+_PEM: Final = b"-----BEGIN "
 _QUEUE_SIZE: Final = 2048
 #: Smaller than the SDK's 512, because a failed batch is sent again as a whole.
 _BATCH_SIZE: Final = 128
@@ -193,7 +195,7 @@ def pem_file(*variables: str, folder: bool = False) -> str | None:
     def parse(text: str) -> str:
         path = Path(text)
         try:
-            if not (folder and path.is_dir()) and b"-----BEGIN " not in path.read_bytes():
+            if promptly(lambda: not (folder and path.is_dir()) and _PEM not in path.read_bytes()):
                 raise _Refusal(": it holds nothing in PEM format")
         except OSError as error:
             raise _Refusal(f": {error.strerror or error}") from None

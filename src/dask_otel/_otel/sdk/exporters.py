@@ -34,6 +34,7 @@ from dask_otel._otel.sdk.transport import (
 from dask_otel._version import __version__
 from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.masking import masked_url
+from dask_otel.pump.thread import promptly
 from dask_otel.settings.problems import ConfigurationError
 
 if TYPE_CHECKING:
@@ -268,7 +269,7 @@ def _credential_provider(protocol: str, signal: str) -> Callable[[], Any] | None
     variable, name = found
     try:
         (entry,) = entry_points(group="opentelemetry_otlp_credential_provider", name=name)
-        provider: Callable[[], requests.Session | grpc.ChannelCredentials] = entry.load()
+        provider: Callable[[], requests.Session | grpc.ChannelCredentials] = promptly(entry.load)
     except Exception as error:
         raise ConfigurationError(
             [f"{variable} names {name!r}, which could not be loaded: {_masked(error)}."]
@@ -304,10 +305,10 @@ def _foreign(signal: str, name: str) -> Destination:
             [f"{variable} names {name!r}. Installed: {', '.join(['none', *known])}."]
         )
     try:
-        factory: Any = found[0].load() if found else MetricReader
+        factory: Any = promptly(found[0].load) if found else MetricReader
         pulls = isinstance(factory, type) and issubclass(factory, MetricReader)
         # A pull exporter would open its port now.
-        exporter = None if pulls else factory()
+        exporter = None if pulls else promptly(factory)
     except Exception as error:
         raise ConfigurationError(
             [f"{variable} names {name!r}, and that exporter could not be made: {_masked(error)}."]

@@ -36,6 +36,7 @@ from dask_otel._otel.sdk.transport import uninstrumented
 from dask_otel.core.records import SpanRecord
 from dask_otel.core.text import Sanitizer, attribute_text
 from dask_otel.core.trace import Trace
+from dask_otel.pump.thread import promptly
 
 logger = logging.getLogger("distributed.dask_otel")
 
@@ -193,12 +194,13 @@ def caller_of(trace: Trace) -> Context:
 
 
 def _load_sampler(entry: EntryPoint) -> Sampler:
+    argument = os.environ.get("OTEL_TRACES_SAMPLER_ARG")
     try:
-        sampler = entry.load()(os.environ.get("OTEL_TRACES_SAMPLER_ARG"))
+        sampler = promptly(lambda: entry.load()(argument))
         if isinstance(sampler, Sampler):
             return sampler
         problem = f"it is a {type(sampler).__name__}"
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         problem = repr(error)
     logger.warning(
         "dask-otel: OTEL_TRACES_SAMPLER names %r, and that sampler could not be made (%s); "

@@ -1,0 +1,118 @@
+"""Code of others that hangs while the exporters are made: the start goes on without it, or ends."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dask_otel._otel.sdk import resource
+from dask_otel.pump import rotated, thread
+from dask_otel.scheduler.wiring import WiredPump, make_pump
+from dask_otel.settings.keys import ConfigurationError, Settings
+from tests.foreign import install
+
+GATE = threading.Event()
+
+
+def hang(*_: Any) -> None:
+    GATE.wait()
+
+
+@pytest.fixture(autouse=True)
+def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package whose functions hang, as well as the import of one of its modules."""
+    source = f"from {__name__} import hang\nclass Detector:\n    detect = hang\n"
+    groups = ("traces_exporter", "metrics_exporter", "traces_sampler", "tracer_provider")
+    entries = dict.fromkeys(groups, "mine = hanging:hang")
+    entries["otlp_credential_provider"] = "mine = hanging_at_import:anything"
+    entries["resource_detector"] = "mine = hanging:Detector\nlater = hanging:hang"
+    install(tmp_path, "hanging", source, entries)
+    # Once imported, it does not hang.
+    for name in ("hanging_at_import", "operators"):
+        (tmp_path / f"{name}.py").write_text(f"{source}hang()\n")
+    os.mkfifo(tmp_path / "fifo")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(thread, "PATIENCE", 0.3)
+    monkeypatch.setattr(resource, "_PATIENCE", 0.3)
+    GATE.clear()
+    yield
+    # A writer, for the one who reads.
+    os.close(os.open(tmp_path / "fifo", os.O_RDWR))
+    GATE.set()
+
+
+def made(**options: Any) -> WiredPump:
+    pump = make_pump(Settings(**options), "Scheduler-1", time.time_ns())
+    assert pump is not None
+    hanging = [one for one in threading.enumerate() if one.name.startswith("dask-otel")]
+    assert hanging
+    assert all(one.daemon for one in hanging), "the process could not end"
+    return pump
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        (
+            "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS",
+            "mine, later, unknown,*",
+            "mine (TimeoutError: no answer in time), later (TimeoutError: no answer in time), "
+            "unknown (LookupError: it is not installed)",
+        ),
+        ("OTEL_TRACES_SAMPLER", "mine", "names 'mine', and that sampler could not be made"),
+        ("OTEL_PYTHON_TRACER_PROVIDER", "mine", "it did not return within 0.3 s"),
+    ],
+)
+def test_what_can_be_left_out_is_named_once(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    variable: str,
+    value: str,
+    said: str,
+) -> None:
+    caplog.set_level(logging.WARNING, "distributed.dask_otel")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv(variable, value)
+    assert made().pump
+    (record,) = [one for one in caplog.records if one.name == "distributed.dask_otel"]
+    assert variable in record.getMessage()
+    assert said in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("variables", "options"),
+    [
+        ({"OTEL_TRACES_EXPORTER": "mine"}, {}),
+        ({"OTEL_METRICS_EXPORTER": "mine"}, {}),
+        ({"OTEL_PYTHON_EXPORTER_OTLP_GRPC_CREDENTIAL_PROVIDER": "mine",
+          "OTEL_EXPORTER_OTLP_ENDPOINT": "https://127.0.0.1:1"}, {}),
+        ({"OTEL_EXPORTER_OTLP_CERTIFICATE": "fifo"}, {}),
+        ({}, {"redact": "operators:anything"}),
+    ],
+)  # fmt: skip
+def test_what_the_bridge_can_not_do_without_is_one_error(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    options: dict[str, Any],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for key, value in variables.items():
+        monkeypatch.setenv(key, value)
+    with pytest.raises(ConfigurationError, match="it did not return within") as caught:
+        made(**options)
+    assert all(name in str(caught.value) for name in (*list(variables)[:1], *options.values()))
+
+
+def test_a_folder_that_does_not_answer_is_an_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rotated, "TemporaryFile", lambda **_: hang())
+    assert rotated.obstacle(tmp_path) == f"it did not return within 0.3 s: {tmp_path}"
