@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import dask
 import pytest
 from distributed import Client, span
 
+from dask_otel.cli.cluster import observed_cluster
 from tests.cluster.processes import cluster
+from tests.environment import inherited
 from tests.foreign import WAITING, install
 from tests.receiver import receiver
 from tests.waiting import eventually
@@ -21,6 +28,38 @@ pytestmark = [
 DETECTOR = f"""{WAITING}
 class Detector:
     detect = wait
+"""
+
+
+#: A cluster in the script's own process; its workers begin while the detector waits.
+SCRIPT = """
+import json, os, sys, time
+from pathlib import Path
+import dask
+from distributed import Client, LocalCluster
+
+def variables():
+    return {key: value for key, value in os.environ.items() if key.startswith("OTEL_")}
+
+if __name__ == "__main__":
+    folder, endpoint = Path(sys.argv[1]), sys.argv[2]
+    environment = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+        "OTEL_EXPORTER_OTLP_HEADERS": "x-key=geheim",
+        "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "waits",
+        "OTEL_BSP_SCHEDULE_DELAY": "0",
+    }
+    settings = {"otel.environment": environment, "otel.spans.linger": 0}
+    dask.config.set({**settings, "distributed.scheduler.preload": ["dask_otel.preload"]})
+    with LocalCluster(n_workers=0, dashboard_address=None, worker_dashboard_address=None) as own:
+        while not (folder / "entered").exists():
+            time.sleep(0.01)
+        own.scale(2)
+        with Client(own) as client:
+            client.wait_for_workers(2)
+            seen = client.run(variables)
+            client.submit(int, 7, pure=False).result()
+    print(json.dumps([variables(), *seen.values()]))
 """
 
 
@@ -46,3 +85,41 @@ def test_a_detector_that_never_answers_costs_its_attributes_alone(tmp_path: Path
         assert scheduler.output.count("resource detectors") == 1
         assert "waits" in scheduler.output.partition("resource detectors")[2].splitlines()[0]
         assert scheduler.terminate(120) == 0, scheduler.output
+
+
+def test_no_worker_gets_what_only_the_bridge_is_told(tmp_path: Path) -> None:
+    """The workers begin while a detector waits; and the script ends, though it waits for ever."""
+    found = install_detector(tmp_path)
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    with receiver("grpc") as received:
+        done = subprocess.run(
+            [sys.executable, str(script), str(tmp_path), received.endpoint],
+            env={**inherited(), "PYTHONPATH": found["PYTHONPATH"]},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=150,
+        )
+        assert received.spans, done.stderr
+        assert received.requests[0][2]["x-key"] == "geheim"
+    assert json.loads(done.stdout) == [{}, {}, {}]
+    assert "geheim" not in (tmp_path / "entered").read_text()
+
+
+def test_nor_do_those_of_the_demos_cluster(tmp_path: Path) -> None:
+    told = {"OTEL_SERVICE_NAME": "told"}
+    before = variables()
+    with (
+        dask.config.set({"otel.environment": told}),
+        observed_cluster(tmp_path) as client,
+    ):
+        assert [variables(), *client.run(variables).values()] == [before] * 3
+        client.submit(int, 7, pure=False).result()
+    written = "".join(path.read_text() for path in tmp_path.glob("*-traces.jsonl"))
+    assert '"told"' in written
+
+
+def variables() -> dict[str, str]:
+    """Return what another process would inherit."""
+    return {key: value for key, value in os.environ.items() if key.startswith("OTEL_")}

@@ -438,7 +438,7 @@ def test_defaults_count_where_the_environment_has_nothing(server: Receiver, buil
 
 
 @pytest.mark.parametrize(("win", "name"), [(False, "shop"), (True, "dask")])
-def test_the_environment_is_restored_also_after_an_error(
+def test_the_environment_is_changed_for_a_call_of_the_sdk_alone(
     monkeypatch: pytest.MonkeyPatch, win: bool, name: str
 ) -> None:
     """Ours win over an application's if the bridge has its own provider."""
@@ -446,12 +446,21 @@ def test_the_environment_is_restored_also_after_an_error(
         monkeypatch.setenv(f"OTEL_{key}", value)
     before = dict(os.environ)
     ours = {"OTEL_X": "1", "OTEL_SERVICE_NAME": "dask", "PATH": "no"}
-    with suppress(RuntimeError), defaults_for_environment(ours, win):
-        during = dict(os.environ)
+    seen: list[dict[str, str]] = []
+
+    def fails() -> None:
+        seen.append(dict(os.environ))
         raise RuntimeError
-    assert dict(os.environ) == before
+
+    with defaults_for_environment(ours, win):
+        assert environment.variables()["OTEL_SERVICE_NAME"] == name
+        assert dict(os.environ) == before
+        with suppress(RuntimeError):
+            environment.shown_to_sdk(fails)
+        assert dict(os.environ) == before
+    assert environment.variables()["OTEL_SERVICE_NAME"] == "shop"
     del before["OTEL_BLANK"]
-    assert during == before | {"OTEL_X": "1", "OTEL_SERVICE_NAME": name}
+    assert seen == [before | {"OTEL_X": "1", "OTEL_SERVICE_NAME": name}]
 
 
 def test_the_pump_is_set_by_the_variables(build: Build) -> None:

@@ -12,6 +12,7 @@ import dask.config
 from dask_otel.core.masking import Mask, masked_variable, secrets_of
 from dask_otel.settings.keys import Settings
 from dask_otel.settings.reading import DEFAULTS, flat, valid_values
+from dask_otel.settings.variables import environment_of
 
 DEFAULT: Final = "default"
 #: Most characters of a value.
@@ -92,19 +93,6 @@ def variables_in_force(environment: Mapping[str, str], win: bool = False) -> lis
         )
         for name, value in sorted(environment_of(environment, win).items())
     ]
-
-
-def environment_of(defaults: Mapping[str, str], win: bool = False) -> dict[str, str]:
-    """Return the process's ``OTEL_*`` variables, with defaults for the others.
-
-    With `win`, the defaults override them, as in ``defaults_for_environment``.
-    """
-    own = {
-        name: value
-        for name, value in os.environ.items()
-        if name.startswith("OTEL_") and value.strip()
-    }
-    return {**own, **defaults} if win else {**defaults, **own}
 
 
 def mask_of(settings: Settings) -> Mask:

@@ -8,12 +8,13 @@ package registers under it: console, a vendor's, OpenTelemetry's own ``otlp_prot
 from __future__ import annotations
 
 import logging
+import os
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import entry_points, version
+from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -21,7 +22,15 @@ from urllib.parse import urlsplit
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricReader
 from opentelemetry.sdk.trace.export import SpanExporter
 
-from dask_otel._otel.sdk.environment import choice, first_set, headers, number, pem_file
+from dask_otel._otel.sdk.environment import (
+    choice,
+    first_set,
+    headers,
+    number,
+    pem_file,
+    shown_to_sdk,
+    variables,
+)
 from dask_otel._otel.sdk.foreign import ForeignExporter
 from dask_otel._otel.sdk.otlp_json import Console, FileTransport
 from dask_otel._otel.sdk.transport import (
@@ -53,6 +62,9 @@ _PROTOCOLS: Final = ("grpc", "http/protobuf")
 _COMPRESSIONS: Final = {True: ("none", "gzip"), False: ("none", "gzip", "deflate")}
 #: OpenTelemetry's own exporters of OTLP, which read the same variables.
 _OTHERS: Final = ("otlp_proto_grpc", "otlp_proto_http")
+#: The modules of OpenTelemetry's own exporters, which only read variables when they are made.
+_OWN: Final = ("opentelemetry.exporter.otlp.proto.", "opentelemetry.sdk.")
+_CREDENTIAL_PROVIDER: Final = "_CREDENTIAL_PROVIDER"
 #: The variables of the timeout of one export.
 _PUMP_TIMEOUTS: Final = {
     "traces": "OTEL_BSP_EXPORT_TIMEOUT",
@@ -262,8 +274,8 @@ def _grpc(
 def _credential_provider(protocol: str, signal: str) -> Callable[[], Any] | None:
     """Return the user's factory of a session, or of gRPC credentials, if there is one."""
     prefix = f"OTEL_PYTHON_EXPORTER_OTLP_{protocol}"
-    suffix = "CREDENTIAL_PROVIDER"
-    found = first_set(f"{prefix}_{signal.upper()}_{suffix}", f"{prefix}_{suffix}")
+    suffix = _CREDENTIAL_PROVIDER
+    found = first_set(f"{prefix}_{signal.upper()}{suffix}", f"{prefix}{suffix}")
     if found is None:
         return None
     variable, name = found
@@ -308,7 +320,7 @@ def _foreign(signal: str, name: str) -> Destination:
         factory: Any = promptly(found[0].load) if found else MetricReader
         pulls = isinstance(factory, type) and issubclass(factory, MetricReader)
         # A pull exporter would open its port now.
-        exporter = None if pulls else promptly(factory)
+        exporter = None if pulls else _made(variable, found[0], factory)
     except Exception as error:
         raise ConfigurationError(
             [f"{variable} names {name!r}, and that exporter could not be made: {_masked(error)}."]
@@ -326,6 +338,29 @@ def _foreign(signal: str, name: str) -> Destination:
     millis = number(1, "milliseconds", _PUMP_TIMEOUTS[signal]) if signal == "metrics" else None
     transport = ForeignExporter(signal, exporter, {"timeout_millis": millis} if millis else {})
     return Destination(_label(signal, name), transport, key=None if name == "console" else name)
+
+
+def _made(variable: str, entry: EntryPoint, factory: Callable[[], Any]) -> Any:
+    """Return an exporter. Only OpenTelemetry's own see `otel.environment`: others may wait."""
+    # A user's provider of credentials is code of others.
+    if entry.module.startswith(_OWN) and not any(
+        _CREDENTIAL_PROVIDER in one for one in variables()
+    ):
+        return shown_to_sdk(factory)
+    unseen = [
+        name
+        for name, value in sorted(variables().items())
+        if name.startswith("OTEL_EXPORTER_") and os.environ.get(name) != value
+    ]
+    if unseen:
+        logger.warning(
+            "dask-otel: %s names %r, and that exporter reads the scheduler's own environment, so "
+            "it does not get %s of otel.environment. Set such variables where the scheduler starts",
+            variable,
+            entry.name,
+            ", ".join(unseen),
+        )
+    return promptly(factory)
 
 
 def _masked(error: Exception) -> str:

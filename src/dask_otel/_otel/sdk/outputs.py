@@ -25,6 +25,7 @@ from dask_otel._otel.sdk.environment import (
     defaults_for_environment,
     is_disabled,
     read_environment,
+    variables,
 )
 from dask_otel._otel.sdk.exporters import (
     Destination,
@@ -110,7 +111,7 @@ def build(
         If a variable has a value that is not allowed.
     """
     with defaults_for_environment(environment, win=own_provider):
-        if is_disabled():
+        if is_disabled(variables()):
             return None
         read = read_environment()
         resource = make_resource(service_name, instance_id, service_version, cluster_name)
@@ -144,7 +145,6 @@ def build(
         "trace_based": sampler.exemplar,
     }
     default = next((one.label for one in [*traces, *metrics] if not one.named), None)
-    # The environment is restored; the rest does not read it, and may block.
     return Outputs(
         read,
         (
@@ -183,7 +183,7 @@ def build_for_spool(environment: Mapping[str, str], version: str) -> list[Export
         If a variable has a value that is not allowed.
     """
     with defaults_for_environment(environment):
-        if is_disabled():
+        if is_disabled(variables()):
             return []
         # Each span has its own.
         resource = Resource.get_empty()

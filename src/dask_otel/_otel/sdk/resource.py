@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
+from collections.abc import Mapping
 from concurrent.futures import wait
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
@@ -14,6 +15,7 @@ from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.version import __version__ as sdk_version
 
 from dask_otel import semconv
+from dask_otel._otel.sdk.environment import shown_to_sdk, variables
 from dask_otel._otel.sdk.transport import mask_of_environment, plain, words_of
 from dask_otel.core.text import Sanitizer, clean_text
 from dask_otel.pump.thread import apart
@@ -82,23 +84,21 @@ def _detected() -> dict[str, Any]:
     The SDK would wait for a detector that never answers, here and at the end of the process.
     """
     installed = {entry.name: entry for entry in entry_points(group=_GROUP)}
-    wanted = [name.strip() for name in os.environ.get(_DETECTORS, "").split(",")]
+    wanted = [name.strip() for name in variables().get(_DETECTORS, "").split(",")]
     everything = sorted(installed.keys() - set(wanted))
     names = [name for one in wanted for name in (everything if one == "*" else [one])]
     futures = {
-        name: apart(partial(_attributes_of, installed.get(name)), "dask-otel-detector")
+        name: apart(partial(_attributes_of, installed, name), "dask-otel-detector")
         for name in dict.fromkeys(names)
         if name not in _OURS
     }
     wait(futures.values(), _PATIENCE)
-    found = dict(_SDK)
-    missing = []
-    for name, future in futures.items():
-        error = future.exception() if future.done() else TimeoutError("no answer in time")
-        if error is None:
-            found |= future.result()
-        else:
-            missing.append(f"{name} ({plain(words_of(error), mask_of_environment())})")
+    late = TimeoutError("no answer in time")
+    errors = {name: one.exception() if one.done() else late for name, one in futures.items()}
+    mask = mask_of_environment()
+    missing = [
+        f"{name} ({plain(words_of(error), mask)})" for name, error in errors.items() if error
+    ]
     if missing:
         logger.warning(
             "dask-otel exports without what these resource detectors would add: %s. They have %g s "
@@ -107,10 +107,10 @@ def _detected() -> dict[str, Any]:
             _PATIENCE,
             _DETECTORS,
         )
-    return found | dict(OTELResourceDetector().detect().attributes)
+    found = [one.result() for name, one in futures.items() if errors[name] is None]
+    users = shown_to_sdk(OTELResourceDetector().detect).attributes
+    return {key: value for part in (_SDK, *found, users) for key, value in part.items()}
 
 
-def _attributes_of(detector: EntryPoint | None) -> dict[str, Any]:
-    if detector is None:
-        raise LookupError("it is not installed")
-    return dict(detector.load()().detect().attributes)
+def _attributes_of(installed: Mapping[str, EntryPoint], name: str) -> Mapping[str, Any]:
+    return dict(installed[name].load()().detect().attributes)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
@@ -32,6 +31,7 @@ from opentelemetry.trace import (
 )
 
 from dask_otel import semconv
+from dask_otel._otel.sdk.environment import shown_to_sdk, variables
 from dask_otel._otel.sdk.transport import uninstrumented
 from dask_otel.core.records import SpanRecord
 from dask_otel.core.text import Sanitizer, attribute_text
@@ -194,7 +194,7 @@ def caller_of(trace: Trace) -> Context:
 
 
 def _load_sampler(entry: EntryPoint) -> Sampler:
-    argument = os.environ.get("OTEL_TRACES_SAMPLER_ARG")
+    argument = variables().get("OTEL_TRACES_SAMPLER_ARG")
     try:
         sampler = promptly(lambda: entry.load()(argument))
         if isinstance(sampler, Sampler):
@@ -213,9 +213,10 @@ def _load_sampler(entry: EntryPoint) -> Sampler:
 
 def make_sampler(resource: Resource) -> TraceSampler:
     """Return the sampler that ``OTEL_TRACES_SAMPLER`` names: the SDK's, or a package's."""
-    name = os.environ.get("OTEL_TRACES_SAMPLER", "").strip()
+    name = variables().get("OTEL_TRACES_SAMPLER", "").strip()
     for entry in entry_points(group="opentelemetry_traces_sampler", name=name):
         if entry.module != Sampler.__module__:
             return TraceSampler(_load_sampler(entry))
     # A provider without processors is the public way to the SDK's configured sampler.
-    return TraceSampler(TracerProvider(resource=resource, shutdown_on_exit=False).sampler)
+    made = partial(TracerProvider, resource=resource, shutdown_on_exit=False)
+    return TraceSampler(shown_to_sdk(made).sampler)

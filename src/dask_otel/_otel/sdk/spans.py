@@ -16,7 +16,7 @@ from opentelemetry.trace import SpanContext, StatusCode
 
 from dask_otel import semconv
 from dask_otel._otel.sdk.sampling import KINDS, SAMPLED, TraceSampler, parent_of
-from dask_otel._otel.sdk.transport import mask_of_environment, plain, uninstrumented, words_of
+from dask_otel._otel.sdk.transport import uninstrumented
 from dask_otel.core.records import Answer, Row, SpanRecord
 from dask_otel.pump.thread import promptly
 
@@ -146,14 +146,6 @@ class ProviderSpanSink:
 
 def application_provider() -> TracerProvider | None:
     """Return the SDK tracer provider that the application has set globally, if any."""
-    try:
-        # It may have to be loaded first.
-        provider = promptly(trace_api.get_tracer_provider)
-    except Exception as error:
-        logger.warning(
-            "dask-otel: the tracer provider in OTEL_PYTHON_TRACER_PROVIDER could not be loaded "
-            "(%s); spans go through the bridge's own exporters",
-            plain(words_of(error), mask_of_environment()),
-        )
-        return None
+    # It may have to be loaded first.
+    provider = promptly(trace_api.get_tracer_provider)
     return provider if isinstance(provider, TracerProvider) else None
