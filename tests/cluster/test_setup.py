@@ -6,11 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import dask
 import pytest
-from distributed import Client, span
+from distributed import Client, LocalCluster, span
 
 from dask_otel.cli.cluster import observed_cluster
 from tests.cluster.processes import cluster
@@ -118,6 +119,44 @@ def test_nor_do_those_of_the_demos_cluster(tmp_path: Path) -> None:
         client.submit(int, 7, pure=False).result()
     written = "".join(path.read_text() for path in tmp_path.glob("*-traces.jsonl"))
     assert '"told"' in written
+
+
+def test_two_bridges_of_a_process_write_no_series_together(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though an operator gives the process one id; and who comes when the first has gone has it."""
+    settings = {"distributed.scheduler.preload": ["dask_otel.preload"], "otel.spans.linger": 0}
+    options = {"n_workers": 1, "processes": False, "dashboard_address": "127.0.0.1:0"}
+    with receiver() as received, dask.config.set(settings):
+        given = {"OTEL_RESOURCE_ATTRIBUTES": "service.instance.id=pod"}
+        for key, value in {**received.environ, **given}.items():
+            monkeypatch.setenv(key, value)
+
+        def begin(stack: ExitStack, tasks: int) -> str:
+            cluster = stack.enter_context(LocalCluster(**options))
+            bridge = cluster.scheduler.plugins["dask-otel"].bridge
+            eventually(lambda: bridge.wired is not None)
+            client = stack.enter_context(Client(cluster, set_as_default=False))
+            client.gather(client.map(str, range(tasks), pure=False))
+            return f"pod/{cluster.scheduler.id}"
+
+        with ExitStack() as clusters:
+            begin(clusters, 7)
+            second = begin(clusters, 11)
+        with ExitStack() as clusters:
+            begin(clusters, 1)
+        tasks = {}
+        for point in received.points:
+            if point.metric == "dask.task.finished":
+                of = point.resource["service.instance.id"], point.start_ns
+                tasks[of] = max(point.value, tasks.get(of, 0))
+    assert sorted((instance, runs) for (instance, _), runs in tasks.items()) == [
+        ("pod", 1),
+        ("pod", 7),
+        (second, 11),
+    ]
+    (warning,) = [text for text in caplog.messages if "service.instance.id" in text]
+    assert f"'pod', too, so this one exports as '{second}'" in warning
 
 
 def variables() -> dict[str, str]:

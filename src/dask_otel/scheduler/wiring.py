@@ -49,7 +49,8 @@ logger = logging.getLogger("distributed.dask_otel")
 LONGEST_PAGE_AGE: Final = 15.0
 #: The longest wait for the spool's content, in seconds; the export then begins without it.
 _SPOOL_PATIENCE: Final = 10.0
-
+#: By name and instance of a service, the id of the scheduler whose bridge exports under them.
+_owners: Final[dict[tuple[str, str], str]] = {}
 
 _NO_LISTENER: Final = (
     "dask-otel: nothing listens at {}, OpenTelemetry's default, and no other place is "
@@ -121,6 +122,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         started_ns=started_ns,
         own_provider=settings.provider == "own",
         logs=settings.logs.exported,
+        owners=_owners,
     )
     if outputs is None:
         return None
@@ -199,6 +201,12 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     # All exporters have the same, so one is enough.
     counts = partial(states[0].totals, "dask.otel.") if states else dict
     return WiredPump(pump, interval, summary, hint, page, outputs.decides, counts)
+
+
+def disown(instance_id: str) -> None:
+    """Let other bridges export under the service's name and instance that this one had."""
+    for identity in [one for one, owner in [*_owners.items()] if owner == instance_id]:
+        _owners.pop(identity, None)
 
 
 def file_target(settings: Settings) -> FileTarget | None:

@@ -78,6 +78,7 @@ def build(
     started_ns: int = 0,
     own_provider: bool = False,
     logs: bool = False,
+    owners: dict[tuple[str, str], str] | None = None,
 ) -> Outputs | None:
     """Make the exporters in the standard variables, and those that write files.
 
@@ -99,6 +100,9 @@ def build(
         not the bridge's either.
     logs
         Whether log records are exported.
+    owners
+        Of the resources of this process's bridges; see
+        `dask_otel._otel.sdk.resource.make_resource`. None for telemetry that is no bridge's.
 
     Returns
     -------
@@ -114,7 +118,13 @@ def build(
         if is_disabled(variables()):
             return None
         read = read_environment()
-        resource = make_resource(service_name, instance_id, service_version, cluster_name)
+        resource = make_resource(
+            service_name,
+            instance_id,
+            service_version,
+            cluster_name,
+            {} if owners is None else owners,
+        )
         # The constructor reads all limits: make it before things that must be closed.
         encoder = Encoder(resource.attributes, version)
         provider = None if own_provider else application_provider()

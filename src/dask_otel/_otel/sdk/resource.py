@@ -44,7 +44,11 @@ _SDK: Final = {
 
 
 def make_resource(
-    service_name: str, instance_id: str, service_version: str, cluster_name: str | None
+    service_name: str,
+    instance_id: str,
+    service_version: str,
+    cluster_name: str | None,
+    owners: dict[tuple[str, str], str],
 ) -> Resource:
     """Return the resource: the user's attributes, then detectors', then ours.
 
@@ -54,12 +58,28 @@ def make_resource(
         Used if neither the user nor a detector sets another one.
     cluster_name
         ``otel.cluster-name``; None means the environment's name, or else the service's.
+    owners
+        By name and instance of a service, the `instance_id` of the bridge that exports under them.
+        This one is added; if they have another owner, it gets another instance.
     """
     found = _detected()
     # The SDK's placeholder for a missing name.
     if str(found.get(semconv.SERVICE_NAME) or "unknown_service").startswith("unknown_service"):
         found[semconv.SERVICE_NAME] = service_name
     found.setdefault(semconv.SERVICE_INSTANCE_ID, instance_id)
+    name, instance = (
+        str(found[key]) for key in (semconv.SERVICE_NAME, semconv.SERVICE_INSTANCE_ID)
+    )
+    if owners.setdefault((name, instance), instance_id) != instance_id:
+        # The user's own, for all of this process. Two totals in one series are none.
+        found[semconv.SERVICE_INSTANCE_ID] = f"{instance}/{instance_id}"
+        logger.warning(
+            "dask-otel: another bridge in this process exports as service.instance.id %r, too, so "
+            "this one exports as %r: else both would write the same series. Leave "
+            "service.instance.id out of OTEL_RESOURCE_ATTRIBUTES, and each gets its scheduler's id",
+            instance,
+            found[semconv.SERVICE_INSTANCE_ID],
+        )
     found.setdefault(semconv.SERVICE_VERSION, service_version)
     found.setdefault(semconv.RUNTIME_VERSION, platform.python_version())
     if not found.get(semconv.CLUSTER_NAME):
