@@ -71,7 +71,7 @@ class ProviderSpanSink:
     name = "the application's tracer provider"
     #: No spool: the provider does not report which spans have arrived.
     key = None
-    advice = "Check the exporters of the application."
+    advice = "Check the exporters of the application, or set otel.provider to own."
     patience = 0.0
     loss = "error"
 
@@ -95,6 +95,10 @@ class ProviderSpanSink:
 
     def send(self, rows: Sequence[Row], _longest: float) -> Answer:
         """Start and end each span, with the times of the record."""
+        # Private in the SDK: where it is named otherwise, we believe that there are some.
+        processor = getattr(self._tracer, "span_processor", None)
+        if not getattr(processor, "_span_processors", True):
+            return Answer(False, "it has no span processor, so its spans go nowhere")
         lost = 0
         with uninstrumented():
             for row in rows:
