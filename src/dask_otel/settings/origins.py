@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
@@ -15,6 +16,11 @@ from dask_otel.settings.reading import DEFAULTS, flat, valid_values
 from dask_otel.settings.variables import environment_of
 
 DEFAULT: Final = "default"
+#: Variables for the SDK that the bridge does not obey; docs/configuration.md says why.
+_IGNORED: Final = re.compile(
+    r"OTEL_(?:(?:EXPERIMENTAL_)?CONFIG_FILE|EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
+    r"|LOGRECORD_[A-Z_]+_LIMIT|LOG_LEVEL|PYTHON_ID_GENERATOR)"
+)
 #: Most characters of a value.
 _LONGEST: Final = 120
 
@@ -87,9 +93,12 @@ def variables_in_force(environment: Mapping[str, str], win: bool = False) -> lis
         InForce(
             name,
             masked_variable(name, value),
-            "environment"
-            if name in own and not (win and name in environment)
-            else "otel.environment",
+            (
+                "environment"
+                if name in own and not (win and name in environment)
+                else "otel.environment"
+            )
+            + (", and ignored: the bridge does not obey it" if _IGNORED.fullmatch(name) else ""),
         )
         for name, value in sorted(environment_of(environment, win).items())
     ]
