@@ -27,7 +27,7 @@ from dask_otel.core.records import ClusterEvent, SpanIdentity
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
 
-#: Seconds to wait for the word of a lost worker's nanny.
+#: Seconds to wait for the word of a lost worker's nanny, or of a worker that leaves by itself.
 PATIENCE: Final = 2.0
 #: Least seconds between two events about stolen tasks.
 STEALS: Final = 60.0
@@ -37,6 +37,10 @@ _MOST_SPANS: Final = 64
 #: Dask ends its reasons with the time.
 _TIME: Final = re.compile(r"-[0-9.]+$")
 _RESTARTS: Final = ("client-restart", "restart-workers")
+#: The end of a worker's lifetime: what it gives as its reason, and how Dask calls any leave of its
+#: own accord.
+_LIFETIME: Final = "worker-lifetime-reached"
+_LEAVES: Final = "worker-close-gracefully"
 
 _Message: TypeAlias = Mapping[str, Any]
 #: Takes an event if there is room; if not, the flag is whether to count it as lost.
@@ -72,7 +76,7 @@ class ClusterEvents:
         #: The known workers by address, and what is known of their end.
         self._workers: dict[str, WorkerState] = {}
         self._words: dict[str, dict[str, Any]] = {}
-        #: By address: until when a lost worker's event waits, and its facts.
+        #: By address: until when the event of a worker that has gone waits, and its facts.
         self._pending: dict[str, tuple[float, WorkerState, ClusterEvent]] = {}
         self._stolen, self._stolen_since = 0, 0.0
         #: By topic and action: of Dask's own messages, those that are told.
@@ -136,7 +140,7 @@ class ClusterEvents:
         action = message.get("action")
         if action is not None and type(action) is not str:
             return
-        kind = "worker" if topic in self._workers else topic
+        kind = "worker" if topic in self._workers or topic in self._pending else topic
         kind = "client" if topic in self._scheduler.clients else kind
         if reader := self._readers.get((kind, action)):
             reader(topic, message, now)
@@ -215,8 +219,10 @@ class ClusterEvents:
         }
         reason = facts[semconv.WORKER_REMOVAL_REASON] = _reason(facts)
         event = ClusterEvent(now, semconv.WORKER_REMOVED, facts, self._work(tasks))
-        if reason == "lost" and ws.nanny:
-            facts[narration.NANNY] = True
+        # Its own word why it leaves comes after Dask has removed it.
+        leaves = str(message.get("stimulus_id")).startswith(_LEAVES)
+        if leaves or (reason == "lost" and ws.nanny):
+            facts[narration.NANNY] = not leaves
             self._pending[address] = (now + PATIENCE, ws, event)
         else:
             self._put(event, True)
@@ -241,7 +247,14 @@ class ClusterEvents:
 
     def _closing(self, topic: str, message: _Message, _now: float) -> None:
         reason = _TIME.sub("", str(message.get("reason"))[:200])
-        self._words.setdefault(topic, {})[semconv.WORKER_CLOSE_REASON] = reason
+        word = {semconv.WORKER_CLOSE_REASON: reason}
+        waiting = self._pending.pop(topic, None)
+        if waiting is None:
+            self._words.setdefault(topic, {}).update(word)
+        else:
+            facts = {**waiting[2].facts, **word}
+            facts[semconv.WORKER_REMOVAL_REASON] = _reason(facts)
+            self._put(replace(waiting[2], facts=facts), True)
 
     def _overdue(self, _topic: str, message: _Message, now: float) -> None:
         for address in islice(message["workers"], _MOST_READ):
@@ -331,7 +344,7 @@ def _reason(facts: Mapping[str, Any]) -> str:
     if semconv.WORKER_NANNY_MEMORY in facts:
         return "memory"
     if facts[semconv.WORKER_REMOVAL_EXPECTED]:
-        return "requested"
+        return "lifetime" if closing == _LIFETIME else "requested"
     if facts.get(narration.OVERDUE):
         return "overdue"
     if closing is None:
