@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -189,6 +190,11 @@ def test_without_telemetry_it_fails_and_files_are_for_those_without_an_endpoint(
     with pytest.raises(DemoError, match="exported no spans and no metrics of the workers"):
         showcase.perform(quick=True, fail=False, output=None, svg=None)
     assert len(copies) == copied
+
+
+def test_its_folder_is_no_part_of_a_checkout():
+    ignored = Path(__file__).parents[2] / ".gitignore"
+    assert f"/{showcase.DEFAULT_OUTPUT}/" in ignored.read_text().splitlines()
 
 
 def test_ctrl_c(tmp_path, environ):
