@@ -9,8 +9,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
 
+from dask_otel import semconv
 from dask_otel._otel.sdk import exporters, outputs
+from dask_otel.core.records import ClusterEvent
 from dask_otel.pump.health import Health
 from dask_otel.pump.pump import Pump
 from dask_otel.scheduler.wiring import WiredPump, make_pump
@@ -59,6 +62,24 @@ def test_who_has_configured_nothing_gets_a_hint(
     made.pump.request_close(0.0)
     eventually(lambda: made.pump.closed)
     assert caplog.records == [], "it is said once"
+
+
+@pytest.mark.parametrize("metrics", [True, False])
+def test_beside_an_applications_provider_events_alone_are_no_news(
+    default: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, metrics: bool
+) -> None:
+    application = TracerProvider(shutdown_on_exit=False)
+    monkeypatch.setattr(outputs, "application_provider", lambda: application)
+    made = made_with(monkeypatch, **({} if metrics else {"OTEL_METRICS_EXPORTER": "none"}))
+    said = "so telemetry goes only to the application's tracer provider"
+    assert (said in made.hint, bool(made.hint)) == (metrics, metrics)
+    made.pump.start()
+    made.pump.offer_event(ClusterEvent(1.0, semconv.SCHEDULER_STARTED, {}))
+    # The first is the application's provider.
+    eventually(lambda: made.pump.condition()["destinations"][-1]["failing"])
+    made.pump.request_close(0.0)
+    eventually(lambda: made.pump.closed)
+    assert caplog.records == []
 
 
 def test_while_it_looks_the_process_has_its_own_environment(

@@ -54,7 +54,7 @@ _owners: Final[dict[tuple[str, str], str]] = {}
 
 _NO_LISTENER: Final = (
     "dask-otel: nothing listens at {}, OpenTelemetry's default, and no other place is "
-    "configured, so there is no telemetry to see. Set otel.files.path "
+    "configured, so {}. Set otel.files.path "
     "(DASK_OTEL__FILES__PATH=DIR) to write it into files, or OTEL_EXPORTER_OTLP_ENDPOINT to send "
     "it to a collector. A collector that starts at the default endpoint later is used. "
     "See https://github.com/dask-otel/dask-otel#use-it"
@@ -194,7 +194,13 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     found = pump.open_spool(_SPOOL_PATIENCE)
     if found:
         summary = f"{summary}; {found}"
-    hint = "" if unreachable is None else _NO_LISTENER.format(unreachable)
+    others = dict.fromkeys(place for place in places if place != unreachable)
+    only = (
+        f"telemetry goes only to {', '.join(others)}" if others else "there is no telemetry to see"
+    )
+    # Events alone are worth no hint: they are there by default.
+    wanted = {sink.name for sink in (*outputs.span_sinks, *outputs.metric_sinks)}
+    hint = _NO_LISTENER.format(unreachable, only) if unreachable in wanted else ""
     if hint and found:
         hint = f"{hint}. Until then spans wait: {found}"
     states = [one for _, one in metrics] + ([] if shown is None else [shown[1]])

@@ -154,7 +154,7 @@ def build(
         "always_off": lambda _: False,
         "trace_based": sampler.exemplar,
     }
-    default = next((one.label for one in [*traces, *metrics] if not one.named), None)
+    unnamed = [one.label for one in (*traces, *metrics, *events) if not one.named]
     return Outputs(
         read,
         (
@@ -168,7 +168,7 @@ def build(
         sampler.decides,
         resource.attributes,
         encoder.origin,
-        default if default and nobody_listens() else None,
+        unnamed[0] if unnamed and nobody_listens() else None,
     )
 
 
