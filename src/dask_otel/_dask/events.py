@@ -37,10 +37,6 @@ _MOST_SPANS: Final = 64
 #: Dask ends its reasons with the time.
 _TIME: Final = re.compile(r"-[0-9.]+$")
 _RESTARTS: Final = ("client-restart", "restart-workers")
-#: The end of a worker's lifetime: what it gives as its reason, and how Dask calls any leave of its
-#: own accord.
-_LIFETIME: Final = "worker-lifetime-reached"
-_LEAVES: Final = "worker-close-gracefully"
 
 _Message: TypeAlias = Mapping[str, Any]
 #: Takes an event if there is room; if not, the flag is whether to count it as lost.
@@ -220,7 +216,7 @@ class ClusterEvents:
         reason = facts[semconv.WORKER_REMOVAL_REASON] = _reason(facts)
         event = ClusterEvent(now, semconv.WORKER_REMOVED, facts, self._work(tasks))
         # Its own word why it leaves comes after Dask has removed it.
-        leaves = str(message.get("stimulus_id")).startswith(_LEAVES)
+        leaves = str(message.get("stimulus_id")).startswith("worker-close-gracefully")
         if leaves or (reason == "lost" and ws.nanny):
             facts[narration.NANNY] = not leaves
             self._pending[address] = (now + PATIENCE, ws, event)
@@ -238,23 +234,21 @@ class ClusterEvents:
             return
         word = {semconv.WORKER_NANNY_MEMORY: memory}
         self._of_worker(now, semconv.WORKER_TERMINATED, ws, **word)
+        self._told(address, word)
+
+    def _told(self, address: str, word: Mapping[str, Any]) -> None:
+        """Add a word about a worker's end to its event, which is to come or waits for this."""
+        waiting = self._pending.pop(address, None)
         if waiting is None:
             self._words.setdefault(address, {}).update(word)
-        else:
-            del self._pending[address]
-            facts = {**waiting[2].facts, **word, semconv.WORKER_REMOVAL_REASON: "memory"}
-            self._put(replace(waiting[2], facts=facts), True)
-
-    def _closing(self, topic: str, message: _Message, _now: float) -> None:
-        reason = _TIME.sub("", str(message.get("reason"))[:200])
-        word = {semconv.WORKER_CLOSE_REASON: reason}
-        waiting = self._pending.pop(topic, None)
-        if waiting is None:
-            self._words.setdefault(topic, {}).update(word)
         else:
             facts = {**waiting[2].facts, **word}
             facts[semconv.WORKER_REMOVAL_REASON] = _reason(facts)
             self._put(replace(waiting[2], facts=facts), True)
+
+    def _closing(self, topic: str, message: _Message, _now: float) -> None:
+        reason = _TIME.sub("", str(message.get("reason"))[:200])
+        self._told(topic, {semconv.WORKER_CLOSE_REASON: reason})
 
     def _overdue(self, _topic: str, message: _Message, now: float) -> None:
         for address in islice(message["workers"], _MOST_READ):
@@ -344,7 +338,7 @@ def _reason(facts: Mapping[str, Any]) -> str:
     if semconv.WORKER_NANNY_MEMORY in facts:
         return "memory"
     if facts[semconv.WORKER_REMOVAL_EXPECTED]:
-        return "lifetime" if closing == _LIFETIME else "requested"
+        return "lifetime" if closing == "worker-lifetime-reached" else "requested"
     if facts.get(narration.OVERDUE):
         return "overdue"
     if closing is None:

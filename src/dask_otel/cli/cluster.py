@@ -42,8 +42,9 @@ _SILENCING_VARIABLES: Final = (
 
 def _defaults() -> dict[str, str]:
     """Return ``otel.environment``."""
-    configured = dask.config.get("otel.environment", None) or {}
-    return {key: str(value) for key, value in configured.items()}
+    return {
+        key: str(value) for key, value in (dask.config.get("otel.environment", None) or {}).items()
+    }
 
 
 def configured_environment() -> dict[str, str]:
@@ -84,15 +85,15 @@ def observed_cluster(
     }
     disabled = is_disabled(configured_environment())
     # Several exports within the demo, so that the series have several points.
-    ours = {"OTEL_METRIC_EXPORT_INTERVAL": "5000"}
+    told = {"OTEL_METRIC_EXPORT_INTERVAL": "5000", **_defaults()}
     if endpoint is not None:
-        ours["OTEL_EXPORTER_OTLP_ENDPOINT"] = endpoint
+        told["OTEL_EXPORTER_OTLP_ENDPOINT"] = endpoint
     config: dict[str, Any] = {
         **{key: _with_preload(key, preload) for key, preload in preloads.items()},
         "otel.files.path": str(files),
         "otel.logs.level": "WARNING",
         # Not in the process's environment, which workers inherit.
-        "otel.environment": export_environment({**ours, **_defaults()}, disabled),
+        "otel.environment": export_environment(told, disabled),
         # Fusing array operations would lose their spans (see `workflow.run`).
         "optimization.fuse.active": False,
     }

@@ -40,16 +40,12 @@ def obstacle(folder: Path) -> str:
     A file system that does not answer is an obstacle, too.
     """
     try:
-        promptly(partial(_write_into, folder))
+        promptly(partial(_make, folder))
+        with promptly(lambda: TemporaryFile(dir=folder)) as file:
+            file.write(b"\n")
     except OSError as error:
         return f"{error.strerror or error}: {error.filename or folder}"
     return ""
-
-
-def _write_into(folder: Path) -> None:
-    _make(folder)
-    with TemporaryFile(dir=folder) as file:
-        file.write(b"\n")
 
 
 def _make(folder: Path) -> None:

@@ -53,11 +53,10 @@ _SPOOL_PATIENCE: Final = 10.0
 _owners: Final[dict[tuple[str, str], str]] = {}
 
 _NO_LISTENER: Final = (
-    "dask-otel: nothing listens at {}, OpenTelemetry's default, and no other place is "
-    "configured, so {}. Set otel.files.path "
-    "(DASK_OTEL__FILES__PATH=DIR) to write it into files, or OTEL_EXPORTER_OTLP_ENDPOINT to send "
-    "it to a collector. A collector that starts at the default endpoint later is used. "
-    "See https://github.com/dask-otel/dask-otel#use-it"
+    "dask-otel: nothing listens at {}, OpenTelemetry's default, so {} can't be seen: no other "
+    "place is configured for them. Set otel.files.path (DASK_OTEL__FILES__PATH=DIR) to write "
+    "files, or OTEL_EXPORTER_OTLP_ENDPOINT to send everything to a collector. A collector that "
+    "starts at the default endpoint later is used. See https://github.com/dask-otel/dask-otel#use-it"
 )
 
 
@@ -194,13 +193,13 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     found = pump.open_spool(_SPOOL_PATIENCE)
     if found:
         summary = f"{summary}; {found}"
-    others = dict.fromkeys(place for place in places if place != unreachable)
-    only = (
-        f"telemetry goes only to {', '.join(others)}" if others else "there is no telemetry to see"
-    )
-    # Events alone are worth no hint: they are there by default.
-    wanted = {sink.name for sink in (*outputs.span_sinks, *outputs.metric_sinks)}
-    hint = _NO_LISTENER.format(unreachable, only) if unreachable in wanted else ""
+    # Events alone are worth no hint: they are exported by default.
+    what = [
+        signal
+        for signal, made in (("spans", outputs.span_sinks), ("metrics", outputs.metric_sinks))
+        if unreachable in [sink.name for sink in made]
+    ]
+    hint = _NO_LISTENER.format(unreachable, " and ".join(what)) if what else ""
     if hint and found:
         hint = f"{hint}. Until then spans wait: {found}"
     states = [one for _, one in metrics] + ([] if shown is None else [shown[1]])

@@ -29,7 +29,6 @@ _FILE_INTERVAL: Final = 5.0
 _NEVER: Final = {"seconds": 1e8, "milliseconds": 1e11}
 #: A count. Python refuses numbers of thousands of digits.
 _COUNT: Final = re.compile("[0-9]{1,15}")
-_PEM: Final = b"-----BEGIN "
 _QUEUE_SIZE: Final = 2048
 #: Smaller than the SDK's 512, because a failed batch is sent again as a whole.
 _BATCH_SIZE: Final = 128
@@ -88,14 +87,14 @@ def shown_to_sdk(make: Callable[[], _Value]) -> _Value:
             if key.startswith("OTEL_") and shown.get(key) != value
         }
         for key in hidden:
-            del os.environ[key]
+            os.environ.pop(key, None)
         ours = {key: value for key, value in shown.items() if key not in os.environ}
         os.environ.update(ours)
         try:
             return make()
         finally:
             for key in ours:
-                del os.environ[key]
+                os.environ.pop(key, None)
             os.environ.update(hidden)
 
 
@@ -215,7 +214,9 @@ def pem_file(*variables: str, folder: bool = False) -> str | None:
     def parse(text: str) -> str:
         path = Path(text)
         try:
-            if promptly(lambda: not (folder and path.is_dir()) and _PEM not in path.read_bytes()):
+            if not promptly(
+                lambda: (folder and path.is_dir()) or b"-----BEGIN " in path.read_bytes()
+            ):
                 raise _Refusal(": it holds nothing in PEM format")
         except OSError as error:
             raise _Refusal(f": {error.strerror or error}") from None

@@ -64,7 +64,6 @@ _COMPRESSIONS: Final = {True: ("none", "gzip"), False: ("none", "gzip", "deflate
 _OTHERS: Final = ("otlp_proto_grpc", "otlp_proto_http")
 #: The modules of OpenTelemetry's own exporters, which only read variables when they are made.
 _OWN: Final = ("opentelemetry.exporter.otlp.proto.", "opentelemetry.sdk.")
-_CREDENTIAL_PROVIDER: Final = "_CREDENTIAL_PROVIDER"
 #: The variables of the timeout of one export.
 _PUMP_TIMEOUTS: Final = {
     "traces": "OTEL_BSP_EXPORT_TIMEOUT",
@@ -274,8 +273,8 @@ def _grpc(
 def _credential_provider(protocol: str, signal: str) -> Callable[[], Any] | None:
     """Return the user's factory of a session, or of gRPC credentials, if there is one."""
     prefix = f"OTEL_PYTHON_EXPORTER_OTLP_{protocol}"
-    suffix = _CREDENTIAL_PROVIDER
-    found = first_set(f"{prefix}_{signal.upper()}{suffix}", f"{prefix}{suffix}")
+    suffix = "CREDENTIAL_PROVIDER"
+    found = first_set(f"{prefix}_{signal.upper()}_{suffix}", f"{prefix}_{suffix}")
     if found is None:
         return None
     variable, name = found
@@ -344,7 +343,7 @@ def _made(variable: str, entry: EntryPoint, factory: Callable[[], Any]) -> Any:
     """Return an exporter. Only OpenTelemetry's own see `otel.environment`: others may wait."""
     # A user's provider of credentials is code of others.
     if entry.module.startswith(_OWN) and not any(
-        _CREDENTIAL_PROVIDER in one for one in variables()
+        name.endswith("CREDENTIAL_PROVIDER") for name in variables()
     ):
         return shown_to_sdk(factory)
     unseen = [

@@ -16,7 +16,7 @@ from opentelemetry.sdk.version import __version__ as sdk_version
 
 from dask_otel import semconv
 from dask_otel._otel.sdk.environment import shown_to_sdk, variables
-from dask_otel._otel.sdk.transport import mask_of_environment, plain, words_of
+from dask_otel._otel.sdk.transport import mask_of_environment, words_of
 from dask_otel.core.text import Sanitizer, clean_text
 from dask_otel.pump.thread import apart
 
@@ -30,9 +30,6 @@ _CLUSTER_NAME_VARIABLES: Final = (
     "DASK_COILED__CLUSTER_NAME",
 )
 _DETECTORS: Final = "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS"
-_GROUP: Final = "opentelemetry_resource_detector"
-#: The user's attributes, which are always read, and a random id, which is never.
-_OURS: Final = ("", "otel", "service_instance")
 #: Seconds for all detectors: the shortest run of a cluster may end meanwhile, and its close waits.
 _PATIENCE: Final = 4.0
 #: What the SDK says of itself.
@@ -103,33 +100,35 @@ def _detected() -> dict[str, Any]:
 
     The SDK would wait for a detector that never answers, here and at the end of the process.
     """
-    installed = {entry.name: entry for entry in entry_points(group=_GROUP)}
+    installed = {
+        entry.name: entry for entry in entry_points(group="opentelemetry_resource_detector")
+    }
     wanted = [name.strip() for name in variables().get(_DETECTORS, "").split(",")]
     everything = sorted(installed.keys() - set(wanted))
     names = [name for one in wanted for name in (everything if one == "*" else [one])]
     futures = {
         name: apart(partial(_attributes_of, installed, name), "dask-otel-detector")
         for name in dict.fromkeys(names)
-        if name not in _OURS
+        # The user's attributes, which are always read, and a random id, which is never.
+        if name not in ("", "otel", "service_instance")
     }
     wait(futures.values(), _PATIENCE)
-    late = TimeoutError("no answer in time")
-    errors = {name: one.exception() if one.done() else late for name, one in futures.items()}
-    mask = mask_of_environment()
-    missing = [
-        f"{name} ({plain(words_of(error), mask)})" for name, error in errors.items() if error
-    ]
+    errors = {
+        name: one.exception() if one.done() else TimeoutError("no answer in time")
+        for name, one in futures.items()
+    }
+    missing = [f"{name} ({words_of(error)})" for name, error in errors.items() if error]
     if missing:
         logger.warning(
             "dask-otel exports without what these resource detectors would add: %s. They have %g s "
             "in all; leave those that fail out of %s",
-            ", ".join(missing),
+            mask_of_environment()(", ".join(missing)),
             _PATIENCE,
             _DETECTORS,
         )
     found = [one.result() for name, one in futures.items() if errors[name] is None]
-    users = shown_to_sdk(OTELResourceDetector().detect).attributes
-    return {key: value for part in (_SDK, *found, users) for key, value in part.items()}
+    parts = (_SDK, *found, shown_to_sdk(OTELResourceDetector().detect).attributes)
+    return {key: value for part in parts for key, value in part.items()}
 
 
 def _attributes_of(installed: Mapping[str, EntryPoint], name: str) -> Mapping[str, Any]:

@@ -218,5 +218,6 @@ def make_sampler(resource: Resource) -> TraceSampler:
         if entry.module != Sampler.__module__:
             return TraceSampler(_load_sampler(entry))
     # A provider without processors is the public way to the SDK's configured sampler.
-    made = partial(TracerProvider, resource=resource, shutdown_on_exit=False)
-    return TraceSampler(shown_to_sdk(made).sampler)
+    return TraceSampler(
+        shown_to_sdk(partial(TracerProvider, resource=resource, shutdown_on_exit=False)).sampler
+    )

@@ -96,8 +96,7 @@ class ProviderSpanSink:
     def send(self, rows: Sequence[Row], _longest: float) -> Answer:
         """Start and end each span, with the times of the record."""
         # Private in the SDK: where it is named otherwise, we believe that there are some.
-        processor = getattr(self._tracer, "span_processor", None)
-        if not getattr(processor, "_span_processors", True):
+        if not getattr(getattr(self._tracer, "span_processor", None), "_span_processors", True):
             return Answer(False, "it has no span processor, so its spans go nowhere")
         lost = 0
         with uninstrumented():
