@@ -50,7 +50,9 @@ if __name__ == "__main__":
         "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "waits",
         "OTEL_BSP_SCHEDULE_DELAY": "0",
     }
-    settings = {"otel.environment": environment, "otel.spans.linger": 0}
+    settings = {
+        "otel.environment": environment, "otel.spans.linger": 0, "otel.close-timeout": "60s",
+    }
     dask.config.set({**settings, "distributed.scheduler.preload": ["dask_otel.preload"]})
     with LocalCluster(n_workers=0, dashboard_address=None, worker_dashboard_address=None) as own:
         while not (folder / "entered").exists():
@@ -125,7 +127,11 @@ def test_two_bridges_of_a_process_write_no_series_together(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Though an operator gives the process one id; and who comes when the first has gone has it."""
-    settings = {"distributed.scheduler.preload": ["dask_otel.preload"], "otel.spans.linger": 0}
+    settings = {
+        "distributed.scheduler.preload": ["dask_otel.preload"],
+        "otel.spans.linger": 0,
+        "otel.close-timeout": "60s",
+    }
     options = {"n_workers": 1, "processes": False, "dashboard_address": "127.0.0.1:0"}
     with receiver() as received, dask.config.set(settings):
         given = {"OTEL_RESOURCE_ATTRIBUTES": "service.instance.id=pod"}
