@@ -367,7 +367,7 @@ def exporters(data: Data) -> None:
         values[name] = _variable(text)
 
     def resource() -> None:
-        made = make_resource("s", "i", "1", None)
+        made = make_resource("s", "i", "1", None, {})
         for key, value in made.attributes.items():
             key.encode()
             str(value).encode()

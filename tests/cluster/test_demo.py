@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -164,7 +165,7 @@ def test_where_the_telemetry_goes(monkeypatch, variables, listens, expected):
 
 def test_a_program_that_disables_the_sdk_sends_nothing():
     given = {"OTEL_SDK_DISABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:1"}
-    made = export_environment(given, None)
+    made = export_environment(given, disabled=True)
     assert "OTEL_SDK_DISABLED" not in made
     assert made["OTEL_TRACES_EXPORTER"] == made["OTEL_METRICS_EXPORTER"] == "none"
     assert made["OTEL_LOGS_EXPORTER"] == "none"
@@ -189,6 +190,11 @@ def test_without_telemetry_it_fails_and_files_are_for_those_without_an_endpoint(
     with pytest.raises(DemoError, match="exported no spans and no metrics of the workers"):
         showcase.perform(quick=True, fail=False, output=None, svg=None)
     assert len(copies) == copied
+
+
+def test_its_folder_is_no_part_of_a_checkout():
+    ignored = Path(__file__).parents[2] / ".gitignore"
+    assert f"/{showcase.DEFAULT_OUTPUT}/" in ignored.read_text().splitlines()
 
 
 def test_ctrl_c(tmp_path, environ):

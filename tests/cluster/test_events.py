@@ -272,6 +272,24 @@ def test_clean_ends_are_no_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert received.logs[-1].name == semconv.SCHEDULER_CLOSING
 
 
+def test_a_worker_that_leaves_by_itself_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its reason comes after Dask has removed it."""
+    with watched(monkeypatch, distributed__worker__lifetime__duration="2s") as cluster:
+        log = cluster.said(semconv.WORKER_REMOVED)
+        assert (log.attributes[REASON], log.severity) == ("lifetime", INFO)
+        assert "left, since its lifetime was over" in log.body
+        assert "requested" not in cluster.said(semconv.WORKERS_RETIRED).body
+    with watched(monkeypatch) as cluster:
+        cluster.client.run(close_gracefully, wait=False)
+        log = cluster.said(semconv.WORKER_REMOVED)
+        assert (log.attributes[REASON], log.severity) == ("requested", INFO)
+        assert log.attributes[semconv.WORKER_CLOSE_REASON] == "told by a test"
+
+
+async def close_gracefully(dask_worker: Any) -> None:
+    await dask_worker.close_gracefully(reason="told by a test")
+
+
 def test_paused_and_running_again(monkeypatch: pytest.MonkeyPatch) -> None:
     never = {f"distributed__worker__memory__{part}": False for part in ("spill", "target")}
     with watched(monkeypatch, distributed__worker__memory__pause=0.5, **never) as cluster:

@@ -251,6 +251,18 @@ def test_a_provider_of_its_own_is_tested_as_it_exports(
     assert "geheim" not in page
 
 
+def test_an_applications_provider_that_exports_nothing_is_a_problem(
+    server: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application = TracerProvider(shutdown_on_exit=False)
+    monkeypatch.setattr(outputs, "application_provider", lambda: application)
+    with dask.config.set({"otel.environment": dict(server.environ)}):
+        spans, metrics = exports(all_findings(facts_of_this_process(60)))
+    assert (spans.level, metrics.level) == ("problem", "ok")
+    assert "the application's tracer provider: it has no span processor" in spans.what
+    assert "otel.provider" in spans.todo
+
+
 # ------------------------------------------------------------------------ who listens there
 
 

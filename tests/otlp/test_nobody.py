@@ -9,8 +9,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
 
+from dask_otel import semconv
 from dask_otel._otel.sdk import exporters, outputs
+from dask_otel.core.records import ClusterEvent
 from dask_otel.pump.health import Health
 from dask_otel.pump.pump import Pump
 from dask_otel.scheduler.wiring import WiredPump, make_pump
@@ -49,6 +52,7 @@ def test_who_has_configured_nothing_gets_a_hint(
 ) -> None:
     made = made_with(monkeypatch)
     assert "nothing listens at http://localhost:4317" in made.hint
+    assert "so spans and metrics can't be seen" in made.hint
     assert "otel.files.path" in made.hint
     assert "OTEL_EXPORTER_OTLP_ENDPOINT" in made.hint
     # And no wait at the end.
@@ -68,6 +72,23 @@ def test_a_timeout_of_hours_is_told_at_the_start(
     made_with(monkeypatch, OTEL_EXPORTER_OTLP_TIMEOUT="10000")
     (text,) = caplog.messages
     assert text.startswith("dask-otel: OTEL_EXPORTER_OTLP_TIMEOUT is 10000, which is read as secon")
+
+
+@pytest.mark.parametrize("metrics", [True, False])
+def test_beside_an_applications_provider_events_alone_are_no_news(
+    default: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, metrics: bool
+) -> None:
+    application = TracerProvider(shutdown_on_exit=False)
+    monkeypatch.setattr(outputs, "application_provider", lambda: application)
+    made = made_with(monkeypatch, **({} if metrics else {"OTEL_METRICS_EXPORTER": "none"}))
+    assert ("so metrics can't be seen" in made.hint, bool(made.hint)) == (metrics, metrics)
+    made.pump.start()
+    made.pump.offer_event(ClusterEvent(1.0, semconv.SCHEDULER_STARTED, {}))
+    # The first is the application's provider.
+    eventually(lambda: made.pump.condition()["destinations"][-1]["failing"])
+    made.pump.request_close(0.0)
+    eventually(lambda: made.pump.closed)
+    assert caplog.records == []
 
 
 def test_while_it_looks_the_process_has_its_own_environment(

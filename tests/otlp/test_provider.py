@@ -73,6 +73,16 @@ def test_spans_go_through_it_with_our_ids_and_times() -> None:
     assert root.instrumentation_scope.name == "dask_otel"
 
 
+def test_without_a_processor_nothing_is_exported_and_nothing_lost() -> None:
+    """The application may add one later."""
+    provider = TracerProvider(shutdown_on_exit=False)
+    sink, exporter = sink_of(provider), InMemorySpanExporter()
+    assert send(sink, [ROOT]) == Answer(False, "it has no span processor, so its spans go nowhere")
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    assert send(sink, [ROOT]) == Answer(True)
+    assert [span.name for span in exporter.get_finished_spans()] == [ROOT.name]
+
+
 def test_it_is_not_shut_down_and_keeps_its_own_ids() -> None:
     provider, exporter = make()
     sink = sink_of(provider)

@@ -321,3 +321,17 @@ def test_wrong_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str
         main(arguments)
     assert raised.value.code == 2
     assert "usage: dask-otel spool" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [[], ["--send"]])
+def test_a_path_is_printed_without_what_a_terminal_would_obey(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There is no file at first, and an empty one later."""
+    path = tmp_path / "a\x1b[31mb"
+    for expected in (1, 0):
+        assert main(["spool", str(path), *options]) == expected
+        said = "".join(capsys.readouterr())
+        assert "[31mb" in said
+        assert "\x1b" not in said
+        path.touch()

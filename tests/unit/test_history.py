@@ -44,7 +44,10 @@ def test_a_run_is_a_root_with_what_is_below_it(folder, capsys):
     assert {key: run[key] for key in expected} == expected
     assert (sum(run["parts"].values()), run["parts"]["Idle"]) == (30.0, 6.0)
     assert main(["history", str(folder)]) == 0
-    line = capsys.readouterr().out.splitlines()[1].split()
+    headings, *lines = capsys.readouterr().out.splitlines()
+    assert headings.startswith("time (UTC)")
+    line = lines[0].split()
+    assert line[:2] == ["2026-09-21", "14:18:20"]
     assert " ".join(line[2:]) == "etl success 30.0 s 7 1 0.008333 20% 2026.8.0 0.1.0 cluster"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,3 +87,15 @@ def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     # Beside an application's provider its environment is not the bridge's.
     assert ("OTEL_SERVICE_NAME", "other", "otel.environment") in variables_in_force(given, win=True)
+
+
+def test_a_variable_that_the_bridge_does_not_obey_is_not_in_force() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
+    rows = page.partition("Not supported (")[2].partition("On a client")[0].splitlines()
+    # All of those that stand first in a row, by themselves.
+    names = " ".join(row.split("|")[1] for row in rows if row.startswith("| `OTEL_"))
+    ignored = re.findall("`(OTEL_[A-Z_]+)`", names)
+    for name, _, origin in variables_in_force(dict.fromkeys([*ignored, "OTEL_LOGS_EXPORTER"], "x")):
+        said = "otel.environment, and ignored: the bridge does not obey it"
+        assert origin == ("otel.environment" if name == "OTEL_LOGS_EXPORTER" else said)
+    assert "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION" in ignored

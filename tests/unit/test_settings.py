@@ -337,7 +337,19 @@ GOOD: dict[str, list[tuple[Any, Any]]] = {
     "otel.propagation": [(False, "off")],
     "otel.trace-url": [(template, template) for template in (None, *TEMPLATES)],
 }
-BAD_PATHS = ["", " ", "a\0b", "x" * 4097, "\ud800", 7, True, ["x"]]
+BAD_PATHS = [
+    "",
+    " ",
+    "a\0b",
+    "a\nb",
+    "a\x1b[31mb",
+    "a\x9b31mb",
+    "x" * 4097,
+    "\ud800",
+    7,
+    True,
+    ["x"],
+]
 NAN, INFINITY = float("nan"), float("inf")
 #: Key: the begin of the allowed values in the message, and refused values.
 BAD: dict[str, tuple[str, list[Any]]] = {
@@ -664,7 +676,10 @@ def leaf_values(key: str, leaf: dict[str, Any]) -> st.SearchStrategy[Any]:
         numbers = st.integers if "integer" in leaf["type"] else st.floats
         return numbers(leaf["minimum"], leaf["maximum"])
     longest = leaf.get("maxLength", 1000)
-    texts = st.none() | st.text(TEXT, min_size=1, max_size=longest).filter(str.strip)
+    # A path has none of these.
+    controls = ["Cc"] if "pattern" in leaf else []
+    letters = st.characters(codec="utf-8", exclude_categories=controls, exclude_characters="\0")
+    texts = st.none() | st.text(letters, min_size=1, max_size=longest).filter(str.strip)
     return st.booleans() if leaf["type"] == "boolean" else texts
 
 

@@ -29,7 +29,7 @@ from dask_otel.core.records import ClusterEvent, SpanIdentity
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
 
-#: Seconds to wait for the word of a lost worker's nanny.
+#: Seconds to wait for the word of a lost worker's nanny, or of a worker that leaves by itself.
 PATIENCE: Final = 2.0
 #: Seconds to wait for the scheduler's close after its last worker.
 CLOSING: Final = 10.0
@@ -76,7 +76,8 @@ class ClusterEvents:
         #: The known workers by address, and what is known of their end.
         self._workers: dict[str, WorkerState] = {}
         self._words: dict[str, dict[str, Any]] = {}
-        #: By address: until when a lost worker's event waits, its facts, and who asks for more.
+        #: By address: until when the event of a worker that has gone waits, its facts, and who asks
+        #: for more.
         self._pending: dict[
             str, tuple[float, WorkerState, ClusterEvent, asyncio.Future[None] | None]
         ] = {}
@@ -145,7 +146,7 @@ class ClusterEvents:
         action = message.get("action")
         if action is not None and type(action) is not str:
             return
-        kind = "worker" if topic in self._workers else topic
+        kind = "worker" if topic in self._workers or topic in self._pending else topic
         kind = "client" if topic in self._scheduler.clients else kind
         if reader := self._readers.get((kind, action)):
             reader(topic, message, now)
@@ -235,8 +236,10 @@ class ClusterEvents:
             narration.LOGS: self._logs,
         }
         event = ClusterEvent(now, semconv.WORKER_REMOVED, facts, self._work(tasks))
-        facts[narration.NANNY] = reason == "lost" and bool(ws.nanny)
-        if facts[narration.NANNY] or keys or facts[semconv.RESULT_LOST_COUNT]:
+        # Its own word why it leaves comes after Dask has removed it.
+        leaves = str(message.get("stimulus_id")).startswith("worker-close-gracefully")
+        facts[narration.NANNY] = reason == "lost" and bool(ws.nanny) and not leaves
+        if leaves or facts[narration.NANNY] or keys or facts[semconv.RESULT_LOST_COUNT]:
             # Its nanny may give the reason, or the scheduler may close, too.
             others = facts[narration.OTHERS] = len(self._scheduler.running)
             asking = (
@@ -259,16 +262,24 @@ class ClusterEvents:
             return
         word = {semconv.WORKER_NANNY_MEMORY: memory}
         self._of_worker(now, semconv.WORKER_TERMINATED, ws, **word)
+        self._told(address, word)
+
+    def _told(self, address: str, word: Mapping[str, Any]) -> None:
+        """Add a word about a worker's end to its event, which is to come or waits for this."""
+        waiting = self._pending.pop(address, None)
         if waiting is None:
             self._words.setdefault(address, {}).update(word)
         else:
-            del self._pending[address]
-            facts = {**waiting[2].facts, **word, semconv.WORKER_REMOVAL_REASON: "memory"}
-            self._put(replace(waiting[2], facts=facts), True)
+            _, _, event, asking = waiting
+            if asking is not None:
+                asking.cancel()
+            facts = {**event.facts, **word}
+            facts[semconv.WORKER_REMOVAL_REASON] = _reason(facts)
+            self._put(replace(event, facts=facts), True)
 
     def _closing(self, topic: str, message: _Message, _now: float) -> None:
         reason = _TIME.sub("", str(message.get("reason"))[:200])
-        self._words.setdefault(topic, {})[semconv.WORKER_CLOSE_REASON] = reason
+        self._told(topic, {semconv.WORKER_CLOSE_REASON: reason})
 
     def _overdue(self, _topic: str, message: _Message, now: float) -> None:
         for address in islice(message["workers"], _MOST_READ):
@@ -358,7 +369,7 @@ def _reason(facts: Mapping[str, Any]) -> str:
     if semconv.WORKER_NANNY_MEMORY in facts:
         return "memory"
     if facts[semconv.WORKER_REMOVAL_EXPECTED]:
-        return "requested"
+        return "lifetime" if closing == "worker-lifetime-reached" else "requested"
     if facts.get(narration.OVERDUE):
         return "overdue"
     if closing is None:

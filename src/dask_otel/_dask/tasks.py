@@ -138,8 +138,8 @@ class TaskEvents:
     def resting(self) -> Counter[TaskGroup]:
         """Return the unfinished tasks that are no work: they wait to be computed again."""
         tasks = self._scheduler.tasks
-        waiting = (tasks.get(key) for key in self._lost)
-        return Counter(task.group for task in waiting if task and task.state in UNFINISHED)
+        waiting: list[TaskState] = [tasks[key] for key in self._lost if key in tasks]
+        return Counter(task.group for task in waiting if task.state in UNFINISHED)
 
     # ------------------------------------------------------------------------- metrics
 

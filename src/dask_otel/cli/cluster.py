@@ -14,6 +14,7 @@ import dask.config
 from distributed import Client, LocalCluster
 
 from dask_otel._otel.sdk.environment import is_disabled
+from dask_otel.settings.variables import environment_of
 
 PRELOAD: Final = "dask_otel.preload"
 WORKERS: Final = 2
@@ -39,29 +40,26 @@ _SILENCING_VARIABLES: Final = (
 )
 
 
+def _defaults() -> dict[str, str]:
+    """Return ``otel.environment``."""
+    return {
+        key: str(value) for key, value in (dask.config.get("otel.environment", None) or {}).items()
+    }
+
+
 def configured_environment() -> dict[str, str]:
-    """Return the environment with the defaults from Dask's configuration.
+    """Return this process's ``OTEL_*`` variables, with the defaults from Dask's configuration."""
+    return environment_of(_defaults())
 
-    ``otel.environment`` has the values of OTEL_* variables that the process does not set.
+
+def export_environment(environ: Mapping[str, str], disabled: bool) -> dict[str, str]:
+    """Return a copy of variables, changed so that there is a trace.
+
+    With `disabled`, everything goes to the demo's own files, and nowhere else.
     """
-    defaults = dask.config.get("otel.environment", None) or {}
-    return {key: str(value) for key, value in defaults.items()} | dict(os.environ)
-
-
-def export_environment(environ: Mapping[str, str], endpoint: str | None) -> dict[str, str]:
-    """Return a copy of an environment in which everything is exported.
-
-    `endpoint` is used besides the files if the environment sets none; None for files alone.
-    """
-    result = {key: value for key, value in environ.items() if key not in _SILENCING_VARIABLES}
-    if is_disabled(environ):
-        # The files are the demo's own; export nothing else.
-        result |= {f"OTEL_{one}_EXPORTER": "none" for one in ("TRACES", "METRICS", "LOGS")}
-    elif endpoint is not None:
-        result["OTEL_EXPORTER_OTLP_ENDPOINT"] = endpoint
-    # Several exports within the demo, so that the series have several points.
-    result.setdefault("OTEL_METRIC_EXPORT_INTERVAL", "5000")
-    return result
+    nowhere = {f"OTEL_{one}_EXPORTER": "none" for one in ("TRACES", "METRICS", "LOGS")}
+    kept = {key: value for key, value in environ.items() if key not in _SILENCING_VARIABLES}
+    return {**kept, **nowhere} if disabled else kept
 
 
 def _with_preload(key: str, preload: str) -> list[Any]:
@@ -85,18 +83,23 @@ def observed_cluster(
         "distributed.scheduler.preload": PRELOAD,
         "distributed.worker.preload": _END_QUIETLY,
     }
+    disabled = is_disabled(configured_environment())
+    # Several exports within the demo, so that the series have several points.
+    told = {"OTEL_METRIC_EXPORT_INTERVAL": "5000", **_defaults()}
+    if endpoint is not None:
+        told["OTEL_EXPORTER_OTLP_ENDPOINT"] = endpoint
     config: dict[str, Any] = {
         **{key: _with_preload(key, preload) for key, preload in preloads.items()},
         "otel.files.path": str(files),
         "otel.logs.level": "WARNING",
-        # The environment already has them.
-        "otel.environment": {},
+        # Not in the process's environment, which workers inherit.
+        "otel.environment": export_environment(told, disabled),
         # Fusing array operations would lose their spans (see `workflow.run`).
         "optimization.fuse.active": False,
     }
     with (
         # This process's variables, until the cluster is closed.
-        patch.dict(os.environ, export_environment(configured_environment(), endpoint), clear=True),
+        patch.dict(os.environ, export_environment(os.environ, disabled), clear=True),
         dask.config.set(config),
         LocalCluster(
             n_workers=WORKERS,

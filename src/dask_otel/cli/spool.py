@@ -110,7 +110,7 @@ def _send(path: Path, patience: float) -> int:
             pump.request_close(0.0)
             terminal.wait_until(lambda: pump.closed, _CLOSING)
             pump.release()
-            code = _report(pump, path)
+            code = _report(pump, words.one_line(str(path)))
     return code
 
 
@@ -144,7 +144,7 @@ def _progress(text: str) -> None:
         sys.stderr.flush()
 
 
-def _report(pump: Pump, path: Path) -> int:
+def _report(pump: Pump, path: str) -> int:
     """Print the outcome for the spans; return the exit code."""
     condition = pump.condition()
     left, trouble = condition["spool"]["waiting"], condition["spool"]["reason"]

@@ -70,9 +70,13 @@ def show(text: str) -> None:
 
 
 def say(command: str, text: str) -> None:
-    """Print a message besides a command's result."""
+    """Print a message besides a command's result, without what a terminal would obey."""
     sys.stdout.flush()
-    print(f"dask-otel {command}: {text}", file=sys.stderr)
+    print(
+        f"dask-otel {command}:",
+        "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text),
+        file=sys.stderr,
+    )
 
 
 def fail(command: str, text: str) -> int:

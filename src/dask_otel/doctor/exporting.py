@@ -26,9 +26,9 @@ def export_findings(facts: Facts) -> list[Finding]:
                 "export",
                 "problem",
                 f"The test of the export did not end within {seconds or 0:g} s.",
-                "Making the exporters hangs: a resource detector that waits for a cloud's metadata "
-                "server, or a slow file system.",
-                "See OTEL_EXPERIMENTAL_RESOURCE_DETECTORS.",
+                "Making the exporters hangs: an exporter, a sampler or the function in otel.redact "
+                "that waits for something, or a slow file system.",
+                "The scheduler's log names what did not answer.",
             ),
         ),
         (

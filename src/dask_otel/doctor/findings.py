@@ -204,8 +204,9 @@ def _bridge(facts: Facts) -> list[Finding]:
                 "bridge",
                 "problem",
                 "The bridge has not made its exporters yet.",
-                "It has just started, or a resource detector hangs.",
-                "Ask again in a minute; see OTEL_EXPERIMENTAL_RESOURCE_DETECTORS.",
+                "It has just started, or code of others is slow: an exporter, a sampler, the "
+                "function in otel.redact. Each gets half a minute.",
+                "Ask again in a minute; the scheduler's log names what did not answer.",
             ),
         ),
         (

@@ -11,10 +11,13 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from errno import ENOTDIR
+from functools import partial
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Final
+
+from dask_otel.pump.thread import promptly
 
 logger = logging.getLogger("distributed.dask_otel")
 
@@ -32,10 +35,13 @@ _FLAGS: Final = (
 
 
 def obstacle(folder: Path) -> str:
-    """Make a folder; return why it is not writable, or an empty string if it is."""
+    """Make a folder; return why it is not writable, or an empty string if it is.
+
+    A file system that does not answer is an obstacle, too.
+    """
     try:
-        _make(folder)
-        with TemporaryFile(dir=folder) as file:
+        promptly(partial(_make, folder))
+        with promptly(lambda: TemporaryFile(dir=folder)) as file:
             file.write(b"\n")
     except OSError as error:
         return f"{error.strerror or error}: {error.filename or folder}"

@@ -1,4 +1,4 @@
-"""The pump's threads: they survive their own errors, and never hold up the end of the process."""
+"""Threads that never hold up the end of the process: the pump's, and those for others' code."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
 
 from dask_otel import semconv
 from dask_otel.pump.health import Tally
@@ -16,6 +17,46 @@ logger = logging.getLogger("distributed.dask_otel")
 
 #: Seconds to rest after an unexpected error.
 _AFTER_ERROR: Final = 1.0
+#: Seconds for a call of others' code without which the bridge can't run: it may import much.
+PATIENCE: Final = 30.0
+
+Made = TypeVar("Made")
+
+
+def apart(make: Callable[[], Made], name: str) -> Future[Made]:
+    """Start a call in a daemon thread of its own; return its future.
+
+    Not in an executor: Python waits for the threads of executors when the process ends, and a call
+    may never return.
+    """
+    future: Future[Made] = Future()
+    # From here on, cancelling a task that waits for it does not cancel the call.
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            future.set_result(make())
+        except BaseException as caught:
+            # SystemExit would end the waiting thread; a future does not accept StopIteration.
+            plain = isinstance(caught, Exception) and not isinstance(caught, StopIteration)
+            future.set_exception(caught if plain else RuntimeError(repr(caught)))
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
+
+
+def promptly(make: Callable[[], Made]) -> Made:
+    """Return the result of others' code, which may hang: it gets `PATIENCE` seconds.
+
+    Raises
+    ------
+    TimeoutError
+        If it has not returned by then.
+    """
+    future = apart(make, "dask-otel-foreign")
+    if not wait([future], PATIENCE).done:
+        raise TimeoutError(f"it did not return within {PATIENCE:g} s")
+    return future.result()
 
 
 class PumpThread(ABC):

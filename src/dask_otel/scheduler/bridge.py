@@ -26,10 +26,10 @@ from dask_otel._dask.workers.delivery import Delivery
 from dask_otel.core.life.open_span import Limits, TaskLimits
 from dask_otel.pump.feeder import MOMENT
 from dask_otel.pump.pump import Pump
+from dask_otel.pump.thread import apart
 from dask_otel.scheduler.hand_over import LONGEST, PAUSE, HandOver
-from dask_otel.scheduler.in_thread import in_thread
 from dask_otel.scheduler.own_cost import OwnCost
-from dask_otel.scheduler.wiring import WiredPump, make_pump
+from dask_otel.scheduler.wiring import WiredPump, disown, make_pump
 from dask_otel.scheduler.workers import NAME, pickled
 from dask_otel.settings.keys import ConfigurationError, Settings
 from dask_otel.settings.reading import differences, read_settings
@@ -130,7 +130,7 @@ class Bridge:
             started_ns=clocks.time_ns(),
         )
         try:
-            wired = await in_thread(make, name="dask-otel-setup")
+            wired = await asyncio.wrap_future(apart(make, "dask-otel-setup"))
             if wired is not None:
                 wired.pump.start()
         except ConfigurationError as error:
@@ -153,6 +153,7 @@ class Bridge:
         if self._plugin is None:
             # The bridge was closed before the exporters were ready.
             wired.pump.request_close(0.0)
+            disown(self._scheduler.id)
             return
         self.wired = wired
         if wired.decides is not None:
@@ -279,6 +280,7 @@ class Bridge:
 
     def _release(self) -> None:
         """Release the scheduler."""
+        disown(self._scheduler.id)
         self._stop_timers()
         self._routes.remove()
         self.settled.close()

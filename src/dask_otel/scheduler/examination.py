@@ -19,7 +19,7 @@ import dask.config
 
 from dask_otel._dask.facts import workers_condition
 from dask_otel._version import __version__
-from dask_otel.scheduler.in_thread import in_thread
+from dask_otel.pump.thread import apart
 from dask_otel.scheduler.redaction import load_redaction
 from dask_otel.scheduler.wiring import file_target
 from dask_otel.settings.keys import ConfigurationError, Settings
@@ -63,7 +63,9 @@ async def examine(scheduler: Scheduler, bridge: Bridge | None, seconds: float) -
     settings = None if bridge is None else bridge.settings
     slow = partial(process_facts, settings, {} if bridge is None else bridge.overrides, seconds)
     try:
-        facts |= await asyncio.wait_for(in_thread(slow, "dask-otel-doctor"), seconds + _MORE)
+        facts |= await asyncio.wait_for(
+            asyncio.wrap_future(apart(slow, "dask-otel-doctor")), seconds + _MORE
+        )
     except asyncio.TimeoutError:
         facts |= {"format": FORMAT, "versions": versions(), "timed_out": seconds + _MORE}
     return facts

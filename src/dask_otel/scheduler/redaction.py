@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import importlib
 import logging
+from operator import attrgetter
+from typing import Any
 
 from dask_otel.core.traces.redact import Redact
+from dask_otel.pump.thread import promptly
 from dask_otel.settings.keys import ConfigurationError
 
 logger = logging.getLogger("distributed.dask_otel")
 
 
 def load_redaction(name: str) -> Redact:
-    """Return the function. Call this in a thread, as it runs the operator's code.
+    """Return the function. It waits for the operator's code, so call this in a thread.
 
     Parameters
     ----------
@@ -27,10 +30,8 @@ def load_redaction(name: str) -> Redact:
     """
     module, _, path = name.partition(":")
     try:
-        found = importlib.import_module(module)
-        for part in path.split("."):
-            found = getattr(found, part)
-    except (Exception, SystemExit) as error:
+        found: Any = promptly(lambda: attrgetter(path)(importlib.import_module(module)))
+    except Exception as error:
         raise ConfigurationError(
             [
                 f"otel.redact = {name!r} cannot be loaded where the scheduler runs "

@@ -36,7 +36,8 @@ from dask_otel.pump.rotated import obstacle
 from dask_otel.scheduler.advice import FoldAdvice
 from dask_otel.scheduler.redaction import load_redaction
 from dask_otel.settings.keys import ConfigurationError, MetricSettings, Settings
-from dask_otel.settings.origins import environment_of, mask_of
+from dask_otel.settings.origins import mask_of
+from dask_otel.settings.variables import environment_of
 
 if TYPE_CHECKING:
     from dask_otel._otel.sdk.files import FileTarget
@@ -50,14 +51,14 @@ logger = logging.getLogger("distributed.dask_otel")
 LONGEST_PAGE_AGE: Final = 15.0
 #: The longest wait for the spool's content, in seconds; the export then begins without it.
 _SPOOL_PATIENCE: Final = 10.0
-
+#: By name and instance of a service, the id of the scheduler whose bridge exports under them.
+_owners: Final[dict[tuple[str, str], str]] = {}
 
 _NO_LISTENER: Final = (
-    "dask-otel: nothing listens at {}, OpenTelemetry's default, and no other place is "
-    "configured, so there is no telemetry to see. Set otel.files.path "
-    "(DASK_OTEL__FILES__PATH=DIR) to write it into files, or OTEL_EXPORTER_OTLP_ENDPOINT to send "
-    "it to a collector. A collector that starts at the default endpoint later is used. "
-    "See https://github.com/dask-otel/dask-otel#use-it"
+    "dask-otel: nothing listens at {}, OpenTelemetry's default, so {} can't be seen: no other "
+    "place is configured for them. Set otel.files.path (DASK_OTEL__FILES__PATH=DIR) to write "
+    "files, or OTEL_EXPORTER_OTLP_ENDPOINT to send everything to a collector. A collector that "
+    "starts at the default endpoint later is used. See https://github.com/dask-otel/dask-otel#use-it"
 )
 
 
@@ -122,6 +123,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         started_ns=started_ns,
         own_provider=settings.provider == "own",
         logs=settings.logs.exported,
+        owners=_owners,
     )
     if outputs is None:
         return None
@@ -196,13 +198,25 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     found = pump.open_spool(_SPOOL_PATIENCE)
     if found:
         summary = f"{summary}; {found}"
-    hint = "" if unreachable is None else _NO_LISTENER.format(unreachable)
+    # Events alone are worth no hint: they are exported by default.
+    what = [
+        signal
+        for signal, made in (("spans", outputs.span_sinks), ("metrics", outputs.metric_sinks))
+        if unreachable in [sink.name for sink in made]
+    ]
+    hint = _NO_LISTENER.format(unreachable, " and ".join(what)) if what else ""
     if hint and found:
         hint = f"{hint}. Until then spans wait: {found}"
     states = [one for _, one in metrics] + ([] if shown is None else [shown[1]])
     # All exporters have the same, so one is enough.
     counts = partial(states[0].totals, "dask.otel.") if states else dict
     return WiredPump(pump, interval, summary, hint, page, outputs.decides, counts)
+
+
+def disown(instance_id: str) -> None:
+    """Let other bridges export under the service's name and instance that this one had."""
+    for identity in [one for one, owner in [*_owners.items()] if owner == instance_id]:
+        _owners.pop(identity, None)
 
 
 def file_target(settings: Settings) -> FileTarget | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
@@ -12,8 +13,14 @@ import dask.config
 from dask_otel.core.masking import Mask, masked_variable, secrets_of
 from dask_otel.settings.keys import Settings
 from dask_otel.settings.reading import DEFAULTS, flat, valid_values
+from dask_otel.settings.variables import environment_of
 
 DEFAULT: Final = "default"
+#: Variables for the SDK that the bridge does not obey; docs/configuration.md says why.
+_IGNORED: Final = re.compile(
+    r"OTEL_(?:(?:EXPERIMENTAL_)?CONFIG_FILE|EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
+    r"|LOGRECORD_[A-Z_]+_LIMIT|LOG_LEVEL|PYTHON_ID_GENERATOR)"
+)
 #: Most characters of a value.
 _LONGEST: Final = 120
 
@@ -86,25 +93,15 @@ def variables_in_force(environment: Mapping[str, str], win: bool = False) -> lis
         InForce(
             name,
             masked_variable(name, value),
-            "environment"
-            if name in own and not (win and name in environment)
-            else "otel.environment",
+            (
+                "environment"
+                if name in own and not (win and name in environment)
+                else "otel.environment"
+            )
+            + (", and ignored: the bridge does not obey it" if _IGNORED.fullmatch(name) else ""),
         )
         for name, value in sorted(environment_of(environment, win).items())
     ]
-
-
-def environment_of(defaults: Mapping[str, str], win: bool = False) -> dict[str, str]:
-    """Return the process's ``OTEL_*`` variables, with defaults for the others.
-
-    With `win`, the defaults override them, as in ``defaults_for_environment``.
-    """
-    own = {
-        name: value
-        for name, value in os.environ.items()
-        if name.startswith("OTEL_") and value.strip()
-    }
-    return {**own, **defaults} if win else {**defaults, **own}
 
 
 def mask_of(settings: Settings) -> Mask:

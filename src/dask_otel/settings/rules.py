@@ -121,8 +121,14 @@ CLUSTER_NAME: Final = Rule(
     _visible_text,
 )
 FILE_PATH: Final = Rule(
-    "null, or a path of 1 to 4096 characters",
-    {"type": ["string", "null"], "minLength": 1, "maxLength": 4096, "pattern": r"^[^\x00]+$"},
+    # Logs and terminals show it.
+    "null, or a path of 1 to 4096 characters, none of them a control character",
+    {
+        "type": ["string", "null"],
+        "minLength": 1,
+        "maxLength": 4096,
+        "pattern": r"^[^\x00-\x1f\x7f-\x9f]+$",
+    },
     _visible_text,
 )
 #: This does not check that the function exists.

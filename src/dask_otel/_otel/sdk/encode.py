@@ -28,7 +28,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 from opentelemetry.sdk.trace import SpanLimits
 
 from dask_otel import semconv
-from dask_otel._otel.sdk.environment import count
+from dask_otel._otel.sdk.environment import count, shown_to_sdk
 from dask_otel.core.records import (
     Exemplar,
     HistogramPoint,
@@ -97,7 +97,7 @@ class Encoder:
         for variable in _LIMITS:
             # The SDK raises too, but old versions don't name the variable.
             count(variable, 0)
-        self._limits = SpanLimits()
+        self._limits = shown_to_sdk(SpanLimits)
         scope = InstrumentationScope(name=semconv.SCOPE_NAME, version=version)
         self.origin = Origin(
             _bytes(ResourceSpans(resource=Resource(**_attributes(resource, checked=True)))),

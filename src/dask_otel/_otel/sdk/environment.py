@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -16,7 +17,9 @@ from urllib.parse import unquote
 from dask_otel.core.masking import masked_path
 from dask_otel.core.records import Temporality
 from dask_otel.pump.sinks import PumpLimits
+from dask_otel.pump.thread import promptly
 from dask_otel.settings.problems import ConfigurationError
+from dask_otel.settings.variables import environment_of
 
 #: Shorter intervals are probably seconds instead of milliseconds, and would load the scheduler.
 _LEAST_INTERVAL_MS: Final = 100
@@ -37,12 +40,22 @@ _HEADER: Final = re.compile(
 
 _Value = TypeVar("_Value")
 
-_environment_lock = threading.Lock()
+#: The variables in force while a bridge's exporters are made; None elsewhere.
+_in_force: Final[ContextVar[Mapping[str, str] | None]] = ContextVar("in_force", default=None)
+_process_lock: Final = threading.Lock()
+
+
+def variables() -> Mapping[str, str]:
+    """Return the ``OTEL_*`` variables in force: in `defaults_for_environment`, with defaults."""
+    return _in_force.get() or environment_of({})
 
 
 @contextmanager
 def defaults_for_environment(defaults: Mapping[str, str], win: bool = False) -> Iterator[None]:
-    """Set variables that are missing in the environment, while exporters are made.
+    """Let `variables` return defaults for those that are missing, in this thread alone.
+
+    The process's own environment stays as it is: it may contain no secret of the bridge's, since
+    processes that start meanwhile, such as workers, inherit it.
 
     Parameters
     ----------
@@ -50,27 +63,35 @@ def defaults_for_environment(defaults: Mapping[str, str], win: bool = False) -> 
         Variables with their values.
     win
         Whether they override the environment, because it belongs to an application.
-
-    Notes
-    -----
-    The SDK's parts, including the exporters' loaders and the resource's detectors, read only
-    ``os.environ``: there is no argument to pass instead. It takes 20 ms, or 150 ms if the exporters
-    are imported, and changes nothing without defaults of ours. A blank ``OTEL_*`` variable counts
-    as not set, as specified; several of the SDK's parts take it for a value, so it is hidden from
-    them. Afterwards the environment is restored.
     """
-    with _environment_lock:
+    token = _in_force.set(environment_of(defaults, win))
+    try:
+        yield
+    finally:
+        _in_force.reset(token)
+
+
+def shown_to_sdk(make: Callable[[], _Value]) -> _Value:
+    """Return the result of one call that can't block, with `variables` as the environment.
+
+    Some of the SDK's parts read only ``os.environ``: there is no argument to pass instead. A
+    process that starts at this very moment inherits it, so the call may not wait, nor run code of
+    others. Nothing is changed without defaults, but for blank variables, which several of the SDK's
+    parts take for values: these are hidden. Afterwards the environment is restored.
+    """
+    shown = variables()
+    with _process_lock:
         hidden = {
             key: value
             for key, value in os.environ.items()
-            if key.startswith("OTEL_") and (not value.strip() or (win and key in defaults))
+            if key.startswith("OTEL_") and shown.get(key) != value
         }
         for key in hidden:
-            del os.environ[key]
-        ours = {key: value for key, value in defaults.items() if key not in os.environ}
+            os.environ.pop(key, None)
+        ours = {key: value for key, value in shown.items() if key not in os.environ}
         os.environ.update(ours)
         try:
-            yield
+            return make()
         finally:
             for key in ours:
                 os.environ.pop(key, None)
@@ -84,14 +105,14 @@ def known_variables() -> set[str]:
     return {value for value in values if isinstance(value, str) and value.startswith("OTEL_")}
 
 
-def is_disabled(environ: Mapping[str, str] = os.environ) -> bool:
+def is_disabled(environ: Mapping[str, str]) -> bool:
     """Whether ``OTEL_SDK_DISABLED`` switches everything off."""
     return environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
-def first_set(*variables: str) -> tuple[str, str] | None:
+def first_set(*names: str) -> tuple[str, str] | None:
     """Return the name and value of the first variable that is set."""
-    values = ((variable, os.environ.get(variable, "").strip()) for variable in variables)
+    values = ((name, variables().get(name, "").strip()) for name in names)
     return next((found for found in values if found[1]), None)
 
 
@@ -103,7 +124,7 @@ def _short(text: str) -> str:
 def _read(
     parse: Callable[[str], _Value],
     allowed: str,
-    variables: Sequence[str],
+    names: Sequence[str],
     shown: Callable[[str], str] = _short,
 ) -> _Value | None:
     """Return the parsed value of the first variable that is set; None if none is.
@@ -111,7 +132,7 @@ def _read(
     A `_Refusal` explains the error in the value; any other ``ValueError`` means only that it is
     wrong. `shown` returns the value for the message, since it may be secret.
     """
-    found = first_set(*variables)
+    found = first_set(*names)
     if found is None:
         return None
     variable, text = found
@@ -193,7 +214,9 @@ def pem_file(*variables: str, folder: bool = False) -> str | None:
     def parse(text: str) -> str:
         path = Path(text)
         try:
-            if not (folder and path.is_dir()) and b"-----BEGIN " not in path.read_bytes():
+            if not promptly(
+                lambda: (folder and path.is_dir()) or b"-----BEGIN " in path.read_bytes()
+            ):
                 raise _Refusal(": it holds nothing in PEM format")
         except OSError as error:
             raise _Refusal(f": {error.strerror or error}") from None

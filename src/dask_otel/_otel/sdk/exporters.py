@@ -8,12 +8,13 @@ package registers under it: console, a vendor's, OpenTelemetry's own ``otlp_prot
 from __future__ import annotations
 
 import logging
+import os
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import entry_points, version
+from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, urlsplit
@@ -21,7 +22,15 @@ from urllib.parse import SplitResult, urlsplit
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricReader
 from opentelemetry.sdk.trace.export import SpanExporter
 
-from dask_otel._otel.sdk.environment import choice, first_set, headers, number, pem_file
+from dask_otel._otel.sdk.environment import (
+    choice,
+    first_set,
+    headers,
+    number,
+    pem_file,
+    shown_to_sdk,
+    variables,
+)
 from dask_otel._otel.sdk.foreign import ForeignExporter
 from dask_otel._otel.sdk.otlp_json import Console, FileTransport
 from dask_otel._otel.sdk.transport import (
@@ -34,6 +43,7 @@ from dask_otel._otel.sdk.transport import (
 from dask_otel._version import __version__
 from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.masking import masked_url
+from dask_otel.pump.thread import promptly
 from dask_otel.settings.problems import ConfigurationError
 
 if TYPE_CHECKING:
@@ -52,6 +62,8 @@ _PROTOCOLS: Final = ("grpc", "http/protobuf")
 _COMPRESSIONS: Final = {True: ("none", "gzip"), False: ("none", "gzip", "deflate")}
 #: OpenTelemetry's own exporters of OTLP, which read the same variables.
 _OTHERS: Final = ("otlp_proto_grpc", "otlp_proto_http")
+#: The modules of OpenTelemetry's own exporters, which only read variables when they are made.
+_OWN: Final = ("opentelemetry.exporter.otlp.proto.", "opentelemetry.sdk.")
 #: The variables of the timeout of one export.
 _PUMP_TIMEOUTS: Final = {
     "traces": "OTEL_BSP_EXPORT_TIMEOUT",
@@ -283,7 +295,7 @@ def _credential_provider(protocol: str, signal: str) -> Callable[[], Any] | None
     variable, name = found
     try:
         (entry,) = entry_points(group="opentelemetry_otlp_credential_provider", name=name)
-        provider: Callable[[], requests.Session | grpc.ChannelCredentials] = entry.load()
+        provider: Callable[[], requests.Session | grpc.ChannelCredentials] = promptly(entry.load)
     except Exception as error:
         raise ConfigurationError(
             [f"{variable} names {name!r}, which could not be loaded: {_masked(error)}."]
@@ -319,10 +331,10 @@ def _foreign(signal: str, name: str) -> Destination:
             [f"{variable} names {name!r}. Installed: {', '.join(['none', *known])}."]
         )
     try:
-        factory: Any = found[0].load() if found else MetricReader
+        factory: Any = promptly(found[0].load) if found else MetricReader
         pulls = isinstance(factory, type) and issubclass(factory, MetricReader)
         # A pull exporter would open its port now.
-        exporter = None if pulls else factory()
+        exporter = None if pulls else _made(variable, found[0], factory)
     except Exception as error:
         raise ConfigurationError(
             [f"{variable} names {name!r}, and that exporter could not be made: {_masked(error)}."]
@@ -340,6 +352,29 @@ def _foreign(signal: str, name: str) -> Destination:
     millis = number(1, "milliseconds", _PUMP_TIMEOUTS[signal]) if signal == "metrics" else None
     transport = ForeignExporter(signal, exporter, {"timeout_millis": millis} if millis else {})
     return Destination(_label(signal, name), transport, key=None if name == "console" else name)
+
+
+def _made(variable: str, entry: EntryPoint, factory: Callable[[], Any]) -> Any:
+    """Return an exporter. Only OpenTelemetry's own see `otel.environment`: others may wait."""
+    # A user's provider of credentials is code of others.
+    if entry.module.startswith(_OWN) and not any(
+        name.endswith("CREDENTIAL_PROVIDER") for name in variables()
+    ):
+        return shown_to_sdk(factory)
+    unseen = [
+        name
+        for name, value in sorted(variables().items())
+        if name.startswith("OTEL_EXPORTER_") and os.environ.get(name) != value
+    ]
+    if unseen:
+        logger.warning(
+            "dask-otel: %s names %r, and that exporter reads the scheduler's own environment, so "
+            "it does not get %s of otel.environment. Set such variables where the scheduler starts",
+            variable,
+            entry.name,
+            ", ".join(unseen),
+        )
+    return promptly(factory)
 
 
 def _masked(error: Exception) -> str:

@@ -50,6 +50,7 @@ class ForeignExporter:
         self._request = REQUESTS[signal]
         self._decode = _spans if signal == "traces" else _metrics
         self._options = options
+        self._mask = mask_of_environment()
 
     def send(self, request: bytes, _longest: float) -> Answer:
         """Export; a network error means failure."""
@@ -60,7 +61,7 @@ class ForeignExporter:
                 )
         except BaseException as error:
             # SystemExit too: it would end this thread silently.
-            return Answer(False, plain(words_of(error), mask_of_environment()))
+            return Answer(False, plain(words_of(error), self._mask))
         if result.name == "SUCCESS":
             return Answer(True)
         return Answer(False, "the exporter says no more than that; its own messages may")

@@ -25,6 +25,7 @@ from dask_otel._otel.sdk.environment import (
     defaults_for_environment,
     is_disabled,
     read_environment,
+    variables,
 )
 from dask_otel._otel.sdk.exporters import (
     Destination,
@@ -77,6 +78,7 @@ def build(
     started_ns: int = 0,
     own_provider: bool = False,
     logs: bool = False,
+    owners: dict[tuple[str, str], str] | None = None,
 ) -> Outputs | None:
     """Make the exporters in the standard variables, and those that write files.
 
@@ -98,6 +100,9 @@ def build(
         not the bridge's either.
     logs
         Whether log records are exported.
+    owners
+        Of the resources of this process's bridges; see
+        `dask_otel._otel.sdk.resource.make_resource`. None for telemetry that is no bridge's.
 
     Returns
     -------
@@ -110,10 +115,16 @@ def build(
         If a variable has a value that is not allowed.
     """
     with defaults_for_environment(environment, win=own_provider):
-        if is_disabled():
+        if is_disabled(variables()):
             return None
         read = read_environment()
-        resource = make_resource(service_name, instance_id, service_version, cluster_name)
+        resource = make_resource(
+            service_name,
+            instance_id,
+            service_version,
+            cluster_name,
+            {} if owners is None else owners,
+        )
         # The constructor reads all limits: make it before things that must be closed.
         encoder = Encoder(resource.attributes, version)
         provider = None if own_provider else application_provider()
@@ -143,8 +154,7 @@ def build(
         "always_off": lambda _: False,
         "trace_based": sampler.exemplar,
     }
-    default = next((one.label for one in [*traces, *metrics] if not one.named), None)
-    # The environment is restored; the rest does not read it, and may block.
+    unnamed = [one.label for one in (*traces, *metrics, *events) if not one.named]
     return Outputs(
         read,
         (
@@ -158,7 +168,7 @@ def build(
         sampler.decides,
         resource.attributes,
         encoder.origin,
-        default if default and nobody_listens() else None,
+        unnamed[0] if unnamed and nobody_listens() else None,
     )
 
 
@@ -183,7 +193,7 @@ def build_for_spool(environment: Mapping[str, str], version: str) -> list[Export
         If a variable has a value that is not allowed.
     """
     with defaults_for_environment(environment):
-        if is_disabled():
+        if is_disabled(variables()):
             return []
         # Each span has its own.
         resource = Resource.get_empty()

@@ -199,8 +199,8 @@ def _send(sink: Any, record: Any, until: float, result: dict[str, Any]) -> None:
         answer: Answer = sink.send([item], until - began)
     except BaseException as error:
         answer = Answer(False, type(error).__name__)
-    # An application's own provider does not report the result.
-    ok = None if isinstance(sink, ProviderSpanSink) else answer.taken
+    # An application's own provider reports no success.
+    ok = None if answer.taken and isinstance(sink, ProviderSpanSink) else answer.taken
     result |= {"ok": ok, "reason": answer.reason, "lost": answer.lost, "said": answer.said}
     result["unsupported"] = answer.unsupported
     result["seconds"] = time.monotonic() - began

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
+from collections.abc import Mapping
+from concurrent.futures import wait
+from functools import partial
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
-from opentelemetry.sdk import resources
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.version import __version__ as sdk_version
 
 from dask_otel import semconv
+from dask_otel._otel.sdk.environment import shown_to_sdk, variables
+from dask_otel._otel.sdk.transport import mask_of_environment, words_of
 from dask_otel.core.text import Sanitizer, clean_text
-from dask_otel.settings.problems import ConfigurationError
+from dask_otel.pump.thread import apart
+
+logger = logging.getLogger("distributed.dask_otel")
 
 #: The variables in which the Dask operator, Dask Gateway and Coiled put the cluster's name.
 _CLUSTER_NAME_VARIABLES: Final = (
@@ -20,10 +29,23 @@ _CLUSTER_NAME_VARIABLES: Final = (
     "COILED_CLUSTER_NAME",
     "DASK_COILED__CLUSTER_NAME",
 )
+_DETECTORS: Final = "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS"
+#: Seconds for all detectors: the shortest run of a cluster may end meanwhile, and its close waits.
+_PATIENCE: Final = 4.0
+#: What the SDK says of itself.
+_SDK: Final = {
+    "telemetry.sdk.language": "python",
+    "telemetry.sdk.name": "opentelemetry",
+    "telemetry.sdk.version": sdk_version,
+}
 
 
 def make_resource(
-    service_name: str, instance_id: str, service_version: str, cluster_name: str | None
+    service_name: str,
+    instance_id: str,
+    service_version: str,
+    cluster_name: str | None,
+    owners: dict[tuple[str, str], str],
 ) -> Resource:
     """Return the resource: the user's attributes, then detectors', then ours.
 
@@ -33,18 +55,28 @@ def make_resource(
         Used if neither the user nor a detector sets another one.
     cluster_name
         ``otel.cluster-name``; None means the environment's name, or else the service's.
-
-    Raises
-    ------
-    ConfigurationError
-        If a configured detector can't be used.
+    owners
+        By name and instance of a service, the `instance_id` of the bridge that exports under them.
+        This one is added; if they have another owner, it gets another instance.
     """
     found = _detected()
     # The SDK's placeholder for a missing name.
     if str(found.get(semconv.SERVICE_NAME) or "unknown_service").startswith("unknown_service"):
         found[semconv.SERVICE_NAME] = service_name
-    if _is_random(found.get(semconv.SERVICE_INSTANCE_ID)):
-        found[semconv.SERVICE_INSTANCE_ID] = instance_id
+    found.setdefault(semconv.SERVICE_INSTANCE_ID, instance_id)
+    name, instance = (
+        str(found[key]) for key in (semconv.SERVICE_NAME, semconv.SERVICE_INSTANCE_ID)
+    )
+    if owners.setdefault((name, instance), instance_id) != instance_id:
+        # The user's own, for all of this process. Two totals in one series are none.
+        found[semconv.SERVICE_INSTANCE_ID] = f"{instance}/{instance_id}"
+        logger.warning(
+            "dask-otel: another bridge in this process exports as service.instance.id %r, too, so "
+            "this one exports as %r: else both would write the same series. Leave "
+            "service.instance.id out of OTEL_RESOURCE_ATTRIBUTES, and each gets its scheduler's id",
+            instance,
+            found[semconv.SERVICE_INSTANCE_ID],
+        )
     found.setdefault(semconv.SERVICE_VERSION, service_version)
     found.setdefault(semconv.RUNTIME_VERSION, platform.python_version())
     if not found.get(semconv.CLUSTER_NAME):
@@ -64,22 +96,40 @@ def make_resource(
 
 
 def _detected() -> dict[str, Any]:
-    try:
-        return dict(Resource.create().attributes)
-    except Exception as error:
-        variable = "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS"
-        value = os.environ.get(variable, "")
-        raise ConfigurationError(
-            [
-                f"{variable} is {value!r}, and one of these resource detectors can't be used "
-                f"({error!r}). Allowed: names of installed detectors that work."
-            ]
-        ) from error
+    """Return what the user's resource detectors find, then the user's own attributes.
+
+    The SDK would wait for a detector that never answers, here and at the end of the process.
+    """
+    installed = {
+        entry.name: entry for entry in entry_points(group="opentelemetry_resource_detector")
+    }
+    wanted = [name.strip() for name in variables().get(_DETECTORS, "").split(",")]
+    everything = sorted(installed.keys() - set(wanted))
+    names = [name for one in wanted for name in (everything if one == "*" else [one])]
+    futures = {
+        name: apart(partial(_attributes_of, installed, name), "dask-otel-detector")
+        for name in dict.fromkeys(names)
+        # The user's attributes, which are always read, and a random id, which is never.
+        if name not in ("", "otel", "service_instance")
+    }
+    wait(futures.values(), _PATIENCE)
+    errors = {
+        name: one.exception() if one.done() else TimeoutError("no answer in time")
+        for name, one in futures.items()
+    }
+    missing = [f"{name} ({words_of(error)})" for name, error in errors.items() if error]
+    if missing:
+        logger.warning(
+            "dask-otel exports without what these resource detectors would add: %s. They have %g s "
+            "in all; leave those that fail out of %s",
+            mask_of_environment()(", ".join(missing)),
+            _PATIENCE,
+            _DETECTORS,
+        )
+    found = [one.result() for name, one in futures.items() if errors[name] is None]
+    parts = (_SDK, *found, shown_to_sdk(OTELResourceDetector().detect).attributes)
+    return {key: value for part in parts for key, value in part.items()}
 
 
-def _is_random(instance_id: object) -> bool:
-    """Whether the id is the random one that newer SDKs give a process."""
-    detector = getattr(resources, "ServiceInstanceIdResourceDetector", None)
-    if instance_id is None or detector is None:
-        return instance_id is None
-    return bool(detector().detect().attributes.get(semconv.SERVICE_INSTANCE_ID) == instance_id)
+def _attributes_of(installed: Mapping[str, EntryPoint], name: str) -> Mapping[str, Any]:
+    return dict(installed[name].load()().detect().attributes)

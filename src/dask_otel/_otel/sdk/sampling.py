@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
@@ -32,10 +31,12 @@ from opentelemetry.trace import (
 )
 
 from dask_otel import semconv
+from dask_otel._otel.sdk.environment import shown_to_sdk, variables
 from dask_otel._otel.sdk.transport import uninstrumented
 from dask_otel.core.records import SpanRecord
 from dask_otel.core.text import Sanitizer, attribute_text
 from dask_otel.core.trace import Trace
+from dask_otel.pump.thread import promptly
 
 logger = logging.getLogger("distributed.dask_otel")
 
@@ -193,12 +194,13 @@ def caller_of(trace: Trace) -> Context:
 
 
 def _load_sampler(entry: EntryPoint) -> Sampler:
+    argument = variables().get("OTEL_TRACES_SAMPLER_ARG")
     try:
-        sampler = entry.load()(os.environ.get("OTEL_TRACES_SAMPLER_ARG"))
+        sampler = promptly(lambda: entry.load()(argument))
         if isinstance(sampler, Sampler):
             return sampler
         problem = f"it is a {type(sampler).__name__}"
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         problem = repr(error)
     logger.warning(
         "dask-otel: OTEL_TRACES_SAMPLER names %r, and that sampler could not be made (%s); "
@@ -211,9 +213,11 @@ def _load_sampler(entry: EntryPoint) -> Sampler:
 
 def make_sampler(resource: Resource) -> TraceSampler:
     """Return the sampler that ``OTEL_TRACES_SAMPLER`` names: the SDK's, or a package's."""
-    name = os.environ.get("OTEL_TRACES_SAMPLER", "").strip()
+    name = variables().get("OTEL_TRACES_SAMPLER", "").strip()
     for entry in entry_points(group="opentelemetry_traces_sampler", name=name):
         if entry.module != Sampler.__module__:
             return TraceSampler(_load_sampler(entry))
     # A provider without processors is the public way to the SDK's configured sampler.
-    return TraceSampler(TracerProvider(resource=resource, shutdown_on_exit=False).sampler)
+    return TraceSampler(
+        shown_to_sdk(partial(TracerProvider, resource=resource, shutdown_on_exit=False)).sampler
+    )

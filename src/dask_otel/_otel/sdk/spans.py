@@ -18,6 +18,7 @@ from dask_otel import semconv
 from dask_otel._otel.sdk.sampling import KINDS, SAMPLED, TraceSampler, parent_of
 from dask_otel._otel.sdk.transport import uninstrumented
 from dask_otel.core.records import Answer, Row, SpanRecord
+from dask_otel.pump.thread import promptly
 
 logger = logging.getLogger("distributed.dask_otel")
 
@@ -70,7 +71,7 @@ class ProviderSpanSink:
     name = "the application's tracer provider"
     #: No spool: the provider does not report which spans have arrived.
     key = None
-    advice = "Check the exporters of the application."
+    advice = "Check the exporters of the application, or set otel.provider to own."
     patience = 0.0
     loss = "error"
 
@@ -94,6 +95,9 @@ class ProviderSpanSink:
 
     def send(self, rows: Sequence[Row], _longest: float) -> Answer:
         """Start and end each span, with the times of the record."""
+        # Private in the SDK: where it is named otherwise, we believe that there are some.
+        if not getattr(getattr(self._tracer, "span_processor", None), "_span_processors", True):
+            return Answer(False, "it has no span processor, so its spans go nowhere")
         lost = 0
         with uninstrumented():
             for row in rows:
@@ -145,5 +149,6 @@ class ProviderSpanSink:
 
 def application_provider() -> TracerProvider | None:
     """Return the SDK tracer provider that the application has set globally, if any."""
-    provider = trace_api.get_tracer_provider()
+    # It may have to be loaded first.
+    provider = promptly(trace_api.get_tracer_provider)
     return provider if isinstance(provider, TracerProvider) else None

@@ -39,6 +39,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from dask_otel._otel.sdk.environment import variables
 from dask_otel.core.masking import Mask, secrets_of
 from dask_otel.core.records import Answer
 
@@ -100,8 +101,8 @@ _OF_PARENTS: Final[list[Any]] = []
 
 
 def mask_of_environment() -> Mask:
-    """Return a mask for the secrets in this process's ``OTEL_*`` variables."""
-    return Mask(secrets_of({k: v for k, v in os.environ.items() if k.startswith("OTEL_")}))
+    """Return a mask for the secrets in the ``OTEL_*`` variables in force."""
+    return Mask(secrets_of(variables()))
 
 
 def plain(text: str, mask: Mask = _NO_SECRETS) -> str:

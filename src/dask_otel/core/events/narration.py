@@ -88,6 +88,9 @@ _KEPT: Final = (
 #: By the reason of a worker's removal.
 _REMOVED: Final = {
     "requested": _Story(INFO, (f"{_WORKER} left as requested.",)),
+    "lifetime": _Story(
+        INFO, (f"{_WORKER} left, since its lifetime was over (distributed.worker.lifetime).",)
+    ),
     "closed": _Story(
         INFO, (f"{_WORKER} closed. Its reason: {_fact(semconv.WORKER_CLOSE_REASON)}.",)
     ),
@@ -174,7 +177,7 @@ _STORIES: Final = {
         ),
     ),
     semconv.WORKERS_RETIRED: _Story(
-        INFO, ("Retired as requested: %(retired)s.", "Could not be retired: %(failed)s.")
+        INFO, ("Retired: %(retired)s.", "Could not be retired: %(failed)s.")
     ),
     semconv.SCHEDULER_STARTED: _Story(INFO, ("The scheduler starts.",)),
     semconv.SCHEDULER_RESTARTED: _Story(

@@ -18,8 +18,8 @@ from dask_otel.report.seconds import IDLE, add, own_parts, span_activities, summ
 from dask_otel.report.telemetry.model import Run, Span, grouped, text, tree_of
 
 #: The headings of `PastRun.cells`, and which of them are numbers.
-HEADINGS: Final = ("time", "name", "result", "duration", "tasks", "failed", "thread-hours", "idle",
-                   "cost", "distributed", "dask-otel", "cluster")  # fmt: skip
+HEADINGS: Final = ("time (UTC)", "name", "result", "duration", "tasks", "failed", "thread-hours",
+                   "idle", "cost", "distributed", "dask-otel", "cluster")  # fmt: skip
 NUMBERS: Final = frozenset(("duration", "tasks", "failed", "thread-hours", "idle", "cost"))
 
 #: Most functions and steps of a run; the smallest functions beyond it are in the rest.

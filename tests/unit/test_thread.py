@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from dask_otel.scheduler.in_thread import in_thread
+from dask_otel.pump.thread import apart
 
 
 def outcome(make) -> object:
     async def awaited() -> object:
-        return await asyncio.wait_for(in_thread(make, "made by a test"), 60)
+        return await asyncio.wait_for(asyncio.wrap_future(apart(make, "made by a test")), 60)
 
     return asyncio.run(awaited())
 

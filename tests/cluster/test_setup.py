@@ -1,0 +1,170 @@
+"""The set-up of the exporters runs code of others, which may wait for ever."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import dask
+import pytest
+from distributed import Client, LocalCluster, span
+
+from dask_otel.cli.cluster import observed_cluster
+from tests.cluster.processes import cluster
+from tests.environment import inherited
+from tests.foreign import WAITING, install
+from tests.receiver import receiver
+from tests.waiting import eventually
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.unreconciled("about what starts and ends, not about numbers"),
+]
+
+#: A resource detector that waits for a file.
+DETECTOR = f"""{WAITING}
+class Detector:
+    detect = wait
+"""
+
+
+#: A cluster in the script's own process; its workers begin while the detector waits.
+SCRIPT = """
+import json, os, sys, time
+from pathlib import Path
+import dask
+from distributed import Client, LocalCluster
+
+def variables():
+    return {key: value for key, value in os.environ.items() if key.startswith("OTEL_")}
+
+if __name__ == "__main__":
+    folder, endpoint = Path(sys.argv[1]), sys.argv[2]
+    environment = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+        "OTEL_EXPORTER_OTLP_HEADERS": "x-key=geheim",
+        "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "waits",
+        "OTEL_BSP_SCHEDULE_DELAY": "0",
+    }
+    settings = {
+        "otel.environment": environment, "otel.spans.linger": 0, "otel.close-timeout": "60s",
+    }
+    dask.config.set({**settings, "distributed.scheduler.preload": ["dask_otel.preload"]})
+    with LocalCluster(n_workers=0, dashboard_address=None, worker_dashboard_address=None) as own:
+        while not (folder / "entered").exists():
+            time.sleep(0.01)
+        own.scale(2)
+        with Client(own) as client:
+            client.wait_for_workers(2)
+            seen = client.run(variables)
+            client.submit(int, 7, pure=False).result()
+    print(json.dumps([variables(), *seen.values()]))
+"""
+
+
+def install_detector(folder: Path) -> dict[str, str]:
+    """Install the detector that waits; return the variables of a process that finds it."""
+    install(folder, "waiting", DETECTOR, {"resource_detector": "waits = waiting:Detector"})
+    return {"PYTHONPATH": str(folder), "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "waits"}
+
+
+def test_a_detector_that_never_answers_costs_its_attributes_alone(tmp_path: Path) -> None:
+    """Neither the start nor the end of the scheduler waits for it."""
+    found = install_detector(tmp_path)
+    with receiver() as received, cluster(tmp_path) as made:
+        env = {**received.environ, **found, "DASK_OTEL__SPANS__LINGER": "0"}
+        scheduler = made.start_scheduler("--preload", "dask_otel.preload", env=env)
+        made.start_worker()
+        with Client(made.address, set_as_default=False) as client:
+            with span("work"):
+                assert client.submit(int, 7, pure=False).result() == 7
+            # A generous limit, as for the end: there is none of the test's own.
+            resource = eventually(lambda: received.spans and received.spans[0], 120).resource
+        assert resource["service.name"] == "dask-scheduler"
+        assert scheduler.output.count("resource detectors") == 1
+        assert "waits" in scheduler.output.partition("resource detectors")[2].splitlines()[0]
+        assert scheduler.terminate(120) == 0, scheduler.output
+
+
+def test_no_worker_gets_what_only_the_bridge_is_told(tmp_path: Path) -> None:
+    """The workers begin while a detector waits; and the script ends, though it waits for ever."""
+    found = install_detector(tmp_path)
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    with receiver("grpc") as received:
+        done = subprocess.run(
+            [sys.executable, str(script), str(tmp_path), received.endpoint],
+            env={**inherited(), "PYTHONPATH": found["PYTHONPATH"]},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=150,
+        )
+        assert received.spans, done.stderr
+        assert received.requests[0][2]["x-key"] == "geheim"
+    assert json.loads(done.stdout) == [{}, {}, {}]
+    assert "geheim" not in (tmp_path / "entered").read_text()
+
+
+def test_nor_do_those_of_the_demos_cluster(tmp_path: Path) -> None:
+    told = {"OTEL_SERVICE_NAME": "told"}
+    before = variables()
+    with (
+        dask.config.set({"otel.environment": told}),
+        observed_cluster(tmp_path) as client,
+    ):
+        assert [variables(), *client.run(variables).values()] == [before] * 3
+        client.submit(int, 7, pure=False).result()
+    written = "".join(path.read_text() for path in tmp_path.glob("*-traces.jsonl"))
+    assert '"told"' in written
+
+
+def test_two_bridges_of_a_process_write_no_series_together(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though an operator gives the process one id; and who comes when the first has gone has it."""
+    settings = {
+        "distributed.scheduler.preload": ["dask_otel.preload"],
+        "otel.spans.linger": 0,
+        "otel.close-timeout": "60s",
+    }
+    options = {"n_workers": 1, "processes": False, "dashboard_address": "127.0.0.1:0"}
+    with receiver() as received, dask.config.set(settings):
+        given = {"OTEL_RESOURCE_ATTRIBUTES": "service.instance.id=pod"}
+        for key, value in {**received.environ, **given}.items():
+            monkeypatch.setenv(key, value)
+
+        def begin(stack: ExitStack, tasks: int) -> str:
+            cluster = stack.enter_context(LocalCluster(**options))
+            bridge = cluster.scheduler.plugins["dask-otel"].bridge
+            eventually(lambda: bridge.wired is not None)
+            client = stack.enter_context(Client(cluster, set_as_default=False))
+            client.gather(client.map(str, range(tasks), pure=False))
+            return f"pod/{cluster.scheduler.id}"
+
+        with ExitStack() as clusters:
+            begin(clusters, 7)
+            second = begin(clusters, 11)
+        with ExitStack() as clusters:
+            begin(clusters, 1)
+        tasks = {}
+        for point in received.points:
+            if point.metric == "dask.task.finished":
+                of = point.resource["service.instance.id"], point.start_ns
+                tasks[of] = max(point.value, tasks.get(of, 0))
+    assert sorted((instance, runs) for (instance, _), runs in tasks.items()) == [
+        ("pod", 1),
+        ("pod", 7),
+        (second, 11),
+    ]
+    (warning,) = [text for text in caplog.messages if "service.instance.id" in text]
+    assert f"'pod', too, so this one exports as '{second}'" in warning
+
+
+def variables() -> dict[str, str]:
+    """Return what another process would inherit."""
+    return {key: value for key, value in os.environ.items() if key.startswith("OTEL_")}
