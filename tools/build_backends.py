@@ -33,8 +33,6 @@ else:  # pytest depends on tomli there, so every environment of the tests has it
     import tomli as tomllib
 
 VERSIONS = Path(__file__).with_name("backends.toml")
-#: These take up to half an hour: `--quick` leaves them out, and no test requires them.
-SLOW = frozenset({"loki"})
 MINIMUM_GO = "1.26"
 
 State = Literal["built", "refused", "missing"]
@@ -340,20 +338,14 @@ def main() -> int:
     parser.add_argument(
         "--retry-refused", action="store_true", help="ask again for what a registry refused"
     )
-    parser.add_argument(
-        "--quick", action="store_true", help=f"leave out what takes long: {', '.join(SLOW)}"
-    )
     given = parser.parse_args()
-    wanted = [
-        server for name, server in load_servers().items() if not given.quick or name not in SLOW
-    ]
     import fcntl  # not on Windows, where the rest of this module still serves the tests
 
     cache_folder().mkdir(parents=True, exist_ok=True)
     # One build at a time: two would compile everything twice.
     with (cache_folder() / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        return build_missing(wanted, given.retry_refused)
+        return build_missing([*load_servers().values()], given.retry_refused)
 
 
 if __name__ == "__main__":
