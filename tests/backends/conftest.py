@@ -92,6 +92,11 @@ def loki() -> Running:
 
 
 @pytest.fixture(scope="session")
+def victorialogs(start_shared: Start) -> Running:
+    return start_shared(servers.start_victorialogs)
+
+
+@pytest.fixture(scope="session")
 def sink(start_shared: Start) -> Running:
     return start_shared(servers.start_sink)
 

@@ -147,6 +147,13 @@ _KINDS = {
             "JAEGER_QUERY_GRPC_ENDPOINT": "{query_grpc}",
         },
     ),
+    "victorialogs": _Kind(
+        "victoria-logs",
+        "api",
+        "-storageDataPath={folder}/data -httpListenAddr={api}",
+        "http://{api}/health",
+        {"url": "http://{api}"},
+    ),
     "alertmanager": _Kind(
         "alertmanager",
         "api",
@@ -254,6 +261,11 @@ def start_sink(folder: Path) -> Running:
 def start_jaeger(folder: Path) -> Running:
     """Jaeger with traces in memory."""
     return _start("jaeger", folder)
+
+
+def start_victorialogs(folder: Path) -> Running:
+    """VictoriaLogs alone. Its ``url`` takes OTLP below ``/insert/opentelemetry``."""
+    return _start("victorialogs", folder)
 
 
 def start_alertmanager(folder: Path, config: Path) -> Running:
