@@ -2,12 +2,13 @@
 """Build the servers and tools of the backend tests: Collector, Prometheus, Jaeger and others.
 
 Versions are pinned in ``backends.toml`` beside this file. Everything comes from the Go module
-proxy through the ordinary ``go`` command and is kept outside the repository, in
+proxy through the ordinary ``go`` command, or from npm, and is kept outside the repository, in
 ``$XDG_CACHE_HOME/dask-otel/backends/<name>-<version>/`` (``~/.cache`` by default). A second run
 builds nothing. A server that a registry refuses is left out, openly: the answer is written down
-beside the others and is not asked for again until ``--retry-refused``.
+beside the others and is not asked for again until ``--retry-refused``. Packages of npm are left out
+where Node.js is missing.
 
-Exit status: 0 when every server is there or was refused, 1 when a build failed, as each does
+Exit status: 0 when every server is there or was left out, 1 when a build failed, as each does
 without the Go toolchain.
 """
 
@@ -91,7 +92,7 @@ class Server:
         return found if found.get("digest") == self.digest else {}
 
     def state(self) -> State:
-        there = all(self.binary(name).is_file() for name in self.pin["binaries"])
+        there = all(self.binary(name).exists() for name in self.pin["binaries"])
         if there and self.record(self.folder / "built.json"):
             return "built"
         return "refused" if self.refusal() else "missing"
@@ -245,6 +246,11 @@ def _collector(server: Server, runner: Runner, target: Path) -> None:
     )
 
 
+def _npm(server: Server, runner: Runner, target: Path) -> None:
+    options = ["--ignore-scripts", "--no-audit", "--no-fund", f"--prefix={target}"]
+    runner.run(["npm", "install", *options, *server.pin["packages"]])
+
+
 def collector_manifest(pin: Mapping[str, Any], target: Path) -> str:
     """The builder's manifest. JSON is YAML too, which spares a YAML library."""
     dist = {
@@ -264,6 +270,7 @@ RECIPES: Mapping[str, Callable[[Server, Runner, Path], None]] = {
     "install": _install,
     "module": _module,
     "collector": _collector,
+    "npm": _npm,
 }
 
 # ----------------------------------------------------------------------------------- build
@@ -321,8 +328,13 @@ def build_missing(servers: Sequence[Server], retry_refused: bool) -> int:
     failed = False
     for server in wanted:
         print(f"{server.title} … (log: {server.log})", flush=True)
+        by_npm = server.pin["kind"] == "npm"
+        if by_npm and shutil.which("npm") is None:
+            print("  left out: npm is not on PATH (https://nodejs.org)", flush=True)
+            continue
         try:
-            check_go()
+            if not by_npm:
+                check_go()
             build(server)
         except RegistryRefusal as refusal:
             print(f"  refused by the registry, left out: {refusal}", flush=True)

@@ -173,6 +173,26 @@ def test_without_go_it_says_what_is_needed(
     assert "Go 1.26 or newer" in capsys.readouterr().err
 
 
+NPM = {**PIN, "kind": "npm", "packages": ["@example/one@1.0.0"], "binaries": ["node_modules"]}
+
+
+def test_packages_of_npm_need_node_and_no_go(
+    server: build_backends.Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    server = build_backends.Server("example", NPM)
+    assert build_backends.build_missing([server], retry_refused=False) == 0
+    assert "left out: npm is not on PATH" in capsys.readouterr().out
+    npm = tmp_path / "npm"
+    npm.write_text('#!/bin/sh\n: > "${5#--prefix=}/node_modules"\n')
+    npm.chmod(0o755)
+    assert build_backends.build_missing([server], retry_refused=False) == 0
+    assert server.state() == "built"
+
+
 def test_the_collector_manifest_lists_every_pinned_component(tmp_path: Path) -> None:
     pin = PINNED["collector"].pin
     manifest = json.loads(build_backends.collector_manifest(pin, tmp_path))
