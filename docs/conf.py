@@ -80,5 +80,6 @@ copybutton_prompt_is_regexp = True
 
 
 def setup(app: Sphinx) -> None:
-    """Name the language of Loki's queries, which Pygments does not know."""
-    app.add_lexer("logql", TextLexer)
+    """Name the languages of queries that Pygments does not know."""
+    for language in ("logql", "logsql", "traceql"):
+        app.add_lexer(language, TextLexer)

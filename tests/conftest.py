@@ -61,9 +61,12 @@ def pytest_collection() -> Generator[None, Any, Any]:
 
 @pytest.fixture(autouse=True)
 def _no_otel_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the developer's own exporters out of the tests."""
+    """Keep the developer's own exporters and settings out of the tests.
+
+    Variables of the tests themselves stay, such as ``DASK_OTEL_REQUIRE_BACKENDS``.
+    """
     for key in list(os.environ):
-        if key.startswith(("OTEL_", "DASK_OTEL")):
+        if key.startswith(("OTEL_", "DASK_OTEL__")) or key == "DASK_OTEL":
             monkeypatch.delenv(key)
 
 

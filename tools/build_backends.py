@@ -2,12 +2,13 @@
 """Build the servers and tools of the backend tests: Collector, Prometheus, Jaeger and others.
 
 Versions are pinned in ``backends.toml`` beside this file. Everything comes from the Go module
-proxy through the ordinary ``go`` command and is kept outside the repository, in
+proxy through the ordinary ``go`` command, or from npm, and is kept outside the repository, in
 ``$XDG_CACHE_HOME/dask-otel/backends/<name>-<version>/`` (``~/.cache`` by default). A second run
 builds nothing. A server that a registry refuses is left out, openly: the answer is written down
-beside the others and is not asked for again until ``--retry-refused``.
+beside the others and is not asked for again until ``--retry-refused``. Packages of npm are left out
+where Node.js is missing.
 
-Exit status: 0 when every server is there or was refused, 1 when a build failed, as each does
+Exit status: 0 when every server is there or was left out, 1 when a build failed, as each does
 without the Go toolchain.
 """
 
@@ -33,8 +34,6 @@ else:  # pytest depends on tomli there, so every environment of the tests has it
     import tomli as tomllib
 
 VERSIONS = Path(__file__).with_name("backends.toml")
-#: These take up to half an hour: `--quick` leaves them out, and no test requires them.
-SLOW = frozenset({"loki"})
 MINIMUM_GO = "1.26"
 
 State = Literal["built", "refused", "missing"]
@@ -93,7 +92,7 @@ class Server:
         return found if found.get("digest") == self.digest else {}
 
     def state(self) -> State:
-        there = all(self.binary(name).is_file() for name in self.pin["binaries"])
+        there = all(self.binary(name).exists() for name in self.pin["binaries"])
         if there and self.record(self.folder / "built.json"):
             return "built"
         return "refused" if self.refusal() else "missing"
@@ -247,6 +246,11 @@ def _collector(server: Server, runner: Runner, target: Path) -> None:
     )
 
 
+def _npm(server: Server, runner: Runner, target: Path) -> None:
+    options = ["--ignore-scripts", "--no-audit", "--no-fund", f"--prefix={target}"]
+    runner.run(["npm", "install", *options, *server.pin["packages"]])
+
+
 def collector_manifest(pin: Mapping[str, Any], target: Path) -> str:
     """The builder's manifest. JSON is YAML too, which spares a YAML library."""
     dist = {
@@ -266,6 +270,7 @@ RECIPES: Mapping[str, Callable[[Server, Runner, Path], None]] = {
     "install": _install,
     "module": _module,
     "collector": _collector,
+    "npm": _npm,
 }
 
 # ----------------------------------------------------------------------------------- build
@@ -323,8 +328,13 @@ def build_missing(servers: Sequence[Server], retry_refused: bool) -> int:
     failed = False
     for server in wanted:
         print(f"{server.title} … (log: {server.log})", flush=True)
+        by_npm = server.pin["kind"] == "npm"
+        if by_npm and shutil.which("npm") is None:
+            print("  left out: npm is not on PATH (https://nodejs.org)", flush=True)
+            continue
         try:
-            check_go()
+            if not by_npm:
+                check_go()
             build(server)
         except RegistryRefusal as refusal:
             print(f"  refused by the registry, left out: {refusal}", flush=True)
@@ -340,20 +350,14 @@ def main() -> int:
     parser.add_argument(
         "--retry-refused", action="store_true", help="ask again for what a registry refused"
     )
-    parser.add_argument(
-        "--quick", action="store_true", help=f"leave out what takes long: {', '.join(SLOW)}"
-    )
     given = parser.parse_args()
-    wanted = [
-        server for name, server in load_servers().items() if not given.quick or name not in SLOW
-    ]
     import fcntl  # not on Windows, where the rest of this module still serves the tests
 
     cache_folder().mkdir(parents=True, exist_ok=True)
     # One build at a time: two would compile everything twice.
     with (cache_folder() / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        return build_missing(wanted, given.retry_refused)
+        return build_missing([*load_servers().values()], given.retry_refused)
 
 
 if __name__ == "__main__":

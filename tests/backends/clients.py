@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import calendar
 import json
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -117,16 +119,16 @@ def _series(data: Mapping[str, Any]) -> list[Series]:
     ]
 
 
-# ---------------------------------------------------------------------------------- Loki
+# ---------------------------------------------------------------------------------- logs
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A log record as Loki gives it back."""
+    """A log record as a server gives it back."""
 
     time_ns: int
     line: str
-    #: Labels of the stream, and structured metadata.
+    #: Of Loki: labels of the stream, and structured metadata. Of VictoriaLogs: all other fields.
     labels: Mapping[str, str]
 
 
@@ -149,6 +151,32 @@ class LokiClient:
         """The answer of a query of numbers, by labels."""
         found = get_json(f"{self._api}/query", query=expression)["data"]["result"]
         return {frozenset(one["metric"].items()): float(one["value"][1]) for one in found}
+
+
+class VictoriaLogsClient:
+    """The query API of VictoriaLogs (https://docs.victoriametrics.com/victorialogs/querying/)."""
+
+    def __init__(self, url: str) -> None:
+        self._api = f"{url}/select/logsql/query"
+
+    def rows(self, logsql: str, start: float) -> list[dict[str, str]]:
+        """The answer of a query from `start` (Unix time in seconds) until now."""
+        answer = get(self._api, "application/stream+json", query=logsql, start=start)
+        return [json.loads(line) for line in answer.splitlines()]
+
+    def query(self, logsql: str, start: float) -> list[Entry]:
+        """The log records that a query finds."""
+        return [
+            Entry(_nanoseconds(row.pop("_time")), row.pop("_msg"), row)
+            for row in self.rows(logsql, start)
+        ]
+
+
+def _nanoseconds(text: str) -> int:
+    """The Unix time of an RFC 3339 text in UTC, to the nanosecond."""
+    whole, _, fraction = text.removesuffix("Z").partition(".")
+    seconds = calendar.timegm(time.strptime(whole, "%Y-%m-%dT%H:%M:%S"))
+    return seconds * 1_000_000_000 + int(fraction.ljust(9, "0"))
 
 
 # ---------------------------------------------------------------------------- traces

@@ -76,8 +76,9 @@ def jaeger_client(jaeger: Running) -> JaegerClient:
 
 
 @pytest.fixture(scope="session")
-def tempo(start_shared: Start) -> Running:
-    return start_shared(servers.start_tempo)
+def tempo() -> Running:
+    """Its API, and OTLP over gRPC and over HTTP."""
+    return servers.started_by_the_user("tempo", "'http://… http://… http://…'")
 
 
 @pytest.fixture
@@ -86,8 +87,13 @@ def tempo_client(tempo: Running) -> TempoClient:
 
 
 @pytest.fixture(scope="session")
-def loki(start_shared: Start) -> Running:
-    return start_shared(servers.start_loki)
+def loki() -> Running:
+    return servers.started_by_the_user("loki", "http://…")
+
+
+@pytest.fixture(scope="session")
+def victorialogs(start_shared: Start) -> Running:
+    return start_shared(servers.start_victorialogs)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
 """The real servers, started with the very files of ``deploy/``.
 
 Ports and paths come in through the environment variables of those files, everything else is what
-a user gets. Every function starts a server on free loopback ports with its data under `folder`.
+a user gets. Every function starts a server on free loopback ports with its data under `folder`,
+but for `started_by_the_user`.
 """
 
 from __future__ import annotations
@@ -32,18 +33,15 @@ def binary(server: str, name: str | None = None) -> str:
     """The path of a built binary; leaves the test out where there is none.
 
     With ``DASK_OTEL_REQUIRE_BACKENDS=1`` the test fails instead, except where a registry refused
-    the server, which no run on this machine could change, and where its build takes long.
+    the server, which no run on this machine could change.
     """
     pinned = PINNED[server]
     state = pinned.state()
     if state == "refused":
         raise Missing(f"{pinned.title}: the registry refused it ({pinned.refusal()})")
     if state == "missing":
-        reason = f"{pinned.title} is not built: run `make backends` (needs Go)"
-        if (
-            os.environ.get("DASK_OTEL_REQUIRE_BACKENDS") == "1"
-            and server not in build_backends.SLOW
-        ):
+        reason = f"{pinned.title} is not built: run `make backends` (see CONTRIBUTING.md)"
+        if os.environ.get("DASK_OTEL_REQUIRE_BACKENDS") == "1":
             pytest.fail(f"DASK_OTEL_REQUIRE_BACKENDS=1, and {reason}", pytrace=False)
         raise Missing(reason)
     return str(pinned.binary(name or pinned.pin["binaries"][0]))
@@ -149,34 +147,12 @@ _KINDS = {
             "JAEGER_QUERY_GRPC_ENDPOINT": "{query_grpc}",
         },
     ),
-    "tempo": _Kind(
-        "tempo",
-        "api api_grpc grpc http gossip",
-        "-config.file={deploy}/tempo/tempo.yaml -config.expand-env=true",
-        "http://{api}/ready",
-        {"url": "http://{api}", "grpc": "http://{grpc}", "http": "http://{http}"},
-        {
-            "TEMPO_LISTEN_HOST": "127.0.0.1",
-            "TEMPO_HTTP_PORT": "{api_port}",
-            "TEMPO_GRPC_PORT": "{api_grpc_port}",
-            "TEMPO_OTLP_GRPC_ENDPOINT": "{grpc}",
-            "TEMPO_OTLP_HTTP_ENDPOINT": "{http}",
-            "TEMPO_MEMBERLIST_PORT": "{gossip_port}",
-            "TEMPO_DATA": "{folder}/data",
-        },
-    ),
-    "loki": _Kind(
-        "loki",
-        "api api_grpc",
-        "-config.file={deploy}/loki/loki.yaml -config.expand-env=true",
-        "http://{api}/ready",
+    "victorialogs": _Kind(
+        "victoria-logs",
+        "api",
+        "-storageDataPath={folder}/data -httpListenAddr={api}",
+        "http://{api}/health",
         {"url": "http://{api}"},
-        {
-            "LOKI_HTTP_ADDRESS": "127.0.0.1",
-            "LOKI_HTTP_PORT": "{api_port}",
-            "LOKI_GRPC_PORT": "{api_grpc_port}",
-            "LOKI_DIR": "{folder}/data",
-        },
     ),
     "alertmanager": _Kind(
         "alertmanager",
@@ -187,6 +163,18 @@ _KINDS = {
         {"url": "http://{api}"},
     ),
 }
+
+
+def started_by_the_user(name: str, wanted: str) -> Running:
+    """A server that is never built here, as ``DASK_OTEL_<NAME>`` names it.
+
+    Without the variable the test is left out. `wanted` says which addresses it has to have.
+    """
+    variable = f"DASK_OTEL_{name.upper()}"
+    if not (named := os.environ.get(variable)):
+        raise Missing(f"{name} is never built here: set {variable}={wanted} (docs/backends.md)")
+    addresses = [address.rstrip("/") for address in named.split()]
+    return Running(Server(name, (), Path(), addresses[0], {}), *addresses)
 
 
 def local(port: int) -> str:
@@ -249,7 +237,7 @@ def backends(
     jaeger: str | None = None,
     tempo: str | None = None,
     prometheus: str | None = None,
-    loki: str | None = None,
+    logs: str | None = None,
 ) -> dict[str, str]:
     """The Collector's environment: OTLP addresses of its backends; those without one are down."""
     down = local(free_ports(1)[0])
@@ -257,7 +245,7 @@ def backends(
         "JAEGER_OTLP_ENDPOINT": (jaeger or down).removeprefix("http://"),
         "TEMPO_OTLP_ENDPOINT": (tempo or down).removeprefix("http://"),
         "PROMETHEUS_OTLP_ENDPOINT": prometheus or f"http://{down}",
-        "LOKI_OTLP_ENDPOINT": loki or f"http://{down}/otlp",
+        "LOKI_OTLP_ENDPOINT": logs or f"http://{down}/otlp",
     }
 
 
@@ -275,14 +263,9 @@ def start_jaeger(folder: Path) -> Running:
     return _start("jaeger", folder)
 
 
-def start_tempo(folder: Path) -> Running:
-    """Tempo in one process, with its blocks on disk."""
-    return _start("tempo", folder)
-
-
-def start_loki(folder: Path) -> Running:
-    """Loki in one process, with its chunks on disk. Its ``url`` takes OTLP below ``/otlp``."""
-    return _start("loki", folder)
+def start_victorialogs(folder: Path) -> Running:
+    """VictoriaLogs alone. Its ``url`` takes OTLP below ``/insert/opentelemetry``."""
+    return _start("victorialogs", folder)
 
 
 def start_alertmanager(folder: Path, config: Path) -> Running:

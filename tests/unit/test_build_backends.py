@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.servers import PINNED, Missing, binary, build_backends
+from tests.backends.servers import (
+    PINNED,
+    Missing,
+    binary,
+    build_backends,
+    started_by_the_user,
+)
 
 PIN = {
     "title": "Example",
@@ -45,7 +51,7 @@ def _calls(fake_go: Path) -> int:
 
 
 def test_every_pin_is_exact() -> None:
-    assert {"jaeger", "collector", "prometheus", "tempo", "alertmanager"} <= PINNED.keys()
+    assert {"jaeger", "collector", "prometheus", "alertmanager"} <= PINNED.keys()
     for server in PINNED.values():
         assert re.fullmatch(r"\d+\.\d+\.\d+", server.pin["version"]), server.name
         assert server.pin["kind"] in build_backends.RECIPES, server.name
@@ -106,15 +112,13 @@ def test_a_server_that_is_not_there_is_left_out_or_fails_where_it_is_required(
         binary("prometheus")
 
 
-def test_what_takes_long_is_required_nowhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert PINNED.keys() >= build_backends.SLOW
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("DASK_OTEL_REQUIRE_BACKENDS", "1")
-    for name in build_backends.SLOW:
-        with pytest.raises(Missing, match="is not built"):
-            binary(name)
+def test_a_server_of_the_user_is_where_a_variable_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DASK_OTEL_TEMPO", raising=False)
+    with pytest.raises(Missing, match="tempo is never built here: set DASK_OTEL_TEMPO='a b c'"):
+        started_by_the_user("tempo", "'a b c'")
+    monkeypatch.setenv("DASK_OTEL_TEMPO", "http://api/ http://grpc http://http")
+    named = started_by_the_user("tempo", "'a b c'")
+    assert (named.url, named.grpc, named.http) == ("http://api", "http://grpc", "http://http")
 
 
 def test_a_refusal_is_kept_and_not_asked_again(
@@ -167,6 +171,26 @@ def test_without_go_it_says_what_is_needed(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert build_backends.build_missing([server], retry_refused=False) == 1
     assert "Go 1.26 or newer" in capsys.readouterr().err
+
+
+NPM = {**PIN, "kind": "npm", "packages": ["@example/one@1.0.0"], "binaries": ["node_modules"]}
+
+
+def test_packages_of_npm_need_node_and_no_go(
+    server: build_backends.Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    server = build_backends.Server("example", NPM)
+    assert build_backends.build_missing([server], retry_refused=False) == 0
+    assert "left out: npm is not on PATH" in capsys.readouterr().out
+    npm = tmp_path / "npm"
+    npm.write_text('#!/bin/sh\n: > "${5#--prefix=}/node_modules"\n')
+    npm.chmod(0o755)
+    assert build_backends.build_missing([server], retry_refused=False) == 0
+    assert server.state() == "built"
 
 
 def test_the_collector_manifest_lists_every_pinned_component(tmp_path: Path) -> None:
