@@ -26,8 +26,8 @@ _SINK: Final = "otlp"
 _BYTES: Final = 10_000_000
 #: The columns of a row that can be damaged.
 _COLUMNS: Final = {
-    "runs": ("resource", "scope", "started_ns", "alive_ns"),
-    "rows": ("run", "sink", "ids", "body"),
+    "runs": ("resource", "scope", "started_ns", "alive_ns", "alive_again"),
+    "rows": ("run", "sink", "ids", "body", "crc"),
 }
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from dask_otel._otel.sdk.encode import Encoder, reread
 from dask_otel.core.records import Origin, Row, SpanRecord
-from dask_otel.spool.store import Encoded, Store
+from dask_otel.spool.store import VERSION, Encoded, Store
 
 BYTES = 10_000_000
 OTLP = "otlp"
@@ -67,6 +68,23 @@ def left(path: Path, *rows: Encoded, alive: int = 2, clean: bool = False, run: s
     store = opened(path, run)
     store.write(rows, alive_ns=alive)
     store.close(clean)
+
+
+def cut_short(
+    path: Path, sql: str = f"PRAGMA user_version = {VERSION}; DELETE FROM rows WHERE id % 2"
+) -> None:
+    """Leave a spool's file and journal as if its process were killed in a transaction."""
+    journal = path.with_name(path.name + "-journal")
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        # It writes into the file before the end of the transaction.
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("PRAGMA cache_size = 1")
+        connection.executescript(f"BEGIN; {sql}")
+        contents = path.read_bytes(), journal.read_bytes()
+        connection.execute("ROLLBACK")
+    for each, content in zip((path, journal), contents, strict=True):
+        each.write_bytes(content)
+    assert journal.read_bytes()[:1] > b"\0"
 
 
 def waiting(store: Store, sink: str = OTLP, after: int = 0, limit: int = 10**6) -> list[Row]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import signal
 import sqlite3
 import stat
 import subprocess
 import sys
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,12 @@ import pytest
 
 from dask_otel.cli.spool_view import listing
 from dask_otel.spool import lock
-from dask_otel.spool.store import SpoolError, Store
+from dask_otel.spool.store import _CHECKED, _TABLES, SpoolError, Store
 from tests.unit.spools import (
     OTLP,
     body,
     closing_clean,
+    cut_short,
     ends,
     ids,
     ids_of,
@@ -31,6 +34,7 @@ from tests.unit.spools import (
     numbers,
     opened,
     origin_of,
+    span_of,
     spans,
     waiting,
 )
@@ -326,6 +330,179 @@ def test_a_damaged_row_costs_itself_alone(
         assert (ends(store), store.count) == (there, 3)
 
 
+# ------------------------------------------------------------------ an interrupted write
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """Return what is in the spool's folder, but for the lock."""
+    return {each.name: each.read_bytes() for each in path.parent.iterdir() if each.is_file()}
+
+
+def beside(path: Path) -> Path:
+    return path.with_name(path.name + "-journal")
+
+
+def test_an_interrupted_write_is_undone_and_a_listing_changes_nothing(path: Path) -> None:
+    left(path, *spans(*range(1, 100), text="x" * 500), *notes(100))
+    cut_short(path)
+    before = contents(path)
+    assert "100 spans to be sent" in "\n".join(listing(path))
+    assert contents(path) == before
+    with closing_clean(opened(path, "b")) as store:
+        assert numbers(store) == list(range(1, 101))
+    assert set(contents(path)) == {"spool.db"}
+
+
+def of_another_spool(path: Path, other: Path) -> None:
+    left(other, *spans(*range(1, 31), text="y" * 500))
+    cut_short(other)
+
+
+def of_one_without_a_first_page(path: Path, other: Path) -> None:
+    """It has as many pages, and no write of ours: the first page is not in the journal."""
+    left(other, *spans(*range(2, 101), text="y" * 500))
+    cut_short(other, "UPDATE rows SET sink = 'a'")
+    assert path.stat().st_size == other.stat().st_size
+
+
+def of_an_equal_one(path: Path, other: Path) -> None:
+    """Everything but the identity is the same in both."""
+    left(other, *spans(*range(1, 100), text="x" * 500))
+    cut_short(other)
+
+
+def of_its_own_past(path: Path, other: Path) -> None:
+    other.write_bytes(path.read_bytes())
+    cut_short(other)
+    for _ in range(2):
+        left(path, *spans(1))
+    # One row more, and one run.
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DELETE FROM rows WHERE id >= 100")
+
+
+@pytest.mark.parametrize(
+    "make", [of_another_spool, of_one_without_a_first_page, of_an_equal_one, of_its_own_past]
+)
+def test_a_journal_that_is_not_of_this_spool_is_not_used(path: Path, make: Any) -> None:
+    """SQLite would put the other spool's spans into this one, and its check would find nothing."""
+    left(path, *spans(*range(1, 100), text="x" * 500))
+    other = path.with_name("other.db")
+    make(path, other)
+    beside(path).write_bytes(beside(other).read_bytes())
+    before = contents(path)
+    for use in (lambda path: list(listing(path)), opened, lambda path: opened(path, None)):
+        with pytest.raises(SpoolError, match=r"db-journal can't undo it .* Nothing was changed"):
+            use(path)
+        assert contents(path) == before
+    # As the message says.
+    beside(path).unlink()
+    with closing_clean(opened(path, "b")) as store:
+        assert numbers(store) == list(range(1, 100))
+
+
+def test_a_log_of_another_file_is_not_used(path: Path) -> None:
+    """As a journal, if somebody has changed the other one's mode."""
+    other = path.with_name("other.db")
+    left(path, *spans(1))
+    left(other, *spans(2))
+    with closing(sqlite3.connect(other)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("UPDATE runs SET alive_ns = 9")
+        connection.commit()
+        path.with_name("spool.db-wal").write_bytes(other.with_name("other.db-wal").read_bytes())
+    before = contents(path)
+    for use in (lambda path: list(listing(path)), opened):
+        with pytest.raises(SpoolError, match="db-wal is not from this spool"):
+            use(path)
+    assert contents(path) == before
+
+
+def test_a_file_that_was_emptied_is_not_taken_for_one_where_nothing_waits(path: Path) -> None:
+    left(path, *spans(*range(1, 100), text="x" * 500))
+    cut_short(path)
+    for journal in (beside(path).read_bytes(), bytes(65536)):
+        path.write_bytes(b"")
+        beside(path).write_bytes(journal)
+        for use in (lambda path: list(listing(path)), opened):
+            with pytest.raises(SpoolError, match=r"is empty, and .*-journal is not"):
+                use(path)
+        assert contents(path) == {"spool.db": b"", "spool.db-journal": journal}
+    # The file was moved away, as after a damage, and its journal was not.
+    path.unlink()
+    with closing_clean(opened(path)) as store:
+        assert (store.count, store.recovered) == (0, 0)
+
+
+def test_a_spool_whose_making_was_cut_short_is_made_anew(path: Path) -> None:
+    path.touch()
+    cut_short(path, _TABLES)
+    # It was killed before the journal's file had a page.
+    path.write_bytes(b"")
+    assert beside(path).read_bytes()[16:20] == bytes(4)
+    assert "0 spans to be sent" in "\n".join(listing(path))
+    with closing_clean(opened(path)) as store:
+        assert store.count == 0
+
+
+# ------------------------------------------------------------------- checksums, older spools
+
+
+def of_version_1(path: Path) -> None:
+    """Leave a spool of version 1, without checksums: a span, and the note of another."""
+    rows = [(sink, key, text) for sink, key, text in [*spans(1), *notes(2, end=7)]]
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.executescript(f"{_TABLES} PRAGMA user_version = 1")
+        run = "INSERT INTO runs (resource, scope, started_ns, alive_ns) VALUES (?, ?, 1, 20)"
+        connection.execute(run, origin_of("a"))
+        row = "INSERT INTO rows (run, sink, ids, body) VALUES (1, ?, ?, ?)"
+        connection.executemany(row, rows)
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_rows_of_an_older_version_are_sent(path: Path, interrupted: bool) -> None:
+    of_version_1(path)
+    if interrupted:
+        cut_short(path, _CHECKED % "its identity")
+    before = contents(path)
+    assert "2 spans to be sent" in "\n".join(listing(path))
+    assert contents(path) == before
+    with closing_clean(opened(path, "b")) as store:
+        store.write(spans(3), alive_ns=30)
+        assert ends(store) == [(1, 10), (2, 20), (3, 10)]
+    with closing(sqlite3.connect(path)) as connection:
+        crcs = connection.execute("SELECT crc IS NULL FROM rows ORDER BY id").fetchall()
+    assert crcs == [(1,), (1,), (0,)]
+
+
+def test_no_flipped_bit_changes_a_span_that_is_sent(path: Path) -> None:
+    """Each span is sent as it was written, or it is counted as damaged, or it still waits."""
+    left(path, *spans(*range(1, 21), text="x" * 200), *notes(21, 22, end=7), alive=50)
+    left(path, *spans(*range(23, 31), text="y" * 200), run="b")
+    good, chance = path.read_bytes(), random.Random(1)
+    with closing_clean(opened(path, "c")) as store:
+        right = {row.number: (row.body, row.origin) for row in store.waiting(OTLP, 0, 99)}
+    seen: Counter[str] = Counter()
+    for bit in chance.sample(range(len(good) * 8), 300):
+        content = bytearray(good)
+        content[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(content)
+        try:
+            store = opened(path, "c")
+        except SpoolError:
+            seen["refused"] += 1
+            continue
+        found = store.waiting(OTLP, 0, 99)
+        intact = [row for row in found if row.body is not None]
+        altered = [row for row in intact if (row.body, row.origin) != right.get(row.number)]
+        # Where the last sign of life is damaged, it is not used.
+        assert all(span_of(row).end_time_unix_nano == 7 for row in altered), bit
+        assert store.count == len(right), bit
+        seen["damaged"] += sum(row.body is None for row in found)
+        store.close(clean=False)
+    assert min(seen["refused"], seen["damaged"]) > 0, seen
+
+
 # ------------------------------------------------------------------------ disk trouble
 
 _BEGIN = """
@@ -369,10 +546,12 @@ sys.stdin.read()
 _FORKER = """
 store.write(spans(1), alive_ns=20)
 store._connection.execute("BEGIN IMMEDIATE")
+store._connection.execute("PRAGMA user_version = 2")
 for number in range(1000, 3000):
     # More than SQLite keeps in memory: some of it is in the file already.
     row = (number, "x" * 4000)
-    store._connection.execute("INSERT INTO rows VALUES (?, 1, 'otlp', NULL, ?)", row)
+    statement = "INSERT INTO rows (id, run, sink, body) VALUES (?, 1, 'otlp', ?)"
+    store._connection.execute(statement, row)
 child = os.fork()
 if child == 0:
     # In the middle of a transaction of its parent's: it ends as any Python does.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from dask_otel import semconv
@@ -39,19 +41,25 @@ def listing(path: Path) -> Iterator[str]:
     by_run: Counter[tuple[int, bool]] = Counter()
     # A process that was killed at its start leaves an empty file.
     if path.stat().st_size:
-        connection = store.connect(path)
-        connection.text_factory = lambda text: text.decode(errors="replace")
         try:
-            runs = connection.execute("SELECT * FROM runs ORDER BY id").fetchall()
-            live = runs[-1][0] if runs and holder is not None else None
-            for number, sink, noted, body in _rows(connection):
-                by_run[number, bool(noted)] += 1
-                if not noted or number != live:
-                    waiting[sink, span_name(body) or "(damaged)"] += 1
-        except sqlite3.Error as error:
+            with ExitStack() as stack:
+                if holder is None and store.interrupted(path):
+                    folder = Path(stack.enter_context(TemporaryDirectory()))
+                    connection = stack.enter_context(store.undone(path, folder / path.name))
+                else:
+                    connection = store.connect(path, "ro")
+                    stack.callback(store.disconnect, connection)
+                connection.text_factory = lambda text: text.decode(errors="replace")
+                runs = connection.execute(
+                    "SELECT id, resource, scope, started_ns, alive_ns FROM runs ORDER BY id"
+                ).fetchall()
+                live = runs[-1][0] if runs and holder is not None else None
+                for number, sink, noted, body in _rows(connection):
+                    by_run[number, bool(noted)] += 1
+                    if not noted or number != live:
+                        waiting[sink, span_name(body) or "(damaged)"] += 1
+        except (sqlite3.Error, UnicodeError) as error:
             raise files.SpoolError(f"{path} can't be read: {error}") from error
-        finally:
-            store.disconnect(connection)
     total = waiting.total()
     yield _clean(path, 4096)
     yield (

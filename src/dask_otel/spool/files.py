@@ -13,8 +13,11 @@ from typing import Final
 
 MODE: Final = 0o600
 FLAGS: Final = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
-#: SQLite's files beside the spool's; the last two exist only if another program made them.
-_BESIDE: Final = ("-journal", "-wal", "-shm")
+#: The copy that is checked before an interrupted write is undone.
+COPY: Final = "-copy"
+#: SQLite's files beside the spool's (the next two exist only if another program made them), and the
+#: copy with its journal.
+_BESIDE: Final = ("-journal", "-wal", "-shm", COPY, f"{COPY}-journal")
 
 
 class SpoolError(OSError):
@@ -88,7 +91,7 @@ def make(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove an empty spool."""
+    """Remove an empty spool, and what is left of one whose file is gone."""
     for each in (*_others(path), path):
         each.unlink(missing_ok=True)
 

@@ -8,29 +8,38 @@ Each write is one transaction. Whenever the process is killed, SQLite's rollback
 complete or undone. Nothing is forced to the disk (``synchronous=OFF``): written bytes belong to the
 kernel, and survive the process. The journal stays allocated, so that even on a full disk rows that
 were sent can be removed.
+
+A journal does not name its file, and SQLite would undo another spool's write in this one. So an
+interrupted write is first undone in a copy, and the spool's identity compared (`undone`).
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
+from zlib import crc32
 
 from dask_otel.core.records import Origin, Row
 from dask_otel.spool import files, lock
 from dask_otel.spool.files import SpoolError
 
-VERSION: Final = 1
+#: Version 2 has checksums and the spool's identity; the rows of version 1 are read without.
+VERSION: Final = 2
 #: "dOTs", the application's number in SQLite's header.
 APPLICATION: Final = 0x644F5473
 _MAGIC: Final = b"SQLite format 3\0"
+#: A journal's first bytes; then the number of records, a nonce, and the pages that the file had.
+_JOURNAL_MAGIC: Final = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
 PAGE: Final = 4096
 #: Bytes of the journal: allocated at the start, and kept after a large transaction.
 JOURNAL: Final = 1 << 16
@@ -39,13 +48,11 @@ _FEW: Final = 8
 #: Rows to drop at once to make room.
 _DROPPED: Final = 64
 #: Bytes of a row besides its body.
-_ROW: Final = 40
+_ROW: Final = 48
 #: Seconds to wait for a reader (``dask-otel spool``), which reads briefly each time.
 _BUSY: Final = 5.0
 _TABLES: Final = f"""
-    BEGIN IMMEDIATE;
     PRAGMA application_id = {APPLICATION};
-    PRAGMA user_version = {VERSION};
     CREATE TABLE runs (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         resource BLOB NOT NULL,
@@ -61,7 +68,13 @@ _TABLES: Final = f"""
         body BLOB NOT NULL
     );
     CREATE UNIQUE INDEX notes ON rows (run, ids, sink) WHERE ids IS NOT NULL;
-    COMMIT;
+"""
+#: From version 1 to 2. The view's name is the spool's identity: it is in the file's first page.
+_CHECKED: Final = f"""
+    PRAGMA user_version = {VERSION};
+    ALTER TABLE runs ADD COLUMN alive_again INTEGER;
+    ALTER TABLE rows ADD COLUMN crc INTEGER;
+    CREATE VIEW "%s" AS SELECT 1;
 """
 #: The condition for rows to send; the parameter is the present run.
 _WAITS: Final = "(ids IS NULL OR run != ?)"
@@ -72,6 +85,11 @@ Ids: TypeAlias = bytes
 Encoded: TypeAlias = tuple[str, "Ids | None", bytes]
 #: Checks a span's bytes, and moves its end to a given time if that is later; None if damaged.
 Reread: TypeAlias = Callable[[bytes, int, Origin], "bytes | None"]
+
+
+class _Damaged(OSError):
+    """A file is damaged, rather than the disk full or the file in use."""
+
 
 _connections: set[sqlite3.Connection] = set()
 
@@ -132,7 +150,8 @@ class Store:
         Raises
         ------
         SpoolError
-            If it is unusable: in use, no spool, not ours, of a later version, damaged, no folder.
+            If it is unusable: in use, no spool, not ours, of a later version, damaged, no folder,
+            beside the journal of another file.
         OSError
             If the disk fails.
         """
@@ -143,6 +162,9 @@ class Store:
         try:
             check_header(path)
             files.make(path)
+            if interrupted(path):
+                with undone(path, files.beside(path, files.COPY)):
+                    pass
             connection = connect(path)
             store = cls(path, descriptor, connection, max_bytes, reread)
             store._prepare(origin, now_ns)
@@ -150,36 +172,36 @@ class Store:
             if connection is not None:
                 disconnect(connection)
             lock.release(path, descriptor)
-            found = error.__cause__ if isinstance(error, OSError) else error
-            if isinstance(found, sqlite3.DatabaseError) and not isinstance(
-                found, sqlite3.OperationalError
-            ):
+            if isinstance(error, _Damaged):
                 raise SpoolError(
-                    f"{path} is damaged ({found}). A kill does not cause this: check the disk. "
+                    f"{path} is damaged ({error}). A kill does not cause this: check the disk. "
                     "Move the file away, and a new one is made"
-                ) from found
+                ) from error
             raise
         return store
 
     def _prepare(self, origin: Origin | None, now_ns: int) -> None:
         execute = self._execute
         with _as_os_error():
-            if not _number(self._connection, "application_id"):
-                execute(f"PRAGMA page_size = {PAGE}")
-                self._connection.executescript(_TABLES)
             # Rows written into a damaged table may never be found again.
-            (found,) = execute("PRAGMA quick_check(1)").fetchone()
-            if found != "ok":
-                raise sqlite3.DatabaseError(found)
+            _check(self._connection)
+            if _number(self._connection, "user_version") < VERSION:
+                execute(f"PRAGMA page_size = {PAGE}")
+                made = _number(self._connection, "application_id")
+                self._connection.executescript(
+                    f"BEGIN IMMEDIATE; {'' if made else _TABLES} {_CHECKED} COMMIT;"
+                    % os.urandom(16).hex()
+                )
             # The journal keeps its first bytes, even after a larger transaction.
             execute("PRAGMA journal_mode = PERSIST")
             execute(f"PRAGMA journal_size_limit = {JOURNAL}")
         with self._transaction():
             execute("DELETE FROM runs WHERE id NOT IN (SELECT run FROM rows)")
-            for number, resource, scope, alive_ns in execute(
-                "SELECT id, resource, scope, alive_ns FROM runs"
+            for number, resource, scope, alive_ns, again in execute(
+                "SELECT id, resource, scope, alive_ns, alive_again FROM runs"
             ):
-                self._origins[number] = Origin(resource, scope), alive_ns
+                alive = alive_ns if again in (None, alive_ns) else 0
+                self._origins[number] = Origin(resource, scope), alive
             found = execute("SELECT count(*), count(ids), max(id) FROM rows").fetchone()
             self.count, self.recovered, last = found
             self.last = last or 0
@@ -189,6 +211,7 @@ class Store:
                     (*origin, now_ns, now_ns),
                 )
                 self._run = cursor.lastrowid or 0
+                self._origins[self._run] = origin, now_ns
             self.size = self._used()
         path = files.beside(self.path, "-journal")
         with suppress(OSError):
@@ -266,12 +289,15 @@ class Store:
             kept = _newest(kept, self._limit - self._used())
             for row in kept:
                 cursor = execute(
-                    "INSERT OR REPLACE INTO rows (run, sink, ids, body) VALUES (?, ?, ?, ?)",
-                    (run, *row),
+                    "INSERT OR REPLACE INTO rows (run, sink, ids, body, crc) "
+                    "VALUES (?, ?, ?, ?, ?)",
+                    (run, *row, _crc(self._origins[run][0], *row[1:])),
                 )
                 if row[1] is None:
                     count, last = count + 1, cursor.lastrowid or 0
-            execute("UPDATE runs SET alive_ns = ? WHERE id = ?", (alive_ns, run))
+            execute(
+                "UPDATE runs SET alive_ns = ?1, alive_again = ?1 WHERE id = ?2", (alive_ns, run)
+            )
             size = self._used()
         self.count, self.last, self.size = count - dropped, last, size
         return dropped, rows[: len(rows) - len(kept)]
@@ -301,6 +327,8 @@ class Store:
         with _as_os_error():
             try:
                 self._execute("BEGIN IMMEDIATE")
+                # This changes nothing, and makes the first page the first one in the journal.
+                self._execute(f"PRAGMA user_version = {VERSION}")
                 yield self._execute
                 self._execute("COMMIT")
             except BaseException:
@@ -318,19 +346,20 @@ class Store:
         """
         with _as_os_error():
             found = self._execute(
-                "SELECT id, run, ids, body FROM rows "
+                "SELECT id, run, ids, body, crc FROM rows "
                 f"WHERE id > ? AND sink = ? AND {_WAITS} ORDER BY id LIMIT ?",
                 (after, sink, self._run, limit),
             ).fetchall()
         # A damaged file may return other numbers, and would be read for ever.
         return [self._row(*row) for row in found if row[0] > after]
 
-    def _row(self, number: int, run: int, ids: Ids | None, body: bytes) -> Row:
+    def _row(self, number: int, run: int, ids: Ids | None, body: bytes, crc: int | None) -> Row:
+        origin, alive_ns = self._origins.get(run, (None, 0))
+        # Rows of version 1 have no checksum.
+        if origin is None or (crc is not None and crc != _crc(origin, ids, body)):
+            return Row(None, None, number)
         if run == self._run:
             return Row(body, None, number)
-        origin, alive_ns = self._origins.get(run, (None, 0))
-        if origin is None:
-            return Row(None, None, number)
         return Row(self._reread(body, 0 if ids is None else alive_ns, origin), origin, number)
 
     def adopt(self, sinks: Sequence[str]) -> None:
@@ -368,15 +397,12 @@ class Store:
 
 
 def check_header(path: Path) -> None:
-    """Raise SpoolError for a file that is not a spool: SQLite would write to it.
+    """Raise SpoolError for a file that SQLite would write to, or lose, without being a spool's.
 
     A missing or empty file can become a spool.
     """
     try:
-        with path.open("rb") as file:
-            header = file.read(100)
-    except FileNotFoundError:
-        return
+        header, journal, log = (_begin(path, suffix) for suffix in ("", "-journal", "-wal"))
     except OSError as error:
         raise SpoolError(f"{path} can't be read: {error.strerror}") from error
     number = int.from_bytes(header[68:72], "big")
@@ -385,10 +411,94 @@ def check_header(path: Path) -> None:
             f"{path} is no spool of dask-otel, and is left alone. Set otel.spool.path to a "
             "file that does not exist yet"
         )
+    # A process that was killed at its start leaves a journal of a file without pages.
+    of_pages = not journal.startswith(_JOURNAL_MAGIC) or any(journal[16:20])
+    if journal and of_pages and not header and path.exists():
+        raise SpoolError(
+            f"{path} is empty, and {path}-journal is not: the spool's content was lost, not by "
+            "dask-otel. Put the file back; or move its journal away, and a new spool is made"
+        )
+    if log and header[18:20] == b"\1\1":
+        raise SpoolError(
+            f"{path}-wal is not from this spool, and SQLite would write it into the spool. Move it "
+            "away; nothing was changed"
+        )
 
 
-def connect(path: Path) -> sqlite3.Connection:
-    """Connect to a spool's file.
+def _begin(path: Path, suffix: str) -> bytes:
+    """Return the first page of a file, or less; nothing if it is missing."""
+    with suppress(FileNotFoundError), files.beside(path, suffix).open("rb") as file:
+        return file.read(PAGE)
+    return b""
+
+
+def interrupted(path: Path) -> bool:
+    """Whether a write was not completed; SQLite undoes it at the next access."""
+    return _begin(path, "-journal")[:1] > b"\0"
+
+
+@contextmanager
+def undone(path: Path, copy: Path) -> Iterator[sqlite3.Connection]:
+    """Connect to a copy of a spool in which the interrupted write is undone; at the end, remove it.
+
+    Raises
+    ------
+    SpoolError
+        If the journal is another file's, or one of the two is damaged.
+    OSError
+        If the copy can't be made.
+    """
+    connection = None
+    try:
+        for suffix in ("", "-journal"):
+            files.make(files.beside(copy, suffix))
+            shutil.copyfile(files.beside(path, suffix), files.beside(copy, suffix))
+        page, journal = _begin(copy, ""), _begin(copy, "-journal")
+        try:
+            connection = connect(copy)
+            with _as_os_error():
+                if not _is_before(page, _begin(copy, ""), journal):
+                    raise _Damaged("it is another file's")
+                _check(connection)
+        except _Damaged as error:
+            raise SpoolError(
+                f"the last write to {path} was interrupted, and {path}-journal can't undo it "
+                f"({error}). Nothing was changed. Put the spool's own journal there; or move this "
+                "one away, and the spool is read as it is"
+            ) from error
+        yield connection
+    finally:
+        if connection is not None:
+            disconnect(connection)
+        files.remove(copy)
+
+
+def _is_before(page: bytes, earlier: bytes, journal: bytes) -> bool:
+    """Whether a journal of a spool with this first page can have left the earlier one."""
+    writes = int.from_bytes(page[24:28], "big") - int.from_bytes(earlier[24:28], "big")
+    return (
+        writes in (0, 1)
+        # The number of pages at the begin of the write.
+        and int.from_bytes(earlier[28:32], "big") == int.from_bytes(journal[16:20], "big")
+        # The schema, with the identity: it stays, except while a spool is made or updated.
+        and (page[60:64] != earlier[60:64] or page[100:] == earlier[100:])
+        # A journal without the first page would leave it as it is. Version 1 had it anywhere.
+        and (
+            earlier[60:64] in (b"", b"\0\0\0\1")
+            or journal[int.from_bytes(journal[20:24], "big") :].startswith(b"\0\0\0\1")
+        )
+    )
+
+
+def _check(connection: sqlite3.Connection) -> None:
+    (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        # It has several lines.
+        raise sqlite3.DatabaseError(" ".join(found.split()))
+
+
+def connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
+    """Connect to a spool's file; with the mode ``"ro"``, SQLite never changes it.
 
     Raises
     ------
@@ -397,7 +507,7 @@ def connect(path: Path) -> sqlite3.Connection:
     OSError, sqlite3.Error
         If it can't be read.
     """
-    uri = f"file:{quote(str(path))}?mode=rw"
+    uri = f"file:{quote(str(path))}?mode={mode}"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_BUSY)
     _connections.add(connection)
     try:
@@ -443,8 +553,21 @@ if hasattr(os, "register_at_fork"):
 def _as_os_error() -> Iterator[None]:
     try:
         yield
-    except sqlite3.Error as error:
+    except sqlite3.OperationalError as error:
         raise OSError(f"SQLite says: {error}") from error
+    except (sqlite3.Error, UnicodeError) as error:
+        # SQLite's message can quote a damaged schema, which is no text.
+        raise _Damaged(f"SQLite says: {error}") from error
+
+
+def _crc(origin: Origin, ids: Ids | None, body: bytes) -> int:
+    """Return the checksum of a row; a damaged one can have values of any type."""
+    return crc32(body if isinstance(body, bytes) else b"", crc32(repr(ids).encode(), _seed(origin)))
+
+
+@lru_cache(8)
+def _seed(origin: Origin) -> int:
+    return crc32(repr(origin).encode())
 
 
 def _number(connection: sqlite3.Connection, pragma: str) -> int:
