@@ -114,7 +114,10 @@ def test_nor_do_those_of_the_demos_cluster(tmp_path: Path) -> None:
     told = {"OTEL_SERVICE_NAME": "told"}
     before = variables()
     with (
-        dask.config.set({"otel.environment": told}),
+        # A server that forks has the environment of its own start.
+        dask.config.set(
+            {"otel.environment": told, "distributed.worker.multiprocessing-method": "spawn"}
+        ),
         observed_cluster(tmp_path) as client,
     ):
         assert [variables(), *client.run(variables).values()] == [before] * 3

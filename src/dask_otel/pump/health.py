@@ -163,8 +163,9 @@ class Health:
         if self._no_server:
             return
         reason = f". The last reason: {self._reason}" if signal in self._failing else ""
+        # Without a reason, there was no answer yet.
         logger.log(
-            max(logging.INFO, self._level(signal, self._kind) or 0),
+            max(logging.INFO, self._level(signal, self._kind or "absent") or 0),
             "dask-otel closes, and %s could not be exported to %s within otel.close-timeout%s",
             what,
             self._name,
