@@ -413,9 +413,8 @@ class TaskEvents:
         """Record a task without a result: it failed, was blamed, will return, or is cancelled."""
         key, outcomes, processed = task.key, self._outcomes, start == "processing"
         if finish == "erred" and end.info.get("cause") == key:
-            if run is not None:
-                # The last of its runs on workers that died.
-                outcomes.ran(group, run, now)
+            # The last of its runs on workers that died.
+            outcomes.ran(group, run, now)
             failure = self._failed(group, key, end.info, end.start, end.stop, now, end.assigned)
             self._count(semconv.TASK_FINISHED.name, group, "erred")
             self._stopped(group, key, start, end, run, now)
