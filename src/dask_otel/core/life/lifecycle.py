@@ -419,9 +419,11 @@ class Lifecycle:
 
     def _export(self, span: OpenSpan, complete: bool, cut_off: Result = "error") -> None:
         self.tasks.exported(span)
-        finished = None
-        if not span.empty:
-            finished = finish(span, self._cluster, self._limits, complete, cut_off)
+        finished = (
+            None
+            if span.empty
+            else finish(span, self._cluster, self._limits, complete, cut_off)
+        )
         del self.open[span.identity.dask_id]
         self._lingering.remove(span.identity.dask_id)
         self._long.ended(span.identity.dask_id)
