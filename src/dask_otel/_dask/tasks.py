@@ -208,10 +208,8 @@ class TaskEvents:
 
     def _ready(self, key: Hashable, stimulus_id: str, now: float) -> None:
         """Record that a task is ready to run that was not when it was submitted."""
-        if self.paths.ready(key, stimulus_id, now):
-            return
-        group = self._groups.get(self._scheduler.tasks[key].group)
-        if group is not None:
+        known = self.paths.ready(key, stimulus_id, now)
+        if not known and (group := self._groups.get(self._scheduler.tasks[key].group)) is not None:
             self.paths.ready_again(key, now, group.span)
 
     def _entered(self, key: Hashable, stimulus_id: str) -> None:
@@ -486,8 +484,10 @@ class TaskEvents:
         else:
             self._accounting.task_released(address, key, monotonic())
         if how == "error" and stopped:
-            times = self._clocks.corrected(address, started, stopped, stimulus_id, sent, time())
-            return Run(address, *times)
+            return Run(
+                address,
+                *self._clocks.corrected(address, started, stopped, stimulus_id, sent, time()),
+            )
         # It ran until now, or until its worker was lost at an unknown time.
         return None if seen is None else Run(address, seen.start, seen.last if lost else time())
 

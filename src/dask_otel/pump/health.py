@@ -115,9 +115,8 @@ class Health:
             about = {semconv.OTEL_SIGNAL: standard, semconv.OTEL_DESTINATION: self._name}
             self._notices.append((semconv.OTEL_EXPORT_FAILING, about))
         # The same advice as in ``dask-otel doctor``.
-        advice = self._advice or "The exporter is not one of OTLP's: see its own documentation."
-        if not self._advice and endpoint is not None:
-            advice = str(trouble or UNKNOWN)
+        advice = "The exporter is not one of OTLP's: see its own documentation."
+        advice = self._advice or (advice if endpoint is None else str(trouble or UNKNOWN))
         logger.log(
             level,
             "dask-otel can't export %s to %s: %s. %s Dask is not affected; the bridge keeps "
@@ -159,16 +158,15 @@ class Health:
 
     def gave_up(self, signal: str, what: str) -> None:
         """Log the records that could not be exported before the end."""
-        if self._no_server:
-            return
-        reason = f". The last reason: {self._reason}" if signal in self._failing else ""
-        logger.log(
-            max(logging.INFO, self._level(signal, self._kind) or 0),
-            "dask-otel closes, and %s could not be exported to %s within otel.close-timeout%s",
-            what,
-            self._name,
-            reason,
-        )
+        if not self._no_server:
+            reason = f". The last reason: {self._reason}" if signal in self._failing else ""
+            logger.log(
+                max(logging.INFO, self._level(signal, self._kind) or 0),
+                "dask-otel closes, and %s could not be exported to %s within otel.close-timeout%s",
+                what,
+                self._name,
+                reason,
+            )
 
     def _level(self, signal: str, kind: str) -> int | None:
         """Return the log level of a failure: a warning for the first one of its kind.

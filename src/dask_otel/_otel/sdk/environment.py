@@ -101,8 +101,12 @@ def shown_to_sdk(make: Callable[[], _Value]) -> _Value:
 def known_variables() -> set[str]:
     """Return the variables that OpenTelemetry's installed packages declare."""
     modules = [entry.load() for entry in entry_points(group="opentelemetry_environment_variables")]
-    values = [value for module in modules for value in vars(module).values()]
-    return {value for value in values if isinstance(value, str) and value.startswith("OTEL_")}
+    return {
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, str) and value.startswith("OTEL_")
+    }
 
 
 def is_disabled(environ: Mapping[str, str]) -> bool:

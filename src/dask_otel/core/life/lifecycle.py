@@ -420,9 +420,7 @@ class Lifecycle:
     def _export(self, span: OpenSpan, complete: bool, cut_off: Result = "error") -> None:
         self.tasks.exported(span)
         finished = (
-            None
-            if span.empty
-            else finish(span, self._cluster, self._limits, complete, cut_off)
+            None if span.empty else finish(span, self._cluster, self._limits, complete, cut_off)
         )
         del self.open[span.identity.dask_id]
         self._lingering.remove(span.identity.dask_id)

@@ -285,7 +285,7 @@ class SpanTasks:
         self.coming_back -= len(span.reruns or ())
 
     def ran(self, group: Group, run: Run | None, now: float) -> None:
-        """Add the times of a run without a result, if there was one: it was work of its span too."""
+        """Add the times of a run without a result, if any: it was work of its span too."""
         if run is not None:
             self._computed(group, run.worker, run.start, run.stop, now)
 
