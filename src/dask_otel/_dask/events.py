@@ -82,7 +82,7 @@ class ClusterEvents:
             str, tuple[float, WorkerState, ClusterEvent, asyncio.Future[None] | None]
         ] = {}
         self._stolen, self._stolen_since = 0, 0.0
-        #: By topic and action: of Dask's own messages, those that are told.
+        #: By topic and action: Dask's own messages that become events.
         self._readers: dict[tuple[str, Any], Callable[[str, _Message, float], None]] = {
             ("all", "remove-worker"): self._removed,
             ("all", "retire-workers"): self._retired,

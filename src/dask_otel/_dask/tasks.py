@@ -275,7 +275,7 @@ class TaskEvents:
         key = task.key
         group = self._groups.get(task.group)
         if group is None:
-            # The span was exported meanwhile: what is known of its path belongs to it.
+            # The span was exported meanwhile, and the path of the task with it.
             self.paths.forget(key)
             group = self._spans.adopt(task, now)
             if group is None:

@@ -136,8 +136,9 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     )
     if outputs is None:
         return None
-    variables = environment_of(settings.environment, settings.provider == "own")
-    for text in long_timeouts(variables.items()):
+    for text in long_timeouts(
+        environment_of(settings.environment, settings.provider == "own").items()
+    ):
         logger.warning("dask-otel: %s", text)
     known = []
     if target is not None and (reason := obstacle(Path(target.path).expanduser())):

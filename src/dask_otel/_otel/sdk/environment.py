@@ -216,10 +216,11 @@ def pem_file(*variables: str, folder: bool = False) -> str | None:
     """
 
     def parse(text: str) -> str:
-        path = Path(text)
         try:
             if not promptly(
-                lambda: (folder and path.is_dir()) or b"-----BEGIN " in path.read_bytes()
+                lambda: (
+                    (folder and Path(text).is_dir()) or b"-----BEGIN " in Path(text).read_bytes()
+                )
             ):
                 raise _Refusal(": it holds nothing in PEM format")
         except OSError as error:

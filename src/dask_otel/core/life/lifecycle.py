@@ -205,10 +205,8 @@ class Lifecycle:
 
     def _is_late(self, ancestors: tuple[str, ...]) -> bool:
         """Whether the span above (always its first generation) has been exported."""
-        if not ancestors:
-            return False
-        above = self.open.get(ancestors[-1])
-        return above is None or above.identity.generation > 1
+        above = self.open.get(ancestors[-1]) if ancestors else None
+        return bool(ancestors) and (above is None or above.identity.generation > 1)
 
     def add_group(
         self,
