@@ -234,6 +234,41 @@ def test_the_end_of_a_cluster_waits_for_no_nanny(monkeypatch: pytest.MonkeyPatch
     assert "Its process was killed or crashed, or the network failed." in log.body
 
 
+def test_a_new_worker_at_the_address_of_one_that_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a fixed port: each end is said, with the words about that worker alone."""
+    said: list[Any] = []
+    scheduler = SimpleNamespace(workers={}, clients={}, tasks={}, running=set())
+    made = events.ClusterEvents(
+        scheduler,  # type: ignore[arg-type]
+        SimpleNamespace(open={}),  # type: ignore[arg-type]
+        SimpleNamespace(),  # type: ignore[arg-type]
+        lambda event, _: said.append(event) is None,
+        True,
+        (),
+        None,
+    )
+    monkeypatch.setattr(events, "memory_of", lambda _: None)
+    gone = {"action": "remove-worker", "worker": "tcp://a:1", "processing-tasks": ["x"],
+            "expected": False, "lost-computed-tasks": (), "lost-scattered-tasks": ()}  # fmt: skip
+    for name in ("first", "second"):
+        ws: Any = SimpleNamespace(
+            name=name, address="tcp://a:1", nthreads=1, last_seen=0.0, memory_limit=0,
+            metrics={}, executing={}, nanny=None, pid=1,
+        )  # fmt: skip
+        made.worker_added(ws, 0.0)
+        if name == "second":
+            made.log_event(ws.address, {"action": "closing-worker", "reason": "bye"}, 0.0)
+        made.log_event("all", gone, 0.0)
+        # Of a client.
+        made.log_event(ws.address, {"action": "worker-status-change", "status": "paused"}, 0.0)
+    made.tick(events.CLOSING)
+    ends = [event.facts for event in said if event.name == semconv.WORKER_REMOVED]
+    assert [(end[semconv.WORKER_NAME], end[REASON]) for end in ends] == [
+        ("first", "lost"),
+        ("second", "closed"),
+    ]
+
+
 @pytest.mark.parametrize("returns", [False, True])
 def test_a_worker_without_heartbeats(monkeypatch: pytest.MonkeyPatch, returns: bool) -> None:
     with watched(monkeypatch, distributed__scheduler__worker_ttl="3s") as cluster:

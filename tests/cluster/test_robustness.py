@@ -133,6 +133,19 @@ def test_errors_at_random_hurt_nobody_and_every_span_still_ends(o: Observed, see
     assert {s.identity.tags[-1] for s in o.exported} >= {"root", "a", "b", "c"}
 
 
+@pytest.mark.unreconciled("a step of the close fails on purpose")
+def test_an_error_at_the_close_keeps_no_span_back(o: Observed) -> None:
+    with span("open"):
+        future = o.client.submit(inc, 1, delay=3)
+    (one,) = eventually(lambda: list(o.adapter.tasks.assigned.values()))
+    # As after an error in a hook, in the moment of the close.
+    o.adapter.tasks.assigned["gone"] = one
+    o.close()
+    assert o.observer.errors
+    assert isinstance(future, Future)
+    assert "open" in [one.identity.tags[-1] for one in o.exported]
+
+
 def test_dasks_own_errors_pass(o: Observed) -> None:
     extension = o.scheduler.extensions["spans"]
 

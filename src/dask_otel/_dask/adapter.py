@@ -167,7 +167,9 @@ class SchedulerAdapter:
     def close(self, now: float) -> None:
         """Export the open spans: the scheduler closes, or the bridge is being removed."""
         self.removed = self.scheduler.status not in _ENDING
-        self.tasks.close(now)
+        # After an error, the spans are exported all the same.
+        with self.boundary.guarding("close"):
+            self.tasks.close(now)
         with self.boundary.guarding("events"):
             self.events.close(now, self.removed)
         self.lifecycle.close(now, "unknown" if self.removed else "error")

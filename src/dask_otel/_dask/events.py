@@ -82,7 +82,7 @@ class ClusterEvents:
             str, tuple[float, WorkerState, ClusterEvent, asyncio.Future[None] | None]
         ] = {}
         self._stolen, self._stolen_since = 0, 0.0
-        #: By topic and action: of Dask's own messages, those that are told.
+        #: By topic and action: Dask's own messages that become events.
         self._readers: dict[tuple[str, Any], Callable[[str, _Message, float], None]] = {
             ("all", "remove-worker"): self._removed,
             ("all", "retire-workers"): self._retired,
@@ -111,9 +111,8 @@ class ClusterEvents:
 
     def close(self, now: float, removed: bool) -> None:
         """Tell the rest: the scheduler closes, or the bridge is `removed`."""
-        for address, (until, ws, event, asking) in self._pending.items():
-            facts = {**event.facts, narration.CLOSING: not removed}
-            self._pending[address] = (until, ws, replace(event, facts=facts), asking)
+        for address in list(self._pending):
+            self._told(address, {narration.CLOSING: not removed})
         self.tick(now, closing=True)
         self._of_cluster(now, semconv.OTEL_STOPPED if removed else semconv.SCHEDULER_CLOSING)
 
@@ -125,6 +124,9 @@ class ClusterEvents:
         """Tell of a new worker."""
         if self._enabled:
             self._workers[ws.address] = ws
+            if ws.address in self._pending:
+                # From here on, words about this address are about the new worker.
+                self._told(ws.address, {})
         self._of_worker(now, semconv.WORKER_ADDED, ws)
 
     def log_event(self, topic: str, message: Any, now: float) -> None:
@@ -153,18 +155,11 @@ class ClusterEvents:
 
     def tick(self, now: float, closing: bool = False) -> None:
         """Tell what has waited long enough."""
-        for address, (until, _, event, asking) in list(self._pending.items()):
+        for address, (until, _, event, _) in list(self._pending.items()):
             # Or the nanny has answered, and others go on.
-            if (
-                now >= until
-                or closing
-                or (event.facts[semconv.WORKER_EXIT_CODE] and event.facts[narration.OTHERS])
-            ):
-                if asking is not None:
-                    # The facts belong to another thread from now on.
-                    asking.cancel()
-                del self._pending[address]
-                self._put(event, True)
+            known = event.facts[semconv.WORKER_EXIT_CODE] and event.facts[narration.OTHERS]
+            if known or now >= until:
+                self._told(address, {})
         for left_out in self.lines.tick(now, closing):
             if not self._put(left_out, closing):
                 self.lines.leave_out(left_out)
@@ -289,10 +284,12 @@ class ClusterEvents:
 
     def _status(self, topic: str, message: _Message, now: float) -> None:
         before, after = message.get("prev-status"), message.get("status")
-        if after == "paused":
-            self._of_worker(now, semconv.WORKER_PAUSED, self._workers[topic])
-        elif (before, after) == ("paused", "running"):
-            self._of_worker(now, semconv.WORKER_RESUMED, self._workers[topic])
+        # None if it has gone: any client may log any event.
+        ws = self._workers.get(topic)
+        if ws and after == "paused":
+            self._of_worker(now, semconv.WORKER_PAUSED, ws)
+        elif ws and (before, after) == ("paused", "running"):
+            self._of_worker(now, semconv.WORKER_RESUMED, ws)
 
     def _failed(self, _topic: str, message: _Message, now: float) -> None:
         if ws := self._workers.get(str(message.get("worker"))):

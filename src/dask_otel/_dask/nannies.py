@@ -34,6 +34,6 @@ async def add_exit_code(facts: dict[str, Any], scheduler: Scheduler, ws: WorkerS
         async with rpc(ws.nanny, connection_args=scheduler.connection_args) as nanny:
             # The last ones; nannies of one process have one log.
             lines = await nanny.get_logs(n=200)
-        told = rf"Worker process {ws.pid} (?:exited with status (\d+)|was killed by signal (\d+))"
-        if found := re.search(told, "\n".join([text for _, text in lines])):
+        end = rf"Worker process {ws.pid} (?:exited with status (\d+)|was killed by signal (\d+))"
+        if found := re.search(end, "\n".join([text for _, text in lines])):
             facts[semconv.WORKER_EXIT_CODE] = int(found[1]) if found[1] else -int(found[2])

@@ -208,10 +208,8 @@ class TaskEvents:
 
     def _ready(self, key: Hashable, stimulus_id: str, now: float) -> None:
         """Record that a task is ready to run that was not when it was submitted."""
-        if self.paths.ready(key, stimulus_id, now):
-            return
-        group = self._groups.get(self._scheduler.tasks[key].group)
-        if group is not None:
+        known = self.paths.ready(key, stimulus_id, now)
+        if not known and (group := self._groups.get(self._scheduler.tasks[key].group)) is not None:
             self.paths.ready_again(key, now, group.span)
 
     def _entered(self, key: Hashable, stimulus_id: str) -> None:
@@ -277,7 +275,7 @@ class TaskEvents:
         key = task.key
         group = self._groups.get(task.group)
         if group is None:
-            # The span was exported meanwhile: what is known of its path belongs to it.
+            # The span was exported meanwhile, and the path of the task with it.
             self.paths.forget(key)
             group = self._spans.adopt(task, now)
             if group is None:
@@ -413,9 +411,8 @@ class TaskEvents:
         """Record a task without a result: it failed, was blamed, will return, or is cancelled."""
         key, outcomes, processed = task.key, self._outcomes, start == "processing"
         if finish == "erred" and end.info.get("cause") == key:
-            if run is not None:
-                # The last of its runs on workers that died.
-                outcomes.ran(group, run, now)
+            # The last of its runs on workers that died.
+            outcomes.ran(group, run, now)
             failure = self._failed(group, key, end.info, end.start, end.stop, now, end.assigned)
             self._count(semconv.TASK_FINISHED.name, group, "erred")
             self._stopped(group, key, start, end, run, now)
@@ -487,8 +484,10 @@ class TaskEvents:
         else:
             self._accounting.task_released(address, key, monotonic())
         if how == "error" and stopped:
-            times = self._clocks.corrected(address, started, stopped, stimulus_id, sent, time())
-            return Run(address, *times)
+            return Run(
+                address,
+                *self._clocks.corrected(address, started, stopped, stimulus_id, sent, time()),
+            )
         # It ran until now, or until its worker was lost at an unknown time.
         return None if seen is None else Run(address, seen.start, seen.last if lost else time())
 

@@ -29,10 +29,13 @@ class Wrappers:
         self._undo: list[
             tuple[Mapping[str, Any], str, Called, Called, list[Called], Callable[[], None]]
         ] = []
-        #: Whether there are wrappers.
-        self.attached = False
         #: Seconds of the event loop for our own work, except transitions.
         self.spent = 0.0
+
+    @property
+    def attached(self) -> bool:
+        """Whether there are wrappers."""
+        return bool(self._undo)
 
     def run(self, kind: str, ours: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         """Call code of ours: count its seconds, and catch its errors."""
@@ -88,12 +91,10 @@ class Wrappers:
             return called[0](*args, **kwargs)
 
         self._undo.append((table, name, wrapper, original, called, restore))
-        self.attached = True
         return wrapper
 
     def remove(self) -> None:
         """Restore everything, the last wrapper first."""
-        self.attached = False
         while self._undo:
             table, name, wrapper, original, called, restore = self._undo.pop()
             called[0] = original

@@ -85,15 +85,15 @@ def observed_cluster(
     }
     disabled = is_disabled(configured_environment())
     # Several exports within the demo, so that the series have several points.
-    told = {"OTEL_METRIC_EXPORT_INTERVAL": "5000", **_defaults()}
+    variables = {"OTEL_METRIC_EXPORT_INTERVAL": "5000", **_defaults()}
     if endpoint is not None:
-        told["OTEL_EXPORTER_OTLP_ENDPOINT"] = endpoint
+        variables["OTEL_EXPORTER_OTLP_ENDPOINT"] = endpoint
     config: dict[str, Any] = {
         **{key: _with_preload(key, preload) for key, preload in preloads.items()},
         "otel.files.path": str(files),
         "otel.logs.level": "WARNING",
         # Not in the process's environment, which workers inherit.
-        "otel.environment": export_environment(told, disabled),
+        "otel.environment": export_environment(variables, disabled),
         # Fusing array operations would lose their spans (see `workflow.run`).
         "optimization.fuse.active": False,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, TypeVar
 
 import dask.config
@@ -76,35 +76,31 @@ async def connected(address: str) -> AsyncIterator[Any]:
     from distributed import Client
     from distributed.comm import resolve_address
 
-    try:
-        # A client with an invalid address does not close cleanly.
-        resolve_address(address)
-        client = Client(
-            address,
-            asynchronous=True,
-            timeout=_CONNECT,
-            set_as_default=False,
-            name="dask-otel",
-        )
+    async with AsyncExitStack() as stack:
         try:
+            # A client with an invalid address does not close cleanly.
+            resolve_address(address)
+            client = Client(
+                address,
+                asynchronous=True,
+                timeout=_CONNECT,
+                set_as_default=False,
+                name="dask-otel",
+            )
+            # Also one that can't connect: else its collection would warn about coroutines that
+            # nobody awaited.
+            stack.push_async_callback(client.close, 2)
             await client
-        except BaseException:
-            # Else its collection would warn about coroutines that nobody awaited.
-            await client.close(2)
-            raise
-    except Exception as error:
-        # Any error: an invalid address, no listener, TLS, another protocol.
-        raise NotExamined(
-            f"no scheduler answers at {address}: {_words(error)}.\nnext: Compare the address with "
-            '"Scheduler at:" in the scheduler\'s log, and see whether its port is open from here, '
-            "and whether both sides use TLS (distributed.comm.tls in Dask's configuration). "
-            "Or run `dask-otel doctor` on the scheduler's machine, "
-            "without --scheduler."
-        ) from error
-    try:
+        except Exception as error:
+            # Any error: an invalid address, no listener, TLS, another protocol.
+            raise NotExamined(
+                f"no scheduler answers at {address}: {_words(error)}.\nnext: Compare the address "
+                'with "Scheduler at:" in the scheduler\'s log, and see whether its port is open '
+                "from here, and whether both sides use TLS (distributed.comm.tls in Dask's "
+                "configuration). Or run `dask-otel doctor` on the scheduler's machine, without "
+                "--scheduler."
+            ) from error
         yield client
-    finally:
-        await client.close(2)
 
 
 async def _ask(address: str, seconds: float) -> dict[str, Any]:
@@ -117,13 +113,15 @@ async def _ask(address: str, seconds: float) -> dict[str, Any]:
         except asyncio.TimeoutError:
             # One that hangs holds up the answers of all.
             workers = None
-        process = None
-        if scheduler["installed"]:
-            process = await answered(
+        process = (
+            await answered(
                 client.run_on_scheduler(examine, seconds=seconds),
                 seconds + _MORE,
                 f"the scheduler's dask-otel ({scheduler['version']}) could not be examined",
             )
+            if scheduler["installed"]
+            else None
+        )
     return {
         "here": here(),
         "scheduler": address,

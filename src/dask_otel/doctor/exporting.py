@@ -141,14 +141,19 @@ def _variables(facts: Facts) -> list[Finding]:
     values = {name: value for name, value, _ in facts["variables"]}
     sampler = values.get("OTEL_TRACES_SAMPLER", "").lower()
     none = values.get("OTEL_TRACES_SAMPLER_ARG") in ("0", "0.0")
-    finding = Finding(
-        "export.sampler",
-        "note",
-        f"No trace is sampled: OTEL_TRACES_SAMPLER is {sampler}.",
-        todo="Unset it if traces are wanted; metrics do not depend on it.",
-    )
     off = sampler.endswith("always_off") or (sampler.endswith("traceidratio") and none)
-    return [
-        *rows((off, finding)),
-        *(Finding("export.timeout", "note", text) for text in long_timeouts(values.items())),
-    ]
+    return rows(
+        (
+            off,
+            Finding(
+                "export.sampler",
+                "note",
+                f"No trace is sampled: OTEL_TRACES_SAMPLER is {sampler}.",
+                todo="Unset it if traces are wanted; metrics do not depend on it.",
+            ),
+        ),
+        *(
+            (text, Finding("export.timeout", "note", text))
+            for text in long_timeouts(values.items())
+        ),
+    )

@@ -14,7 +14,7 @@ CLOCK: Final = 0.5
 #: Heartbeats within the settle timeout: the one after a task's end, and a late one.
 _HEARTBEATS: Final = 2.0
 
-#: Why the bridge can't deliver although the test was accepted, and the remedy; else the remedy.
+#: Why the bridge can't deliver although the test was accepted, and the remedy.
 _ACCEPTED: Final = (
     "The test was accepted there just now, over a new connection: address, headers and network are "
     "in order.",
@@ -22,7 +22,6 @@ _ACCEPTED: Final = (
     "there was no answer. If it still fails, the server refuses the content or the size of its "
     "requests, or fails at times: see the server's log.",
 )
-_NOT_ACCEPTED: Final = "See the test of the export."
 #: Counter of the bridge: the event that it counts, and the remedy.
 _COUNTS: Final = {
     "dask.otel.dropped": (
@@ -241,7 +240,8 @@ def _delivery(process: Facts) -> Iterator[Finding]:
                 f"{place['destination']} at the moment{reason}.",
                 _ACCEPTED[0] if accepted else "",
                 f"{bridge['waiting']} of {bridge['capacity']} places of its queue are taken; "
-                f"what does not fit is dropped. {_ACCEPTED[1] if accepted else _NOT_ACCEPTED}",
+                f"what does not fit is dropped. "
+                + (_ACCEPTED[1] if accepted else "See the test of the export."),
             )
     totals: dict[str, dict[str, float]] = {}
     for metric, *labels, value in bridge.get("counts", ()):
@@ -346,15 +346,19 @@ _NO_WORKERS: Final = Finding(
 
 def _fusion(facts: Facts) -> list[Finding]:
     # Array graphs are optimised here, or, in newer releases, on the scheduler.
-    finding = Finding(
-        "fusion",
-        "note",
-        "optimization.fuse.active is not False here.",
-        "When Dask fuses tasks of arrays and delayed calls, they lose their spans: the work is "
-        "booked on the span `default`.",
-        'Where you compute, dask.config.set({"optimization.fuse.active": False}).',
+    return rows(
+        (
+            facts["here"]["fusion"] is not False,
+            Finding(
+                "fusion",
+                "note",
+                "optimization.fuse.active is not False here.",
+                "When Dask fuses tasks of arrays and delayed calls, they lose their spans: the "
+                "work is booked on the span `default`.",
+                'Where you compute, dask.config.set({"optimization.fuse.active": False}).',
+            ),
+        )
     )
-    return rows((facts["here"]["fusion"] is not False, finding))
 
 
 def _some(names: list[str]) -> str:

@@ -20,7 +20,6 @@ logger = logging.getLogger("distributed.dask_otel")
 #: again.
 QUIET: Final = 600.0
 
-
 #: Seconds after which an open request is reported.
 LONG: Final = 60.0
 
@@ -73,9 +72,8 @@ class Health:
         self._no_server = False
         #: The reason of the last failure, and its kind (`remedied_by`).
         self._reason = self._kind = ""
-        #: Whether the present failure was logged, when it began, and the last warning of each kind.
-        self._warned = False
-        self._since = 0.0
+        #: The kinds of the present failure that were logged, and the last warning of each kind.
+        self._warned: set[str] = set()
         self._warned_at: dict[str, float] = {}
         self._logged: set[tuple[str, bool]] = set()
         self._lock = threading.Lock()
@@ -91,8 +89,9 @@ class Health:
             if first:
                 self._failing.clear()
             self._failing.discard(signal)
-            again = self._warned and not self._failing
-            self._warned = self._warned and not again
+            again = bool(self._warned) and not self._failing
+            if again:
+                self._warned.clear()
         if again:
             about = {semconv.OTEL_DESTINATION: self._name}
             self._notices.append((semconv.OTEL_EXPORT_RECOVERED, about))
@@ -108,7 +107,7 @@ class Health:
         if self._no_server and kind not in ("absent", "unknown"):
             # There is a server now, and it refuses.
             self._no_server = False
-        known = self._warned
+        known = bool(self._warned)
         level = self._level(signal, kind)
         if level is None:
             return
@@ -116,9 +115,8 @@ class Health:
             about = {semconv.OTEL_SIGNAL: standard, semconv.OTEL_DESTINATION: self._name}
             self._notices.append((semconv.OTEL_EXPORT_FAILING, about))
         # The same advice as in ``dask-otel doctor``.
-        advice = self._advice or "The exporter is not one of OTLP's: see its own documentation."
-        if not self._advice and endpoint is not None:
-            advice = str(trouble or UNKNOWN)
+        advice = "The exporter is not one of OTLP's: see its own documentation."
+        advice = self._advice or (advice if endpoint is None else str(trouble or UNKNOWN))
         logger.log(
             level,
             "dask-otel can't export %s to %s: %s. %s Dask is not affected; the bridge keeps "
@@ -160,17 +158,16 @@ class Health:
 
     def gave_up(self, signal: str, what: str) -> None:
         """Log the records that could not be exported before the end."""
-        if self._no_server:
-            return
-        reason = f". The last reason: {self._reason}" if signal in self._failing else ""
-        # Without a reason, there was no answer yet.
-        logger.log(
-            max(logging.INFO, self._level(signal, self._kind or "absent") or 0),
-            "dask-otel closes, and %s could not be exported to %s within otel.close-timeout%s",
-            what,
-            self._name,
-            reason,
-        )
+        if not self._no_server:
+            # Without a reason, there was no answer yet.
+            reason = f". The last reason: {self._reason}" if signal in self._failing else ""
+            logger.log(
+                max(logging.INFO, self._level(signal, self._kind or "absent") or 0),
+                "dask-otel closes, and %s could not be exported to %s within otel.close-timeout%s",
+                what,
+                self._name,
+                reason,
+            )
 
     def _level(self, signal: str, kind: str) -> int | None:
         """Return the log level of a failure: a warning for the first one of its kind.
@@ -179,17 +176,15 @@ class Health:
         """
         with self._lock:
             now, new = self.now(), signal not in self._failing
-            if not self._failing:
-                self._since = now
             self._failing.add(signal)
             if self._no_server:
                 return None
-            last = self._warned_at.get(kind, -math.inf)
-            if self._warned and last >= self._since:
+            if kind in self._warned:
                 return logging.DEBUG if new else None
-            if now - last < QUIET:
+            if now - self._warned_at.get(kind, -math.inf) < QUIET:
                 return None
-            self._warned, self._warned_at[kind] = True, now
+            self._warned.add(kind)
+            self._warned_at[kind] = now
         return logging.WARNING
 
 

@@ -371,17 +371,15 @@ class MetricLane(Lane[MetricSink]):
 
     def _export(self, time_ns: int) -> None:
         sent = self._send(time_ns)
-        ok = sent is not None
-        if self._state.settled(ok, rejected=not ok and self._answer.blames):
+        if self._state.settled(sent is not None, rejected=sent is None and self._answer.blames):
             # The zero points may be the reason: try the values alone.
             sent = self._send(time_ns)
-            ok = sent is not None
-            self._state.settled(ok)
-        self._unsent_ns = None if ok else time_ns
+            self._state.settled(sent is not None)
+        self._unsent_ns = time_ns if sent is None else None
         if sent:
             self._health.ok("metrics")
             self.succeeded_at = self._exported_at
-        elif not ok:
+        elif sent is None:
             self._health.failed("metrics", self._answer.reason)
 
     def _send(self, time_ns: int) -> int | None:

@@ -161,10 +161,6 @@ class RotatedFile:
             os.chmod(path, _MODE)
         self._descriptor, self._size = descriptor, 0
         self._paths.append(path)
-        self._remove_oldest()
-        return descriptor
-
-    def _remove_oldest(self) -> None:
         while len(self._paths) > self._max_files:
             oldest = self._paths.popleft()
             if not self._told:
@@ -177,6 +173,7 @@ class RotatedFile:
                 )
             with suppress(OSError):
                 oldest.unlink()
+        return descriptor
 
     def _took_back(self, descriptor: int) -> bool:
         """Undo a partial write; return whether that worked."""

@@ -81,16 +81,14 @@ class HandOver:
         if feeder.spool is None:
             # There is no spool and will not be one: notes are useless.
             self._adapter.lifecycle.notes = None
-            return
-        if not feeder.takes_notes:
-            # Make them later: a note that was made and lost would not be made again.
-            return
-        with self._boundary.guarding("notes"):
-            while notes.withdrawn:
-                feeder.note(notes.withdrawn.pop())
-            for note in notes.take(time()):
-                if self._exports(note):
-                    feeder.note(note)
+        elif feeder.takes_notes:
+            # If not, make them later: a note that was made and lost would not be made again.
+            with self._boundary.guarding("notes"):
+                while notes.withdrawn:
+                    feeder.note(notes.withdrawn.pop())
+                for note in notes.take(time()):
+                    if self._exports(note):
+                        feeder.note(note)
 
     def spans(self) -> None:
         """Hand over the ended spans, and the signs of life of others."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time as clocks
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -35,7 +36,7 @@ from dask_otel.pump.pump import Pump
 from dask_otel.pump.rotated import obstacle
 from dask_otel.scheduler.advice import FoldAdvice
 from dask_otel.scheduler.redaction import load_redaction
-from dask_otel.settings.keys import ConfigurationError, MetricSettings, Settings
+from dask_otel.settings.keys import ConfigurationError, Settings
 from dask_otel.settings.origins import mask_of
 from dask_otel.settings.variables import environment_of
 
@@ -110,7 +111,15 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     from dask_otel._otel.sdk import outputs as _otel
 
     # First: if the redaction can't be loaded, nothing else may be made.
-    span_limits = _span_limits(settings)
+    spans = settings.spans
+    span_limits = SpanLimits(
+        message=ATTRIBUTE_LIMIT if spans.exception_message else 0,
+        stacktrace=STACKTRACE_LIMIT if spans.exception_stacktrace else 0,
+        exceptions=spans.max_exceptions,
+        task_keys=spans.task_keys,
+        code=spans.code,
+        redact=None if settings.redact is None else load_redaction(settings.redact),
+    )
     target = file_target(settings)
     outputs = _otel.build(
         settings.environment,
@@ -127,8 +136,9 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     )
     if outputs is None:
         return None
-    variables = environment_of(settings.environment, settings.provider == "own")
-    for text in long_timeouts(variables.items()):
+    for text in long_timeouts(
+        environment_of(settings.environment, settings.provider == "own").items()
+    ):
         logger.warning("dask-otel: %s", text)
     known = []
     if target is not None and (reason := obstacle(Path(target.path).expanduser())):
@@ -144,9 +154,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     page = _make_page(outputs.resource) if settings.metrics.prometheus else None
     # With a page the metrics have a reader, so a missing server needs no hint.
     unreachable = outputs.without_server if page is None else None
-    interval = read.metric_interval
-    if page is not None:
-        interval = min(interval, LONGEST_PAGE_AGE)
+    interval = min(read.metric_interval, math.inf if page is None else LONGEST_PAGE_AGE)
     if outputs.hurried:
         interval = min(interval, read.file_interval or interval)
     limits = SeriesLimits(
@@ -161,7 +169,13 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         started_ns,
         limits=limits,
         sampled=outputs.sampled,
-        rules=_label_rules(settings.metrics),
+        rules=LabelRules(
+            names=Patterns(settings.metrics.span_names.allow, settings.metrics.span_names.deny),
+            prefixes=Patterns(settings.metrics.prefixes.allow, settings.metrics.prefixes.deny),
+            span_label=settings.metrics.span_label,
+            rules=settings.metrics.name_rules,
+            tags=settings.metrics.tag_attributes,
+        ),
         on_folded=FoldAdvice(settings.metrics, notices),
     )
     metrics = [(sink, state(temporality=read.temporality)) for sink in outputs.metric_sinks]
@@ -192,8 +206,9 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         log_limits=read.logs,
         notices=notices,
     )
-    sinks = (*outputs.span_sinks, *outputs.metric_sinks, *outputs.log_sinks)
-    places = [sink.name for sink in sinks]
+    places = [
+        sink.name for sink in (*outputs.span_sinks, *outputs.metric_sinks, *outputs.log_sinks)
+    ]
     summary = ", ".join(dict.fromkeys(places)) or "to nowhere (OTEL_TRACES_EXPORTER=none)"
     found = pump.open_spool(_SPOOL_PATIENCE)
     if found:
@@ -284,25 +299,3 @@ def _make_state(started_ns: int, temporality: Temporality, **options: Any) -> Me
         # A closed sum needs all its parts, even those that are 0.
         state.keep((semconv.CLUSTER_TIME.name, time))
     return state
-
-
-def _label_rules(settings: MetricSettings) -> LabelRules:
-    return LabelRules(
-        names=Patterns(settings.span_names.allow, settings.span_names.deny),
-        prefixes=Patterns(settings.prefixes.allow, settings.prefixes.deny),
-        span_label=settings.span_label,
-        rules=settings.name_rules,
-        tags=settings.tag_attributes,
-    )
-
-
-def _span_limits(settings: Settings) -> SpanLimits:
-    spans = settings.spans
-    return SpanLimits(
-        message=ATTRIBUTE_LIMIT if spans.exception_message else 0,
-        stacktrace=STACKTRACE_LIMIT if spans.exception_stacktrace else 0,
-        exceptions=spans.max_exceptions,
-        task_keys=spans.task_keys,
-        code=spans.code,
-        redact=None if settings.redact is None else load_redaction(settings.redact),
-    )

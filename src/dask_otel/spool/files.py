@@ -91,7 +91,7 @@ def make(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove an empty spool, and what is left of one whose file is gone."""
+    """Remove an empty spool, or the files beside one that is missing."""
     for each in (*_others(path), path):
         each.unlink(missing_ok=True)
 

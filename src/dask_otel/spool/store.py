@@ -20,8 +20,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from functools import lru_cache
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -157,27 +156,25 @@ class Store:
         """
         if not files.check(path) and origin is None:
             raise SpoolError(f"there is no {path}")
-        descriptor = lock.take(path)
-        connection = None
-        try:
-            check_header(path)
-            files.make(path)
-            if interrupted(path):
-                with undone(path, files.beside(path, files.COPY)):
-                    pass
-            connection = connect(path)
-            store = cls(path, descriptor, connection, max_bytes, reread)
-            store._prepare(origin, now_ns)
-        except BaseException as error:
-            if connection is not None:
-                disconnect(connection)
-            lock.release(path, descriptor)
-            if isinstance(error, _Damaged):
+        with ExitStack() as undo:
+            descriptor = lock.take(path)
+            undo.callback(lock.release, path, descriptor)
+            try:
+                check_header(path)
+                files.make(path)
+                if interrupted(path):
+                    with undone(path, files.beside(path, files.COPY)):
+                        pass
+                connection = connect(path)
+                undo.callback(disconnect, connection)
+                store = cls(path, descriptor, connection, max_bytes, reread)
+                store._prepare(origin, now_ns)
+            except _Damaged as error:
                 raise SpoolError(
                     f"{path} is damaged ({error}). A kill does not cause this: check the disk. "
                     "Move the file away, and a new one is made"
                 ) from error
-            raise
+            undo.pop_all()
         return store
 
     def _prepare(self, origin: Origin | None, now_ns: int) -> None:
@@ -279,8 +276,9 @@ class Store:
     ) -> tuple[int, Sequence[Encoded]]:
         run, last = self._run, self.last
         with self._transaction() as execute:
-            numbers = [(number,) for number in settled]
-            deleted = self._connection.executemany("DELETE FROM rows WHERE id = ?", numbers)
+            deleted = self._connection.executemany(
+                "DELETE FROM rows WHERE id = ?", [(number,) for number in settled]
+            )
             count = self.count - max(0, deleted.rowcount)
             for ids in over:
                 execute("DELETE FROM rows WHERE run = ? AND ids = ?", (run, ids))
@@ -448,14 +446,15 @@ def undone(path: Path, copy: Path) -> Iterator[sqlite3.Connection]:
     OSError
         If the copy can't be made.
     """
-    connection = None
-    try:
+    with ExitStack() as stack:
+        stack.callback(files.remove, copy)
         for suffix in ("", "-journal"):
             files.make(files.beside(copy, suffix))
             shutil.copyfile(files.beside(path, suffix), files.beside(copy, suffix))
         page, journal = _begin(copy, ""), _begin(copy, "-journal")
         try:
             connection = connect(copy)
+            stack.callback(disconnect, connection)
             with _as_os_error():
                 if not _is_before(page, _begin(copy, ""), journal):
                     raise _Damaged("it is another file's")
@@ -467,10 +466,6 @@ def undone(path: Path, copy: Path) -> Iterator[sqlite3.Connection]:
                 "one away, and the spool is read as it is"
             ) from error
         yield connection
-    finally:
-        if connection is not None:
-            disconnect(connection)
-        files.remove(copy)
 
 
 def _is_before(page: bytes, earlier: bytes, journal: bytes) -> bool:
@@ -562,12 +557,7 @@ def _as_os_error() -> Iterator[None]:
 
 def _crc(origin: Origin, ids: Ids | None, body: bytes) -> int:
     """Return the checksum of a row; a damaged one can have values of any type."""
-    return crc32(body if isinstance(body, bytes) else b"", crc32(repr(ids).encode(), _seed(origin)))
-
-
-@lru_cache(8)
-def _seed(origin: Origin) -> int:
-    return crc32(repr(origin).encode())
+    return crc32(body if isinstance(body, bytes) else b"", crc32(repr((origin, ids)).encode()))
 
 
 def _number(connection: sqlite3.Connection, pragma: str) -> int:

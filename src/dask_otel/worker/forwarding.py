@@ -103,10 +103,9 @@ class Forwarding:
         try:
             # Dask's clients handle records of other processes, which were forwarded there.
             foreign, name = record.process not in (None, self._process), str(record.name)
-            if record.levelno < self._level or foreign or name.startswith(_OWN):
-                return
             urgent = record.levelno >= logging.WARNING
-            if not urgent and name.startswith(_TRANSPORT):
+            quiet = record.levelno < self._level or foreign
+            if quiet or name.startswith(_OWN if urgent else _OWN + _TRANSPORT):
                 return
             with self._lock:
                 if self._batch.leave_out(urgent):

@@ -30,7 +30,6 @@ from opentelemetry.sdk.trace import SpanLimits
 from dask_otel import semconv
 from dask_otel._otel.sdk.environment import count, shown_to_sdk
 from dask_otel.core.records import (
-    Exemplar,
     HistogramPoint,
     LogRecord,
     MetricRecord,
@@ -358,7 +357,15 @@ def _point(point: NumberPoint | HistogramPoint) -> bytes:
     fields: dict[str, Any] = {
         "time_unix_nano": point.time_ns,
         "start_time_unix_nano": point.start_ns,
-        "exemplars": [_exemplar(exemplar) for exemplar in point.exemplars],
+        "exemplars": [
+            {
+                "trace_id": one.trace_id.to_bytes(16, "big"),
+                "span_id": one.span_id.to_bytes(8, "big"),
+                "time_unix_nano": one.time_ns,
+                **_number(one.value),
+            }
+            for one in point.exemplars
+        ],
     }
     message: Any = NumberDataPoint
     if isinstance(point, HistogramPoint):
@@ -383,11 +390,3 @@ def _point(point: NumberPoint | HistogramPoint) -> bytes:
 
 def _number(value: float) -> dict[str, Any]:
     return {"as_int" if isinstance(value, int) else "as_double": value}
-
-
-def _exemplar(exemplar: Exemplar) -> dict[str, Any]:
-    return {
-        "trace_id": exemplar.trace_id.to_bytes(16, "big"),
-        "span_id": exemplar.span_id.to_bytes(8, "big"),
-        "time_unix_nano": exemplar.time_ns,
-    } | _number(exemplar.value)

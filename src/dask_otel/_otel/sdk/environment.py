@@ -101,8 +101,12 @@ def shown_to_sdk(make: Callable[[], _Value]) -> _Value:
 def known_variables() -> set[str]:
     """Return the variables that OpenTelemetry's installed packages declare."""
     modules = [entry.load() for entry in entry_points(group="opentelemetry_environment_variables")]
-    values = [value for module in modules for value in vars(module).values()]
-    return {value for value in values if isinstance(value, str) and value.startswith("OTEL_")}
+    return {
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, str) and value.startswith("OTEL_")
+    }
 
 
 def is_disabled(environ: Mapping[str, str]) -> bool:
@@ -212,10 +216,11 @@ def pem_file(*variables: str, folder: bool = False) -> str | None:
     """
 
     def parse(text: str) -> str:
-        path = Path(text)
         try:
             if not promptly(
-                lambda: (folder and path.is_dir()) or b"-----BEGIN " in path.read_bytes()
+                lambda: (
+                    (folder and Path(text).is_dir()) or b"-----BEGIN " in Path(text).read_bytes()
+                )
             ):
                 raise _Refusal(": it holds nothing in PEM format")
         except OSError as error:

@@ -126,10 +126,9 @@ def make_destinations(signals: Iterable[str]) -> dict[str, list[Destination]]:
         for signal, destinations in made.items():
             for name in _exporter_names(signal):
                 one = _destination(signal, name)
-                if one is None:
-                    continue
-                undo.callback(one.transport.close)
-                destinations.append(one)
+                if one is not None:
+                    undo.callback(one.transport.close)
+                    destinations.append(one)
         undo.pop_all()
     return made
 

@@ -129,7 +129,18 @@ def _metric(metric: Any) -> sdk.Metric:
     message = getattr(metric, kind)
     data: Any
     if kind == "histogram":
-        points = [_histogram_point(point) for point in message.data_points]
+        points = [
+            sdk.HistogramDataPoint(
+                count=point.count,
+                sum=point.sum,
+                min=point.min,
+                max=point.max,
+                bucket_counts=list(point.bucket_counts),
+                explicit_bounds=list(point.explicit_bounds),
+                **_point(point),
+            )
+            for point in message.data_points
+        ]
         data = sdk.Histogram(points, sdk.AggregationTemporality(message.aggregation_temporality))
     else:
         numbers = [
@@ -141,18 +152,6 @@ def _metric(metric: Any) -> sdk.Metric:
             temporality = sdk.AggregationTemporality(message.aggregation_temporality)
             data = sdk.Sum(numbers, temporality, message.is_monotonic)
     return sdk.Metric(metric.name, metric.description, metric.unit, data)
-
-
-def _histogram_point(point: Any) -> sdk.HistogramDataPoint:
-    return sdk.HistogramDataPoint(
-        count=point.count,
-        sum=point.sum,
-        min=point.min,
-        max=point.max,
-        bucket_counts=list(point.bucket_counts),
-        explicit_bounds=list(point.explicit_bounds),
-        **_point(point),
-    )
 
 
 def _point(point: Any) -> dict[str, Any]:

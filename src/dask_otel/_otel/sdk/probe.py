@@ -7,10 +7,11 @@ counts.
 from __future__ import annotations
 
 import secrets
-import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import wait
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from dask_otel._otel.sdk.outputs import Outputs, build
 from dask_otel._otel.sdk.spans import ProviderSpanSink
 from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.records import Answer, LogRecord, MetricRecord, NumberPoint, Row, SpanRecord
+from dask_otel.pump.thread import apart
 from dask_otel.settings.problems import ConfigurationError
 
 #: Seconds to identify the server.
@@ -161,7 +163,7 @@ def _results(tries: Sequence[tuple[str, Any, Any]], seconds: float) -> list[dict
     """Send all records to their sinks at once; return the results that arrive in time."""
     began = time.monotonic()
     results: list[dict[str, Any]] = []
-    threads = []
+    sent = []
     for signal, sink, record in tries:
         result: dict[str, Any] = {
             "signal": signal,
@@ -175,19 +177,14 @@ def _results(tries: Sequence[tuple[str, Any, Any]], seconds: float) -> list[dict
             "listener": None,
             "seconds": 0.0,
         }
-        # A daemon: if it hangs in an exporter, the process still ends.
-        thread = threading.Thread(
-            target=_send, args=(sink, record, began + seconds, result), name=_THREAD, daemon=True
-        )
-        thread.start()
+        sent.append(apart(partial(_send, sink, record, began + seconds, result), _THREAD))
         results.append(result)
-        threads.append(thread)
-    for thread, result in zip(threads, results, strict=True):
-        thread.join(max(0.0, began + seconds + 2 * _LOOK - time.monotonic()))
+    wait(sent, seconds + 2 * _LOOK)
+    for result in results:
         if not result["seconds"]:
             waited = time.monotonic() - began
             result |= {"reason": f"no answer within {waited:.0f} s", "seconds": waited}
-    # A running thread may still change its result.
+    # A thread that hangs in an exporter may still change its result.
     return [result.copy() for result in results]
 
 

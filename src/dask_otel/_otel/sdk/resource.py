@@ -32,7 +32,7 @@ _CLUSTER_NAME_VARIABLES: Final = (
 _DETECTORS: Final = "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS"
 #: Seconds for all detectors: the shortest run of a cluster may end meanwhile, and its close waits.
 _PATIENCE: Final = 4.0
-#: What the SDK says of itself.
+#: The SDK's own attributes.
 _SDK: Final = {
     "telemetry.sdk.language": "python",
     "telemetry.sdk.name": "opentelemetry",
@@ -68,7 +68,7 @@ def make_resource(
         str(found[key]) for key in (semconv.SERVICE_NAME, semconv.SERVICE_INSTANCE_ID)
     )
     if owners.setdefault((name, instance), instance_id) != instance_id:
-        # The user's own, for all of this process. Two totals in one series are none.
+        # The user's own, for all of this process. Two totals can't share one series.
         found[semconv.SERVICE_INSTANCE_ID] = f"{instance}/{instance_id}"
         logger.warning(
             "dask-otel: another bridge in this process exports as service.instance.id %r, too, so "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from concurrent.futures import Future, wait
 from functools import lru_cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
@@ -36,7 +37,7 @@ from dask_otel._otel.sdk.transport import uninstrumented
 from dask_otel.core.records import SpanRecord
 from dask_otel.core.text import Sanitizer, attribute_text
 from dask_otel.core.trace import Trace
-from dask_otel.pump.thread import promptly
+from dask_otel.pump.thread import apart, promptly
 
 logger = logging.getLogger("distributed.dask_otel")
 
@@ -54,9 +55,8 @@ class _Apart:
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
-        #: Set unless the sampler is busy.
-        self._answered = threading.Event()
-        self._answered.set()
+        #: The last question, which may still be open.
+        self._asked: Future[bool | str] | None = None
         self._rest_until = 0.0
 
     def ask(self, trace: Trace) -> bool | str:
@@ -64,31 +64,26 @@ class _Apart:
 
         An empty string if the sampler is busy, or pausing after a late answer.
         """
-        if not self._answered.is_set() or time.monotonic() < self._rest_until:
+        busy = self._asked is not None and not self._asked.done()
+        if busy or time.monotonic() < self._rest_until:
             return ""
-        answers: list[bool | str] = []
-        answered = self._answered = threading.Event()
-
-        def answer() -> None:
-            try:
-                with uninstrumented():
-                    answers.append(_ask(self._sampler, trace))
-            except BaseException as error:
-                answers.append(f"raised {type(error).__name__}")
-                logger.debug("dask-otel: the sampler raised", exc_info=True)
-            answered.set()
-
         try:
-            # A daemon: if the sampler hangs, the process must still end.
-            threading.Thread(target=answer, name="dask-otel-sampler", daemon=True).start()
+            asked = self._asked = apart(partial(self._answer, trace), "dask-otel-sampler")
         except RuntimeError:
             # No more threads are possible.
-            answered.set()
             return ""
-        if answered.wait(PATIENCE):
-            return answers[0]
-        self._rest_until = time.monotonic() + REST
-        return f"gave no answer within {PATIENCE:g} s"
+        if not wait([asked], PATIENCE).done:
+            self._rest_until = time.monotonic() + REST
+            return f"gave no answer within {PATIENCE:g} s"
+        return asked.result()
+
+    def _answer(self, trace: Trace) -> bool | str:
+        try:
+            with uninstrumented():
+                return _ask(self._sampler, trace)
+        except BaseException as error:
+            logger.debug("dask-otel: the sampler raised", exc_info=True)
+            return f"raised {type(error).__name__}"
 
 
 def _ask(sampler: Sampler, trace: Trace) -> bool:

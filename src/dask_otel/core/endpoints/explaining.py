@@ -429,7 +429,7 @@ def _kind_of(endpoint: Endpoint, reason: str, listener: str | None) -> str | Non
 def remedied_by(trouble: Trouble | None, reason: str) -> str:
     """Return a name for the remedies of a failed export: its kind, or ``unknown``.
 
-    It is ``absent`` for all kinds of a missing server, of which one outage has several.
+    It is ``absent`` for all kinds of a missing server: one outage has several of them.
     """
     if trouble is None:
         return "unknown"

@@ -140,23 +140,24 @@ def line(
     error
         Type, message and stack trace of an exception.
     """
-    parts = (
-        time,
-        level,
-        _cut(logger, _NAME_BYTES),
-        # Twice the exported length: half a credential at the end would not be recognised.
-        _cut(text[: 2 * BODY_LIMIT], _BODY_BYTES),
-        key and _cut(key, _TEXT_BYTES),
-        ids,
-        error
-        and (
-            _cut(error[0], _NAME_BYTES),
-            _cut(error[1], _TEXT_BYTES),
-            # The last frames are at the end.
-            _cut(error[2][::-1], _STACK_BYTES)[::-1],
-        ),
+    return _json(
+        (
+            time,
+            level,
+            _cut(logger, _NAME_BYTES),
+            # Twice the exported length: half a credential at the end would not be recognised.
+            _cut(text[: 2 * BODY_LIMIT], _BODY_BYTES),
+            key and _cut(key, _TEXT_BYTES),
+            ids,
+            error
+            and (
+                _cut(error[0], _NAME_BYTES),
+                _cut(error[1], _TEXT_BYTES),
+                # The last frames are at the end.
+                _cut(error[2][::-1], _STACK_BYTES)[::-1],
+            ),
+        )
     )
-    return _json(parts)
 
 
 def _json(value: object) -> bytes:

@@ -385,10 +385,9 @@ def _shown(facts: Mapping[str, Any]) -> dict[str, str]:
         age = shown.get(semconv.WORKER_LAST_SEEN_AGE.name, "a moment")
         shown["then"] = f"At its last heartbeat, {age} before, it {said}."
     code = facts.get(semconv.WORKER_EXIT_CODE) or 0
-    other = (
+    shown["ended"] = _ENDS.get(code) or (
         f"was killed with signal {-code}" if code < 0 else f"ended itself, with exit code {code}"
     )
-    shown["ended"] = _ENDS.get(code, other)
     if facts.get(OVERDUE, 0.0) > facts.get(semconv.WORKER_LAST_SEEN_AGE.name, math.inf):
         shown["again"] = "A heartbeat came after that, too late."
     if limit and code in (0, -9):
@@ -407,10 +406,9 @@ def _shown(facts: Mapping[str, Any]) -> dict[str, str]:
         shown["alone"] = "No other worker runs tasks."
     if facts.get(HAD):
         shown["by_prefix"] = listed([f"{_times(tasks)}`{prefix}`" for prefix, tasks in facts[HAD]])
-        runs_again = others and not (facts.get(CLOSING) or facts.get(_ERRED))
-        again = " What is still wanted runs again elsewhere." if runs_again else ""
-        tasks = shown[semconv.TASK_COUNT]
-        shown["unfinished"] = f"It had {tasks} to run: {shown['by_prefix']}.{again}"
+        shown["unfinished"] = f"It had {shown[semconv.TASK_COUNT]} to run: {shown['by_prefix']}."
+        if others and not (facts.get(CLOSING) or facts.get(_ERRED)):
+            shown["unfinished"] += " What is still wanted runs again elsewhere."
     return shown
 
 

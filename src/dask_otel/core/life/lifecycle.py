@@ -205,10 +205,8 @@ class Lifecycle:
 
     def _is_late(self, ancestors: tuple[str, ...]) -> bool:
         """Whether the span above (always its first generation) has been exported."""
-        if not ancestors:
-            return False
-        above = self.open.get(ancestors[-1])
-        return above is None or above.identity.generation > 1
+        above = self.open.get(ancestors[-1]) if ancestors else None
+        return bool(ancestors) and (above is None or above.identity.generation > 1)
 
     def add_group(
         self,
@@ -419,9 +417,9 @@ class Lifecycle:
 
     def _export(self, span: OpenSpan, complete: bool, cut_off: Result = "error") -> None:
         self.tasks.exported(span)
-        finished = None
-        if not span.empty:
-            finished = finish(span, self._cluster, self._limits, complete, cut_off)
+        finished = (
+            None if span.empty else finish(span, self._cluster, self._limits, complete, cut_off)
+        )
         del self.open[span.identity.dask_id]
         self._lingering.remove(span.identity.dask_id)
         self._long.ended(span.identity.dask_id)

@@ -175,8 +175,7 @@ class SpanTasks:
         group.cancelled += 1
         if worker is not None:
             span.zombies |= {worker}
-        if run is not None:
-            self.ran(group, run, now)
+        self.ran(group, run, now)
         self.at_work_until(span, now)
         self._removed(span, now)
 
@@ -196,8 +195,7 @@ class SpanTasks:
     ) -> None:
         """Undo `recomputed`: the task keeps the result that it had. `run` was work anyway."""
         self._take_back_result(group, counted, -1)
-        if run is not None:
-            self.ran(group, run, now)
+        self.ran(group, run, now)
         self._removed(group.span, now)
 
     @staticmethod
@@ -248,8 +246,7 @@ class SpanTasks:
             The interrupted run, if known.
         """
         span = group.span
-        if run is not None:
-            self.ran(group, run, now)
+        self.ran(group, run, now)
         if span.reruns is None:
             span.reruns = {}
         span.reruns[key] = reason
@@ -287,9 +284,10 @@ class SpanTasks:
         """Forget the tasks that will return: they belong to the next generation."""
         self.coming_back -= len(span.reruns or ())
 
-    def ran(self, group: Group, run: Run, now: float) -> None:
-        """Add the times of a run without a result: it was work of its span too."""
-        self._computed(group, run.worker, run.start, run.stop, now)
+    def ran(self, group: Group, run: Run | None, now: float) -> None:
+        """Add the times of a run without a result, if any: it was work of its span too."""
+        if run is not None:
+            self._computed(group, run.worker, run.start, run.stop, now)
 
     def _computed(
         self, group: Group, worker: str | None, start: float, stop: float, now: float

@@ -292,7 +292,6 @@ class MetricState:
         if ok and self._sent_epoch:
             self._accepted_epoch = self._sent_epoch
             self.part_settled(len(self._sent), True)
-        self._sent = deque()
         self._sent_zeros = False
         self._sent_epoch = 0
         return again
