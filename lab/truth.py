@@ -151,11 +151,11 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
     def unsettled(self) -> float:
         """Return seconds of threads that released tasks may have held, for all that is known.
 
-        Whether they did, the second heartbeat after it tells. Until then it is unknown whether
+        Whether they did, the heartbeats after it tell, of which an observer may need three. Until then it is unknown whether
         such a thread was free before or after the last work.
         """
         released = [t for t, _, *states in self.transitions if states in RELEASED]
-        return 2 * HEARTBEAT * len(released)
+        return 3 * HEARTBEAT * len(released)
 
     def unannounced(self) -> float:
         """Return seconds of cancelled tasks after they seceded: there is no message for that."""

@@ -42,9 +42,18 @@ class Simulated(Observed):
         self.truth = Truth(cluster)
         self.truth.attach()
         await self.attach()
+        #: Idle seconds so far, by time.
+        self.samples: list[tuple[float, float]] = []
+        self._sampling = asyncio.ensure_future(self._sample())
+
+    async def _sample(self) -> None:
+        while True:
+            await asyncio.sleep(0.5)
+            self.samples.append((self.cluster.loop.now, self.sums()["idle"]))
 
     async def _finish(self, cluster: Cluster) -> None:
         del self.client
+        self._sampling.cancel()
         await self.at_rest()
         self.check()
         self.compare()
@@ -80,9 +89,9 @@ class Simulated(Observed):
     def compare(self) -> None:
         """Compare the thread-seconds with the truth.
 
-        They are the same but for `within`, and for what no message can tell: see the methods of
-        `Truth` that say so. Idle is then too small rather than too large. What workers that left
-        had run after seceding is in neither lost nor excess, or in both.
+        At the end they are the same but for `within`, and for what no message can tell: see the
+        methods of `Truth` that say so. Idle is then too small rather than too large. What workers
+        that left had run after seceding is in neither lost nor excess, or in both.
         """
         found, truth, base = self.sums(), self.truth.seconds(), self._within
         late, secret = self.truth.unnoticed(), self.truth.unannounced()
@@ -100,6 +109,10 @@ class Simulated(Observed):
             if not -under - base <= off <= over + base
         }
         assert not wrong, f"exported - truth: {wrong}; may be {known}; {dict(found)}; {truth}"
+        # It is never too large on the way, since it can't be taken back.
+        for when, idle in self.samples:
+            most = self.truth.seconds(when).idle + late + either + 3 * base
+            assert idle <= most, (when, idle, most)
 
     def check(self) -> None:
         """Nothing went wrong, nothing is left, each span came once, and its path tiles it."""

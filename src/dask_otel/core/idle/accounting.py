@@ -11,7 +11,8 @@ Every quantity is in seconds of one thread. The rules:
    before the previous cut.
 4. Between cuts only a thread that no open task can occupy is idle: threads - open tasks.
 5. A task released while it was processing may still run (a cancelled task does): it stays
-   open until the first later cut that does not list it.
+   open until the second later cut that does not list it. At the first one, a task that was
+   released within a message's way may not have reached the worker.
 6. At a cut, capacity - busy - booked is settled. The rest is idle.
 7. A negative rest is debt: the cut was a little earlier than assumed. It becomes excess
    only when the capacity up to the receipt cannot hold it, because excess cannot be
