@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
+from textwrap import dedent
 from typing import Any
 
 from lab.cluster import Cluster, simulate
@@ -12,7 +13,7 @@ from lab.truth import Truth
 
 from dask_otel import semconv
 from dask_otel.core.life.open_span import Limits, TaskLimits
-from tests.cluster.observed import LIMITS, Observed
+from tests.cluster.observed import LIMITS, Observed, lines
 
 
 class Simulated(Observed):
@@ -129,6 +130,16 @@ class Simulated(Observed):
                 off = sum(one.path.parts) - (one.stop - one.start)
                 assert abs(off) <= 1e-6, (one.identity, off)
                 assert min(one.path.parts) >= 0.0, one
+
+    def assert_tree(self, expected: str) -> None:
+        """Compare what was exported with lines ``name result seconds counts``."""
+        self.quiet()
+        wanted = [line for line in dedent(expected).splitlines() if line.strip()]
+        shown = [
+            f"{text} {seconds:.3f} {rest}".rstrip() for text, seconds, rest in lines(self.exported)
+        ]
+        assert shown == wanted, "\n".join(["exported:", *shown])
+        self.witness.check(self.exported)
 
     def counted(self, metric: str, *series: Any) -> dict[tuple[Any, ...], float]:
         """What was counted of a metric so far, by its other labels."""
