@@ -25,8 +25,8 @@ from typing import Any, Final, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: The wall clock at the start of a simulation. Its floats have steps of 0.24 µs.
-EPOCH: Final = 1_800_000_000.0
+#: The wall clock at the start of a simulation: early in 1970, when its floats have steps of 0.5 ns.
+EPOCH: Final = 2.0**21
 
 
 class Stuck(RuntimeError):
@@ -137,6 +137,8 @@ class Loop(asyncio.BaseEventLoop):
         #: Called whenever no more is to be done at a moment; return whether they did something.
         self.looks: list[Callable[[], bool]] = []
         self._numbers = itertools.count()
+        # Below the steps of the wall clock: who waits for it in such a step must see it go on.
+        self._clock_resolution = 1e-10
         self._selector = self
 
     def time(self) -> float:

@@ -20,7 +20,7 @@ from lab.executor import LabThreadPoolExecutor
 from dask_otel import span
 from tests.simulated.observed import Simulated
 
-#: The floats of a wall clock, added up.
+#: Floats, added up.
 STEPS = 1e-4
 
 EXACT = {"within": STEPS}
