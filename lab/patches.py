@@ -9,15 +9,12 @@ import uuid
 from _thread import allocate_lock
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from lab.clock import EPOCH, MACHINE, Machine
 from lab.threads import here
 
 T = TypeVar("T")
-
-#: Seconds by which the wall clock goes on when a thread looks again at the same moment.
-READING: Final = 1e-9
 
 
 def install() -> None:
@@ -52,11 +49,7 @@ def _patch(module: Any, name: str, simulated: Callable[[Machine], object]) -> No
 
 
 def _wall(machine: Machine) -> float:
-    thread, seconds = here(), EPOCH + machine.loop.time() + machine.shift
-    if thread is not None:
-        # Nothing takes no time at all: Dask divides by what tasks take.
-        seconds += thread.looks() * READING
-    return seconds
+    return EPOCH + machine.loop.time() + machine.shift
 
 
 def _steady(machine: Machine) -> float:

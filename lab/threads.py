@@ -38,8 +38,6 @@ class Thread:
         self.loop = machine.loop
         #: Seconds of the CPU that it used.
         self.cpu = 0.0
-        #: When it last looked at the clock, and how often at that moment.
-        self._looked, self._looks = -1.0, 0
         self.ended = False
         self._pool = pool
         self._call = call
@@ -65,12 +63,6 @@ class Thread:
             self._killed = True
             self.machine.stopped = 0.0
             self.resume()
-
-    def looks(self) -> int:
-        """Return how often it has looked at the clock at this moment before."""
-        again = self._looked == self.loop.now
-        self._looked, self._looks = self.loop.now, self._looks + 1 if again else 0
-        return self._looks
 
     def sleep(self, seconds: float) -> None:
         """Let others run for so long. Belongs to the thread, like the following ones."""

@@ -19,6 +19,7 @@ from tests.cluster.tasks import Counter
 from tests.simulated.observed import Simulated
 
 RETRIED, LOST = semconv.TASK_RETRIED.name, semconv.TASK_LOST.name
+#: Floats, added up.
 CLOSE = 5e-6
 
 

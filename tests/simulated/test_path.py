@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import dask
+import distributed
 import pytest
 from distributed import Reschedule, as_completed, secede, wait
 from distributed.shuffle import ShuffleWorkerPlugin
@@ -21,7 +22,7 @@ from dask_otel.core.records import FinishedSpan
 from dask_otel.semconv import PATH_PARTS
 from tests.simulated.observed import QUICK, Simulated
 
-#: Floats, added up, and a nanosecond for each look at a clock.
+#: Floats, added up.
 STEP = 5e-6
 
 RUNS: dict[str, int] = {}
@@ -283,6 +284,11 @@ HISTORIES: dict[Callable[[Simulated], None], dict[str, float]] = {
     restarted: {"client": 0.2, "compute": 1.7},
     adaptive: {"no_thread": 0.99, "repeated": 0.2, "compute": 0.2},
 }
+#: On older releases, which send tasks to workers in another order.
+OLDER: dict[Callable[[Simulated], None], dict[str, float]] = {
+    tree: {"no_thread": 0.6, "worker_queue": 0.05, "compute": 0.3},
+    shuffled: {"repeated": 0.002, "worker_queue": 0.016, "compute": 1.5, "report": 0.004},
+}
 #: Spans below those.
 BELOW: dict[Callable[[Simulated], None], dict[str, dict[str, float]]] = {
     nested: {"load": {"compute": 0.3}, "fit": {"compute": 0.4}},
@@ -318,5 +324,7 @@ def test_a_history_with_a_known_answer(o: Simulated, make: Callable[[Simulated],
     o.quiet()
     found = {one.identity.tags[-1]: parts_of(one) for one in o.exported}
     answers = {make.__name__: HISTORIES[make], **BELOW.get(make, {})}
+    if make in OLDER and distributed.__version__ < "2026":
+        answers[make.__name__] = OLDER[make]
     assert found == {name: pytest.approx(parts, abs=STEP) for name, parts in answers.items()}
     assert not o.adapter.tasks.paths.waits
