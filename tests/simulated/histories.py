@@ -13,7 +13,7 @@ def check(program: Program) -> None:
     """Run a program, and check all that the bridge says of it."""
     # A message's way is no one's time: that of a task, of its end, of a cancellation, of a
     # heartbeat. What floats add up to is less than 0.1 ms.
-    within = 1e-4 + 4 * program.latency
+    within = 1e-4 + 6 * program.latency
     o = Simulated(limits=QUICK, within=within, longest=300.0, **program.options())
     o.run(lambda: run(program, o.cluster))
 
