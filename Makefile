@@ -91,6 +91,12 @@ bench-check: $(VENV)/.done ## Fail if the bridge needs more instructions than pu
 chaos: $(VENV)/.done ## Run a real cluster through faults, and write docs/reliability*.md (up to two hours)
 	$(BIN)/python -m chaos $(ARGS)
 
+LAB_SEEDS ?= 20000
+
+.PHONY: lab
+lab: $(VENV)/.done ## Compare random programs in simulated time with the truth (LAB_SEEDS=20000; an hour)
+	$(BIN)/python -m tests.simulated 0 $(LAB_SEEDS)
+
 DASK_TESTS := .venv-dask-tests
 
 .PHONY: dask-tests

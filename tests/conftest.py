@@ -18,7 +18,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+import lab
 from tests.waiting import eventually
+
+# Before Dask is imported: it binds Python's clocks by name. Real time stays what it is.
+lab.install()
+# For the processes that run the tests, and those that they start: the order of sets is then the
+# same each time, and a simulated history can be run again.
+os.environ.setdefault("PYTHONHASHSEED", "0")
 
 # What a shell starts in the background ignores Ctrl-C, and so does all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -18,6 +18,7 @@ def uncovered(spans: Iterable[Any]) -> list[str]:
     -----
     A span that is late, or a continuation, came after its parent was exported. A sign of life tells
     of work until it was made: that the last task had ended just before, the scheduler hears later.
+    What took no time is shown with a nanosecond, which may be one more than its parent has.
     """
     spans = list(spans)
     known = {(int(span.trace_id), span.span_id): span for span in spans}
@@ -28,7 +29,7 @@ def uncovered(spans: Iterable[Any]) -> list[str]:
         if parent is None or came_later or span.attributes.get("dask.span.late"):
             continue
         sign = span.attributes["dask.span.type"] == "progress"
-        if span.start_ns < parent.start_ns or (span.end_ns > parent.end_ns and not sign):
+        if span.start_ns < parent.start_ns or (span.end_ns > parent.end_ns + 1 and not sign):
             before, after = parent.start_ns - span.start_ns, span.end_ns - parent.end_ns
             found.append(
                 f"{span.name}: {before / 1e9:f} s before {parent.name}, {after / 1e9:f} s after it"

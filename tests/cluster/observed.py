@@ -210,7 +210,7 @@ class Observed:
             self.quiet()
         wanted = [line for line in dedent(expected).splitlines() if line.strip()]
         shown = []
-        for index, (text, seconds, rest) in enumerate(_lines(self.exported)):
+        for index, (text, seconds, rest) in enumerate(lines(self.exported)):
             length = f"{seconds:.2f}"
             found = re.search(r"(\S+)\.\.", wanted[index]) if index < len(wanted) else None
             if found and float(found.group(1)) <= seconds + self.witness.skew:
@@ -220,11 +220,12 @@ class Observed:
         self.witness.check(self.exported)
 
 
-def _lines(spans: list[FinishedSpan]) -> Iterator[tuple[str, float, str]]:
+def lines(spans: list[FinishedSpan]) -> Iterator[tuple[str, float, str]]:
+    """Return spans as an indented tree: name and result, length, counts."""
     by_parent: dict[int | None, list[FinishedSpan]] = {}
     ids = {span.identity.span_id for span in spans}
     assert len(ids) == len(spans), "exported twice"
-    for span in sorted(spans, key=lambda s: (s.start, s.identity.span_id)):
+    for span in sorted(spans, key=lambda s: (s.start, s.identity.tags, s.identity.generation)):
         parent = span.identity.parent_span_id
         assert parent is None or parent in ids, "an orphan"
         by_parent.setdefault(parent, []).append(span)

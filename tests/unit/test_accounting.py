@@ -351,6 +351,23 @@ def test_late_idle_goes_to_who_was_active_when_it_passed() -> None:
     assert taken(sharing) == (0.0, 2.0, {})
 
 
+def test_late_idle_of_a_time_without_work_is_unused() -> None:
+    """That a released task did not hold a thread is known two cuts later; then work has ended."""
+    accounting = Accounting(0.0)
+    accounting.worker_added("w", 2, 0.0)
+    accounting.span_active("s", "s", 0.0)
+    for key in ("runs", "released"):
+        accounting.task_assigned("w", key, "s", 0.0)
+    accounting.task_released("w", "released", 0.0)
+    accounting.task_done("w", "runs", 0.2, 0.2)
+    accounting.span_inactive("s", 0.2)
+    accounting.heartbeat("w", {}, {"s": 0.2}, 1.0)
+    accounting.heartbeat("w", {}, {}, 2.0)
+    step = exported(accounting, 2.0)
+    assert (step.idle, step.unused) == pytest.approx((0.2, 3.6))
+    assert step.span_idle == pytest.approx({"s": 0.2})
+
+
 def test_a_task_that_was_stolen_at_once_leaves_no_span_on_its_first_worker() -> None:
     accounting = Accounting(0.0)
     for worker in ("a", "b"):

@@ -11,7 +11,8 @@ Every quantity is in seconds of one thread. The rules:
    before the previous cut.
 4. Between cuts only a thread that no open task can occupy is idle: threads - open tasks.
 5. A task released while it was processing may still run (a cancelled task does): it stays
-   open until the first later cut that does not list it.
+   open until the second later cut that does not list it. At the first one, a task that was
+   released within a message's way may not have reached the worker.
 6. At a cut, capacity - busy - booked is settled. The rest is idle.
 7. A negative rest is debt: the cut was a little earlier than assumed. It becomes excess
    only when the capacity up to the receipt cannot hold it, because excess cannot be
@@ -101,6 +102,8 @@ class Accounting:
         #: Threads that are certainly idle, and their seconds up to `_now` that are not shared yet.
         self._free = 0
         self._unshared = 0.0
+        #: Seconds in which a span was active.
+        self._worked = 0.0
         self._capacity = self._reported = self._lost = self._excess = 0.0
         self._workers: dict[str, WorkerTime] = {}
         self._sharing = IdleSharing(now)
@@ -115,7 +118,7 @@ class Accounting:
         """Add the worker of this address; remove a known one first."""
         self.worker_removed(worker, now)
         self._advance(now)
-        self._workers[worker] = WorkerTime(threads, self._now)
+        self._workers[worker] = WorkerTime(threads, self._now, self._worked)
         self._threads += threads
         self._free += threads
 
@@ -125,12 +128,14 @@ class Accounting:
         if account is None:
             return
         self._advance(now)
-        account.advance(self._now)
+        account.advance(self._now, self._worked)
         left = account.close()
         self._lost += left.lost
         self._free -= account.free
         if left.idle > 0.0:
-            self._sharing.book_late(left.idle, account.tasks.cut, account.recent_spans)
+            unworked = account.earlier_unworked + account.unworked
+            spans = account.recent_spans
+            self._sharing.book_late(left.idle, account.tasks.cut, spans, unworked)
         self._threads -= account.threads
 
     # ------------------------------------------------------------------------- tasks
@@ -223,15 +228,19 @@ class Accounting:
         total = self._count_reported(seconds) if seconds else 0.0
         self._advance(now)
         now = self._now
-        account.advance(now)
+        account.advance(now, self._worked)
         tasks = account.tasks
-        since, zombies = tasks.cut, bool(tasks.zombies)
-        idle, lost, excess = account.take_cut(executing, total, now, travelled)
+        since, before, zombies = tasks.cut, tasks.cut_before, bool(tasks.zombies)
+        idle, earlier, lost, excess = account.take_cut(executing, total, now, travelled)
         self._lost += lost
         self._excess += excess
+        if earlier > 0.0:
+            spans = account.earlier_spans
+            self._sharing.book_late(earlier, before, spans, account.earlier_unworked)
         if idle > 0.0:
-            self._sharing.book_late(idle, since, account.recent_spans)
-        account.forget_spans()
+            spans = account.recent_spans
+            account.unworked -= self._sharing.book_late(idle, since, spans, account.unworked)
+        account.begin_interval()
         if zombies or tasks.zombies:
             self._refresh(account, now)
 
@@ -274,7 +283,7 @@ class Accounting:
         now = self._now
         in_flight = 0.0
         for account in self._workers.values():
-            account.advance(now)
+            account.advance(now, self._worked)
             in_flight += account.in_flight
         idle, unused = self._sharing.close()
         closed = Increments(
@@ -306,6 +315,8 @@ class Accounting:
         if passed > 0.0:
             self._capacity += passed * self._threads
             self._unshared += passed * self._free
+            if self._spans:
+                self._worked += passed
             self._now = now
 
     def _share(self, now: float) -> None:
@@ -321,7 +332,7 @@ class Accounting:
         if free == account.free:
             return
         self._advance(now)
-        account.advance(self._now)
+        account.advance(self._now, self._worked)
         self._free += free - account.free
         account.free = free
         account.changed = self._now

@@ -113,13 +113,23 @@ class IdleSharing:
         if not root.spans:
             del self._roots[span.root_id]
 
-    def book_late(self, seconds: float, since: float, spans: Iterable[ActiveSpan]) -> None:
+    def book_late(
+        self,
+        seconds: float,
+        since: float,
+        spans: Iterable[ActiveSpan],
+        unworked: float = 0.0,
+    ) -> float:
         """Share idle seconds that passed after `since` and became certain only now.
 
+        At most `unworked` of them passed while no span was active: they are unused, and returned.
         If the active spans have not changed since, they share the seconds as usual. Otherwise
         `spans` share them: they had work on the worker since then, so they were active at the
         time; the present active spans may be newer.
         """
+        unused = min(seconds, max(0.0, unworked))
+        self.unused += unused
+        seconds -= unused
         if self.changed > since:
             by_root: dict[str, set[str]] = {}
             for span in spans:
@@ -129,8 +139,9 @@ class IdleSharing:
                 for ids in by_root.values():
                     for span_id in ids:
                         self._give(span_id, seconds / len(by_root) / len(ids))
-                return
+                return unused
         self.book(seconds)
+        return unused
 
     def close(self) -> tuple[float, float]:
         """Close the interval and return its idle and unused seconds; the next one begins.

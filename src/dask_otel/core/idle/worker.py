@@ -17,7 +17,9 @@ from dask_otel.core.idle.worker_tasks import Observed, WorkerTasks
 class Settlement(NamedTuple):
     """Seconds that became certain; none is negative."""
 
+    #: Of the time since the previous cut, and of the time before that one.
     idle: float
+    earlier: float
     lost: float
     excess: float
 
@@ -38,14 +40,18 @@ class WorkerTime:
         "_now",
         "_open_at_cut",
         "_owed",
+        "_worked",
         "changed",
+        "earlier_spans",
+        "earlier_unworked",
         "free",
         "recent_spans",
         "tasks",
         "threads",
+        "unworked",
     )
 
-    def __init__(self, threads: int, now: float) -> None:
+    def __init__(self, threads: int, now: float, worked: float) -> None:
         self.threads = threads
         self.tasks = WorkerTasks(now, now)
         #: Number of certainly idle threads, since `changed`.
@@ -53,7 +59,12 @@ class WorkerTime:
         self.changed = now
         #: Spans that had an open task here since the last cut.
         self.recent_spans: set[ActiveSpan] = set()
-        self._now = now
+        #: The same before the last cut.
+        self.earlier_spans: set[ActiveSpan] = set()
+        #: Seconds since the last cut that open tasks may have used while no span was active, and
+        #: those of before that cut which are not booked yet: idle ones among them are unused.
+        self.unworked = self.earlier_unworked = 0.0
+        self._now, self._worked = now, worked
         #: Capacity and excess, minus reported, idle and lost seconds.
         self._left = 0.0
         #: In flight: seconds open at the last cut, and the most that can be busy since (rule 14).
@@ -77,14 +88,18 @@ class WorkerTime:
         """Seconds up to the last `advance` that are neither reported nor booked."""
         return max(0.0, self._open_at_cut + self._maybe_busy)
 
-    def advance(self, now: float) -> None:
-        """Book the time up to `now` with the previous number of free threads (rule 4)."""
+    def advance(self, now: float, worked: float) -> None:
+        """Book the time up to `now` with the previous number of free threads (rule 4).
+
+        `worked` are the seconds up to `now` in which a span was active.
+        """
         passed = now - self._now
         if passed > 0.0:
             occupied = passed * (self.threads - self.free)
             self._left += occupied
             self._maybe_busy += occupied
-            self._now = now
+            self.unworked += (passed - (worked - self._worked)) * (self.threads - self.free)
+            self._now, self._worked = now, worked
 
     def rests_until(self, at: float) -> bool:
         """Take a cut at which nothing ran or is open; otherwise do nothing, and return False."""
@@ -151,27 +166,28 @@ class WorkerTime:
             beyond = self._settle_debt(rest, busy)
             if seen.unannounced:
                 self._excess_ahead += beyond
-            return Settlement(0.0, lost, excess + beyond)
+            return Settlement(0.0, 0.0, lost, excess + beyond)
         # Idle held back at the previous cut is confirmed now, minus late ends.
         confirmed = min(rest, max(0.0, self._held - seen.late)) if self._held else 0.0
         self._held = min(rest - confirmed, seen.unseen * (at - before) + seen.vanished)
         self._left -= rest - self._held
         self._open_at_cut = busy + self._held
-        return Settlement(rest - self._held, lost, excess)
+        return Settlement(rest - confirmed - self._held, confirmed, lost, excess)
 
     def close(self) -> Settlement:
         """Settle the seconds in flight on a worker that leaves, after `advance` (rule 11)."""
         used = self._owed + self.tasks.may_have_used(self.threads, self._now, self._credit)
         lost = min(self.in_flight, used)
-        return Settlement(self.in_flight - lost, lost, 0.0)
+        return Settlement(self.in_flight - lost, 0.0, lost, 0.0)
 
-    def forget_spans(self) -> None:
+    def begin_interval(self) -> None:
         """Begin a new interval: keep only the spans of open tasks in `recent_spans`."""
         processing = self.tasks.processing
-        if not processing:
-            self.recent_spans.clear()
-        elif len(self.recent_spans) > 1:
-            self.recent_spans = {span for span in processing.values() if span is not None}
+        self.earlier_spans = before = self.recent_spans
+        # Mostly there is one, or none: this runs for every heartbeat of a worker with tasks.
+        several = processing.values() if len(before) > 1 else before if processing else ()
+        self.recent_spans = {span for span in several if span is not None}
+        self.earlier_unworked, self.unworked = self.unworked, 0.0
 
     def _seceded_excess(self, seen: Observed) -> float:
         """Return the excess of rule 10, minus the debt that an earlier cut booked for it."""

@@ -220,7 +220,7 @@ class WorkerTasks:
                     self.zombies[key] = at
             running[key] = self._elapsed(key, elapsed, at, now)
         if self.zombies:
-            self._drop_zombies(executing, at)
+            self._drop_zombies(executing)
         return running, unseen
 
     def _observe_ends(
@@ -314,9 +314,9 @@ class WorkerTasks:
         ends = self._ended.get(key)
         return ends is not None and (ends[-1][1] > at or key not in self.processing)
 
-    def _drop_zombies(self, executing: Mapping[Hashable, float], at: float) -> None:
-        """Forget zombies that a later cut does not list (rule 5)."""
-        gone = [k for k, t in self.zombies.items() if t <= at and k not in executing]
+    def _drop_zombies(self, executing: Mapping[Hashable, float]) -> None:
+        """Forget zombies that the second later cut does not list (rule 5)."""
+        gone = [k for k, t in self.zombies.items() if t <= self.cut and k not in executing]
         for key in gone:
             del self.zombies[key]
             self.seceded.pop(key, None)

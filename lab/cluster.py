@@ -1,0 +1,356 @@
+"""A cluster in simulated time, and what can happen to it.
+
+::
+
+    def program(cluster):
+        with distributed.span("work"):
+            wait(cluster.client.map(nap, [0.1] * 20))
+
+    simulate(program, workers=2, threads=2, seed=1)
+
+The program is ordinary code of a user: it runs on a simulated thread of a machine of its own, with
+a client that waits as always. It may look at Dask's objects directly, since nothing else runs at
+that moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import logging
+import random
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any, Final, TypeAlias, TypeVar
+
+import dask
+from distributed import Client, Scheduler
+from distributed.worker_state_machine import TaskState
+
+from lab.clock import Loop, Machine
+from lab.executor import LabWorker, Run
+from lab.threads import Pool
+from lab.wires import Latency, Wires, use
+
+T = TypeVar("T")
+
+#: Nothing that reads real clocks, asks the operating system, or opens sockets.
+CONFIG: Final = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.worker.use-file-locking": False,
+    "distributed.admin.system-monitor.interval": "1000 days",
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+}
+
+#: Seconds of the client after which a history counts as stuck.
+LONGEST: Final = 10_000.0
+
+
+def _hash_of_key(task: TaskState) -> int:
+    return hash(task.key)
+
+
+# By the address of the object, sets of them would have another order in each run. It compares as
+# before.
+TaskState.__hash__ = _hash_of_key
+
+
+class LabScheduler(Scheduler):  # type: ignore[misc]
+    """Dask's scheduler without pages."""
+
+    def get_task_duration(self, ts: TaskState) -> float:
+        """See ``SchedulerState.get_task_duration``: no task takes no time, which Dask relies on."""
+        return max(1e-6, float(super().get_task_duration(ts)))
+
+    def start_http_server(self, *args: Any, **kwargs: Any) -> None:
+        """Nobody asks it for pages."""
+
+
+class Cluster:
+    """Scheduler, workers and clients, each on a machine of its own. Made by `simulate`.
+
+    Methods are for programs. They return when Dask has done what they say.
+    """
+
+    def __init__(self, loop: Loop, latency: float | Latency = 0.0) -> None:
+        self.loop = loop
+        self.pool = Pool(loop)
+        self.latency: Latency = latency if callable(latency) else lambda *_: latency
+        self.wires = Wires(loop, self._takes)
+        self.machines: dict[str, Machine] = {}
+        self.scheduler: Any = None
+        self.workers: dict[str, LabWorker] = {}
+        #: What ran on the workers' threads, in the order of their starts.
+        self.runs: list[Run] = []
+        #: By a worker's name, gives the seconds that its next heartbeat takes, or None: it is lost.
+        self.heartbeats: dict[str, Callable[[], float | None]] = {}
+        self.client: Any = None
+        self._clients: list[Any] = []
+        self._begun: list[Future[Any]] = []
+        self._starts: dict[str, int] = {}
+        self._dead: list[Machine] = []
+
+    # --------------------------------------------------------------------- running code
+
+    def machine(self, name: str) -> Machine:
+        """Return the machine of this name, a new one if it is unknown."""
+        return self.machines.setdefault(name, Machine(name, self.loop))
+
+    def begin(
+        self, machine: Machine, function: Callable[..., Coroutine[Any, Any, T]], *args: Any
+    ) -> Future[T]:
+        """Let a coroutine run on a machine."""
+
+        async def call() -> T:
+            return await function(*args)
+
+        future = machine.run(asyncio.run_coroutine_threadsafe, call(), self.loop)
+        self._begun.append(future)
+        return future
+
+    def do(self, name: str, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+        """Run a coroutine on a machine, and return its result."""
+        return self.begin(self.machine(name), function, *args).result()
+
+    def thread(self, name: str, function: Callable[[], T]) -> Future[T]:
+        """Run a function on a thread of a machine, beside what runs already."""
+        future: Future[T] = Future()
+
+        def call() -> None:
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
+
+        self.pool.start(self.machine(name), call)
+        return future
+
+    def new_client(self, **options: Any) -> Any:
+        """Return another client; it is of the machine that calls this."""
+        client = Client(self.scheduler.address, loop=self.scheduler.loop, **options)
+        self._clients.append(client)
+        return client
+
+    def user(self, name: str, function: Callable[[Any], T]) -> Future[T]:
+        """Let another user work, on a machine of that name with a client of its own."""
+        return self.thread(name, lambda: function(self.new_client(set_as_default=False)))
+
+    # -------------------------------------------------------------------------- workers
+
+    async def start_worker(
+        self, name: str, threads: int = 2, shift: float = 0.0, slowness: float = 1.0, **options: Any
+    ) -> LabWorker:
+        """Start a worker on a machine of its own, a new one if it was there before."""
+        times = self._starts[name] = self._starts.get(name, 0) + 1
+        machine = Machine(name if times == 1 else f"{name}.{times}", self.loop, shift, slowness)
+        self.machines[name] = machine
+
+        async def start() -> LabWorker:
+            worker: LabWorker = await LabWorker(
+                self.scheduler.address, pool=self.pool, runs=self.runs, name=name, nthreads=threads,
+                **{"memory_limit": 0, "dashboard": False, **options},
+            )  # fmt: skip
+            return worker
+
+        worker = self.workers[name] = await machine.run(asyncio.ensure_future, start())
+        return worker
+
+    def add_worker(self, name: str, threads: int = 2, **options: Any) -> LabWorker:
+        """Let a worker join. `shift` and `slowness` are those of its machine; see `Machine`."""
+        start = lambda: self.start_worker(name, threads, **options)  # noqa: E731
+        return self.do("scheduler", start)
+
+    def kill(self, name: str) -> None:
+        """Kill a worker: it says nothing any more, and its connections break."""
+        del self.workers[name]
+        self._power_off(self.machines[name])
+
+    def _power_off(self, machine: Machine) -> None:
+        machine.alive = False
+        self._dead.append(machine)
+        self.wires.cut(machine)
+
+    def leave(self, name: str) -> None:
+        """Let a worker close as it does when it is asked to."""
+        self.do(name, self.workers.pop(name).close)
+
+    def adapt(self, minimum: int, maximum: int, interval: float = 1.0, threads: int = 2) -> None:
+        """Let the number of workers be as the scheduler advises from now on."""
+
+        async def adapt() -> None:
+            for made in itertools.count():
+                target = min(maximum, max(minimum, self.scheduler.adaptive_target()))
+                if len(self.workers) < target:
+                    await self.start_worker(f"adaptive-{made}", threads)
+                    continue
+                surplus = len(self.workers) - target
+                for address in self.scheduler.workers_to_close(n=surplus) if surplus else ():
+                    name = self.scheduler.workers[address].name
+                    close = self.workers.pop(name).close
+                    self.begin(self.machines[name], close)
+                await asyncio.sleep(interval)
+
+        self.begin(self.machine("scheduler"), adapt)
+
+    def restart(self) -> None:
+        """Let the client restart the cluster: its workers are killed, and new ones come."""
+        before = {name: worker.state.nthreads for name, worker in self.workers.items()}
+        machines = [self.machines[name] for name in before]
+
+        async def again() -> None:
+            while self.scheduler.workers:
+                await asyncio.sleep(0.01)
+            for machine in machines:
+                self._power_off(machine)
+            for name, threads in before.items():
+                await self.start_worker(name, threads)
+
+        self.workers.clear()
+        self.begin(self.machine("scheduler"), again)
+        self.client.restart()
+
+    # ------------------------------------------------------------------------- internal
+
+    def _takes(self, sender: Machine, receiver: Machine, message: Any) -> float:
+        seconds = self.latency(sender, receiver, message)
+        if type(message) is dict and message.get("op") == "heartbeat_worker":
+            fate = self.heartbeats.get(sender.name, lambda: 0.0)()
+            if fate is None:
+                raise OSError("this heartbeat is lost")
+            seconds += fate
+        return seconds
+
+    async def open(self, prepare: Step | None, workers: int, threads: int) -> None:
+        """Start the scheduler and these workers. Belongs to the scheduler's machine."""
+        self.scheduler = await LabScheduler(
+            protocol="lab", host="scheduler", dashboard=False, dashboard_address=None
+        )
+        if prepare is not None:
+            await prepare(self)
+        await asyncio.gather(
+            *(self.start_worker(f"w{number}", threads) for number in range(workers))
+        )
+
+    async def close(self) -> None:
+        """Close what is there. Belongs to the scheduler's machine."""
+        for name, worker in self.workers.items():
+            await self.machines[name].run(asyncio.ensure_future, worker.close())
+        await self.scheduler.close()
+
+    async def end(self) -> None:
+        """End what a kill has left."""
+        for machine in self._dead:
+            machine.alive = True
+        me = asyncio.current_task()
+        for _ in range(9):
+            for task in (left := asyncio.all_tasks() - {me}):
+                task.cancel()
+            if not left:
+                break
+            await asyncio.wait(left, timeout=1)
+
+
+#: What a caller of `simulate` does on the scheduler's machine.
+Step: TypeAlias = Callable[[Cluster], Coroutine[Any, Any, None]]
+
+
+def simulate(
+    program: Callable[[Cluster], T],
+    *,
+    workers: int = 2,
+    threads: int = 2,
+    seed: int = 0,
+    latency: float | Latency = 0.0,
+    config: Mapping[str, Any] | None = None,
+    prepare: Step | None = None,
+    finish: Step | None = None,
+    longest: float = LONGEST,
+) -> T:
+    """Run a program on a new cluster in simulated time, and return its result.
+
+    Parameters
+    ----------
+    program
+        Gets the cluster; a user's code. See the module.
+    workers, threads
+        How many workers there are from the start, named w0, w1, …, and the threads of each.
+    seed
+        Of ids and random numbers.
+    latency
+        Seconds that a message takes, or a function of sender, receiver and message.
+    config
+        More of Dask's configuration.
+    prepare
+        Runs on the scheduler's machine before there are workers, for example to add plugins.
+    finish
+        Runs there after the program, before the cluster closes.
+    longest
+        Simulated seconds after which the history counts as stuck.
+
+    Raises
+    ------
+    lab.clock.Stuck
+        If the program waits for what can't happen any more.
+    """
+    loop = Loop(seed, longest)
+    cluster = Cluster(loop, latency)
+
+    def whole() -> T:
+        cluster.client = cluster.new_client()
+        try:
+            return program(cluster)
+        finally:
+            for client in cluster._clients:
+                client.close()
+
+    with _alone(cluster.wires, seed), dask.config.set({**CONFIG, **(config or {})}):
+
+        def on_scheduler(call: Coroutine[Any, Any, None]) -> None:
+            loop.run_until_complete(cluster.machine("scheduler").run(loop.create_task, call))
+
+        try:
+            on_scheduler(cluster.open(prepare, workers, threads))
+            ended = cluster.thread("client", whole)
+            loop.run_until_complete(asyncio.wrap_future(ended, loop=loop))
+            if finish is not None:
+                on_scheduler(finish(cluster))
+            on_scheduler(cluster.close())
+        finally:
+            with _quiet():
+                loop.set_exception_handler(lambda *_: None)
+                cluster.pool.close()
+                on_scheduler(cluster.end())
+                loop.close()
+    return ended.result()
+
+
+@contextmanager
+def _alone(wires: Wires, seed: int) -> Iterator[None]:
+    """Keep what belongs to the process from the simulation, and put it back."""
+    state = random.getstate()
+    random.seed(seed)
+    collecting = gc.isenabled()
+    # When objects go would depend on what ran before.
+    gc.disable()
+    use(wires)
+    try:
+        yield
+    finally:
+        use(None)
+        random.setstate(state)
+        if collecting:
+            gc.enable()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Let nobody tell of what is torn down."""
+    before = logging.root.manager.disable
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(before)

@@ -1,0 +1,287 @@
+"""Random programs by seed, and the smallest part of one that still fails.
+
+A program is what some users do, step by step, and what happens to the cluster meanwhile. Its text
+is Python: what a failure prints can be run again.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import CancelledError
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
+
+from distributed import Reschedule, get_worker, secede, span, wait, worker_client
+from distributed.client import Future
+
+from lab.cluster import Cluster
+
+#: What a user does: seconds before it, its name, and its arguments.
+Step: TypeAlias = tuple[float, str, tuple[Any, ...]]
+#: Enters a span of that name.
+Enter: TypeAlias = Callable[[str], Any]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What happens to one cluster."""
+
+    seed: int
+    workers: int
+    threads: int
+    #: Whether the scheduler keeps tasks that find no free thread.
+    queuing: bool
+    latency: float
+    #: The steps of each user, and those of the cluster.
+    users: tuple[tuple[Step, ...], ...]
+    events: tuple[Step, ...]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Dask's configuration for it."""
+        saturation = 1.1 if self.queuing else float("inf")
+        return {"distributed.scheduler.worker-saturation": saturation}
+
+    def options(self) -> dict[str, Any]:
+        """Return how `simulate` makes its cluster."""
+        return {
+            "workers": self.workers, "threads": self.threads, "seed": self.seed,
+            "latency": self.latency, "config": self.config,
+        }  # fmt: skip
+
+
+# --------------------------------------------------------------------------- what tasks do
+
+
+def nap(seconds: float, *after: Any) -> float:
+    """Sleep."""
+    time.sleep(seconds)
+    return seconds
+
+
+def fail(seconds: float, *after: Any) -> None:
+    """Fail, always."""
+    time.sleep(seconds)
+    raise ValueError("as asked")
+
+
+def flaky(seconds: float, *after: Any) -> float:
+    """Fail in the first run."""
+    return _first(seconds, ValueError)
+
+
+def moved(seconds: float, *after: Any) -> float:
+    """Ask for another worker in the first run."""
+    return _first(seconds, Reschedule)
+
+
+def apart(seconds: float, *after: Any) -> float:
+    """Leave the thread to others halfway."""
+    time.sleep(seconds / 2)
+    secede()
+    return nap(seconds / 2)
+
+
+def boss(seconds: float, *after: Any) -> float:
+    """Submit a task, and wait for it."""
+    with worker_client() as client:
+        return float(client.submit(nap, seconds, pure=False).result())
+
+
+#: Tasks that have begun once, by their simulation's scheduler.
+_begun: defaultdict[int, set[Hashable]] = defaultdict(set)
+
+
+def _first(seconds: float, error: type[Exception]) -> float:
+    worker = get_worker()
+    key, begun = worker.get_current_task(), _begun[id(worker.loop)]
+    time.sleep(seconds)
+    if key not in begun:
+        begun.add(key)
+        raise error
+    return seconds
+
+
+TASKS: Final = {one.__name__: one for one in (nap, fail, flaky, moved, apart, boss)}
+
+# ------------------------------------------------------------------------- what users do
+
+
+class User:
+    """One user at work; each step is a method."""
+
+    def __init__(self, number: int, enter: Enter, steps: Sequence[Step]) -> None:
+        self.number, self.enter, self.steps = number, enter, steps
+        self.client: Any = None
+        self.futures: list[Future] = []
+        self.spans: list[ExitStack] = []
+        self.made = 0
+
+    def work(self, client: Any) -> None:
+        """Do all steps, then wait for what is left, and let go of it."""
+        self.client = client
+        for pause, name, arguments in self.steps:
+            time.sleep(pause)
+            getattr(self, name)(*arguments)
+        while self.spans:
+            self.leave()
+        self._await(self.futures)
+        self.futures.clear()
+
+    def go_into(self, name: str) -> None:
+        """Enter a span."""
+        self.spans.append(ExitStack())
+        self.spans[-1].enter_context(self.enter(name))
+
+    def leave(self) -> None:
+        """Leave the innermost span."""
+        if self.spans:
+            self.spans.pop().close()
+
+    def tasks(self, kind: str, seconds: Sequence[float], after: int, **options: Any) -> None:
+        """Submit tasks of a kind; each needs so many of the last results."""
+        self.made += 1
+        needs = self.futures[-after:] if after else []
+        if kind == "flaky":
+            options["retries"] = 2
+        keys = [f"{kind}{self.made}-{self.number}-{i}" for i in range(len(seconds))]
+        function = TASKS[kind]
+        new = [
+            self.client.submit(function, one, *needs, key=key, **options)
+            for key, one in zip(keys, seconds, strict=True)
+        ]
+        self.futures += new
+
+    def chain(self, seconds: Sequence[float]) -> None:
+        """Submit tasks one of which needs the one before."""
+        for one in seconds:
+            self.tasks("nap", [one], 1)
+
+    def wait(self, which: int) -> None:
+        """Wait for a task."""
+        if self.futures:
+            self._await(self.futures[which % len(self.futures)])
+
+    def _await(self, futures: Any) -> None:
+        # Their dependencies may have been cancelled.
+        with suppress(CancelledError):
+            wait(futures)
+
+    def cancel(self, which: int) -> None:
+        """Cancel a task."""
+        if self.futures:
+            self.client.cancel([self.futures.pop(which % len(self.futures))])
+
+    def drop(self, which: int) -> None:
+        """Let go of a future."""
+        if self.futures:
+            del self.futures[which % len(self.futures)]
+
+    def retry(self, which: int) -> None:
+        """Retry a task, if it has failed."""
+        if self.futures and (one := self.futures[which % len(self.futures)]).status == "error":
+            self.client.retry([one])
+
+
+def happen(cluster: Cluster, events: Sequence[Step]) -> None:
+    """Let the events of a cluster happen; one worker stays."""
+    for pause, name, arguments in events:
+        time.sleep(pause)
+        names = [*cluster.workers]
+        if name == "join":
+            cluster.add_worker(f"more{len(cluster.machines)}", *arguments)
+        elif len(names) > 1 or name == "block":
+            which, *more = arguments
+            chosen = names[which % len(names)]
+            if name == "block":
+                cluster.machines[chosen].block(*more)
+            else:
+                getattr(cluster, name)(chosen)
+
+
+def run(program: Program, cluster: Cluster, enter: Enter = span) -> None:
+    """Do what a program says. It is a program for `simulate`."""
+    events = cluster.thread("client", lambda: happen(cluster, program.events))
+    users = [
+        cluster.user(f"user{number}", User(number, enter, steps).work)
+        for number, steps in enumerate(program.users)
+    ]
+    for one in [events, *users]:
+        one.result()
+    _begun.clear()
+
+
+# ----------------------------------------------------------------------- random programs
+
+
+def draw(seed: int) -> Program:
+    """Return the program of a seed."""
+    rng = random.Random(seed)
+    return Program(
+        seed=seed,
+        workers=rng.randint(1, 3),
+        threads=rng.randint(1, 3),
+        queuing=rng.random() < 0.7,
+        latency=rng.choice([0.0, 0.001, 0.02]),
+        users=tuple(_steps(rng) for _ in range(rng.randint(1, 3))),
+        events=tuple(_event(rng) for _ in range(rng.choice([0, 0, 1, 2, 4]))),
+    )
+
+
+def _seconds(rng: random.Random, most: int) -> list[float]:
+    return [rng.choice([0.0, 0.01, 0.05, 0.2, 0.7, 1.5]) for _ in range(rng.randint(1, most))]
+
+
+def _steps(rng: random.Random) -> tuple[Step, ...]:
+    steps: list[Step] = []
+    for _ in range(rng.randint(1, 8)):
+        pause = rng.choice([0.0, 0.0, 0.0, 0.05, 0.3, 1.0])
+        which = rng.randint(0, 9)
+        kind = rng.choice(["nap", "nap", "nap", *TASKS])
+        step: tuple[str, tuple[Any, ...]] = rng.choice(
+            [
+                *[("tasks", (kind, _seconds(rng, 8), rng.choice([0, 0, 1, 3])))] * 4,
+                ("chain", (_seconds(rng, 5),)),
+                *[("go_into", (rng.choice("abc"),))] * 2,
+                ("leave", ()),
+                *[(name, (which,)) for name in ("wait", "cancel", "drop", "retry")],
+            ]
+        )
+        steps.append((pause, *step))
+    return tuple(steps)
+
+
+def _event(rng: random.Random) -> Step:
+    which = rng.randint(0, 9)
+    event: tuple[str, tuple[Any, ...]] = rng.choice(
+        [
+            ("kill", (which,)),
+            ("leave", (which,)),
+            ("join", (rng.randint(1, 3),)),
+            ("block", (which, rng.choice([0.1, 1.0, 3.0]))),
+        ]
+    )
+    return (rng.choice([0.05, 0.3, 0.8, 1.5]), *event)
+
+
+def shrink(program: Program, fails: Callable[[Program], bool]) -> Program:
+    """Return a part of a failing program that still fails, and no step of which can go."""
+    parts = [*program.users, program.events]
+    for number in range(len(parts)):
+        size = len(parts[number])
+        while size:
+            for start in range(len(parts[number]) - size, -1, -1):
+                fewer = list(parts)
+                fewer[number] = parts[number][:start] + parts[number][start + size :]
+                smaller = replace(program, users=tuple(fewer[:-1]), events=fewer[-1])
+                if fails(smaller):
+                    parts, program = fewer, smaller
+                    break
+            else:
+                size //= 2
+            size = min(size, len(parts[number]))
+    return program

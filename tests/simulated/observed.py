@@ -1,0 +1,153 @@
+"""The bridge's adapter on a simulated cluster, checked against Dask's own values and the truth."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from textwrap import dedent
+from typing import Any
+
+from lab.cluster import Cluster, simulate
+from lab.truth import Truth
+
+from dask_otel import semconv
+from dask_otel.core.life.open_span import Limits, TaskLimits
+from tests.cluster.observed import LIMITS, Observed, lines
+
+
+class Simulated(Observed):
+    """What the tests of a simulated cluster look at; like `Observed` on a real one.
+
+    Parameters
+    ----------
+    within
+        Thread-seconds by which idle, unused, lost and excess may differ from the truth.
+    """
+
+    def __init__(self, limits: Limits = LIMITS, within: float = 0.02, **options: Any) -> None:
+        self._limits, self._within, self._options = limits, within, options
+        self.truth: Truth
+
+    def run(self, program: Callable[[], Any]) -> None:
+        """Run a test as the program of a new cluster, and check all that came of it."""
+
+        def test(cluster: Cluster) -> None:
+            self.client = cluster.client
+            program()
+
+        simulate(test, prepare=self._prepare, finish=self._finish, **self._options)
+
+    async def _prepare(self, cluster: Cluster) -> None:
+        super().__init__(cluster, None, self._limits)
+        self.truth = Truth(cluster)
+        self.truth.attach()
+        await self.attach()
+        #: Idle seconds so far, by time.
+        self.samples: list[tuple[float, float]] = []
+        self._sampling = asyncio.ensure_future(self._sample())
+
+    async def _sample(self) -> None:
+        while True:
+            await asyncio.sleep(0.5)
+            self.samples.append((self.cluster.loop.now, self.sums()["idle"]))
+
+    async def _finish(self, cluster: Cluster) -> None:
+        del self.client
+        self._sampling.cancel()
+        await self.at_rest()
+        self.check()
+        self.compare()
+        await self.observer.prove()
+        await self.observer.close()
+
+    async def at_rest(self) -> None:
+        """Wait until all is exported, and nothing is in flight."""
+        for _ in range(600):
+            await asyncio.sleep(0.5)
+            self.observer.take()
+            if not self.adapter.lifecycle.open and not self._in_flight():
+                return
+
+    def _in_flight(self) -> float:
+        return sum(one.in_flight for one in self.adapter.time.accounting._workers.values())
+
+    def sums(self) -> dict[str, float]:
+        """Return the thread-seconds that were exported, and those that the workers reported."""
+        self.adapter.fold_time_now()
+        self.observer.take()
+        found: dict[str, float] = defaultdict(float)
+        for (name, *labels), value in self.observer.increments.items():
+            if name == semconv.CLUSTER_TIME.name:
+                ours = labels[0] in ("idle", "unused", "lost")
+                found[labels[0] if ours else "reported"] += value
+            elif name == semconv.CLUSTER_EXCESS_TIME.name:
+                found["excess"] += value
+            elif name == semconv.CLUSTER_CAPACITY_TIME.name:
+                found["capacity"] += value
+        return found
+
+    def compare(self) -> None:
+        """Compare the thread-seconds with the truth.
+
+        At the end they are the same but for `within`, and for what no message can tell: see the
+        methods of `Truth` that say so. Idle is then too small rather than too large. What workers
+        that left had run after seceding is in neither lost nor excess, or in both.
+        """
+        found, truth, base = self.sums(), self.truth.seconds(), self._within
+        late, secret = self.truth.unnoticed(), self.truth.unannounced()
+        less, either = late + self.truth.unheard() + 2 * secret, self.truth.unsettled()
+        lost = truth.busy + truth.excess - found["reported"]
+        known = {
+            "capacity": (found["capacity"] - truth.capacity, 0.0, 0.0),
+            "free": (found["idle"] + found["unused"] - truth.idle - truth.unused, less, late),
+            "idle": (found["idle"] - truth.idle, less + either, late + either),
+            "beyond": (found["lost"] - found["excess"] - lost + truth.excess, late, less),
+        }
+        wrong = {
+            name: off
+            for name, (off, under, over) in known.items()
+            if not -under - base <= off <= over + base
+        }
+        assert not wrong, f"exported - truth: {wrong}; may be {known}; {dict(found)}; {truth}"
+        # It is never too large on the way, since it can't be taken back.
+        for when, idle in self.samples:
+            most = self.truth.seconds(when).idle + late + either + 3 * base
+            assert idle <= most, (when, idle, most)
+
+    def check(self) -> None:
+        """Nothing went wrong, nothing is left, each span came once, and its path tiles it."""
+        self.observer.take()
+        super().check()
+        spans = [one.identity for one in self.exported]
+        assert len({one.span_id for one in spans}) == len(spans), "exported twice"
+        known = self.scheduler.extensions["spans"].spans
+        assert {one.dask_id for one in spans} == {
+            one.id for one in known.values() if sum(one.states.values())
+        }
+        for one in self.exported:
+            if one.path is not None:
+                off = sum(one.path.parts) - (one.stop - one.start)
+                assert abs(off) <= 1e-6, (one.identity, off)
+                assert min(one.path.parts) >= 0.0, one
+
+    def assert_tree(self, expected: str) -> None:
+        """Compare what was exported with lines ``name result seconds counts``."""
+        self.quiet()
+        wanted = [line for line in dedent(expected).splitlines() if line.strip()]
+        shown = [
+            f"{text} {seconds:.3f} {rest}".rstrip() for text, seconds, rest in lines(self.exported)
+        ]
+        assert shown == wanted, "\n".join(["exported:", *shown])
+        self.witness.check(self.exported)
+
+    def counted(self, metric: str, *series: Any) -> dict[tuple[Any, ...], float]:
+        """What was counted of a metric so far, by its other labels."""
+        self.observer.take()
+        places = 1 + len(series)
+        found = self.observer.increments.items()
+        return {k[places:]: v for k, v in found if k[:places] == (metric, *series) and v}
+
+
+#: The slowest task of each group is shown, and spans end soon.
+QUICK = Limits(linger=0.1, settle_timeout=5.0, tasks=TaskLimits(slowest=1))

@@ -1,0 +1,271 @@
+"""Idle, lost and excess seconds in histories whose answer is known.
+
+Beside what each test says, everything is compared with the truth, all the way and at the end; see
+`Simulated.compare`. The rules of the accounting are in `tests/unit/test_accounting.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import dask
+import pytest
+from distributed import Reschedule, get_worker, rejoin, secede, wait, worker_client
+from distributed.core import Status
+from lab.executor import LabThreadPoolExecutor
+
+from dask_otel import span
+from tests.simulated.observed import Simulated
+
+#: Floats, added up.
+STEPS = 1e-4
+
+EXACT = {"within": STEPS}
+
+
+def nap(seconds: float, *_: object) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+def fail(seconds: float) -> None:
+    time.sleep(seconds)
+    raise RuntimeError("as asked for")
+
+
+async def coroutine(seconds: float) -> None:
+    """It holds a thread's place, and runs without it."""
+    await asyncio.sleep(seconds)
+
+
+def gives_up_once(seconds: float) -> None:
+    time.sleep(seconds)
+    worker = get_worker()
+    if not hasattr(worker.loop, "given_up"):
+        worker.loop.given_up = True
+        raise Reschedule
+
+
+def client_in_a_task(seconds: float) -> None:
+    """It secedes, and waits without a thread. Back in the pool, Dask counts it as seceded."""
+    time.sleep(seconds)
+    with worker_client() as client:
+        client.submit(nap, 1.0, pure=False).result()
+    time.sleep(0.5)
+
+
+def seceding(before: float, after: float, back: float | None = None) -> None:
+    """What it does after it seceded is beside the threads, also when it has come back."""
+    time.sleep(before)
+    secede()
+    time.sleep(after)
+    if back is not None:
+        rejoin()
+        time.sleep(back)
+
+
+@pytest.mark.options(workers=1, **EXACT)
+def test_one_long_task_on_two_threads(o: Simulated) -> None:
+    """Idle grows by one second a second from start to end; Dask's own climbs to twice that."""
+    with span("long"):
+        wait(o.client.submit(nap, 4))
+    o.quiet()
+    (long,) = o.exported
+    assert long.idle == pytest.approx(4, abs=STEPS)
+    assert long.capacity == pytest.approx(8, abs=STEPS)
+    assert long.dask_idle == pytest.approx(4, abs=STEPS)
+    # One thread is free for certain: no heartbeat is needed to know.
+    assert len(o.samples) >= 8
+    for when, idle in o.samples:
+        assert idle == pytest.approx(o.truth.seconds(when).idle, abs=STEPS)
+
+
+#: Tiny tasks wait for messages, which go out each 2 ms. At the end of the short ones, a worker has
+#: one more than the other.
+#: Tasks, their arguments, workers, threads of each; then the seconds of idle and of excess.
+KINDS: dict[str, tuple[Callable[..., Any], list[tuple[Any, ...]], int, int, float, float]] = {
+    "tiny": (nap, [(0.002,)] * 200, 1, 4, 0.388, 0.0),
+    "short": (nap, [(0.05,)] * 100, 2, 2, 0.2, 0.0),
+    "uneven": (nap, [(0.1,), (2.0,), (0.2,), (0.1,)], 2, 2, 5.6, 0.0),
+    "failing": (fail, [(0.2,)] * 8, 2, 2, 0.0, 0.0),
+    "async": (coroutine, [(1.0,), (2.5,), (0.5,)], 1, 2, 1.0, 0.0),
+    "again": (gives_up_once, [(0.8,)], 1, 2, 1.6, 0.0),
+    "worker_client": (client_in_a_task, [(0.5,)], 1, 1, 0.5, 1.5),
+    "seceding": (seceding, [(0.5, 1.5)], 1, 2, 3.5, 1.5),
+    "coming back": (seceding, [(0.5, 1.0, 0.5)], 1, 1, 1.5, 1.5),
+}
+
+
+def kinds() -> list[Any]:
+    """Return the kinds, with the options of their clusters."""
+    return [
+        pytest.param(name, marks=pytest.mark.options(workers=workers, threads=threads, **EXACT))
+        for name, (_, _, workers, threads, _, _) in KINDS.items()
+    ]
+
+
+@pytest.mark.parametrize("name", kinds())
+def test_idle_is_true(o: Simulated, name: str) -> None:
+    task, arguments, *_, idle, excess = KINDS[name]
+    with span(name):
+        wait([o.client.submit(task, *one, pure=False) for one in arguments])
+    o.quiet()
+    time.sleep(3)
+    found = o.sums()
+    assert {one: found[one] for one in ("idle", "lost", "excess")} == pytest.approx(
+        {"idle": idle, "lost": 0.0, "excess": excess}, abs=0.005
+    )
+
+
+@pytest.mark.options(workers=1, within=0.02)
+def test_a_cancelled_task_that_runs_on_is_not_idle(o: Simulated) -> None:
+    with span("cancelled"):
+        future = o.client.submit(nap, 3.0)
+    time.sleep(1.0)
+    future.cancel()
+    time.sleep(4.0)
+    found = o.sums()
+    # One thread was free until the work was cancelled; after that there was no work.
+    assert found["idle"] == pytest.approx(0.99, abs=STEPS)
+    assert found["reported"] == pytest.approx(3.0, abs=STEPS)
+
+
+class Sleeper:
+    """An actor."""
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+@pytest.mark.options(workers=1, **EXACT)
+def test_actor_calls_hold_no_thread(o: Simulated) -> None:
+    """They run in a pool of their own and are metered nowhere."""
+    with span("making"):
+        actor = o.client.submit(Sleeper, actor=True).result()
+    with span("actor"):
+        call = actor.sleep(2.0)
+        o.client.submit(nap, 2.0).result()
+        call.result()
+    before = o.sums()
+    actor.sleep(1.0).result()
+    after = o.sums()
+    assert before["idle"] == pytest.approx(2.0, abs=STEPS)
+    # Nothing is computed meanwhile, and nothing could be.
+    assert after["idle"] == before["idle"]
+    assert after["unused"] - before["unused"] == pytest.approx(2.0, abs=STEPS)
+
+
+@pytest.mark.options(workers=0, **EXACT)
+def test_pool_that_is_not_as_large_as_the_worker(o: Simulated) -> None:
+    """What waits in a smaller pool holds its place on the worker: Dask meters it as busy.
+
+    A larger one runs no more at a time than the worker has threads.
+    """
+    worker = o.cluster.add_worker("pools")
+    for name, threads in {"narrow": 1, "wide": 8}.items():
+        worker.executors[name] = LabThreadPoolExecutor(o.cluster.pool, threads)
+        with span("pools"), dask.annotate(executor=name):
+            wait(o.client.map(nap, [0.7] * 3, pure=False, key=name))
+    o.quiet()
+    waited = o.counted("dask.cluster.time", "executor")
+    # Two wait for another one each.
+    assert sum(waited.values()) == pytest.approx(1.4, abs=STEPS)
+
+
+@pytest.mark.options(workers=1, **EXACT)
+def test_lost_heartbeats(o: Simulated) -> None:
+    """What they would have reported is lost, not idle: also of failures that are retried."""
+    fates = iter([0.0, None, None, 0.3, None])
+    o.cluster.heartbeats["w0"] = lambda: next(fates, 0.0)
+    with span("unheard"):
+        wait(o.client.map(fail, [0.3] * 5, pure=False, retries=3))
+    time.sleep(3)
+    found = o.sums()
+    assert found["lost"] >= 1.2
+    assert found["lost"] + found["reported"] == pytest.approx(20 * 0.3, abs=STEPS)
+
+
+@pytest.mark.options(workers=1, **EXACT)
+@pytest.mark.parametrize("status", [Status.paused, Status.closing_gracefully])
+def test_worker_that_starts_no_tasks(o: Simulated, status: Status) -> None:
+    """Its threads are capacity like others, and idle while work waits."""
+    worker = o.cluster.workers["w0"]
+
+    async def become(status: Status) -> None:
+        worker.status = status
+
+    with span("paused"):
+        futures = o.client.map(nap, [1.0, 1.0, 0.5, 0.5, 0.5], pure=False)
+        time.sleep(0.5)
+        o.cluster.do("w0", become, status)
+        time.sleep(2.5)
+        o.cluster.do("w0", become, Status.running)
+        wait(futures)
+    time.sleep(3)
+    # 2 threads from 1.01 to 3.0, and one in the last half second.
+    assert o.sums()["idle"] == pytest.approx(2 * 1.99 + 0.5, abs=0.05)
+
+
+@pytest.mark.parametrize("how", ["retired", "closed", "killed"])
+def test_worker_that_leaves_while_its_tasks_run(o: Simulated, how: str) -> None:
+    """What they had run is lost, and what they run on in their threads is nobody's."""
+    with span("leaving"):
+        futures = o.client.map(nap, [3.0] * 4, pure=False)
+        time.sleep(1.25)
+        if how == "retired":
+            o.client.retire_workers([o.cluster.workers["w0"].address])
+        elif how == "closed":
+            o.cluster.do("w0", o.cluster.workers["w0"].close_gracefully)
+        else:
+            o.cluster.kill("w0")
+        wait(futures)
+    o.cluster.workers.pop("w0", None)
+    time.sleep(3)
+    found = o.sums()
+    # Two had run since 0.01.
+    assert found["lost"] == pytest.approx(2 * 1.24, abs=0.1)
+    assert found["reported"] == pytest.approx(4 * 3.0, abs=STEPS)
+
+
+def test_two_users_share_idle_seconds(o: Simulated) -> None:
+    """Each has one of four threads; the rest is divided while both have work."""
+
+    def work(name: str, seconds: float) -> Callable[[Any], None]:
+        def user(client: Any) -> None:
+            with span(name):
+                wait(client.submit(nap, seconds, key=name))
+
+        return user
+
+    users = [o.cluster.user("a", work("a", 1.0)), o.cluster.user("b", work("b", 3.0))]
+    for one in users:
+        one.result()
+    o.quiet()
+    idle = {name: o.named(name).idle for name in "ab"}
+    assert idle == pytest.approx({"a": 2 * 1.0 / 2, "b": 2 * 1.0 / 2 + 3 * 2.0}, abs=0.05)
+
+
+@pytest.mark.options(workers=1, latency=0.02, within=0.02)
+def test_a_task_that_is_released_on_its_way_to_the_worker(o: Simulated) -> None:
+    """The worker runs it all the same, after a heartbeat that does not list it."""
+    with span("released"):
+        # At each 12 ms between two heartbeats.
+        for number in range(42):
+            future = o.client.submit(nap, 0.4, key=f"released-{number}")
+            time.sleep(0.012)
+            future.cancel()
+            time.sleep(0.5)
+    time.sleep(3)
+
+
+@pytest.mark.options(workers=1, threads=2, latency=0.001, within=0.02)
+def test_tasks_that_begin_again_on_a_full_worker(o: Simulated) -> None:
+    for number in range(8):
+        o.cluster.loop.__dict__.pop("given_up", None)
+        futures = o.client.map(gives_up_once, [0.33 + number / 100] * 4, pure=False)
+        wait(futures)
+        del futures
+    time.sleep(3)

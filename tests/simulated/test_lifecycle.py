@@ -1,0 +1,399 @@
+"""How Dask spans live and die, and what is exported of them.
+
+Each test ends with the tree of what was exported: name (``#2``: the second generation), result,
+seconds, and the counts that are not zero.
+"""
+
+from __future__ import annotations
+
+import operator
+import time
+from typing import Any
+
+import pytest
+from distributed import Client, Reschedule, fire_and_forget, get_worker, span, wait
+
+from dask_otel import semconv
+from dask_otel._dask.tasks import LONGEST_TRACEBACK
+from tests.cluster.tasks import Counter
+from tests.simulated.observed import Simulated
+
+RETRIED, LOST = semconv.TASK_RETRIED.name, semconv.TASK_LOST.name
+#: Floats, added up.
+CLOSE = 5e-6
+
+
+def inc(x: int, delay: float = 0.0) -> int:
+    time.sleep(delay)
+    return x + 1
+
+
+def nap(seconds: float, *after: Any) -> int:
+    time.sleep(seconds)
+    return 1
+
+
+def boom(x: int, delay: float = 0.0, deep: int = 600) -> None:
+    # In turns with `deeper`, or Python would shorten the traceback.
+    if deep:
+        deeper(x, delay, deep)
+    time.sleep(delay)
+    raise KeyError(x)
+
+
+def deeper(x: int, delay: float, deep: int) -> None:
+    boom(x, delay, deep - 2)
+
+
+def fail(seconds: float) -> None:
+    time.sleep(seconds)
+    raise KeyError("as asked")
+
+
+def first(error: type[Exception], delay: float = 0.0) -> int:
+    """Fail the first time, then not."""
+    time.sleep(delay)
+    loop = get_worker().loop
+    if not hasattr(loop, "failed"):
+        loop.failed = True
+        raise error("not yet")
+    return 1
+
+
+# ------------------------------------------------------------------------ how spans nest
+
+
+@pytest.mark.options(threads=1)
+def test_single_nested_and_default_spans(o: Simulated) -> None:
+    with span("root"):
+        with span("load"):
+            loaded = o.client.map(inc, range(4), delay=0.2)
+        with span("without work"):
+            pass
+        with span("empty", "nested"):
+            total = o.client.submit(sum, loaded)
+    assert total.result() == 10
+    del loaded, total
+    o.client.submit(operator.neg, 1).result()
+    o.assert_tree("""
+        root success 0.400 tasks=5 memory=5
+          empty success 0.400 tasks=1 memory=1
+            nested success 0.400 tasks=1 memory=1
+          load success 0.400 tasks=4 memory=4
+        default success 0.000 tasks=1 memory=1
+    """)
+    assert o.named("load").worker_count == 2
+    # As Dask's `Span.start`: of the tree.
+    starts = {name: o.named(name).first_start for name in ("root", "load", "empty", "nested")}
+    assert starts["empty"] == starts["nested"] > starts["load"] == starts["root"]
+    spans = o.scheduler.extensions["spans"].spans.values()
+    dask_says = {s.name[-1]: s.start for s in spans if s.name[0] == "root"}
+    assert starts == pytest.approx(dask_says, abs=CLOSE)
+
+
+# --------------------------------------------------------------------------------- failures
+
+
+@pytest.mark.options(threads=1)
+def test_all_tasks_erred_has_its_real_length(o: Simulated) -> None:
+    with span("bad"):
+        futures = o.client.map(boom, range(4), delay=0.3)
+    wait(futures)
+    o.assert_tree("bad failure 0.600 tasks=4 erred=4")
+    failure = o.named("bad").failures[0]
+    assert failure.text in {f"KeyError({n})" for n in range(4)}
+    assert failure.prefix == "boom"
+    names = {worker.address: name for name, worker in o.cluster.workers.items()}
+    assert failure.worker_name == names[failure.worker]
+    # Some 600 frames are more than can be shown, and the last one is what a reader needs.
+    assert len(failure.traceback) == LONGEST_TRACEBACK
+    assert failure.traceback.rstrip().endswith("raise KeyError(x)")
+    assert o.named("bad").activities["failed"] == pytest.approx(1.2, abs=CLOSE)
+    (group,) = o.named("bad").groups
+    assert group.stop - group.start == pytest.approx(0.6, abs=CLOSE)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_error_that_a_retry_heals_is_none(o: Simulated) -> None:
+    with span("healed"):
+        future = o.client.submit(first, OSError, 0.2, retries=2)
+    assert future.result() == 1
+    o.assert_tree("healed success 0.400 tasks=1 memory=1 retried=1")
+    healed = o.named("healed")
+    (incident,) = healed.incidents
+    assert incident.attributes["dask.task.retry.reason"] == "error"
+    assert incident.failure.text == "OSError('not yet')"
+    assert o.counted(RETRIED) == {(("healed",), "first", "error"): 1}
+    # The first start is the first run's: what failed was no waiting.
+    assert incident.time - healed.first_start == pytest.approx(0.2, abs=CLOSE)
+    (group,) = healed.groups
+    assert group.start == healed.first_start
+    assert group.stop - group.start == pytest.approx(0.4, abs=CLOSE)
+
+
+def test_client_retry_after_the_export_is_a_continuation(o: Simulated) -> None:
+    with span("failed"):
+        future = o.client.submit(first, OSError, 0.1)
+        dependent = o.client.submit(inc, future)
+    wait(dependent)
+    o.quiet()
+    o.client.retry([dependent])
+    assert dependent.result() == 2
+    o.assert_tree("""
+        failed failure 0.100 tasks=2 erred=1
+          failed#2 success 0.100 tasks=2 memory=2 retried=1
+    """)
+    assert o.counted(RETRIED) == {(("failed",), "first", "client"): 1}
+
+
+def test_dependents_of_a_failure_are_no_failures(o: Simulated) -> None:
+    """Neither those that waited for it, nor those that are submitted onto it later."""
+    with span("root"):
+        with span("source"):
+            source = o.client.submit(fail, 0.2)
+        with span("sink"):
+            sinks = o.client.map(operator.add, [source] * 3, range(3))
+        wait(sinks)
+    with span("later"):
+        later = o.client.map(operator.mul, [source] * 3, range(3))
+    wait(later)
+    o.assert_tree("""
+        root failure 0.200 tasks=4 erred=1
+          sink success 0.200 tasks=3
+          source failure 0.200 tasks=1 erred=1
+        later success 0.000 tasks=3
+    """)
+
+
+@pytest.mark.parametrize(
+    ("counts", "lost"),
+    [
+        pytest.param("retried=1 lost=2", 2, marks=pytest.mark.options(
+            config={"distributed.scheduler.allowed-failures": 1}), id="twice"),
+        pytest.param("lost=1", 1, marks=pytest.mark.options(
+            config={"distributed.scheduler.allowed-failures": 0}), id="once"),
+    ],
+)  # fmt: skip
+def test_killed_workers(o: Simulated, counts: str, lost: int) -> None:
+    """Every run is lost, also the last one, after which Dask gives the task up."""
+    with span("deadly"):
+        future = o.client.submit(nap, 60.0)
+        for _ in range(lost):
+            time.sleep(2.0)
+            (task,) = o.scheduler.tasks.values()
+            o.cluster.kill(task.processing_on.name)
+    wait(future)
+    # The submission took 10 ms.
+    o.assert_tree(f"deadly failure {2.0 * lost - 0.01:.3f} tasks=1 erred=1 {counts}")
+    assert o.counted(LOST) == {(("deadly",), "nap"): lost}
+    # As Dask says.
+    events = [event for _, event in o.scheduler.get_events("all")]
+    removed = [event for event in events if event.get("action") == "remove-worker"]
+    assert sum(len(event["processing-tasks"]) for event in removed) == lost
+    retried = {(("deadly",), "nap", "worker_lost"): lost - 1} if lost > 1 else {}
+    assert o.counted(RETRIED) == retried
+    deadly = o.named("deadly")
+    reasons = [i.attributes["dask.task.retry.reason"] for i in deadly.incidents]
+    assert reasons == ["worker_lost"] * (lost - 1)
+    assert deadly.failures[0].scheduler_error == "KilledWorker"
+    # It has left by now, and is still called by its name.
+    assert deadly.failures[0].worker_name in ("w0", "w1")
+    # Also of a run that no other follows.
+    assert deadly.first_start == pytest.approx(deadly.start, abs=0.01)
+    assert deadly.worker_count == lost
+
+
+@pytest.mark.options(config={"distributed.scheduler.no-workers-timeout": "1s"})
+def test_no_valid_worker(o: Simulated) -> None:
+    with span("hopeless"):
+        future = o.client.submit(inc, 1, resources={"GPU": 1})
+    wait(future)
+    o.quiet()
+    hopeless = o.named("hopeless")
+    assert hopeless.failures[0].scheduler_error == "NoValidWorkerError"
+    # Dask looks each quarter of it.
+    assert 1.0 <= hopeless.stop - hopeless.start <= 1.25
+    assert (hopeless.result, hopeless.counts.erred) == ("failure", 1)
+
+
+def test_an_actor_whose_worker_leaves(o: Simulated) -> None:
+    with span("acting"):
+        actor = o.client.submit(Counter, actor=True)
+        assert actor.result().sync().result() is None
+        (address,) = o.client.who_has([actor])[actor.key]
+        o.cluster.leave(o.scheduler.workers[address].name)
+    wait(actor)
+    o.quiet()
+    acting = o.named("acting")
+    assert (acting.result, acting.counts.erred, acting.counts.tasks) == ("failure", 1, 1)
+    assert acting.failures[0].scheduler_error == "RuntimeError"
+
+
+# ------------------------------------------------------------------------------- cancelled
+
+
+@pytest.mark.options(threads=1)
+def test_cancelled_futures_that_run_on_in_their_threads(o: Simulated) -> None:
+    with span("cancelled"):
+        futures = o.client.map(nap, [4.0] * 6, pure=False)
+        time.sleep(1.5)
+        o.client.cancel(futures)
+    o.assert_tree("cancelled cancellation 1.490 tasks=6 cancelled=6")
+    # They ran to their ends all the same, and the span was held until their seconds came.
+    cancelled = o.named("cancelled")
+    assert cancelled.activities["cancelled"] == pytest.approx(8.0, abs=CLOSE)
+    # Two of them ran, which their heartbeats say; the others never did.
+    assert cancelled.worker_count == 2
+    (group,) = cancelled.groups
+    assert group.start == cancelled.first_start == pytest.approx(cancelled.start, abs=0.01)
+    assert group.stop <= cancelled.stop
+    assert o.adapter.lifecycle.unsettled == 0
+    assert not [k for k in o.observer.increments if k[0] == semconv.OTEL_LATE.name]
+
+
+def test_fire_and_forget_and_published_data_outlive_their_client(o: Simulated) -> None:
+    def other(client: Client) -> None:
+        with span("forgotten"):
+            fire_and_forget(client.submit(inc, 1, delay=0.6))
+        with span("published"):
+            client.publish_dataset(data=client.submit(nap, 0.6))
+        client.close()
+
+    o.cluster.user("other", other).result()
+    o.assert_tree("""
+        forgotten success 0.600 tasks=1 memory=1
+        published success 0.600 tasks=1 memory=1
+    """)
+
+
+# ------------------------------------------------------------------------ lost and restarted
+
+
+def test_client_restart(o: Simulated) -> None:
+    with span("restarted"):
+        wait(o.client.submit(nap, 0.3))
+        futures = o.client.map(nap, [60.0, 60.1, 60.2, 60.3])
+        time.sleep(1.0)
+        o.cluster.restart()
+    del futures
+    with span("afterwards"):
+        o.client.submit(nap, 0.2).result()
+    o.assert_tree("""
+        restarted cancellation 1.300 tasks=5 memory=1 cancelled=4
+        afterwards success 0.200 tasks=1 memory=1
+    """)
+    assert o.named("restarted").path.tasks == 2
+
+
+def test_a_run_whose_input_is_lost_is_repeated_and_not_lost(o: Simulated) -> None:
+    """It waits on a worker that is there for what was on one that died."""
+    with span("input"):
+        source = o.client.submit(nap, 0.1, workers=["w0"], allow_other_workers=True)
+        wait(source)
+    o.cluster.machines["w1"].stop(2.0)
+    with span("output"):
+        sink = o.client.submit(inc, source, 0.1, workers=["w1"], allow_other_workers=True)
+        time.sleep(0.5)
+        o.cluster.kill("w0")
+    assert sink.result() == 2
+    o.quiet()
+    assert o.named("output").counts.lost == 0
+    assert o.counted(LOST) == {}
+    assert {k[-1]: v for k, v in o.counted(RETRIED).items()} == {"worker_lost": 1, "recomputed": 1}
+
+
+def test_results_lost_after_the_export_are_recomputed_in_a_continuation(o: Simulated) -> None:
+    with span("lost"):
+        results = o.client.map(inc, range(4), delay=0.1)
+        summed = o.client.submit(sum, results)
+    assert summed.result() == 10
+    del results
+    o.quiet()
+    (address,) = o.client.who_has([summed])[summed.key]
+    o.cluster.leave(o.scheduler.workers[address].name)
+    assert summed.result() == 10
+    o.quiet()
+    # Its inputs had been released: they are computed again, too.
+    (again,) = [one for one in o.exported if one.identity.generation == 2]
+    assert (again.result, again.counts.recomputed, again.counts.memory) == ("success", 5, 5)
+    assert 0.2 <= again.stop - again.start <= 0.25
+
+
+def test_a_task_that_asks_to_be_rescheduled_starts_with_its_first_run(o: Simulated) -> None:
+    with span("moved"):
+        future = o.client.submit(first, Reschedule, 1.5)
+    assert future.result() == 1
+    o.assert_tree("moved success 3.000 tasks=1 memory=1 rescheduled=1")
+    assert o.counted(RETRIED) == {(("moved",), "first", "rescheduled"): 1}
+    moved = o.named("moved")
+    assert moved.incidents == ()
+    # Seen by a heartbeat: Dask sends no times of such a run.
+    assert moved.first_start == pytest.approx(moved.start, abs=CLOSE)
+    (group,) = moved.groups
+    assert group.stop - group.start == pytest.approx(3.0, abs=CLOSE)
+    # Dask's word for the time of a run that gave no result.
+    assert moved.activities["cancelled"] == pytest.approx(1.5, abs=CLOSE)
+
+
+@pytest.mark.options(
+    workers=1, threads=1, config={"distributed.scheduler.worker-saturation": "inf"}
+)
+def test_work_stealing_and_a_cancellation_of_stolen_tasks(o: Simulated) -> None:
+    with span("stolen"):
+        wait(o.client.map(inc, range(2), delay=0.5))
+        futures = o.client.map(inc, range(2, 152), delay=0.5, pure=False)
+        time.sleep(0.1)
+        o.cluster.add_worker("thief", 1)
+        time.sleep(2.0)
+        assert len(o.scheduler.workers[o.cluster.workers["thief"].address].processing) > 2
+        dask_says = {
+            task.key: task.processing_on.address
+            for task in o.scheduler.tasks.values()
+            if task.state == "processing"
+        }
+        assert dask_says == {key: ws.address for key, (ws, *_) in o.adapter.tasks.assigned.items()}
+        o.client.cancel(futures)
+    o.quiet()
+    stolen = o.named("stolen")
+    assert (stolen.result, stolen.counts.tasks) == ("cancellation", 152)
+    assert stolen.counts.memory + stolen.counts.cancelled == 152
+
+
+# ------------------------------------------------------------- spans that are used again
+
+
+def test_the_same_function_again_under_other_spans_while_futures_live(o: Simulated) -> None:
+    with span("first"):
+        kept = o.client.map(inc, range(3), delay=0.1)
+    wait(kept)
+    o.quiet()
+    with span("second"):
+        again = o.client.map(inc, range(3), delay=0.1)  # is no work
+        again += o.client.map(inc, range(10, 12), delay=0.1)
+    wait(again)
+    o.quiet()
+    outside = o.client.map(inc, range(20, 21), delay=0.1)
+    wait(outside)
+    # As Dask books it: the task group belongs to the first span for life.
+    o.assert_tree("""
+        first success 0.100 tasks=3 memory=3
+          first#2 success 0.100 tasks=2 memory=2 requested=second
+          first#3 success 0.100 tasks=1 memory=1 requested=default
+    """)
+    assert o.counted("dask.span.collided") == {(("second",),): 1, (("default",),): 1}
+
+
+# ------------------------------------------------------------------- other kinds of work
+
+
+def test_scattered_data_is_no_work(o: Simulated) -> None:
+    data = o.client.scatter([1, 2, 3])
+    with span("uses"):
+        assert o.client.submit(sum, data).result() == 6
+    del data
+    wanted = "uses success 0.000 tasks=1 memory=1"
+    # Newer releases put the group of the scattered data into a default span, which never
+    # works; older ones into the consumer's.
+    if o.scheduler.extensions["spans"].spans_search_by_name["default",]:
+        wanted = "default success 0.000\n" + wanted
+    o.assert_tree(wanted)

@@ -1,0 +1,330 @@
+"""What bounded a span: histories whose answer is known, to the float steps of a wall clock.
+
+Each part is what the history says. What is not a sleep of the history is Dask's own doing, and is
+said beside it: the batches of messages, which go out at most every 2 ms from a worker and 10 ms
+from a client; a second task that waits on a worker for its thread; a heartbeat.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dask
+import distributed
+import pytest
+from distributed import Reschedule, as_completed, secede, wait
+from distributed.shuffle import ShuffleWorkerPlugin
+
+from dask_otel import span
+from dask_otel.core.records import FinishedSpan
+from dask_otel.semconv import PATH_PARTS
+from tests.simulated.observed import QUICK, Simulated
+
+#: Floats, added up.
+STEP = 5e-6
+
+RUNS: dict[str, int] = {}
+
+
+def nap(seconds: float, *after: Any) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+def fails_once(seconds: float, how: type[Exception]) -> None:
+    """Fail in the first run; workers are threads of this process."""
+    time.sleep(seconds)
+    RUNS[how.__name__] = RUNS.get(how.__name__, 0) + 1
+    if RUNS[how.__name__] == 1:
+        raise how
+
+
+class Actor:
+    """Works beside the tasks."""
+
+    def work(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+def away(seconds: float) -> None:
+    secede()
+    time.sleep(seconds)
+
+
+def many(client: Any, seconds: list[float], name: str) -> list[Any]:
+    """Tasks in a group of their own: Dask books them on the span that it saw a group in first."""
+    return client.map(nap, seconds, key=[f"{name}-{number}" for number in range(len(seconds))])
+
+
+def sixty(o: Simulated) -> None:
+    wait(many(o.client, [0.05] * 64, "sixty"))
+
+
+def straggler(o: Simulated) -> None:
+    short, slow = many(o.client, [0.05] * 8, "short"), o.client.submit(nap, 1.0, key="slow")
+    o.client.submit(nap, 0.0, *short, slow, key="after").result()
+
+
+def rounds(o: Simulated) -> None:
+    # The tasks are kept, and with them their group.
+    kept = []
+    for number in range(5):
+        kept.append(o.client.submit(nap, 0.05, key=f"round-{number}"))
+        kept[-1].result()
+        time.sleep(0.2)
+
+
+def completed(o: Simulated) -> None:
+    futures = as_completed(many(o.client, [0.1] * 4, "first"))
+    for number, _ in zip(range(12), futures, strict=False):
+        time.sleep(0.05)
+        if number < 8:
+            futures.add(o.client.submit(nap, 0.1, key=f"next-{number}"))
+
+
+def chain(o: Simulated) -> None:
+    """Longer than what is kept link by link."""
+    task = dask.delayed(nap)(0.0, dask_key_name="link-0")
+    for number in range(1, 500):
+        task = dask.delayed(nap)(0.002, task, dask_key_name=f"link-{number}")
+    assert o.client.compute(task, optimize_graph=False).result() == 0.002
+
+
+def fan_in(o: Simulated) -> None:
+    leaves = many(o.client, [0.0] * 400, "leaf")
+    o.client.submit(nap, 1.0, leaves, key="all").result()
+
+
+def tree(o: Simulated) -> None:
+    level = many(o.client, [0.05] * 32, "twig")
+    while len(level) > 1:
+        pairs = zip(level[::2], level[1::2], strict=True)
+        keys = [f"fork{len(level)}-{number}" for number in range(len(level) // 2)]
+        level = [
+            o.client.submit(nap, 0.05, *pair, key=key)
+            for key, pair in zip(keys, pairs, strict=True)
+        ]
+    wait(level)
+
+
+def pairs(o: Simulated) -> None:
+    """12 arrays by turns on the two workers, then 6 tasks that need two each."""
+    places = [*o.scheduler.workers] * 6
+    arrays = [
+        o.client.submit(nap, 0.1, key=f"array-{number}", workers=[place])
+        for number, place in enumerate(places)
+    ]
+    wait(
+        [
+            o.client.submit(nap, 0.1, *arrays[number : number + 2], key=f"pair-{number}")
+            for number in range(0, 12, 2)
+        ]
+    )
+
+
+def actor(o: Simulated) -> None:
+    """The scheduler does not know what an actor does."""
+    # A new key for each try: Dask forgets an actor some time after the last one.
+    made = o.client.submit(Actor, actor=True, key=f"actor-{time.time()}").result()
+    for _ in range(5):
+        made.work(0.1).result()
+
+
+def pinned(o: Simulated) -> None:
+    (address, *_) = o.scheduler.workers
+    keys = [f"pinned-{number}" for number in range(20)]
+    wait(o.client.map(nap, [0.1] * 20, key=keys, workers=[address]))
+
+
+def retried(o: Simulated) -> None:
+    o.client.submit(fails_once, 0.5, ValueError, retries=2, key="retried").result()
+
+
+def rescheduled(o: Simulated) -> None:
+    o.client.submit(fails_once, 0.5, Reschedule, key="rescheduled").result()
+
+
+def seceded(o: Simulated) -> None:
+    wait(o.client.map(away, [0.5] * 8, key=[f"away-{number}" for number in range(8)]))
+
+
+def slow_client(o: Simulated) -> None:
+    o.client.submit(nap, 0.1, key="before").result()
+    time.sleep(1.0)
+
+
+def cancelled(o: Simulated) -> None:
+    future = o.client.submit(nap, 1.5, key="cancelled")
+    time.sleep(1.0)
+    future.cancel()
+
+
+def nested(o: Simulated) -> None:
+    with span("load"):
+        o.client.submit(nap, 0.3, key="load").result()
+    time.sleep(0.2)
+    with span("fit"):
+        o.client.submit(nap, 0.4, key="fit").result()
+
+
+def waits_for_another(o: Simulated) -> None:
+    with span("another"):
+        slow = o.client.submit(nap, 0.8, key="another")
+    with span("mine"):
+        o.client.submit(nap, 0.2, slow, key="mine").result()
+
+
+def shuffled(o: Simulated) -> None:
+    """Two partitions, as many as a worker has threads; each stage takes as long as it says."""
+    stages = {"add_partition": 0.5, "barrier": 0.3, "get_output_partition": 0.7}
+    frame = dask.datasets.timeseries("2000-01-01", "2000-01-03", freq="1h", partition_freq="1D")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, seconds in stages.items():
+            patch.setattr(ShuffleWorkerPlugin, name, slower(name, seconds))
+        wait(o.client.persist(frame.shuffle("id")))
+
+
+def slower(name: str, seconds: float) -> Callable[..., Any]:
+    """Return a stage of a shuffle that takes so long in addition."""
+    real = getattr(ShuffleWorkerPlugin, name)
+
+    def method(*args: Any, **more: Any) -> Any:
+        # It reschedules a task that is on the wrong worker.
+        result = real(*args, **more)
+        time.sleep(seconds)
+        return result
+
+    return method
+
+
+def persisted(o: Simulated) -> None:
+    with span("made"):
+        made = o.client.submit(nap, 0.5, key="made")
+        wait(made)
+    with span("used"):
+        o.client.submit(nap, 0.3, made, key="used").result()
+
+
+def fetched(o: Simulated) -> None:
+    """Messages with data take half a second."""
+    o.cluster.latency = lambda sender, receiver, message: (
+        0.5 if type(message) is dict and message.get("data") else 0.0
+    )
+    data = o.client.submit(nap, 0.1, key="data", workers=["w0"])
+    wait(o.client.submit(nap, 0.3, data, key="moved", workers=["w1"]))
+
+
+class SlowDisk(dict[Any, Any]):
+    """Results of a worker, which are long to read."""
+
+    def __getitem__(self, key: Any) -> Any:
+        time.sleep(1.0)
+        return super().__getitem__(key)
+
+
+def spilled(o: Simulated) -> None:
+    o.cluster.add_worker("disk", data=SlowDisk())
+    large = o.client.submit(nap, 0.1, key="large", workers=["disk"])
+    wait(o.client.submit(nap, 0.5, large, key="read", workers=["disk"]))
+
+
+def killed(o: Simulated) -> None:
+    """Its worker dies after 0.3 s, and it begins anew on the other one."""
+    lost = o.client.submit(nap, 0.5, key="lost", workers=["w0"], allow_other_workers=True)
+    time.sleep(0.3)
+    o.cluster.kill("w0")
+    wait(lost)
+
+
+def restarted(o: Simulated) -> None:
+    wait(o.client.submit(nap, 0.3, key="before-restart"))
+    cut = o.client.submit(nap, 3.0, key="cut-off")
+    time.sleep(1.0)
+    o.cluster.restart()
+    del cut
+    wait(o.client.submit(nap, 0.4, key="after-restart"))
+
+
+def adaptive(o: Simulated) -> None:
+    """Only its run is repeated, not what it waited for before that."""
+    for name in ("w0", "w1"):
+        o.cluster.leave(name)
+    task = o.client.submit(fails_once, 0.2, ValueError, retries=2, key="adaptive")
+    time.sleep(1.0)
+    o.cluster.adapt(minimum=0, maximum=1)
+    wait(task)
+
+
+#: By history, the parts in seconds, on two workers of two threads.
+HISTORIES: dict[Callable[[Simulated], None], dict[str, float]] = {
+    sixty: {"no_thread": 0.75, "worker_queue": 0.05, "compute": 0.05},
+    straggler: {"worker_queue": 0.05, "compute": 1.0, "report": 0.002},
+    rounds: {"client": 1.0, "compute": 0.25},
+    completed: {"client": 0.3, "compute": 0.4},
+    chain: {"worker_queue": 1.499, "compute": 0.998},
+    fan_in: {"no_thread": 0.325, "worker_queue": 0.01, "compute": 1.0},
+    tree: {"no_thread": 0.65, "compute": 0.3},
+    pairs: {"worker_queue": 0.3, "compute": 0.2},
+    actor: {"client": 0.5},
+    pinned: {"worker_queue": 0.9, "compute": 0.1},
+    retried: {"repeated": 0.5, "compute": 0.5},
+    rescheduled: {"repeated": 0.5, "compute": 0.5},
+    seceded: {"compute": 0.5},
+    slow_client: {"client": 1.0, "compute": 0.1},
+    cancelled: {"compute": 0.99},
+    nested: {"client": 0.2, "compute": 0.7},
+    waits_for_another: {"compute": 1.0},
+    persisted: {"compute": 0.8},
+    shuffled: {"repeated": 0.002, "worker_queue": 0.016, "compute": 1.5, "report": 0.002},
+    fetched: {"transfer": 0.5, "compute": 0.4},
+    spilled: {"transfer": 1.0, "compute": 0.6},
+    killed: {"repeated": 0.29, "compute": 0.5},
+    restarted: {"client": 0.2, "compute": 1.7},
+    adaptive: {"no_thread": 0.99, "repeated": 0.2, "compute": 0.2},
+}
+#: On older releases, which send tasks to workers in another order.
+OLDER: dict[Callable[[Simulated], None], dict[str, float]] = {
+    tree: {"no_thread": 0.6, "worker_queue": 0.05, "compute": 0.3},
+    shuffled: {"repeated": 0.002, "worker_queue": 0.016, "compute": 1.5, "report": 0.004},
+}
+#: Spans below those.
+BELOW: dict[Callable[[Simulated], None], dict[str, dict[str, float]]] = {
+    nested: {"load": {"compute": 0.3}, "fit": {"compute": 0.4}},
+    waits_for_another: {"another": {"compute": 0.8}, "mine": {"compute": 0.2, "other_span": 0.8}},
+    persisted: {"made": {"compute": 0.5}, "used": {"compute": 0.3}},
+}
+
+
+def parts_of(finished: FinishedSpan) -> dict[str, float]:
+    """Return the parts of a path that are not 0."""
+    assert finished.path is not None
+    found = dict(zip(PATH_PARTS, finished.path.parts, strict=True))
+    return {part: seconds for part, seconds in found.items() if seconds > STEP}
+
+
+def histories() -> Iterator[Any]:
+    """Yield the histories, with the options of their clusters."""
+    for make in HISTORIES:
+        options: dict[str, Any] = {"limits": QUICK}
+        if make is spilled:
+            # A heartbeat that follows a read from the disk at once does not list it: that second
+            # is booked as idle, and as excess when it is metered.
+            options["within"] = 1.0 + STEP
+        yield pytest.param(make, marks=pytest.mark.options(**options), id=make.__name__)
+
+
+@pytest.mark.filterwarnings("ignore:Dask annotations")
+@pytest.mark.parametrize("make", list(histories()))
+def test_a_history_with_a_known_answer(o: Simulated, make: Callable[[Simulated], None]) -> None:
+    RUNS.clear()
+    with span(make.__name__):
+        make(o)
+    o.quiet()
+    found = {one.identity.tags[-1]: parts_of(one) for one in o.exported}
+    answers = {make.__name__: HISTORIES[make], **BELOW.get(make, {})}
+    if make in OLDER and distributed.__version__ < "2026":
+        answers[make.__name__] = OLDER[make]
+    assert found == {name: pytest.approx(parts, abs=STEP) for name, parts in answers.items()}
+    assert not o.adapter.tasks.paths.waits
