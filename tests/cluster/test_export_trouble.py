@@ -52,7 +52,8 @@ PROGRAM = """
             time.sleep(0.05)
         print("PLUGINS", sorted(scheduler.plugins), flush=True)
         extension = scheduler.extensions["spans"]
-        print("WRAPPED", any(hasattr(v, "__wrapped__") for v in vars(extension).values()), flush=True)
+        wrapped = any(hasattr(v, "__wrapped__") for v in vars(extension).values())
+        print("WRAPPED", wrapped, flush=True)
         assert client.submit(sum, [2, 3]).result() == 5
         client.close()
         began = time.monotonic()
