@@ -84,10 +84,11 @@ def test_the_slowed_function_is_named_and_more_data_is_more_work(
             path = run["steps"][run["name"]]["path"]
             assert sum(sum(one.values()) for one in path.values()) == pytest.approx(run["seconds"])
         nightly, hourly = trends["nightly"], trends["hourly"]
-        if (changes(nightly), changes(hourly)) == ([SLOWER], [DOUBLED]):
+        named = changes(nightly), changes(hourly)
+        if named == ([SLOWER], [DOUBLED]) and not hourly["regression"]:
             break
     else:
-        assert busy > CALM, (changes(nightly), changes(hourly))
+        assert busy > CALM, (named, hourly["lines"])
         pytest.skip(f"the machine was busy: sleeps were late by {busy:.0%} of the time")
 
     assert nightly["regression"]
@@ -98,7 +99,6 @@ def test_the_slowed_function_is_named_and_more_data_is_more_work(
     assert 0.25 < by_function["clean"] < 0.5
     assert abs(by_function["load"]) < 0.1
 
-    assert not hourly["regression"]
     (change,) = [one for one in hourly["changes"] if one["figure"] == "thread-time"]
     assert change["verdict"] == "more work"
     assert any(line.startswith("tasks: 8 before, 16 after") for line in change["beside"])
