@@ -151,7 +151,7 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
     def unsettled(self) -> float:
         """Return seconds of threads that released tasks may have held, for all that is known.
 
-        The heartbeats after the release show whether they did; an observer may need three. Until
+        Whether they did, the heartbeats after it tell, of which an observer may need three. Until
         then it is unknown whether such a thread was free before or after the last work.
         """
         released = [t for t, _, *states in self.transitions if states in RELEASED]
