@@ -25,6 +25,7 @@ from dask_otel.core.events.lines import MESSAGE
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.records import ClusterEvent, SpanIdentity
+from dask_otel.core.text import ARRAY_LIMIT
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
@@ -378,7 +379,8 @@ def _suspects(tasks: Iterable[TaskState], running: Collection[TaskState]) -> dic
     """Return the tasks that the most workers had as they ended, if those are several."""
     most = max([task.suspicious for task in tasks], default=0)
     them = [task for task in tasks if task.suspicious == most > 1]
-    keys = [str(task.key) for task in them if task in running] or [str(task.key) for task in them]
+    suspects = [task for task in them if task in running] or them
+    keys = [str(task.key) for task in suspects[:ARRAY_LIMIT]]
     return {semconv.TASK_SUSPECTS: keys, narration.DEATHS: most} if keys else {}
 
 
