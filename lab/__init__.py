@@ -7,7 +7,7 @@ same history, and its times are exact: a busy machine changes nothing.
 
 ========== ==========================================================================
 `clock`    machines, and the loop whose clock jumps
-`threads`  threads in simulated time, one of which runs at a moment
+`threads`  threads in simulated time; one runs at a time
 `patches`  Python's clocks, sleep, ids and waiting, for code on such machines
 `wires`    messages between machines: latency, loss, broken connections
 `executor` runs tasks on such threads, and knows when each thread ran

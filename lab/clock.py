@@ -180,7 +180,7 @@ class Loop(asyncio.BaseEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """Run a function on a simulated thread; what is meant for a real one runs at once."""
+        """Run a function on a simulated thread; functions for a real thread run at once."""
         if getattr(executor, "simulated", False):
             assert executor is not None
             return asyncio.wrap_future(executor.submit(func, *args), loop=self)

@@ -235,7 +235,7 @@ class Cluster:
         )
 
     async def close(self) -> None:
-        """Close what is there. Belongs to the scheduler's machine."""
+        """Close workers and scheduler. Belongs to the scheduler's machine."""
         for name, worker in self.workers.items():
             await self.machines[name].run(asyncio.ensure_future, worker.close())
         await self.scheduler.close()
@@ -347,7 +347,7 @@ def _alone(wires: Wires, seed: int) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Let nobody tell of what is torn down."""
+    """Silence the messages about the end of the cluster."""
     before = logging.root.manager.disable
     logging.disable()
     try:

@@ -122,7 +122,7 @@ class User:
         self.made = 0
 
     def work(self, client: Any) -> None:
-        """Do all steps, then wait for what is left, and let go of it."""
+        """Do all steps, wait for the remaining futures, and release them."""
         self.client = client
         for pause, name, arguments in self.steps:
             time.sleep(pause)
@@ -157,7 +157,7 @@ class User:
         self.futures += new
 
     def chain(self, seconds: Sequence[float]) -> None:
-        """Submit tasks one of which needs the one before."""
+        """Submit tasks; each needs the one before."""
         for one in seconds:
             self.tasks("nap", [one], 1)
 
@@ -269,7 +269,7 @@ def _event(rng: random.Random) -> Step:
 
 
 def shrink(program: Program, fails: Callable[[Program], bool]) -> Program:
-    """Return a part of a failing program that still fails, and no step of which can go."""
+    """Return a part of a failing program that still fails, and needs each of its steps."""
     parts = [*program.users, program.events]
     for number in range(len(parts)):
         size = len(parts[number])

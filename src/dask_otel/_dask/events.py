@@ -113,7 +113,7 @@ class ClusterEvents:
     def close(self, now: float, removed: bool) -> None:
         """Tell the rest: the scheduler closes, or the bridge is `removed`."""
         for address in list(self._pending):
-            self._told(address, {narration.CLOSING: not removed})
+            self._complete(address, {narration.CLOSING: not removed})
         self.tick(now, closing=True)
         self._of_cluster(now, semconv.OTEL_STOPPED if removed else semconv.SCHEDULER_CLOSING)
 
@@ -127,7 +127,7 @@ class ClusterEvents:
             self._workers[ws.address] = ws
             if ws.address in self._pending:
                 # From here on, words about this address are about the new worker.
-                self._told(ws.address, {})
+                self._complete(ws.address, {})
         self._of_worker(now, semconv.WORKER_ADDED, ws)
 
     def log_event(self, topic: str, message: Any, now: float) -> None:
@@ -160,7 +160,7 @@ class ClusterEvents:
             # Or the nanny has answered, and others go on.
             known = event.facts[semconv.WORKER_EXIT_CODE] and event.facts[narration.OTHERS]
             if known or now >= until:
-                self._told(address, {})
+                self._complete(address, {})
         for left_out in self.lines.tick(now, closing):
             if not self._put(left_out, closing):
                 self.lines.leave_out(left_out)
@@ -258,10 +258,10 @@ class ClusterEvents:
             return
         word = {semconv.WORKER_NANNY_MEMORY: memory}
         self._of_worker(now, semconv.WORKER_TERMINATED, ws, **word)
-        self._told(address, word)
+        self._complete(address, word)
 
-    def _told(self, address: str, word: Mapping[str, Any]) -> None:
-        """Add a word about a worker's end to its event, which is to come or waits for this."""
+    def _complete(self, address: str, word: Mapping[str, Any]) -> None:
+        """Add facts to the event of a worker's end: emit one that waits, or keep them for it."""
         waiting = self._pending.pop(address, None)
         if waiting is None:
             self._words.setdefault(address, {}).update(word)
@@ -275,7 +275,7 @@ class ClusterEvents:
 
     def _closing(self, topic: str, message: _Message, _now: float) -> None:
         reason = _TIME.sub("", str(message.get("reason"))[:200])
-        self._told(topic, {semconv.WORKER_CLOSE_REASON: reason})
+        self._complete(topic, {semconv.WORKER_CLOSE_REASON: reason})
 
     def _overdue(self, _topic: str, message: _Message, now: float) -> None:
         for address in islice(message["workers"], _MOST_READ):
