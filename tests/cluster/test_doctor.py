@@ -75,27 +75,26 @@ def _process(document: Any) -> Any:
     return document["facts"]["process"]
 
 
-def test_a_scheduler_without(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with cluster(tmp_path) as made:
-        made.start_scheduler("--preload", WITHOUT)
-        code, document = doctor(capsys, made)
-        assert code == 1
-        assert [f["check"] for f in document["findings"]] == ["scheduler.package"]
-        assert document["facts"]["process"] is None
-
-
-def test_a_scheduler_with_a_wrong_configuration(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("preload", "problems"),
+    [
+        (WITHOUT, {"scheduler.package"}),
+        # No worker was started either.
+        ("dask_otel.preload", {"configuration", "bridge", "workers.count"}),
+    ],
+)
+def test_a_scheduler_without_the_package_or_with_a_wrong_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], preload: str, problems: set[str]
 ) -> None:
     with cluster(tmp_path) as made:
-        env = {"DASK_OTEL__SPANS__LINGER": "soon"}
-        made.start_scheduler("--preload", "dask_otel.preload", env=env)
+        made.start_scheduler("--preload", preload, env={"DASK_OTEL__SPANS__LINGER": "soon"})
         code, document = doctor(capsys, made)
-        assert code == 1
-        problems = {c: f for c, f in by_check(document).items() if f["level"] == "problem"}
-        # No worker was started either.
-        assert problems.keys() == {"configuration", "bridge", "workers.count"}
-        assert "otel.spans.linger" in problems["configuration"]["what"]
+    found = {c: f for c, f in by_check(document).items() if f["level"] == "problem"}
+    assert (code, found.keys()) == (1, problems)
+    if preload == WITHOUT:
+        assert document["facts"]["process"] is None
+    else:
+        assert "otel.spans.linger" in found["configuration"]["what"]
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "tls://127.0.0.1:1"])

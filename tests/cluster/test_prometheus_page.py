@@ -28,6 +28,7 @@ ON = {"metrics": {"prometheus": True}}
 OPENMETRICS = {"Accept": "application/openmetrics-text;version=1.0.0"}
 
 
+PREFIX = "/dask/cluster"
 RESOURCE_LABELS = ("dask_cluster_name", "service_version")
 
 
@@ -66,15 +67,14 @@ def fine_metrics(page: dict[tuple[Any, ...], float]) -> dict[tuple[Any, ...], fl
     """Return the fine metrics on a page, with the keys of `text_keys`."""
     suffixes = {"seconds": "time_seconds", "bytes": "io_bytes", "count": "operations"}
     assert suffixes.keys() == UNITS.keys()
-    found = {}
-    for unit, suffix in suffixes.items():
-        for context, second in (("execute", "dask_task_prefix"), ("p2p", "dask_p2p_stage")):
-            for (name, *labels), value in page.items():
-                if name == f"dask_span_{context}_{suffix}_total":
-                    of = dict(labels)
-                    key = (of["dask_span_name"], context, of[second], of["dask_activity"], unit)
-                    found[key] = value
-    return found
+    return {
+        (of["dask_span_name"], context, of[second], of["dask_activity"], unit): value
+        for unit, suffix in suffixes.items()
+        for context, second in (("execute", "dask_task_prefix"), ("p2p", "dask_p2p_stage"))
+        for (name, *labels), value in page.items()
+        if name == f"dask_span_{context}_{suffix}_total"
+        for of in [dict(labels)]
+    }
 
 
 def double(x: int) -> int:
@@ -88,21 +88,22 @@ def work(client: Client, name: str) -> str:
     return str(span_id)
 
 
-@pytest.mark.options(ON)
+@pytest.mark.options(ON, scheduler_kwargs={"http_prefix": PREFIX})
 def test_has_dasks_own_numbers_and_those_that_go_out_over_otlp(bridged: Bridged) -> None:
     span_id = work(bridged.client, "page")
     scheduler = bridged.scheduler
-    eventually(lambda: status(bridged.scheduler, "/metrics/otel") == 200)
+    page_of_ours = f"{PREFIX}/metrics/otel"
+    eventually(lambda: status(scheduler, page_of_ours) == 200)
 
     def reconciled() -> bool:
         truth = text_keys(bridged.client.run_on_scheduler(own_values))
-        assert fine_metrics(scrape(scheduler)) == pytest.approx(truth)
-        assert fine_metrics(scrape(scheduler, "/metrics/otel")) == pytest.approx(truth)
+        for path in (f"{PREFIX}/metrics", page_of_ours):
+            assert fine_metrics(scrape(scheduler, path)) == pytest.approx(truth)
         return any(key[:2] == ("page", "execute") for key in truth)
 
     eventually(reconciled, 30, "everything is on the page")
     received = bridged.exported()
-    page = scrape(scheduler)
+    page = scrape(scheduler, f"{PREFIX}/metrics")
     over_otlp = {
         tuple((label.replace(".", "_"), text) for label, text in labels): value
         for labels, value in received.last("dask.task.finished").items()
@@ -113,13 +114,11 @@ def test_has_dasks_own_numbers_and_those_that_go_out_over_otlp(bridged: Bridged)
         if name == "dask_task_finished_total"
     }
     # Every series that went out over OTLP is here, too.
-    metrics = {point.metric for point in received.points}
-    names = {key[0] for key in page}
-    for metric in metrics:
-        assert any(name.startswith(metric.replace(".", "_")) for name in names), metric
+    for metric in {point.metric for point in received.points}:
+        assert any(key[0].startswith(metric.replace(".", "_")) for key in page), metric
     # Dask's own series are there as they were.
     assert ("dask_scheduler_clients",) in page
-    text, kind = get(scheduler, "/metrics/otel", OPENMETRICS)
+    text, kind = get(scheduler, page_of_ours, OPENMETRICS)
     assert kind.startswith("application/openmetrics-text; version=")
     exemplars = [
         s.exemplar.labels for f in parse_openmetrics(text) for s in f.samples
@@ -128,7 +127,8 @@ def test_has_dasks_own_numbers_and_those_that_go_out_over_otlp(bridged: Bridged)
     assert {(e["trace_id"], e["span_id"]) for e in exemplars} == {
         (f"{identity.trace_id(span_id):032x}", f"{identity.span_id(span_id):016x}")
     }
-    assert get(scheduler, "/metrics")[1].startswith("text/plain; version=0.0.4")
+    assert get(scheduler, f"{PREFIX}/metrics")[1].startswith("text/plain; version=0.0.4")
+    assert status(scheduler, "/metrics/otel") == 404
 
 
 @pytest.mark.unreconciled("nothing comes over OTLP")
@@ -199,16 +199,6 @@ def test_our_error_leaves_dasks_page_alone(
         assert ("dask_scheduler_clients",) in page
         assert not [key for key in page if is_ours(key)]
     assert "its metrics page hook" in caplog.text
-
-
-@pytest.mark.options(ON, scheduler_kwargs={"http_prefix": "/dask/cluster"})
-def test_below_a_prefix(bridged: Bridged) -> None:
-    eventually(lambda: status(bridged.scheduler, "/dask/cluster/metrics/otel") == 200)
-    # It is put on the server before the first values are on it.
-    eventually(
-        lambda: [k for k in scrape(bridged.scheduler, "/dask/cluster/metrics") if is_ours(k)]
-    )
-    assert status(bridged.scheduler, "/metrics/otel") == 404
 
 
 @pytest.mark.unreconciled("no bridge runs")
