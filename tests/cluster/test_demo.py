@@ -24,7 +24,7 @@ from dask_otel.cli.terminal import DemoError
 from dask_otel.report.document import read_report
 from dask_otel.report.seconds import cluster_time
 from dask_otel.report.telemetry.model import tree_of
-from tests.environment import OFF, inherited
+from tests.environment import OFF, inherited, set_variables
 from tests.receiver import receiver
 
 pytestmark = [
@@ -93,8 +93,11 @@ def test_it_shows_writes_files_and_exports_or_says_why_not(tmp_path, environ):
         assert lost.resource["team"] == "shop"
     assert done.returncode == 0
     (warning,) = done.stderr.splitlines()
-    assert f"can't export spans to {other.endpoint}" in warning
-    assert "(OTLP over HTTP): HTTP status 404" in warning
+    assert [
+        x
+        for x in (f"can't export spans to {other.endpoint}", "(OTLP over HTTP): HTTP status 404")
+        if x not in warning
+    ] == []
     # Piped: text only.
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", done.stdout)
     for line in ("├── data load ", "│   ├── shuffle ", "thread-cpu ", "all spans "):
@@ -108,8 +111,10 @@ def test_it_shows_writes_files_and_exports_or_says_why_not(tmp_path, environ):
     report = read_report(tmp_path / "out")
     assert report.skipped.counts == {}
     (run,) = report.runs
-    assert sorted(one.full_name for one in run.of_type("span")) == sorted(NAMES)
-    assert [root.name for root in tree_of(run.spans)[0]] == ["Alice's workflow"]
+    assert (
+        sorted(one.full_name for one in run.of_type("span")),
+        [root.name for root in tree_of(run.spans)[0]],
+    ) == (sorted(NAMES), ["Alice's workflow"])
     for span in run.spans:
         assert span.end_ns >= span.start_ns > 0
         if span.type == "span":
@@ -144,8 +149,7 @@ def test_it_shows_writes_files_and_exports_or_says_why_not(tmp_path, environ):
     ],
 )
 def test_where_the_telemetry_goes(monkeypatch, variables, listens, expected):
-    for key, value in variables.items():
-        monkeypatch.setenv(key, value)
+    set_variables(monkeypatch, variables)
     monkeypatch.setattr(showcase, "_listens", lambda address: listens)
     assert showcase._destinations(Console(file=io.StringIO())) == expected
 
@@ -213,8 +217,7 @@ def test_ctrl_c(tmp_path, environ):
 def test_what_cannot_work_is_said_before_anything_is_done(
     monkeypatch, capsys, tmp_path, variables, config, said
 ):
-    for key, value in variables.items():
-        monkeypatch.setenv(key, value)
+    set_variables(monkeypatch, variables)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(showcase, "_compute", None)
     with dask.config.set(config):

@@ -57,8 +57,7 @@ def test_a_scheduler_with_the_bridge(tmp_path: Path, capsys: pytest.CaptureFixtu
 
         document = eventually(examined, 60, "all is well")
         levels = {check: finding["level"] for check, finding in by_check(document).items()}
-        assert levels.pop("fusion") == "note"
-        assert levels.pop("workers.package") == "note"
+        assert (levels.pop("fusion"), levels.pop("workers.package")) == ("note", "note")
         assert set(levels) >= {"bridge", "export.traces", "export.metrics", "workers.clocks"}
         assert set(levels.values()) == {"ok"}
         assert "geheim" not in json.dumps(document)
@@ -66,9 +65,11 @@ def test_a_scheduler_with_the_bridge(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert settings["otel.cluster-name"] == ("nightly", "DASK_OTEL__CLUSTER_NAME")
         # From the scheduler, with what it says of itself.
         span = received.spans[-1]
-        assert span.name == semconv.DOCTOR_SPAN
-        assert span.resource["dask.cluster.name"] == "nightly"
-        assert f"{span.trace_id:032x}" == _process(document)["probe"]["trace_id"]
+        assert (span.name, span.resource["dask.cluster.name"], f"{span.trace_id:032x}") == (
+            semconv.DOCTOR_SPAN,
+            "nightly",
+            _process(document)["probe"]["trace_id"],
+        )
 
 
 def _process(document: Any) -> Any:
@@ -110,5 +111,8 @@ def test_no_scheduler(
         gc.collect()
     assert [str(one.message) for one in warned if "never awaited" in str(one.message)] == []
     said = capsys.readouterr().err
-    assert f"no scheduler answers at {address}" in said
-    assert "next: Compare the address" in said
+    assert [
+        x
+        for x in (f"no scheduler answers at {address}", "next: Compare the address")
+        if x not in said
+    ] == []

@@ -92,8 +92,10 @@ def test_the_first_program_leaves_its_run_in_files_and_is_one_trace(
         assert run(shell, tmp_path, newcomer | PATIENT).startswith(f"{total}\n")
         spans = [span for span in got.spans if span.type == "span"]
     names = ["first run", "first run/add up", "first run/load"]
-    assert sorted(span.path for span in spans) == names
-    assert len({(span.trace_id, span.resource["service.name"]) for span in spans}) == 1
+    assert (
+        sorted(span.path for span in spans),
+        len({(span.trace_id, span.resource["service.name"]) for span in spans}),
+    ) == (names, 1)
     (one,) = read_report(tmp_path / "telemetry").runs
     assert sorted(span.full_name for span in one.of_type("span")) == names
     assert one.metrics.series
@@ -111,7 +113,9 @@ def test_the_first_program_leaves_its_run_in_files_and_is_one_trace(
 def test_a_program_prints_what_the_page_says(
     page: str, python: str, bash: str | None, printed: str, tmp_path: Path, newcomer: dict[str, str]
 ) -> None:
-    (tmp_path / "first.py").write_text(block(page, "python", python))
+    # That it works with processes is shown by the first program.
+    program = block(page, "python", python).replace("n_workers=2", "processes=False, n_workers=2")
+    (tmp_path / "first.py").write_text(program)
     shell = block(page, "bash", bash) if bash else "python first.py"
     assert re.match(printed, run(shell, tmp_path, newcomer))
 

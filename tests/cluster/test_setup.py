@@ -13,6 +13,7 @@ from distributed import Client, LocalCluster
 
 from dask_otel.cli.cluster import observed_cluster
 from tests import environment
+from tests.environment import set_variables
 from tests.foreign import WAITING, install
 from tests.receiver import receiver
 from tests.waiting import eventually
@@ -72,8 +73,10 @@ def test_a_detector_that_never_answers_costs_its_attributes_alone(tmp_path: Path
         arguments = (str(script), str(tmp_path), received.endpoint)
         done = environment.run(*arguments, PYTHONPATH=str(tmp_path))
         assert received.spans, done.stderr
-        assert received.spans[0].resource["service.name"] == "dask-scheduler"
-        assert received.requests[0][2]["x-key"] == "geheim"
+        assert (received.spans[0].resource["service.name"], received.requests[0][2]["x-key"]) == (
+            "dask-scheduler",
+            "geheim",
+        )
     assert json.loads(done.stdout) == [{}, {}, {}]
     (said,) = [line for line in done.stderr.splitlines() if "resource detectors" in line]
     assert "waits" in said
@@ -108,8 +111,7 @@ def test_two_bridges_of_a_process_write_no_series_together(
     options = {"n_workers": 1, "processes": False, "dashboard_address": "127.0.0.1:0"}
     with receiver() as received, dask.config.set(settings):
         given = {"OTEL_RESOURCE_ATTRIBUTES": "service.instance.id=pod"}
-        for key, value in {**received.environ, **given}.items():
-            monkeypatch.setenv(key, value)
+        set_variables(monkeypatch, {**received.environ, **given})
 
         def begin(stack: ExitStack, tasks: int) -> str:
             cluster = stack.enter_context(LocalCluster(**options))

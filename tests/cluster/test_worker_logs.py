@@ -67,8 +67,10 @@ def test_records_arrive_with_the_ids_of_their_task(monkeypatch: pytest.MonkeyPat
         # The root logger was lowered, as nobody has configured it.
         _, log = eventually(lambda: len(lines_of(cluster)) == 2 and lines_of(cluster))
         (nightly,) = cluster.received.wait_for(lambda r: [s for s in r.spans if s.type == "span"])
-        assert (log.trace_id, log.span_id) == (nightly.trace_id, nightly.span_id)
-        assert (log.body, log.severity) == ("wrong row", semconv.ERROR)
+        assert ((log.trace_id, log.span_id), (log.body, log.severity)) == (
+            (nightly.trace_id, nightly.span_id),
+            ("wrong row", semconv.ERROR),
+        )
         assert nightly.start_ns <= log.time_ns + 50_000_000 <= time.time_ns() + 50_000_000
         assert log.attributes.pop(semconv.EXCEPTION_STACKTRACE).endswith("KeyError: 'row 7'\n")
         assert log.attributes == {
