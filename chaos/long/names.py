@@ -148,7 +148,7 @@ def day(world: World, limits: SeriesLimits, per_name: int, folded: bool) -> str:
             raise CannotRun(str(error)) from error
         stack.callback(running.server.stop)
         client = PrometheusClient(running.url)
-        names = Names(running.otlp_metrics, limits, _HOURS)
+        names = Names(f"{running.http}/v1/metrics", limits, _HOURS)
         stack.callback(names.sink.close)
         heads = []
         for hour in range(1, _HOURS + 1):
