@@ -82,7 +82,7 @@ def test_the_first_program_leaves_its_run_in_files_and_is_one_trace(
     program = block(QUICKSTART, "python", "first run")
     assert program.count("1_000_000") == 1
     (tmp_path / "first.py").write_text(program.replace("1_000_000", "1_000"))
-    server, files = (block(QUICKSTART, "bash", part) for part in ("export OTEL", "export DASK"))
+    server, files = (block(QUICKSTART, "bash", part) for part in ("=quickstart", "FILES__PATH"))
     # In a test there is nobody to look at it.
     shell = server.replace("python first.py\n", "") + files.replace(" --open", "")
     with receiver("grpc") as got:

@@ -93,6 +93,8 @@ def workload(client: Client) -> None:
             assert [f.status for f in bad] == ["error"] * 3
             client.cancel(cancelled)
             del futures, total, bad, cancelled
+            # Heartbeats come meanwhile.
+            time.sleep(1)
 
 
 def alone(
