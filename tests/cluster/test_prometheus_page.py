@@ -88,7 +88,7 @@ def test_has_dasks_own_numbers_and_those_that_go_out_over_otlp(bridged: Bridged)
             assert fine_metrics(scrape(scheduler, path)) == pytest.approx(truth)
         return any(key[:2] == ("page", "execute") for key in truth)
 
-    eventually(reconciled, 30, "everything is on the page")
+    eventually(reconciled, what="everything is on the page")
     received = bridged.exported()
     page = scrape(scheduler, f"{PREFIX}/metrics")
     over_otlp = {

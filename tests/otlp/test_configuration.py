@@ -266,7 +266,7 @@ WRONG: list[tuple[dict[str, str], tuple[str, ...]]] = [
         for key in ("-----BEGIN PRIVATE KEY-----\ngeheim", "Geheim42" * 300)
     ),
     # A folder of certificates is for HTTP alone.
-    ({"OTEL_EXPORTER_OTLP_CERTIFICATE": "/tmp"}, ("Is a directory", PEM)),
+    ({"OTEL_EXPORTER_OTLP_CERTIFICATE": "/"}, ("Is a directory", PEM)),
     *(
         (
             {"OTEL_EXPORTER_OTLP_PROTOCOL": protocol, f"OTEL_EXPORTER_OTLP_{signal}HEADERS": wrong},
