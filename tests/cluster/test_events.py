@@ -70,7 +70,7 @@ def test_each_end_of_a_process_is_said(start: Start, monkeypatch: pytest.MonkeyP
             for number, (code, words) in enumerate(ENDS.items()):
                 future = bridged.client.submit(leave, code, pure=False)
                 log = said(semconv.WORKER_REMOVED, number)
-                assert f"was lost: its connection broke without a word. {words}" in log.body
+                assert f"was lost: its connection dropped without notice. {words}" in log.body
                 about = (log.attributes[REASON], log.attributes[semconv.WORKER_EXIT_CODE])
                 assert about == ("lost", code)
                 future.cancel()

@@ -15,6 +15,7 @@ from dask_otel import semconv
 from dask_otel._dask import events, nannies
 from dask_otel._wire import uninstall
 from dask_otel.core.events import narration
+from dask_otel.core.records import Fact
 from tests.simulated.bridged import Bridged
 from tests.simulated.tasks import boom, nap
 
@@ -34,7 +35,7 @@ def test_a_killed_worker(b: Bridged) -> None:
     log = b.said(semconv.WORKER_REMOVED)
     memory = narration._size(log.attributes.pop(semconv.WORKER_MEMORY_USAGE.name))
     assert log.body == (
-        "Worker w0 (lab://w0) was lost: its connection broke without a word. Its process was "
+        "Worker w0 (lab://w0) was lost: its connection dropped without notice. Its process was "
         "killed or crashed, or the network failed. At its last heartbeat, 0.5 s before, it held "
         f"{memory}, used 0% of a CPU for each thread and ran `nap` for 1.5 s. It had 1 task to "
         "run: `nap`. 1 task failed for good, as too many workers died with them. No other worker "
@@ -90,7 +91,7 @@ def test_who_is_suspected(deaths: dict[str, int], running: str, suspects: dict[s
     assert found == {
         name: value
         for keys, count in suspects.items()
-        for name, value in ((semconv.TASK_SUSPECTS, [*keys]), (narration.DEATHS, count))
+        for name, value in ((semconv.TASK_SUSPECTS, [*keys]), (Fact.DEATHS, count))
     }
 
 
