@@ -48,6 +48,8 @@ def hog() -> None:
 
 def test_each_end_of_a_process_is_said(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     config = {
+        # However long a new process takes to start, its nanny stays.
+        "distributed.deploy.lost-worker-timeout": "1 day",
         "distributed.scheduler.allowed-failures": 0,
         "distributed.worker.memory.terminate": 0.8,
     }
@@ -62,7 +64,7 @@ def test_each_end_of_a_process_is_said(start: Start, monkeypatch: pytest.MonkeyP
             def found() -> list[Log]:
                 return [log for log in received.logs if log.name == name][number:]
 
-            return eventually(found, what=name)[0]
+            return eventually(found, 240, name)[0]
 
         with monkeypatch.context() as patch:
             # The nanny says it as soon as it is asked.
@@ -76,7 +78,7 @@ def test_each_end_of_a_process_is_said(start: Start, monkeypatch: pytest.MonkeyP
                 future.cancel()
                 bridged.client.wait_for_workers(2)
         (address, *_) = bridged.scheduler.workers
-        bridged.client.restart_workers([address])
+        bridged.client.restart_workers([address], timeout=240)
         log = said(semconv.WORKER_REMOVED, 3)
         assert (log.attributes[REASON], log.severity) == ("restarted", semconv.INFO)
         future = bridged.client.submit(hog)
