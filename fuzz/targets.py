@@ -34,7 +34,7 @@ from dask_otel._dask.clients import ClientBlocks
 from dask_otel._otel.sdk.encode import Encoder
 from dask_otel._otel.sdk.environment import headers, read_environment
 from dask_otel._otel.sdk.exporters import labels as labels_of
-from dask_otel._otel.sdk.exporters import make_destinations
+from dask_otel._otel.sdk.exporters import make_exporters
 from dask_otel._otel.sdk.resource import make_resource
 from dask_otel._otel.sdk.sampling import make_sampler
 from dask_otel._otel.sdk.transport import GrpcTransport, HttpTransport, Transport, plain
@@ -377,7 +377,7 @@ def exporters(data: Data) -> None:
     def made(signal: str) -> None:
         for label in labels_of(signal):
             check("hunter2" not in label, "no credential in a name", label)
-        for one in make_destinations([signal])[signal]:
+        for one in make_exporters([signal]):
             one.transport.close()
 
     parts: list[Callable[[], object]] = [partial(made, "traces"), partial(made, "metrics")]

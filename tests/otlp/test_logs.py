@@ -17,7 +17,7 @@ from dask_otel._otel.sdk.probe import probe
 from dask_otel.core.events import lines
 from dask_otel.core.records import Answer, ClusterEvent, LogRecord, SpanIdentity
 from dask_otel.core.trace import Trace
-from dask_otel.pump import outlet
+from dask_otel.pump import lanes
 from dask_otel.settings.keys import LogSettings, Settings
 from tests.otlp.conftest import Begin, Build, send
 from tests.otlp.json_reading import from_json
@@ -93,7 +93,7 @@ def test_the_variables_of_logs_choose_the_exporter(build: Build, name: str, labe
     sinks = build(
         logs=True, OTEL_LOGS_EXPORTER=name, OTEL_EXPORTER_OTLP_LOGS_ENDPOINT="http://c:1"
     ).log_sinks
-    assert sinks[0].name == label
+    assert sinks[0].destination.name == label
     assert len(sinks) == name.count(",") + 1
 
 
@@ -211,7 +211,7 @@ def test_an_endpoint_that_takes_no_logs_is_asked_again_each_hour(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One line, no alert; the spans are not concerned."""
-    monkeypatch.setattr(outlet, "ASK_AGAIN", 3.0)
+    monkeypatch.setattr(lanes, "ASK_AGAIN", 3.0)
     kept(server).takes_no_logs = True
     with caplog.at_level(logging.INFO):
         made, _ = begin(server.environ)

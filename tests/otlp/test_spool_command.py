@@ -20,7 +20,7 @@ from dask_otel.cli import main, spool
 from dask_otel.core.context import Caller, Traceparent
 from dask_otel.core.records import SpanRecord
 from dask_otel.core.trace import Trace
-from dask_otel.pump import health
+from dask_otel.pump import destination
 from dask_otel.spool.store import Encoded, Store
 from tests.otlp.records import CHILD, ROOT, SECOND
 from tests.receiver import Receiver, receiver, silent_server
@@ -181,7 +181,7 @@ def test_a_request_of_hours_does_not_hold_it(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill(path)
-    monkeypatch.setattr(health, "LONG", 0.1)
+    monkeypatch.setattr(destination, "LONG", 0.1)
     monkeypatch.setattr(spool, "_CLOSING", 0.1)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "10000")

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from dask_otel._otel.sdk.environment import read_environment
-from dask_otel._otel.sdk.exporters import Destination, make_destinations
+from dask_otel._otel.sdk.exporters import Exporter, make_exporters
 from dask_otel._otel.sdk.transport import GrpcTransport
 from tests.receiver import receiver
 
 VENDORS = Path(__file__).parents[2] / "deploy" / "vendors"
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
-Make = Callable[[str, str], Destination]
+Make = Callable[[str, str], Exporter]
 
 
 def _variables(vendor: str) -> dict[str, str]:
@@ -28,17 +28,17 @@ def _variables(vendor: str) -> dict[str, str]:
 def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Make:
     """The exporter of a signal, with the variables of a vendor and no others."""
 
-    def make_one(vendor: str, signal: str, **changes: str) -> Destination:
+    def make_one(vendor: str, signal: str, **changes: str) -> Exporter:
         for name, value in (_variables(vendor) | changes).items():
             monkeypatch.setenv(name, value)
-        (one,) = make_destinations([signal])[signal]
+        (one,) = make_exporters([signal])
         request.addfinalizer(one.transport.close)
         return one
 
     return make_one
 
 
-def _headers(make: Callable[..., Destination], vendor: str, signal: str) -> dict[str, str]:
+def _headers(make: Callable[..., Exporter], vendor: str, signal: str) -> dict[str, str]:
     """The headers that arrive at a server which stands for the vendor's."""
     with receiver() as received:
         one = make(vendor, signal, **{ENDPOINT: received.endpoint})
@@ -77,7 +77,7 @@ def test_honeycomb_knows_us_and_keeps_metrics_apart(make: Make) -> None:
 
 def test_datadog_gets_differences_over_grpc(make: Make) -> None:
     one = make("datadog", "metrics")
-    assert one.label == "http://datadog-agent:4317 (OTLP over gRPC)"
+    assert one.destination.name == "http://datadog-agent:4317 (OTLP over gRPC)"
     assert isinstance(one.transport, GrpcTransport)
     assert read_environment().temporality == "delta"
 

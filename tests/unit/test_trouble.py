@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from dask_otel.core.endpoints.address import Endpoint, long_timeouts, oddities
 from dask_otel.core.endpoints.explaining import explain, partly_taken
-from dask_otel.pump.health import Health
+from dask_otel.pump.destination import Destination
+from tests.unit.pumps import Spans
 
 HTTP, GRPC = "HTTP", "gRPC"
 PLAIN, TLS, BARE = "http://collector:4317", "https://collector:4317", "collector:4317"
@@ -186,18 +187,18 @@ def test_partial_success() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "reason", "words"),
+    ("endpoint", "reason", "words"),
     [
-        (f"{PLAIN} (OTLP over gRPC)", CASES[0][2], "HTTP server listens"),
-        (f"{PLAIN} (OTLP over gRPC)", "strange", "Check that a collector listens there"),
-        ("console", "full", "see its own documentation"),
+        (Endpoint(PLAIN, "gRPC"), CASES[0][2], "HTTP server listens"),
+        (Endpoint(PLAIN, "gRPC"), "strange", "Check that a collector listens there"),
+        (None, "full", "see its own documentation"),
     ],
 )
 def test_the_scheduler_s_warning_has_the_same_words(
-    name: str, reason: str, words: str, caplog: pytest.LogCaptureFixture
+    endpoint: Endpoint | None, reason: str, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        Health(name).failed("spans", reason)
+        Destination("there", endpoint).failed(Spans(), reason)
     (record,) = caplog.records
     assert words in record.getMessage()
     assert reason in record.getMessage()

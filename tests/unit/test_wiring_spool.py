@@ -29,7 +29,7 @@ def test_without_a_spool_everything_else_works(
     if without:
         monkeypatch.setitem(sys.modules, without, None)
     settings: Any = SimpleNamespace(spool=SimpleNamespace(path="/there.db", max_size=10**6))
-    sinks = [SimpleNamespace(key=key, name="here") for key in keys]
+    sinks = [SimpleNamespace(key=key) for key in keys]
     outputs: Any = SimpleNamespace(span_sinks=sinks, resource={})
     assert _spool(settings, outputs) is None
     (said,) = caplog.messages

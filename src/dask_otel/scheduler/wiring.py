@@ -30,10 +30,10 @@ from dask_otel.core.trace import Trace
 from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.pump.breath import Breath
-from dask_otel.pump.feeder import Spool
-from dask_otel.pump.health import MOST_NOTICES, Notices
-from dask_otel.pump.pump import Pump
+from dask_otel.pump.destination import MOST_NOTICES, WORDS, Destination, Notices
+from dask_otel.pump.pump import Metrics, Pump, Rows
 from dask_otel.pump.rotated import obstacle
+from dask_otel.pump.spooled import Spool
 from dask_otel.scheduler.advice import FoldAdvice
 from dask_otel.scheduler.redaction import load_redaction
 from dask_otel.settings.keys import ConfigurationError, Settings
@@ -140,7 +140,6 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         environment_of(settings.environment, settings.provider == "own").items()
     ):
         logger.warning("dask-otel: %s", text)
-    known = []
     if target is not None and (reason := obstacle(Path(target.path).expanduser())):
         logger.warning(
             "dask-otel can't write into otel.files.path: %s. Set it to a folder that the scheduler "
@@ -148,15 +147,20 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
             "retries without logging each failure.",
             reason,
         )
-        known = [sink.name for sink in outputs.span_sinks if sink.name.startswith("files in ")]
+        assert outputs.files is not None
+        outputs.files.expect_no_server()
     read = outputs.environment
     sanitizer = Sanitizer()
     page = _make_page(outputs.resource) if settings.metrics.prometheus else None
     # With a page the metrics have a reader, so a missing server needs no hint.
     unreachable = outputs.without_server if page is None else None
-    interval = min(read.metric_interval, math.inf if page is None else LONGEST_PAGE_AGE)
-    if outputs.hurried:
-        interval = min(interval, read.file_interval or interval)
+    if unreachable is not None:
+        unreachable.expect_no_server()
+    # Page and files get batches more often than the exports of others.
+    oftener = [LONGEST_PAGE_AGE] if page is not None else []
+    if outputs.files is not None and read.file_interval is not None:
+        oftener.append(read.file_interval)
+    interval = min(read.metric_interval, *oftener, math.inf)
     limits = SeriesLimits(
         max_names=settings.metrics.max_names,
         max_series=settings.metrics.max_series,
@@ -182,44 +186,39 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     # Prometheus has no deltas.
     shown = None if page is None else (page, state(temporality="cumulative"))
     pump = Pump(
-        outputs.span_sinks,
-        metrics,
-        partial(translate, limits=span_limits, sanitizer=sanitizer),
-        read.spans,
+        Rows(
+            outputs.span_sinks,
+            partial(translate, limits=span_limits, sanitizer=sanitizer),
+            read.spans,
+            _spool(settings, outputs),
+        ),
+        # A batch may come slightly early or late.
+        Metrics(metrics, read.metric_interval - interval / 2 if oftener else 0.0, shown),
+        Rows(
+            outputs.log_sinks,
+            partial(
+                narrate,
+                limits=span_limits,
+                sanitizer=sanitizer,
+                mask=mask_of(settings),
+                last=LastLines(),
+            ),
+            read.logs,
+        ),
         sanitizer.drain,
-        page=shown,
-        without_server=known if unreachable is None else [unreachable, *known],
-        # Page and files get batches more often than exports, slightly early or late.
-        metric_interval=(
-            read.metric_interval - interval / 2 if page is not None or outputs.hurried else 0.0
-        ),
-        hurried=outputs.hurried,
-        spool=_spool(settings, outputs),
-        log_sinks=outputs.log_sinks,
-        narrate=partial(
-            narrate,
-            limits=span_limits,
-            sanitizer=sanitizer,
-            mask=mask_of(settings),
-            last=LastLines(),
-        ),
-        log_limits=read.logs,
-        notices=notices,
+        notices,
     )
-    places = [
-        sink.name for sink in (*outputs.span_sinks, *outputs.metric_sinks, *outputs.log_sinks)
-    ]
-    summary = ", ".join(dict.fromkeys(places)) or "to nowhere (OTEL_TRACES_EXPORTER=none)"
+    places = [destination.name for destination in pump.destinations]
+    summary = ", ".join(places) or "to nowhere (OTEL_TRACES_EXPORTER=none)"
     found = pump.open_spool(_SPOOL_PATIENCE)
     if found:
         summary = f"{summary}; {found}"
-    # Events alone are worth no hint: they are exported by default.
-    what = [
-        signal
-        for signal, made in (("spans", outputs.span_sinks), ("metrics", outputs.metric_sinks))
-        if unreachable in [sink.name for sink in made]
-    ]
-    hint = _NO_LISTENER.format(unreachable, " and ".join(what)) if what else ""
+    hint = ""
+    if unreachable is not None:
+        # Events alone are worth no hint: they are exported by default.
+        signals = unreachable.signals
+        what = [WORDS[signal][0] for signal in ("traces", "metrics") if signal in signals]
+        hint = _NO_LISTENER.format(unreachable.name, " and ".join(what)) if what else ""
     if hint and found:
         hint = f"{hint}. Until then spans wait: {found}"
     states = [one for _, one in metrics] + ([] if shown is None else [shown[1]])
@@ -247,13 +246,12 @@ def _spool(settings: Settings, outputs: Outputs) -> Spool | None:
     place = settings.spool.path
     if place is None:
         return None
-    keys = [sink.key or "" for sink in outputs.span_sinks]
-    if not any(keys):
+    if not any(sink.key for sink in outputs.span_sinks):
         logger.warning(
             "dask-otel: otel.spool.path is %s, and no spool is used: %s. Only exporters such as "
             "otlp report which spans were accepted.",
             place,
-            "the spans go to " + ", ".join(sink.name for sink in outputs.span_sinks)
+            "the spans go to " + ", ".join(sink.destination.name for sink in outputs.span_sinks)
             if outputs.span_sinks
             else "no spans are exported",
         )
@@ -277,7 +275,7 @@ def _spool(settings: Settings, outputs: Outputs) -> Spool | None:
         return Store.open(full_path(place), size, outputs.origin, clocks.time_ns(), reread)
 
     size = settings.spool.max_size
-    return Spool(place, size, opened, keys)
+    return Spool(place, size, opened)
 
 
 def _make_page(resource: Mapping[str, Any]) -> MetricPage:
@@ -290,7 +288,7 @@ def _make_page(resource: Mapping[str, Any]) -> MetricPage:
                 f"scheduler runs ({error}); install dask-otel[prometheus] there"
             ]
         ) from error
-    return MetricPage(resource)
+    return MetricPage(resource, Destination("the scheduler's own HTTP server"))
 
 
 def _make_state(started_ns: int, temporality: Temporality, **options: Any) -> MetricState:

@@ -9,12 +9,14 @@ later), and it neither names, rotates nor bounds files.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dask_otel._otel.sdk.exporters import Destination
+from dask_otel._otel.sdk.exporters import Exporter
 from dask_otel._otel.sdk.otlp_json import FileTransport
+from dask_otel.pump.destination import Destination
 from dask_otel.pump.rotated import RotatedFile
 from dask_otel.settings.problems import ConfigurationError
 
@@ -34,13 +36,13 @@ class FileTarget:
     max_files: int
 
 
-def file_destination(signal: str, target: FileTarget, run: str) -> Destination:
-    """Return the destination that writes a signal into files.
+def file_exporters(signals: Iterable[str], target: FileTarget, run: str) -> list[Exporter]:
+    """Return the exporters that write some signals into files; they have one destination.
 
     Parameters
     ----------
-    signal
-        ``"traces"``, ``"metrics"`` or ``"logs"``.
+    signals
+        ``"traces"``, ``"metrics"``, ``"logs"``.
     target
         The folder and the limits.
     run
@@ -56,8 +58,13 @@ def file_destination(signal: str, target: FileTarget, run: str) -> Destination:
     except (RuntimeError, OSError) as error:
         # No such user, or no current folder.
         raise ConfigurationError([f"otel.files.path is {target.path!r}: {error}"]) from error
-    file = RotatedFile(folder, f"{run}-", f"-{signal}.jsonl", target.max_size, target.max_files)
-    return Destination(f"files in {folder}", FileTransport(signal, file), _ADVICE)
+    destination = Destination(f"files in {folder}", advice=_ADVICE)
+    made = []
+    for signal in signals:
+        names = f"{run}-", f"-{signal}.jsonl"
+        file = RotatedFile(folder, *names, target.max_size, target.max_files)
+        made.append(Exporter(signal, destination, FileTransport(signal, file)))
+    return made
 
 
 def run_name(cluster: str, instance_id: str, started_ns: int) -> str:

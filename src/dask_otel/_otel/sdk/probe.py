@@ -20,7 +20,6 @@ from dask_otel._otel.sdk.files import FileTarget, run_name
 from dask_otel._otel.sdk.listening import look
 from dask_otel._otel.sdk.outputs import Outputs, build
 from dask_otel._otel.sdk.spans import ProviderSpanSink
-from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.records import Answer, LogRecord, MetricRecord, NumberPoint, Row, SpanRecord
 from dask_otel.pump.thread import apart
 from dask_otel.settings.problems import ConfigurationError
@@ -117,8 +116,8 @@ def _remove(folder: Path, prefix: str) -> None:
 
 def _tries(
     outputs: Outputs, run: str, trace_id: int, span_id: int, now_ns: int
-) -> list[tuple[str, Any, Any]]:
-    """Return the signal, the sink and the record of each test."""
+) -> list[tuple[Any, Any]]:
+    """Return the sink and the record of each test."""
     attributes = {semconv.DOCTOR_RUN: run}
     span = SpanRecord(
         trace_id=trace_id,
@@ -152,23 +151,21 @@ def _tries(
         trace_id,
         span_id,
     )
-    return [
-        *(("traces", sink, span) for sink in outputs.span_sinks),
-        *(("metrics", sink, counter) for sink in outputs.metric_sinks),
-        *(("logs", sink, event) for sink in outputs.log_sinks),
-    ]
+    records = {"traces": span, "metrics": counter, "logs": event}
+    sinks = (*outputs.span_sinks, *outputs.metric_sinks, *outputs.log_sinks)
+    return [(sink, records[sink.signal]) for sink in sinks]
 
 
-def _results(tries: Sequence[tuple[str, Any, Any]], seconds: float) -> list[dict[str, Any]]:
+def _results(tries: Sequence[tuple[Any, Any]], seconds: float) -> list[dict[str, Any]]:
     """Send all records to their sinks at once; return the results that arrive in time."""
     began = time.monotonic()
     results: list[dict[str, Any]] = []
     sent = []
-    for signal, sink, record in tries:
+    for sink, record in tries:
         result: dict[str, Any] = {
-            "signal": signal,
-            "destination": sink.name,
-            "advice": sink.advice,
+            "signal": sink.signal,
+            "destination": sink.destination.name,
+            "advice": sink.destination.advice,
             "ok": False,
             "reason": "",
             "lost": 0,
@@ -201,7 +198,7 @@ def _send(sink: Any, record: Any, until: float, result: dict[str, Any]) -> None:
     result |= {"ok": ok, "reason": answer.reason, "lost": answer.lost, "said": answer.said}
     result["unsupported"] = answer.unsupported
     result["seconds"] = time.monotonic() - began
-    endpoint = Endpoint.named(sink.name)
+    endpoint = sink.destination.endpoint
     if ok is False and endpoint is not None:
         result["listener"] = look(endpoint, _LOOK)
     sink.close()

@@ -7,28 +7,46 @@ from functools import partial
 from typing import Any, Final
 
 from dask_otel._otel.sdk.encode import Encoder
-from dask_otel._otel.sdk.exporters import Destination
+from dask_otel._otel.sdk.exporters import Exporter
 from dask_otel._otel.sdk.sampling import TraceSampler
-from dask_otel.core.records import Answer, LogRecord
+from dask_otel.core.records import Answer
 from dask_otel.pump.breath import Breath
 
 #: Seconds to wait at the end for a collector to return, if the user configured the endpoint.
 _PATIENCE: Final = 1.0
 
 
-class _Sink:
+class ExporterSink:
+    """The way of one signal to one destination.
+
+    Parameters
+    ----------
+    exporter
+        Its transport.
+    encode_request
+        Returns the bytes of a request, of rows or of metrics.
+    encode
+        Returns the body of a row; metrics need none.
+    wants
+        Whether a record is sampled; by default all are.
+    """
+
     loss = "rejected"
+    max_points: int | None = 200
 
     def __init__(
-        self, destination: Destination, encode_request: Callable[[Sequence[Any]], bytes]
+        self,
+        exporter: Exporter,
+        encode_request: Callable[[Sequence[Any]], bytes],
+        encode: Callable[[Any], Any] = bytes,
+        wants: Callable[[Any], bool] = lambda _: True,
     ) -> None:
-        self.name = destination.label
-        #: The key of its rows in the spool; None if they are not stored there.
-        self.key = destination.key
-        self.advice = destination.advice
-        self.patience = _PATIENCE if destination.named else 0.0
-        self.transport = destination.transport
-        self.close = destination.transport.close
+        self.signal, self.destination = exporter.signal, exporter.destination
+        self.key = exporter.key
+        self.patience = _PATIENCE if exporter.named else 0.0
+        self.transport = exporter.transport
+        self.close = exporter.transport.close
+        self.encode, self.wants = encode, wants
         self._encode_request = encode_request
 
     def send(self, items: Sequence[Any], longest: float) -> Answer:
@@ -36,29 +54,10 @@ class _Sink:
         return self.transport.send(self._encode_request(items), longest)
 
 
-class ExporterSpanSink(_Sink):
-    """Spans to one destination."""
-
-    def __init__(self, destination: Destination, encoder: Encoder, sampler: TraceSampler) -> None:
-        super().__init__(destination, encoder.request)
-        self.wants = sampler.span
-        self.encode = encoder.span
-
-
-class ExporterLogSink(_Sink):
-    """Log records to one destination."""
-
-    def __init__(self, destination: Destination, encoder: Encoder) -> None:
-        super().__init__(destination, encoder.request)
-        self.encode = encoder.log
-
-    def wants(self, _record: LogRecord) -> bool:
-        """Whether it is sampled: log records are not."""
-        return True
-
-
-class ExporterMetricSink(_Sink):
-    """Metrics to one destination: points from the bridge's own totals."""
-
-    def __init__(self, destination: Destination, encoder: Encoder) -> None:
-        super().__init__(destination, partial(encoder.metrics, breathe=Breath()))
+def sink_of(exporter: Exporter, encoder: Encoder, sampler: TraceSampler) -> ExporterSink:
+    """Return the sink of an exporter."""
+    if exporter.signal == "metrics":
+        return ExporterSink(exporter, partial(encoder.metrics, breathe=Breath()))
+    if exporter.signal == "logs":
+        return ExporterSink(exporter, encoder.request, encoder.log)
+    return ExporterSink(exporter, encoder.request, encoder.span, sampler.span)
