@@ -367,7 +367,7 @@ def exporters(data: Data) -> None:
         values[name] = _variable(text)
 
     def resource() -> None:
-        made = make_resource("s", "i", "1", None, {})
+        made = make_resource("s", "i", "1", None)
         for key, value in made.attributes.items():
             key.encode()
             str(value).encode()
@@ -457,7 +457,6 @@ def answers(data: Data) -> None:
     url = data.choice(("http://h:4317", "https://h:4318/v1/traces", "h:4317", data.text()))
     endpoint = Endpoint(url, data.choice(("gRPC", "HTTP")))
     oddities(endpoint)
-    Endpoint.named(data.text())
     codes = ("404 Not Found", "StatusCode.UNAVAILABLE: ", "status 503", "<html>", "SSLError: ", "")
     reason = data.choice(codes) + data.text() + problem
     listener = data.choice((None, "h2", "http", "tls", "closed", "refused", "unresolved"))

@@ -39,6 +39,7 @@ def result(signal: str, **changes: Any) -> dict[str, Any]:
     return {
         "signal": signal,
         "destination": "http://collector:4317 (OTLP over gRPC)",
+        "endpoint": ["http://collector:4317", "gRPC"],
         "ok": True,
         "reason": "",
         "lost": 0,
@@ -221,7 +222,7 @@ COUNTS = [
         (
             {
                 "probe__results": [
-                    result(signal, destination="http://collector:4317/v1/traces (OTLP over gRPC)")
+                    result(signal, endpoint=["http://collector:4317/v1/traces", "gRPC"])
                     for signal in ("traces", "metrics")
                 ]
             },

@@ -19,7 +19,7 @@ import pytest
 
 from dask_otel.cli.spool_view import listing
 from dask_otel.spool import lock
-from dask_otel.spool.store import _CHECKED, _TABLES, SpoolError, Store
+from dask_otel.spool.store import _TABLES, SpoolError, Store
 from tests.unit.spools import (
     OTLP,
     body,
@@ -353,6 +353,14 @@ def test_an_interrupted_write_is_undone_and_a_listing_changes_nothing(path: Path
     assert set(contents(path)) == {"spool.db"}
 
 
+def test_copies_of_a_process_that_was_killed_meanwhile_are_removed(path: Path) -> None:
+    left(path, *spans(1))
+    for suffix in ("-copy", "-copy-journal"):
+        path.with_name(path.name + suffix).write_bytes(b"spans")
+    left(path, *spans(2))
+    assert set(contents(path)) == {"spool.db"}
+
+
 def of_another_spool(path: Path, other: Path) -> None:
     left(other, *spans(*range(1, 31), text="y" * 500))
     cut_short(other)
@@ -436,7 +444,7 @@ def test_a_file_that_was_emptied_is_not_taken_for_one_where_nothing_waits(path: 
 
 def test_a_spool_whose_making_was_cut_short_is_made_anew(path: Path) -> None:
     path.touch()
-    cut_short(path, _TABLES)
+    cut_short(path, _TABLES % "its identity")
     # It was killed before the journal's file had a page.
     path.write_bytes(b"")
     assert beside(path).read_bytes()[16:20] == bytes(4)
@@ -445,34 +453,7 @@ def test_a_spool_whose_making_was_cut_short_is_made_anew(path: Path) -> None:
         assert store.count == 0
 
 
-# ------------------------------------------------------------------- checksums, older spools
-
-
-def of_version_1(path: Path) -> None:
-    """Leave a spool of version 1, without checksums: a span, and the note of another."""
-    rows = [(sink, key, text) for sink, key, text in [*spans(1), *notes(2, end=7)]]
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.executescript(f"{_TABLES} PRAGMA user_version = 1")
-        run = "INSERT INTO runs (resource, scope, started_ns, alive_ns) VALUES (?, ?, 1, 20)"
-        connection.execute(run, origin_of("a"))
-        row = "INSERT INTO rows (run, sink, ids, body) VALUES (1, ?, ?, ?)"
-        connection.executemany(row, rows)
-
-
-@pytest.mark.parametrize("interrupted", [False, True])
-def test_rows_of_an_older_version_are_sent(path: Path, interrupted: bool) -> None:
-    of_version_1(path)
-    if interrupted:
-        cut_short(path, _CHECKED % "its identity")
-    before = contents(path)
-    assert "2 spans to be sent" in "\n".join(listing(path))
-    assert contents(path) == before
-    with closing_clean(opened(path, "b")) as store:
-        store.write(spans(3), alive_ns=30)
-        assert ends(store) == [(1, 10), (2, 20), (3, 10)]
-    with closing(sqlite3.connect(path)) as connection:
-        crcs = connection.execute("SELECT crc IS NULL FROM rows ORDER BY id").fetchall()
-    assert crcs == [(1,), (1,), (0,)]
+# ------------------------------------------------------------------------------- checksums
 
 
 def test_no_flipped_bit_changes_a_span_that_is_sent(path: Path) -> None:

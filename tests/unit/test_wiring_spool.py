@@ -1,4 +1,4 @@
-"""What becomes of the spool where it can't be had at all."""
+"""Wiring: the spool where it can't be had at all; the names that bridges own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dask_otel.scheduler.wiring import _spool
+from dask_otel.scheduler.wiring import Owner, _spool
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,15 @@ def test_without_a_spool_everything_else_works(
     (said,) = caplog.messages
     assert "otel.spool.path is /there.db" in said
     assert words in said
+
+
+def test_a_name_is_free_again_when_its_bridge_is_gone() -> None:
+    """Also one whose exporters were made after its event loop was closed: nobody disowns it."""
+    first, second = Owner("one"), Owner("two")
+    assert [owner.claims("s", "i") for owner in (first, second, Owner("one"))] == [
+        True,
+        False,
+        True,
+    ]
+    del first
+    assert second.claims("s", "i")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
 import distributed
 
@@ -52,8 +53,8 @@ logger = logging.getLogger("distributed.dask_otel")
 LONGEST_PAGE_AGE: Final = 15.0
 #: The longest wait for the spool's content, in seconds; the export then begins without it.
 _SPOOL_PATIENCE: Final = 10.0
-#: By name and instance of a service, the id of the scheduler whose bridge exports under them.
-_owners: Final[dict[tuple[str, str], str]] = {}
+#: By name and instance of a service, the bridge that exports under them, while it exists.
+_owners: Final[WeakValueDictionary[tuple[str, str], Owner]] = WeakValueDictionary()
 
 _NO_LISTENER: Final = (
     "dask-otel: nothing listens at {}, OpenTelemetry's default, so {} can't be seen: no other "
@@ -61,6 +62,17 @@ _NO_LISTENER: Final = (
     "files, or OTEL_EXPORTER_OTLP_ENDPOINT to send everything to a collector. A collector that "
     "starts at the default endpoint later is used. See https://github.com/dask-otel/dask-otel#use-it"
 )
+
+
+class Owner:
+    """A bridge as the owner of a service's name and instance."""
+
+    def __init__(self, instance_id: str) -> None:
+        self.instance_id = instance_id
+
+    def claims(self, name: str, instance: str) -> bool:
+        """Return whether the bridge may export under these; from then on no other one may."""
+        return _owners.setdefault((name, instance), self).instance_id == self.instance_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +92,8 @@ class WiredPump:
     decides: Callable[[Trace], bool] | None = None
     #: Returns the bridge's own counts at the last export, by metric and label values.
     counts: Callable[[], dict[tuple[str, ...], float]] = dict
+    #: Keeps the service's name and instance.
+    owner: Owner | None = None
 
 
 def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPump | None:
@@ -121,6 +135,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         redact=None if settings.redact is None else load_redaction(settings.redact),
     )
     target = file_target(settings)
+    owner = Owner(instance_id)
     outputs = _otel.build(
         settings.environment,
         service_name="dask-scheduler",
@@ -132,7 +147,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         started_ns=started_ns,
         own_provider=settings.provider == "own",
         logs=settings.logs.exported,
-        owners=_owners,
+        claims=owner.claims,
     )
     if outputs is None:
         return None
@@ -224,12 +239,12 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     states = [one for _, one in metrics] + ([] if shown is None else [shown[1]])
     # All exporters have the same, so one is enough.
     counts = partial(states[0].totals, "dask.otel.") if states else dict
-    return WiredPump(pump, interval, summary, hint, page, outputs.decides, counts)
+    return WiredPump(pump, interval, summary, hint, page, outputs.decides, counts, owner)
 
 
 def disown(instance_id: str) -> None:
     """Let other bridges export under the service's name and instance that this one had."""
-    for identity in [one for one, owner in [*_owners.items()] if owner == instance_id]:
+    for identity in [one for one, its in [*_owners.items()] if its.instance_id == instance_id]:
         _owners.pop(identity, None)
 
 

@@ -74,7 +74,7 @@ def build(
     started_ns: int = 0,
     own_provider: bool = False,
     logs: bool = False,
-    owners: dict[tuple[str, str], str] | None = None,
+    claims: Callable[[str, str], bool] | None = None,
 ) -> Outputs | None:
     """Make the exporters in the standard variables, and those that write files.
 
@@ -96,9 +96,8 @@ def build(
         not the bridge's either.
     logs
         Whether log records are exported.
-    owners
-        Of the resources of this process's bridges; see
-        `dask_otel._otel.sdk.resource.make_resource`. None for telemetry that is no bridge's.
+    claims
+        See `dask_otel._otel.sdk.resource.make_resource`. None for telemetry that is no bridge's.
 
     Returns
     -------
@@ -119,7 +118,7 @@ def build(
             instance_id,
             service_version,
             cluster_name,
-            {} if owners is None else owners,
+            claims,
         )
         # The constructor reads all limits: make it before things that must be closed.
         encoder = Encoder(resource.attributes, version)

@@ -59,7 +59,8 @@ def probe(
         Plain data: ``problems`` of the configuration, ``disabled``, the ids for finding the
         telemetry (``run``, ``trace_id``, ``span_id``, ``sent_ns``), and ``results``, one for each
         signal at each destination: ``signal`` (``"traces"``, ``"metrics"``, ``"logs"``),
-        ``destination`` as in the scheduler's log, ``ok`` (None if unknown), ``reason`` and
+        ``destination`` as in the scheduler's log, ``endpoint`` (None, or its URL and protocol),
+        ``ok`` (None if unknown), ``reason`` and
         ``advice`` after a failure, whether the signal is ``unsupported``,
         the number of items ``lost`` in an accepted request and the server's message (``said``), the
         ``listener`` if it was checked (`look`), and ``seconds``.
@@ -162,9 +163,11 @@ def _results(tries: Sequence[tuple[Any, Any]], seconds: float) -> list[dict[str,
     results: list[dict[str, Any]] = []
     sent = []
     for sink, record in tries:
+        endpoint = sink.destination.endpoint
         result: dict[str, Any] = {
             "signal": sink.signal,
             "destination": sink.destination.name,
+            "endpoint": endpoint and [endpoint.url, endpoint.protocol],
             "advice": sink.destination.advice,
             "ok": False,
             "reason": "",
@@ -198,7 +201,6 @@ def _send(sink: Any, record: Any, until: float, result: dict[str, Any]) -> None:
     result |= {"ok": ok, "reason": answer.reason, "lost": answer.lost, "said": answer.said}
     result["unsupported"] = answer.unsupported
     result["seconds"] = time.monotonic() - began
-    endpoint = sink.destination.endpoint
-    if ok is False and endpoint is not None:
-        result["listener"] = look(endpoint, _LOOK)
+    if ok is False and sink.destination.endpoint is not None:
+        result["listener"] = look(sink.destination.endpoint, _LOOK)
     sink.close()
