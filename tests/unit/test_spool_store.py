@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -61,9 +62,12 @@ def test_finished_spans_wait_in_their_order_until_they_are_settled(path: Path) -
         # Once more, and what was never there.
         store.write(settled=[*rows[:2], 10**9], alive_ns=3)
         assert store.count == 1
-        store.write(settled=rows, alive_ns=3)
-        store.write(spans(4), alive_ns=3)
+        store.write([*spans(4), *notes(5)], settled=rows, alive_ns=3)
         assert ids(store) == [rows[-1] + 1], "a number was used twice"
+        store.write(settled=ids(store), alive_ns=3)
+    assert list(path.parent.iterdir()) == [], "an empty spool leaves nothing on the disk"
+    with closing_clean(opened(path, "b")) as store:
+        assert (store.recovered, store.count) == (0, 0)
 
 
 def test_each_sink_has_its_own_rows_and_the_others_can_be_adopted(path: Path) -> None:
@@ -109,16 +113,6 @@ def test_open_spans_of_several_lost_runs_end_with_their_own(path: Path) -> None:
     with closing_clean(opened(path, "c", now=99)) as store:
         assert ends(store) == [(1, 20), (2, 60), (3, 10), (1, 70)]
         assert [row.origin for row in waiting(store)] == [origin_of(run) for run in "abaa"]
-
-
-def test_an_empty_spool_leaves_nothing_on_the_disk(path: Path) -> None:
-    store = opened(path)
-    store.write([*notes(1), *spans(2)], alive_ns=2)
-    store.write(settled=ids(store), alive_ns=2)
-    store.close(clean=True)
-    assert list(path.parent.iterdir()) == []
-    with closing_clean(opened(path, "b")) as store:
-        assert (store.recovered, store.count) == (0, 0)
 
 
 def test_runs_that_have_left_nothing_are_forgotten(path: Path) -> None:
@@ -238,60 +232,65 @@ def test_files_are_for_the_owner_alone(path: Path, umask: int) -> None:
             assert {stat.S_IMODE(each.stat().st_mode) for each in files} == {0o600}
 
 
+def contents(path: Path) -> dict[str, tuple[bytes, float]]:
+    """Return what is in the spool's folder, but for the lock, and since when."""
+    files = [each for each in path.parent.glob("*") if each.is_file()]
+    return {each.name: (each.read_bytes(), each.stat().st_mtime_ns) for each in files}
+
+
+def refused(path: Path, words: str) -> None:
+    """Check that neither the list nor a run takes the spool, or changes anything."""
+    before = contents(path)
+    for use in (lambda path: list(listing(path)), opened, lambda path: opened(path, None)):
+        with pytest.raises(SpoolError, match=words):
+            use(path)
+        assert contents(path) == before
+
+
 def spoil(path: Path, statement: str, *values: Any) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(statement, values)
         connection.commit()
 
 
+def linked(suffix: str) -> Callable[[Path], object]:
+    return lambda path: path.with_name(path.name + suffix).symlink_to(path.with_name("target"))
+
+
+NO_SPOOL = "is no spool of dask-otel, and is left alone"
+
+
 @pytest.mark.parametrize(
-    "make",
+    ("make", "words"),
     [
-        lambda path: path.write_text("a letter " * 30),
-        lambda path: path.write_text("a"),
-        lambda path: spoil(path, "CREATE TABLE somebodys (x)"),
+        (lambda path: path.write_text("a letter " * 30), NO_SPOOL),
+        (lambda path: path.write_text("a"), NO_SPOOL),
+        (lambda path: spoil(path, "CREATE TABLE somebodys (x)"), NO_SPOOL),
+        *((linked(suffix), "symbolic link") for suffix in ("", "-wal", "-journal", ".lock")),
+        (lambda path: path.mkdir(), "no plain file"),
+        (lambda path: path.touch(), "belongs to another user"),
+        (lambda path: path.parent.rename(path.parent.with_name("moved")), "no folder"),
     ],
-    ids=["text", "short", "database"],
 )
-def test_a_file_that_is_no_spool_is_left_alone(path: Path, make: Any) -> None:
-    make(path)
-    before = path.read_bytes(), path.stat().st_mode, path.stat().st_mtime_ns
-    with pytest.raises(SpoolError, match="is no spool of dask-otel, and is left alone"):
-        opened(path)
-    assert (path.read_bytes(), path.stat().st_mode, path.stat().st_mtime_ns) == before
-    assert [each.name for each in path.parent.iterdir()] == ["spool.db"]
-
-
-@pytest.mark.parametrize("suffix", ["", "-wal", "-journal", ".lock"])
-def test_a_symbolic_link_is_refused(path: Path, suffix: str) -> None:
-    target = path.with_name("target")
-    path.with_name(path.name + suffix).symlink_to(target)
-    with pytest.raises(SpoolError, match="symbolic link"):
-        opened(path)
-    assert not target.exists()
-
-
-def test_a_folder_or_a_file_of_another_user_is_refused(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_is_no_spool_of_this_user_is_left_alone(
+    path: Path, make: Callable[[Path], object], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(SpoolError, match="no plain file"):
-        opened(path.parent)
-    with pytest.raises(SpoolError, match=r"no folder .*missing"):
-        opened(path.parent / "missing" / "spool.db")
-    assert list(path.parent.iterdir()) == []
-    path.touch()
-    me = os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: me + 1)
-    with pytest.raises(SpoolError, match="belongs to another user"):
+    path = path.parent / "folder" / path.name
+    path.parent.mkdir()
+    make(path)
+    if "another user" in words:
+        me = os.geteuid()
+        monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+    before = contents(path)
+    with pytest.raises(SpoolError, match=words):
         opened(path)
+    assert contents(path) == before
 
 
 def test_a_later_version_is_refused(path: Path) -> None:
     left(path, *spans(1))
     spoil(path, "PRAGMA user_version=99")
-    for use in (opened, lambda path: list(listing(path))):
-        with pytest.raises(SpoolError, match="written by a later version of dask-otel"):
-            use(path)
+    refused(path, "written by a later version of dask-otel")
 
 
 @pytest.mark.parametrize("begin", [100, 4096, 3 * 4096 + 8, 4 * 4096 + 8])
@@ -331,11 +330,6 @@ def test_a_damaged_row_costs_itself_alone(
 
 
 # ------------------------------------------------------------------ an interrupted write
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    """Return what is in the spool's folder, but for the lock."""
-    return {each.name: each.read_bytes() for each in path.parent.iterdir() if each.is_file()}
 
 
 def beside(path: Path) -> Path:
@@ -398,11 +392,7 @@ def test_a_journal_that_is_not_of_this_spool_is_not_used(path: Path, make: Any) 
     other = path.with_name("other.db")
     make(path, other)
     beside(path).write_bytes(beside(other).read_bytes())
-    before = contents(path)
-    for use in (lambda path: list(listing(path)), opened, lambda path: opened(path, None)):
-        with pytest.raises(SpoolError, match=r"db-journal can't undo it .* Nothing was changed"):
-            use(path)
-        assert contents(path) == before
+    refused(path, r"db-journal can't undo it .* Nothing was changed")
     # As the message says.
     beside(path).unlink()
     with closing_clean(opened(path, "b")) as store:
@@ -419,11 +409,7 @@ def test_a_log_of_another_file_is_not_used(path: Path) -> None:
         connection.execute("UPDATE runs SET alive_ns = 9")
         connection.commit()
         path.with_name("spool.db-wal").write_bytes(other.with_name("other.db-wal").read_bytes())
-    before = contents(path)
-    for use in (lambda path: list(listing(path)), opened):
-        with pytest.raises(SpoolError, match="db-wal is not from this spool"):
-            use(path)
-    assert contents(path) == before
+    refused(path, "db-wal is not from this spool")
 
 
 def test_a_file_that_was_emptied_is_not_taken_for_one_where_nothing_waits(path: Path) -> None:
@@ -432,10 +418,7 @@ def test_a_file_that_was_emptied_is_not_taken_for_one_where_nothing_waits(path: 
     for journal in (beside(path).read_bytes(), bytes(65536)):
         path.write_bytes(b"")
         beside(path).write_bytes(journal)
-        for use in (lambda path: list(listing(path)), opened):
-            with pytest.raises(SpoolError, match=r"is empty, and .*-journal is not"):
-                use(path)
-        assert contents(path) == {"spool.db": b"", "spool.db-journal": journal}
+        refused(path, r"is empty, and .*-journal is not")
     # The file was moved away, as after a damage, and its journal was not.
     path.unlink()
     with closing_clean(opened(path)) as store:
