@@ -15,12 +15,13 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from dask_otel.cli.spool_view import listing
 from dask_otel.spool import lock
-from dask_otel.spool.store import _TABLES, SpoolError, Store
+from dask_otel.spool.store import _TABLES, SpoolError
 from tests.unit.spools import (
     OTLP,
     body,
@@ -117,14 +118,13 @@ def test_open_spans_of_several_lost_runs_end_with_their_own(path: Path) -> None:
 
 def test_runs_that_have_left_nothing_are_forgotten(path: Path) -> None:
     left(path, *spans(1), clean=True)
-    store = opened(path, "b")
-    store.write(spans(2), settled=ids(store), alive_ns=2)
-    store.close(clean=True)
+    with closing_clean(opened(path, "b")) as store:
+        store.write(spans(2), settled=ids(store), alive_ns=2)
     left(path, run="c")
     opened(path, None).close(clean=True)
     with closing(sqlite3.connect(path)) as connection:
-        ((resource,),) = connection.execute("SELECT resource FROM runs").fetchall()
-    assert resource == origin_of("b").resource
+        (found,) = connection.execute("SELECT resource FROM runs")
+    assert found == (origin_of("b").resource,)
 
 
 def test_the_command_settles_and_is_no_run(path: Path) -> None:
@@ -163,6 +163,10 @@ def test_the_oldest_are_dropped_from_a_full_spool(path: Path) -> None:
         assert 300 < store.count < 900
         # Notes stay as long as there is anything else.
         assert noted(store) == 3
+        # A row that is larger than a part of the spool is left out, with those before it.
+        rows = [*spans(1), *spans(2, text="x" * 3_000_000), *spans(3000)]
+        assert store.write(rows, alive_ns=2)[1] == rows[:2]
+        assert numbers(store)[-2:] == [2999, 3000]
 
 
 def test_rows_in_a_queue_are_not_dropped_nor_notes_for_them(path: Path) -> None:
@@ -181,14 +185,6 @@ def test_rows_in_a_queue_are_not_dropped_nor_notes_for_them(path: Path) -> None:
         fed = dict.fromkeys(fed, 10**9)
         assert store.write(new, fed=fed, alive_ns=2) == (0, new)
         assert (noted(store), store.count, store.size <= 1_000_000) == (1, before, True)
-
-
-def test_rows_larger_than_a_part_of_the_spool_are_left_out(path: Path) -> None:
-    with closing_clean(opened(path, max_bytes=1_000_000)) as store:
-        store.write(spans(0), alive_ns=2)
-        rows = [*spans(1), *spans(2, text="x" * 3_000_000), *spans(3)]
-        assert store.write(rows, alive_ns=2) == (0, rows[:2])
-        assert numbers(store) == [0, 3]
 
 
 def test_notes_alone_are_bounded_as_well(path: Path) -> None:
@@ -569,13 +565,11 @@ def test_a_broken_disk_is_an_oserror_and_changes_nothing(path: Path) -> None:
 
 def test_a_file_that_was_removed_is_an_oserror(path: Path) -> None:
     store = opened(path)
-    store.write(spans(1), alive_ns=2)
     path.unlink()
-    with pytest.raises(FileNotFoundError):
-        store.write(spans(2), alive_ns=2)
-    path.write_text("somebody's")
-    with pytest.raises(FileNotFoundError):
-        store.write(spans(2), alive_ns=2)
+    for make in (lambda: None, lambda: path.write_text("somebody's")):
+        make()
+        with pytest.raises(FileNotFoundError):
+            store.write(spans(2), alive_ns=2)
     store.close(clean=True)
     assert path.read_text() == "somebody's"
 
@@ -629,11 +623,8 @@ def test_forked_children_do_no_harm_and_hold_nothing_up(path: Path) -> None:
 def test_a_lock_that_cannot_be_had_leaves_no_open_file(
     monkeypatch: pytest.MonkeyPatch, path: Path
 ) -> None:
-    def no_locks(_: int) -> bool:
-        raise OSError(errno.ENOLCK, "No locks available")
-
     before = len(os.listdir("/proc/self/fd"))
-    monkeypatch.setattr(lock, "_lock", no_locks)
-    with pytest.raises(SpoolError, match="No locks available"):
-        Store.open(path, 1, origin_of("a"), 1, lambda *_: None)
+    monkeypatch.setattr(lock, "_lock", Mock(side_effect=OSError(errno.ENOLCK, "No locks")))
+    with pytest.raises(SpoolError, match="No locks"):
+        opened(path)
     assert len(os.listdir("/proc/self/fd")) == before

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +37,9 @@ class FileTarget:
     max_files: int
 
 
-def file_exporters(signals: Iterable[str], target: FileTarget, run: str) -> list[Exporter]:
+def file_exporters(
+    signals: Iterable[str], target: FileTarget, run: str, eager: bool
+) -> list[Exporter]:
     """Return the exporters that write some signals into files; they have one destination.
 
     Parameters
@@ -47,6 +50,9 @@ def file_exporters(signals: Iterable[str], target: FileTarget, run: str) -> list
         The folder and the limits.
     run
         The beginning of the files' names; see `run_name`.
+    eager
+        Whether they get every batch of metrics while all of it is in one file. Only until then, so
+        that a long run keeps its older files longer.
 
     Raises
     ------
@@ -63,6 +69,8 @@ def file_exporters(signals: Iterable[str], target: FileTarget, run: str) -> list
     for signal in signals:
         names = f"{run}-", f"-{signal}.jsonl"
         file = RotatedFile(folder, *names, target.max_size, target.max_files)
+        if eager and signal == "metrics":
+            destination.eager = partial(getattr, file, "is_first")
         made.append(Exporter(signal, destination, FileTransport(signal, file)))
     return made
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 from opentelemetry.sdk.resources import Resource
@@ -130,11 +129,7 @@ def build(
             # Before the others, which must be closed after an error.
             cluster = str(resource.attributes.get(semconv.CLUSTER_NAME, service_name))
             run = run_name(cluster, instance_id, started_ns)
-            to_file = file_exporters(signals, files, run)
-            if read.file_interval is not None:
-                # Only until one file is full, so that a long run keeps its older files longer.
-                (written,) = (one.transport for one in to_file if one.signal == "metrics")
-                to_file[0].destination.eager = partial(getattr, written, "is_first")
+            to_file = file_exporters(signals, files, run, read.file_interval is not None)
         made = make_exporters(
             signal
             for signal in signals
