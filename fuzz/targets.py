@@ -17,7 +17,7 @@ from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import dask.config
 import grpc
@@ -34,9 +34,10 @@ from dask_otel._dask.clients import ClientBlocks
 from dask_otel._otel.sdk.encode import Encoder
 from dask_otel._otel.sdk.environment import headers, read_environment
 from dask_otel._otel.sdk.exporters import labels as labels_of
-from dask_otel._otel.sdk.exporters import make_exporters
+from dask_otel._otel.sdk.exporters import make_sinks
 from dask_otel._otel.sdk.resource import make_resource
 from dask_otel._otel.sdk.sampling import make_sampler
+from dask_otel._otel.sdk.sink import ExporterSink
 from dask_otel._otel.sdk.transport import GrpcTransport, HttpTransport, Transport, plain
 from dask_otel.core.attributes import COUNT_LIMIT, TOTAL_LIMIT, bounded_attributes
 from dask_otel.core.context import (
@@ -377,7 +378,7 @@ def exporters(data: Data) -> None:
     def made(signal: str) -> None:
         for label in labels_of(signal):
             check("hunter2" not in label, "no credential in a name", label)
-        for one in make_exporters([signal]):
+        for one in make_sinks([signal], partial(ExporterSink, Mock(), Mock())):
             one.transport.close()
 
     parts: list[Callable[[], object]] = [partial(made, "traces"), partial(made, "metrics")]

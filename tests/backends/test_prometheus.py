@@ -6,20 +6,18 @@ data, in test_bridge_prometheus.py; late points in test_collector.py.
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import requests
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from dask_otel import semconv
 from dask_otel._otel.sdk.encode import Encoder
-from dask_otel._otel.sdk.exporters import Exporter
+from dask_otel._otel.sdk.sampling import TraceSampler
 from dask_otel._otel.sdk.sink import ExporterSink
 from dask_otel._otel.sdk.transport import HttpTransport
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.metrics.cardinality import MIN_RETIRE_AFTER_NS, SeriesLimits
 from dask_otel.core.metrics.state import MetricState
-from dask_otel.pump.breath import Breath
 from dask_otel.pump.destination import Destination
 
 from .clients import PrometheusClient
@@ -38,8 +36,8 @@ def test_a_series_that_retires_and_returns_is_counted_once(
     start = now - minutes * 60 * SECOND
     transport = HttpTransport("metrics", {}, 10, requests.Session, prometheus.otlp_metrics)
     encoder = Encoder(resource.attributes, "test")
-    exporter = Exporter("metrics", Destination("Prometheus"), transport)
-    sink = ExporterSink(exporter, partial(encoder.metrics, breathe=Breath()))
+    sampler = TraceSampler(ALWAYS_ON)
+    sink = ExporterSink(encoder, sampler, "metrics", Destination("Prometheus"), transport)
     state = MetricState(start, limits=SeriesLimits(retire_after_ns=MIN_RETIRE_AFTER_NS))
     series = (semconv.TASK_FINISHED.name, ("nightly",), "inc", "memory")
     #: Tasks by the minute in which they finish: the series retires between them.

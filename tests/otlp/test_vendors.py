@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from dask_otel._otel.sdk.environment import read_environment
-from dask_otel._otel.sdk.exporters import Exporter, make_exporters
+from dask_otel._otel.sdk.exporters import make_sinks
+from dask_otel._otel.sdk.sink import ExporterSink
 from dask_otel._otel.sdk.transport import GrpcTransport
 from tests.receiver import receiver
 
 VENDORS = Path(__file__).parents[2] / "deploy" / "vendors"
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
-Make = Callable[[str, str], Exporter]
+Make = Callable[[str, str], ExporterSink]
 
 
 def _variables(vendor: str) -> dict[str, str]:
@@ -28,17 +31,17 @@ def _variables(vendor: str) -> dict[str, str]:
 def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Make:
     """The exporter of a signal, with the variables of a vendor and no others."""
 
-    def make_one(vendor: str, signal: str, **changes: str) -> Exporter:
+    def make_one(vendor: str, signal: str, **changes: str) -> ExporterSink:
         for name, value in (_variables(vendor) | changes).items():
             monkeypatch.setenv(name, value)
-        (one,) = make_exporters([signal])
+        (one,) = make_sinks([signal], partial(ExporterSink, Mock(), Mock()))
         request.addfinalizer(one.transport.close)
         return one
 
     return make_one
 
 
-def _headers(make: Callable[..., Exporter], vendor: str, signal: str) -> dict[str, str]:
+def _headers(make: Callable[..., ExporterSink], vendor: str, signal: str) -> dict[str, str]:
     """The headers that arrive at a server which stands for the vendor's."""
     with receiver() as received:
         one = make(vendor, signal, **{ENDPOINT: received.endpoint})

@@ -82,7 +82,8 @@ class Feeder(PumpThread):
 
         `counted` is whether it is lost then.
         """
-        taken = self._inbox.offer(item, self._behind)
+        # The emptiest lane counts: a dead exporter must not stop the others.
+        taken = self._inbox.offer(item, self._in_hand + min(lane.size for lane in self.lanes))
         if not taken and counted:
             self._drop("queue_full", item.weight * len(self.lanes))
             now = time.monotonic()
@@ -92,11 +93,6 @@ class Feeder(PumpThread):
                 self._notices.append((semconv.OTEL_QUEUE_FULL, about))
         self.wake.set()
         return taken
-
-    @property
-    def _behind(self) -> int:
-        """The records behind the inbox: the emptiest lane counts, as a dead one stops no other."""
-        return self._in_hand + min(lane.size for lane in self.lanes)
 
     @property
     def size(self) -> int:

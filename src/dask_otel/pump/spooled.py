@@ -110,11 +110,6 @@ class SpooledFeeder(Feeder):
         return not self._health.trouble and len(self._inbox) < self._inbox.backlog
 
     @property
-    def _behind(self) -> int:
-        # The disk is behind the inbox.
-        return 0
-
-    @property
     def levels(self) -> dict[str, int]:
         """The spool's levels by metric; empty if it was never usable."""
         if self._store is None:

@@ -155,15 +155,19 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         environment_of(settings.environment, settings.provider == "own").items()
     ):
         logger.warning("dask-otel: %s", text)
-    if target is not None and (reason := obstacle(Path(target.path).expanduser())):
+    folder = outputs.files
+    if (
+        folder is not None
+        and target is not None
+        and (reason := obstacle(Path(target.path).expanduser()))
+    ):
         logger.warning(
             "dask-otel can't write into otel.files.path: %s. Set it to a folder that the scheduler "
             "may write to. Dask is not affected; the bridge keeps as much as its queue holds, and "
             "retries without logging each failure.",
             reason,
         )
-        assert outputs.files is not None
-        outputs.files.expect_no_server()
+        folder.expect_no_server()
     read = outputs.environment
     sanitizer = Sanitizer()
     page = _make_page(outputs.resource) if settings.metrics.prometheus else None
@@ -173,7 +177,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         unreachable.expect_no_server()
     # Page and files get batches more often than the exports of others.
     oftener = [LONGEST_PAGE_AGE] if page is not None else []
-    if outputs.files is not None and read.file_interval is not None:
+    if folder is not None and read.file_interval is not None:
         oftener.append(read.file_interval)
     interval = min(read.metric_interval, *oftener, math.inf)
     limits = SeriesLimits(

@@ -12,7 +12,6 @@ import os
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
@@ -33,6 +32,7 @@ from dask_otel._otel.sdk.environment import (
 )
 from dask_otel._otel.sdk.foreign import ForeignExporter
 from dask_otel._otel.sdk.otlp_json import Console, FileTransport
+from dask_otel._otel.sdk.sink import ExporterSink, MakeSink
 from dask_otel._otel.sdk.transport import (
     GrpcTransport,
     HttpTransport,
@@ -92,27 +92,15 @@ _AGENT: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Exporter:
-    """The transport of one signal to one destination."""
-
-    signal: str
-    destination: Destination
-    transport: Transport | ForeignExporter | FileTransport
-    #: Whether the user configured it or its server.
-    named: bool = True
-    #: The key of its spans in the spool: its name in OTEL_TRACES_EXPORTER. None for an exporter
-    #: that accepts everything at once, so that nothing waits.
-    key: str | None = None
-
-
-def make_exporters(signals: Iterable[str]) -> list[Exporter]:
-    """Make the exporters of some signals; those with one address have one destination.
+def make_sinks(signals: Iterable[str], make: MakeSink) -> list[ExporterSink]:
+    """Make the sinks of some signals; those with one address have one destination.
 
     Parameters
     ----------
     signals
         ``"traces"``, ``"metrics"``, ``"logs"``.
+    make
+        Makes each one.
 
     Raises
     ------
@@ -120,27 +108,27 @@ def make_exporters(signals: Iterable[str]) -> list[Exporter]:
         If an exporter is missing, can't be made, or opens a port; the exporters made before it
         are released.
     """
-    made: list[Exporter] = []
+    made: list[ExporterSink] = []
     destinations: dict[str, Destination] = {}
     with ExitStack() as undo:
         for signal in signals:
             for name in _exporter_names(signal):
                 at = _destination(signal, name)
-                one = _exporter(signal, name, destinations.setdefault(at.name, at))
-                if one is not None:
-                    undo.callback(one.transport.close)
-                    made.append(one)
+                parts = _transport(signal, name)
+                if parts is not None:
+                    undo.callback(parts[0].close)
+                    made.append(make(signal, destinations.setdefault(at.name, at), *parts))
         undo.pop_all()
     return made
 
 
-def _exporter(signal: str, name: str, destination: Destination) -> Exporter | None:
+def _transport(signal: str, name: str) -> tuple[Any, ...] | None:
+    """Return an exporter's transport; whether the user configured it; its key in the spool."""
     if name == "otlp" or (signal == "logs" and name in _OTHERS):
         # The key does not depend on the protocol: waiting spans may be sent over another one.
-        return Exporter(signal, destination, _otlp(signal, name), is_named(signal), "otlp")
+        return _otlp(signal, name), is_named(signal), "otlp"
     if signal != "logs":
-        transport, key = _foreign(signal, name), None if name == "console" else name
-        return Exporter(signal, destination, transport, key=key)
+        return _foreign(signal, name), True, None if name == "console" else name
     if name != "console":
         # It may be meant for an application: there is no stable interface of such exporters.
         logger.warning(
@@ -150,7 +138,7 @@ def _exporter(signal: str, name: str, destination: Destination) -> Exporter | No
             *_OTHERS,
         )
         return None
-    return Exporter(signal, destination, FileTransport(signal, Console()))
+    return (FileTransport(signal, Console()),)
 
 
 def labels(signal: str) -> list[str]:

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from dask_otel._otel.sdk.exporters import Exporter
 from dask_otel._otel.sdk.otlp_json import FileTransport
+from dask_otel._otel.sdk.sink import ExporterSink, MakeSink
 from dask_otel.pump.destination import Destination
 from dask_otel.pump.rotated import RotatedFile
 from dask_otel.settings.problems import ConfigurationError
@@ -37,10 +37,10 @@ class FileTarget:
     max_files: int
 
 
-def file_exporters(
-    signals: Iterable[str], target: FileTarget, run: str, eager: bool
-) -> list[Exporter]:
-    """Return the exporters that write some signals into files; they have one destination.
+def file_sinks(
+    signals: Iterable[str], target: FileTarget, run: str, eager: bool, make: MakeSink
+) -> list[ExporterSink]:
+    """Return the sinks that write some signals into files; they have one destination.
 
     Parameters
     ----------
@@ -53,6 +53,8 @@ def file_exporters(
     eager
         Whether they get every batch of metrics while all of it is in one file. Only until then, so
         that a long run keeps its older files longer.
+    make
+        Makes each sink.
 
     Raises
     ------
@@ -71,7 +73,7 @@ def file_exporters(
         file = RotatedFile(folder, *names, target.max_size, target.max_files)
         if eager and signal == "metrics":
             destination.eager = partial(getattr, file, "is_first")
-        made.append(Exporter(signal, destination, FileTransport(signal, file)))
+        made.append(make(signal, destination, FileTransport(signal, file)))
     return made
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from opentelemetry.sdk.resources import Resource
@@ -26,11 +27,11 @@ from dask_otel._otel.sdk.environment import (
     read_environment,
     variables,
 )
-from dask_otel._otel.sdk.exporters import Exporter, is_named, make_exporters, nobody_listens
-from dask_otel._otel.sdk.files import FileTarget, file_exporters, run_name
+from dask_otel._otel.sdk.exporters import is_named, make_sinks, nobody_listens
+from dask_otel._otel.sdk.files import FileTarget, file_sinks, run_name
 from dask_otel._otel.sdk.resource import make_resource
 from dask_otel._otel.sdk.sampling import TraceSampler, make_sampler
-from dask_otel._otel.sdk.sink import ExporterSink, sink_of
+from dask_otel._otel.sdk.sink import ExporterSink
 from dask_otel._otel.sdk.spans import ProviderSpanSink, application_provider
 from dask_otel.core.records import Origin
 from dask_otel.core.trace import Trace
@@ -123,21 +124,25 @@ def build(
         encoder = Encoder(resource.attributes, version)
         provider = None if own_provider else application_provider()
         sampler = make_sampler(resource) if provider is None else TraceSampler(provider.sampler)
-        to_file: list[Exporter] = []
+        make = partial(ExporterSink, encoder, sampler)
+        to_file: list[ExporterSink] = []
         signals = _SIGNALS if logs else _SIGNALS[:-1]
         if files is not None:
             # Before the others, which must be closed after an error.
             cluster = str(resource.attributes.get(semconv.CLUSTER_NAME, service_name))
             run = run_name(cluster, instance_id, started_ns)
-            to_file = file_exporters(signals, files, run, read.file_interval is not None)
-        made = make_exporters(
-            signal
-            for signal in signals
-            if (is_named(signal) or files is None) and (signal != "traces" or provider is None)
+            eager = read.file_interval is not None
+            to_file = file_sinks(signals, files, run, eager, make)
+        made = make_sinks(
+            (
+                signal
+                for signal in signals
+                if (is_named(signal) or files is None) and (signal != "traces" or provider is None)
+            ),
+            make,
         )
-    sinks = [sink_of(one, encoder, sampler) for one in (*made, *to_file)]
     traces, metrics, events = (
-        tuple(sink for sink in sinks if sink.signal == signal) for signal in _SIGNALS
+        tuple(sink for sink in (*made, *to_file) if sink.signal == signal) for signal in _SIGNALS
     )
     applications = [] if provider is None else [ProviderSpanSink(provider, version, sampler)]
     filters: dict[str, Callable[[int], bool] | None] = {
@@ -187,7 +192,7 @@ def build_for_spool(environment: Mapping[str, str], version: str) -> list[Export
         resource = Resource.get_empty()
         encoder = Encoder({}, version)
         sampler = make_sampler(resource)
-        sinks = [sink_of(one, encoder, sampler) for one in make_exporters(["traces"])]
+        sinks = make_sinks(["traces"], partial(ExporterSink, encoder, sampler))
     for sink in sinks:
         if sink.key is None:
             sink.close()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from dask_otel._otel.sdk.encode import Encoder
-from dask_otel._otel.sdk.exporters import Exporter
+from dask_otel._otel.sdk.foreign import ForeignExporter
+from dask_otel._otel.sdk.otlp_json import FileTransport
 from dask_otel._otel.sdk.sampling import TraceSampler
+from dask_otel._otel.sdk.transport import Transport
 from dask_otel.core.records import Answer
 from dask_otel.pump.breath import Breath
+from dask_otel.pump.destination import Destination
 
 #: Seconds to wait at the end for a collector to return, if the user configured the endpoint.
 _PATIENCE: Final = 1.0
@@ -21,14 +24,17 @@ class ExporterSink:
 
     Parameters
     ----------
-    exporter
-        Its transport.
-    encode_request
-        Returns the bytes of a request, of rows or of metrics.
-    encode
-        Returns the body of a row; metrics need none.
-    wants
-        Whether a record is sampled; by default all are.
+    encoder, sampler
+        Make the bytes, and decide which spans are sent.
+    signal
+        ``"traces"``, ``"metrics"`` or ``"logs"``.
+    destination, transport
+        Where it goes, and how.
+    named
+        Whether the user configured the exporter or its server.
+    key
+        The key of its spans in the spool: its name in OTEL_TRACES_EXPORTER. None for an exporter
+        that accepts everything at once, so that nothing waits.
     """
 
     loss = "rejected"
@@ -36,28 +42,29 @@ class ExporterSink:
 
     def __init__(
         self,
-        exporter: Exporter,
-        encode_request: Callable[[Sequence[Any]], bytes],
-        encode: Callable[[Any], Any] = bytes,
-        wants: Callable[[Any], bool] = lambda _: True,
+        encoder: Encoder,
+        sampler: TraceSampler,
+        signal: str,
+        destination: Destination,
+        transport: Transport | ForeignExporter | FileTransport,
+        named: bool = True,
+        key: str | None = None,
     ) -> None:
-        self.signal, self.destination = exporter.signal, exporter.destination
-        self.key = exporter.key
-        self.patience = _PATIENCE if exporter.named else 0.0
-        self.transport = exporter.transport
-        self.close = exporter.transport.close
-        self.encode, self.wants = encode, wants
-        self._encode_request = encode_request
+        self.signal, self.destination, self.transport = signal, destination, transport
+        self.key, self.named = key, named
+        self.patience = _PATIENCE if named else 0.0
+        self.close = transport.close
+        self.encode: Callable[[Any], bytes] = encoder.log if signal == "logs" else encoder.span
+        #: Log records are not sampled.
+        self.wants: Callable[[Any], bool] = sampler.span if signal == "traces" else lambda _: True
+        self._request: Callable[[Sequence[Any]], bytes] = (
+            partial(encoder.metrics, breathe=Breath()) if signal == "metrics" else encoder.request
+        )
 
     def send(self, items: Sequence[Any], longest: float) -> Answer:
         """Send one request."""
-        return self.transport.send(self._encode_request(items), longest)
+        return self.transport.send(self._request(items), longest)
 
 
-def sink_of(exporter: Exporter, encoder: Encoder, sampler: TraceSampler) -> ExporterSink:
-    """Return the sink of an exporter."""
-    if exporter.signal == "metrics":
-        return ExporterSink(exporter, partial(encoder.metrics, breathe=Breath()))
-    if exporter.signal == "logs":
-        return ExporterSink(exporter, encoder.request, encoder.log)
-    return ExporterSink(exporter, encoder.request, encoder.span, sampler.span)
+#: Makes a sink of a signal, its destination and its transport; see `ExporterSink`.
+MakeSink: TypeAlias = Callable[..., ExporterSink]
