@@ -248,7 +248,7 @@ class Destination:
             reason = f". The last reason: {self.reason}" if sink in self._failing else ""
             logger.log(
                 max(logging.INFO, self._level(sink, self._kind or "absent") or 0),
-                "dask-otel closes, and %s could not be exported to %s within otel.close-timeout%s",
+                "dask-otel is closing; %s could not be exported to %s within otel.close-timeout%s",
                 what,
                 self.name,
                 reason,

@@ -108,7 +108,7 @@ class Feeder(PumpThread):
         if left:
             self._drop("shutdown", left * len(self.lanes))
             logger.warning(
-                "dask-otel closes, and %d %s could not be %s within otel.close-timeout",
+                "dask-otel is closing; %d %s could not be %s within otel.close-timeout",
                 left,
                 self._items,
                 self.task,

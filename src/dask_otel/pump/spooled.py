@@ -309,9 +309,9 @@ class SpooledFeeder(Feeder):
             store.close(clean=not self._inbox.waiting)
         if waiting := store.count:
             logger.info(
-                "dask-otel closes, and %s in the spool %s. The next scheduler with that "
+                "dask-otel is closing; %s in the spool %s. The next scheduler with that "
                 "otel.spool.path sends them; so does `dask-otel spool --send %s`.",
-                "a span waits" if waiting == 1 else f"{waiting} spans wait",
+                "1 span remains" if waiting == 1 else f"{waiting} spans remain",
                 self._spool.path,
                 self._spool.path,
             )
