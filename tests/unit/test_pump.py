@@ -272,6 +272,17 @@ def test_what_a_server_took_only_in_part_is_counted_and_said_once(
     assert caplog.text.count("no room for it") == 2
 
 
+def test_each_request_is_a_line_for_debugging(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "distributed.dask_otel")
+    spans = Spans()
+    with pumping([spans]) as pump:
+        for spans.ok in (True, False):
+            offer(pump, 1)
+            turn(pump)
+        lines = [text for text in caplog.messages if "request of spans to sink took" in text]
+        assert [text.partition(" s: ")[2] for text in lines] == ["accepted", "refused by the test"]
+
+
 class FlakyMetrics(Metrics):
     """Says no to every second request."""
 
