@@ -225,6 +225,8 @@ def test_at_the_end_all_is_tried_without_waiting(
     setup.lane.flush(until=1e9)
     assert (len(setup.left), 40 - len(setup.sink.exported)) == (left, left + lost)
     assert (len(setup.sink.tries), setup.time) == (tries or len(setup.sink.tries), 0)
+    # A single row is next after the first failure, not after the third.
+    assert [len(batch) for batch in setup.sink.tries[:2]] == [4, 1]
 
 
 def test_at_the_end_each_request_gets_the_time_that_is_left() -> None:
