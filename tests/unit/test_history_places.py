@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -53,7 +54,7 @@ def test_files_elsewhere_are_read_once_and_leave_no_copy(
     (_, one, _), _ = listed(capsys, folder)
     assert (one["parts"], said) == (first[1]["parts"], "")
     # Its command works.
-    assert main([*first[1]["command"].split()[1:], "--text"]) == 0
+    assert main([*shlex.split(first[1]["command"])[1:], "--text"]) == 0
     assert "etl" in capsys.readouterr().out
     assert main(["report", address, "--json"]) == 0
     assert list((tmp_path / "copies").iterdir()) == []
