@@ -59,5 +59,4 @@ def _is_nan(part: object) -> bool:
 )
 def test_refusals_are_raised_as_what_they_are(kind: str, error: type[Exception]) -> None:
     raised = Refusal(kind, "because").error()
-    assert type(raised) is error
-    assert str(raised) == "because"
+    assert (type(raised), str(raised)) == (error, "because")
