@@ -61,8 +61,7 @@ def test_what_has_gone_names_what_to_use(capsys, arguments, instead):
 def test_missing_extra_is_named(monkeypatch, capsys):
     monkeypatch.setattr(demo, "_EXTRA", ("rich", "no_such_package"))
     said = "the demo needs no_such_package; try: pip install 'dask-otel[demo]'"
-    assert main(["demo"]) == 1
-    assert capsys.readouterr().err == f"dask-otel demo: {said}\n"
+    assert (main(["demo"]), capsys.readouterr().err) == (1, f"dask-otel demo: {said}\n")
 
 
 @pytest.fixture(params=["doctor", "report"])

@@ -134,8 +134,7 @@ def test_metrics_divide_the_time_of_a_function_into_activities() -> None:
     assert "the thread-time: +7.00 s thread-noncpu of read" in lines
     # Metrics of one name are of all its runs: two in a session can't be divided.
     second = traces(span(9, "etl", **{"dask.span.root.id": "id-9"}), instance="Scheduler-0")
-    two = runs(*measured(2.0, 0), *measured(9.0, 0)[:1], second)
-    assert [run.moved for run in two] == [{}, {}]
+    assert [run.moved for run in runs(*measured(2.0, 0), *measured(9.0, 0)[:1], second)] == [{}, {}]
     # Metrics that the spans contradict are not used.
     (one,) = runs(measured(2.0, 0)[0], measured(9.0, 0)[1])
     assert one.functions == {"": {"": 5.0, "idle": 1.0}}

@@ -47,8 +47,7 @@ parents = st.builds(
 @given(parents)
 def test_what_is_written_is_read(parent: Traceparent) -> None:
     text = format_traceparent(parent)
-    assert len(text) == 55
-    assert parse_traceparent(text) == parent
+    assert (len(text), parse_traceparent(text)) == (55, parent)
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,7 @@ def test_summaries_alone_list_what_was_read_before(folder, capsys, monkeypatch):
         write(folder, number, one(number))
     first, _ = listed(capsys, folder)
     assert [run["start"] for run in first] == [1_790_000_000.0 + 100 * n for n in range(3)]
-    modes = [path.stat().st_mode & 0o777 for path in folder.glob("*-summary.json")]
-    assert modes == [0o600] * 3
+    assert [path.stat().st_mode & 0o777 for path in folder.glob("*-summary.json")] == [0o600] * 3
     with monkeypatch.context() as patched:
         patched.setattr(Reader, "read", None)
         assert listed(capsys, folder, folder)[0] == first
@@ -163,8 +162,7 @@ def test_the_page_shows_hostile_names_as_text(folder, capsys, tmp_path):
     assert main(["history", str(folder), "-o", str(page), "--price", "1"]) == 0
     found = ListPage(page)
     assert [found.tags.count(tag) for tag in ("script", "img", "b")] == [1, 0, 2]
-    names = [row["data-name"] for row in found.rows if row]
-    assert sorted(names) == sorted([EVIL, "two?lines ?"])
+    assert sorted([row["data-name"] for row in found.rows if row]) == sorted([EVIL, "two?lines ?"])
 
 
 def test_a_clock_that_jumps_is_no_traceback(folder, capsys):
@@ -221,8 +219,7 @@ def test_half_a_run_has_its_metrics_alone_or_its_spans_alone(folder, capsys):
 def test_logs_and_old_metrics_are_not_read(folder, capsys):
     path = write(folder, 0, one(0))
     for number, signal in ((1, "logs"), (1, "metrics"), (2, "metrics")):
-        name = path.name.replace("0001-traces", f"{number:04}-{signal}")
-        (folder / name).write_text("{broken\n")
+        (folder / path.name.replace("0001-traces", f"{number:04}-{signal}")).write_text("{broken\n")
     (_,), said = listed(capsys, folder)
     # Counters only grow: the last file of metrics has them all.
     (line,) = [line for line in said.splitlines() if "line that is no JSON" in line]

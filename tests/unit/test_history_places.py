@@ -46,8 +46,7 @@ def test_files_elsewhere_are_read_once_and_leave_no_copy(
     before = sorted(folder.iterdir())
     first, said = listed(capsys, address)
     # Nothing is written there: the summaries are in the cache, the copies are gone.
-    assert sorted(folder.iterdir()) == before
-    assert len(list(cache.rglob("*-summary.json"))) == 3
+    assert (sorted(folder.iterdir()), len(list(cache.rglob("*-summary.json")))) == (before, 3)
     with monkeypatch.context() as patched:
         patched.setattr(Reader, "read", None)
         assert listed(capsys, address)[0] == first
@@ -56,8 +55,7 @@ def test_files_elsewhere_are_read_once_and_leave_no_copy(
     # Its command works.
     assert main([*shlex.split(first[1]["command"])[1:], "--text"]) == 0
     assert "etl" in capsys.readouterr().out
-    assert main(["report", address, "--json"]) == 0
-    assert list((tmp_path / "copies").iterdir()) == []
+    assert (main(["report", address, "--json"]), list((tmp_path / "copies").iterdir())) == (0, [])
 
 
 @pytest.mark.parametrize(
@@ -79,8 +77,7 @@ def test_whatever_a_file_system_raises_is_said(memory, capsys, monkeypatch):
         raise RuntimeError("no\ncredentials")
 
     monkeypatch.setattr(type(fsspec.filesystem("memory")), "get_file", refused)
-    assert main(["history", memory]) == 1
-    assert capsys.readouterr().err.count("no credentials") == 3
+    assert (main(["history", memory]), capsys.readouterr().err.count("no credentials")) == (1, 3)
 
 
 @pytest.fixture

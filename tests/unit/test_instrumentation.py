@@ -120,8 +120,7 @@ def test_whoever_hooks_after_us_stays_and_ours_is_neither_active_nor_doubled() -
     called.append(Owner()._graph_to_futures(3))
     again.remove()
     assert Owner.__dict__[METHOD] is theirs
-    expected = [(1, {"ours": 1}), (2, {}), (3, {"ours": 2})]
-    assert called == [("theirs", one) for one in expected]
+    assert called == [("theirs", one) for one in [(1, {"ours": 1}), (2, {}), (3, {"ours": 2})]]
 
 
 def test_a_release_without_the_method_is_said_and_left_alone(
@@ -266,8 +265,7 @@ def test_the_entry_point_is_a_plain_class() -> None:
 def test_the_current_span_does_with_its_state(span: Any, expected: Any) -> None:
     # Again, from what is remembered of it.
     for _ in range(2):
-        found = annotations(span)
-        assert found == (expected and {CARRIER_KEY: expected})
+        assert annotations(span) == (expected and {CARRIER_KEY: expected})
     with dask.annotate(**{CARRIER_KEY: "mine"}):
         assert annotations(span) is None
 
@@ -389,7 +387,6 @@ def test_one_dask_span_per_caller() -> None:
         with dask_span("mine"):
             assert "span" not in annotations(other)
     assert "span" not in annotations(other)
-    assert first == again
-    assert (first["name"], another["name"]) == (("GET /\ufffdreport",), ("traced",))
+    assert (first, first["name"], another["name"]) == (again, ("GET /\ufffdreport",), ("traced",))
     assert [type(i) for i in first["ids"]] == [str]
     assert another["ids"] != first["ids"]

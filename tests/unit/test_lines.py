@@ -63,8 +63,7 @@ def test_no_record_disappears_and_no_message_is_too_large(
             assert due is None
             due = now + wait
     send(planned=True)
-    total = sum(m[lines.RECORDS] + m[lines.LEFT_OUT] for _, m in sent)
-    assert total == len(logged)
+    assert sum(m[lines.RECORDS] + m[lines.LEFT_OUT] for _, m in sent) == len(logged)
     for _, message in sent:
         assert len(message[lines.BLOB]) <= lines.MOST_BYTES + 2
         assert len(json.loads(message[lines.BLOB])) == message[lines.RECORDS] <= lines.MOST_RECORDS
@@ -330,8 +329,7 @@ class Cluster:
         self.truncated: list[str] = []
         self._broker = SimpleNamespace(truncate=self.truncated.append)
         self.workers = {"tcp://w:1": SimpleNamespace(name="w", address="tcp://w:1")}
-        clocks = SimpleNamespace(offset=lambda address: 100.0)
-        self.read = WorkerLines(self, clocks, level)  # type: ignore[arg-type]
+        self.read = WorkerLines(self, SimpleNamespace(offset=lambda address: 100.0), level)  # type: ignore[arg-type]
 
     def sends(self, now: float, topic: str = lines.TOPIC, **message: Any) -> ClusterEvent | None:
         return self.read.read(topic, {"worker": "tcp://w:1", **message}, now)

@@ -126,8 +126,7 @@ def test_where_the_system_does_not_tell_of_the_wait_it_is_absent(
     monkeypatch.setattr(samples, "_SCHEDSTAT", str(path))
     times = samples.thread_times()
     del times[semconv.EVENT_LOOP_CPU_TIME.name]
-    told = {semconv.EVENT_LOOP_STARVED_TIME.name: 2.5} if text and text[0] == "5" else {}
-    assert times == told
+    assert times == ({semconv.EVENT_LOOP_STARVED_TIME.name: 2.5} if text and text[0] == "5" else {})
 
 
 @pytest.mark.parametrize(

@@ -157,8 +157,7 @@ def test_what_waits_for_one_that_hangs_grows_with_the_names_alone() -> None:
 
 
 def deltas_of(batch: MetricBatch, number: int, tags: tuple[str, ...], seconds: float) -> None:
-    ids = (1, number + 1)
-    deltas = batch.span_deltas.get(number) or batch.deltas_of(number, tags, ids)
+    deltas = batch.span_deltas.get(number) or batch.deltas_of(number, tags, (1, number + 1))
     deltas.values[KEY] = deltas.values.get(KEY, 0.0) + seconds
 
 

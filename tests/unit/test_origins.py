@@ -28,8 +28,7 @@ def in_force(overrides: dict[str, Any] | None = None) -> dict[str, InForce]:
     dask.config.config["otel"] = dask.config.collect([str(p) for p in dask.config.paths]).get(
         "otel", {}
     )
-    settings = read_settings(overrides)
-    return {one.key: one for one in settings_in_force(settings, overrides)}
+    return {one.key: one for one in settings_in_force(read_settings(overrides), overrides)}
 
 
 def test_every_key_is_told_and_what_nobody_set_is_the_default() -> None:
@@ -48,8 +47,7 @@ def test_each_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"otel": {"spans": {"detail": "span"}}}
     monkeypatch.setenv("DASK_INTERNAL_INHERIT_CONFIG", dask.config.serialize(given))
     with dask.config.set({"otel.spans.max-groups": 3, "otel.spans.detail": "span"}):
-        settings = read_settings(overrides)
-        changed = {one.key: one for one in settings_in_force(settings, overrides)}
+        changed = {one.key: one for one in settings_in_force(read_settings(overrides), overrides)}
     for key, origin in {
         "otel.cluster-name": ("nightly", str(file)),
         "otel.spans.trace-gap": ("7200", str(file)),

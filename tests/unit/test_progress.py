@@ -126,8 +126,7 @@ def test_the_spans_are_children_of_the_one_to_come():
         identity.group_span_id("s0", 1, kind, ordinal)
         for kind, ordinal in (("marker", 0), ("progress", 1), ("progress", 2))
     ]
-    assert [record.span_id for record in records] == ids
-    assert len({span.span_id, *ids}) == 4
+    assert ([record.span_id for record in records], len({span.span_id, *ids})) == (ids, 4)
     same = (semconv.SPAN_ID, semconv.SPAN_ROOT_ID, semconv.SPAN_NAME)
     for record in records:
         where = record.trace_id, record.parent_span_id, record.root_name

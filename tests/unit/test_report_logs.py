@@ -66,8 +66,7 @@ def test_they_are_bounded_and_what_is_left_out_is_said() -> None:
     for request in (FILES[0], logs(*(log(number, "x") for number in range(MOST_LOGS + 7)))):
         reader.take(request)
     (run,) = reader.runs()
-    assert len(run.logs) == MOST_LOGS
-    assert reader.skipped.counts == {"log record beyond the limit": 7}
+    assert (len(run.logs), reader.skipped.counts) == (MOST_LOGS, {"log record beyond the limit": 7})
 
 
 def test_logs_of_other_services_are_no_run_and_hostile_ones_hurt_nothing() -> None:

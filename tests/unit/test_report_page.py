@@ -113,8 +113,7 @@ def test_redacted_pages_have_no_secret() -> None:
         for item in [*one["attributes"], *inner]:
             if item["key"] in hidden:
                 item["value"] = {"stringValue": secret}
-    foreign = traces({**span(50, secret), "attributes": []})
-    report = report_of(*requests, foreign, price=1.0)
+    report = report_of(*requests, traces({**span(50, secret), "attributes": []}), price=1.0)
     for shown, is_there in ((report, True), (report.redacted(), False)):
         page = shown.html()
         for text in (page + "".join(_Page(page).packed), shown.text(), json.dumps(shown.to_dict())):

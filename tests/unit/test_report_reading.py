@@ -169,8 +169,7 @@ def test_reads_what_others_saved(tmp_path: Path, document: Any, indent: int | No
 
 def test_reads_directories_with_rotated_and_compressed_files(tmp_path: Path) -> None:
     write(tmp_path / "c-traces.jsonl.1", traces(ROOT))
-    packed = gzip.compress(json.dumps(traces(LOAD)).encode())
-    (tmp_path / "c-traces.jsonl.gz").write_bytes(packed)
+    (tmp_path / "c-traces.jsonl.gz").write_bytes(gzip.compress(json.dumps(traces(LOAD)).encode()))
     (tmp_path / "notes.txt").write_text("no telemetry")
     (run,), skipped = read(tmp_path)
     assert (seen(run), skipped.counts) == (EXPECTED, {})
@@ -190,8 +189,7 @@ def test_tells_runs_apart_and_takes_each_span_once(tmp_path: Path) -> None:
     web["resourceSpans"][0]["resource"] = {"attributes": attributes({"service.name": "web"})}
     first = write(tmp_path / "a.jsonl", web, traces(ROOT), traces(ROOT))
     other = {**span(7, "other"), "traceId": "cd" * 16}
-    second = write(tmp_path / "b.jsonl", traces(other, instance="Scheduler-2"))
-    runs, _ = read(first, second)
+    runs, _ = read(first, write(tmp_path / "b.jsonl", traces(other, instance="Scheduler-2")))
     assert {
         run.instance: (
             [one.name for one in run.spans],
@@ -208,8 +206,7 @@ def test_a_span_that_was_never_exported_is_shown_by_its_signs_of_life() -> None:
     below = span(13, "y", parent=5, start=61, kind="marker", dask_span_name="etl/load")
     etl, load = run_of(traces(marker, later, below)).of_type("span")
     found = (etl.name, etl.unfinished, etl.seconds, etl.number("dask.task.count"))
-    assert found == ("etl", True, 65.0, 8)
-    assert (load.name, load.parent_id) == ("load", etl.span_id)
+    assert (found, load.name, load.parent_id) == (("etl", True, 65.0, 8), "load", etl.span_id)
     # One that was exported in the end is what it is.
     spans = run_of(traces(marker, later, ROOT)).of_type("span")
     assert [(one.name, one.unfinished) for one in spans] == [("etl", False)]
@@ -397,8 +394,7 @@ def test_deltas_count_once_in_any_order_and_however_often(
     series = Series({}, monotone=True, delta=True, drawn=True)
     for n in (n for n in (*order, *again) if n % 3):
         series.add(Point(n + 1, n + 2, float(2**n)))
-    assert series.value == sum(2**n for n in order if n % 3)
-    assert len(series.times) == 13
+    assert (series.value, len(series.times)) == (sum(2**n for n in order if n % 3), 13)
 
 
 def test_deltas_of_a_request_that_was_written_halfway_count_once() -> None:

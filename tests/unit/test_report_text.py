@@ -223,8 +223,7 @@ import what the tasks need. Workers that have run for a while do not."""
 
 
 def test_the_table_says_where_the_time_of_each_span_went() -> None:
-    lines = section("By span and activity", account_of(*RECORDED), 80)
-    assert "\n".join(lines) == TABLE_AT_80
+    assert "\n".join(section("By span and activity", account_of(*RECORDED), 80)) == TABLE_AT_80
 
 
 @pytest.mark.parametrize("width", [60, 77, 78, 100, 120, 200])

@@ -200,8 +200,7 @@ def test_hours_by_which_the_clock_is_set_make_no_series_old(state, step):
     state.apply(span_batch({CPU: 5.0}))
     shown = []
     for minute in range(1, 70):
-        shift = step if minute >= 5 else 0
-        time_ns, age_ns = START + (60 * minute + shift) * S, 60 * minute * S
+        time_ns, age_ns = START + (60 * minute + (step if minute >= 5 else 0)) * S, 60 * minute * S
         shown.append(bool(list(state.collect(time_ns, None, age_ns))))
         state.settled(True)
     # An hour after its first export. Nothing is kept of it then.

@@ -653,8 +653,7 @@ def test_every_valid_setting_round_trips(values):
     VALIDATOR.validate({"otel": raw})
     with dask.config.set({"otel": raw}):
         settings = read_settings()
-    assert by_key(settings) == values
-    assert read_settings(asdict(settings), own=True) == settings
+    assert (by_key(settings), read_settings(asdict(settings), own=True)) == (values, settings)
 
 
 # ------------------------------------------------------------------ beside the user's code

@@ -338,8 +338,7 @@ def test_what_a_built_in_exception_said_is_as_python_has_it(error: BaseException
 )
 def test_other_exceptions_keep_their_repr(text: str) -> None:
     status, message, stack = exported(make_failure(text))
-    last = stack.splitlines()[-1]
-    assert (status, message, last) == (f"Task load-1 failed: {text}", text, text)
+    assert (status, message, stack.splitlines()[-1]) == (f"Task load-1 failed: {text}", text, text)
 
 
 @pytest.mark.parametrize(
@@ -353,8 +352,7 @@ def test_a_hidden_message_is_not_at_the_end_of_the_stacktrace(text: str, line: s
 
 def test_a_long_message_leaves_room_for_the_frames() -> None:
     sanitizer = Sanitizer()
-    failure = make_failure(repr(ValueError("y" * 20_000)))
-    status, message, stack = exported(failure, None, sanitizer)
+    status, message, stack = exported(make_failure(repr(ValueError("y" * 20_000))), None, sanitizer)
     assert (message, len(status), "in load" in stack) == ("y" * 1023 + "…", 1024, True)
     # The message, and the description that has it.
     assert sanitizer.counts == {"cut": 2}
@@ -362,8 +360,7 @@ def test_a_long_message_leaves_room_for_the_frames() -> None:
 
 @given(st.text(st.characters(), max_size=50))
 def test_any_string_is_read_back(text: str) -> None:
-    words = built_in_message(repr(ValueError(text)))
-    assert words == (text or None)
+    assert built_in_message(repr(ValueError(text))) == (text or None)
 
 
 def test_incidents_are_events_in_the_order_of_time():
@@ -418,8 +415,7 @@ def test_no_name_of_a_child_is_that_of_its_span(name, limit, subject):
     _, group = translate(make_span(groups=(make_group(prefix=name),)), limits)
     signs = [Progress(make_identity(tags=(name,)), ordinal, T, T + 1) for ordinal in (0, 1)]
     names = [group.name, *(translate(sign, limits)[0].name for sign in signs)]
-    whats = (" tasks", " started", " running")
-    assert names == [subject.get(what, name) + what for what in whats]
+    assert names == [subject.get(what, name) + what for what in (" tasks", " started", " running")]
 
 
 @pytest.mark.parametrize(
@@ -696,5 +692,4 @@ def test_a_task_that_failed() -> None:
 def test_keys_of_any_kind(key, shown: str, counted: dict[str, int]) -> None:
     sanitizer = Sanitizer()
     _, task = translate(make_span(tasks=(make_task(key=key),)), sanitizer=sanitizer)
-    assert task.attributes["dask.task.key"] == shown
-    assert sanitizer.counts == counted
+    assert (task.attributes["dask.task.key"], sanitizer.counts) == (shown, counted)
