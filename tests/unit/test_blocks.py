@@ -73,7 +73,7 @@ class BlockHistories(Histories):
 
 TestBlockHistories = BlockHistories.TestCase
 TestBlockHistories.settings = settings(
-    max_examples=60,
+    max_examples=40,
     stateful_step_count=50,
     deadline=None,
     derandomize=True,

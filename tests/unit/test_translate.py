@@ -582,7 +582,7 @@ def check_attributes(attributes, limit) -> None:
 
 
 @given(HOSTILE)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_whatever_comes_the_records_are_valid(finished):
     records = translate(finished)
     assert len(records) == finished.weight
