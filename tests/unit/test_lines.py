@@ -21,9 +21,9 @@ from dask_otel import semconv
 from dask_otel._dask.lines import WorkerLines
 from dask_otel.core.events import lines
 from dask_otel.core.events.lines import LAST, LastLines, LineBatch, Rate, line
-from dask_otel.core.events.narration import LOGS, narrate
+from dask_otel.core.events.narration import narrate
 from dask_otel.core.masking import Mask
-from dask_otel.core.records import ClusterEvent, LogRecord
+from dask_otel.core.records import ClusterEvent, Fact, LogRecord
 from dask_otel.core.text import Sanitizer
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.worker.forwarding import Forwarding, forwarding
@@ -482,8 +482,8 @@ def test_redaction_and_the_settings_of_texts() -> None:
 
 def test_the_last_lines_of_a_lost_worker() -> None:
     last = LastLines()
-    facts = {**ABOUT, semconv.WORKER_REMOVAL_REASON: "lost", LOGS: True}
-    expected = {**facts, LOGS: False, semconv.WORKER_REMOVAL_REASON: "requested"}
+    facts = {**ABOUT, semconv.WORKER_REMOVAL_REASON: "lost", Fact.LOGS: True}
+    expected = {**facts, Fact.LOGS: False, semconv.WORKER_REMOVAL_REASON: "requested"}
 
     def narrated(event: ClusterEvent | None) -> LogRecord:
         assert event is not None
@@ -495,7 +495,11 @@ def test_the_last_lines_of_a_lost_worker() -> None:
         (facts, (said,) * LAST, "The last lines of its log:" + f"\n{said}" * LAST),
         # They are forgotten then, and what is not known is said.
         (facts, None, "No line of its log has arrived."),
-        ({**facts, LOGS: False}, None, "Its last lines are not known: otel.logs.level is off."),
+        (
+            {**facts, Fact.LOGS: False},
+            None,
+            "Its last lines are not known: otel.logs.level is off.",
+        ),
         (expected, None, "Worker w (tcp://w:1) left as requested."),
     ):
         record = narrated(ClusterEvent(107.0, semconv.WORKER_REMOVED, about))

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from dask_otel import semconv
-from dask_otel.core.events import narration
 from dask_otel.core.events.lines import MESSAGE, LastLines
 from dask_otel.core.events.narration import narrate
 from dask_otel.core.masking import Mask
-from dask_otel.core.records import ClusterEvent, LogRecord, SpanIdentity
+from dask_otel.core.records import ClusterEvent, Fact, LogRecord, SpanIdentity
 from dask_otel.core.text import Sanitizer
 from dask_otel.core.trace import Trace
 from dask_otel.core.traces.values import SpanLimits
@@ -36,15 +35,15 @@ REMOVED = {
     ERRED: 0,
     semconv.RESULT_LOST_COUNT: 0,
     semconv.DATA_LOST_COUNT: 0,
-    narration.OTHERS: 1,
-    narration.RUNNING: [("merge", 1, 41.2)],
-    narration.HAD: [("merge", 2), ("sum", 1)],
+    Fact.OTHERS: 1,
+    Fact.RUNNING: [("merge", 1, 41.2)],
+    Fact.HAD: [("merge", 2), ("sum", 1)],
 }
 BUSY = (
     "At its last heartbeat, 0.4 s before, it held 3.9 of 4.0 GiB, used 97% of a CPU for each "
     "thread and ran `merge` for 41 s."
 )
-HAD = "It had 3 tasks to run: 2 × `merge`, `sum`. What is still wanted runs again elsewhere."
+HAD = "It had 3 tasks to run: 2 × `merge`, `sum`. Tasks still needed run again elsewhere."
 
 
 def told(
@@ -71,8 +70,8 @@ MANY = [(f"p{number}", 1) for number in range(7)]
 
 
 LOST = (
-    "Worker 3 (tcp://w:1) was lost: its connection broke without a word. Its process was killed or "
-    "crashed, or the network failed."
+    "Worker 3 (tcp://w:1) was lost: its connection dropped without notice. Its process was killed "
+    "or crashed, or the network failed."
 )
 CLOSED = "Worker 3 (tcp://w:1) closed. Its reason: nanny-close."
 AT_REST = (
@@ -89,8 +88,7 @@ GUESS = "A guess: it was killed for its memory, which was close to its limit."
         (
             {"nanny": True, "WORKER_MEMORY_USAGE": GIB},
             semconv.WARN,
-            f"{LOST} Its nanny does not say that it ended it for memory. "
-            f"{BUSY.replace('3.9', '1.0')} {HAD}",
+            f"{LOST} Its nanny reported no kill for memory. {BUSY.replace('3.9', '1.0')} {HAD}",
         ),
         (
             {"WORKER_REMOVAL_REASON": "memory", "WORKER_NANNY_MEMORY": int(3.95 * GIB)},
@@ -162,7 +160,7 @@ GUESS = "A guess: it was killed for its memory, which was close to its limit."
             f"{LOST} {GUESS} {AT_REST.replace(' and used', ', used')} and ran 2 × `p0` for up to "
             "0.2 s, 2 × `p1` for up to 0.2 s, 2 × `p2` for up to 0.2 s, 2 × `p3` for up to 0.2 s, "
             "2 × `p4` for up to 0.2 s, and 2 more. It had 3 tasks to run: `p0`, `p1`, `p2`, `p3`, "
-            "`p4`, and 2 more. What is still wanted runs again elsewhere.",
+            "`p4`, and 2 more. Tasks still needed run again elsewhere.",
         ),
         # What is not known is not said.
         (
@@ -190,7 +188,7 @@ def test_why_a_worker_is_gone(changes: dict[str, Any], severity: int, body: str)
 def test_how_a_lost_worker_ended(code: int | None, ended: str, guessed: bool) -> None:
     record = removed(WORKER_EXIT_CODE=code)
     body = str(record.body)
-    assert (f" without a word. Its process {ended}" in body, GUESS in body) == (True, guessed)
+    assert (f" without notice. Its process {ended}" in body, GUESS in body) == (True, guessed)
     assert record.attributes.get(semconv.WORKER_EXIT_CODE) == code
 
 

@@ -326,7 +326,7 @@ ADVICE: list[tuple[list[dict[str, Any]], str, str, str]] = [
     (waits(4, 0.01, 9), WAITING, "0.0 cores while it ran 4.0 tasks: they waited for I/O", "\0"),
     (waits(4, 0.9, 9), WAITING, "3.6 cores while it ran 4.0 tasks: they waited for I/O", "\0"),
     (waits(4, 0.25, 2), WAITING, "too few samples", "\0"),
-    (waits(1, 0.25, 9), WAITING, "Not for the GIL: each process has one thread.", "\0"),
+    (waits(1, 0.25, 9), WAITING, "not the GIL: each process has one thread.", "\0"),
 ]
 
 
