@@ -94,6 +94,18 @@ def test_what_is_remembered_is_bounded():
     assert (len(sim.blocks._waiting), sim.blocks.leaving) == (0, False)
 
 
+def test_a_span_ends_when_its_block_was_left_not_when_that_is_certain():
+    sim = Blocked(LIMITS)
+    sim.enter("c0", sim.create(None))
+    sim.advance(5.0)
+    sim.leave("c0", "s0")
+    left = sim.now
+    sim.advance(3.0)
+    sim.hear("c0")
+    sim.close()
+    assert [life.finished.stop for life in sim.lives if life.finished] == [left]
+
+
 def test_a_client_that_goes_after_the_close_changes_nothing():
     sim = Blocked(LIMITS)
     sim.enter("c0", sim.create(None))

@@ -132,7 +132,8 @@ def test_a_key_becomes_a_series(state, batch, metric, labels):
             "delta",
             [
                 (5.0, (60, [(-0.001, 0, 0.0), (0, 60, 5.0)])),
-                (3.0, (120, [(60, 120, 3.0)])),
+                # A clock that stands still: no point is of no length.
+                (3.0, (60, [(60, 60.002, 3.0)])),
                 (None, (180, [])),
             ],
         ),
