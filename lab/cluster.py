@@ -27,6 +27,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import dask
 from distributed import Client, Scheduler
+from distributed.http.routing import RoutingApplication
 from distributed.worker_state_machine import TaskState
 
 from lab.clock import Loop, Machine
@@ -66,7 +67,8 @@ class LabScheduler(Scheduler):  # type: ignore[misc]
         return max(1e-6, float(super().get_task_duration(ts)))
 
     def start_http_server(self, *args: Any, **kwargs: Any) -> None:
-        """Nobody asks it for pages."""
+        """Pages can be added to it, but nobody asks for them."""
+        self.http_application = RoutingApplication()
 
 
 class Cluster:
