@@ -8,12 +8,12 @@ from typing import Any
 import dask
 import pytest
 from distributed import Reschedule, get_worker, span, wait
+from lab.clock import EPOCH
 
 from dask_otel import span as own_span
 from dask_otel.core import identity
 from dask_otel.core.life.open_span import Limits, TaskLimits
 from dask_otel.core.records import TaskRun
-from lab.clock import EPOCH
 from tests.receiver import Receiver
 from tests.simulated.bridged import Bridged
 from tests.simulated.observed import Simulated
