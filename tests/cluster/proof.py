@@ -55,7 +55,7 @@ def truth(dask_scheduler: Any) -> dict[str, Any]:
     }
 
 
-def prove(received: Receiver, known: dict[str, Any], faults: int = 0) -> None:
+def prove(received: Receiver, known: dict[str, Any], cut: bool = False) -> None:
     """Check everything that was exported against what Dask knows.
 
     Parameters
@@ -64,8 +64,8 @@ def prove(received: Receiver, known: dict[str, Any], faults: int = 0) -> None:
         What was exported.
     known
         What :func:`truth` returned.
-    faults
-        How many the collector had: an export at the borders of one may have arrived in part.
+    cut
+        Whether the collector had faults: an export at the borders of one may have arrived in part.
     """
     if current.unreconciled is not None:
         return
@@ -73,7 +73,7 @@ def prove(received: Receiver, known: dict[str, Any], faults: int = 0) -> None:
     if current.relabelled is None:
         assert_reconciled(received, known["spans"])
     assert_monotone(received)
-    assert_closed(received, faults=faults)
+    assert_closed(received, cut=cut)
     current.given += 1
 
 
