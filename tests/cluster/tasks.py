@@ -146,13 +146,6 @@ def plugins(dask_worker: Any) -> list[str]:
     )
 
 
-def modules(*names: str) -> list[str]:
-    """Return which of these modules are imported. Runs by `Client.run`."""
-    import sys
-
-    return [name for name in names if name in sys.modules]
-
-
 def nested_carrier() -> object:
     """Submit from a task; return the carrier that the scheduler got with it."""
     client = get_client()

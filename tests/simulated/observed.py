@@ -13,7 +13,7 @@ from lab.truth import Truth
 
 from dask_otel import semconv
 from dask_otel.core.life.open_span import Limits, TaskLimits
-from tests.cluster.observed import LIMITS, Observed, lines
+from tests.cluster.observed import LIMITS, Observed, Observer, lines
 
 
 class Simulated(Observed):
@@ -39,10 +39,12 @@ class Simulated(Observed):
         simulate(test, prepare=self._prepare, finish=self._finish, **self._options)
 
     async def _prepare(self, cluster: Cluster) -> None:
-        super().__init__(cluster, None, self._limits)
+        self.cluster = cluster
+        self.observer = Observer(self._limits)
         self.truth = Truth(cluster)
         self.truth.attach()
-        await self.attach()
+        await self.observer.start(self.scheduler)
+        self.scheduler.add_plugin(self.observer)
         #: Idle seconds so far, by time.
         self.samples: list[tuple[float, float]] = []
         self._sampling = asyncio.ensure_future(self._sample())
@@ -139,7 +141,6 @@ class Simulated(Observed):
             f"{text} {seconds:.3f} {rest}".rstrip() for text, seconds, rest in lines(self.exported)
         ]
         assert shown == wanted, "\n".join(["exported:", *shown])
-        self.witness.check(self.exported)
 
     def counted(self, metric: str, *series: Any) -> dict[tuple[Any, ...], float]:
         """What was counted of a metric so far, by its other labels."""
