@@ -132,8 +132,6 @@ async def asynchronously(address: str) -> None:
                 futures = client.map(inc, range(3), key=f"map-{number}")
                 await asyncio.sleep(0)
                 await client.gather(futures)
-                delayed = dask.delayed(inc)(1, dask_key_name=f"compute-{number}")
-                assert await client.compute(delayed) == 2
                 delayed = dask.delayed(inc)(1, dask_key_name=f"persist-{number}")
                 await client.gather(futures_of(client.persist(delayed)))
                 # With sync=True Dask lets go of its futures before they are gathered.
@@ -147,7 +145,7 @@ def test_it_follows_the_requests_of_an_asynchronous_client(o: Simulated) -> None
     recorder = Recorder(o)
     o.cluster.do("application", asynchronously, o.scheduler.address)
     taken = recorder.take()
-    assert len(taken) >= 8 * 7
+    assert len(taken) == 8 * 6
     for key, sent in taken.items():
         (number,) = {int(found) for found in re.findall(r"-(\d)\b", str(key))}
         assert sent[CARRIER_KEY] == {"traceparent": traceparent(number)}, key
@@ -209,38 +207,6 @@ def test_a_span_opened_inside_a_task_is_the_caller_of_what_is_submitted_there(
     }
     ids = {of["span"]["ids"] for of in taken.values() if "span" in of}
     assert ids == {(caller_dask_id(Traceparent(A, 9)),)}, "none is made inside tasks"
-
-
-def test_submissions_under_one_caller_meet_in_one_dask_span(o: Simulated) -> None:
-    other = o.cluster.new_client(set_as_default=False)
-    with dask.config.set(PER_CALLER):
-        # Each with a TaskGroup of its own: Dask books these on the span that they began in.
-        for key, one in (("a", o.client), ("b", other), ("c", o.client)):
-            with calling(1):
-                one.submit(inc, 1, key=key).result()
-        with calling(2):
-            o.client.submit(inc, 2, key="d").result()
-            with span("mine"):
-                o.client.submit(inc, 3, key="e").result()
-    names = [one.name for one in o.scheduler.extensions["spans"].spans.values()]
-    assert sorted(names) == [("mine",), ("traced",), ("traced",)]
-
-
-def test_the_clients_preload_does_the_same_and_is_taken_back(o: Simulated) -> None:
-    recorder = Recorder(o)
-    dask_otel.uninstrument()
-    original = Client.__dict__[METHOD]
-    with dask.config.set(PRELOAD), o.cluster.new_client(set_as_default=False) as client:
-        dask_otel.instrument()
-        with calling(1):
-            client.submit(inc, 1).result()
-        assert recorder.callers() == {traceparent(1)}
-        assert Client.__dict__[METHOD].__wrapped__ is original
-        dask_otel.uninstrument()
-        with calling(2):
-            client.submit(inc, 2).result()
-        assert recorder.callers() == {traceparent(2)}, "the client still has its preload"
-    assert Client.__dict__[METHOD] is original
 
 
 GIVEN = {"tenant": "acme", "rows": 5, "dask.span.id": "mine", "\ud800": "\ud800"}
@@ -576,16 +542,3 @@ def test_it_can_be_switched_off(b: Bridged) -> None:
     (worker,) = b.cluster.workers.values()
     assert set(tasks.hooked(worker).values()) == {False}
     assert not [name for name in b.scheduler.worker_plugins if name.startswith("dask-otel")]
-
-
-@pytest.mark.options(workers=1, otel={"spans": {"tasks": {"slowest": 0, "ratio": 0.5}}})
-def test_in_a_chosen_task_its_own_span_is_the_current_one(b: Bridged) -> None:
-    with span("work") as work:
-        futures = b.client.map(tasks.current, range(40))
-        found = dict(zip([f.key for f in futures], b.client.gather(futures), strict=True))
-    del futures
-    shown = {s.attributes["dask.task.key"]: s for s in b.exported().spans if s.type == "task"}
-    assert shown.keys() == {key for key in found if identity.is_sampled(key, 0.5)}
-    assert 5 < len(shown) < 35
-    ids = (identity.trace_id(work), identity.span_id(work), 1)
-    assert found == {**dict.fromkeys(found, ids), **{key: s.ids for key, s in shown.items()}}

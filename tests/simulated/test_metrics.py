@@ -83,7 +83,9 @@ def everything(b: Bridged) -> None:
         held.result()
     with span("work") as late_id:
         wait(client.map(meter, range(8), pure=False))
+        wait(client.map(time.sleep, [0.15] * 4, key="slow", pure=False))
         client.submit(fail_once, "failed", retries=2).result()
+        wait(client.submit(fail_once, "for good"))
         parts = [client.submit(bytes, 100_000 + i, workers=[f"w{i % 2}"]) for i in range(4)]
         client.submit(lambda *parts: sum(map(len, parts)), *parts).result()
     with span("first"):
@@ -145,6 +147,14 @@ def test_every_metric_of_the_contract_comes_as_it_is_defined(tmp_path: Path) -> 
     assert exported.keys() == {("traces",), ("metrics",), ("logs",)}
     capacity = last_points(received, "dask.otel.queue.capacity")
     assert capacity == {("traces",): 2048, ("logs",): 2048}
+    durations = received.last("dask.task.duration")
+    by_prefix = {dict(labels)["dask.task.prefix"]: value for labels, value in durations.items()}
+    meters, slow = by_prefix["meter"], by_prefix["slow"]
+    # Of a run that is retried, Dask passes no times on.
+    assert (meters["count"], slow["count"], by_prefix["fail_once"]["count"]) == (8, 4, 2)
+    assert (meters["sum"], slow["sum"]) == pytest.approx((8 * 0.02, 4 * 0.15), abs=1e-6)
+    assert slow["buckets"][0] == 0  # none below 0.1 s
+    assert slow["bounds"] == list(semconv.DURATION_BOUNDS)
 
 
 def check_definition(point: Point) -> None:
@@ -160,21 +170,6 @@ def check_definition(point: Point) -> None:
     keys = Family(metric, ("dask.tag.team",)).keys
     assert tuple(point.attributes) == keys, point
     assert all(isinstance(value, str) and value for value in point.attributes.values())
-
-
-def test_durations_of_runs_come_by_prefix(b: Bridged) -> None:
-    with span("slow"):
-        wait(b.client.map(time.sleep, [0.15] * 4, key="slow", pure=False))
-        wait(b.client.map(meter, range(30), key="quick"))
-        wait(b.client.submit(fail_once, "failed"))
-    durations = b.exported().last("dask.task.duration")
-    by_prefix = {dict(labels)["dask.task.prefix"]: value for labels, value in durations.items()}
-    counts = {prefix: value["count"] for prefix, value in by_prefix.items()}
-    assert counts == {"slow": 4, "quick": 30, "fail_once": 1}
-    sums = {prefix: value["sum"] for prefix, value in by_prefix.items()}
-    assert sums == pytest.approx({"slow": 0.6, "quick": 0.6, "fail_once": 0.0}, abs=1e-6)
-    assert by_prefix["slow"]["buckets"][0] == 0  # none below 0.1 s
-    assert by_prefix["quick"]["bounds"] == list(semconv.DURATION_BOUNDS)
 
 
 # ------------------------------------------------------------------------------ workers

@@ -78,6 +78,12 @@ def test_all_of_it_at_once_and_nothing_later(b: Bridged) -> None:
 
 
 def test_waits_for_the_work_on_the_scheduler_and_says_what_is_missing(b: Bridged) -> None:
+    before = time.time()
+    with pytest.raises(LookupError, match="knows no span with the id 'nobody'"):
+        dask_otel.span_metrics(b.client, "nobody")
+    assert time.time() == before
+    with pytest.raises(TypeError, match="a span's id is a string, not NoneType"):
+        dask_otel.span_metrics(b.client, None)  # type: ignore[arg-type]
     with span("busy", "inner") as span_id:
         running = b.client.submit(work, 1, 3.0)
     # The question overtakes the graph: while the client waits for work, so does the answer.
@@ -86,15 +92,6 @@ def test_waits_for_the_work_on_the_scheduler_and_says_what_is_missing(b: Bridged
     answer = dask_otel.span_metrics(b.client, span_id)
     assert running.done()
     assert answer.counts["memory"] == 1
-
-
-def test_unknown_ids_are_refused_at_once(b: Bridged) -> None:
-    before = time.time()
-    with pytest.raises(LookupError, match="knows no span with the id 'nobody'"):
-        dask_otel.span_metrics(b.client, "nobody")
-    assert time.time() == before
-    with pytest.raises(TypeError, match="a span's id is a string, not NoneType"):
-        dask_otel.span_metrics(b.client, None)  # type: ignore[arg-type]
 
 
 @pytest.mark.options(workers=1, otel={"spans": {"settle-timeout": "2s"}})
@@ -111,30 +108,25 @@ def test_a_worker_that_does_not_report_is_named(b: Bridged) -> None:
 
 @pytest.mark.options(unreconciled="work is done without a bridge")
 def test_a_span_from_before_the_bridge_has_metrics_but_no_outcome(b: Bridged) -> None:
+    """When a bridge is stopped, nobody waits on."""
+    with span("busy") as busy:
+        running = b.client.submit(work, 1, 5.0)
+    time.sleep(0.1)
+    asked = b.cluster.user("other", lambda client: dask_otel.span_metrics(client, busy))
+    time.sleep(0.5)
     assert dask_otel.unregister(b.client) == "stopped"
+    with pytest.raises(RuntimeError, match="stopped before span"):
+        asked.result()
     with span("before") as span_id:
-        b.client.submit(work, 1).result()
+        assert b.client.submit(work, 1, key="before").result() == running.result() == 1
     time.sleep(1.0)
     with pytest.raises(RuntimeError, match=r"dask_otel\.register\(client\)"):
         dask_otel.span_metrics(b.client, span_id)
     assert dask_otel.register(b.client) == "started"
     metrics = dask_otel.span_metrics(b.client, span_id)
-    assert metrics.own[ROWS] == 7
+    assert metrics.own["execute", "before", "rows", "records"] == 7
     assert (metrics.result, metrics.counts, metrics.idle_time) == (None, None, None)
     assert metrics.duration == pytest.approx(0.05, abs=1e-6)
-
-
-@pytest.mark.options(unreconciled="the bridge is stopped")
-def test_when_the_bridge_is_stopped_nobody_waits_on(b: Bridged) -> None:
-    with span("busy") as span_id:
-        running = b.client.submit(work, 1, 9.0)
-    time.sleep(0.1)
-    asked = b.cluster.user("other", lambda client: dask_otel.span_metrics(client, span_id))
-    time.sleep(0.5)
-    assert dask_otel.unregister(b.client) == "stopped"
-    with pytest.raises(RuntimeError, match="stopped before span"):
-        asked.result()
-    assert running.result() == 1
 
 
 async def ask_asynchronously(address: str) -> SpanMetrics:

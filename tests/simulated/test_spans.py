@@ -14,6 +14,7 @@ from dask_otel import span as own_span
 from dask_otel.core import identity
 from dask_otel.core.life.open_span import Limits, TaskLimits
 from dask_otel.core.records import TaskRun
+from tests.cluster.tasks import current
 from tests.receiver import Receiver
 from tests.simulated.bridged import Bridged
 from tests.simulated.observed import Simulated
@@ -156,18 +157,20 @@ def test_ids_that_are_no_uuid_and_where_the_code_was_submitted(b: Bridged) -> No
 
 
 @pytest.mark.options(otel={"spans": {"detail": "span", "tasks": {"slowest": 3, "ratio": 0.5}}})
-def test_without_groups_those_that_failed_and_were_chosen_hang_below_the_span(b: Bridged) -> None:
+def test_chosen_tasks_have_spans_of_their_own_which_are_current_in_them(b: Bridged) -> None:
+    """Without groups, these and those that failed hang below the span."""
     with span("work"):
-        futures = b.client.map(inc, range(20))
+        futures = b.client.map(current, range(20))
         bad = b.client.submit(fail, 0.01, key="bad")
         wait([*futures, bad])
-        keys = {future.key for future in futures}
+        found = dict(zip([f.key for f in futures], b.client.gather(futures), strict=True))
     received = b.exported()
-    tasks = [s for s in received.spans if s.type == "task"]
+    work = received.named("work")
+    tasks = {s.attributes["dask.task.key"]: s for s in received.spans if s.type == "task"}
     assert {s.type for s in received.spans} == {"span", "task"}
-    assert {s.parent_id for s in tasks} == {received.named("work").span_id}
-    chosen = {key for key in keys if identity.is_sampled(key, 0.5)}
-    assert {s.attributes["dask.task.key"] for s in tasks} == {"bad", *chosen}
+    assert {s.parent_id for s in tasks.values()} == {work.span_id}
+    assert tasks.keys() == {"bad"} | {key for key in found if identity.is_sampled(key, 0.5)}
+    assert found == {key: tasks.get(key, work).ids for key in found}
     assert_types(received)
 
 
