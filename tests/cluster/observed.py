@@ -85,9 +85,11 @@ class Observer(SchedulerPlugin):
 class Observed:
     """What the tests look at."""
 
-    observer: Observer
-    cluster: Any
     client: Client
+
+    def __init__(self, cluster: Any, limits: Limits) -> None:
+        self.cluster = cluster
+        self.observer = Observer(limits)
 
     @property
     def scheduler(self) -> Any:
@@ -100,6 +102,11 @@ class Observed:
     @property
     def exported(self) -> list[FinishedSpan]:
         return self.observer.finished
+
+    async def attach(self) -> None:
+        """Put the observer on the scheduler."""
+        await self.observer.start(self.scheduler)
+        self.scheduler.add_plugin(self.observer)
 
     def named(self, name: str) -> FinishedSpan:
         """The only exported span of that name."""

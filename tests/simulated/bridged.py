@@ -18,10 +18,9 @@ from dask_otel._otel.sdk.transport import HttpTransport
 from dask_otel.core.records import Answer
 from dask_otel.pump import thread
 from dask_otel.scheduler import bridge as module
-from dask_otel.scheduler.plugin import install
 from tests.cluster import proof
 from tests.covering import uncovered
-from tests.receiver import Log, Receiver
+from tests.receiver import Log, Receiver, Span
 from tests.waiting import eventually
 
 T = TypeVar("T")
@@ -36,30 +35,30 @@ class Bridged:
         More of the bridge's configuration.
     begins
         Whether the bridge is there from the start; if not, the test registers it.
+    faults
+        Whether the test makes the bridge fail.
     unreconciled
         Why what is exported in the end is not all that Dask knows; None if it is.
     relabelled
         Why only totals can be compared; None if all can.
-    errors
-        How many errors of the bridge itself the test causes.
     """
 
     def __init__(
         self,
         otel: dict[str, Any] | None = None,
         begins: bool = True,
+        faults: bool = False,
         unreconciled: str | None = None,
         relabelled: str | None = None,
-        errors: int = 0,
         **options: Any,
     ) -> None:
-        self._otel, self._begins = otel or {}, begins
+        self._otel, self._begins, self._faults = otel or {}, begins, faults
         self._owes, self._options = (unreconciled, relabelled), options
-        self._errors = errors
         self.received = Receiver("http/protobuf", keeps=frozenset({"traces", "metrics", "logs"}))
         self.cluster: Cluster
         self.client: Any
-        self._started: set[thread.PumpThread] = set()
+        #: Of the pumps so far.
+        self.threads: list[thread.PumpThread] = []
 
     @property
     def scheduler(self) -> Any:
@@ -82,6 +81,11 @@ class Bridged:
             taken = self.received.answered(f"/v1/{transport._signal}", request, {})
             return Answer(taken.status is None, f"status {taken.status}")
 
+        async def opened(cluster: Cluster, *arguments: Any) -> None:
+            self.cluster = cluster
+            await whole(cluster, *arguments)
+
+        whole = Cluster.open
         variables = {
             "OTEL_EXPORTER_OTLP_ENDPOINT": "http://receiver",
             "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
@@ -90,30 +94,49 @@ class Bridged:
             "OTEL_BLRP_SCHEDULE_DELAY": "100",
         }
         ours = {"spans": {"linger": "200ms"}, "environment": variables}
-        config = {"otel": dask.config.merge(ours, self._otel), **self._options.pop("config", {})}
+        config = {
+            "otel": dask.config.merge(ours, self._otel),
+            "distributed.scheduler.preload": ["dask_otel.preload"] if self._begins else [],
+            **self._options.pop("config", {}),
+        }
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Cluster, "open", opened)
             patch.setattr(HttpTransport, "_answer", answer)
             patch.setattr(thread.PumpThread, "start", lambda one: self._start(one))
             patch.setattr(thread, "apart", _at_once)
             patch.setattr(module, "apart", self._apart)
             simulate(test, prepare=self._prepare, config=config, **self._options)
-        ends = (semconv.SCHEDULER_CLOSING, semconv.OTEL_STOPPED)
-        assert all(log.name in ends for log in self.received.logs[-1:])
-        outside = uncovered(self.received.spans)
-        assert not outside, outside
-        assert sum(self.received.last(semconv.OTEL_INTERNAL_ERRORS.name).values()) == self._errors
+        self.check()
         proof.begin(*self._owes)
         proof.prove(self.received, proof.truth(self.scheduler))
 
     def _start(self, one: thread.PumpThread) -> None:
-        if one not in self._started:
-            self._started.add(one)
+        if one not in self.threads:
+            self.threads.append(one)
             self.cluster.pool.start(self.cluster.machine("scheduler"), one._run)
 
+    def check(self) -> None:
+        """Nothing went wrong, nothing was told twice, and all of it fits together."""
+        received = self.received
+        assert self._faults or not received.last(semconv.OTEL_INTERNAL_ERRORS.name)
+        ends = (semconv.SCHEDULER_CLOSING, semconv.OTEL_STOPPED)
+        assert all(log.name in ends for log in received.logs[-1:])
+        outside = uncovered(received.spans)
+        assert not outside, outside
+        spans = {s.span_id: s for s in received.spans if s.type == "span"}
+        firsts = {s.attributes["dask.span.id"]: s for s in spans.values() if generation(s) == 1}
+        assert len({s.span_id for s in received.spans}) == len(received.spans), "sent twice"
+        for one in received.spans:
+            if one.type in ("marker", "progress"):
+                above = spans[one.parent_id or 0]
+                assert one.attributes["dask.span.id"] == above.attributes["dask.span.id"]
+                assert above.start_ns <= one.start_ns < one.end_ns <= above.end_ns
+            elif one.type == "span" and generation(one) > 1:
+                first = firsts[one.attributes["dask.span.id"]]
+                assert [link[:2] for link in one.links] == [(first.trace_id, first.span_id)]
+
     async def _prepare(self, cluster: Cluster) -> None:
-        self.cluster = cluster
         if self._begins:
-            assert install(self.scheduler) == "started"
             await self.bridge._connecting
 
     def _apart(self, make: Callable[[], T], name: str) -> Future[T]:
@@ -130,6 +153,11 @@ class Bridged:
     def said(self, name: str) -> Log:
         """Wait for an event of that name, and return the last one."""
         return eventually(lambda: [log for log in self.received.logs if log.name == name])[-1]
+
+
+def generation(span: Span) -> int:
+    """Return the number of a span among those of its Dask span."""
+    return int(span.attributes["dask.span.generation"])
 
 
 def _at_once(make: Callable[[], T], name: str) -> Future[T]:

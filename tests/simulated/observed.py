@@ -13,7 +13,7 @@ from lab.truth import Truth
 
 from dask_otel import semconv
 from dask_otel.core.life.open_span import Limits, TaskLimits
-from tests.cluster.observed import LIMITS, Observed, Observer, lines
+from tests.cluster.observed import LIMITS, Observed, lines
 
 
 class Simulated(Observed):
@@ -39,12 +39,10 @@ class Simulated(Observed):
         simulate(test, prepare=self._prepare, finish=self._finish, **self._options)
 
     async def _prepare(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.observer = Observer(self._limits)
+        super().__init__(cluster, self._limits)
         self.truth = Truth(cluster)
         self.truth.attach()
-        await self.observer.start(self.scheduler)
-        self.scheduler.add_plugin(self.observer)
+        await self.attach()
         #: Idle seconds so far, by time.
         self.samples: list[tuple[float, float]] = []
         self._sampling = asyncio.ensure_future(self._sample())

@@ -117,6 +117,7 @@ def everything(b: Bridged) -> None:
     worker = b.cluster.workers["w0"]
     for unit in ("seconds", "bytes", "count"):
         worker.digest_metric(("memory-monitor", "disk-write", unit), 5)
+        worker.digest_metric(("get-data", "memory-read", unit), 5)
     worker.digest_metric(("execute", late_id, "meter", "after", "seconds"), 0.25)
     worker.digest_metric(("gpu", "kernel", "seconds"), 1)
     next_export()
@@ -129,7 +130,7 @@ def test_every_metric_of_the_contract_comes_as_it_is_defined(tmp_path: Path) -> 
         "metrics": {"span-names": {"deny": ["denied*"]}, "tag-attributes": ["team"]},
         "spool": {"path": str(tmp_path / "spool")},
     }
-    b = Bridged(config, relabelled="a name is denied", errors=1, workers=0, latency=0.001)
+    b = Bridged(config, relabelled="a name is denied", faults=True, workers=0, latency=0.001)
     b.run(lambda: everything(b))
     received = b.received
     assert {p.metric for p in received.points} == METRICS.keys()
