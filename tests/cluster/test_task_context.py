@@ -72,8 +72,10 @@ def test_a_running_cluster_gets_it_and_is_left_as_it_was(tmp_path: Path) -> None
             client.wait_for_workers(2)
 
             def by_name(function: Any) -> dict[str, Any]:
+                # The scheduler knows all that have answered; others may have come since.
+                answers = client.run(function)
                 workers = client.scheduler_info()["workers"]
-                return {workers[a]["name"]: found for a, found in client.run(function).items()}
+                return {workers[address]["name"]: found for address, found in answers.items()}
 
             assert by_name(tasks.plugins) == {"plain": [], "without": []}
             config = {"environment": received.environ, "logs": {"inject": True}}
