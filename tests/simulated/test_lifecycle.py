@@ -80,6 +80,8 @@ def test_single_nested_and_default_spans(o: Simulated) -> None:
             total = o.client.submit(sum, loaded)
     assert total.result() == 10
     del loaded, total
+    # Once these are released: a message waits for the batch before it.
+    time.sleep(0.1)
     o.client.submit(operator.neg, 1).result()
     o.assert_tree("""
         root success 0.400 tasks=5 memory=5
