@@ -127,6 +127,10 @@ def add_pool(dask_worker: Any) -> int:
     return os.getpid()
 
 
+def remove_pool(dask_worker: Any) -> None:
+    dask_worker.executors.pop("processes").shutdown()
+
+
 def in_a_process_pool(client: Client, received: Receiver) -> None:
     """Documented as left out: of the context nothing gets there, and nothing breaks."""
     workers = client.scheduler_info()["workers"].items()
@@ -143,6 +147,7 @@ def in_a_process_pool(client: Client, received: Receiver) -> None:
         with pytest.raises(ValueError, match="as asked"):
             bad.result()
         found = beside.result()
+    client.run(remove_pool, workers=[plain])
     pooled = received.named("pooled")
     assert found == pooled.ids, "a task in a thread beside them has its context"
     counts = {k: pooled.attributes[f"dask.task.{k}count"] for k in ("", "memory.", "erred.")}
