@@ -39,6 +39,8 @@ class Bridged:
         Whether the test makes the bridge fail.
     unreconciled
         Why what is exported in the end is not all that Dask knows; None if it is.
+    relabelled
+        Why only totals can be compared; None if all can.
     """
 
     def __init__(
@@ -47,10 +49,11 @@ class Bridged:
         begins: bool = True,
         faults: bool = False,
         unreconciled: str | None = None,
+        relabelled: str | None = None,
         **options: Any,
     ) -> None:
         self._otel, self._begins, self._faults = otel or {}, begins, faults
-        self._unreconciled, self._options = unreconciled, options
+        self._owes, self._options = (unreconciled, relabelled), options
         self.received = Receiver("http/protobuf", keeps=frozenset({"traces", "metrics", "logs"}))
         self.cluster: Cluster
         self.client: Any
@@ -104,7 +107,7 @@ class Bridged:
             patch.setattr(module, "apart", self._apart)
             simulate(test, prepare=self._prepare, config=config, **self._options)
         self.check()
-        proof.begin(self._unreconciled, None)
+        proof.begin(*self._owes)
         proof.prove(self.received, proof.truth(self.scheduler))
 
     def _start(self, one: thread.PumpThread) -> None:
