@@ -87,6 +87,8 @@ class Cluster:
         self.runs: list[Run] = []
         #: By a worker's name, gives the seconds that its next heartbeat takes, or None: it is lost.
         self.heartbeats: dict[str, Callable[[], float | None]] = {}
+        #: When heartbeats were lost, and whose.
+        self.unheard: list[tuple[float, Machine]] = []
         self.client: Any = None
         self._clients: list[Any] = []
         self._begun: list[Future[Any]] = []
@@ -219,6 +221,7 @@ class Cluster:
         if type(message) is dict and message.get("op") == "heartbeat_worker":
             fate = self.heartbeats.get(sender.name, lambda: 0.0)()
             if fate is None:
+                self.unheard.append((self.loop.now, sender))
                 raise OSError("this heartbeat is lost")
             seconds += fate
         return seconds

@@ -25,6 +25,8 @@ class Run:
     worker: str
     key: Hashable
     start: float
+    #: When its code began on a thread.
+    began: float = inf
     #: When its code ended, and when its worker's event loop came to know it. Infinite while it
     #: goes on.
     done: float = inf
@@ -54,11 +56,15 @@ class LabThreadPoolExecutor(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """See ``Executor.submit``."""
         future: Future[Any] = Future()
-
         run = RUN.get()
+        if run is not None and run.began < inf:
+            # It is submitted by that run, to get its thread back.
+            run = None
 
         def work() -> None:
             thread_state.executor, thread_state.proceed = self, True
+            if run is not None:
+                run.began = self._pool.loop.now
             if future.set_running_or_notify_cancel():
                 try:
                     result = fn(*args, **kwargs)
@@ -120,3 +126,6 @@ class LabWorker(Worker):  # type: ignore[misc]
             return await super().execute(key, stimulus_id=stimulus_id)
         finally:
             run.stop = self._clock.now
+            if run.began == inf:
+                # A coroutine, which has no thread.
+                run.began, run.done = run.start, run.stop

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from lab.programs import Program, draw, run, shrink
 
+from dask_otel.core.idle.worker_tasks import CLOCK_SLACK
 from tests.simulated.observed import QUICK, Simulated
 
 
@@ -14,7 +15,10 @@ def check(program: Program) -> None:
     # A message's way is no one's time: that of a task, of its end, of a cancellation, of a
     # heartbeat. What floats add up to is less than 0.1 ms.
     within = 1e-4 + 6 * program.latency
-    o = Simulated(limits=QUICK, within=within, longest=300.0, **program.options())
+    steps = [abs(arguments[1]) for _, name, arguments in program.events if name == "shift"]
+    # Of a clock that is set, a task's seconds are wrong by as much as a late heartbeat may be.
+    within += CLOCK_SLACK * len(steps)
+    o = Simulated(limits=QUICK, within=within, steps=sum(steps), longest=300.0, **program.options())
     o.run(lambda: run(program, o.cluster))
 
 
