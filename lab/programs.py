@@ -246,7 +246,9 @@ def happen(cluster: Cluster, events: Sequence[Step]) -> None:
             which, *more = arguments
             chosen = names[which % len(names)]
             machine = cluster.machines[chosen]
-            if name in ("kill", "leave"):
+            if name == "set_clock":
+                cluster.set_clock(chosen, *more)
+            elif name in ("kill", "leave"):
                 if len(names) > 1:
                     getattr(cluster, name)(chosen)
             elif name in ("block", "stop"):
@@ -325,7 +327,7 @@ def _event(rng: random.Random) -> Step:
             # Late by so much, or lost: so many of the next ones.
             ("heartbeats", (which, rng.choice([None, 0.2, 1.0]), rng.randint(1, 4))),
             ("slowness", (which, rng.choice([0.5, 2.0, 4.0]))),
-            ("shift", (which, rng.choice([-20.0, -0.3, 0.3, 20.0]))),
+            ("set_clock", (which, rng.choice([-20.0, -0.3, 0.3, 20.0]))),
             ("restart", ()),
             ("adapt", (1, 4)),
         ]

@@ -162,6 +162,14 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
             excess += max(0.0, stop - run.seceded)
         return Seconds(capacity, busy, idle, capacity - busy - idle, excess)
 
+    def held(self, when: float) -> dict[tuple[str, Hashable], int]:
+        """Return the bytes in memory at a time, by worker and key."""
+        return {
+            (one.worker, one.key): one.nbytes
+            for one in self._cluster.held
+            if one.came <= when < min(one.went, self.workers[one.worker].left)
+        }
+
     def unheard(self) -> float:
         """Return thread-seconds that workers took with them when they left."""
         return sum(one.threads * one.silent for one in self.workers.values())
@@ -191,6 +199,15 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
                 run.start <= when <= run.stop + HEARTBEAT and run.worker == f"lab://{one.name}"
                 for when, one in self._cluster.unheard
             )
+        )
+
+    def misdated(self) -> float:
+        """Return seconds of runs that are wrong since a worker's clock was set meanwhile."""
+        return sum(
+            min(abs(seconds), run.stop - run.start)
+            for when, one, seconds in self._cluster.steps
+            for run in self._cluster.runs
+            if run.start <= when <= run.stop and run.worker == f"lab://{one.name}"
         )
 
     def unsettled(self) -> float:

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 
 from lab.programs import Program, draw, run, shrink
 
-from dask_otel.core.idle.worker_tasks import CLOCK_SLACK
 from tests.simulated.observed import QUICK, Simulated
+
+#: Seconds between two batches of a worker's messages.
+BATCH = 0.002
 
 
 def check(program: Program) -> None:
@@ -15,10 +17,9 @@ def check(program: Program) -> None:
     # A message's way is no one's time: that of a task, of its end, of a cancellation, of a
     # heartbeat. What floats add up to is less than 0.1 ms.
     within = 1e-4 + 6 * program.latency
-    steps = [abs(arguments[1]) for _, name, arguments in program.events if name == "shift"]
-    # Of a clock that is set, a task's seconds are wrong by as much as a late heartbeat may be.
-    within += CLOCK_SLACK * len(steps)
-    o = Simulated(limits=QUICK, within=within, steps=sum(steps), longest=300.0, **program.options())
+    # When a stopped machine goes on, messages wait for the batch before them.
+    within += BATCH * sum(name == "stop" for _, name, _ in program.events)
+    o = Simulated(limits=QUICK, within=within, longest=300.0, **program.options())
     o.run(lambda: run(program, o.cluster))
 
 

@@ -33,16 +33,12 @@ class Simulated(Observed):
     ----------
     within
         Thread-seconds by which idle, unused, lost and excess may differ from the truth.
-    steps
-        Seconds by which workers' clocks are set.
     """
 
-    def __init__(
-        self, limits: Limits = LIMITS, within: float = 0.02, steps: float = 0.0, **options: Any
-    ) -> None:
+    def __init__(self, limits: Limits = LIMITS, within: float = 0.02, **options: Any) -> None:
         self._limits, self._within, self._options = limits, within, options
         latency = options.get("latency", 0.0)
-        self._way = steps + (latency if isinstance(latency, float) else 0.0)
+        self._way = latency if isinstance(latency, float) else 0.0
         self.truth: Truth
 
     def run(self, program: Callable[[], Any]) -> None:
@@ -83,6 +79,7 @@ class Simulated(Observed):
         for _ in range(600):
             await asyncio.sleep(0.5)
             self.observer.take()
+            self.adapter.fold_time_now()
             if not self.adapter.lifecycle.open and not self._in_flight():
                 return
 
@@ -114,7 +111,8 @@ class Simulated(Observed):
         found, truth, base = self.sums(), self.truth.seconds(), self._within
         late, secret = self.truth.unnoticed(), self.truth.unannounced()
         less, either = late + self.truth.unheard() + 2 * secret, self.truth.unsettled()
-        late += self.truth.untold()
+        late += self.truth.untold() + self.truth.misdated()
+        less += self.truth.misdated()
         lost = truth.busy + truth.excess - found["reported"]
         known = {
             "capacity": (found["capacity"] - truth.capacity, 0.0, 0.0),
@@ -147,8 +145,9 @@ class Simulated(Observed):
             path = paths.of(one.identity.dask_id, one.start - EPOCH, one.stop - EPOCH)
             found = dict(zip(PATH_PARTS, one.path.parts, strict=True))
             # When a run began and ended on the scheduler's clock is known to a message's way, and
-            # to what two clocks may drift apart between heartbeats.
-            either = path.tasks * (self._way + DRIFT * HEARTBEAT) + path.untold
+            # to what two clocks may drift apart between heartbeats, if none is set.
+            off = self._way + DRIFT * HEARTBEAT + sum(abs(s) for _, _, s in self.cluster.steps)
+            either = path.tasks * off + path.untold
             wrong = {
                 part: (found[part], seconds)
                 for part, seconds in path.parts.items()
