@@ -18,7 +18,7 @@ from typing import Final
 
 from lab.clock import EPOCH
 from lab.executor import Run
-from lab.truth import UNFINISHED, Move
+from lab.truth import STEP, UNFINISHED, Move
 
 #: What a span waited for; the last part is the work of other spans.
 PARTS: Final = (
@@ -31,9 +31,6 @@ READY: Final = UNFINISHED - {"waiting"}
 
 #: How Dask names a submission; its time follows.
 SUBMISSION: Final = "update-graph-"
-
-#: The floats of wall clocks.
-STEP: Final = 1e-8
 
 #: How Dask names waiting for data.
 FETCHES: Final = ("transfer", "disk-read")

@@ -24,6 +24,12 @@ UNFINISHED: Final = frozenset({"waiting", "queued", "no-worker", "processing"})
 #: From there to there, a task leaves its worker, which may run it on.
 RELEASED: Final = (("processing", "released"), ("processing", "forgotten"))
 
+#: The floats of wall clocks.
+STEP: Final = 1e-8
+
+#: A clock's step that no late heartbeat can be taken for.
+NOTICED: Final = 10.0
+
 #: Seconds between two heartbeats of few workers.
 HEARTBEAT: Final = 0.5
 
@@ -183,12 +189,16 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
         """Return seconds of which nobody told, since a heartbeat was lost.
 
         They are of runs that ended without a message that has their times: the heartbeat after the
-        end had them.
+        end had them. A late one holds up the next.
         """
         told = set()
         for move in self.moves:
             if move.activities:
-                ended = [r for r in self._cluster.runs if r.key == move.key and r.stop <= move.when]
+                ended = [
+                    r
+                    for r in self._cluster.runs
+                    if r.key == move.key and r.stop <= move.when + STEP
+                ]
                 told.update(ended[-1:])
         return sum(
             run.stop - run.start
@@ -196,19 +206,27 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
             if run.stop < inf
             and run not in told
             and any(
-                run.start <= when <= run.stop + HEARTBEAT and run.worker == f"lab://{one.name}"
+                run.start <= when <= run.stop + 4 * HEARTBEAT and run.worker == f"lab://{one.name}"
                 for when, one in self._cluster.unheard
             )
         )
 
     def misdated(self) -> float:
-        """Return seconds of runs that are wrong since a worker's clock was set meanwhile."""
-        return sum(
-            min(abs(seconds), run.stop - run.start)
-            for when, one, seconds in self._cluster.steps
-            for run in self._cluster.runs
-            if run.start <= when <= run.stop and run.worker == f"lab://{one.name}"
-        )
+        """Return seconds that are wrong since a worker's clock was set.
+
+        They are those of the runs meanwhile, and, after a small step, those of the worker's threads
+        up to its next heartbeat, which seems to be late, or not.
+        """
+        wrong = 0.0
+        for when, one, seconds in self._cluster.steps:
+            address, step = f"lab://{one.name}", abs(seconds)
+            wrong += self.workers[address].threads * step if step < NOTICED else 0.0
+            wrong += sum(
+                min(step, run.stop - run.start)
+                for run in self._cluster.runs
+                if run.start <= when <= run.stop and run.worker == address
+            )
+        return wrong
 
     def unsettled(self) -> float:
         """Return seconds of threads that released tasks may have held, for all that is known.
