@@ -74,6 +74,8 @@ def test_single_nested_and_default_spans(o: Simulated) -> None:
             total = o.client.submit(sum, loaded)
     assert total.result() == 10
     del loaded, total
+    # Not right after a worker's last message, whichever worker gets the task.
+    time.sleep(0.1)
     o.client.submit(operator.neg, 1).result()
     o.assert_tree("""
         root success 0.400 tasks=5 memory=5
