@@ -31,7 +31,7 @@ from distributed.http.routing import RoutingApplication
 from distributed.worker_state_machine import TaskState
 
 from lab.clock import MACHINE, Loop, Machine
-from lab.executor import LabWorker, Run
+from lab.executor import Held, LabWorker, Memory, Run
 from lab.threads import Pool
 from lab.wires import Latency, Wires, use
 
@@ -87,8 +87,14 @@ class Cluster:
         self.workers: dict[str, LabWorker] = {}
         #: What ran on the workers' threads, in the order of their starts.
         self.runs: list[Run] = []
+        #: What was in the workers' memories, in the order of its coming.
+        self.held: list[Held] = []
         #: By a worker's name, gives the seconds that its next heartbeat takes, or None: it is lost.
         self.heartbeats: dict[str, Callable[[], float | None]] = {}
+        #: When heartbeats were lost, and whose.
+        self.unheard: list[tuple[float, Machine]] = []
+        #: When clocks were set, whose, and by how much.
+        self.steps: list[tuple[float, Machine, float]] = []
         self.client: Any = None
         self._clients: list[tuple[Machine | None, Any]] = []
         self._begun: list[Future[Any]] = []
@@ -151,9 +157,10 @@ class Cluster:
         self.machines[name] = machine
 
         async def start() -> LabWorker:
+            memory = Memory(f"lab://{machine.name}", self.held, self.loop)
             worker: LabWorker = await LabWorker(
                 self.scheduler.address, pool=self.pool, runs=self.runs, name=name, nthreads=threads,
-                **{"memory_limit": 0, "dashboard": False, **options},
+                **{"memory_limit": 0, "dashboard": False, "data": memory, **options},
             )  # fmt: skip
             return worker
 
@@ -178,6 +185,12 @@ class Cluster:
     def leave(self, name: str) -> None:
         """Let a worker close as it does when it is asked to."""
         self.do(name, self.workers.pop(name).close)
+
+    def set_clock(self, name: str, seconds: float) -> None:
+        """Set the clock of a worker forward, or back."""
+        machine = self.machines[name]
+        machine.shift += seconds
+        self.steps.append((self.loop.now, machine, seconds))
 
     def adapt(self, minimum: int, maximum: int, interval: float = 1.0, threads: int = 2) -> None:
         """Let the number of workers be as the scheduler advises from now on."""
@@ -221,6 +234,7 @@ class Cluster:
         if type(message) is dict and message.get("op") == "heartbeat_worker":
             fate = self.heartbeats.get(sender.name, lambda: 0.0)()
             if fate is None:
+                self.unheard.append((self.loop.now, sender))
                 raise OSError("this heartbeat is lost")
             seconds += fate
         return seconds
