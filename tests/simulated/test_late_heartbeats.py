@@ -1,4 +1,4 @@
-"""Random programs whose heartbeats come late, some at once, from workers with wrong clocks.
+"""Heartbeats that come late, some at once; workers with wrong clocks; a scheduler's that is set.
 
 Which of two runs of a task a cut lists, and which of its seconds are in which heartbeat, is then
 known long after the scheduler has heard of their ends.
@@ -7,10 +7,12 @@ known long after the scheduler has heard of their ends.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from itertools import cycle
 
 import pytest
+from distributed import span, wait
 from lab.programs import draw, run
 
 from tests.simulated.observed import QUICK, Simulated
@@ -48,3 +50,40 @@ def test_idle_is_true_where_heartbeats_are_late(seed: int) -> None:
         run(program, o.cluster)
 
     o.run(late)
+
+
+def fail(seconds: float) -> None:
+    time.sleep(seconds)
+    raise ValueError(seconds)
+
+
+@pytest.mark.options(config={"distributed.scheduler.worker-ttl": None})
+def test_the_schedulers_clock_is_set_by_hours(o: Simulated) -> None:
+    """Dask itself takes workers for dead whose last heartbeat is hours old, unless told not to.
+
+    Thread-seconds are the truth's. A span that is open has the times that the clock showed: one
+    that would end before it began lasts as long as its longest task.
+    """
+    for number, hours in enumerate((3, -3, 1, 0)):
+        with span(f"across {number}"):
+            across = o.client.map(time.sleep, [0.5] * 11, pure=False)
+            failing = o.client.submit(fail, 0.5)
+        time.sleep(0.7)
+        o.cluster.machines["scheduler"].shift = hours * 3600.0
+        wait([*across, failing])
+        del across, failing
+        time.sleep(3.0)
+        with span(f"after {number}"):
+            after = o.client.map(time.sleep, [0.25] * 4, pure=False)
+        wait(after)
+        del after
+        time.sleep(2.0)
+    o.quiet()
+    lengths = {one.identity.tags[0]: one.stop - one.start for one in o.exported}
+    assert lengths == pytest.approx(
+        {
+            "across 0": 1.5 + 3 * 3600, "across 1": 0.5, "across 2": 1.5 + 4 * 3600,
+            "across 3": 0.5, **{f"after {number}": 0.25 for number in range(4)},
+        },
+        rel=0, abs=1e-6,
+    )  # fmt: skip
