@@ -22,7 +22,7 @@ import grpc
 import requests
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import RetryInfo
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from urllib3 import HTTPResponse
@@ -359,12 +359,14 @@ def _used(path: Path, right: set[str]) -> None:
         store.adopt(["otlp"])
         assert right <= _read(store.waiting("otlp", 0, 100))
         before = store.last
-        store.write([_encoded(9)], alive_ns=START + 30)
-        assert "span 9" in _read(store.waiting("otlp", before, 100))
+        dropped, _ = store.write([_encoded(9)], alive_ns=START + 30)
+        # By a damaged count of free pages the file is full, and what it drops is counted.
+        assert dropped or "span 9" in _read(store.waiting("otlp", before, 100))
     store.close(clean=True)
 
 
 @FEW
+@example([(35, b"\x00\x80")], None)
 @given(
     st.lists(st.tuples(st.integers(0, 511) | st.integers(0, 65535), st.binary(max_size=4))),
     st.none() | st.integers(0, 65535),
