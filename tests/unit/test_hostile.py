@@ -10,13 +10,13 @@ import math
 import os
 import sqlite3
 from contextlib import closing, suppress
-from functools import cache
+from functools import cache, partial
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import grpc
 import requests
@@ -32,9 +32,10 @@ from dask_otel._dask.clients import ClientBlocks
 from dask_otel._otel.sdk.encode import Encoder, reread, resource_of, span_name
 from dask_otel._otel.sdk.environment import headers, read_environment
 from dask_otel._otel.sdk.exporters import labels as labels_of
-from dask_otel._otel.sdk.exporters import make_destinations
+from dask_otel._otel.sdk.exporters import make_sinks
 from dask_otel._otel.sdk.resource import make_resource
 from dask_otel._otel.sdk.sampling import make_sampler
+from dask_otel._otel.sdk.sink import ExporterSink
 from dask_otel._otel.sdk.transport import GrpcTransport, HttpTransport
 from dask_otel.cli.spool_view import listing
 from dask_otel.core.attributes import COUNT_LIMIT, TOTAL_LIMIT
@@ -192,12 +193,12 @@ def _environment() -> None:
 def _exporters() -> None:
     for signal in ("traces", "metrics"):
         assert not any("hunter2" in label for label in labels_of(signal))
-        for one in make_destinations([signal])[signal]:
+        for one in make_sinks([signal], partial(ExporterSink, Mock(), Mock())):
             one.transport.close()
 
 
 def _resource() -> None:
-    made = make_resource("s", "i", "1", None, {})
+    made = make_resource("s", "i", "1", None)
     for key, value in made.attributes.items():
         f"{key}{value}".encode()
     Encoder(made.attributes, "1")
