@@ -4,21 +4,33 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from chaos.scenario import SCENARIOS
+from chaos import scenario
 
-__all__ = ["SCENARIOS"]
+#: Modules with scenarios, in the order of the page.
+_MODULES = [
+    f"chaos.{name}"
+    for name in (
+        "collectors",
+        "network",
+        "processes",
+        "spool_kills",
+        "spooling",
+        "machine.forks",
+        "machine.memory",
+        "long.million",
+        "long.month",
+        "long.names",
+    )
+]
 
-# They put themselves on the list.
-for _name in (
-    "collectors",
-    "network",
-    "processes",
-    "spool_kills",
-    "spooling",
-    "machine.forks",
-    "machine.memory",
-    "long.million",
-    "long.month",
-    "long.names",
-):
-    import_module(f"chaos.{_name}")
+# A module puts its scenarios on the list when it is imported, which others may have done before.
+for _module in _MODULES:
+    import_module(_module)
+
+SCENARIOS = {
+    name: found
+    for module in _MODULES
+    for name, found in scenario.SCENARIOS.items()
+    # A partial application knows its function, which has a module.
+    if getattr(found.run, "func", found.run).__module__ == module
+}
