@@ -128,29 +128,10 @@ class Entry:
 
     time_ns: int
     line: str
-    #: Of Loki: labels of the stream, and structured metadata. Of VictoriaLogs: all other fields.
+    #: All other fields.
     labels: Mapping[str, str]
 
 
-class LokiClient:
-    """The query API of Loki (https://grafana.com/docs/loki/latest/reference/loki-http-api/)."""
-
-    def __init__(self, url: str) -> None:
-        self._api = f"{url}/loki/api/v1"
-
-    def query(self, expression: str, start: float) -> list[Entry]:
-        """The log records of a query from `start` until now, as a panel or annotation asks."""
-        found = get_json(f"{self._api}/query_range", query=expression, start=start, limit=5000)
-        return [
-            Entry(int(time_ns), line, stream["stream"])
-            for stream in found["data"]["result"]
-            for time_ns, line in stream["values"]
-        ]
-
-    def count(self, expression: str) -> dict[frozenset[tuple[str, str]], float]:
-        """The answer of a query of numbers, by labels."""
-        found = get_json(f"{self._api}/query", query=expression)["data"]["result"]
-        return {frozenset(one["metric"].items()): float(one["value"][1]) for one in found}
 
 
 class VictoriaLogsClient:
@@ -224,20 +205,3 @@ class JaegerClient:
         return {int(trace["traceID"], 16) for trace in found}
 
 
-class TempoClient:
-    """The query API of Tempo (https://grafana.com/docs/tempo/latest/api_docs/)."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def trace(self, trace_id: int) -> list[Span]:
-        """Every span of a trace; none if Tempo does not have it (yet)."""
-        answer = get(f"{self.url}/api/traces/{trace_id:032x}", "application/protobuf", b"")
-        # Its message of a trace has OTLP's resource spans in the same field.
-        return list(decode_spans(ExportTraceServiceRequest.FromString(answer)))
-
-    def search(self, traceql: str, start: float, end: float) -> set[int]:
-        """Ids of the traces that fit. A double is compared with ``60.0``: ``60`` finds nothing."""
-        parameters = {"q": traceql, "start": int(start), "end": int(end), "limit": 100}
-        found = get_json(f"{self.url}/api/search", **parameters).get("traces") or ()
-        return {int(trace["traceID"], 16) for trace in found}

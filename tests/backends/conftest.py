@@ -10,7 +10,7 @@ import pytest
 
 from . import servers
 from .bridge_run import Run
-from .clients import JaegerClient, PrometheusClient, TempoClient
+from .clients import JaegerClient, PrometheusClient
 from .scraping import Scraped, run_scraped
 from .servers import Running
 
@@ -76,20 +76,10 @@ def jaeger_client(jaeger: Running) -> JaegerClient:
     return JaegerClient(jaeger.url)
 
 
-@pytest.fixture(scope="session")
-def tempo() -> Running:
-    """Its API, and OTLP over gRPC and over HTTP."""
-    return servers.started_by_the_user("tempo", "'http://… http://… http://…'")
 
 
-@pytest.fixture
-def tempo_client(tempo: Running) -> TempoClient:
-    return TempoClient(tempo.url)
 
 
-@pytest.fixture(scope="session")
-def loki() -> Running:
-    return servers.started_by_the_user("loki", "http://…")
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,7 @@
 """The real servers, started with the very files of ``deploy/``.
 
 Ports and paths come in through the environment variables of those files, everything else is what
-a user gets. Every function starts a server on free loopback ports with its data under `folder`,
-but for `started_by_the_user`.
+a user gets. Every function starts a server on free loopback ports with its data under `folder`.
 """
 
 from __future__ import annotations
@@ -155,16 +154,6 @@ _KINDS = {
 }
 
 
-def started_by_the_user(name: str, wanted: str) -> Running:
-    """A server that is never built here, as ``DASK_OTEL_<NAME>`` names it.
-
-    Without the variable the test is left out. `wanted` says which addresses it has to have.
-    """
-    variable = f"DASK_OTEL_{name.upper()}"
-    if not (named := os.environ.get(variable)):
-        raise Missing(f"{name} is never built here: set {variable}={wanted} (docs/backends.md)")
-    addresses = [address.rstrip("/") for address in named.split()]
-    return Running(Server(name, (), Path(), addresses[0], {}), *addresses)
 
 
 def local(port: int) -> str:

@@ -1,7 +1,7 @@
 """The Collector with deploy/collector/config.yaml: nothing is lost, and everybody gets it all.
 
 The traces go on to a second Collector that writes files, so these tests need no traces backend;
-Jaeger and Tempo behind the Collector are in test_traces.py, the bridge's metrics through it in
+Jaeger behind the Collector is in test_traces.py, the bridge's metrics through it in
 test_bridge_prometheus.py.
 """
 

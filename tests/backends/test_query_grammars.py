@@ -1,7 +1,6 @@
 """Every query in LogQL and TraceQL is one by Grafana's own grammars.
 
-That finds wrong syntax. The answers of servers are in test_loki.py and test_traces.py, which need a
-Loki and a Tempo of the user's.
+That finds wrong syntax. What Loki and Tempo answer is not tested: neither is built here.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Jaeger and Tempo: straight and through the Collector, over gRPC and HTTP."""
+"""Jaeger: straight and through the Collector, over gRPC and HTTP."""
 
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from dask_otel import read_report, semconv
 from dask_otel.core.records import SpanRecord
 from tests.waiting import eventually
 
-from .clients import JaegerClient, TempoClient, get_json
+from .clients import JaegerClient, get_json
 from .conftest import Start
 from .servers import Running, backends, start_collector
 from .telemetry import check_tree, new_resource, new_tree, request, send
@@ -53,25 +52,6 @@ def test_jaeger(
         assert find(service, tags=json.dumps({semconv.SPAN_RESULT: result})) == found
 
 
-@EVERY_PATH
-def test_tempo(
-    protocol: str, way: str, tempo: Running, tempo_client: TempoClient, start: Start
-) -> None:
-    tree, service = _send(start, protocol, way, tempo=tempo)
-    eventually(lambda: check_tree(tempo_client.trace(tree[0].trace_id), tree))
-    now = time.time()
-
-    def find(condition: str) -> set[int]:
-        query = f'{{ resource.service.name = "{service}" && {condition} }}'
-        return tempo_client.search(query, now - 3600, now + 3600)
-
-    wanted = f'span.dask.span.name = "{tree[0].name}" && status = error'
-    # Search lags behind by some seconds; a trace by its id does not.
-    assert (
-        eventually(lambda: find(wanted)),
-        find("span.dask.span.idle.time > 60.0"),
-        find("span.dask.span.idle.time > 100.0"),
-    ) == ({tree[0].trace_id}, {tree[0].trace_id}, set())
 
 
 @pytest.mark.parametrize("api", ["api/v3/traces", "api/traces"])

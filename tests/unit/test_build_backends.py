@@ -14,7 +14,6 @@ from tests.backends.servers import (
     Missing,
     binary,
     build_backends,
-    started_by_the_user,
 )
 
 PIN = {
@@ -132,13 +131,6 @@ def test_a_server_that_is_not_there_is_left_out_or_fails_where_it_is_required(
         binary("prometheus")
 
 
-def test_a_server_of_the_user_is_where_a_variable_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DASK_OTEL_TEMPO", raising=False)
-    with pytest.raises(Missing, match="tempo is never built here: set DASK_OTEL_TEMPO='a b c'"):
-        started_by_the_user("tempo", "'a b c'")
-    monkeypatch.setenv("DASK_OTEL_TEMPO", "http://api/ http://grpc http://http")
-    named = started_by_the_user("tempo", "'a b c'")
-    assert (named.url, named.grpc, named.http) == ("http://api", "http://grpc", "http://http")
 
 
 def test_a_refusal_is_kept_and_not_asked_again(
