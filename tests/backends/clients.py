@@ -132,8 +132,6 @@ class Entry:
     labels: Mapping[str, str]
 
 
-
-
 class VictoriaLogsClient:
     """The query API of VictoriaLogs (https://docs.victoriametrics.com/victorialogs/querying/)."""
 
@@ -203,5 +201,3 @@ class JaegerClient:
         given = {"service": service, "lookback": lookback, "limit": 100, **parameters}
         found = get_json(f"{self.url}/api/traces", **given)["data"] or ()
         return {int(trace["traceID"], 16) for trace in found}
-
-

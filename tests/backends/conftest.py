@@ -76,12 +76,6 @@ def jaeger_client(jaeger: Running) -> JaegerClient:
     return JaegerClient(jaeger.url)
 
 
-
-
-
-
-
-
 @pytest.fixture(scope="session")
 def victorialogs(start_shared: Start) -> Running:
     return start_shared(servers.start_victorialogs)

@@ -154,8 +154,6 @@ _KINDS = {
 }
 
 
-
-
 def local(port: int) -> str:
     return f"127.0.0.1:{port}"
 

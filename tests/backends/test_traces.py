@@ -18,30 +18,25 @@ from .telemetry import check_tree, new_resource, new_tree, request, send
 
 pytestmark = pytest.mark.backend
 
-PATHS = [("grpc", "straight"), ("http", "straight"), ("grpc", "collector")]
-EVERY_PATH = pytest.mark.parametrize(("protocol", "way"), PATHS)
-
 
 def _send(
-    start: Start, protocol: str, way: str, **backend: Running
+    start: Start, protocol: str, way: str, jaeger: Running
 ) -> tuple[tuple[SpanRecord, SpanRecord], str]:
     """Send a tree, straight or through a Collector whose other backends are down."""
-    (to,) = backend.values()
-    if way == "collector":
-        behind = backends(**{name: running.grpc for name, running in backend.items()})
-        to = start(start_collector, behind)
-    service = f"dask-scheduler-{protocol}-{way}"
-    tree = new_tree()
+    to = start(start_collector, backends(jaeger.grpc)) if way == "collector" else jaeger
+    tree, service = new_tree(), f"dask-scheduler-{protocol}-{way}"
     resource = new_resource(**{"service.name": service})
     send(to, "traces", request(tree, resource), protocol=protocol)
     return tree, service
 
 
-@EVERY_PATH
+@pytest.mark.parametrize(
+    ("protocol", "way"), [("grpc", "straight"), ("http", "straight"), ("grpc", "collector")]
+)
 def test_jaeger(
     protocol: str, way: str, jaeger: Running, jaeger_client: JaegerClient, start: Start
 ) -> None:
-    tree, service = _send(start, protocol, way, jaeger=jaeger)
+    tree, service = _send(start, protocol, way, jaeger)
     eventually(lambda: check_tree(jaeger_client.trace(tree[0].trace_id), tree))
     find = jaeger_client.search
     assert (find(service), find(service, operation=tree[0].name)) == (
@@ -52,13 +47,11 @@ def test_jaeger(
         assert find(service, tags=json.dumps({semconv.SPAN_RESULT: result})) == found
 
 
-
-
 @pytest.mark.parametrize("api", ["api/v3/traces", "api/traces"])
 def test_a_trace_saved_from_jaeger_is_a_report(
     api: str, jaeger: Running, jaeger_client: JaegerClient, start: Start, tmp_path: Path
 ) -> None:
-    tree, service = _send(start, "grpc", "straight", jaeger=jaeger)
+    tree, service = _send(start, "grpc", "straight", jaeger)
     eventually(lambda: check_tree(jaeger_client.trace(tree[0].trace_id), tree))
     saved = tmp_path / "trace.json"
     saved.write_text(json.dumps(get_json(f"{jaeger.url}/{api}/{tree[0].trace_id:032x}")))
