@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from typing import Any
-from urllib.parse import unquote
 
 from .queries import ALERTS
 
@@ -105,25 +104,11 @@ def red_is_where_an_alert_fires(panel: Panel, _: Page) -> object:
     return (titles and red - known) or said - titles or (said and len(steps(panel)) < 2)
 
 
-def _columns(panel: Panel) -> list[str]:
-    return [
-        name
-        for one in panel.get("transformations", [])
-        if one["id"] == "organize"
-        for name in one["options"]["renameByName"].values()
-    ]
-
-
 @of_each("stat")
 def nothing_looks_neither_good_nor_bad(panel: Panel, _: Page) -> object:
     """Without a mapping, Grafana gives a missing number the colour of the lowest ones."""
     special = [m["options"] for m in defaults(panel)["mappings"] if m["type"] == "special"]
     return [one["result"]["color"] for one in special if one["match"] == "null+nan"] != ["text"]
-
-
-@of_each()
-def is_described(panel: Panel, _: Page) -> object:
-    return len(panel["description"]) < 30 or not panel["description"].endswith(".")
 
 
 @of_each("timeseries")
@@ -147,12 +132,6 @@ def stacks_have_units_and_fold_what_is_small(panel: Panel, _: Page) -> object:
 def shares_are_of_the_time_with_data(panel: Panel, _: Page) -> object:
     """A division by the whole range is wrong where data covers a part of it."""
     return re.search(r"\$__range_m?s", " ".join(expressions(panel)))
-
-
-@of_each("timeseries")
-def one_axis_has_one_kind(panel: Panel, _: Page) -> object:
-    """Rates for each second, and numbers of changes, have no common axis."""
-    return len({bool(re.search(r"\bchanges\(", one)) for one in expressions(panel)}) > 1
 
 
 @of_each("timeseries")
@@ -183,30 +162,6 @@ def runs_are_whole(panel: Panel, _: Page) -> object:
     return [one for one in expressions(panel) if alone.search(one) and f"{RUNS}_sum" not in one]
 
 
-@of_each("table")
-def a_panel_of_one_kind_has_one_base(panel: Panel, _: Page) -> object:
-    """Where advice and numbers stand in one screen, a share is of all time in both."""
-    if "Advice" not in _columns(panel):
-        return False
-    over = r" / scalar\(sum \(increase\(dask_cluster_time_seconds_total\{[^,}]*\}\[\$__range\]\)\)"
-    hours, shares = expressions(panel)
-    same = hours.removesuffix(" / 3600") in shares and re.search(over, shares)
-    by = [one["displayName"] for one in panel["options"]["sortBy"] if one["desc"]]
-    # There is advice for the greatest loss.
-    greatest = 'what", "Unused"' in hours.rpartition("topk(1")[2] and "topk(1" in hours
-    return not (same and by == ["Thread-hours"] and greatest)
-
-
-@of_each("timeseries")
-def words_are_a_persons(panel: Panel, _: Page) -> object:
-    """Dask calls a task that succeeded `memory`; and what is done is not left to do."""
-    outcomes = [one["expr"] for one in panel["targets"] if "task_outcome" in one["legendFormat"]]
-    renamed = all('"succeeded", "dask_task_outcome", "mem' in one for one in outcomes)
-    to_do = expressions(panel) if "to do" in panel["title"] else []
-    done = re.compile(r"memory|erred|released")
-    return not renamed or [one for one in to_do if "state=~" not in one or done.search(one)]
-
-
 @of_each("stat")
 def each_signal_is_seen(panel: Panel, _: Page) -> object:
     """Metrics that go on hide traces that do not: what the exporter does is asked by signal."""
@@ -216,38 +171,6 @@ def each_signal_is_seen(panel: Panel, _: Page) -> object:
         if re.search(r"dask_otel_(export_last_success|queue|spool)_", target["expr"])
     )
 
-
-@of_each("stat", "table")
-def few_runs_are_marked(panel: Panel, page: Page) -> object:
-    """Where Dask books runs on an earlier one, something beside the number of runs says so."""
-    line = [one for one in panels(page) if one["gridPos"]["y"] == panel["gridPos"]["y"]]
-    runs = panel["title"] == "Runs that ended" or "Runs" in _columns(panel)
-    beside = " ".join(x for one in line for x in expressions(one))
-    return runs and "dask_span_collided_total" not in beside
-
-
-@of_each("bargauge")
-def bars_lead_to_span_and_traces(panel: Panel, _: Page) -> object:
-    titles = [link["title"] for link in defaults(panel).get("links", [])]
-    return titles != ["Open in Dask / Span", "Its traces in Tempo", "Its traces in Jaeger"]
-
-
-@of_each()
-def links_to_jaeger_carry_the_root(panel: Panel, _: Page) -> object:
-    (url,) = [one["url"] for one in panel["links"] if one["title"] == "Traces in Jaeger"]
-    carried = 'dask.span.root.name=\\"${root}\\"' in unquote(url)
-    asked = [*expressions(panel), *(target.get("query", "") for target in panel["targets"])]
-    return carried != any(re.search(r"\$\{?root", one) for one in asked)
-
-
-def alerts_come_first(page: Page) -> list[str]:
-    """On the overview: a list of what fires, in the first line."""
-    lists = [one for one in panels(page) if any("ALERTS_FOR_STATE" in x for x in expressions(one))]
-    at = [(one["type"], one["gridPos"]["y"]) for one in lists]
-    return [] if at == [("table", 0)] or page["uid"] != "dask-otel-overview" else [f"at {at}"]
-
-
-RULES.append(alerts_come_first)
 
 # ---------------------------------------------------------------------- rules of all pages
 

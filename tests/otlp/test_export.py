@@ -1,19 +1,24 @@
-"""Records over real sockets: what arrives, and what is refused."""
+"""Records over real sockets: what arrives, what is refused, and what an outage costs."""
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dask_otel.core import identity
 from dask_otel.core.records import Answer, Event, Link
 from tests.otlp.conftest import Build, send
+from tests.otlp.pipeline import Export, make_batch, make_span
 from tests.otlp.records import CHILD, ROOT, counter, number
 from tests.receiver import Receiver
+from tests.waiting import eventually
 
 # ------------------------------------------------------------------------------- what arrives
 
@@ -209,3 +214,32 @@ def test_a_server_that_never_answers(
             assert not send(outputs.metric_sinks[0], [counter(number(1))]).taken
     finally:
         release.set()
+
+
+def test_an_outage_loses_nothing_and_is_said_once(
+    server: Receiver, export: Callable[[dict[str, str]], Export], caplog: pytest.LogCaptureFixture
+) -> None:
+    """All between the event loop and the socket is real: totals, pump, exporters."""
+    caplog.set_level(logging.INFO)
+    server.answer = "UNAVAILABLE" if server.protocol == "grpc" else 503
+    running = export(server.environ | {"OTEL_EXPORTER_OTLP_TIMEOUT": "1"})
+    names = [f"root-{number}" for number in range(100)]
+    assert all(running.spans(*[make_span(name) for name in names]))
+    running.metrics(make_batch(1.0))
+    eventually(lambda: len([s for s, _, _ in server.requests if s == "traces"]) >= 2)
+    eventually(lambda: [s for s, _, _ in server.requests if s == "metrics"])
+    running.metrics(make_batch(2.0))
+    server.answer = None
+    wanted = sorted(map(identity.span_id, names))
+    eventually(lambda: sorted(s.span_id for s in server.spans if s.type == "span") == wanted)
+    running.metrics(make_batch(4.0))
+    eventually(lambda: list(server.last("dask.span.execute.time").values()) == [7.0])
+    eventually(lambda: any("again" in r.getMessage() for r in caplog.records))
+    mine = [r for r in caplog.records if r.name == "distributed.dask_otel"]
+    (said,) = [r.getMessage() for r in mine if r.levelno == logging.WARNING]
+    assert server.endpoint in said
+    assert "has an internal error" in said
+    assert not [r for r in caplog.records if r.name.startswith("opentelemetry")]
+    running.metrics(make_batch(0.5))
+    eventually(lambda: 100 in server.last("dask.otel.exported").values())
+    assert server.last("dask.otel.dropped") == {}

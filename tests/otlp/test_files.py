@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,6 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from dask_otel._otel.sdk import otlp_json
 from dask_otel._otel.sdk.encode import Encoder
 from dask_otel._otel.sdk.files import FileTarget, run_name
-from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.records import Failure, Row
 from dask_otel.settings.keys import ConfigurationError, FileSettings, Settings
 from tests.otlp.conftest import Begin, Build, send
@@ -26,7 +24,6 @@ from tests.otlp.json_reading import from_json
 from tests.otlp.pipeline import Export, T, make_batch, make_span
 from tests.otlp.records import CHILD, HISTOGRAM, ROOT, counter, number
 from tests.receiver import decode_points, decode_spans, receiver
-from tests.waiting import eventually
 
 StartExport = Callable[..., Export]
 
@@ -124,28 +121,6 @@ def users(points: list[Any]) -> dict[Any, Any]:
     return {p.series: (p.value, p.time_ns) for p in points if not p.metric.startswith("dask.otel.")}
 
 
-def test_names_tell_the_cluster_the_start_and_the_scheduler(
-    export: StartExport, tmp_path: Path
-) -> None:
-    running = export()
-    running.spans(make_span())
-    running.metrics(make_batch())
-    running.close(30)
-    again = export()
-    again.spans(make_span())
-    again.metrics(make_batch())
-    again.close(30)
-    names = sorted(path.name for path in (tmp_path / "files").iterdir())
-    # A bridge that is restarted in the same second does not write into the first one's.
-    assert (names, len(read(tmp_path / "files", "traces"))) == (
-        [
-            f"shop-20231114T221320Z-0a1b2c3d-{number}.jsonl"
-            for number in ("0001-metrics", "0001-traces", "0002-metrics", "0002-traces")
-        ],
-        2,
-    )
-
-
 @pytest.mark.parametrize(
     ("cluster", "begins"),
     [
@@ -162,6 +137,9 @@ def test_names_are_safe(cluster: str, begins: str) -> None:
     name = run_name(cluster, "Scheduler-../../x y", int(T * 1e9))
     assert name.startswith(begins)
     assert name.isascii()
+    assert (
+        run_name("shop", "Scheduler-0a1b2c3d4e5f", int(T * 1e9)) == "shop-20231114T221320Z-0a1b2c3d"
+    )
     assert not set(name) - set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
@@ -239,35 +217,6 @@ def test_an_application_with_a_provider_has_files_as_well(
         "the application's tracer provider",
         f"files in {tmp_path}",
     ]
-
-
-# ------------------------------------------------------------------------------- the disk
-
-
-def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-
-
-def test_a_disk_that_stays_broken_is_told_and_costs_what_it_would_have_got(
-    export: StartExport, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = tmp_path / "files"
-    running = export()
-    folder.rmdir()
-    folder.write_text("a file is in its place")
-    running.spans(make_span("one"), make_span("two"))
-    running.metrics(MetricBatch())
-    (told,) = eventually(lambda: warnings(caplog))
-    assert [
-        x
-        for x in (f"to files in {folder}: NotADirectoryError: [Errno 20]", "Check otel.files.path")
-        if x not in told
-    ] == []
-    assert "OTEL_EXPORTER_OTLP_ENDPOINT" not in told
-    running.close(30)
-    counts = running.pump._tally.since({})
-    assert counts["dask.otel.dropped", "traces", "shutdown"] == 2
-    assert not any(series[0] == "dask.otel.exported" for series in counts)
 
 
 # ------------------------------------------------------------------------------- OTLP/JSON

@@ -17,10 +17,10 @@ from dask_otel.core.events import lines
 from dask_otel.core.records import Answer, ClusterEvent, LogRecord, SpanIdentity
 from dask_otel.core.trace import Trace
 from dask_otel.pump import lanes
-from dask_otel.settings.keys import LogSettings, Settings
+from dask_otel.settings.keys import Settings
 from tests.otlp.conftest import Begin, Build, send
 from tests.otlp.json_reading import from_json
-from tests.otlp.pipeline import make_batch, make_span
+from tests.otlp.pipeline import make_batch
 from tests.receiver import Log, Receiver, decode_logs
 from tests.waiting import eventually
 
@@ -33,7 +33,6 @@ RECORD = LogRecord(
     trace_id=Trace(0x5B8EFFF798038103D269B633813FC60C),
     span_id=7,
 )
-LABELS = {"grpc": "OTLP over gRPC", "http/protobuf": "OTLP over HTTP"}
 EVENT = ClusterEvent(
     1_700_000_000.5,
     semconv.CLIENT_ADDED,
@@ -51,10 +50,6 @@ def dropped(made: Any) -> dict[str, float]:
     """Return the lost log records by reason."""
     counts = made.pump.counts().items()
     return {k[2]: v for k, v in counts if k[:2] == (semconv.OTEL_DROPPED.name, "logs")}
-
-
-def exported(made: Any) -> float:
-    return float(made.pump.counts().get((semconv.OTEL_EXPORTED.name, "logs"), 0))
 
 
 def test_a_log_record_arrives_with_all_that_it_has(server: Receiver, build: Build) -> None:
@@ -211,24 +206,6 @@ def test_an_endpoint_that_took_some_is_only_in_trouble(server: Receiver, begin: 
     assert dropped(made) == {}
 
 
-def test_the_bridge_says_what_it_does_itself(server: Receiver, begin: Begin) -> None:
-    """For the event loop, which makes events of it."""
-    kept(server).answer = "UNAVAILABLE" if server.protocol == "grpc" else 503
-    made, export = begin({**server.environ, "OTEL_BSP_MAX_QUEUE_SIZE": "2"})
-    made.pump.offer_event(EVENT)
-    where = {semconv.OTEL_DESTINATION: f"{server.endpoint} ({LABELS[server.protocol]})"}
-    failing = (semconv.OTEL_EXPORT_FAILING, {semconv.OTEL_SIGNAL: "logs", **where})
-    eventually(lambda: list(made.pump.notices) == [failing])
-    server.answer = None
-    recovered = (semconv.OTEL_EXPORT_RECOVERED, where)
-    eventually(lambda: made.pump.notices[-1] == recovered)
-    # None was lost in the outage.
-    assert (len(server.logs), exported(made), dropped(made)) == (1, 1, {})
-    export.spans(*(make_span(str(number)) for number in range(5000)))
-    full = (semconv.OTEL_QUEUE_FULL, {semconv.OTEL_SIGNAL: "traces"})
-    assert list(made.pump.notices).count(full) == 1
-
-
 def test_the_queue_of_logs_has_its_own_levels(server: Receiver, begin: Begin) -> None:
     server.keeps = frozenset({"logs", "metrics"})
     made, export = begin({**server.environ, "OTEL_BLRP_MAX_QUEUE_SIZE": "7"}, None)
@@ -268,12 +245,3 @@ def look(server: Receiver) -> dict[str, Any]:
         logs=True,
     )
     return {**found, **{result["signal"]: result for result in found["results"]}}
-
-
-def test_switched_off(server: Receiver, begin: Begin) -> None:
-    settings = Settings()
-    object.__setattr__(settings, "logs", LogSettings(events=False))
-    made, export = begin(kept(server).environ, settings)
-    made.pump.offer_event(EVENT)
-    export.close()
-    assert not server.requests

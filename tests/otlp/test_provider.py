@@ -17,11 +17,9 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import (
-    ALWAYS_OFF,
     ALWAYS_ON,
     ParentBased,
     Sampler,
-    SamplingResult,
     TraceIdRatioBased,
 )
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusCode
@@ -176,22 +174,6 @@ def test_a_processor_that_raises_loses_one_span_and_is_said_once(
     assert (taken, len(caplog.records)) == (["nightly", "load"] * 2, 1)
 
 
-def rate_limited(most: int) -> Sampler:
-    """It takes so many, whatever they are, as limits of a rate do."""
-
-    class Limited(Sampler):
-        left = most
-
-        def should_sample(self, parent, trace_id, *args, **kwargs) -> SamplingResult:  # type: ignore[no-untyped-def, override]
-            self.left -= 1
-            return (ALWAYS_ON if self.left >= 0 else ALWAYS_OFF).should_sample(parent, trace_id, "")
-
-        def get_description(self) -> str:
-            return "limited"
-
-    return Limited()
-
-
 def test_spans_that_its_processors_start_under_our_name_have_ids_and_a_sampler_of_their_own() -> (
     None
 ):
@@ -228,60 +210,6 @@ def run(folder: Path, program: str, **environ: str) -> Mapping[str, str]:
     done = environment.run(str(file), **environ)
     assert "Traceback" not in done.stderr, done.stderr
     return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
-
-
-LIMITED = """
-    from collections import defaultdict
-    from opentelemetry import trace
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-    import dask
-    from distributed import Client, LocalCluster, span
-    from dask_otel._otel.sdk import sampling
-    from tests.cluster import tasks
-    from tests.otlp.test_provider import rate_limited
-    from tests.waiting import eventually
-
-    if __name__ == "__main__":
-        sampling.PATIENCE = 60.0
-        provider, exporter = TracerProvider(sampler=rate_limited(3)), InMemorySpanExporter()
-        provider.add_span_processor(SimpleSpanProcessor(exporter))
-        trace.set_tracer_provider(provider)
-        dask.config.set({
-            "distributed.scheduler.preload": ["dask_otel"],
-            "otel.spans.tasks.slowest": 2,
-            "otel.spans.default": "metrics-only",
-        })
-        told = {}
-        with LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
-            with Client(cluster) as client:
-                bridge = cluster.scheduler.plugins["dask-otel"].bridge
-                eventually(lambda: bridge.wired is not None, what="exporters")
-                for number in range(8):
-                    with span("etl") as dask_id, span("inner"):
-                        key = f"x{number}-{number}"
-                        told[dask_id] = client.submit(tasks.current, key=key).result()
-        kept = defaultdict(set)
-        for one in exporter.get_finished_spans():
-            kept[one.context.trace_id].add(one.attributes["dask.span.type"])
-        for trace_id, _, flags in told.values():
-            assert flags == (trace_id in kept), (told, kept)
-        assert all(types == {"span", "group", "task"} for types in kept.values()), kept
-        print(f"roots={len(kept)}")
-        print(f"exported={len(exporter.get_finished_spans())}")
-"""
-
-
-def test_a_sampler_that_keeps_state_decides_once_for_the_work_of_a_real_scheduler(
-    tmp_path: Path,
-) -> None:
-    with receiver() as received:
-        variables = {**received.environ, "OTEL_METRIC_EXPORT_INTERVAL": "300"}
-        root = str(Path(__file__).parents[2])
-        said = run(tmp_path, LIMITED, **variables, PYTHONPATH=root)
-        counted = received.last("dask.otel.exported")
-    assert (said["roots"], counted[("dask.otel.signal", "traces"),]) == ("3", int(said["exported"]))
 
 
 OWN = """

@@ -218,18 +218,6 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     return made
 
 
-def test_a_terminal_is_told_how_far_it_is(
-    http: Receiver, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(path, 300)
-    use(monkeypatch, http)
-    screen = terminal(monkeypatch)
-    assert main(["spool", "--send", str(path)]) == 0
-    shown = screen.getvalue()
-    # Nothing of it stays.
-    assert ("301 spans left" in shown, shown.endswith("\r\x1b[K")) == (True, True)
-
-
 def test_an_interrupt_leaves_no_progress_on_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     screen, pump = terminal(monkeypatch), Mock()
     pump.condition.side_effect = [{"spool": {"waiting": 3, "reason": None}}, KeyboardInterrupt]
@@ -299,16 +287,6 @@ def test_what_is_shown(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = opened(path)
     assert store.recovered == 1
     store.close(clean=True)
-
-
-@pytest.mark.parametrize(
-    "arguments", [["spool"], ["spool", "--send"], ["spool", "--patience", "-1", "a"]]
-)
-def test_wrong_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as raised:
-        main(arguments)
-    assert raised.value.code == 2
-    assert "usage: dask-otel spool" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options", [[], ["--send"]])
