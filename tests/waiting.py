@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 T = TypeVar("T")
-
-
-async def last_reports(workers: Iterable[Any]) -> None:
-    """Let workers of this process report once more, and then never again.
-
-    What they meter after it is not known to the scheduler either, which may be compared then.
-    """
-    for worker in workers:
-        worker.periodic_callbacks["heartbeat"].stop()
-        await worker.heartbeat()
 
 
 def eventually(check: Callable[[], T], timeout: float = 60.0, what: str = "") -> T:

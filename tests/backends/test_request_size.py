@@ -8,17 +8,12 @@ deploy/tempo; it says nothing else about Tempo.
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 
 import pytest
 
 from dask_otel import semconv
-from dask_otel.core.records import Failure, SpanRecord
-from dask_otel.core.traces.translate import translate
-from dask_otel.scheduler.wiring import make_pump
-from dask_otel.settings.keys import Settings
-from tests.otlp.pipeline import Export, T, make_span
+from dask_otel.core.records import SpanRecord
 from tests.waiting import eventually
 
 from .clients import PrometheusClient
@@ -90,27 +85,6 @@ def test_requests_are_merged_and_split_up_to_the_limit(collector: Running, sink:
     before, whole = _requests(sink.files[1]), failed_spans(601)
     _check(sink, sent | _send(collector, "grpc", whole, len(whole)))
     assert _requests(sink.files[1]) >= before + 2
-
-
-def test_the_bridge_halves_a_batch_that_the_collector_does_not_take(
-    collector: Running, sink: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Sixteen long failures on each of 128 spans are more than the 16 MiB that it takes."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.grpc)
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
-    failure = Failure(T, "load-1", "load", None, "KeyError('" + "x" * 2000, "in load\n" * 1200)
-    spans = [make_span(f"span-{number}", failures=(failure,) * 16) for number in range(BATCH)]
-    records = [record for span in spans for record in translate(span)]
-    assert len(request(records, {})) > 16 * 2**20
-    made = make_pump(Settings(), "Scheduler-1", time.time_ns())
-    assert made is not None
-    export = Export(made.pump)
-    assert all(export.spans(*spans))
-    made.pump.start()
-    try:
-        _check(sink, {f"{one.identity.span_id:016x}" for one in spans})
-    finally:
-        export.close()
 
 
 def test_prometheus_takes_a_large_request_as_it_is(

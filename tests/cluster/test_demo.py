@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import signal
 import stat
 import subprocess
 import sys
@@ -178,29 +177,6 @@ def test_without_telemetry_it_fails_and_files_are_for_those_without_an_endpoint(
 def test_its_folder_is_no_part_of_a_checkout():
     ignored = Path(__file__).parents[2] / ".gitignore"
     assert f"/{showcase.DEFAULT_OUTPUT}/" in ignored.read_text().splitlines()
-
-
-def test_ctrl_c(tmp_path, environ):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dask_otel", "demo", "--quick"],
-        cwd=tmp_path,
-        env=environ | {"PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-        # A terminal sends the signal to the whole process group.
-        start_new_session=True,
-    )
-    with process:
-        for line in process.stdout:
-            if "Loading the data" in line:
-                os.killpg(process.pid, signal.SIGINT)
-                break
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert errors.endswith("dask-otel demo: interrupted\n")
-    assert "Traceback" not in errors
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

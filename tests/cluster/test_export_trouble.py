@@ -52,6 +52,7 @@ def test_endpoints_that_hang_or_are_not_there_delay_nothing(tmp_path: Path) -> N
             OTEL_EXPORTER_OTLP_PROTOCOL="grpc",
             OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=nobody,
             OTEL_EXPORTER_OTLP_METRICS_PROTOCOL="http/protobuf",
+            OTEL_EXPORTER_OTLP_LOGS_PROTOCOL="http/protobuf",
             OTEL_METRIC_EXPORT_INTERVAL="500",
             OTEL_BSP_SCHEDULE_DELAY="100",
             # Longer than the process may take.

@@ -81,7 +81,8 @@ def test_the_first_program_leaves_its_run_in_files_and_is_one_trace(
     pytest.importorskip("bokeh")  # of dask-otel[report], as the page installs it
     program = block(QUICKSTART, "python", "first run")
     assert program.count("1_000_000") == 1
-    (tmp_path / "first.py").write_text(program.replace("1_000_000", "1_000"))
+    program = program.replace("1_000_000", "1_000").replace("n_workers=2", "n_workers=1")
+    (tmp_path / "first.py").write_text(program)
     server, files = (block(QUICKSTART, "bash", part) for part in ("=quickstart", "FILES__PATH"))
     # In a test there is nobody to look at it.
     shell = server.replace("python first.py\n", "") + files.replace(" --open", "")
@@ -102,22 +103,16 @@ def test_the_first_program_leaves_its_run_in_files_and_is_one_trace(
     assert (tmp_path / "report.html").stat().st_size > 100_000
 
 
-@pytest.mark.parametrize(
-    ("page", "python", "bash", "printed"),
-    [
-        (README, "LocalCluster", "python first.py", r"45\n"),
-        (QUICKSTART, "span_metrics", None, r"success 3 \d+\.\d+\n"),
-    ],
-    ids=["readme", "numbers"],
-)
-def test_a_program_prints_what_the_page_says(
-    page: str, python: str, bash: str | None, printed: str, tmp_path: Path, newcomer: dict[str, str]
-) -> None:
-    # That it works with processes is shown by the first program.
-    program = block(page, "python", python).replace("n_workers=2", "processes=False, n_workers=2")
-    (tmp_path / "first.py").write_text(program)
-    shell = block(page, "bash", bash) if bash else "python first.py"
-    assert re.match(printed, run(shell, tmp_path, newcomer))
+def test_programs_print_what_the_pages_say(tmp_path: Path, newcomer: dict[str, str]) -> None:
+    """That it works with processes, and what a report is made of, is shown by the first program."""
+    # The second one configures the process.
+    for name, page, part in (("1", QUICKSTART, "span_metrics"), ("2", README, "LocalCluster")):
+        program = block(page, "python", part).replace("n_workers=2", "processes=False, n_workers=2")
+        (tmp_path / name).write_text(program)
+    both = "import runpy; [runpy.run_path(name, run_name='__main__') for name in '12']"
+    assert re.fullmatch(r"success 3 \d+\.\d+\n45\n", run(f'python -c "{both}"', tmp_path, newcomer))
+    (one,) = read_report(tmp_path / "telemetry").runs
+    assert {span.full_name for span in one.of_type("span")} == {"first run"}
 
 
 def test_the_scheduler_s_command(tmp_path: Path, newcomer: dict[str, str]) -> None:

@@ -49,93 +49,55 @@ def spans_by_path(received: Receiver) -> dict[str, Span]:
     return {one.path: one for one in received.spans if one.type == "span"}
 
 
-# Three schedulers and two workers, one after the other: a busy machine takes a minute for them.
-@pytest.mark.timeout(600)
-@pytest.mark.unreconciled("two of the three schedulers export nothing themselves")
-def test_what_was_not_sent_survives_a_close_and_a_kill(tmp_path: Path) -> None:
+@pytest.mark.unreconciled("one of the two schedulers exports nothing itself")
+def test_what_was_not_sent_survives_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "spool.db"
-    quick = {
-        "OTEL_BSP_SCHEDULE_DELAY": "50",
-        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-        "DASK_OTEL__SPOOL__PATH": str(path),
-        "DASK_OTEL__CLOSE_TIMEOUT": "30s",
-    }
+    quick = {"OTEL_BSP_SCHEDULE_DELAY": "50", "DASK_OTEL__SPOOL__PATH": str(path)}
     ids: dict[str, str] = {}
     with receiver("http/protobuf") as received, cluster(tmp_path) as dask, refusing() as endpoint:
-        nobody = {**quick, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
-        # Its collector is dead until it is told to end: one span has ended, one is open.
-        scheduler = dask.start_scheduler(*PRELOAD, env={**nobody, "DASK_OTEL__SPANS__LINGER": "0s"})
-        dask.start_worker("a")
+        # Its collector is dead until it is killed: one span has ended, two are open.
+        nobody = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "DASK_OTEL__SPANS__LINGER": "0s"}
+        scheduler = dask.start_scheduler(*PRELOAD, env={**quick, **received.environ, **nobody})
+        worker = dask.start_worker("a")
         with Client(dask.address) as client:
             with span("ended") as ids["ended"]:
                 assert client.submit(sum, [1, 2]).result() == 3
             eventually(lambda: rows(path, is_open=False) >= 2, 120, "a span and its group")
-            with span("cut off") as ids["cut off"]:
-                kept = client.submit(hold, 600)
-            eventually(lambda: rows(path, is_open=True) == 1, 120, "the note of an open span")
-            assert scheduler.terminate(120) == 0
-            del kept
-        assert "spans remain in the spool" in scheduler.output
-        assert rows(path, is_open=True) == 0
-        left = rows(path, is_open=False)
-        assert left >= 3
-
-        # The next one is killed. Nothing ends there, but one has nothing left to do.
-        scheduler = dask.start_scheduler(
-            *PRELOAD, env={**nobody, "DASK_OTEL__SPANS__LINGER": "3600s"}
-        )
-        worker = dask.start_worker("b")
-        with Client(dask.address, timeout=120) as client:
-            with span("lingers") as ids["lingers"]:
-                assert client.submit(sum, [2, 3]).result() == 5
             with span("outer") as ids["outer"], span("inner") as ids["inner"]:
                 kept = client.submit(hold, 600)
-            eventually(lambda: rows(path, is_open=True) == 3, 120, "notes of all that is open")
+            eventually(lambda: rows(path, is_open=True) == 2, 120, "notes of all that is open")
             killed_after = time.time_ns()
             scheduler.kill()
             worker.kill()
             del kept
-        assert f"{left} spans of earlier runs wait" in scheduler.output
+        left = rows(path, is_open=False)
 
-        # And the third has a collector.
+        # And the next one has a collector.
         scheduler = dask.start_scheduler(*PRELOAD, env={**quick, **received.environ})
-        eventually(lambda: len(received.spans) >= left + 3, 120, "all of them")
+        eventually(lambda: len(received.spans) >= left + 2, 120, "all of them")
         assert scheduler.terminate(120) == 0
-        assert "3 of these were open" in scheduler.output
+        assert f"{left + 2} spans of earlier runs wait" in scheduler.output
+        assert "2 of these were open" in scheduler.output
         assert not path.exists()
 
     spans = spans_by_path(received)
-    assert spans.keys() == {"ended", "cut off", "lingers", "outer", "outer/inner"}
+    assert spans.keys() == {"ended", "outer", "outer/inner"}
     names = {path.rpartition("/")[2]: one for path, one in spans.items()}
     assert {name: one.span_id for name, one in names.items()} == {
         name: identity.span_id(dask_id) for name, dask_id in ids.items()
     }
-    whats = {
+    lost = (False, "SchedulerLost")
+    assert {
         name: (one.attributes["dask.span.complete"], one.attributes.get("error.type"))
         for name, one in names.items()
-    }
-    lost = (False, "SchedulerLost")
-    assert whats == {
-        "ended": (True, None),
-        "cut off": (False, "SchedulerClosed"),
-        "lingers": lost,
-        "outer": lost,
-        "inner": lost,
-    }
-    assert (names["inner"].parent_id, names["inner"].trace_id) == (
-        names["outer"].span_id,
-        names["outer"].trace_id,
-    )
-    for name in ("lingers", "outer", "inner"):
+    } == {"ended": (True, None), "outer": lost, "inner": lost}
+    outer, inner = names["outer"], names["inner"]
+    assert (inner.parent_id, inner.trace_id) == (outer.span_id, outer.trace_id)
+    for one in (outer, inner):
         # To its last sign of life, which comes every second where the machine is not busy.
-        assert names[name].start_ns < names[name].end_ns
-        assert names[name].end_ns > names[name].start_ns
-        assert names[name].end_ns < killed_after + 600 * 10**9
-    runs = [names[name].resource["service.instance.id"] for name in ("ended", "outer")]
-    assert (len(set(runs)), runs) == (
-        2,
-        [names[name].resource["service.instance.id"] for name in ("cut off", "lingers")],
-    )
+        assert one.start_ns < one.end_ns < killed_after + 600 * 10**9
+    # As the run that was killed has made them.
+    assert len({one.resource["service.instance.id"] for one in received.spans}) == 1
 
 
 @pytest.mark.unreconciled("two bridges count, one after the other; the first is compared")

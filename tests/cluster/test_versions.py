@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import subprocess
+import sys
 import tarfile
 import zipfile
 from importlib.util import find_spec
@@ -16,12 +17,11 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from distributed import Client, span
+from distributed import Client, LocalCluster, span
 
 import dask_otel
 from dask_otel.scheduler.plugin import OtelSchedulerPlugin
 from tests import environment
-from tests.cluster.processes import cluster
 
 pytestmark = [
     pytest.mark.cluster,
@@ -49,6 +49,16 @@ with Client(sys.argv[1]) as client:
     assert dask_otel.unregister(client) == "stopped"
     client.register_plugin(OtelSchedulerPlugin())
     assert dask_otel.unregister(client) == "stopped"
+"""
+
+#: A cluster in one process; it ends with its standard input.
+OLD_CLUSTER = """
+import sys
+from distributed import LocalCluster
+options = {"processes": False, "protocol": "tcp", "dashboard_address": None}
+with LocalCluster(n_workers=1, **options) as cluster:
+    print(cluster.scheduler_address, flush=True)
+    sys.stdin.read()
 """
 
 
@@ -85,11 +95,16 @@ def _not_here(what: str) -> NoReturn:
     pytest.skip(reason)
 
 
-def test_a_client_of_today_and_a_scheduler_of_before(tmp_path: Path, earlier: Path) -> None:
-    with cluster(tmp_path) as processes:
-        processes.start_scheduler(env={"PYTHONPATH": str(earlier), **environment.OFF})
-        processes.start_worker(env={"PYTHONPATH": str(earlier)})
-        with Client(processes.address) as client:
+def test_a_client_of_today_and_a_scheduler_of_before(earlier: Path) -> None:
+    environ = environment.inherited(PYTHONPATH=str(earlier), **environment.OFF)
+    with subprocess.Popen(
+        [sys.executable, "-c", OLD_CLUSTER],
+        env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdin
+        assert process.stdout
+        address = process.stdout.readline().strip()
+        with process.stdin, Client(address) as client:
             package = client.run_on_scheduler(_package)
             assert package.startswith(str(earlier))
             assert dask_otel.register(client) == "started"
@@ -107,18 +122,20 @@ def test_a_client_of_today_and_a_scheduler_of_before(tmp_path: Path, earlier: Pa
             ) == (1, metrics.trace_id, "stopped")
             client.register_plugin(OtelSchedulerPlugin())
             assert dask_otel.unregister(client) == "stopped"
-        # Not at the top: the scheduler imports this module, for `_package`.
-        from dask_otel.doctor.asking import facts_of_scheduler
+            # Not at the top: the scheduler imports this module, for `_package`.
+            from dask_otel.doctor.asking import facts_of_scheduler
 
-        assert facts_of_scheduler(processes.address, 60)["process"]["bridge"]["state"] == "absent"
+            assert facts_of_scheduler(address, 60)["process"]["bridge"]["state"] == "absent"
 
 
-def test_a_client_of_before_and_a_scheduler_of_today(tmp_path: Path, earlier: Path) -> None:
-    with cluster(tmp_path) as processes:
-        processes.start_scheduler(env=environment.OFF)
-        processes.start_worker()
+def test_a_client_of_before_and_a_scheduler_of_today(
+    earlier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment.set_variables(monkeypatch, environment.OFF)
+    options = {"processes": False, "protocol": "tcp", "dashboard_address": ":0"}
+    with LocalCluster(n_workers=1, **options) as cluster:
         environment.run(
-            *("-c", OLD_CLIENT, processes.address, str(earlier)), PYTHONPATH=str(earlier)
+            *("-c", OLD_CLIENT, cluster.scheduler_address, str(earlier)), PYTHONPATH=str(earlier)
         )
 
 

@@ -114,19 +114,6 @@ def test_records_arrive_with_the_ids_of_their_task(start: Start) -> None:
             )
 
 
-def test_a_killed_worker_has_last_lines(start: Start) -> None:
-    with watched(start, level="WARNING") as cluster:
-        (worker,) = cluster.scheduler.workers.values()
-        cluster.client.submit(says, "the disk is nearly full").result()
-        eventually(lambda: logs_of(cluster.received, semconv.WORKER_LOG), what="the line")
-        os.kill(worker.pid, signal.SIGKILL)
-        log = said(cluster)
-        assert log.attributes[semconv.WORKER_REMOVAL_REASON] == "lost"
-        last = log.attributes[semconv.WORKER_LAST_LINES]
-        assert last[-1].endswith(" s before: ERROR user: the disk is nearly full")
-        assert log.body.endswith("The last lines of its log:\n" + "\n".join(last))
-
-
 def test_off_by_default_and_gone_with_the_plugin(start: Start) -> None:
     with watched(start) as cluster:
         before = [*cluster.client.run(state).values()]

@@ -290,14 +290,3 @@ def test_long_requests_become_several_lines(
     assert ids == list(range(1, 21))
     values = [p.value for one in read(tmp_path, "metrics") for p in decode_points(one)]
     assert values == list(range(40))
-
-
-def test_files_of_one_run_differ_from_the_beginning(build: Build, tmp_path: Path) -> None:
-    """The Collector's receiver takes files with the same first 1,000 bytes for one file."""
-    long = ",".join(f"attribute-{index}={'x' * 100}" for index in range(20))
-    outputs = build(files=FileTarget(str(tmp_path), 100, 10), OTEL_RESOURCE_ATTRIBUTES=long)
-    for index in range(3):
-        assert send(outputs.span_sinks[0], [replace(ROOT, span_id=index + 1)]).taken
-        assert send(outputs.metric_sinks[0], [counter(number(1, time=index + 2))]).taken
-    begins = [path.read_bytes()[:500] for path in tmp_path.iterdir()]
-    assert len(set(begins)) == len(begins) == 6

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import time
 from collections.abc import Iterator
@@ -73,15 +72,6 @@ def test_who_has_configured_nothing_gets_a_hint(
     assert caplog.records == [], "it is said once"
 
 
-def test_a_timeout_of_hours_is_told_at_the_start(
-    default: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Nobody at an endpoint answers at once; somebody who hangs holds up everything."""
-    made_with(monkeypatch, OTEL_EXPORTER_OTLP_TIMEOUT="10000")
-    (text,) = caplog.messages
-    assert text.startswith("dask-otel: OTEL_EXPORTER_OTLP_TIMEOUT is 10000, which is read as secon")
-
-
 @pytest.mark.parametrize("metrics", [True, False])
 def test_beside_an_applications_provider_events_alone_are_no_news(
     default: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, metrics: bool
@@ -97,22 +87,6 @@ def test_beside_an_applications_provider_events_alone_are_no_news(
     made.pump.request_close(0.0)
     eventually(lambda: made.pump.closed)
     assert caplog.records == []
-
-
-def test_while_it_looks_the_process_has_its_own_environment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A look may take seconds, and the application makes exporters of its own."""
-    seen: list[bool] = []
-
-    def looks() -> bool:
-        seen.append("OTEL_SERVICE_NAME" in os.environ)
-        return False
-
-    monkeypatch.setattr(outputs, "nobody_listens", looks)
-    settings = Settings(environment={"OTEL_SERVICE_NAME": "dask"})
-    assert make_pump(settings, "Scheduler-1", time.time_ns()) is not None
-    assert seen == [False]
 
 
 @pytest.mark.parametrize(

@@ -287,17 +287,3 @@ def test_what_is_shown(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = opened(path)
     assert store.recovered == 1
     store.close(clean=True)
-
-
-@pytest.mark.parametrize("options", [[], ["--send"]])
-def test_a_path_is_printed_without_what_a_terminal_would_obey(
-    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """There is no file at first, and an empty one later."""
-    path = tmp_path / "a\x1b[31mb"
-    for expected in (1, 0):
-        assert main(["spool", str(path), *options]) == expected
-        said = "".join(capsys.readouterr())
-        assert "[31mb" in said
-        assert "\x1b" not in said
-        path.touch()

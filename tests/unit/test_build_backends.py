@@ -131,8 +131,6 @@ def test_a_server_that_is_not_there_is_left_out_or_fails_where_it_is_required(
         binary("prometheus")
 
 
-
-
 def test_a_refusal_is_kept_and_not_asked_again(
     server: build_backends.Server, fake_go: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
