@@ -80,22 +80,10 @@ def test_transfer_and_spilling_outside_of_tasks_are_dasks_own(bridge_run: Run) -
     assert (found, {key[0] for key in found}) == (bridge_run.cluster_values, set(CONTEXTS))
 
 
-def test_durations_are_in_the_right_buckets(bridge_run: Run) -> None:
-    (span_id,) = [i for i, one in bridge_run.spans.items() if one["name"][-1] == "compute"]
-    truth = bridge_run.spans[span_id]
-    duration = truth["stop"] - truth["enqueued"]
-    of = {"dask_span_name": "nightly/compute", "dask_span_result": "success"}
-    (count,) = bridge_run.query("dask_span_duration_seconds_count", **of)
-    (total,) = bridge_run.query("dask_span_duration_seconds_sum", **of)
-    assert count.value == 1
-    # Not exactly: Dask's own stop is that of the clock of a worker.
-    assert total.value == pytest.approx(duration, abs=0.2)
-    buckets = {
-        float(one.labels["le"]): one.value
-        for one in bridge_run.query("dask_span_duration_seconds_bucket", **of)
-    }
-    assert sorted(buckets) == [*semconv.DURATION_BOUNDS, float("inf")]
-    assert all(value == (total.value <= bound) for bound, value in buckets.items())
+def test_every_span_is_counted_once_with_its_result(bridge_run: Run) -> None:
+    bounds = bridge_run.query("dask_span_duration_seconds_bucket", dask_span_name="broken")
+    expected = [*semconv.DURATION_BOUNDS, float("inf")]
+    assert sorted(float(one.labels["le"]) for one in bounds) == expected
     ended = bridge_run.query("dask_span_duration_seconds_count")
     assert {one.labels["dask_span_name"] for one in ended} == SPAN_NAMES
     (broken,) = bridge_run.query("dask_span_duration_seconds_count", dask_span_name="broken")
