@@ -139,10 +139,10 @@ def test_a_worker_that_its_nanny_ends_for_memory(monkeypatch: pytest.MonkeyPatch
         future = cluster.client.submit(hog, pure=False)
         word = cluster.said(semconv.WORKER_TERMINATED)
         log = cluster.said(semconv.WORKER_REMOVED)
-        assert "is being ended by its nanny for memory" in word.body
+        assert "is being terminated by its nanny for memory" in word.body
         assert log.attributes[REASON] == "memory"
         assert (
-            f"Worker {ws.name} ({ws.address}) was killed by its nanny, since its process held "
+            f"Worker {ws.name} ({ws.address}) was killed by its nanny: its process held "
         ) in log.body
         assert " of 476.8 MiB." in log.body
         rss = log.attributes[semconv.WORKER_NANNY_MEMORY]
@@ -166,7 +166,7 @@ def test_a_task_that_ends_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     ("code", "said"),
     [
         (3, "ended itself, with exit code 3."),
-        (-signal.SIGKILL, "was killed with SIGKILL: by the kernel as memory ran out"),
+        (-signal.SIGKILL, "was killed with SIGKILL: by the kernel when memory ran out"),
         (-signal.SIGSEGV, "crashed with SIGSEGV"),
     ],
     ids=["exit", "kill", "crash"],
@@ -195,7 +195,7 @@ def test_the_task_that_several_workers_had_as_they_died(monkeypatch: pytest.Monk
 
         log = eventually(twice, 60, "a second death")[0]
         assert log.attributes[semconv.TASK_SUSPECTS] == ("killer-1",)
-        assert "Suspected: killer-1 (to run on each of 2 workers that ended)." in log.body
+        assert "Suspected: killer-1 (assigned to each of 2 workers that ended)." in log.body
         future.cancel()
 
 
@@ -280,11 +280,11 @@ def test_a_worker_without_heartbeats(monkeypatch: pytest.MonkeyPatch, returns: b
             os.kill(ws.pid, signal.SIGCONT)
         log = cluster.said(semconv.WORKER_REMOVED)
         assert log.attributes[REASON] == "overdue"
-        assert "was given up, since it had sent no heartbeat for " in log.body
+        assert "was removed by Dask: it had sent no heartbeat for " in log.body
         age = semconv.WORKER_LAST_SEEN_AGE.name
         # The nanny may have been quicker than the heartbeat.
         again = log.attributes[age] < overdue.attributes[age]
-        assert ("A heartbeat came after that, too late." in log.body) == again
+        assert ("A heartbeat came after that: too late." in log.body) == again
         assert returns or not again
 
 
@@ -312,7 +312,7 @@ def test_a_worker_that_leaves_by_itself_says_why(monkeypatch: pytest.MonkeyPatch
     with watched(monkeypatch, distributed__worker__lifetime__duration="2s") as cluster:
         log = cluster.said(semconv.WORKER_REMOVED)
         assert (log.attributes[REASON], log.severity) == ("lifetime", INFO)
-        assert "left, since its lifetime was over" in log.body
+        assert "left: its lifetime was over" in log.body
         assert "requested" not in cluster.said(semconv.WORKERS_RETIRED).body
     with watched(monkeypatch) as cluster:
         cluster.client.run(close_gracefully, wait=False)
@@ -331,7 +331,7 @@ def test_paused_and_running_again(monkeypatch: pytest.MonkeyPatch) -> None:
         future = cluster.client.submit(bytearray, 250_000_000, pure=False)
         paused = cluster.said(semconv.WORKER_PAUSED)
         assert paused.severity == WARN
-        assert "paused, as its memory is nearly full" in paused.body
+        assert "paused: its memory is nearly full" in paused.body
         del future
         assert "runs tasks again" in cluster.said(semconv.WORKER_RESUMED).body
 

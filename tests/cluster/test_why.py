@@ -114,7 +114,9 @@ def test_a_chain_leads_to_the_task_that_holds_it_up(client: Client, addresses: l
 def test_long_chains_and_wide_fans_are_visited_in_part(client: Client) -> None:
     future = gate = client.submit(gated, "go", key="gate-1")
     wide = client.submit(same, client.map(same, [gate] * 2000, pure=False), key="wide-1")
-    fan = ", and 1,995 more. Tasks before it that are ready or at work: 1, most urgently gate-1"
+    fan = (
+        ", and 1,995 more. Tasks before it that are ready or at work: 1. The most urgent is gate-1"
+    )
     told(client, wide, ("dependencies", fan), ("executing", ""))
     for index in range(MOST + 50):
         future = client.submit(same, future, key=f"link-{index}")
@@ -135,8 +137,8 @@ def test_queued_behind_threads_that_are_busy(client: Client) -> None:
     ahead = client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.queued)) - 1
     # The others were sent, one more than it has threads to each worker.
     said = (
-        f"behind {ahead} others, of {ahead + 1} tasks in all. The running workers (2 of 2, "
-        f"threads: 2) have enough to do: {50 - ahead - 1} of gated."
+        f"behind {ahead} others; tasks in the queue: {ahead + 1}. The running workers (2 of 2, "
+        f"threads: 2) are busy: {50 - ahead - 1} of gated."
     )
     told(client, futures[-1], ("no free thread", said))
 
@@ -194,7 +196,7 @@ def test_a_task_apart_and_tasks_that_have_ended(client: Client, addresses: list[
     wait(kept)
     # A failed try above keeps it alive, in its traceback.
     gone.release()
-    told(client, "gone-1", ("released", "nobody asks for one"))
+    told(client, "gone-1", ("released", "no client wants one"))
     told(client, "nobody\x1b", ("unknown", ""))
 
 

@@ -119,7 +119,7 @@ def test_off_by_default_and_gone_with_the_plugin(monkeypatch: pytest.MonkeyPatch
         assert lines_of(cluster) == []
         os.kill(cluster.worker.pid, signal.SIGKILL)
         assert cluster.said(semconv.WORKER_REMOVED).body.endswith(
-            "Its last lines are not known: otel.logs.level is off."
+            "Its last lines are unknown: otel.logs.level is off."
         )
         eventually(lambda: cluster.scheduler.workers, what="the next worker")
         dask_otel.unregister(cluster.client)

@@ -56,4 +56,4 @@ def test_a_package_without_the_files_says_so(
 
     monkeypatch.setattr(dask_otel, "__file__", str(tmp_path / "a" / "dask_otel" / "__init__.py"))
     assert main(["assets", str(tmp_path / "out")]) == 1
-    assert "packed without them" in capsys.readouterr().err
+    assert "packaged without them" in capsys.readouterr().err

@@ -110,7 +110,7 @@ ALONE = {"scheduler": None, "packages": None, "process__bridge": None, "process_
 
 def test_a_configuration_alone_tells_nothing_of_a_running_scheduler() -> None:
     page = as_text(facts(**ALONE), all_findings(facts(**ALONE)))
-    assert "whether a bridge runs on one is not known" in page
+    assert "unknown whether a bridge runs on one" in " ".join(page.split())
     assert page.endswith("\nAll is well on this machine, 1 note.\n")
 
 
@@ -171,8 +171,8 @@ COUNTS = [
                 ({}, "at the moment: DEADLINE_EXCEEDED: late. The test was accepted", {}),
                 (
                     {"ok": False, "reason": "no", "listener": "silent"},
-                    "at the moment. 7 of 10 places of its queue are taken; what does not fit is "
-                    "dropped. See the test",
+                    "at the moment. 7 of 10 places of its queue are taken; items that do not "
+                    "fit are dropped. See the test",
                     {"export.metrics": "no"},
                 ),
             )

@@ -435,7 +435,7 @@ def test_what_is_too_much_is_left_out_and_said_once_a_second() -> None:
     (record,) = records(said)
     assert record.attributes == {**ABOUT, semconv.LOG_LEFT_OUT_COUNT: 5000 - taken}
     assert record.body == (
-        "Worker w (tcp://w:1) logged more than is forwarded, or than the queue has room for: "
+        "Worker w (tcp://w:1) logged more than the limit or the queue allows: "
         f"{5000 - taken} records left out."
     )
     assert list(cluster.read.tick(9.0)) == []
@@ -561,7 +561,7 @@ def test_the_last_lines_of_a_lost_worker() -> None:
     assert semconv.WORKER_LAST_LINES not in record.attributes
     off = {**facts, Fact.LOGS: False}
     record = narrated(ClusterEvent(107.0, semconv.WORKER_REMOVED, off))
-    assert str(record.body).endswith("Its last lines are not known: otel.logs.level is off.")
+    assert str(record.body).endswith("Its last lines are unknown: otel.logs.level is off.")
     expected = {**off, semconv.WORKER_REMOVAL_REASON: "requested"}
     record = narrated(ClusterEvent(107.0, semconv.WORKER_REMOVED, expected))
     assert record.body == "Worker w (tcp://w:1) left as requested."

@@ -71,7 +71,7 @@ AT_REST = (
     "At its last heartbeat, 0.4 s before, it held 3.9 of 4.0 GiB and used 97% of a CPU for each "
     "thread"
 )
-GUESS = "A guess: it was killed for its memory, which was close to its limit."
+GUESS = "Probably it was killed for its memory, which was close to its limit."
 
 
 @pytest.mark.parametrize(
@@ -86,14 +86,14 @@ GUESS = "A guess: it was killed for its memory, which was close to its limit."
         (
             {"WORKER_REMOVAL_REASON": "memory", "WORKER_NANNY_MEMORY": int(3.95 * GIB)},
             semconv.WARN,
-            "Worker 3 (tcp://w:1) was killed by its nanny, since its process held 3.9 GiB of "
+            "Worker 3 (tcp://w:1) was killed by its nanny: its process held 3.9 GiB of "
             f"4.0 GiB. {BUSY} {HAD}",
         ),
         (
             {ERRED: 1, "RESULT_LOST_COUNT": 2, "DATA_LOST_COUNT": 1},
             semconv.ERROR,
             f"{LOST} {GUESS} {BUSY} It had 3 tasks to run: 2 × `merge`, `sum`. 1 task failed for "
-            "good, as too many workers died with them. It held the only copy of 2 results, which "
+            "good: too many workers died with them. It held the only copy of 2 results, which "
             "Dask computes again. Lost for good: 1 piece of scattered data.",
         ),
         (
@@ -143,7 +143,7 @@ def test_why_a_worker_is_gone(changes: dict[str, Any], severity: int, body: str)
 @pytest.mark.parametrize(
     ("code", "ended", "guessed"),
     [
-        (-9, "was killed with SIGKILL: by the kernel as memory ran out, by a batch", True),
+        (-9, "was killed with SIGKILL: by the kernel when memory ran out, by a batch", True),
         (-11, "crashed with SIGSEGV, probably in a library's native code.", False),
         (-64, "was killed with signal 64.", False),
         (3, "ended itself, with exit code 3.", False),
@@ -162,9 +162,9 @@ def test_a_worker_that_was_overdue(age: float) -> None:
     """Its last heartbeat may have come after that."""
     overdue = {"WORKER_REMOVAL_REASON": "overdue", "WORKER_LAST_SEEN_AGE": age}
     body = str(removed(**overdue, overdue=11.0).body)
-    again = " A heartbeat came after that, too late." if age == 0 else ""
+    again = " A heartbeat came after that: too late." if age == 0 else ""
     assert (
-        "was given up, since it had sent no heartbeat for 11 s, longer than "
+        "was removed by Dask: it had sent no heartbeat for 11 s, longer than "
         f"distributed.scheduler.worker-ttl.{again} At its last heartbeat, "
     ) in body
 
@@ -172,7 +172,7 @@ def test_a_worker_that_was_overdue(age: float) -> None:
 def test_the_suspects_are_named_as_far_as_allowed() -> None:
     several = {"TASK_SUSPECTS": ["merge-1", "('x', 2)"], "deaths": 3}
     record = removed(**several)
-    said = "Suspected: merge-1, ('x', 2) (to run on each of 3 workers that ended)."
+    said = "Suspected: merge-1, ('x', 2) (assigned to each of 3 workers that ended)."
     assert said in str(record.body)
     assert record.attributes[semconv.TASK_SUSPECTS] == ("merge-1", "('x', 2)")
     facts = {**REMOVED, semconv.TASK_SUSPECTS: ["merge-1"], "deaths": 3}
