@@ -15,8 +15,6 @@ from benchmarks import (
     account,
     changes,
     context,
-    cpu,
-    history,
     instructions,
     live,
     logs,
@@ -34,13 +32,10 @@ from benchmarks.results import Row
 #: What measures a row, in parts: one that fails does not lose the others. New rows (task spans,
 #: made in workers) go on from 10, each with a module of its own and a line here.
 ROWS: dict[str, list[Callable[[bool], list[Row]]]] = {
-    "1": [cpu.run, instructions.run],
-    "2": [history.run],
+    "1": [instructions.run],
     "3": [pauses.run],
     "4": [memory.run],
     "5": [throughput.run],
-    "6": [live.run_freshness],
-    "7": [live.run_scrape],
     "8": [live.run_start],
     "9": [context.run_counted, context.run],
     "10": [spool.run_counted, spool.run],
@@ -56,7 +51,6 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--row", action="append", choices=ROWS, help="only this row (repeatable)")
     parser.add_argument("--quick", action="store_true", help="small and rough: minutes, not tens")
-    parser.add_argument("--pairs", type=int, help="pairs of windows in the A/B of row 1 (18)")
     parser.add_argument("--output", type=Path, help="JSON file; rows not measured stay as they are")
     parser.add_argument("--page", action="store_true", help="rewrite docs/benchmarks.md")
     parser.add_argument(
@@ -103,8 +97,6 @@ def main() -> None:
     if options.count:
         page.write(results.put(results.RESULTS / "latest.json", instructions.run(quick=False)))
         return
-    if options.pairs:
-        ROWS["1"][0] = partial(cpu.run, pairs=options.pairs)
     rows: list[Row] = []
     for number in options.row or ROWS:
         print(f"row {number} ...", flush=True)

@@ -26,8 +26,7 @@ from typing import Any, TypeAlias
 from distributed import Client
 
 from benchmarks import marked, meter
-from benchmarks.cluster import answer, cluster
-from benchmarks.cpu import many_tasks, until
+from benchmarks.cluster import answer, cluster, many_tasks, until
 from benchmarks.instructions import EmptyPlugin, count, counted, run_tasks, write_sum
 from benchmarks.results import Row, verdict
 from benchmarks.simulated import SimulatedCluster

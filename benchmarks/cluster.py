@@ -8,12 +8,14 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distributed import Client
+from distributed import Client, span, wait
 from tests.cluster import processes
+from tests.waiting import eventually
 
 ROOT = Path(__file__).parent.parent
 
@@ -64,3 +66,19 @@ def cluster(
         with Client(built.address, timeout=90) as client:
             client.wait_for_workers(workers, timeout=90)
             yield client
+
+
+def _inc(x: int) -> int:
+    return x + 1
+
+
+def many_tasks(client: Client, count: int) -> None:
+    """Run tasks of one group in one span."""
+    with span("benchmark"):
+        futures = client.map(_inc, range(count), key=f"inc-{uuid.uuid4().hex}")
+    wait(futures)
+
+
+def until(client: Client, check: Callable[..., bool]) -> None:
+    """Wait until something holds on the scheduler."""
+    eventually(lambda: client.run_on_scheduler(check), 60, check.__name__)

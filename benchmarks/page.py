@@ -16,7 +16,7 @@ One command measures everything on any machine, without a server or an account:
 ```console
 make bench                                      # about an hour; two quiet cores are best
 python -m benchmarks --quick                    # rough, some minutes
-python -m benchmarks --row 1 --pairs 60         # one row, narrower intervals
+python -m benchmarks --row 3                    # one row
 python -m benchmarks --page                     # everything, and this page anew
 python -m benchmarks --check                    # or make bench-check: has it become slower?
 python -m benchmarks --count                    # instructions alone, and this page anew
@@ -33,15 +33,6 @@ _READING = """
 
 - *met* and *missed*: the figure against its target. *peer*: another program, for comparison.
   *info*: a figure without a target. *skipped*: not measured, with the reason.
-- **A/B** (row 1) is the CPU time of the scheduler's process, with all threads, per task. One
-  scheduler runs all windows, and the bridge is started and stopped between them: without, with,
-  with, without. A block of these four gives one ratio, in which a steady drift of the machine
-  cancels out. The row has the median of the blocks and an interval that contains the true median
-  with at least 95 % probability (order statistics: it assumes nothing about the noise). The row
-  is *missed* only if the whole interval lies above the target. If the target lies inside, the row
-  says that the interval is too wide to decide. A window ends when everything has been exported;
-  linger and schedule delay are short, so that it ends soon. The load before the run must be at most
-  2: pairs on a busier machine differ by more than the cost of the bridge, and are not published.
 - **The account** (row 11) is the published cost. Valgrind's callgrind counts all instructions of a
   real `dask scheduler`, with two real workers, while 1,500 tasks that do nothing run, and then in
   20 idle seconds. Valgrind slows the tasks down, so more timers fire while they run: the cost of an

@@ -2,6 +2,9 @@
 
 The driver calls what the workers' messages would call (``heartbeat_worker``,
 ``handle_task_finished``), and the scheduler does all of its work for them.
+
+It is no cluster of the laboratory, whose workers are real: here the instructions, memory and pauses
+of the scheduler's process alone are measured, with up to a thousand workers, in real time.
 """
 
 from __future__ import annotations
@@ -153,23 +156,19 @@ class SimulatedCluster:
         """Let the workers report that tasks are done, after so many seconds of computing."""
         now = time()
         for key in keys:
-            self.report_finished(key, now - seconds, now, f"task-finished-{now}")
-
-    def report_finished(self, key: Hashable, start: float, stop: float, stimulus_id: str) -> None:
-        """Let the worker of a task report that it is done, with these times."""
-        ts = self.scheduler.tasks[key]
-        self.scheduler.handle_task_finished(
-            key=key,
-            worker=ts.processing_on.address,
-            stimulus_id=stimulus_id,
-            run_id=ts.run_id,
-            metadata={},
-            nbytes=28,
-            type=b"",
-            typename="int",
-            thread=1,
-            startstops=[{"action": "compute", "start": start, "stop": stop}],
-        )
+            ts = self.scheduler.tasks[key]
+            self.scheduler.handle_task_finished(
+                key=key,
+                worker=ts.processing_on.address,
+                stimulus_id=f"task-finished-{now}",
+                run_id=ts.run_id,
+                metadata={},
+                nbytes=28,
+                type=b"",
+                typename="int",
+                thread=1,
+                startstops=[{"action": "compute", "start": now - seconds, "stop": now}],
+            )
 
     def forget_spans(self) -> None:
         """Drop Dask's own memory of all spans, which a scheduler never does."""

@@ -15,7 +15,6 @@ for _name in (
     "processes",
     "spool_kills",
     "spooling",
-    "machine.clocks",
     "machine.forks",
     "machine.memory",
     "long.million",

@@ -106,11 +106,16 @@ def _mode(world: World, mode: str, content: Any = None, **options: Any) -> str:
     return through(world, answer, changed(world.gate, mode=mode), **options)
 
 
-def _answers(world: World, **values: Any) -> str:
-    return through(world, changed(world.collector, **values))
+#: What a server answers that asks for a pause, over HTTP and over gRPC.
+_PAUSE = (429, "RESOURCE_EXHAUSTED")
 
 
-def _retry_after(world: World, answer: int | str) -> str:
+def _answers(world: World, answers: tuple[int, str], **values: Any) -> str:
+    answer = answers[world.protocol == GRPC]
+    return through(world, changed(world.collector, answer=answer, **values))
+
+
+def _pause(world: World) -> str:
     times: dict[str, list[float]] = {"traces": [], "metrics": []}
 
     def note(signal: str) -> None:
@@ -118,7 +123,7 @@ def _retry_after(world: World, answer: int | str) -> str:
             times[signal].append(time.monotonic())
 
     world.collector.before_answer = note
-    observed = _answers(world, answer=answer, retry_after=1)
+    observed = _answers(world, _PAUSE, retry_after=1)
     pauses = [later - earlier for of in times.values() for earlier, later in pairwise(of)]
     assert pauses, "nothing was tried twice"
     assert min(pauses) > 0.9, f"tried again after {min(pauses):.2f} s"
@@ -126,26 +131,11 @@ def _retry_after(world: World, answer: int | str) -> str:
 
 
 def _redirected(world: World) -> str:
-    return _answers(world, answer=301, location=f"{world.collector.endpoint}/page")
+    return _answers(world, (301, ""), location=f"{world.collector.endpoint}/page")
 
 
 def _drips(world: World) -> str:
     return _mode(world, "drip", again=True, warns=world.protocol == GRPC)
-
-
-_HTTP_CODES, _GRPC_CODES = (
-    (400, 401, 413, 500),
-    ("UNAVAILABLE", "INVALID_ARGUMENT", "UNAUTHENTICATED", "INTERNAL"),
-)
-_PAUSES = (
-    (429, HTTP, "`Retry-After`"),
-    (503, HTTP, "`Retry-After`"),
-    ("RESOURCE_EXHAUSTED", GRPC, "`RetryInfo`"),
-)
-
-
-def _name_of(code: int | str) -> str:
-    return str(code).lower().replace("_", "-")
 
 
 #: Name, fault, promise, what runs it, and the protocols.
@@ -169,24 +159,15 @@ _FAULTS: tuple[tuple[str, str, str, Callable[[World], str], tuple[str, ...]], ..
      f"{_AGAIN} in time comes again, spans with the same ids; one warning, one line at the end",
      partial(_mode, mode="drip-content", again=True,
              content=("application/x-protobuf", b"\x7a\xc8\x01" + bytes(200))), (HTTP,)),
-    *(
-        (_name_of(code), f"It answers {code} to everything", ONCE,
-         partial(_answers, answer=code), (protocol,))
-        for protocol, codes in ((HTTP, _HTTP_CODES), (GRPC, _GRPC_CODES))
-        for code in codes
-    ),
-    *(
-        fault
-        for code, protocol, word in _PAUSES
-        for fault in (
-            (f"{_name_of(code)}-retry-after", f"It answers {code} with {word} of 1 s",
-             f"{ONCE}; nothing is sent sooner than that", partial(_retry_after, answer=code),
-             (protocol,)),
-            (f"{_name_of(code)}-retry-after-hour", f"It answers {code} with {word} of an hour",
-             f"{ONCE}; the bridge waits for 30 s at most before the next try",
-             partial(_answers, answer=code, retry_after=3600), (protocol,)),
-        )
-    ),
+    ("refused", "It refuses everything (400, `INVALID_ARGUMENT`)", ONCE,
+     partial(_answers, answers=(400, "INVALID_ARGUMENT")), BOTH),
+    ("unavailable", "It can't take anything now (500, `UNAVAILABLE`)", ONCE,
+     partial(_answers, answers=(500, "UNAVAILABLE")), BOTH),
+    ("pause", "It asks for a pause of 1 s (429 with `Retry-After`, `RESOURCE_EXHAUSTED` with "
+     "`RetryInfo`)", f"{ONCE}; nothing is sent sooner than that", _pause, BOTH),
+    ("long-pause", "It asks for a pause of an hour (429 with `Retry-After`, `RESOURCE_EXHAUSTED` "
+     "with `RetryInfo`)", f"{ONCE}; the bridge waits for 30 s at most before the next try",
+     partial(_answers, answers=_PAUSE, retry_after=3600), BOTH),
     ("redirect", "It redirects (301) to a page that answers 200",
      ONCE + "; a redirect is not followed", _redirected, (HTTP,)),
 )  # fmt: skip

@@ -37,9 +37,7 @@ ROWS = (
         "The collector answers with an error, a pause or a redirect",
         "It waits as long as the collector asks (30 s at most), and arrives once",
         "As above",
-        "400 401 413 500 unavailable invalid-argument unauthenticated internal 429-retry-after "
-        "429-retry-after-hour 503-retry-after 503-retry-after-hour "
-        "resource-exhausted-retry-after resource-exhausted-retry-after-hour redirect",
+        "refused unavailable pause long-pause redirect",
     ),
     (
         "The collector refuses single spans, large requests, or a part of a request",
@@ -106,7 +104,7 @@ ROWS = (
         "A clock is set by hours",
         "Right order, no negative time",
         "The duration of spans that are open at that moment",
-        "clock-scheduler clock-worker",
+        "",
     ),
     (
         "Much work: a million tasks, a month, a thousand new names an hour",
@@ -194,9 +192,9 @@ _FOOT = """
 
 ## Not shown here
 
-If the code changed after a run, the results file names the older code by its hash. The clock faults
-change the result of `time.time` and `time.time_ns` in Python, in real processes; `datetime.now` and
-code in C see the true time. Small differences between clocks have
+If the code changed after a run, the results file names the older code by its hash. Clocks that are
+set by hours are shown in [simulated time](laboratory.md), by `tests/simulated/test_clocks.py` and
+`tests/simulated/test_late_heartbeats.py`; small differences between clocks have
 [their own tests](lifecycle.md#times-across-workers).
 """
 
@@ -288,6 +286,8 @@ def summary(results: dict[str, Any]) -> str:
         verdicts = Counter("kept" if run["verdict"] in (KEPT, BOUNDED) else run["verdict"]
                            for run in runs)  # fmt: skip
         shown = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
+        # What needs no real process.
+        shown = shown or "exact in [simulated time](laboratory.md)"
         rows.append((*words, shown))
     columns = ("fault", "telemetry", "lost", "runs")
     return _TOP + table(columns, rows)

@@ -55,6 +55,7 @@ _THROWN = {
     "answers": "what servers answer, over HTTP and gRPC",
     "report": "files for `dask-otel report`",
     "spool": "files of a spool, and the rows in them",
+    "rows": "values in the rows of a spool",
 }
 
 

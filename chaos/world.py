@@ -279,7 +279,7 @@ class World:
                 if again:
                     proof.assert_totals(self.collector, truth["totals"])
                 else:
-                    proof.prove(self.collector, truth, faults=1)
+                    proof.prove(self.collector, truth, cut=True)
             except KeyError as error:
                 raise AssertionError(f"{error} is not exported") from error
             return found

@@ -27,10 +27,11 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import dask
 from distributed import Client, Scheduler
+from distributed.http.routing import RoutingApplication
 from distributed.worker_state_machine import TaskState
 
-from lab.clock import Loop, Machine
-from lab.executor import LabWorker, Run
+from lab.clock import MACHINE, Loop, Machine
+from lab.executor import Held, LabWorker, Memory, Run
 from lab.threads import Pool
 from lab.wires import Latency, Wires, use
 
@@ -66,7 +67,8 @@ class LabScheduler(Scheduler):  # type: ignore[misc]
         return max(1e-6, float(super().get_task_duration(ts)))
 
     def start_http_server(self, *args: Any, **kwargs: Any) -> None:
-        """Nobody asks it for pages."""
+        """Pages can be added to it, but nobody asks for them."""
+        self.http_application = RoutingApplication()
 
 
 class Cluster:
@@ -85,10 +87,16 @@ class Cluster:
         self.workers: dict[str, LabWorker] = {}
         #: What ran on the workers' threads, in the order of their starts.
         self.runs: list[Run] = []
+        #: What was in the workers' memories, in the order of its coming.
+        self.held: list[Held] = []
         #: By a worker's name, gives the seconds that its next heartbeat takes, or None: it is lost.
         self.heartbeats: dict[str, Callable[[], float | None]] = {}
+        #: When heartbeats were lost, and whose.
+        self.unheard: list[tuple[float, Machine]] = []
+        #: When clocks were set, whose, and by how much.
+        self.steps: list[tuple[float, Machine, float]] = []
         self.client: Any = None
-        self._clients: list[Any] = []
+        self._clients: list[tuple[Machine | None, Any]] = []
         self._begun: list[Future[Any]] = []
         self._starts: dict[str, int] = {}
         self._dead: list[Machine] = []
@@ -131,7 +139,7 @@ class Cluster:
     def new_client(self, **options: Any) -> Any:
         """Return another client; it is of the machine that calls this."""
         client = Client(self.scheduler.address, loop=self.scheduler.loop, **options)
-        self._clients.append(client)
+        self._clients.append((MACHINE.get(), client))
         return client
 
     def user(self, name: str, function: Callable[[Any], T]) -> Future[T]:
@@ -149,9 +157,10 @@ class Cluster:
         self.machines[name] = machine
 
         async def start() -> LabWorker:
+            memory = Memory(f"lab://{machine.name}", self.held, self.loop)
             worker: LabWorker = await LabWorker(
                 self.scheduler.address, pool=self.pool, runs=self.runs, name=name, nthreads=threads,
-                **{"memory_limit": 0, "dashboard": False, **options},
+                **{"memory_limit": 0, "dashboard": False, "data": memory, **options},
             )  # fmt: skip
             return worker
 
@@ -164,8 +173,8 @@ class Cluster:
         return self.do("scheduler", start)
 
     def kill(self, name: str) -> None:
-        """Kill a worker: it says nothing any more, and its connections break."""
-        del self.workers[name]
+        """Kill a worker or a user: it says nothing any more, and its connections break."""
+        self.workers.pop(name, None)
         self._power_off(self.machines[name])
 
     def _power_off(self, machine: Machine) -> None:
@@ -176,6 +185,12 @@ class Cluster:
     def leave(self, name: str) -> None:
         """Let a worker close as it does when it is asked to."""
         self.do(name, self.workers.pop(name).close)
+
+    def set_clock(self, name: str, seconds: float) -> None:
+        """Set the clock of a worker forward, or back."""
+        machine = self.machines[name]
+        machine.shift += seconds
+        self.steps.append((self.loop.now, machine, seconds))
 
     def adapt(self, minimum: int, maximum: int, interval: float = 1.0, threads: int = 2) -> None:
         """Let the number of workers be as the scheduler advises from now on."""
@@ -219,6 +234,7 @@ class Cluster:
         if type(message) is dict and message.get("op") == "heartbeat_worker":
             fate = self.heartbeats.get(sender.name, lambda: 0.0)()
             if fate is None:
+                self.unheard.append((self.loop.now, sender))
                 raise OSError("this heartbeat is lost")
             seconds += fate
         return seconds
@@ -303,8 +319,9 @@ def simulate(
         try:
             return program(cluster)
         finally:
-            for client in cluster._clients:
-                client.close()
+            for machine, client in cluster._clients:
+                if machine is None or machine.alive:
+                    client.close()
 
     with _alone(cluster.wires, seed), dask.config.set({**CONFIG, **(config or {})}):
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import UserDict, deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Executor, Future
 from contextvars import ContextVar
@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+from dask.sizeof import sizeof
 from distributed import Worker
 from distributed.threadpoolexecutor import thread_state
 
-from lab.clock import MACHINE, Machine
+from lab.clock import MACHINE, Loop, Machine
 from lab.threads import Pool
 
 
@@ -25,12 +26,45 @@ class Run:
     worker: str
     key: Hashable
     start: float
+    #: When its code began on a thread.
+    began: float = inf
     #: When its code ended, and when its worker's event loop came to know it. Infinite while it
     #: goes on.
     done: float = inf
     stop: float = inf
     #: When it left its thread to others.
     seceded: float = inf
+
+
+@dataclass(eq=False)
+class Held:
+    """A result in the memory of a worker; by the simulation's clock."""
+
+    worker: str
+    key: Hashable
+    nbytes: int
+    came: float
+    went: float = inf
+
+
+class Memory(UserDict[Hashable, Any]):
+    """The results of a worker, which are written down."""
+
+    def __init__(self, worker: str, held: list[Held], loop: Loop) -> None:
+        super().__init__()
+        self._worker, self._held, self._loop = worker, held, loop
+        self._now: dict[Hashable, Held] = {}
+
+    def __setitem__(self, key: Hashable, value: Any) -> None:
+        self.pop(key, None)
+        one = Held(self._worker, key, int(sizeof(value)), self._loop.now)
+        self._now[key] = one
+        self._held.append(one)
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: Hashable) -> None:
+        super().__delitem__(key)
+        self._now.pop(key).went = self._loop.now
 
 
 #: The run that the present code belongs to.
@@ -54,11 +88,15 @@ class LabThreadPoolExecutor(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """See ``Executor.submit``."""
         future: Future[Any] = Future()
-
         run = RUN.get()
+        if run is not None and run.began < inf:
+            # It is submitted by that run, to get its thread back.
+            run = None
 
         def work() -> None:
             thread_state.executor, thread_state.proceed = self, True
+            if run is not None:
+                run.began = self._pool.loop.now
             if future.set_running_or_notify_cancel():
                 try:
                     result = fn(*args, **kwargs)
@@ -120,3 +158,6 @@ class LabWorker(Worker):  # type: ignore[misc]
             return await super().execute(key, stimulus_id=stimulus_id)
         finally:
             run.stop = self._clock.now
+            if run.began == inf:
+                # A coroutine, which has no thread.
+                run.began, run.done = run.start, run.stop

@@ -9,14 +9,17 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from itertools import chain, repeat
 from typing import Any, Final, TypeAlias
 
 from distributed import Reschedule, get_worker, secede, span, wait, worker_client
 from distributed.client import Future
+from distributed.comm.core import CommClosedError
+from distributed.scheduler import KilledWorker
 
 from lab.cluster import Cluster
 
@@ -44,7 +47,10 @@ class Program:
     def config(self) -> dict[str, Any]:
         """Dask's configuration for it."""
         saturation = 1.1 if self.queuing else float("inf")
-        return {"distributed.scheduler.worker-saturation": saturation}
+        return {
+            "distributed.scheduler.worker-saturation": saturation,
+            "distributed.worker.resources": {"token": 1},
+        }
 
     def options(self) -> dict[str, Any]:
         """Return how `simulate` makes its cluster."""
@@ -106,7 +112,24 @@ def _first(seconds: float, error: type[Exception]) -> float:
     return seconds
 
 
+class Counter:
+    """Works beside the tasks of its worker."""
+
+    def work(self, seconds: float) -> float:
+        """Sleep."""
+        return nap(seconds)
+
+
 TASKS: Final = {one.__name__: one for one in (nap, fail, flaky, moved, apart, boss)}
+
+#: What users ask for besides.
+OPTIONS: Final[Sequence[Mapping[str, Any]]] = (
+    {"priority": 10},
+    {"priority": -10},
+    {"resources": {"token": 1}},
+    {"workers": ["lab://w0"], "allow_other_workers": True},
+)
+NO: Final[Mapping[str, Any]] = {}
 
 # ------------------------------------------------------------------------- what users do
 
@@ -120,17 +143,23 @@ class User:
         self.futures: list[Future] = []
         self.spans: list[ExitStack] = []
         self.made = 0
+        self.published: list[str] = []
 
     def work(self, client: Any) -> None:
         """Do all steps, wait for the remaining futures, and release them."""
         self.client = client
         for pause, name, arguments in self.steps:
             time.sleep(pause)
-            getattr(self, name)(*arguments)
+            # Clients in tasks share the user's connections, which break with the tasks' workers.
+            with suppress(CommClosedError):
+                getattr(self, name)(*arguments)
         while self.spans:
             self.leave()
         self._await(self.futures)
         self.futures.clear()
+        for name in self.published:
+            with suppress(CommClosedError):
+                client.unpublish_dataset(name)
 
     def go_into(self, name: str) -> None:
         """Enter a span."""
@@ -142,12 +171,14 @@ class User:
         if self.spans:
             self.spans.pop().close()
 
-    def tasks(self, kind: str, seconds: Sequence[float], after: int, **options: Any) -> None:
+    def tasks(
+        self, kind: str, seconds: Sequence[float], after: int, options: Mapping[str, Any] = NO
+    ) -> None:
         """Submit tasks of a kind; each needs so many of the last results."""
         self.made += 1
         needs = self.futures[-after:] if after else []
         if kind == "flaky":
-            options["retries"] = 2
+            options = {**options, "retries": 2}
         keys = [f"{kind}{self.made}-{self.number}-{i}" for i in range(len(seconds))]
         function = TASKS[kind]
         new = [
@@ -160,6 +191,25 @@ class User:
         """Submit tasks; each needs the one before."""
         for one in seconds:
             self.tasks("nap", [one], 1)
+
+    def scatter(self, where: Sequence[str], size: int) -> None:
+        """Bring data to workers, or to any."""
+        there = [one for one in where if one in self.client.scheduler_info()["workers"]]
+        self.futures += self.client.scatter([bytes(size)], workers=there or None, hash=False)
+
+    def publish(self, which: int) -> None:
+        """Publish a result; it outlives its future."""
+        if self.futures:
+            self.made += 1
+            self.published.append(f"{self.number}-{self.made}")
+            one = self.futures[which % len(self.futures)]
+            self.client.publish_dataset(one, name=self.published[-1])
+
+    def actor(self, seconds: float) -> None:
+        """Let an actor work, and wait for it; its worker may be lost meanwhile."""
+        with suppress(CancelledError, OSError, ValueError, KilledWorker):
+            made = self.client.submit(Counter, actor=True, pure=False).result()
+            made.work(seconds).result()
 
     def wait(self, which: int) -> None:
         """Wait for a task."""
@@ -194,13 +244,26 @@ def happen(cluster: Cluster, events: Sequence[Step]) -> None:
         names = [*cluster.workers]
         if name == "join":
             cluster.add_worker(f"more{len(cluster.machines)}", *arguments)
-        elif len(names) > 1 or name == "block":
+        elif name in ("restart", "adapt"):
+            # As for users.
+            with suppress(CommClosedError):
+                getattr(cluster, name)(*arguments)
+        elif names:
             which, *more = arguments
             chosen = names[which % len(names)]
-            if name == "block":
-                cluster.machines[chosen].block(*more)
+            machine = cluster.machines[chosen]
+            if name == "set_clock":
+                cluster.set_clock(chosen, *more)
+            elif name in ("kill", "leave"):
+                if len(names) > 1:
+                    getattr(cluster, name)(chosen)
+            elif name in ("block", "stop"):
+                getattr(machine, name)(*more)
+            elif name == "heartbeats":
+                fates = chain.from_iterable([repeat(*more), repeat(0.0)])
+                cluster.heartbeats[machine.name] = fates.__next__
             else:
-                getattr(cluster, name)(chosen)
+                setattr(machine, name, *more)
 
 
 def run(program: Program, cluster: Cluster, enter: Enter = span) -> None:
@@ -248,7 +311,10 @@ def _steps(rng: random.Random) -> tuple[Step, ...]:
                 ("chain", (_seconds(rng, 5),)),
                 *[("go_into", (rng.choice("abc"),))] * 2,
                 ("leave", ()),
-                *[(name, (which,)) for name in ("wait", "cancel", "drop", "retry")],
+                *[(name, (which,)) for name in ("wait", "cancel", "drop", "retry", "publish")],
+                ("tasks", (kind, _seconds(rng, 4), 0, rng.choice(OPTIONS))),
+                ("scatter", (rng.choice([(), ("lab://w0",)]), 1000)),
+                ("actor", (rng.choice([0.05, 0.7]),)),
             ]
         )
         steps.append((pause, *step))
@@ -263,6 +329,13 @@ def _event(rng: random.Random) -> Step:
             ("leave", (which,)),
             ("join", (rng.randint(1, 3),)),
             ("block", (which, rng.choice([0.1, 1.0, 3.0]))),
+            ("stop", (which, rng.choice([0.1, 1.0, 3.0]))),
+            # Late by so much, or lost: so many of the next ones.
+            ("heartbeats", (which, rng.choice([None, 0.2, 1.0]), rng.randint(1, 4))),
+            ("slowness", (which, rng.choice([0.5, 2.0, 4.0]))),
+            ("set_clock", (which, rng.choice([-20.0, -0.3, 0.3, 20.0]))),
+            ("restart", ()),
+            ("adapt", (1, 4)),
         ]
     )
     return (rng.choice([0.05, 0.3, 0.8, 1.5]), *event)

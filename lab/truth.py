@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
@@ -22,7 +22,13 @@ UNFINISHED: Final = frozenset({"waiting", "queued", "no-worker", "processing"})
 
 
 #: From there to there, a task leaves its worker, which may run it on.
-RELEASED: Final = (["processing", "released"], ["processing", "forgotten"])
+RELEASED: Final = (("processing", "released"), ("processing", "forgotten"))
+
+#: The floats of wall clocks.
+STEP: Final = 1e-8
+
+#: A clock's step that no late heartbeat can be taken for.
+NOTICED: Final = 10.0
 
 #: Seconds between two heartbeats of few workers.
 HEARTBEAT: Final = 0.5
@@ -41,6 +47,22 @@ class Seconds:
     unused: float
     #: Tasks ran on after they had seceded.
     excess: float
+
+
+class Move(NamedTuple):
+    """A task goes from one of Dask's states to another."""
+
+    when: float
+    key: Hashable
+    start: str
+    finish: str
+    #: Dask's name of the cause, and the id of the task's span.
+    stimulus: str
+    span: str | None
+    #: The tasks that it needs.
+    needs: tuple[Hashable, ...]
+    #: The activities that its worker reported, with their starts and stops.
+    activities: tuple[Any, ...]
 
 
 @dataclass
@@ -73,8 +95,8 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
         #: Unfinished tasks, and the times at which there began to be some, and none.
         self._unfinished: set[Hashable] = set()
         self._borders: list[float] = []
-        #: What tasks did, in its order: time, key, from, to.
-        self.transitions: list[tuple[float, Hashable, str, str]] = []
+        #: What tasks did, in its order.
+        self.moves: list[Move] = []
 
     def attach(self) -> None:
         """Begin to watch. Belongs to the scheduler's machine."""
@@ -95,9 +117,16 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
         """See ``SchedulerPlugin.remove_worker``."""
         self.workers[worker].left = self.now
 
-    def transition(self, key: Hashable, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+    def transition(
+        self, key: Hashable, start: str, finish: str, *, stimulus_id: str, **kwargs: Any
+    ) -> None:
         """See ``SchedulerPlugin.transition``."""
-        self.transitions.append((self.now, key, start, finish))
+        task = self._cluster.scheduler.tasks[key]
+        needs = tuple(one.key for one in task.dependencies)
+        spent = tuple(kwargs.get("startstops") or ())
+        self.moves.append(
+            Move(self.now, key, start, finish, stimulus_id, task.group.span_id, needs, spent)
+        )
         before = bool(self._unfinished)
         if finish in UNFINISHED:
             self._unfinished.add(key)
@@ -139,6 +168,14 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
             excess += max(0.0, stop - run.seceded)
         return Seconds(capacity, busy, idle, capacity - busy - idle, excess)
 
+    def held(self, when: float) -> dict[tuple[str, Hashable], int]:
+        """Return the bytes in memory at a time, by worker and key."""
+        return {
+            (one.worker, one.key): one.nbytes
+            for one in self._cluster.held
+            if one.came <= when < min(one.went, self.workers[one.worker].left)
+        }
+
     def unheard(self) -> float:
         """Return thread-seconds that workers took with them when they left."""
         return sum(one.threads * one.silent for one in self.workers.values())
@@ -148,13 +185,56 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
         runs = [run for run in self._cluster.runs if run.stop < inf]
         return sum(max(0.0, run.stop - run.done) for run in runs)
 
+    def untold(self) -> float:
+        """Return seconds of which nobody told, since a heartbeat was lost.
+
+        They are of runs that ended without a message that has their times: the heartbeat after the
+        end had them. A late one holds up the next.
+        """
+        told = set()
+        for move in self.moves:
+            if move.activities:
+                ended = [
+                    r
+                    for r in self._cluster.runs
+                    if r.key == move.key and r.stop <= move.when + STEP
+                ]
+                told.update(ended[-1:])
+        return sum(
+            run.stop - run.start
+            for run in self._cluster.runs
+            if run.stop < inf
+            and run not in told
+            and any(
+                run.start <= when <= run.stop + 4 * HEARTBEAT and run.worker == f"lab://{one.name}"
+                for when, one in self._cluster.unheard
+            )
+        )
+
+    def misdated(self) -> float:
+        """Return seconds that are wrong since a worker's clock was set.
+
+        They are those of the runs meanwhile, and, after a small step, those of the worker's threads
+        up to its next heartbeat, which seems to be late, or not.
+        """
+        wrong = 0.0
+        for when, one, seconds in self._cluster.steps:
+            address, step = f"lab://{one.name}", abs(seconds)
+            wrong += self.workers[address].threads * step if step < NOTICED else 0.0
+            wrong += sum(
+                min(step, run.stop - run.start)
+                for run in self._cluster.runs
+                if run.start <= when <= run.stop and run.worker == address
+            )
+        return wrong
+
     def unsettled(self) -> float:
         """Return seconds of threads that released tasks may have held, for all that is known.
 
         Whether they did, the heartbeats after it tell, of which an observer may need three. Until
         then it is unknown whether such a thread was free before or after the last work.
         """
-        released = [t for t, _, *states in self.transitions if states in RELEASED]
+        released = [one for one in self.moves if (one.start, one.finish) in RELEASED]
         return 3 * HEARTBEAT * len(released)
 
     def unannounced(self) -> float:
@@ -162,11 +242,11 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
         #: When a run may have begun that was released on its worker.
         ended = {}
         begun: dict[Hashable, float] = {}
-        for when, key, start, finish in self.transitions:
-            if finish == "processing":
-                begun[key] = when
-            if start == "processing" and finish in ("released", "forgotten"):
-                ended[key] = begun[key], when
+        for one in self.moves:
+            if one.finish == "processing":
+                begun[one.key] = one.when
+            if (one.start, one.finish) in RELEASED:
+                ended[one.key] = begun[one.key], one.when
         return sum(
             min(run.stop, self.workers[run.worker].left) - run.seceded
             for run in self._cluster.runs

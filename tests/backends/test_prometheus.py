@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import pytest
 import requests
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from dask_otel import semconv
 from dask_otel._otel.sdk.encode import Encoder
-from dask_otel._otel.sdk.exporters import Destination
-from dask_otel._otel.sdk.sink import ExporterMetricSink
+from dask_otel._otel.sdk.sampling import TraceSampler
+from dask_otel._otel.sdk.sink import ExporterSink
 from dask_otel._otel.sdk.transport import HttpTransport
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.metrics.cardinality import MIN_RETIRE_AFTER_NS, SeriesLimits
 from dask_otel.core.metrics.state import MetricState
+from dask_otel.pump.destination import Destination
 
 from .clients import PrometheusClient
 from .servers import Running
@@ -33,8 +35,9 @@ def test_a_series_that_retires_and_returns_is_counted_once(
     minutes = 28
     start = now - minutes * 60 * SECOND
     transport = HttpTransport("metrics", {}, 10, requests.Session, f"{prometheus.http}/v1/metrics")
-    encoder = Encoder(resource, "test")
-    sink = ExporterMetricSink(Destination("Prometheus", transport), encoder)
+    encoder = Encoder(resource.attributes, "test")
+    sampler = TraceSampler(ALWAYS_ON)
+    sink = ExporterSink(encoder, sampler, "metrics", Destination("Prometheus"), transport)
     state = MetricState(start, limits=SeriesLimits(retire_after_ns=MIN_RETIRE_AFTER_NS))
     series = (semconv.TASK_FINISHED.name, ("nightly",), "inc", "memory")
     #: Tasks by the minute in which they finish: the series retires between them.

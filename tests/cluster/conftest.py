@@ -13,7 +13,6 @@ import pytest
 from distributed import Client, LocalCluster
 
 from tests.cluster import proof
-from tests.cluster.observed import Observed, observed, plain_cluster
 from tests.cluster.truth import (
     assert_closed,
     assert_monotone,
@@ -146,29 +145,6 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Start:
 @pytest.fixture
 def bridged(request: pytest.FixtureRequest, start: Start) -> Iterator[Bridged]:
     """A cluster with the bridge, made with the options of the test's marker."""
-    args, options = _options(request)
-    with start(*args, **options) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def plain() -> Iterator[LocalCluster]:
-    """A cluster without any plugin of ours, for the tests of a module that ask for no options."""
-    with plain_cluster(protocol="tcp") as local:
-        yield local
-
-
-@pytest.fixture
-def o(request: pytest.FixtureRequest) -> Iterator[Observed]:
-    """An observed cluster: of the module, or one of its own by the options of the test's marker."""
-    args, options = _options(request)
-    own = request.node.get_closest_marker("options") is not None
-    with observed(
-        *args, local=None if own else request.getfixturevalue("plain"), **options
-    ) as made:
-        yield made
-
-
-def _options(request: pytest.FixtureRequest) -> tuple[tuple[Any, ...], dict[str, Any]]:
     mark = request.node.get_closest_marker("options")
-    return (mark.args, mark.kwargs) if mark else ((), {})
+    with start(*mark.args, **mark.kwargs) if mark else start() as made:
+        yield made

@@ -1,17 +1,13 @@
-"""A local cluster whose scheduler is observed by an adapter alone: no bridge, no exporters."""
+"""A scheduler that is observed by an adapter alone: no bridge, no exporters."""
 
 from __future__ import annotations
 
 import asyncio
-import re
 import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from textwrap import dedent
+from collections.abc import Iterator
 from typing import Any
 
-import dask
-from distributed import Client, LocalCluster
+from distributed import Client
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.metrics import time
 
@@ -20,10 +16,9 @@ from dask_otel._dask.boundary import ErrorBoundary
 from dask_otel.core.life.open_span import Limits
 from dask_otel.core.records import FinishedSpan, Progress, TaskCounts
 from dask_otel.core.traces.translate import translate
-from tests.cluster.proof import Baseline
-from tests.cluster.witness import Witness
+from tests.cluster.proof import prove_adapter
 from tests.covering import uncovered
-from tests.waiting import eventually, last_reports
+from tests.waiting import eventually
 
 #: Short waits: heartbeats come twice a second. The timeout is for what never comes, and must not
 #: come before it where a machine is busy.
@@ -53,12 +48,9 @@ class Observer(SchedulerPlugin):
         self.finished: list[FinishedSpan] = []
         self.progress: list[Progress] = []
         self.increments: dict[tuple[Any, ...], float] = {}
-        #: Without ticks no span ends.
-        self.ticking = True
         self.adapter: SchedulerAdapter
 
     async def start(self, scheduler: Any) -> None:
-        self.baseline = Baseline(scheduler)
         self.adapter = adapter = SchedulerAdapter(scheduler, self.limits, Errors(self.errors))
         adapter.attach()
         vars(self).update({name: getattr(adapter, name) for name in HOOKS})
@@ -74,13 +66,12 @@ class Observer(SchedulerPlugin):
 
     async def prove(self) -> None:
         """Check what came against what Dask knows."""
-        self.baseline.prove(self.adapter, self.increments)
+        prove_adapter(self.adapter, self.increments)
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(0.05)
-            if self.ticking:
-                self.adapter.tick(time())
+            self.adapter.tick(time())
             self.take()
 
     def take(self) -> None:
@@ -94,11 +85,11 @@ class Observer(SchedulerPlugin):
 class Observed:
     """What the tests look at."""
 
-    def __init__(self, cluster: LocalCluster, client: Client, limits: Limits) -> None:
+    client: Client
+
+    def __init__(self, cluster: Any, limits: Limits) -> None:
         self.cluster = cluster
-        self.client = client
         self.observer = Observer(limits)
-        self.witness = Witness(cluster.scheduler, cluster.workers)
 
     @property
     def scheduler(self) -> Any:
@@ -113,79 +104,27 @@ class Observed:
         return self.observer.finished
 
     async def attach(self) -> None:
-        """Put the observer on the scheduler, then the witness: its times are the later ones."""
+        """Put the observer on the scheduler."""
         await self.observer.start(self.scheduler)
-        for plugin in (self.observer, self.witness):
-            self.scheduler.add_plugin(plugin)
-
-    async def detach(self) -> None:
-        """Prove what came, and remove what `attach` has added."""
-        await self.observer.prove()
-        await self.observer.close()
-        for plugin in (self.observer, self.witness):
-            self.scheduler.plugins.pop(plugin.name, None)
-
-    def running(self) -> int:
-        """How many tasks hold a thread, by the workers' own count."""
-        return sum(len(w.state.executing) for w in self.cluster.workers.values())
-
-    def close_worker_of(self, future: Any) -> None:
-        """Let the worker leave that has a result."""
-        (address,) = self.client.who_has([future])[future.key]
-        worker = next(w for w in self.cluster.workers.values() if w.address == address)
-        self.client.sync(worker.close)
-
-    def rest(self) -> None:
-        """Wait until the client's tasks have gone, and nothing runs on without them."""
-        eventually(lambda: not self.scheduler.tasks and not self.running(), what="the next test")
+        self.scheduler.add_plugin(self.observer)
 
     def named(self, name: str) -> FinishedSpan:
         """The only exported span of that name."""
         (found,) = [s for s in self.exported if s.identity.tags[-1] == name]
         return found
 
-    def counted(self, metric: str, *series: Any) -> dict[tuple[Any, ...], float]:
-        """What was counted of a metric so far, by its other labels."""
-        self.client.sync(self._flush)
-        places = 1 + len(series)
-        found = self.observer.increments.items()
-        return {k[places:]: v for k, v in found if k[:places] == (metric, *series) and v}
-
-    async def _flush(self) -> None:
-        self.observer.take()
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Let no span end inside, however long the test is kept from going on.
-
-        For what a client does one after the other within a span's linger.
-        """
-        self.observer.ticking = False
-        try:
-            yield
-        finally:
-            self.observer.ticking = True
-
     def quiet(self) -> None:
         """Wait until every span has been exported; nothing of ours may be left then."""
         lifecycle = self.adapter.lifecycle
         eventually(lambda: not lifecycle.open, 60, f"export of {lifecycle.open}")
-        self.client.sync(self._flush)
+        self.observer.take()
         self.check()
-
-    def close(self) -> None:
-        """Close the observer, as the scheduler would; no worker reports any more after it."""
-
-        async def close() -> None:
-            await last_reports(self.cluster.workers.values())
-            await self.observer.close()
-
-        self.client.sync(close)
 
     def check(self) -> None:
         """Nothing went wrong, nothing is left of what was exported."""
         assert self.observer.errors == []
         adapter = self.adapter
+        active = [v for k, v in self.observer.increments.items() if k[0] == "dask.span.active"]
         left = [
             adapter.spans.groups,
             adapter.tasks.assigned,
@@ -196,28 +135,9 @@ class Observed:
             adapter.callers._open,
             max(0, len(adapter.clocks) - len(self.scheduler.workers)),
             uncovered(record for span in self.exported for record in translate(span)),
-            self.counted("dask.span.active"),
+            sum(active),
         ]
         assert not any(left), left
-
-    def assert_tree(self, expected: str) -> None:
-        """Wait until all is exported, and compare it with lines ``name result shortest.. counts``.
-
-        The shortest length is what the tasks themselves take. None may be longer than the
-        scheduler saw its work last; see `Witness`.
-        """
-        if not self.observer.closed:
-            self.quiet()
-        wanted = [line for line in dedent(expected).splitlines() if line.strip()]
-        shown = []
-        for index, (text, seconds, rest) in enumerate(lines(self.exported)):
-            length = f"{seconds:.2f}"
-            found = re.search(r"(\S+)\.\.", wanted[index]) if index < len(wanted) else None
-            if found and float(found.group(1)) <= seconds + self.witness.skew:
-                length = found.group()
-            shown.append(f"{text} {length} {rest}".rstrip())
-        assert shown == wanted, "\n".join(["exported:", *shown])
-        self.witness.check(self.exported)
 
 
 def lines(spans: list[FinishedSpan]) -> Iterator[tuple[str, float, str]]:
@@ -252,43 +172,3 @@ def _line(span: FinishedSpan, indent: str) -> tuple[str, float, str]:
     ]
     rest = " ".join([*counts, *filter(None, marks)])
     return f"{indent}{name} {span.result}", span.stop - span.start, rest
-
-
-def plain_cluster(**options: Any) -> LocalCluster:
-    """Make a cluster of two workers with a thread each, but for the options."""
-    settings: dict[str, Any] = {
-        "n_workers": 2,
-        "threads_per_worker": 1,
-        "processes": False,
-        "dashboard_address": "127.0.0.1:0",
-        "scheduler_kwargs": {"dashboard": False},
-        "silence_logs": False,
-        **options,
-    }
-    return LocalCluster(**settings)
-
-
-@contextmanager
-def observed(
-    limits: Limits = LIMITS,
-    attach: bool = True,
-    local: LocalCluster | None = None,
-    config: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> Iterator[Observed]:
-    """Give a client on an observed cluster: on this one, or on a new one with these options.
-
-    At the end, the adapter must have all that the scheduler knows.
-    """
-    with (
-        dask.config.set(config or {}),
-        nullcontext(local) if local else plain_cluster(**options) as cluster,
-        Client(cluster) as client,
-    ):
-        made = Observed(cluster, client, limits)
-        if attach:
-            client.sync(made.attach)
-        yield made
-        cluster.sync(made.detach)
-    if local:
-        made.rest()

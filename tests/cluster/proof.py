@@ -1,6 +1,6 @@
 """Every cluster test proves that what was exported is what Dask knows.
 
-The harnesses (`bridged`, `observed`, `cluster`) prove it when a test leaves them: totals against
+The harnesses (`bridged`, `cluster`) prove it when a test leaves them: totals against
 ``Scheduler.cumulative_worker_metrics``, every span's own values key by key, the closed sum,
 and that no counter went back. A test where that can't hold says so, with the reason:
 ``@pytest.mark.unreconciled("…")``, or ``@pytest.mark.relabelled("…")`` where only the totals can be
@@ -55,7 +55,7 @@ def truth(dask_scheduler: Any) -> dict[str, Any]:
     }
 
 
-def prove(received: Receiver, known: dict[str, Any], faults: int = 0) -> None:
+def prove(received: Receiver, known: dict[str, Any], cut: bool = False) -> None:
     """Check everything that was exported against what Dask knows.
 
     Parameters
@@ -64,8 +64,8 @@ def prove(received: Receiver, known: dict[str, Any], faults: int = 0) -> None:
         What was exported.
     known
         What :func:`truth` returned.
-    faults
-        How many the collector had: an export at the borders of one may have arrived in part.
+    cut
+        Whether the collector had faults: an export at the borders of one may have arrived in part.
     """
     if current.unreconciled is not None:
         return
@@ -73,7 +73,7 @@ def prove(received: Receiver, known: dict[str, Any], faults: int = 0) -> None:
     if current.relabelled is None:
         assert_reconciled(received, known["spans"])
     assert_monotone(received)
-    assert_closed(received, faults=faults)
+    assert_closed(received, cut=cut)
     current.given += 1
 
 
@@ -107,62 +107,42 @@ def assert_totals(received: Receiver, cumulative: dict[Any, float]) -> None:
     assert_same({metric: sum(received.last(metric).values()) for metric in expected}, expected)
 
 
-class Baseline:
-    """What a scheduler knew when an adapter was attached, to prove what the adapter got."""
+def prove_adapter(adapter: Any, increments: dict[tuple[Any, ...], float]) -> None:
+    """Check what an adapter that was there first holds, and has handed over.
 
-    def __init__(self, scheduler: Any) -> None:
-        self._scheduler = scheduler
-        self._before = self._known()
-
-    def _known(self) -> tuple[dict[Any, float], dict[Any, float]]:
-        """Return the spans' own values, and the totals that belong to no span."""
-        spans = {
-            (span.id, span.name, *key): value
-            for span in self._scheduler.extensions["spans"].spans.values()
-            for key, value in span._cumulative_worker_metrics.items()
-        }
-        others = {
-            key: value
-            for key, value in self._scheduler.cumulative_worker_metrics.items()
-            if type(key) is tuple and key and key[0] not in ("execute", "p2p")
-        }
-        return spans, others
-
-    def prove(self, adapter: Any, increments: dict[tuple[Any, ...], float]) -> None:
-        """Check what the adapter holds and has handed over. Belongs to the event loop."""
-        if current.unreconciled is not None:
-            return
-        batch = adapter.swap(1)
-        grown = [_grown(*known) for known in zip(self._before, self._known(), strict=True)]
-        # Where a batch did not keep all spans of a name apart, their sum is compared.
-        folded = {place for place in batch.span_deltas if isinstance(place, tuple)}
-        known: dict[Any, float] = defaultdict(float)
-        for (span_id, name, *key), value in grown[0].items():
-            known[(name if name in folded else span_id, *key)] += value
-        exported: dict[Any, float] = defaultdict(float)
-        for place, deltas in batch.span_deltas.items():
-            for key, value in deltas.values.items():
-                exported[(deltas.tags if deltas.tags in folded else place, *key)] += value
-        assert_same(nonzero(exported), known)
-        assert_same(nonzero(batch.worker_deltas), grown[1])
-        sums: dict[str, float] = defaultdict(float)
-        for parts in (increments, batch.increments):
-            for (name, *_), value in parts.items():
-                sums[name] += value
-                if semconv.METRICS[name].instrument == "counter":
-                    assert value >= 0, name
-        in_flight = batch.levels[semconv.CLUSTER_INFLIGHT_TIME.name,]
-        assert in_flight >= 0
-        went = sums["dask.cluster.time"] + in_flight
-        there = sums["dask.cluster.capacity.time"] + sums["dask.cluster.excess.time"]
-        assert abs(went - there) <= 1e-6 * max(1.0, there), (went, there)
-        current.given += 1
+    Belongs to the event loop.
+    """
+    batch = adapter.swap(1)
+    # Where a batch did not keep all spans of a name apart, their sum is compared.
+    folded = {place for place in batch.span_deltas if isinstance(place, tuple)}
+    known: dict[Any, float] = defaultdict(float)
+    for span in adapter.scheduler.extensions["spans"].spans.values():
+        for key, value in span._cumulative_worker_metrics.items():
+            known[(span.name if span.name in folded else span.id, *key)] += value
+    exported: dict[Any, float] = defaultdict(float)
+    for place, deltas in batch.span_deltas.items():
+        for key, value in deltas.values.items():
+            exported[(deltas.tags if deltas.tags in folded else place, *key)] += value
+    assert_same(nonzero(exported), nonzero(known))
+    of_no_span = {
+        key: value
+        for key, value in adapter.scheduler.cumulative_worker_metrics.items()
+        if type(key) is tuple and key and key[0] not in ("execute", "p2p")
+    }
+    assert_same(nonzero(batch.worker_deltas), nonzero(of_no_span))
+    sums: dict[str, float] = defaultdict(float)
+    for parts in (increments, batch.increments):
+        for (name, *_), value in parts.items():
+            sums[name] += value
+            if semconv.METRICS[name].instrument == "counter":
+                assert value >= 0, name
+    in_flight = batch.levels[semconv.CLUSTER_INFLIGHT_TIME.name,]
+    assert in_flight >= 0
+    went = sums["dask.cluster.time"] + in_flight
+    there = sums["dask.cluster.capacity.time"] + sums["dask.cluster.excess.time"]
+    assert abs(went - there) <= 1e-6 * max(1.0, there), (went, there)
 
 
 def nonzero(values: dict[Any, float]) -> dict[Any, float]:
     """Leave out what is 0: Dask's own numbers have no key for it, or one since before."""
     return {k: v for k, v in values.items() if v}
-
-
-def _grown(before: dict[Any, float], now: dict[Any, float]) -> dict[Any, float]:
-    return {k: v - before.get(k, 0) for k, v in now.items() if v != before.get(k, 0)}

@@ -127,10 +127,11 @@ class Counter:
 
 
 def hooked(dask_worker: Any) -> dict[str, bool]:
-    """Return which places of a worker something is hung into. Runs by `Client.run`."""
+    """Return which places of a worker have one hook, over Dask's own. Runs by `Client.run`."""
     own = dask_worker.handlers["actor_execute"]
+    under = getattr(dask_worker.execute, "__wrapped__", None)
     return {
-        "execute": "execute" in vars(dask_worker),
+        "execute": getattr(under, "__func__", None) is type(dask_worker).execute,
         "actor_execute": getattr(own, "__self__", None) is not dask_worker,
         "submit": "submit" in vars(dask_worker.executors["actor"]),
     }
@@ -143,13 +144,6 @@ def plugins(dask_worker: Any) -> list[str]:
         for name, plugin in dask_worker.plugins.items()
         if name.startswith("dask-otel")
     )
-
-
-def modules(*names: str) -> list[str]:
-    """Return which of these modules are imported. Runs by `Client.run`."""
-    import sys
-
-    return [name for name in names if name in sys.modules]
 
 
 def nested_carrier() -> object:

@@ -107,57 +107,31 @@ def is_settled(received: Receiver, client: Client) -> bool:
     return True
 
 
-def cut_off(received: Receiver) -> list[int]:
-    """Return the times of exports that lack a counter which the ones before had.
-
-    An export is sent in several requests: a fault may begin or end between two of them.
-    """
-    counters: dict[int, set[Any]] = defaultdict(set)
-    exports = set()
-    for point in received.points:
-        if point.monotonic:
-            counters[point.time_ns].add(point.series)
-        if point.metric in CLOSED:
-            exports.add(point.time_ns)
-    found, known = [], set[Any]()
-    for when in sorted(exports):
-        if known - counters[when]:
-            found.append(when)
-        known |= counters[when]
-    return found
-
-
-def assert_closed(received: Receiver, over: bool = True, faults: int = 0) -> None:
+def assert_closed(received: Receiver, over: bool = True, cut: bool = False) -> None:
     """Check at every export: where the time went, and what is in flight, is what there was.
 
-    Unless it is over, the newest export is left out: it may not have arrived as a whole, for it
-    is sent in several requests. The same holds for one at the begin of each of the collector's
-    `faults`, and for one at its end.
+    An export is sent in several requests. Unless it is over, the newest one is left out, for it may
+    not have arrived as a whole. If the collector had faults that can have `cut` exports in two, the
+    newest one alone is compared.
     """
-    cut = cut_off(received) if faults else []
-    assert len(cut) <= 2 * faults, f"{len(cut)} exports lack something"
-    sums: dict[int, dict[str, float]] = {}
-    idle: dict[int, float] = {}
+    sums: defaultdict[int, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for point in received.points:
-        at = sums.setdefault(point.time_ns, {})
-        if point.metric in CLOSED:
-            at[point.metric] = at.get(point.metric, 0.0) + point.value
+        at = sums[point.time_ns]
+        at[point.metric] += point.value if point.metric in CLOSED else 0.0
         if point.metric == "dask.cluster.time" and point.attributes["dask.activity"] == "idle":
-            idle[point.time_ns] = point.value
+            at["idle"] = point.value
         if point.metric == "dask.span.idle.time":
-            at["span idle"] = at.get("span idle", 0.0) + point.value
-    for when in cut if over else {*cut, max(sums)}:
-        del sums[when]
-        idle.pop(when, None)
-    exports = [at for at in sums.values() if "dask.cluster.inflight.time" in at]
+            at["span idle"] += point.value
+    if not over:
+        sums.pop(max(sums))
+    exports = [at for _, at in sorted(sums.items()) if "dask.cluster.inflight.time" in at]
     assert exports or not over, "no export had the thread-seconds of the cluster"
-    for at in exports:
+    for at in exports[-1:] if cut else exports:
         went = at["dask.cluster.time"] + at["dask.cluster.inflight.time"]
         there = at["dask.cluster.capacity.time"] + at["dask.cluster.excess.time"]
         assert abs(went - there) <= 1e-6 * max(1.0, there), at
         assert at["dask.cluster.inflight.time"] >= 0
-    for when, seconds in idle.items():
-        assert abs(sums[when].get("span idle", 0.0) - seconds) <= 1e-6 * max(1.0, seconds), when
+        assert abs(at["span idle"] - at["idle"]) <= 1e-6 * max(1.0, at["idle"]), at
 
 
 def assert_monotone(received: Receiver) -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from dask_otel._otel.sdk import outputs as _otel
 from dask_otel._otel.sdk.outputs import FileTarget, Outputs
-from dask_otel._otel.sdk.sink import ExporterMetricSink
 from dask_otel.core.records import Answer, Row
 from dask_otel.scheduler.wiring import WiredPump, make_pump
 from dask_otel.settings.keys import Settings
@@ -119,7 +118,7 @@ def export(begin: Begin) -> Callable[[dict[str, str]], Export]:
 
 def send(sink: Any, records: Sequence[Any], longest: float = 60) -> Answer:
     """Send records as the pump does, in one request."""
-    if isinstance(sink, ExporterMetricSink):
+    if sink.signal == "metrics":
         return sink.send(records, longest)
     answer: Answer = sink.send([Row(sink.encode(record)) for record in records], longest)
     return answer

@@ -21,7 +21,7 @@ from dask_otel.core.context import Caller, Traceparent
 from dask_otel.core.masking import masked_url
 from dask_otel.core.records import Answer, Link
 from dask_otel.core.trace import Trace
-from dask_otel.pump.sinks import PumpLimits
+from dask_otel.pump.limits import PumpLimits
 from dask_otel.settings.problems import ConfigurationError
 from tests import foreign
 from tests.certificates import self_signed
@@ -47,7 +47,7 @@ def test_two_exporters_each_get_everything(build: Build) -> None:
             OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=one.endpoint,
             OTEL_EXPORTER_OTLP_PROTOCOL="grpc",
         )
-        assert [sink.name for sink in outputs.span_sinks] == [
+        assert [sink.destination.name for sink in outputs.span_sinks] == [
             f"{one.endpoint} (OTLP over gRPC)",
             f"{one.endpoint} (OTLP over HTTP)",
         ]
@@ -87,7 +87,7 @@ def test_console(build: Build) -> None:
         (outputs.metric_sinks, ConsoleMetricExporter),
     ):
         (sink,) = sinks
-        assert (sink.name, sink.key) == ("console", None)
+        assert (sink.destination.name, sink.key) == ("console", None)
         assert type(sink.transport.exporter) is kind  # type: ignore[union-attr]
 
 
@@ -138,7 +138,7 @@ def test_an_exporter_of_another_package(
 ) -> None:
     install(tmp_path, monkeypatch)
     outputs = build(OTEL_TRACES_EXPORTER="mine", OTEL_METRICS_EXPORTER="mine")
-    assert outputs.span_sinks[0].name == "mine"
+    assert outputs.span_sinks[0].destination.name == "mine"
     assert send(outputs.span_sinks[0], [ROOT]).taken
     assert send(outputs.metric_sinks[0], [counter(number(1))]).taken
     import mine_exporter  # type: ignore[import-not-found]
@@ -424,7 +424,10 @@ def test_no_secret_of_an_endpoint_is_shown(build: Build) -> None:
         OTEL_EXPORTER_OTLP_ENDPOINT="http://user:geheim@collector:4318/base?key=geheim#geheim",
         OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
     )
-    assert (outputs.span_sinks[0].name, masked_url("user:geheim@collector:4317?geheim")) == (
+    assert (
+        outputs.span_sinks[0].destination.name,
+        masked_url("user:geheim@collector:4317?geheim"),
+    ) == (
         "http://collector:4318/base (OTLP over HTTP)",
         "collector:4317",
     )

@@ -92,16 +92,14 @@ def test_files_have_metrics_every_five_seconds_until_one_is_full(
 ) -> None:
     outputs = build(files=FileTarget(str(tmp_path), 1000, 10), **variables)
     read_ = outputs.environment
-    assert (
-        read_.file_interval or read_.metric_interval,
-        [hurried() for hurried in outputs.hurried.values()],
-    ) == (interval, [True] * at_once)
+    assert (read_.file_interval or read_.metric_interval) == interval
     sink = outputs.metric_sinks[-1]
-    assert list(outputs.hurried) == [sink.name] * at_once
+    assert sink.destination is outputs.files
+    assert sink.destination.eager() is at_once
     for value in (1, 2):
         assert send(sink, [counter(number(value), description="x" * 600)]).taken
     assert len(list(tmp_path.iterdir())) == 2
-    assert not any(hurried() for hurried in outputs.hurried.values())
+    assert not sink.destination.eager()
 
 
 # ------------------------------------------------------------------------------- fidelity
@@ -209,10 +207,8 @@ def test_a_signal_is_sent_only_where_the_variables_say_so(
     ours, environ = ({}, variables) if "OTEL_SERVICE_NAME" not in variables else (variables, {})
     outputs = build(environ, defaults=ours, files=target(tmp_path))
     files = f"files in {tmp_path}"
-    assert (
-        [sink.name for sink in outputs.span_sinks],
-        [sink.name for sink in outputs.metric_sinks],
-    ) == ([*traces, files], [*metrics, files])
+    assert [sink.destination.name for sink in outputs.span_sinks] == [*traces, files]
+    assert [sink.destination.name for sink in outputs.metric_sinks] == [*metrics, files]
 
 
 def test_home_is_the_schedulers(
@@ -239,7 +235,7 @@ def test_an_application_with_a_provider_has_files_as_well(
         "dask_otel._otel.sdk.outputs.application_provider", lambda: provider, raising=True
     )
     outputs = build(files=target(tmp_path))
-    assert [sink.name for sink in outputs.span_sinks] == [
+    assert [sink.destination.name for sink in outputs.span_sinks] == [
         "the application's tracer provider",
         f"files in {tmp_path}",
     ]

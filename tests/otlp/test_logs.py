@@ -16,7 +16,7 @@ from dask_otel._otel.sdk.probe import probe
 from dask_otel.core.events import lines
 from dask_otel.core.records import Answer, ClusterEvent, LogRecord, SpanIdentity
 from dask_otel.core.trace import Trace
-from dask_otel.pump import outlet
+from dask_otel.pump import lanes
 from dask_otel.settings.keys import LogSettings, Settings
 from tests.otlp.conftest import Begin, Build, send
 from tests.otlp.json_reading import from_json
@@ -95,7 +95,11 @@ def test_the_variables_of_logs_choose_the_exporter(
         "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "http://c:1",
     }
     sinks = build(variables, logs=True).log_sinks
-    assert ([one.name for one in sinks][:1], len(sinks), build(variables).log_sinks) == (
+    assert (
+        [one.destination.name for one in sinks][:1],
+        len(sinks),
+        build(variables).log_sinks,
+    ) == (
         [label] if label else [],
         name.count(",") + 1 if label else 0,
         (),
@@ -176,7 +180,7 @@ def test_an_endpoint_that_takes_no_logs_is_asked_again_each_hour(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One line, no alert; the spans are not concerned."""
-    monkeypatch.setattr(outlet, "ASK_AGAIN", 3.0)
+    monkeypatch.setattr(lanes, "ASK_AGAIN", 3.0)
     kept(server).takes_no_logs = True
     with caplog.at_level(logging.INFO):
         made, _ = begin(server.environ)

@@ -13,14 +13,16 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from dask_otel import semconv
 from dask_otel._otel.sdk import exporters, outputs
+from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.records import ClusterEvent
-from dask_otel.pump.health import Health
+from dask_otel.pump.destination import Destination
 from dask_otel.pump.pump import Pump
 from dask_otel.scheduler.wiring import WiredPump, make_pump
 from dask_otel.settings.keys import Settings
 from tests.environment import set_variables
 from tests.otlp.pipeline import Export, make_batch
 from tests.receiver import port_of, refusing
+from tests.unit.pumps import Metrics, Spans
 from tests.waiting import eventually
 
 #: Seconds for a request, and those of a close: nobody waits so long.
@@ -152,14 +154,15 @@ def test_after_the_hint_only_a_refusal_is_news(
     reason: str, levels: list[str], word: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "distributed.dask_otel")
-    health = Health("http://localhost:4317 (OTLP over gRPC)")
+    health = Destination("there", Endpoint("http://localhost:4317", "gRPC"))
+    spans, metrics = Spans(), Metrics()
     health.expect_no_server()
-    for signal in ("spans", "metrics"):
-        health.failed(signal, reason)
+    for sink in (spans, metrics):
+        health.failed(sink, reason)
     assert [r.levelname for r in caplog.records if r.levelno >= logging.INFO] == levels
-    for signal in ("spans", "metrics"):
-        health.ok(signal)
+    for sink in (spans, metrics):
+        health.ok(sink)
     assert caplog.messages[-1] == f"dask-otel exports to {health.condition()['destination']} {word}"
     # From now on it is, though not within minutes of the last.
-    health.failed("spans", reason)
+    health.failed(spans, reason)
     assert caplog.records[-1].levelname == ("INFO" if levels else "WARNING")

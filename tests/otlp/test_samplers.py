@@ -108,7 +108,7 @@ def test_only_the_sdks_own_samplers_are_asked_in_the_thread_that_wants_to_know(
     sampler: Sampler, prompt: bool
 ) -> None:
     asked = TraceSampler(sampler)
-    assert (asked._apart is None) is prompt
+    assert asked._is_prompt is prompt
     with no_more_threads():
         assert asked.decides(Trace(1 << 127)) in (True, False)
 
@@ -155,8 +155,8 @@ def test_one_that_was_late_is_asked_again_after_a_rest(monkeypatch: pytest.Monke
     eventually(lambda: threads() == 0, what="the answer")
     assert sampler.decides(Trace(2)), "it is left alone"
     monkeypatch.setattr(sampling, "PATIENCE", 60.0)
-    assert sampler._apart is not None
-    sampler._apart._rest_until = 0.0
+    assert not sampler._is_prompt
+    sampler._rest_until = 0.0
     assert not sampler.decides(Trace(3))
     assert len(foreign.asked) == 2
 

@@ -22,7 +22,7 @@ from dask_otel.cli import main, spool
 from dask_otel.core.context import Caller, Traceparent
 from dask_otel.core.records import SpanRecord
 from dask_otel.core.trace import Trace
-from dask_otel.pump import health
+from dask_otel.pump import destination
 from dask_otel.spool.store import Encoded, Store
 from tests.environment import set_variables
 from tests.otlp.records import CHILD, ROOT, SECOND
@@ -181,7 +181,7 @@ def test_an_endpoint_that_takes_nothing_leaves_all_of_it(
 ) -> None:
     """A request of hours does not hold it."""
     fill(path)
-    monkeypatch.setattr(health, "LONG", 0.1)
+    monkeypatch.setattr(destination, "LONG", 0.1)
     monkeypatch.setattr(spool, "_CLOSING", 0.1)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", timeout)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from dask_otel._otel.sdk.environment import read_environment
-from dask_otel._otel.sdk.exporters import make_destinations
+from dask_otel._otel.sdk.exporters import make_sinks
+from dask_otel._otel.sdk.sink import ExporterSink
 from tests.receiver import receiver
 
 VENDORS = Path(__file__).parents[2] / "deploy" / "vendors"
@@ -47,13 +50,14 @@ def test_a_vendor_knows_us(
     for name, value in [x.split("=", 1) for x in lines if x and not x.startswith("#")]:
         monkeypatch.setenv(name, value)
     assert read_environment().temporality == temporality
-    (one,) = make_destinations([signal])[signal]
-    assert getattr(one.transport, "url", one.label) == where.format(signal)
+    make = partial(ExporterSink, Mock(), Mock())
+    (one,) = make_sinks([signal], make)
+    assert getattr(one.transport, "url", one.destination.name) == where.format(signal)
     # Metrics are kept apart.
     wanted = {k: v for k, v in headers.items() if "dataset" not in k or signal == "metrics"}
     with receiver(os.environ["OTEL_EXPORTER_OTLP_PROTOCOL"]) as received:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", received.endpoint)
-        (one,) = make_destinations([signal])[signal]
+        (one,) = make_sinks([signal], make)
         with closing(one.transport):
             assert one.transport.send(b"", 60).taken
         ((arrived, _, sent),) = received.requests

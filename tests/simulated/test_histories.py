@@ -6,11 +6,17 @@ idle, unused, lost and excess seconds are the truth's; see `Simulated.compare`.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from typing import Any
 
 import pytest
+from lab.cluster import Cluster, simulate
+from lab.programs import draw, run
+from lab.truth import Truth
 
 from tests.simulated.histories import faults
 
@@ -22,6 +28,41 @@ EACH = 10
 def test_random_programs(first: int) -> None:
     found = faults(range(first, first + EACH))
     assert not found, "\n\n".join(found)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_truth_about_memory_is_what_the_scheduler_comes_to_know(seed: int) -> None:
+    """Without blocked workers, whose messages take as long as they are blocked."""
+    drawn = draw(seed)
+    calm = [one for one in drawn.events if one[1] in ("kill", "leave", "join", "restart")]
+    program = replace(drawn, events=tuple(calm))
+    # A message's way, and that of the batch before it; of data and of a request for them.
+    way = 0.01 + 3 * program.latency
+    made: list[Truth] = []
+    looking: list[asyncio.Future[None]] = []
+    seen: list[tuple[float, dict[Any, int]]] = []
+
+    async def look(cluster: Cluster) -> None:
+        while True:
+            await asyncio.sleep(0.013)
+            workers = cluster.scheduler.workers.values()
+            copies = {(ws.address, ts): ts.nbytes for ws in workers for ts in ws.has_what}
+            assert sum(copies.values()) == sum(ws.nbytes for ws in workers)
+            # Actors are no results.
+            kept = {(w, ts.key): nbytes for (w, ts), nbytes in copies.items() if not ts.actor}
+            seen.append((cluster.loop.now, kept))
+
+    async def prepare(cluster: Cluster) -> None:
+        made.append(Truth(cluster))
+        made[0].attach()
+        looking.append(asyncio.ensure_future(look(cluster)))
+
+    simulate(lambda cluster: run(program, cluster), prepare=prepare, **program.options())
+    truth = made[0]
+    for when, copies in seen:
+        before, now, after = (truth.held(t) for t in (when - way, when, when + way))
+        assert copies.items() <= {**before, **now}.items()
+        assert {key for key in before if key in now and key in after} <= copies.keys()
 
 
 LOG = """

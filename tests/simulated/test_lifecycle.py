@@ -6,15 +6,21 @@ seconds, and the counts that are not zero.
 
 from __future__ import annotations
 
+import gc
 import operator
 import time
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import pytest
 from distributed import Client, Reschedule, fire_and_forget, get_worker, span, wait
+from distributed.scheduler import TaskGroup, TaskState, WorkerState
+from distributed.spans import Span
 
 from dask_otel import semconv
+from dask_otel._dask.adapter import SchedulerAdapter
 from dask_otel._dask.tasks import LONGEST_TRACEBACK
+from dask_otel.core.life.open_span import OpenSpan
 from tests.cluster.tasks import Counter
 from tests.simulated.observed import Simulated
 
@@ -74,6 +80,8 @@ def test_single_nested_and_default_spans(o: Simulated) -> None:
             total = o.client.submit(sum, loaded)
     assert total.result() == 10
     del loaded, total
+    # Once these are released: a message waits for the batch before it.
+    time.sleep(0.1)
     o.client.submit(operator.neg, 1).result()
     o.assert_tree("""
         root success 0.400 tasks=5 memory=5
@@ -397,3 +405,45 @@ def test_scattered_data_is_no_work(o: Simulated) -> None:
     if o.scheduler.extensions["spans"].spans_search_by_name["default",]:
         wanted = "default success 0.000\n" + wanted
     o.assert_tree(wanted)
+
+
+# ------------------------------------------------------------------- what is kept of it
+
+
+def kept(adapter: SchedulerAdapter) -> list[Any]:
+    """Every object of Dask's, and every open span, that the adapter keeps alive."""
+    lifecycle = adapter.lifecycle
+    seen: dict[int, Any] = {}
+    stack = [
+        lifecycle.open,
+        lifecycle.reports,
+        lifecycle.finished,
+        lifecycle.generations,
+        lifecycle._settling,
+        lifecycle._lingering,
+        lifecycle._long,
+        lifecycle.progress,
+        adapter.blocks.blocks._holding,
+        adapter.blocks.blocks._waiting,
+        adapter.spans.groups,
+        adapter.tasks.assigned,
+        adapter.spans.requested,
+    ]
+    while stack:
+        item = stack.pop()
+        if id(item) in seen or isinstance(item, type | ModuleType | FunctionType | MethodType):
+            continue
+        seen[id(item)] = item
+        stack += gc.get_referents(item)
+    owned = Span | TaskGroup | TaskState | WorkerState | OpenSpan
+    return [item for item in seen.values() if isinstance(item, owned)]
+
+
+def test_nothing_of_dasks_is_kept_after_the_export(o: Simulated) -> None:
+    with span("root"), span("child"):
+        good = o.client.map(operator.neg, range(10))
+        bad = o.client.submit(operator.truediv, 1, 0)
+    wait([*good, bad])
+    assert {type(item) for item in kept(o.adapter)} >= {TaskGroup, OpenSpan}
+    o.quiet()
+    assert kept(o.adapter) == []

@@ -27,10 +27,10 @@ def one(number: int, name: str = "etl", **of: Any) -> dict[str, Any]:
     both = {"dask.span.root.id": "id-1", "dask.task.erred.count": 1}
     both["dask.span.activity.time.thread-cpu"] = 8.0
     own = {"dask.span.capacity.time": 10.0, "dask.span.idle.time": 2.0, "dask.task.count": 7}
-    both_below = {**both, "dask.span.activity.time.transfer": 8.0}
     below = {"dask.span.capacity.time": 20.0, "dask.span.idle.time": 4.0, "dask.task.count": 5}
+    below["dask.span.activity.time.transfer"] = 8.0
     root = span(1, name, start=100.0 * number, seconds=30.0, **both, **own, **of)
-    child = span(2, f"{name}/load", parent=1, start=100.0 * number, **both_below, **below)
+    child = span(2, f"{name}/load", parent=1, start=100.0 * number, **both, **below)
     return traces(child, root, instance=f"Scheduler-{number}")
 
 
@@ -42,31 +42,36 @@ def etl(
     **functions: tuple[float, ...],
 ) -> dict[str, Any]:
     """A run on a scheduler of its own: tasks, their seconds together, and perhaps their bytes."""
-    groups, tasks, busy = [], 0.0, 0.0
-    for place, (prefix, (count, took, *size)) in enumerate(functions.items()):
-        own = {"dask.task.prefix": prefix, "dask.task.count": int(count)}
-        own |= {"dask.task_group.duration.compute": took, "dask.task_group.duration.transfer": 9.0}
-        own |= {"dask.span.output.size": int(size[0])} if size else {}
-        own |= {"dask.span.root.name": name, "dask.span.root.id": f"id-{100 * number + 1}"}
-        groups.append(
-            span(
-                100 * number + place + 2,
-                f"{prefix} tasks",
-                parent=100 * number + 1,
-                kind="group",
-                start=60.0 * number,
-                **own,
-            )
+    first = 100 * number + 1
+    root_id = {"dask.span.root.id": f"id-{first}"}
+    groups = [
+        span(
+            first + place,
+            f"{prefix} tasks",
+            parent=first,
+            kind="group",
+            start=60.0 * number,
+            **{"dask.task.prefix": prefix, "dask.task.count": int(count)},
+            **{"dask.task_group.duration.compute": took, "dask.task_group.duration.transfer": 9.0},
+            **({"dask.span.output.size": int(size[0])} if size else {}),
+            **{"dask.span.root.name": name, **root_id},
         )
-        tasks, busy = tasks + count, busy + took
-    # A tenth of a second is of no function.
-    of = {"dask.span.activity.time.thread-cpu": busy + 0.1, "dask.span.idle.time": idle}
-    of |= {"dask.span.activity.time.executor": 0.2, "dask.span.capacity.time": busy + idle + 0.3}
-    of |= {"dask.span.root.id": f"id-{100 * number + 1}", "dask.task.count": int(tasks)}
-    of |= {"dask.span.path.compute.time": seconds - 1.5, "dask.span.path.transfer.time": 1.5}
-    of |= {"dask.span.result": "success"}
-    root = span(100 * number + 1, name, seconds=seconds, start=60.0 * number, **of)
-    step = span(100 * number + 99, f"{name}/store", parent=100 * number + 1, seconds=seconds / 2)
+        for place, (prefix, (count, took, *size)) in enumerate(functions.items(), 1)
+    ]
+    busy = sum(took for _, took, *_ in functions.values())
+    of = {
+        # A tenth of a second is of no function.
+        "dask.span.activity.time.thread-cpu": busy + 0.1,
+        "dask.span.idle.time": idle,
+        "dask.span.activity.time.executor": 0.2,
+        "dask.span.capacity.time": busy + idle + 0.3,
+        "dask.task.count": int(sum(count for count, *_ in functions.values())),
+        "dask.span.path.compute.time": seconds - 1.5,
+        "dask.span.path.transfer.time": 1.5,
+        "dask.span.result": "success",
+    }
+    root = span(first, name, seconds=seconds, start=60.0 * number, **root_id, **of)
+    step = span(first + 98, f"{name}/store", parent=first, seconds=seconds / 2)
     return traces(root, step, *groups, instance=f"Scheduler-{number}")
 
 
@@ -77,10 +82,13 @@ def listed(capsys, *arguments: str | Path, code: int = 0) -> tuple[list[dict[str
 
 
 class ListPage(HTMLParser):
-    def __init__(self) -> None:
+    """A page of the history, or the text of one."""
+
+    def __init__(self, page: Path | str) -> None:
         super().__init__()
         self.tags: list[str] = []
         self.rows: list[dict[str, Any]] = []
+        self.feed(page if isinstance(page, str) else page.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)

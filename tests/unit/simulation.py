@@ -364,6 +364,8 @@ class Simulation:
         for life in self.current.values():
             life.jumped = life.jumped or seconds > -1
             life.quiet = min(life.quiet, self.now)
+            # The span may end before what the clock showed then.
+            life.events = [at for at in life.events if at <= self.now]
 
     def todo(self, life: Life, blocks: bool = True) -> bool:
         """Whether the tree below has unfinished work or an open block: the plain rule."""

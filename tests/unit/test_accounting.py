@@ -1,163 +1,83 @@
-"""What the accounting says in the situations that make Dask's own idle figure untrue."""
+"""Thread-seconds, call by call, and in any order: the exact sums, and those that must close.
+
+Real Dask, where the truth of each thread is known, is in ``tests/simulated/test_idle.py``,
+``test_histories.py`` and ``test_late_heartbeats.py``.
+"""
 
 from __future__ import annotations
 
-import itertools
+from collections import defaultdict
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
-from dask_otel.core.idle.accounting import Accounting
+from dask_otel.core.idle.accounting import Accounting, Increments
 from dask_otel.core.idle.sharing import IdleSharing
 from dask_otel.core.life.clock_offsets import WorkerOffset
-from tests.unit.cluster_model import Cluster, Task, Totals, Worker, exported, taken
 
 #: Seconds: some messages of 1 ms each, on a few threads.
 CLOSE = 0.02
 
 
-def cluster_of(*threads: int, fates: list[str] | None = None) -> Cluster:
-    cluster = Cluster()
-    for i, count in enumerate(threads):
-        cluster.add_worker(
-            Worker(f"w{i}", count, clock=3.0 * i, fates=itertools.cycle(fates or ["ok"]))
-        )
-    return cluster
+@dataclass
+class Totals:
+    """Sums of all increments."""
+
+    capacity: float = 0.0
+    reported: float = 0.0
+    idle: float = 0.0
+    unused: float = 0.0
+    lost: float = 0.0
+    excess: float = 0.0
+    in_flight: float = 0.0
+    span_idle: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    span_capacity: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    def add(self, step: Increments) -> None:
+        """Add an export, and check what must hold for each one."""
+        for name in ("capacity", "reported", "idle", "unused", "lost", "excess"):
+            value = getattr(step, name)
+            assert value >= 0.0, (name, value)
+            setattr(self, name, getattr(self, name) + value)
+        assert step.in_flight >= 0.0
+        self.in_flight = step.in_flight
+        for mine, other in (
+            (self.span_idle, step.span_idle),
+            (self.span_capacity, step.span_idle),
+            (self.span_capacity, step.span_reported),
+        ):
+            for span, value in other.items():
+                assert value >= 0.0
+                mine[span] += value
+
+    def check(self) -> None:
+        """The closed sums, to 1e-6 relative."""
+        left = self.reported + self.idle + self.unused + self.lost + self.in_flight
+        right = self.capacity + self.excess
+        assert abs(left - right) <= 1e-6 * max(1.0, right), (left, right, self)
+        spans = sum(self.span_idle.values())
+        assert abs(spans - self.idle) <= 1e-6 * max(1.0, self.idle), (spans, self.idle)
+        spans = sum(self.span_capacity.values())
+        expected = self.idle + self.reported
+        assert abs(spans - expected) <= 1e-6 * max(1.0, expected), (spans, expected)
 
 
-def assert_true(cluster: Cluster, totals: Totals, within: float = CLOSE) -> None:
-    truth = cluster.truth
-    for name in ("reported", "idle", "unused", "lost", "excess"):
-        assert getattr(totals, name) == pytest.approx(getattr(truth, name), abs=within), name
-    assert totals.in_flight == pytest.approx(0.0, abs=1e-9)
+def exported(accounting: Accounting, now: float) -> Increments:
+    """Close an interval and settle it at once; the product does so in steps."""
+    closed = accounting.begin_export(now)
+    accounting.settle()
+    return closed
 
 
-def test_one_long_task_on_two_threads_makes_one_idle_second_a_second() -> None:
-    cluster = cluster_of(2)
-    cluster.submit(Task(duration=12.0))
-    before = 0.0
-    for tenth in range(1, 121):
-        totals = cluster.run(tenth / 10)
-        assert 0.099 <= totals.idle - before <= 0.103
-        before = totals.idle
-    totals = cluster.run(15.0)
-    assert totals.idle == pytest.approx(12.0, abs=CLOSE)
-    assert_true(cluster, totals)
-
-
-#: Threads of each worker, fates of heartbeats in turn, tasks, and totals to be exact.
-SCENARIOS: dict[str, tuple[tuple[int, ...], list[str], list[dict[str, Any]], dict[str, float]]] = {
-    "many short tasks": (
-        (4,), ["ok"], [{"duration": 0.05}] * 200, {"idle": 0.0, "lost": 0.0, "excess": 0.0}
-    ),
-    "thousands of tiny tasks": (
-        (4,), ["ok"], [{"duration": 0.002}] * 3000, {"idle": 0.0, "lost": 0.0, "excess": 0.0}
-    ),
-    "failing tasks that are retried": (
-        (4,), ["ok"], [{"duration": 0.3 + i / 10, "fails": True} for i in range(7)],
-        {"lost": 0.0, "excess": 0.0},
-    ),
-    "failing tasks of unknown length": (
-        (4,), ["ok"],
-        [{"duration": 0.3 + i / 10, "fails": True, "known": False} for i in range(7)],
-        {"lost": 0.0, "excess": 0.0},
-    ),
-    "failures whose heartbeat was dropped": (
-        (2,), ["ok", "dropped"], [{"duration": 0.3, "fails": True}] * 20, {"excess": 0.0}
-    ),
-    "cancelled task that runs on": (
-        (2,), ["ok"], [{"duration": 8.0, "cancel": 3.1}],
-        {"idle": 3.1, "lost": 0.0, "excess": 0.0},
-    ),
-    "heartbeats dropped": (
-        (2,), ["ok", "ok", "dropped"], [{"duration": 0.8}] * 20, {"excess": 0.0}
-    ),
-    "seceded task": (
-        (2,), ["ok"], [{"duration": 6.0, "secede": 2.0}],
-        {"excess": 4.0, "lost": 0.0, "idle": 10.0},
-    ),
-    "users book 4000 seconds": (
-        (2,), ["ok"], [{"duration": 5.0, "extra": 4000.0}],
-        {"excess": 4000.0, "idle": 5.0, "lost": 0.0},
-    ),
-    "cut between end and seconds": (
-        (2,), ["ok"], [{"duration": 8.0, "cut_in_gap": True}],
-        {"idle": 8.0, "lost": 0.0, "excess": 0.0},
-    ),
-    # As with a task that holds the GIL: its worker sends nothing until it ends.
-    "cut between end and seconds of a task never listed": (
-        (2,), [*["skipped"] * 15, *["ok"] * 100], [{"duration": 8.0, "cut_in_gap": True}],
-        {"idle": 8.0, "lost": 0.0, "excess": 0.0},
-    ),
-    "task that waits for its input": (
-        (2,), ["ok"], [{"duration": 2.0, "wait": 5.0}], {"idle": 12.0, "lost": 0.0, "excess": 0.0}
-    ),
-    "stolen tasks": (
-        (1, 1), ["ok"],
-        [{"duration": 1.0, "steal": 0.5 * i if i % 2 else None} for i in range(8)],
-        {"lost": 0.0, "excess": 0.0},
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_scenario(name: str) -> None:
-    threads, fates, tasks, expected = SCENARIOS[name]
-    cluster = cluster_of(*threads, fates=fates)
-    for task in tasks:
-        cluster.submit(Task(**task))
-    follow(cluster, expected)
-
-
-def follow(cluster: Cluster, expected: dict[str, float]) -> None:
-    """Idle is never ahead of the truth, nor taken back, and all is true in the end."""
-    before = 0.0
-    while cluster.now < 25.0:
-        totals = cluster.run(cluster.now + 0.25)
-        over = totals.idle + totals.unused - cluster.truth.idle - cluster.truth.unused
-        assert over <= CLOSE, cluster.now
-        assert totals.idle >= before
-        before = totals.idle
-    assert_true(cluster, totals)
-    assert {name: getattr(totals, name) for name in expected} == pytest.approx(expected, abs=CLOSE)
-
-
-def test_a_failure_that_seceded_and_is_retried_while_heartbeats_are_late() -> None:
-    """Both runs end before any cut of the first one arrives."""
-    cluster = Cluster(interval=0.3)
-    latencies = itertools.chain([0.001] * 7, itertools.cycle([3.0, *[0.001] * 8]))
-    cluster.add_worker(Worker("w", 1, latencies=latencies))
-    cluster.submit(Task(at=1.0, duration=2.0, fails=True, secede=0.5))
-    follow(cluster, {"excess": 3.0, "lost": 0.0})
-
-
-def test_a_worker_killed_after_3_seconds() -> None:
-    cluster = cluster_of(2, 2)
-    cluster.submit(Task(duration=6.0))
-    cluster.call(3.0, lambda: cluster.kill(cluster.workers[0]))
-    follow(cluster, {"lost": 3.0, "idle": 15.0, "excess": 0.0})
-
-
-def test_a_worker_killed_after_a_second_run_seceded_that_no_heartbeat_listed() -> None:
-    """What the last cut lists is the first run of the key: the second's seconds are lost, too."""
-    cluster = Cluster()
-    latencies = itertools.chain([0.001] * 3, itertools.repeat(3.0))
-    worker = cluster.add_worker(Worker("w", 1, latencies=latencies))
-    cluster.submit(Task(duration=2.0, secede=1.4, fails=True))
-    cluster.call(3.5, lambda: cluster.kill(worker))
-    cluster.call(10.0, lambda: cluster.add_worker(Worker("v", 1)))
-    follow(cluster, {"lost": 2.8, "idle": 1.3, "unused": 13.0})
-
-
-def test_a_tenant_without_work_gets_no_idle_and_two_with_work_share_it() -> None:
-    cluster = cluster_of(2, 2)
-    cluster.submit(Task(duration=4.0, span="a"))
-    cluster.submit(Task(at=2.0, duration=1.0, span="b", worker=1))
-    totals = cluster.run(6.0)
-    # 3 threads idle for 2 s, then 2 for 1 s between the two, then 3 for 1 s.
-    assert totals.span_idle["a"] == pytest.approx(6.0 + 1.0 + 3.0, abs=CLOSE)
-    assert totals.span_idle["b"] == pytest.approx(1.0, abs=CLOSE)
-    assert totals.span_capacity["a"] == pytest.approx(10.0 + 4.0, abs=CLOSE)
+def taken(sharing: IdleSharing) -> tuple[float, float, dict[str, float]]:
+    """Close an interval; return its idle and unused seconds, and idle by span."""
+    idle, unused = sharing.close()
+    sharing.settle()
+    shares, sharing.closed_shares = sharing.closed_shares, {}
+    return idle, unused, shares
 
 
 class Stepped:
@@ -206,19 +126,6 @@ def test_where_a_clock_is_set_by_hours_idle_comes_as_soon_as_ever(step: float) -
         # There and back again: each way of the two is the one that looks late.
         worker.beat(second, step if 20 < second <= 40 else 0.0, {})
         assert 2 * (second - 3) <= worker.totals.idle
-
-
-def test_a_task_that_ends_fails_or_is_cancelled_makes_no_jump() -> None:
-    for change in ({}, {"fails": True}, {"cancel": 9.0}):
-        cluster = cluster_of(4)
-        cluster.submit(Task(duration=10.0, **change))
-        before = 0.0
-        while cluster.now < 30.0:
-            totals = cluster.run(cluster.now + 0.1)
-            free = totals.idle + totals.unused
-            # Of four threads one settles as late as two heartbeats.
-            assert free - before <= 0.4 + 1.0 + CLOSE
-            before = free
 
 
 #: Two cuts in a row between the end of a task and its seconds.
@@ -316,6 +223,41 @@ SCRIPTS: dict[str, tuple[list[tuple[Any, ...]], dict[str, float]]] = {
     "a cut between end and seconds makes no idle": (GAPS[:4], {"idle": 0.0}),
     "nor does a second one": (GAPS[:6], {"idle": 0.0}),
     "idle is what is left after them": (GAPS, {"idle": 1.02, "in_flight": 0.0}),
+    # Both runs end before any cut of the first one arrives, at once with those of the second.
+    "a failure that seceded and is retried while heartbeats are late": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            *[("heartbeat", {"x": now}, {}, now) for now in (0.2, 0.5)],
+            ("task_seceded", "x", 0.5, 0.5),
+            ("heartbeat", {"x": 0.8}, {}, 0.8),
+            ("task_done", "x", 2.0, 2.0),
+            ("task_assigned", "x", "a", 2.0),
+            ("task_seceded", "x", 0.5, 2.5),
+            ("task_done", "x", 2.0, 4.0),
+            *[("heartbeat", {"x": ran}, {}, 4.1, 4.1 - ran) for ran in (1.1, 1.4, 1.7)],
+            ("heartbeat", {"x": 0.3}, {"a": 2.0}, 4.1, 1.8),
+            *[("heartbeat", {"x": ran}, {}, 4.1, 2.1 - ran) for ran in (0.6, 0.9, 1.2, 1.5)],
+            ("heartbeat", {"x": 1.8}, {}, 6.8, 3.0),
+            ("heartbeat", {}, {"a": 2.0}, 6.8, 2.7),
+            *[("heartbeat", {}, {}, 6.8, late) for late in (2.4, 1.5, 0.6)],
+            *[("heartbeat", {}, {}, now) for now in (7.0, 7.5, 8.0)],
+        ],
+        {"reported": 4.0, "excess": 3.0, "idle": 7.0, "lost": 0.0, "in_flight": 0.0},
+    ),
+    # The last cut lists the first run of the key.
+    "a second run that seceded and that no heartbeat listed is lost, too": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            *[("heartbeat", {"x": now}, {}, now) for now in (0.5, 1.0)],
+            ("task_seceded", "x", 1.4, 1.4),
+            ("task_done", "x", 2.0, 2.0),
+            ("task_assigned", "x", "a", 2.0),
+            ("task_seceded", "x", 1.4, 3.4),
+            ("task_released", "x", 3.5),
+            ("worker_removed", 3.5),
+        ],
+        {"lost": 2.8, "idle": 0.7},
+    ),
 }
 
 
@@ -325,10 +267,10 @@ def test_script(name: str) -> None:
     accounting, totals = Accounting(0.0), Totals()
     accounting.worker_added("w", 1, 0.0)
     accounting.span_active("a", "a", 0.0)
-    for call, *given in calls:
+    for call, *arguments in calls:
         of_worker = () if call == "span_inactive" else ("w",)
-        getattr(accounting, call)(*of_worker, *given)
-        now = given[2] if call == "heartbeat" else given[-1]
+        getattr(accounting, call)(*of_worker, *arguments)
+        now = arguments[2] if call == "heartbeat" else arguments[-1]
         totals.add(exported(accounting, now))
         totals.check()
         assert totals.idle <= expected["idle"] + CLOSE
@@ -417,3 +359,116 @@ def test_memory_is_bounded_by_what_is_open() -> None:
     assert not account.recent_spans
     assert not accounting._spans
     assert not accounting._sharing._roots
+
+
+# ------------------------------------------------------------------------------- noise
+
+workers = st.sampled_from("uvw")
+keys = st.sampled_from([1, "x", ("y", 2), ("z", 0)])
+spans = st.sampled_from("abc")
+odd = st.floats(allow_nan=True, allow_infinity=True)
+optional = st.one_of(st.none(), st.floats(-1.0, 9.0))
+listing = st.dictionaries(keys, st.floats(-1.0, 9.0))
+calls = st.one_of(
+    st.tuples(st.just("worker_added"), workers, st.integers(0, 4)),
+    st.tuples(st.just("worker_removed"), workers),
+    st.tuples(st.just("task_assigned"), workers, keys, st.one_of(st.none(), spans)),
+    st.tuples(st.just("task_done"), workers, keys, optional),
+    st.tuples(st.just("task_released"), workers, keys),
+    st.tuples(st.just("task_stolen"), keys, workers, workers),
+    st.tuples(st.just("task_seceded"), workers, keys, optional),
+    st.tuples(st.just("span_active"), st.sampled_from("rs"), spans),
+    st.tuples(st.just("span_inactive"), spans),
+)
+beats = st.tuples(workers, listing, st.dictionaries(spans, odd), st.floats(0.0, 9.0))
+
+
+@settings(deadline=None, max_examples=120)
+@given(st.lists(st.tuples(st.floats(-0.5, 3.0), st.one_of(calls, beats)), max_size=60))
+@example(
+    [
+        (0.0, ("worker_added", "u", 0)),
+        (0.0, ("task_done", "u", 1, -1.0)),
+        (0.0, ("worker_added", "u", 0)),
+    ]
+)
+def test_no_order_of_events_breaks_the_sums(events: list) -> None:
+    """Whatever comes, in any order and with a clock that steps back, the sums are closed."""
+    accounting, totals, now = Accounting(0.0), Totals(), 0.0
+    for passed, event in events:
+        now += passed
+        if event[0] in ("u", "v", "w"):
+            worker, executing, reported, travelled = event
+            accounting.heartbeat(worker, executing, reported, now, travelled)
+        else:
+            getattr(accounting, event[0])(*event[1:], now)
+        totals.add(exported(accounting, now))
+        totals.check()
+
+
+# ----------------------------------------------------------------------------- sharing
+
+steps = st.lists(
+    st.tuples(
+        st.floats(0.0, 5.0),
+        st.one_of(
+            st.tuples(st.just("threads"), st.integers(0, 5)),
+            st.tuples(st.just("toggle"), st.sampled_from("abcd")),
+            st.just(("close",)),
+            st.tuples(st.just("settle"), st.integers(0, 3)),
+        ),
+    ),
+    max_size=40,
+)
+
+
+@given(steps)
+# Active again in the interval in which it ended: both shares are its own.
+@example(
+    [
+        *((0.0, ("threads", 1)), (0.0, ("toggle", "a")), (1.0, ("toggle", "a"))),
+        *((1.0, ("toggle", "a")), (1.0, ("close",))),
+    ]
+)
+def test_idle_is_shared_among_roots_and_then_among_their_spans(events: list) -> None:
+    """Also while the shares of a closed interval are settled bit by bit."""
+    roots = {"a": "r", "b": "r", "c": "s", "d": "t"}
+    sharing, now, threads, active = IdleSharing(0.0), 0.0, 0, set()
+    truth: dict[str, float] = defaultdict(float)
+    shares: dict[str, float] = defaultdict(float)
+    idle = unused = true_unused = 0.0
+
+    def collect(more: dict[str, float]) -> None:
+        while more:
+            span, value = more.popitem()
+            shares[span] += value
+
+    for passed, (kind, *arguments) in [*events, (1.0, ("close",)), (0.0, ("close",))]:
+        now += passed
+        sharing.book(passed * threads)
+        by_root = defaultdict(list)
+        for span in active:
+            by_root[roots[span]].append(span)
+        for members in by_root.values():
+            for span in members:
+                truth[span] += passed * threads / len(by_root) / len(members)
+        true_unused += 0.0 if active else passed * threads
+        if kind == "threads":
+            threads = arguments[0]
+        elif kind == "close":
+            sharing.settle()
+            collect(sharing.closed_shares)
+            more_idle, more_unused = sharing.close()
+            idle, unused = idle + more_idle, unused + more_unused
+        elif kind == "settle":
+            sharing.settle(arguments[0])
+        elif arguments[0] in active:
+            active.discard(arguments[0])
+            sharing.deactivate(arguments[0], now)
+        else:
+            active.add(arguments[0])
+            sharing.activate(roots[arguments[0]], arguments[0], now)
+    for span in "abcd":
+        assert shares[span] == pytest.approx(truth[span], abs=1e-9)
+    assert idle == pytest.approx(sum(truth.values()), abs=1e-9)
+    assert unused == pytest.approx(true_unused, abs=1e-9)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import dask_otel
 from dask_otel.cli import main
 
 REPOSITORY = Path(__file__).parents[2]
@@ -30,30 +31,27 @@ def test_every_file_is_written_as_it_is(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_what_was_changed_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["assets", str(tmp_path)]) == 0
+    main(["assets", str(tmp_path)])
     changed = tmp_path / "alertmanager" / "alertmanager.yml"
     shipped = changed.read_bytes()
     changed.write_text("mine\n", encoding="utf-8")
-    assert main(["assets", str(tmp_path)]) == 1
-    assert changed.read_text(encoding="utf-8") == "mine\n"
+    for options, code, content in (([], 1, b"mine\n"), (["--force"], 0, shipped)):
+        assert (main(["assets", str(tmp_path), *options]), changed.read_bytes()) == (code, content)
     assert "differ: alertmanager/alertmanager.yml;" in capsys.readouterr().err
-    assert main(["assets", str(tmp_path), "--force"]) == 0
-    assert changed.read_bytes() == shipped
 
 
-def test_a_folder_that_cannot_be_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("name", "said"), [("file", "dask-otel assets: "), ("out", "packaged without them")]
+)
+def test_where_nothing_can_be_written_it_is_said(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    said: str,
 ) -> None:
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
-    assert main(["assets", str(tmp_path / "file")]) == 1
-    assert capsys.readouterr().err.startswith("dask-otel assets: ")
-
-
-def test_a_package_without_the_files_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import dask_otel
-
-    monkeypatch.setattr(dask_otel, "__file__", str(tmp_path / "a" / "dask_otel" / "__init__.py"))
-    assert main(["assets", str(tmp_path / "out")]) == 1
-    assert "packaged without them" in capsys.readouterr().err
+    if name == "out":
+        monkeypatch.setattr(dask_otel, "__file__", str(tmp_path / "a" / "b" / "__init__.py"))
+    assert main(["assets", str(tmp_path / name)]) == 1
+    assert said in capsys.readouterr().err

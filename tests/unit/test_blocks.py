@@ -52,12 +52,13 @@ class BlockHistories(Histories):
 
     @invariant()
     def open_blocks_hold_their_spans(self) -> None:
-        for dask_id, life in self.sim.current.items():
-            assert life.span.holds == (dask_id in self.sim.entered)
-        blocks = self.sim.blocks
-        assert set(blocks._holding) == set(self.sim.entered) & set(self.sim.current)
-        assert set(blocks._waiting) == set(self.sim.entered) - set(self.sim.current)
-        assert set(blocks._left_first) == set(self.sim.left_first)
+        entered, current, blocks = {*self.sim.entered}, self.sim.current, self.sim.blocks
+        assert {i: life.span.holds for i, life in current.items()} == {
+            i: i in entered for i in current
+        }
+        assert {*blocks._holding} == entered & current.keys()
+        assert {*blocks._waiting} == entered - current.keys()
+        assert {*blocks._left_first} == {*self.sim.left_first}
 
     def teardown(self) -> None:
         if not hasattr(self, "sim"):
@@ -65,16 +66,14 @@ class BlockHistories(Histories):
         self.sim.lose_client("c0")
         self.sim.lose_client("c1")
         blocks = self.sim.blocks
-        assert not blocks._holding
-        assert not blocks._waiting
-        assert not blocks._left_first
-        assert not blocks.leaving
+        kept = blocks._holding, blocks._waiting, blocks._left_first, blocks.leaving
+        assert [*map(bool, kept)] == [False] * 4
         super().teardown()
 
 
 TestBlockHistories = BlockHistories.TestCase
 TestBlockHistories.settings = settings(
-    max_examples=60,
+    max_examples=40,
     stateful_step_count=50,
     deadline=None,
     derandomize=True,
@@ -87,14 +86,12 @@ def test_what_is_remembered_is_bounded():
     for number in range(100):
         sim.blocks.entered("c0", f"entered-{number}")
         sim.blocks.left("c0", f"left-{number}", sim.now)
-    assert len(sim.blocks._waiting) == 10
-    assert len(sim.blocks._left_first) == 10
+    assert [len(some) for some in (sim.blocks._waiting, sim.blocks._left_first)] == [10, 10]
     # What was pushed out does no harm when it goes on.
     for number in range(100):
         sim.blocks.left("c0", f"entered-{number}", sim.now)
     sim.blocks.messages_arrived("c0", sim.now)
-    assert not sim.blocks._waiting
-    assert not sim.blocks.leaving
+    assert (len(sim.blocks._waiting), sim.blocks.leaving) == (0, False)
 
 
 def test_a_span_ends_when_its_block_was_left_not_when_that_is_certain():

@@ -59,17 +59,14 @@ class Worker:
     def __init__(self, offset: float, drift: float = 0.0) -> None:
         self.now = EPOCH
         self.clocks = ClockOffsets(float)
+        #: What is known of its clock.
+        self.known = self.clocks._workers.setdefault("w", WorkerOffset())
         self._offset = offset
         self._drift = drift
         self._estimate = 0.0
         self._waited: float | None = None
         #: What may be wrong by rounding, and by drifting while a message or a run lasts.
         self.slack = ROUNDING
-
-    @property
-    def known(self) -> WorkerOffset:
-        """What is known of its clock."""
-        return self.clocks._workers.setdefault("w", WorkerOffset())
 
     def offset(self, at: float) -> float:
         """The scheduler's clock less the worker's."""
@@ -100,7 +97,6 @@ class Worker:
         ended = began + run.length
         made = ended + run.unnoticed
         received = made + run.back
-        _ = self.known
         reported = self.clock(began) + self._estimate, self.clock(ended) + self._estimate
         shown = self.clocks.corrected("w", *reported, repr(self.clock(made)), sent, received)
         self._passed(received)
@@ -117,8 +113,7 @@ class Worker:
     def assert_known(self) -> None:
         """The truth lies within the bounds, which are those of the last message."""
         slack = self.slack + DRIFT * max(0.0, self.now - self.known._at)
-        true = self.offset(self.now)
-        assert self.known.lower - slack <= true <= self.known.upper + slack
+        assert self.known.lower - slack <= self.offset(self.now) <= self.known.upper + slack
 
 
 QUICK_BEAT = Beat(0.001, 0.001, 0.0, True)
@@ -131,6 +126,8 @@ QUICK_RUN = Run(0.001, 0.1, 0.0, 0.001)
     history=events,
 )
 @example(0.05, 0.0, [(0.0, Beat(0.1, 0.0, 0.0, True)), (0.0, Run(0.013, 0.1, 0.0, 0.001))])
+# A run may have begun before it was sent: it was cancelled, and asked for again while it ran.
+@example(0.0, 0.0, [(0.0, Beat(0.001, 0.001, 0.0, True)), (0.0, Run(-4.0, 10.0, 0.0, 0.002))])
 @example(0.05, 0.0, [(0.0, Beat(0.1, 0.0, 0.0, True)), *[(0.0, Run(0.01, 0.1, 0.5, 0.001))] * 9])
 def test_the_truth_is_always_within_the_bounds(offset, drift, history):
     worker = Worker(offset, drift)
@@ -156,30 +153,38 @@ def test_the_truth_is_always_within_the_bounds(offset, drift, history):
         assert -apart - slack <= stop - ended <= apart + unnoticed + slack
 
 
-def test_every_message_narrows_the_bounds():
-    worker = Worker(-7.0)
-    assert worker.clocks.bounds("w") == (None, None)
-    worker.beat(Beat(0.3, 0.3, 0.0, True))
-    assert worker.clocks.bounds("w") == (None, pytest.approx(-6.7, abs=ROUNDING))
-    worker.run(Run(0.2, 1.0, 0.0, 0.1))
-    assert worker.clocks.bounds("w") == pytest.approx((-7.2, -6.9), abs=ROUNDING)
-    worker.run(Run(0.05, 1.0, 0.05, 0.2))
-    assert worker.clocks.bounds("w") == pytest.approx((-7.1, -6.9), abs=3 * DRIFT)
+@pytest.mark.parametrize(
+    ("offset", "messages", "lower", "upper"),
+    [
+        (-7.0, [], None, None),
+        (-7.0, [Beat(0.3, 0.3, 0.0, True)], None, -6.7),
+        (-7.0, [Beat(0.3, 0.3, 0.0, True), Run(0.2, 1.0, 0.0, 0.1)], -7.2, -6.9),
+        (
+            -7.0,
+            [Beat(0.3, 0.3, 0.0, True), Run(0.2, 1.0, 0.0, 0.1), Run(0.05, 1.0, 0.05, 0.2)],
+            *(-7.1, -6.9),
+        ),
+        # Heartbeats alone bound it on both sides.
+        (3.0, [Beat(0.02, 0.01, 0.0, True)] * 5, 2.99, 3.02),
+    ],
+)
+def test_every_message_narrows_the_bounds(offset, messages, lower, upper):
+    worker = Worker(offset)
+    worker.send(*messages)
+    expected = [bound and pytest.approx(bound, abs=3 * DRIFT) for bound in (lower, upper)]
+    assert [*worker.clocks.bounds("w")] == expected
 
 
 def test_most_runs_are_shifted_by_what_the_quickest_messages_showed():
     worker = Worker(0.0)
     worker.beat(Beat(0.19, 0.0, 0.0, True))
     worker.send(*(Run(0.001, 0.1, unnoticed, 0.001) for unnoticed in (0.05, 0.0, 0.05)))
-    learned = worker.known._at
-    shown, true, *_ = worker.run(Run(0.02, 0.1, 0.05, 0.001))
-    assert shown == pytest.approx(true, abs=0.002), "not 0.05 late"
-    assert worker.known._at == learned, "the message was not read"
-    # With the next heartbeat the worker adds something else.
-    worker.beat(Beat(0.0, 0.1, 0.0, True))
-    shown, true, *_ = worker.run(Run(0.02, 0.1, 0.0, 0.001))
-    assert worker.known._at > learned
-    assert shown == pytest.approx(true, abs=0.002)
+    # Not 0.05 late. With the next heartbeat the worker adds something else: a message is read.
+    for event, unnoticed, read in ((None, 0.05, False), (Beat(0.0, 0.1, 0.0, True), 0.0, True)):
+        worker.send(*[event] * read)
+        learned = worker.known._at
+        shown, true, *_ = worker.run(Run(0.02, 0.1, unnoticed, 0.001))
+        assert (shown, worker.known._at > learned) == (pytest.approx(true, abs=0.002), read)
 
 
 @given(
@@ -193,19 +198,15 @@ def test_a_stepped_clock_starts_over(offset, step, before, after):
     worker = Worker(offset)
     worker.send(*before, quick)
     worker.step(step)
-    # One run is enough, before there was any heartbeat since.
-    (start, stop), (_, ended), sent, received = worker.run(quick)
-    assert sent - ROUNDING <= start
-    assert stop <= received
-    assert abs(stop - ended) <= 1.1 + ROUNDING
-    worker.assert_known()
-    for event in after:
+    for number, event in enumerate((quick, *after)):
         if isinstance(event, Beat):
             worker.beat(event)
-        else:
-            (start, stop), _, sent, received = worker.run(event)
-            assert sent - ROUNDING <= start
-            assert stop <= received
+            continue
+        (start, stop), (_, ended), sent, received = worker.run(event)
+        assert sent - ROUNDING <= start <= stop <= received
+        # One run is enough, before there was any heartbeat since.
+        assert number or abs(stop - ended) <= 1.1 + ROUNDING
+        worker.assert_known()
     worker.assert_known()
 
 
@@ -238,8 +239,7 @@ def test_a_run_is_shown_near_the_truth(before, step, then, run, within):
 def test_a_step_in_the_middle_of_a_run_is_over_with_the_next(step):
     worker = Worker(0.0)
     worker.send(QUICK_BEAT, QUICK_RUN)
-    sent = worker.now
-    began = worker.clock(sent)
+    sent, began = worker.now, worker.clock(worker.now)
     worker.now += 1.0
     worker.step(step)
     made = worker.clock(worker.now)
@@ -247,43 +247,24 @@ def test_a_step_in_the_middle_of_a_run_is_over_with_the_next(step):
     assert start <= stop <= worker.now
     shown, true, *_ = worker.run(QUICK_RUN)
     assert shown == pytest.approx(true, abs=0.002)
-    worker.assert_known()
 
 
-@pytest.mark.parametrize("round_trip", [None, 0.002])
-def test_a_late_heartbeat_travelled_long_unless_a_clock_was_set(round_trip):
+@pytest.mark.parametrize(
+    ("beats", "round_trip", "travelled"),
+    [
+        # The worker's clock is behind by two hours from the fifth second on; then one is late.
+        *(
+            ([*((n, 7200.0 * (n >= 5)) for n in range(10)), (20, 7207.0)], known, [*[0.0] * 10, 7])
+            for known in (None, 0.002)
+        ),
+        # The second heartbeat after a small step is not late.
+        ([(n, 3.0 * (n > 5)) for n in range(9)], 0.002, [*[0.0] * 6, 3.0, 0.0, 0.0]),
+    ],
+)
+def test_a_late_heartbeat_travelled_long_unless_a_clock_was_set(beats, round_trip, travelled):
     offset = WorkerOffset()
-    for second in range(10):
-        # The worker's clock is behind by two hours from the fifth on.
-        shift = 7200.0 if second >= 5 else 0.0
-        assert offset.heartbeat(1e6 + second, 0.001 + shift, round_trip) == 0.0
-    assert offset.heartbeat(1e6 + 20.0, 7207.001, round_trip) == pytest.approx(7.0, abs=0.01)
-
-
-def test_the_second_heartbeat_after_a_small_step_is_not_late():
-    offset = WorkerOffset()
-    travelled = [
-        offset.heartbeat(1e6 + second, 0.001 + 3 * (second > 5), 0.002) for second in range(9)
-    ]
-    assert travelled == pytest.approx([0.0] * 6 + [3.0, 0.0, 0.0], abs=0.001)
-
-
-def test_heartbeats_alone_bound_the_offset_on_both_sides():
-    worker = Worker(3.0)
-    worker.send(*[Beat(there=0.02, back=0.01, before=0.0, measured=True)] * 5)
-    assert worker.clocks.bounds("w") == pytest.approx((2.99, 3.02), abs=1e-4)
-
-
-def test_a_run_may_have_begun_before_it_was_sent():
-    """It was cancelled, asked for again while it still ran, and so not started anew."""
-    worker = Worker(0.0)
-    worker.beat(QUICK_BEAT)
-    began, worker.now = worker.now, worker.now + 10.0
-    sent, ended = worker.now - 6.0, worker.now
-    shown = worker.clocks.corrected("w", began, ended, repr(ended), sent, ended + 0.002)
-    assert shown == pytest.approx((began, ended), abs=0.003)
-    worker.now += 0.002
-    worker.assert_known()
+    found = [offset.heartbeat(1e6 + at, 0.001 + late, round_trip) for at, late in beats]
+    assert found == pytest.approx(travelled, abs=0.01)
 
 
 numbers = st.one_of(
@@ -307,18 +288,16 @@ def test_noise_neither_raises_nor_stays(noise):
         now += 1.0
         if what == "beat":
             clocks.heartbeat("w", now, *values)
-        else:
-            start, stop = clocks.corrected("w", *values[:2], repr(values[2]), values[3], now)
-            assert start <= stop <= now
-            start, stop = clocks.corrected("w", *values[:2], "nothing", values[3], now)
+            continue
+        for message in (repr(values[2]), "nothing"):
+            start, stop = clocks.corrected("w", *values[:2], message, values[3], now)
             assert start <= stop <= now
     now += 10.0
+    made = now - 0.001
     # Two messages that make sense are enough to be right again.
-    for _ in range(2):
-        made = now - 0.001
-        clocks.corrected("w", made - 0.1, made, repr(made), now - 0.102, now)
+    for _ in range(3):
+        shown = clocks.corrected("w", made - 0.1, made, repr(made), now - 0.102, now)
         clocks.heartbeat("w", now, 0.001, 0.002)
-    shown = clocks.corrected("w", made - 0.1, made, repr(made), now - 0.102, now)
     assert shown == pytest.approx((made - 0.1, made), abs=0.01)
 
 
@@ -330,25 +309,25 @@ def test_without_a_clock_a_run_is_shifted_only(start, stop):
         assert shown[1] == stop
 
 
-def test_a_run_from_the_future_keeps_its_length():
-    assert shifted(EPOCH + 1.0, EPOCH + 1.5, EPOCH) == (EPOCH - 0.5, EPOCH)
-    clocks = ClockOffsets(read)
-    times = EPOCH + 1.0, EPOCH + 1.5
-    assert clocks.corrected("unknown", *times, repr(EPOCH), 0.0, EPOCH) == (EPOCH - 0.5, EPOCH)
+@pytest.mark.parametrize(
+    ("worker", "message"), [("unknown", repr(EPOCH)), ("w", "nothing"), (None, repr(EPOCH))]
+)
+def test_a_run_from_the_future_keeps_its_length(worker, message):
+    clocks, times = ClockOffsets(read), (EPOCH + 1.0, EPOCH + 1.5)
     clocks.heartbeat("w", EPOCH, 0.0, None)
-    assert clocks.corrected("w", *times, "nothing", 0.0, EPOCH) == (EPOCH - 0.5, EPOCH)
-    assert clocks.corrected(None, *times, repr(EPOCH), 0.0, EPOCH) == (EPOCH - 0.5, EPOCH)
+    assert clocks.corrected(worker, *times, message, 0.0, EPOCH) == (EPOCH - 0.5, EPOCH)
 
 
 def test_a_clock_of_which_a_heartbeat_alone_is_known_is_taken_at_its_upper_bound():
     clocks = ClockOffsets(lambda message: float(message.rpartition("-")[2]))
-    assert clocks.offset("w") is None
+    found = [clocks.offset("w")]
     clocks.heartbeat("w", 1000.0, 100.5, None)
-    assert clocks.offset("w") == 100.5
+    found.append(clocks.offset("w"))
     # A run of one second that took 10 ms both ways: the worker takes the offset for 100.
     for _ in range(3):
         clocks.corrected("w", 1000.995, 1001.995, "task-finished-901.995", 1000.99, 1002.0)
-    assert clocks.offset("w") == pytest.approx(100.0, abs=0.006)
+    found.append(clocks.offset("w"))
     for _ in range(2):
         clocks.left("w")
-        assert (clocks.offset("w"), clocks.bounds("w")) == (None, (None, None))
+    assert found == [None, 100.5, pytest.approx(100.0, abs=0.006)]
+    assert (clocks.offset("w"), clocks.bounds("w")) == (None, (None, None))

@@ -1,17 +1,14 @@
-"""The targets of `make fuzz` on a few bytes each, and what a million of them found."""
+"""What `make fuzz` runs, and what a million inputs found."""
 
 from __future__ import annotations
 
-import random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from distributed.core import Status
 from distributed.scheduler import WorkerState
-from fuzz.__main__ import SHARES
-from fuzz.data import Data, Pretender
-from fuzz.targets import TARGETS
+from fuzz.properties import PROPERTIES, property_of
 
 from dask_otel import semconv
 from dask_otel._dask import facts
@@ -29,17 +26,13 @@ from dask_otel.settings.keys import ConfigurationError
 from dask_otel.settings.origins import settings_in_force
 from dask_otel.settings.reading import read_settings
 from tests.unit.finished import make_span
+from tests.unit.garbage import Pretender
 from tests.unit.metric_states import START, shown
 
 
-@pytest.mark.parametrize("name", TARGETS)
-def test_a_target_holds_on_a_few_bytes(name):
-    for seed in range(15):
-        TARGETS[name](Data(random.Random(seed).randbytes(600)))
-
-
-def test_each_target_has_its_share():
-    assert SHARES.keys() == TARGETS.keys()
+@pytest.mark.parametrize("name", PROPERTIES)
+def test_bytes_are_arguments_of_a_property(name: str) -> None:
+    assert property_of(name)(bytes(8192)) is not None
 
 
 # ------------------------------------------------------------------------------ what was found

@@ -252,7 +252,7 @@ class Histories(RuleBasedStateMachine):
 
 TestHistories = Histories.TestCase
 TestHistories.settings = settings(
-    max_examples=150,
+    max_examples=60,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,

@@ -20,25 +20,16 @@ def hand_over_to(pump: Any, notes: Any) -> HandOver:
 
 def test_notes_wait_where_they_are_made_while_there_is_no_room_for_them():
     waiting, noted = [note(1)], []
-
-    def take(now: float) -> list[Any]:
-        taken = list(waiting)
-        waiting.clear()
-        return taken
-
-    notes = SimpleNamespace(take=take, withdrawn=[])
-    feeder = SimpleNamespace(spool=True, takes_notes=False, note=noted.append)
-    hand_over = hand_over_to(SimpleNamespace(feeder=feeder), notes)
-
-    hand_over.notes()
-    assert (waiting, noted) == ([note(1)], [])
-
-    feeder.takes_notes = True
-    hand_over.notes()
-    assert (waiting, noted) == ([], [note(1)])
+    notes = SimpleNamespace(take=lambda now: [waiting.pop() for _ in [*waiting]], withdrawn=[])
+    feeder = SimpleNamespace(takes_notes=False, note=noted.append)
+    hand_over = hand_over_to(SimpleNamespace(spooled=feeder), notes)
+    for room, expected in ((False, ([note(1)], [])), (True, ([], [note(1)]))):
+        feeder.takes_notes = room
+        hand_over.notes()
+        assert (waiting, noted) == expected
 
 
 def test_without_a_spool_nothing_is_noted():
-    hand_over = hand_over_to(SimpleNamespace(feeder=SimpleNamespace(spool=None)), "notes")
+    hand_over = hand_over_to(SimpleNamespace(spooled=None), "notes")
     hand_over.notes()
     assert hand_over._adapter.lifecycle.notes is None

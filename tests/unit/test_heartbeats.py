@@ -39,14 +39,11 @@ def made() -> Any:
 
 
 def test_a_report_on_many_exported_spans_is_read_twice_at_most(made: Any) -> None:
-    data = Message(
-        (("execute", name, "inc", activity, "seconds"), 0.5)
-        for name in map(str, range(100))
-        for activity in ("thread-cpu", "executor")
-    )
-    seconds: dict[str, float] = {}
+    names = [*map(str, range(100))]
+    keys = [("execute", name, "inc", of, "seconds") for name in names for of in ("cpu", "executor")]
+    data, seconds = Message.fromkeys(keys, 0.5), dict[str, float]()
     made._span_deltas("w", data, seconds)
-    assert seconds == dict.fromkeys(map(str, range(100)), 1.0)
+    assert seconds == dict.fromkeys(names, 1.0)
     assert made._batches.open.increments == {(semconv.OTEL_LATE.name, "seconds"): 100.0}
     assert data.reads <= 2
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import http.client
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import closing
 from typing import Any
 from urllib.parse import unquote
 
@@ -22,13 +23,6 @@ from tests.unit.history_files import ListPage, listed, one, write
 from tests.unit.report_files import EVIL, everything
 
 pytestmark = pytest.mark.usefixtures("cache")
-
-
-@pytest.fixture
-def folder(tmp_path) -> Path:
-    path = tmp_path / "runs"
-    path.mkdir()
-    return path
 
 
 @pytest.fixture
@@ -46,27 +40,22 @@ def memory(folder) -> Iterator[str]:
 def test_files_elsewhere_are_read_once_and_leave_no_copy(
     kind, memory, folder, capsys, cache, monkeypatch, tmp_path
 ):
-    address = memory if kind == "memory" else folder.as_uri()
+    address = memory if kind == "memory" else f"file://{folder}"
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "copies"))
     (tmp_path / "copies").mkdir()
-    before = sorted(path.name for path in folder.iterdir())
+    before = sorted(folder.iterdir())
     first, said = listed(capsys, address)
-    assert (len(first), said) == (3, "")
-    assert first[0]["parts"] == listed(capsys, folder)[0][0]["parts"]
-    for path in folder.glob("*-summary.json"):
-        path.unlink()
     # Nothing is written there: the summaries are in the cache, the copies are gone.
-    assert sorted(path.name for path in folder.iterdir()) == before
-    assert len(list(cache.rglob("*-summary.json"))) == 3
+    assert (sorted(folder.iterdir()), len(list(cache.rglob("*-summary.json")))) == (before, 3)
     with monkeypatch.context() as patched:
         patched.setattr(Reader, "read", None)
         assert listed(capsys, address)[0] == first
+    (_, one, _), _ = listed(capsys, folder)
+    assert (one["parts"], said) == (first[1]["parts"], "")
     # Its command works.
-    command = first[1]["command"].split()[1:]
-    assert main([*command, "--text"]) == 0
+    assert main([*shlex.split(first[1]["command"])[1:], "--text"]) == 0
     assert "etl" in capsys.readouterr().out
-    assert main(["report", address, "--json"]) == 0
-    assert list((tmp_path / "copies").iterdir()) == []
+    assert (main(["report", address, "--json"]), list((tmp_path / "copies").iterdir())) == (0, [])
 
 
 @pytest.mark.parametrize(
@@ -77,10 +66,10 @@ def test_files_elsewhere_are_read_once_and_leave_no_copy(
     ],
 )
 def test_an_address_that_fails_is_said(address, said, capsys):
-    assert main(["history", address]) == 1
-    assert f"dask-otel history: {said}\n" in capsys.readouterr().err
-    assert main(["report", address, "--text"]) == 1
-    assert address in capsys.readouterr().err
+    assert [main(["history", address]), main(["report", address, "--text"])] == [1, 1]
+    history, report, *_ = capsys.readouterr().err.splitlines()
+    assert f"dask-otel history: {said}" in (history, report)
+    assert address in report
 
 
 def test_whatever_a_file_system_raises_is_said(memory, capsys, monkeypatch):
@@ -88,8 +77,7 @@ def test_whatever_a_file_system_raises_is_said(memory, capsys, monkeypatch):
         raise RuntimeError("no\ncredentials")
 
     monkeypatch.setattr(type(fsspec.filesystem("memory")), "get_file", refused)
-    assert main(["history", memory]) == 1
-    assert capsys.readouterr().err.count("no credentials") == 3
+    assert (main(["history", memory]), capsys.readouterr().err.count("no credentials")) == (1, 3)
 
 
 @pytest.fixture
@@ -113,31 +101,23 @@ def port(folder, monkeypatch) -> Iterator[int]:
 
 
 def get(port: int, path: str, method: str = "GET", **headers: str) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    connection.request(method, path, headers=headers)
-    response = connection.getresponse()
-    found = response.status, response.read().decode()
-    connection.close()
-    return found
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+        connection.request(method, path, headers=headers)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
 
 
 def test_it_serves_the_list_and_reports_on_demand(port, folder):
     before = {path: path.read_bytes() for path in folder.iterdir()}
     status, page = get(port, "/")
-    assert status == 200
-    found = ListPage()
-    found.feed(page)
-    assert found.tags.count("script") == 1
+    assert (status, ListPage(page).tags.count("script")) == (200, 1)
     links = [value for value in page.split('"') if value.startswith("/")]
-    assert len(links) == 2
-    for path in links:
-        status, report = get(port, path)
-        assert status == 200
-        assert "What to do next" in report
-        assert "<img src=x" not in report
+    found = [get(port, path) for path in links]
+    assert [
+        (status, "What to do next" in report, "<img src=x" in report) for status, report in found
+    ] == [(200, True, False)] * 2
     # Nothing there changes, but for summaries.
-    after = {path: path.read_bytes() for path in folder.iterdir() if path in before}
-    assert after == before
+    assert {path: path.read_bytes() for path in folder.iterdir() if path in before} == before
     # Runs that came since are on the list when it is loaded again.
     write(folder, 2, one(2))
     assert get(port, "/")[1].count(">open</a>") == 3
@@ -154,32 +134,33 @@ def test_no_path_of_a_request_is_opened(port, path, monkeypatch):
     assert get(port, "/")[0] == 200
     monkeypatch.setattr("dask_otel.cli.serve.read_report", None)
     status, page = get(port, path)
-    assert status == 404
-    assert "root:" not in page
-    assert unquote(path) not in page
+    assert (status, "root:" in page, unquote(path) in page) == (404, False, False)
 
 
-def test_other_names_of_the_machine_and_other_methods_are_refused(port):
-    assert get(port, "/", Host=f"evil.example:{port}")[0] == 403
-    assert get(port, "/", Host=f"localhost:{port}")[0] == 200
-    assert {get(port, "/", method)[0] for method in ("POST", "PUT", "DELETE")} == {501}
+@pytest.mark.parametrize(
+    ("method", "host", "status"),
+    [
+        ("GET", "evil.example", 403),
+        ("GET", "localhost", 200),
+        *((method, "localhost", 501) for method in ("POST", "PUT", "DELETE")),
+    ],
+)
+def test_other_names_of_the_machine_and_other_methods_are_refused(port, method, host, status):
+    assert get(port, "/", method, Host=f"{host}:{port}")[0] == status
 
 
 def test_ctrl_c_ends_it(folder):
     write(folder, 0, one(0))
     command = [sys.executable, "-m", "dask_otel", "history", str(folder), "--serve"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        address = process.stdout.readline()
-        assert address.startswith("http://127.0.0.1:")
-        assert process.stderr is not None
-        assert process.stderr.readline() == "dask-otel history: press Ctrl-C to stop\n"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        address, hint = process.stdout.readline(), process.stderr.readline()
         os.kill(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert said == ""
+    assert address.startswith("http://127.0.0.1:")
+    assert (hint, process.returncode, said) == (
+        "dask-otel history: press Ctrl-C to stop\n", 0, "",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

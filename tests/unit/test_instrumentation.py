@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -46,9 +47,8 @@ def _afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Start from a process that has submitted nothing, and leave none instrumented."""
     for name in ("TRACEPARENT", "TRACESTATE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(carriers, "_last", (None, None, None))
-    monkeypatch.setattr(carriers, "_made", None)
-    monkeypatch.setattr(carriers, "_environment", None)
+    for name, unused in (("_last", (None, None, None)), ("_made", None), ("_environment", None)):
+        monkeypatch.setattr(carriers, name, unused)
     api._propagators.cache_clear()
     yield
     dask_otel.uninstrument()
@@ -64,7 +64,7 @@ def propagators() -> Iterator[Any]:
 
 
 def carried() -> Any:
-    found = carriers.annotations_for(Submitter())  # type: ignore[arg-type]
+    found = annotations(None)
     return None if found is None else found[CARRIER_KEY]
 
 
@@ -80,7 +80,6 @@ def test_uninstrument_leaves_dask_exactly_as_it_was() -> None:
     for _ in range(3):
         dask_otel.instrument()
         dask_otel.instrument()
-        assert Client.__dict__[METHOD] is not before[0]
         assert Client.__dict__[METHOD].__wrapped__ is before[0]
         dask_otel.uninstrument()
         assert all(a is b for a, b in zip(state_of_dask(), before, strict=True))
@@ -101,8 +100,6 @@ def test_a_client_with_the_preload_keeps_what_it_asked_for() -> None:
 
 
 def test_whoever_hooks_after_us_stays_and_ours_is_neither_active_nor_doubled() -> None:
-    calls = []
-
     class Owner:
         def _graph_to_futures(self, x: int) -> tuple[int, Any]:
             return x, dask.get_annotations()
@@ -111,29 +108,25 @@ def test_whoever_hooks_after_us_stays_and_ours_is_neither_active_nor_doubled() -
     ours = Owner.__dict__[METHOD]
 
     def theirs(self: Any, x: int) -> Any:
-        calls.append(x)
-        return ours(self, x)
+        return "theirs", ours(self, x)
 
     setattr(Owner, METHOD, theirs)
-    assert Owner()._graph_to_futures(1) == (1, {"ours": 1})
+    called = [Owner()._graph_to_futures(1)]
     hook.remove()
-    assert Owner.__dict__[METHOD] is theirs
-    assert Owner()._graph_to_futures(2) == (2, {})
+    called.append(Owner()._graph_to_futures(2))
     again = hook_submissions(Owner, lambda client: {"ours": dask.get_annotations().get("ours", 2)})
-    assert Owner()._graph_to_futures(3) == (3, {"ours": 2})
+    called.append(Owner()._graph_to_futures(3))
     again.remove()
     assert Owner.__dict__[METHOD] is theirs
-    assert calls == [1, 2, 3]
+    assert called == [("theirs", one) for one in [(1, {"ours": 1}), (2, {}), (3, {"ours": 2})]]
 
 
 def test_a_release_without_the_method_is_said_and_left_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    class Other:
-        pass
-
-    hook_submissions(Other, lambda client: None).remove()
-    assert METHOD not in Other.__dict__
+    other = type("Other", (), {})
+    hook_submissions(other, lambda client: None).remove()
+    assert METHOD not in vars(other)
     assert "this release of distributed" in caplog.text
 
 
@@ -147,13 +140,10 @@ def test_many_threads_may_put_and_take() -> None:
             first()
             second()
 
-    pairs = [
-        (dask_otel.instrument, dask_otel.uninstrument),
-        (INSTRUMENTATION.hold, INSTRUMENTATION.release),
-    ]
+    first = (dask_otel.instrument, INSTRUMENTATION.hold) * 4
+    second = (dask_otel.uninstrument, INSTRUMENTATION.release) * 4
     with ThreadPoolExecutor(8) as threads:
-        turns = [threads.submit(turn, *pair) for pair in pairs * 4]
-    assert [done.exception() for done in turns] == [None] * 8
+        list(threads.map(turn, first, second))
     dask_otel.uninstrument()
     assert Client.__dict__[METHOD] is original
 
@@ -161,49 +151,66 @@ def test_many_threads_may_put_and_take() -> None:
 # ----------------------------------------------------------------------------- being lazy
 
 
-#: The program, and what it prints.
+#: The program, its variables, and what it prints.
 PROGRAMS = {
-    "nothing heavy is imported until dask is": (
+    # Nothing heavy is imported until Dask is. A propagator that is not installed is one warning.
+    "lazy": (
         """
-import sys
+import logging, sys
+logging.basicConfig(stream=sys.stdout, format="%(name)s %(levelname)s %(message).50s")
 before = set(sys.modules)
+finders = list(sys.meta_path)
 from dask_otel.client.instrumentation import DaskInstrumentor
+import dask_otel
+dask_otel.instrument()
+dask_otel.instrument()
+dask_otel.uninstrument()
 DaskInstrumentor().instrument(skip_dep_check=True)
 heavy = {"dask", "distributed", "opentelemetry", "tornado", "asyncio", "yaml", "dataclasses"}
 new = {name.partition(".")[0] for name in set(sys.modules) - before}
 assert not heavy & new, heavy & new
-ours, config = sys.meta_path[:2]
+ours = [one for one in sys.meta_path if one not in finders]
+assert len(ours) == 2
 import distributed
-assert ours not in sys.meta_path and config not in sys.meta_path
+assert not [one for one in ours if one in sys.meta_path]
 spec = distributed.client.__spec__
 assert "exec_module" not in vars(spec.loader)
 assert type(spec.loader).__name__ == "SourceFileLoader"
 method = distributed.Client._graph_to_futures
 assert method is not method.__wrapped__ and not hasattr(method.__wrapped__, "__wrapped__")
 assert not [name for name in sys.modules if name.startswith("opentelemetry.sdk")]
+from dask_otel.client import carriers
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
+class C: pass
+with use_span(NonRecordingSpan(SpanContext(1, 2, False, TraceFlags(1)))):
+    for _ in range(2):
+        print(carriers.annotations_for(C()))
 DaskInstrumentor().uninstrument()
 assert distributed.Client._graph_to_futures is method.__wrapped__
-print("done")
 """,
-        "done",
+        {"PYTHONWARNINGS": "error", "OTEL_PROPAGATORS": "tracecontext,nobody"},
+        [
+            "distributed.dask_otel WARNING dask-otel cannot load the propagators",
+            *[str({CARRIER_KEY: {"traceparent": f"00-{1:032x}-{2:016x}-01"}})] * 2,
+        ],
     ),
-    "uninstrumented before dask was imported": (
-        """
-import sys, dask_otel
-finders = list(sys.meta_path)
-dask_otel.instrument()
-dask_otel.instrument()
-assert len(sys.meta_path) == len(finders) + 1
-dask_otel.uninstrument()
-assert sys.meta_path == finders
-import distributed
-print(hasattr(distributed.Client._graph_to_futures, "__wrapped__"))
-""",
-        "False",
-    ),
-    "threads import dask while others instrument": (
+    # An import of Dask that fails; then threads import it while others instrument.
+    "late": (
         """
 import sys, threading, dask_otel
+finders = list(sys.meta_path)
+dask_otel.instrument()
+dask_otel.uninstrument()
+assert sys.meta_path == finders
+dask_otel.instrument()
+sys.modules["tornado"] = None
+try:
+    import distributed.client
+except ImportError as error:
+    print(type(error).__name__)
+del sys.modules["tornado"]
+for name in [n for n in sys.modules if n.startswith("distributed")]:
+    del sys.modules[name]
 start = threading.Barrier(6)
 def work(number):
     start.wait()
@@ -218,32 +225,18 @@ assert not any(thread.is_alive() for thread in threads)
 from distributed import Client
 print(hasattr(Client._graph_to_futures, "__wrapped__"))
 """,
-        "True",
-    ),
-    "an import of dask that fails": (
-        """
-import sys, dask_otel
-dask_otel.instrument()
-sys.modules["tornado"] = None
-try:
-    import distributed.client
-except ImportError as error:
-    print(type(error).__name__)
-dask_otel.instrument()
-del sys.modules["tornado"]
-for name in [n for n in sys.modules if n.startswith("distributed")]:
-    del sys.modules[name]
-from distributed import Client
-print(hasattr(Client._graph_to_futures, "__wrapped__"))
-""",
-        "ModuleNotFoundError\nTrue",
+        {"PYTHONWARNINGS": "error"},
+        ["ModuleNotFoundError", "True"],
     ),
 }
 
 
-@pytest.mark.parametrize(("program", "printed"), PROGRAMS.values(), ids=PROGRAMS)
-def test_before_dask_is_imported(program: str, printed: str) -> None:
-    assert python(program, PYTHONWARNINGS="error") == printed
+@pytest.mark.parametrize(("program", "variables", "printed"), PROGRAMS.values(), ids=PROGRAMS)
+def test_before_dask_is_imported(
+    program: str, variables: dict[str, str], printed: list[str]
+) -> None:
+    said = python(program, **variables).splitlines()
+    assert [line[: len(start)] for line, start in zip(said, printed, strict=True)] == printed
 
 
 def test_the_entry_point_is_a_plain_class() -> None:
@@ -255,39 +248,38 @@ def test_the_entry_point_is_a_plain_class() -> None:
 # ----------------------------------------------------------------------------- what travels
 
 
-def test_without_a_span_nothing_does() -> None:
-    assert carried() is None
-    with use_span(NonRecordingSpan(SpanContext(0, 0, False))):
-        assert carried() is None
-
-
-def test_the_current_span_does_with_its_state() -> None:
-    with use_span(a_span(state=TraceState([("vendor", "x")]))):
-        assert carried() == {"traceparent": TRACEPARENT, "tracestate": "vendor=x"}
-        # Again, from what is remembered of it.
-        assert carried() == {"traceparent": TRACEPARENT, "tracestate": "vendor=x"}
-    with use_span(a_span(SPAN + 1)):
-        assert carried() == {"traceparent": f"00-{TRACE:032x}-{SPAN + 1:016x}-01"}
-    assert carried() is None
+@pytest.mark.parametrize(
+    ("span", "expected"),
+    [
+        (None, None),
+        (NonRecordingSpan(SpanContext(0, 0, False)), None),
+        (a_span(), {"traceparent": TRACEPARENT}),
+        (
+            a_span(state=TraceState([("vendor", "x")])),
+            {"traceparent": TRACEPARENT, "tracestate": "vendor=x"},
+        ),
+    ],
+)
+def test_the_current_span_does_with_its_state(span: Any, expected: Any) -> None:
+    # Again, from what is remembered of it.
+    for _ in range(2):
+        assert annotations(span) == (expected and {CARRIER_KEY: expected})
+    with dask.annotate(**{CARRIER_KEY: "mine"}):
+        assert annotations(span) is None
 
 
 def test_what_is_remembered_is_of_one_client_in_one_context(propagators: Any) -> None:
     one, other = Submitter(), Submitter()
     with use_span(a_span()):
-        made = carriers.annotations_for(one)
-        assert made == {CARRIER_KEY: {"traceparent": TRACEPARENT}}
-        assert carriers.annotations_for(one) is made
-        with dask.annotate(**{CARRIER_KEY: "mine"}):
-            assert carriers.annotations_for(one) is None
+        made = annotations(None, one)
+        assert annotations(None, one) is made
         with dask.config.set({"otel.client.span-per-caller": True}):
-            assert carriers.annotations_for(other).keys() == {CARRIER_KEY, "span"}
-        with use_span(a_span(SPAN + 1)):
-            assert carriers.annotations_for(one) != made
-        assert carriers.annotations_for(one) == made
+            assert annotations(None, other).keys() == {CARRIER_KEY, "span"}
+        assert annotations(a_span(SPAN + 1), one) != made
+        assert annotations(None, one) == made
         propagators()
-        assert carriers.annotations_for(one) is None
-    kept = carriers._made
-    assert kept is not None
+        assert annotations(None, one) is None
+    kept: Any = carriers._made
     del one
     gc.collect()
     assert (kept[0](), kept[2]()) == (None, None)
@@ -341,15 +333,10 @@ def test_baggage_only_where_it_is_asked_for_and_bounded() -> None:
                 for number in range(20):
                     context.attach(baggage.set_baggage(f"key{number}", "x" * 1000))
                 large = carried()["baggage"]
-                assert MAX_BAGGAGE - 1010 < len(large) <= MAX_BAGGAGE
-                assert large.startswith("tenant=acme,key0=x")
     finally:
         context.detach(token)
-
-
-def test_a_users_annotation_of_our_name_is_left_alone() -> None:
-    with use_span(a_span()), dask.annotate(**{CARRIER_KEY: "mine"}):
-        assert carriers.annotations_for(Submitter()) is None  # type: ignore[arg-type]
+    assert MAX_BAGGAGE - 1010 < len(large) <= MAX_BAGGAGE
+    assert large.startswith("tenant=acme,key0=x")
 
 
 def test_the_environment_calls_where_no_span_is_active(
@@ -358,9 +345,11 @@ def test_the_environment_calls_where_no_span_is_active(
     monkeypatch.setenv("TRACEPARENT", TRACEPARENT)
     monkeypatch.setenv("TRACESTATE", "ci=1")
     carriers.prepare()
-    assert carried() == {"traceparent": TRACEPARENT, "tracestate": "ci=1"}
-    with use_span(a_span(SPAN + 1)):
-        assert carried()["traceparent"] != TRACEPARENT
+    found = [annotations(span) for span in (None, a_span(SPAN + 1))]
+    assert [one[CARRIER_KEY] for one in found] == [
+        {"traceparent": TRACEPARENT, "tracestate": "ci=1"},
+        {"traceparent": TRACEPARENT.replace("02b7", "02b8")},
+    ]
     propagators()
     carriers.prepare()
     assert carried() is None
@@ -372,32 +361,8 @@ def test_garbage_in_the_environment_is_one_warning(
 ) -> None:
     monkeypatch.setenv("TRACEPARENT", text)
     carriers.prepare()
-    assert carried() is None
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert (carried(), [record.levelname for record in caplog.records]) == (None, ["WARNING"])
     assert len(caplog.text) < 400
-
-
-def test_a_propagator_that_is_not_installed_is_one_warning() -> None:
-    out = python(
-        """
-import logging, sys
-logging.basicConfig(stream=sys.stdout, format="%(name)s %(levelname)s %(message).90s")
-import dask_otel
-dask_otel.instrument()
-import distributed
-from dask_otel.client import carriers
-from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
-class C: pass
-with use_span(NonRecordingSpan(SpanContext(1, 2, False, TraceFlags(1)))):
-    for _ in range(2):
-        print(carriers.annotations_for(C()))
-""",
-        OTEL_PROPAGATORS="tracecontext,nobody",
-    )
-    warning, *rest = out.splitlines()
-    assert warning.startswith("distributed.dask_otel WARNING dask-otel cannot load the propagators")
-    expected = {CARRIER_KEY: {"traceparent": f"00-{1:032x}-{2:016x}-01"}}
-    assert rest == [str(expected)] * 2
 
 
 # ----------------------------------------------------------------------- a span per caller
@@ -407,24 +372,19 @@ class Named(NonRecordingSpan):
     name = "GET /\0report"
 
 
-def annotations(span: Any) -> Any:
-    with dask.config.set({"otel.client.span-per-caller": True}), use_span(span):
-        return carriers.annotations_for(Submitter())  # type: ignore[arg-type]
+def annotations(span: Any, client: Any = None) -> Any:
+    """Return what a client's submission carries, in a span of its own or in the current one."""
+    with nullcontext() if span is None else use_span(span):
+        return carriers.annotations_for(client or Submitter())
 
 
 def test_one_dask_span_per_caller() -> None:
-    named = Named(SpanContext(TRACE, SPAN, False, TraceFlags(1)))
-    first, again = annotations(named)["span"], annotations(named)["span"]
-    assert first == again
-    assert first["name"] == ("GET /\ufffdreport",)
+    named, other = Named(SpanContext(TRACE, SPAN, False, TraceFlags(1))), a_span(SPAN + 1)
+    with dask.config.set({"otel.client.span-per-caller": True}):
+        first, again, another = (annotations(span)["span"] for span in (named, named, other))
+        with dask_span("mine"):
+            assert "span" not in annotations(other)
+    assert "span" not in annotations(other)
+    assert (first, first["name"], another["name"]) == (again, ("GET /\ufffdreport",), ("traced",))
     assert [type(i) for i in first["ids"]] == [str]
-    other = annotations(a_span(SPAN + 1))["span"]
-    assert other["name"] == ("traced",)
-    assert other["ids"] != first["ids"]
-
-
-def test_none_inside_a_dask_span_and_none_unless_asked_for() -> None:
-    with dask_span("mine"):
-        assert "span" not in annotations(a_span())
-    with use_span(a_span()):
-        assert "span" not in carriers.annotations_for(Submitter())  # type: ignore[operator, arg-type]
+    assert another["ids"] != first["ids"]

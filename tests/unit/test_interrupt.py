@@ -6,18 +6,14 @@ import gc
 import signal
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from distributed.utils import LoopRunner, sync
 
 from dask_otel.cli.interrupt import ctrl_c_is_not_lost
-
-
-class Thing:
-    """Something that a weak reference can be had of."""
 
 
 def interrupted(*_: object) -> None:
@@ -26,15 +22,11 @@ def interrupted(*_: object) -> None:
 
 
 def in_a_finalizer() -> None:
-    class Finalized:
-        def __del__(self) -> None:
-            interrupted()
-
-    Finalized()
+    type("Finalized", (), {"__del__": interrupted})()
 
 
 def in_a_weak_reference() -> None:
-    thing = Thing()
+    thing = {1}
     reference = weakref.ref(thing, interrupted)
     del thing
     assert reference() is None
@@ -62,23 +54,36 @@ def test_it_comes_again(swallow: Callable[[], None]) -> None:
 
 
 def test_dask_logs_no_traceback_of_a_cancel_before_the_start(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def nothing() -> None:
         pass
 
+    asked, cancelled = threading.Event(), threading.Event()
+
+    def busy() -> None:
+        """Until the main thread waits for its coroutine, and until it has cancelled it."""
+        asked.wait(60)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        cancelled.wait(60)
+
     runner = LoopRunner(asynchronous=False)
     runner.start()
+    loop: Any = runner.loop
+    add, steps = loop.add_callback, iter((asked, cancelled))
+
+    def told(*call: Any) -> None:
+        add(*call)
+        next(steps, cancelled).set()
+
     try:
         with ctrl_c_is_not_lost():
-            runner.loop.add_callback(time.sleep, 0.5)
-            threading.Timer(
-                0.1, signal.pthread_kill, (threading.get_ident(), signal.SIGINT)
-            ).start()
+            add(busy)
+            monkeypatch.setattr(loop, "add_callback", told)
             with pytest.raises(KeyboardInterrupt):
-                sync(runner.loop, nothing)
+                sync(loop, nothing)
             # Callbacks run in order: the cancel has run by then.
-            sync(runner.loop, nothing)
+            sync(loop, nothing)
     finally:
         runner.stop()
     assert caplog.messages == []
@@ -88,12 +93,6 @@ def test_other_errors_are_told_as_before(monkeypatch: pytest.MonkeyPatch) -> Non
     told: list[type[BaseException] | None] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(unraisable.exc_type))
     before = sys.unraisablehook
-
-    class Broken:
-        def __del__(self) -> None:
-            raise ValueError
-
     with ctrl_c_is_not_lost():
-        Broken()
-    assert told == [ValueError]
-    assert sys.unraisablehook is before
+        type("Broken", (), {"__del__": lambda self: 1 / 0})()
+    assert (told, sys.unraisablehook) == ([ZeroDivisionError], before)

@@ -31,7 +31,7 @@ class Forgetful(Histories):
 
 # Deterministic, so that a red build is red for everybody; loosen both to hunt for more.
 run = settings(
-    max_examples=120,
+    max_examples=60,
     stateful_step_count=60,
     deadline=None,
     derandomize=True,

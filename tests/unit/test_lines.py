@@ -7,8 +7,9 @@ import logging
 import math
 import os
 import pickle
-import threading
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -64,8 +65,7 @@ def test_no_record_disappears_and_no_message_is_too_large(
             assert due is None
             due = now + wait
     send(planned=True)
-    total = sum(m[lines.RECORDS] + m[lines.LEFT_OUT] for _, m in sent)
-    assert total == len(logged)
+    assert sum(m[lines.RECORDS] + m[lines.LEFT_OUT] for _, m in sent) == len(logged)
     for _, message in sent:
         assert len(message[lines.BLOB]) <= lines.MOST_BYTES + 2
         assert len(json.loads(message[lines.BLOB])) == message[lines.RECORDS] <= lines.MOST_RECORDS
@@ -78,20 +78,16 @@ def test_a_warning_finds_room_in_a_storm_of_less() -> None:
     for _ in range(1000):
         if not batch.leave_out(urgent=False):
             batch.add(b"1", False, 0.0)
-    assert not batch.leave_out(urgent=True)
-    assert batch.add(b"2", True, 0.0) == 0.0
-    message = batch.take(0.0, planned=False)
-    assert message is not None
+    assert (batch.leave_out(urgent=True), batch.add(b"2", True, 0.0)) == (False, 0.0)
+    message: Any = batch.take(0.0, planned=False)
     assert json.loads(message[lines.BLOB])[-1] == 2
     assert message[lines.RECORDS] + message[lines.LEFT_OUT] == 1001
 
 
 def test_the_rate_is_kept_whatever_the_clock_does() -> None:
     rate = Rate(2.0, 3.0)
-    assert [rate.allows(0.0) for _ in range(4)] == [True, True, True, False]
-    assert [rate.allows(1.0) for _ in range(3)] == [True, True, False]
-    assert not rate.allows(0.0)
-    assert rate.allows(2.0)
+    allowed = [now for now in (0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.5) if rate.allows(now)]
+    assert allowed == [0.0, 0.0, 0.0, 1.0, 1.0, 0.5]
 
 
 class Worker:
@@ -130,39 +126,32 @@ class Worker:
         return [one[3] for one in self.lines]
 
 
-def as_worker(made: Worker) -> Any:
-    return made
-
-
 @pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     for name in ("user", "distributed"):
         monkeypatch.setattr(logging.getLogger(name), "level", logging.INFO)
-    made, own = Worker(), Forwarding()
-    own.add(as_worker(made), logging.INFO)
+    made: Any = Worker()
+    own = Forwarding()
+    own.add(made, logging.INFO)
     yield made
-    own.remove(as_worker(made))
+    own.remove(made)
 
 
-def test_a_warning_goes_at_once_and_less_after_a_second(worker: Worker) -> None:
-    log = logging.getLogger("user")
-    log.info("read %d rows", 3)
-    assert worker.sent == []
-    log.debug("unheard")
-    log.warning("disk is nearly full")
-    assert worker.texts == ["read 3 rows", "disk is nearly full"]
-    log.info("more")
+def test_a_warning_goes_at_once_and_less_after_a_second(worker: Any) -> None:
+    log, sent = logging.getLogger("user"), []
+    for level, text in ((20, "read %d rows"), (10, "unheard %d"), (30, "row %d"), (20, "more %d")):
+        log.log(level, text, 3)
+        sent.append(worker.texts)
     worker.run()
-    assert worker.texts[2:] == ["more"]
-    assert worker.later == []
+    both = ["read 3 rows", "row 3"]
+    assert [*sent, worker.texts] == [[], [], both, both, [*both, "more 3"]]
 
 
-def test_a_record_has_the_ids_and_the_key_of_its_task(worker: Worker) -> None:
+def test_a_record_has_the_ids_and_the_key_of_its_task(worker: Any) -> None:
     context = TaskContext()
-    forwarding.workers.append(as_worker(worker))
+    forwarding.workers.append(worker)
     try:
-        entered = context.enter(TASK)
-        assert entered is not None
+        entered: Any = context.enter(TASK)
         try:
             raise KeyError("row 7")
         except KeyError:
@@ -170,13 +159,11 @@ def test_a_record_has_the_ids_and_the_key_of_its_task(worker: Worker) -> None:
         context.leave(entered)
     finally:
         forwarding.workers.clear()
-    ((time, level, name, text, key, ids, error),) = worker.lines
+    ((time, *record, (kind, text, stack)),) = worker.lines
+    assert record == [40, "user", "failed", "('x', 1)", [f"{7:032x}", f"{8:016x}", "01"]]
+    assert (kind, text) == ("builtins.KeyError", "'row 7'")
+    assert re.fullmatch(r"(?s)Traceback.*KeyError: 'row 7'\n", stack)
     assert abs(time - 1.7e9) < 1e9
-    assert (level, name, text, key) == (40, "user", "failed", "('x', 1)")
-    assert ids == [f"{7:032x}", f"{8:016x}", "01"]
-    assert error[:2] == ["builtins.KeyError", "'row 7'"]
-    assert error[2].startswith("Traceback")
-    assert error[2].endswith("KeyError: 'row 7'\n")
 
 
 @pytest.mark.parametrize(
@@ -191,23 +178,12 @@ def test_a_record_has_the_ids_and_the_key_of_its_task(worker: Worker) -> None:
     ],
 )
 def test_nothing_goes_round_in_a_circle(
-    worker: Worker, name: str, level: int, forwarded: bool
+    worker: Any, name: str, level: int, forwarded: bool
 ) -> None:
     """Neither records of ours, nor those of Dask's transport, nor those of our own sending."""
-    logger = logging.Logger(name)
-    logger.addHandler(logging.NullHandler())
-    logger.log(level, "x")
+    handled({"name": name, "levelno": level})
     worker.run()
     assert worker.texts == ["x"] * forwarded
-
-
-def test_records_of_other_processes_stay_there(worker: Worker) -> None:
-    """Dask's clients handle forwarded records; a forked process has no connection."""
-    record = logging.makeLogRecord({"name": "user", "levelno": 40, "msg": "x"})
-    logging.getLogger("user").handle(record)
-    record.process = os.getpid() + 1
-    logging.getLogger("user").handle(record)
-    assert worker.texts == ["x"]
 
 
 class Broken(Exception):
@@ -247,17 +223,26 @@ def handled(fields: dict[str, Any]) -> None:
     ],
 )
 def test_what_can_hardly_be_printed_is_sent(
-    worker: Worker, fields: dict[str, Any], text: str, error: tuple[str, str] | None
+    worker: Any, fields: dict[str, Any], text: str, error: tuple[str, str] | None
 ) -> None:
     handled(fields)
-    ((*_, sent, _, _, sent_error),) = worker.lines
-    assert (sent, sent_error and tuple(sent_error[:2])) == (text, error)
+    assert [(one[3], one[6] and tuple(one[6][:2])) for one in worker.lines] == [(text, error)]
 
 
-def test_what_cannot_be_printed_at_all_is_counted(worker: Worker) -> None:
-    handled({"exc_info": (Broken, Broken(), "no traceback")})
+@pytest.mark.parametrize(
+    ("fields", "counts"),
+    [
+        # What cannot be printed at all is counted.
+        ({"exc_info": (Broken, Broken(), "no traceback")}, [(0, 1)]),
+        # Dask's clients handle forwarded records; a forked process has no connection.
+        ({"process": os.getpid() + 1}, []),
+        ({}, [(1, 0)]),
+    ],
+)
+def test_what_is_counted(worker: Any, fields: dict[str, Any], counts: list[Any]) -> None:
+    handled(fields)
     worker.run()
-    assert [(one[lines.RECORDS], one[lines.LEFT_OUT]) for one in worker.sent] == [(0, 1)]
+    assert [(one[lines.RECORDS], one[lines.LEFT_OUT]) for one in worker.sent] == counts
 
 
 @pytest.mark.parametrize(
@@ -275,12 +260,11 @@ def test_what_cannot_be_printed_at_all_is_counted(worker: Worker) -> None:
     ids=["ascii", "escaped", "latin", "chinese", "emoji", "control", "surrogate"],
 )
 def test_a_long_record_is_cut_and_fits_into_a_message(
-    worker: Worker, character: str, kept: int
+    worker: Any, character: str, kept: int
 ) -> None:
     """Each part by itself, by its bytes in the message."""
     long = character * 40_000
-    fields = {"name": long, "msg": long, "exc_info": (KeyError, KeyError(long), None)}
-    handled(fields)
+    handled({"name": long, "msg": long, "exc_info": (KeyError, KeyError(long), None)})
     worker.run()
     (sent,) = worker.sent
     assert (sent[lines.RECORDS], sent[lines.LEFT_OUT]) == (1, 0)
@@ -293,49 +277,48 @@ def test_a_long_record_is_cut_and_fits_into_a_message(
 
 
 def test_logging_is_as_it_was_after_the_last_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    before, root = logging.Logger.callHandlers, logging.getLogger()
-    own, one, two = Forwarding(), Worker(), Worker()
+    root = logging.getLogger()
+    own, workers = Forwarding(), [Worker(), Worker()]
+
+    def state() -> tuple[Any, ...]:
+        return logging.Logger.callHandlers, root.level, root.handlers
+
     with monkeypatch.context() as patch:
         # As in a worker's process, where nobody has configured logging.
         patch.setattr(root, "handlers", [])
         patch.setattr(root, "level", logging.WARNING)
-        own.add(as_worker(one), logging.INFO)
-        own.add(as_worker(two), logging.INFO)
-        assert (root.level, root.handlers) == (logging.INFO, [])
-        logging.getLogger("user").info("x")
-        own.remove(as_worker(one))
-        assert one.texts == ["x"]
-        logging.getLogger("user").warning("y")
-        assert two.texts == ["y"]
-        own.remove(as_worker(two))
-        assert logging.Logger.callHandlers is before
-        assert root.level == logging.WARNING
+        before = state()
+        for one in workers:
+            own.add(one, logging.INFO)  # type: ignore[arg-type]
+        assert state()[1:] == (logging.INFO, [])
+        for level, one in ((logging.INFO, workers[0]), (logging.WARNING, workers[1])):
+            logging.getLogger("user").log(level, "x")
+            own.remove(one)  # type: ignore[arg-type]
+            assert one.texts[0] == "x"
+        assert state() == before
         # A level that the user chose stays, and so does that of a configured root.
-        own.add(as_worker(one), logging.INFO)
+        own.add(workers[0], logging.INFO)  # type: ignore[arg-type]
         root.level = logging.ERROR
-        own.remove(as_worker(one))
-        assert root.level == logging.ERROR
+        own.remove(workers[0])  # type: ignore[arg-type]
         root.handlers.append(logging.NullHandler())
-        own.add(as_worker(one), logging.INFO)
+        assert state() == (before[0], logging.ERROR, root.handlers)
+        own.add(workers[0], logging.INFO)  # type: ignore[arg-type]
         assert root.level == logging.ERROR
-        own.remove(as_worker(one))
+        own.remove(workers[0])  # type: ignore[arg-type]
     logging.getLogger("user").manager._clear_cache()  # type: ignore[attr-defined]
 
 
-def test_a_storm_of_many_threads_is_bounded_and_counted(worker: Worker) -> None:
-    def storm() -> None:
+def test_a_storm_of_many_threads_is_bounded_and_counted(worker: Any) -> None:
+    def storm(_: int) -> None:
         for number in range(2500):
             logging.getLogger("user").info("line %d", number)
 
-    threads = [threading.Thread(target=storm) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(storm, range(4)))
     worker.run()
-    assert len(worker.sent) == 1
-    assert worker.sent[0][lines.RECORDS] <= lines.MOST_RECORDS
-    assert worker.sent[0][lines.RECORDS] + worker.sent[0][lines.LEFT_OUT] == 10_000
+    (sent,) = worker.sent
+    assert sent[lines.RECORDS] <= lines.MOST_RECORDS
+    assert sent[lines.RECORDS] + sent[lines.LEFT_OUT] == 10_000
 
 
 # -------------------------------------------------------------------------- on the scheduler
@@ -348,21 +331,18 @@ class Cluster:
         self.truncated: list[str] = []
         self._broker = SimpleNamespace(truncate=self.truncated.append)
         self.workers = {"tcp://w:1": SimpleNamespace(name="w", address="tcp://w:1")}
-        clocks = SimpleNamespace(offset=lambda address: 100.0)
-        self.read = WorkerLines(self, clocks, level)  # type: ignore[arg-type]
+        self.read = WorkerLines(self, SimpleNamespace(offset=lambda address: 100.0), level)  # type: ignore[arg-type]
 
     def sends(self, now: float, topic: str = lines.TOPIC, **message: Any) -> ClusterEvent | None:
         return self.read.read(topic, {"worker": "tcp://w:1", **message}, now)
 
 
-def message_of(blob: bytes) -> dict[str, Any]:
-    return {lines.BLOB: blob, lines.RECORDS: 1}
-
-
-def message(count: int = 1, left_out: int = 0, size: int = 10) -> dict[str, Any]:
-    written = [line(5.0, 30, "user", "x" * size) for _ in range(count)]
+def message(
+    count: int = 1, left_out: int = 0, lines_: Sequence[bytes] | None = None
+) -> dict[str, Any]:
+    written = lines_ or [line(5.0, 30, "user", "x" * 10)] * count
     blob = b"[" + b",".join(written) + b"]"
-    return {lines.BLOB: blob, lines.RECORDS: count, lines.LEFT_OUT: left_out}
+    return {lines.BLOB: blob, lines.RECORDS: len(written), lines.LEFT_OUT: left_out}
 
 
 def records(event: ClusterEvent | None, limits: SpanLimits | None = None) -> tuple[LogRecord, ...]:
@@ -372,15 +352,11 @@ def records(event: ClusterEvent | None, limits: SpanLimits | None = None) -> tup
 
 def test_a_message_is_read_later_and_its_times_are_the_schedulers() -> None:
     cluster = Cluster()
-    event = cluster.sends(106.0, **message(2))
-    assert event is not None
-    assert event.weight == 2
-    one, two = records(event)
-    assert one == two
-    assert (one.name, one.severity, one.body) == (semconv.WORKER_LOG, semconv.WARN, "x" * 10)
-    assert one.time_ns == 105_000_000_000
-    assert one.attributes == {**ABOUT, semconv.LOG_LOGGER: "user"}
-    assert cluster.truncated == [lines.TOPIC]
+    event: Any = cluster.sends(106.0, **message(2))
+    assert (event.weight, cluster.truncated) == (2, [lines.TOPIC])
+    about = {**ABOUT, semconv.LOG_LOGGER: "user"}
+    record = LogRecord(105_000_000_000, semconv.WORKER_LOG, semconv.WARN, "x" * 10, about)
+    assert records(event) == (record, record)
 
 
 ODD = [
@@ -406,13 +382,10 @@ ODD = [
 
 def test_an_odd_record_costs_no_other_one() -> None:
     """Neither a worker's own code nor another version of it can throw away a message."""
-    healthy = json.loads(line(5.0, 30, "user", "healthy"))
-    sent = [one for odd in ODD for one in (odd, healthy)]
-    message = {lines.BLOB: json.dumps(sent).encode(), lines.RECORDS: len(sent)}
-    told = records(Cluster().sends(106.0, **message))
-    assert len(told) == len(sent)
-    assert [record.body for record in told[1::2]] == ["healthy"] * len(ODD)
-    assert {record.time_ns for record in told} == {105_000_000_000, 106_000_000_000}
+    sent = [one for odd in ODD for one in (json.dumps(odd).encode(), line(5.0, 30, "user", "y"))]
+    told = records(Cluster().sends(106.0, **message(lines_=sent)))
+    assert [record.body for record in told[1::2]] == ["y"] * len(ODD)
+    assert {record.time_ns for record in told[::2]} == {105_000_000_000, 106_000_000_000}
 
 
 @pytest.mark.parametrize(
@@ -420,30 +393,27 @@ def test_an_odd_record_costs_no_other_one() -> None:
     [(1, 5), (10, 5), (20, 9), (25, 9), (30, 13), (40, 17), (50, 21), (99, 21)],
 )
 def test_levels_become_severities(level: int, severity: int) -> None:
-    blob = b"[" + line(5.0, level, "user", "x") + b"]"
-    (record,) = records(Cluster().sends(6.0, **message_of(blob)))
-    assert record.severity == severity
+    event = Cluster().sends(6.0, **message(lines_=[line(5.0, level, "user", "x")]))
+    assert [record.severity for record in records(event)] == [severity]
 
 
 def test_what_is_too_much_is_left_out_and_said_once_a_second() -> None:
     cluster = Cluster()
     taken = sum(event.weight for _ in range(50) if (event := cluster.sends(0.0, **message(100))))
     assert 0 < taken < 2000
-    assert cluster.read.left_out == 5000 - taken
-    assert list(cluster.read.tick(0.5)) == []
+    assert (cluster.read.left_out, list(cluster.read.tick(0.5))) == (5000 - taken, [])
     (said,) = cluster.read.tick(1.0)
     (record,) = records(said)
-    assert record.attributes == {**ABOUT, semconv.LOG_LEFT_OUT_COUNT: 5000 - taken}
-    assert record.body == (
+    assert (record.attributes, record.body) == (
+        {**ABOUT, semconv.LOG_LEFT_OUT_COUNT: 5000 - taken},
         "Worker w (tcp://w:1) logged more than the limit or the queue allows: "
-        f"{5000 - taken} records left out."
+        f"{5000 - taken} records left out.",
     )
     assert list(cluster.read.tick(9.0)) == []
     # What a worker left out by itself is counted, too.
     assert cluster.sends(60.0, **message(1, left_out=7)) is not None
-    assert cluster.read.left_out == 5007 - taken
     (said,) = cluster.read.tick(60.0, closing=True)
-    assert said.facts[semconv.LOG_LEFT_OUT_COUNT] == 7
+    assert (said.facts[semconv.LOG_LEFT_OUT_COUNT], cluster.read.left_out) == (7, 5007 - taken)
 
 
 def test_what_the_queue_has_no_room_for_is_said_when_it_has() -> None:
@@ -481,12 +451,13 @@ def test_what_the_queue_has_no_room_for_is_said_when_it_has() -> None:
         {lines.BLOB: bytes(1_000_000)},
         {"worker": "tcp://unknown:1"},
         {"worker": ["x"]},
+        # It is switched off.
+        {"level": None},
     ],
 )
 def test_wrong_messages_are_ignored(wrong: dict[str, Any]) -> None:
-    assert Cluster().sends(0.0, **{**message(), **wrong}) is None
+    assert Cluster(wrong.pop("level", 20)).sends(0.0, **{**message(), **wrong}) is None
     assert Cluster().read.read(lines.TOPIC, [1], 0.0) is None
-    assert Cluster(level=None).sends(0.0, **message()) is None
 
 
 @pytest.mark.parametrize(
@@ -508,69 +479,59 @@ def test_what_dask_forwards(
     topic: str, message: dict[str, Any], severity: int, logger: str, body: str
 ) -> None:
     (record,) = records(Cluster().sends(107.0, topic, **message))
-    assert (record.severity, record.body) == (severity, body)
-    assert record.attributes[semconv.LOG_LOGGER] == logger
-    assert record.time_ns == 107_000_000_000
+    about = {**ABOUT, semconv.LOG_LOGGER: logger}
+    assert record == LogRecord(107_000_000_000, semconv.WORKER_LOG, severity, body, about)
     assert Cluster(level=logging.ERROR).sends(107.0, topic, **message) is None
 
 
 def test_redaction_and_the_settings_of_texts() -> None:
     error = ("E", "secret", "Traceback secret")
-    blob = b"[" + line(5.0, 30, "user", "secret pw", "k", ("5", "6", "1"), error) + b"]"
-    event = Cluster().sends(6.0, **message_of(blob))
-    (record,) = records(event)
-    assert (record.trace_id, record.span_id) == (5, 6)
-    assert record.attributes == {
-        **ABOUT,
-        semconv.LOG_LOGGER: "user",
+    sent = line(5.0, 30, "user", "secret pw", "k", ("5", "6", "1"), error)
+    event = Cluster().sends(6.0, **message(lines_=[sent]))
+    about = {**ABOUT, semconv.LOG_LOGGER: "user", semconv.EXCEPTION_TYPE: "E"}
+    more = {
         semconv.TASK_KEY: "k",
-        semconv.EXCEPTION_TYPE: "E",
         semconv.EXCEPTION_MESSAGE: "secret",
         semconv.EXCEPTION_STACKTRACE: "Traceback secret",
     }
-    (record,) = records(event, SpanLimits(redact=lambda name, text: text.replace("secret", "-")))
-    assert "secret" not in str(record)
-    assert record.body == "- pw"
-    (record,) = records(event, SpanLimits(message=0, stacktrace=0, task_keys=False))
-    assert record.attributes.keys() == {*ABOUT, semconv.LOG_LOGGER, semconv.EXCEPTION_TYPE}
+    starred = SpanLimits(redact=lambda name, text: text.replace("secret", "-"))
+    for limits, attributes in (
+        (SpanLimits(), {**about, **more}),
+        (starred, {**about, **{key: text.replace("secret", "-") for key, text in more.items()}}),
+        (SpanLimits(message=0, stacktrace=0, task_keys=False), about),
+    ):
+        (record,) = records(event, limits)
+        assert (record.trace_id, record.span_id, record.attributes) == (5, 6, attributes)
+        assert record.body == ("- pw" if limits is starred else "secret pw")
 
 
 def test_the_last_lines_of_a_lost_worker() -> None:
-    last, sanitizer = LastLines(), Sanitizer()
-
-    def narrated(event: ClusterEvent) -> LogRecord:
-        return narrate(event, SpanLimits(), sanitizer, Mask(), last)[-1]
-
-    event = Cluster().sends(6.0, **message(LAST + 2))
-    assert event is not None
-    narrated(event)
-    facts = {**ABOUT, semconv.WORKER_REMOVAL_REASON: "lost", Fact.LOGS: True}
-    lost = ClusterEvent(107.0, semconv.WORKER_REMOVED, facts)
-    record = narrated(lost)
-    assert (
-        record.attributes[semconv.WORKER_LAST_LINES]
-        == ("2.0 s before: WARN user: xxxxxxxxxx",) * LAST
-    )
-    assert record.body is not None
-    assert record.body.endswith(
-        "The last lines of its log:" + "\n2.0 s before: WARN user: xxxxxxxxxx" * LAST
-    )
-    # They are forgotten then, and what is not known is said.
-    record = narrated(lost)
-    assert str(record.body).endswith("No line of its log has arrived.")
-    assert semconv.WORKER_LAST_LINES not in record.attributes
-    off = {**facts, Fact.LOGS: False}
-    record = narrated(ClusterEvent(107.0, semconv.WORKER_REMOVED, off))
-    assert str(record.body).endswith("Its last lines are unknown: otel.logs.level is off.")
-    expected = {**off, semconv.WORKER_REMOVAL_REASON: "requested"}
-    record = narrated(ClusterEvent(107.0, semconv.WORKER_REMOVED, expected))
-    assert record.body == "Worker w (tcp://w:1) left as requested."
-
-
-def test_last_lines_of_many_workers_are_bounded() -> None:
     last = LastLines()
+    facts = {**ABOUT, semconv.WORKER_REMOVAL_REASON: "lost", Fact.LOGS: True}
+    expected = {**facts, Fact.LOGS: False, semconv.WORKER_REMOVAL_REASON: "requested"}
+
+    def narrated(event: ClusterEvent | None) -> LogRecord:
+        assert event is not None
+        return narrate(event, SpanLimits(), Sanitizer(), Mask(), last)[-1]
+
+    narrated(Cluster().sends(6.0, **message(LAST + 2)))
+    said = "2.0 s before: WARN user: xxxxxxxxxx"
+    for about, kept, end in (
+        (facts, (said,) * LAST, "The last lines of its log:" + f"\n{said}" * LAST),
+        # They are forgotten then, and what is not known is said.
+        (facts, None, "No line of its log has arrived."),
+        (
+            {**facts, Fact.LOGS: False},
+            None,
+            "Its last lines are unknown: otel.logs.level is off.",
+        ),
+        (expected, None, "Worker w (tcp://w:1) left as requested."),
+    ):
+        record = narrated(ClusterEvent(107.0, semconv.WORKER_REMOVED, about))
+        assert record.attributes.get(semconv.WORKER_LAST_LINES) == kept
+        assert str(record.body).endswith(end)
+    # Those of many workers are bounded, and so is each.
     for number in range(1500):
-        about = {semconv.WORKER_ADDRESS: str(number)}
-        last.add(ClusterEvent(0.0, semconv.WORKER_LOG, about), "x" * 900)
-    assert len(last._lines) == 1000
-    assert len(last._lines["1499"][0][1]) == 300
+        gone = ClusterEvent(0.0, semconv.WORKER_LOG, {semconv.WORKER_ADDRESS: str(number)})
+        last.add(gone, "x" * 900)
+    assert (len(last._lines), len(last._lines["1499"][0][1])) == (1000, 300)

@@ -48,16 +48,19 @@ def logged(logger: logging.Logger, text: str, *args: Any, extra: Any = None) -> 
 
 def in_task(logger: logging.Logger, *args: Any, task: Any = TASK, **more: Any) -> logging.LogRecord:
     context = TaskContext()
-    entered = context.enter(task)
-    assert entered is not None
+    entered: Any = context.enter(task)
     record = logged(logger, *args, **more)
     context.leave(entered)
     return record
 
 
-def test_records_of_tasks_have_the_fields_and_others_have_them_empty(logger: logging.Logger):
-    assert fields(in_task(logger, "x")) == IN_TASK
-    assert fields(logged(logger, "x")) == OUTSIDE
+@pytest.mark.parametrize("own", [{}, {"trace_id": "mine", "dask.task.key": "mine"}])
+def test_records_of_tasks_have_the_fields_and_others_have_them_empty(
+    logger: logging.Logger, own: dict[str, str]
+):
+    """What the user gives stays: with a factory, logging would refuse these keys."""
+    found = [fields(made(logger, "x", extra=own)) for made in (in_task, logged)]
+    assert found == [{**IN_TASK, **own}, {**OUTSIDE, **own}]
 
 
 def test_what_the_docs_show(logger: logging.Logger, monkeypatch: pytest.MonkeyPatch):
@@ -68,29 +71,25 @@ def test_what_the_docs_show(logger: logging.Logger, monkeypatch: pytest.MonkeyPa
     shown: dict[str, Any] = {"json": json}
     for block in re.findall(r"```python\n(.*?)```", page.partition("## In logs")[2], re.DOTALL):
         exec(block, shown)
-    assert shown["FIELDS"] == FIELDS
     shown["dask_setup"](None)
     (handler,) = root.handlers
-    record = in_task(logger, "read %d rows", 3)
-    outside = logged(logger, "x")
-    before = logging.LogRecord("user", logging.WARNING, "", 1, "x", None, None)
-    ends = [handler.format(each).partition(" WARNING ")[2] for each in (record, outside, before)]
-    assert ends == [
-        f"[trace_id={7:032x} span_id={8:016x} task=('x', 1)] read 3 rows",
-        "[trace_id= span_id= task=] x",
-        "[trace_id= span_id= task=] x",
+    records = [
+        in_task(logger, "read %d rows", 3),
+        logged(logger, "x"),
+        logging.LogRecord("user", logging.WARNING, "", 1, "x", None, None),
     ]
-    lines = [json.loads(shown["JsonFormatter"]().format(each)) for each in (record, outside)]
-    assert lines == [
+    ends = [handler.format(each).partition(" WARNING ")[2] for each in records]
+    assert (shown["FIELDS"], ends) == (
+        FIELDS,
+        [
+            f"[trace_id={7:032x} span_id={8:016x} task=('x', 1)] read 3 rows",
+            *["[trace_id= span_id= task=] x"] * 2,
+        ],
+    )
+    assert [json.loads(shown["JsonFormatter"]().format(each)) for each in records[:2]] == [
         {"message": "read 3 rows", "level": "WARNING", **IN_TASK},
         {"message": "x", "level": "WARNING"},
     ]
-
-
-def test_what_the_user_gives_stays_and_raises_nothing(logger: logging.Logger):
-    """With a record factory, logging would refuse these keys with a KeyError."""
-    own = {"trace_id": "mine", "dask.task.key": "mine"}
-    assert fields(in_task(logger, "x", extra=own)) == {**IN_TASK, **own}
 
 
 def test_a_factory_of_the_user_and_its_fields_stay(
@@ -110,12 +109,11 @@ def test_a_factory_of_the_user_and_its_fields_stay(
 
 
 def test_it_can_be_taken_off_and_is_put_on_once(monkeypatch: pytest.MonkeyPatch):
-    before = logging.Logger.makeRecord
-    made = []
+    made = [logging.Logger.makeRecord]
     for request in (injection.add, injection.add, injection.remove, injection.remove):
         request()
         made.append(logging.Logger.makeRecord)
-    ours, *others = made
+    before, ours, *others = made
     assert others == [ours, ours, before]
     # Somebody may have kept it, and called it ever since.
     monkeypatch.setattr(logging.Logger, "makeRecord", ours)

@@ -56,7 +56,7 @@ def test_no_value_of_a_header_is_shown(headers: dict[str, str], scheme: str) -> 
     shown = (
         masked_headers(value),
         masked_variable("OTEL_EXPORTER_OTLP_TRACES_HEADERS", value),
-        *(mask(f"no such token: {secret}") for secret in headers.values()),
+        *(mask(f"the server says: {secret} is unknown") for secret in headers.values()),
         mask(value),
     )
     for text in shown:
@@ -66,8 +66,7 @@ def test_no_value_of_a_header_is_shown(headers: dict[str, str], scheme: str) -> 
 
 @given(st.from_regex(r"OTEL_[A-Z_]{1,30}", fullmatch=True), SECRETS)
 def test_a_variable_that_is_not_known_is_not_shown(name: str, value: str) -> None:
-    shown = masked_variable(f"{name}_OF_SOMEBODY", value)
-    assert shown == MASK
+    assert masked_variable(f"{name}_OF_SOMEBODY", value) == MASK
     assert value not in Mask(secrets_of({f"{name}_OF_SOMEBODY": value}))(f"it says {value}")
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 from decimal import Decimal
+from functools import reduce
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_otel import semconv
 from dask_otel.core.metrics.batch import (
     MAX_OF_NAME,
+    MAX_SINGLE,
     MetricBatch,
     Observation,
     SpanDeltas,
@@ -74,47 +76,44 @@ def totals(parts: list[MetricBatch]) -> dict[str, dict[tuple[Any, ...], Any]]:
     state = MetricState(S // 2)
     for part in parts:
         state.apply(part)
-    shown: dict[str, dict[tuple[Any, ...], Any]] = {}
     for number in (10, 11, 12):
         records = list(state.collect(number * S))
         state.settled(True)
-        shown = {
-            record.name: {
-                tuple(point.attributes.values()): (
-                    getattr(point, "value", None)
-                    if record.instrument != "histogram"
-                    else (point.bucket_counts, point.sum, point.min, point.max)  # type: ignore[union-attr]
-                )
-                for point in record.points
-            }
-            for record in records
+    return {
+        record.name: {
+            tuple(point.attributes.values()): (
+                getattr(point, "value", None)
+                if record.instrument != "histogram"
+                else (point.bucket_counts, point.sum, point.min, point.max)  # type: ignore[union-attr]
+            )
+            for point in record.points
         }
-    return shown
+        for record in records
+    }
 
 
 @given(batches())
+@settings(max_examples=60)
 def test_a_merged_batch_comes_to_the_same_totals(parts: list[MetricBatch]) -> None:
+    """At once, and in steps. Other threads read the parts: they stay as they are."""
     before = copy.deepcopy([vars_of(part) for part in parts])
     merged = merge(parts)
-    assert merged.time_ns == parts[-1].time_ns
-    assert totals([merged]) == totals(parts)
-    assert [vars_of(part) for part in parts] == before, "other threads read them"
-
-
-@given(batches())
-def test_merging_in_steps_changes_nothing(parts: list[MetricBatch]) -> None:
-    merged = parts[0]
-    for part in parts[1:]:
-        merged = merge([merged, part])
-    assert totals([merged]) == totals(parts)
+    in_steps = reduce(lambda one, other: merge([one, other]), parts)
+    assert totals([merged]) == totals(parts) == totals([in_steps])
+    assert [merged.time_ns, *(vars_of(part) for part in parts)] == [parts[-1].time_ns, *before]
 
 
 def vars_of(batch: MetricBatch) -> dict[str, Any]:
     found = {name: getattr(batch, name) for name in batch.__slots__}
-    found["distributions"] = {
-        series: (of.counts, of.sum, of.low, of.high) for series, of in batch.distributions.items()
+    return found | {
+        "distributions": {
+            series: (of.counts, of.sum, of.low, of.high)
+            for series, of in batch.distributions.items()
+        },
+        "span_deltas": {
+            span: (of.tags, of.ids, of.values) for span, of in batch.span_deltas.items()
+        },
     }
-    return found
 
 
 def test_exemplars_point_to_the_last_generation() -> None:
@@ -122,32 +121,68 @@ def test_exemplars_point_to_the_last_generation() -> None:
         MetricBatch(time_ns=n, span_deltas={"id": SpanDeltas(("x",), (n, n), {("a",): 1.0})})
         for n in (1, 2)
     ]
-    merged = merge(deltas).span_deltas["id"]
-    assert merged.ids == (2, 2)
-    assert merged.values == {("a",): 2.0}
+    assert vars_of(merge(deltas))["span_deltas"] == {"id": (("x",), (2, 2), {("a",): 2.0})}
 
 
-@pytest.mark.parametrize("odd", ["text", None, float("nan"), object()])
-def test_what_is_no_number_spoils_nothing_else(odd: Any) -> None:
-    parts = [MetricBatch(worker_deltas={"a": value, "b": 1.0}) for value in (2.0, odd, 3.0)]
-    assert merge(parts).worker_deltas == {"a": 5.0, "b": 3.0}
-    assert merge(parts[1:]).worker_deltas == {"a": 3.0, "b": 2.0}
-    assert merge(parts[1:2]).worker_deltas == {"a": odd, "b": 1.0}
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ([1.5, Decimal("2.5")], 4.0),
+        *(
+            case
+            for odd in ("text", None, float("inf"), object())
+            for case in (([2.0, odd, 3.0], 5.0), ([odd, 3.0], 3.0), ([odd], odd))
+        ),
+    ],
+)
+def test_what_is_no_number_spoils_nothing_else(numbers: list[Any], expected: Any) -> None:
+    merged = merge([MetricBatch(worker_deltas={"a": number, "b": 1.0}) for number in numbers])
+    assert merged.worker_deltas == {"a": expected, "b": float(len(numbers))}
 
 
-def test_numbers_of_two_kinds_add_up() -> None:
-    parts = [MetricBatch(worker_deltas={"a": value}) for value in (1.5, Decimal("2.5"))]  # type: ignore[dict-item]
-    assert merge(parts).worker_deltas == {"a": 4.0}
+KEY = ("execute", "inc", "thread-cpu", "seconds")
 
 
 def test_what_waits_for_one_that_hangs_grows_with_the_names_alone() -> None:
-    key = ("execute", "inc", "thread-cpu", "seconds")
     merged = MetricBatch()
     for number in range(4):
         spans = {
-            f"{number}-{index}": SpanDeltas((f"name {index % 3}",), (1, 1), {key: 1.0})
+            f"{number}-{index}": SpanDeltas((f"name {index % 3}",), (1, 1), {KEY: 1.0})
             for index in range(500)
         }
         merged = merge([merged, MetricBatch(time_ns=number, span_deltas=dict(spans))])
-    assert len(merged.span_deltas) == 3 * (MAX_OF_NAME + 1)
-    assert sum(deltas.values[key] for deltas in merged.span_deltas.values()) == 2000
+    assert (
+        len(merged.span_deltas),
+        sum(deltas.values[KEY] for deltas in merged.span_deltas.values()),
+    ) == (3 * (MAX_OF_NAME + 1), 2000)
+
+
+def deltas_of(batch: MetricBatch, number: int, tags: tuple[str, ...], seconds: float) -> None:
+    deltas = batch.span_deltas.get(number) or batch.deltas_of(number, tags, (1, number + 1))
+    deltas.values[KEY] = deltas.values.get(KEY, 0.0) + seconds
+
+
+def test_a_batch_that_nobody_takes_grows_with_the_names_alone() -> None:
+    batch = MetricBatch()
+    for number in range(MAX_SINGLE + 500):
+        tags = (f"name {number % 3}",)
+        deltas_of(batch, number, tags, 1.0)
+        series = semconv.SPAN_DURATION.name, (tags, "success")
+        batch.observe(Observation(*series, 2.0, (1, number + 1)))
+    assert (len(batch.span_deltas), len(batch.observations)) == (3 * (MAX_OF_NAME + 1), MAX_SINGLE)
+    found = totals([batch])
+    assert sum(found["dask.span.execute.time"].values()) == MAX_SINGLE + 500
+    counts = [sum(counts) for counts, *_ in found[semconv.SPAN_DURATION.name].values()]
+    assert sum(counts) == MAX_SINGLE + 500
+
+
+def test_only_a_span_that_stands_alone_is_an_exemplar() -> None:
+    batch, state = MetricBatch(time_ns=10 * S), MetricState(S // 2)
+    for number in [*range(99)] * 2:
+        deltas_of(batch, number, ("x",), number + 1.0)
+    state.apply(batch)
+    (record,) = state.collect(20 * S)
+    (exemplar,) = record.points[-1].exemplars
+    assert record.points[-1].value == 2 * sum(range(100))  # type: ignore[union-attr]
+    assert 1 <= exemplar.span_id <= MAX_OF_NAME
+    assert exemplar.value == 2 * exemplar.span_id

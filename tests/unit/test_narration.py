@@ -55,11 +55,18 @@ def told(
     return record
 
 
-def removed(**changes: Any) -> LogRecord:
-    by_name = {name: value for name, value in vars(semconv).items() if name in changes}
-    given = {getattr(key, "name", key): changes[name] for name, key in by_name.items()}
-    rest = {name: value for name, value in changes.items() if name not in by_name}
-    return told(semconv.WORKER_REMOVED, {**REMOVED, **given, **rest})
+def removed(*work: SpanIdentity, limits: SpanLimits | None = None, **changes: Any) -> LogRecord:
+    """A record of a worker that is gone, with changed facts; None takes one away."""
+    facts = dict(REMOVED)
+    for name, value in changes.items():
+        key = vars(semconv).get(name, name)
+        facts[getattr(key, "name", key)] = value
+    known = {key: value for key, value in facts.items() if value is not None}
+    return told(semconv.WORKER_REMOVED, known, *work, limits=limits)
+
+
+UNKNOWN = ("WORKER_MEMORY_USAGE", "WORKER_MEMORY_LIMIT", "WORKER_CPU_UTILIZATION")
+MANY = [(f"p{number}", 1) for number in range(7)]
 
 
 LOST = (
@@ -77,7 +84,7 @@ GUESS = "Probably it was killed for its memory, which was close to its limit."
 @pytest.mark.parametrize(
     ("changes", "severity", "body"),
     [
-        ({}, semconv.WARN, f"{LOST} {GUESS} {BUSY} {HAD}"),
+        ({"nanny": False}, semconv.WARN, f"{LOST} {GUESS} {BUSY} {HAD}"),
         (
             {"nanny": True, "WORKER_MEMORY_USAGE": GIB},
             semconv.WARN,
@@ -132,12 +139,40 @@ GUESS = "Probably it was killed for its memory, which was close to its limit."
             f"{CLOSED} The cluster was closing. {AT_REST}. It had 3 tasks to run: 2 × `merge`, "
             "`sum`. It held the only copy of 2 results.",
         ),
+        # Its last heartbeat may have come after that it was given up.
+        *(
+            (
+                {"WORKER_REMOVAL_REASON": "overdue", "WORKER_LAST_SEEN_AGE": age, "overdue": 11.0},
+                semconv.WARN,
+                "Worker 3 (tcp://w:1) was removed by Dask: it had sent no heartbeat for 11 s, longer"
+                f" than distributed.scheduler.worker-ttl.{again}"
+                f" {BUSY.replace('0.4 s', shown)} {HAD}",
+            )
+            for age, shown, again in (
+                (11.4, "11 s", ""),
+                (0.0, "0.0 s", " A heartbeat came after that: too late."),
+            )
+        ),
+        # Many prefixes are cut.
+        (
+            {"had": MANY, "running": [(prefix, 2, 0.25) for prefix, _ in MANY]},
+            semconv.WARN,
+            f"{LOST} {GUESS} {AT_REST.replace(' and used', ', used')} and ran 2 × `p0` for up to "
+            "0.2 s, 2 × `p1` for up to 0.2 s, 2 × `p2` for up to 0.2 s, 2 × `p3` for up to 0.2 s, "
+            "2 × `p4` for up to 0.2 s, and 2 more. It had 3 tasks to run: `p0`, `p1`, `p2`, `p3`, "
+            "`p4`, and 2 more. Tasks still needed run again elsewhere.",
+        ),
+        # What is not known is not said.
+        (
+            dict.fromkeys(UNKNOWN),
+            semconv.WARN,
+            f"{LOST} At its last heartbeat, 0.4 s before, it ran `merge` for 41 s. {HAD}",
+        ),
     ],
 )
 def test_why_a_worker_is_gone(changes: dict[str, Any], severity: int, body: str) -> None:
     record = removed(**changes)
-    assert record.body == body
-    assert record.severity == severity
+    assert (record.body, record.severity) == (body, severity)
 
 
 @pytest.mark.parametrize(
@@ -152,78 +187,51 @@ def test_why_a_worker_is_gone(changes: dict[str, Any], severity: int, body: str)
 )
 def test_how_a_lost_worker_ended(code: int | None, ended: str, guessed: bool) -> None:
     record = removed(WORKER_EXIT_CODE=code)
-    assert f" without notice. Its process {ended}" in str(record.body)
-    assert (GUESS in str(record.body)) == guessed
+    body = str(record.body)
+    assert (f" without notice. Its process {ended}" in body, GUESS in body) == (True, guessed)
     assert record.attributes.get(semconv.WORKER_EXIT_CODE) == code
 
 
-@pytest.mark.parametrize("age", [11.4, 0.0])
-def test_a_worker_that_was_overdue(age: float) -> None:
-    """Its last heartbeat may have come after that."""
-    overdue = {"WORKER_REMOVAL_REASON": "overdue", "WORKER_LAST_SEEN_AGE": age}
-    body = str(removed(**overdue, overdue=11.0).body)
-    again = " A heartbeat came after that: too late." if age == 0 else ""
-    assert (
-        "was removed by Dask: it had sent no heartbeat for 11 s, longer than "
-        f"distributed.scheduler.worker-ttl.{again} At its last heartbeat, "
-    ) in body
-
-
-def test_the_suspects_are_named_as_far_as_allowed() -> None:
-    several = {"TASK_SUSPECTS": ["merge-1", "('x', 2)"], "deaths": 3}
-    record = removed(**several)
-    said = "Suspected: merge-1, ('x', 2) (assigned to each of 3 workers that ended)."
-    assert said in str(record.body)
-    assert record.attributes[semconv.TASK_SUSPECTS] == ("merge-1", "('x', 2)")
-    facts = {**REMOVED, semconv.TASK_SUSPECTS: ["merge-1"], "deaths": 3}
-    hidden = told(semconv.WORKER_REMOVED, facts, limits=SpanLimits(task_keys=False))
-    assert "merge-1" not in str(hidden)
-    redacted = told(
-        semconv.WORKER_REMOVED,
-        facts,
-        limits=SpanLimits(redact=lambda name, text: "-" if name == semconv.TASK_KEY else text),
-    )
-    assert redacted.attributes[semconv.TASK_SUSPECTS] == ("-",)
-    assert "Suspected: - (" in str(redacted.body)
-
-
-def test_what_is_not_known_is_not_said() -> None:
-    unknown = {semconv.WORKER_MEMORY_USAGE.name, semconv.WORKER_MEMORY_LIMIT.name,
-               semconv.WORKER_CPU_UTILIZATION.name}  # fmt: skip
-    facts = {key: value for key, value in REMOVED.items() if key not in unknown}
-    record = told(semconv.WORKER_REMOVED, facts)
-    assert record.body == (
-        f"{LOST} At its last heartbeat, 0.4 s before, it ran `merge` for 41 s. {HAD}"
-    )
-    assert not unknown & record.attributes.keys()
-    assert told(semconv.WORKER_ADDED, facts).body == "Worker 3 (tcp://w:1) joined with 2 threads."
-
-
-def test_many_prefixes_are_cut() -> None:
-    had = [(f"p{number}", 1) for number in range(7)]
-    body = removed(had=had, running=[(p, 2, 0.25) for p, _ in had]).body or ""
-    assert "`p0`, `p1`, `p2`, `p3`, `p4`, and 2 more." in body
-    assert "2 × `p0` for up to 0.2 s" in body
+@pytest.mark.parametrize(
+    ("limits", "suspects"),
+    [
+        (SpanLimits(), ("merge-1", "('x', 2)")),
+        (SpanLimits(task_keys=False), None),
+        (
+            SpanLimits(redact=lambda name, text: "-" if name == semconv.TASK_KEY else text),
+            ("-",) * 2,
+        ),
+    ],
+    ids=["all", "no keys", "redacted"],
+)
+def test_the_suspects_are_named_as_far_as_allowed(
+    limits: SpanLimits, suspects: tuple[str, ...] | None
+) -> None:
+    record = removed(limits=limits, TASK_SUSPECTS=["merge-1", "('x', 2)"], deaths=3)
+    said = f"Suspected: {', '.join(suspects or ())} (assigned to each of 3 workers that ended)."
+    body = str(record.body)
+    assert (said in body, "merge-1" in body) == (bool(suspects), "merge-1" in (suspects or ()))
+    assert record.attributes.get(semconv.TASK_SUSPECTS) == suspects
 
 
 def test_attributes_are_the_facts_of_the_event() -> None:
-    record = removed()
-    known = {*semconv.LOG_EVENTS[semconv.WORKER_REMOVED]}
+    record = removed(WORKER_MEMORY_USAGE=None)
+    known = {*semconv.LOG_EVENTS[semconv.WORKER_REMOVED]} - {semconv.WORKER_MEMORY_USAGE.name}
     assert record.attributes == {
         **{key: value for key, value in REMOVED.items() if key in known},
         semconv.TASK_PREFIXES: ("merge", "sum"),
     }
     assert (record.time_ns, record.trace_id, record.span_id) == (1_500_000_000, None, None)
+    joined = "Worker 3 (tcp://w:1) joined with 2 threads. Its memory limit is 4.0 GiB."
+    assert told(semconv.WORKER_ADDED, REMOVED).body == joined
 
 
 def test_the_trace_of_the_work_if_there_is_one() -> None:
     one = SpanIdentity("a", "a", ("nightly",), 1, Trace(5), 6, None)
     two = SpanIdentity("b", "a", ("nightly", "load"), 1, Trace(5), 7, 6)
-    record = told(semconv.P2P_FAILED, {semconv.P2P_ID: "x"}, one)
-    assert (record.trace_id, record.span_id) == (5, 6)
-    record = told(semconv.P2P_FAILED, {semconv.P2P_ID: "x"}, one, two)
-    assert (record.trace_id, record.span_id) == (None, None)
-    assert record.attributes[semconv.ROOT_NAMES] == ("nightly",)
+    records = [told(semconv.P2P_FAILED, {semconv.P2P_ID: "x"}, *of) for of in ((one,), (one, two))]
+    assert [(one.trace_id, one.span_id) for one in records] == [(5, 6), (None, None)]
+    assert records[1].attributes[semconv.ROOT_NAMES] == ("nightly",)
 
 
 def test_redaction_is_asked_about_all_that_users_wrote() -> None:
@@ -234,27 +242,41 @@ def test_redaction_is_asked_about_all_that_users_wrote() -> None:
         return None if text == "nightly" else text.replace("merge", "(m)")
 
     who = SpanIdentity("a", "a", ("nightly",), 1, Trace(5), 6, None)
-    record = told(semconv.WORKER_REMOVED, REMOVED, who, limits=SpanLimits(redact=redact))
-    assert record.attributes[semconv.TASK_PREFIXES] == ("(m)", "sum")
-    assert record.attributes[semconv.ROOT_NAMES] == (semconv.EMPTY,)
-    assert record.body is not None
-    assert "`(m)` for 41 s" in record.body
-    assert "merge" not in record.body
+    record = removed(who, limits=SpanLimits(redact=redact))
+    shown = [record.attributes[name] for name in (semconv.TASK_PREFIXES, semconv.ROOT_NAMES)]
+    assert shown == [("(m)", "sum"), (semconv.EMPTY,)]
+    assert record.body == f"{LOST} {GUESS} {BUSY} {HAD}".replace("merge", "(m)")
     assert ("body", record.body) in asked
     nothing = SpanLimits(redact=lambda name, text: None if name == "body" else text)
-    assert told(semconv.WORKER_REMOVED, REMOVED, limits=nothing).body is None
+    assert removed(limits=nothing).body is None
 
 
-def test_keys_and_messages_have_their_settings() -> None:
-    facts = {semconv.TASK_KEY: "k", semconv.TASK_START: "a", semconv.TASK_FINISH: "b"}
-    assert "The task is k." in (told(semconv.TRANSITION_FAILED, facts).body or "")
-    record = told(semconv.TRANSITION_FAILED, facts, limits=SpanLimits(task_keys=False))
-    assert "k." not in (record.body or "").split()
-    assert semconv.TASK_KEY not in record.attributes
-    facts = {**ABOUT, semconv.EXCEPTION_MESSAGE: "KeyError"}
-    assert "KeyError" in (told(semconv.WORKER_FAILED, facts).body or "")
-    record = told(semconv.WORKER_FAILED, facts, limits=SpanLimits(message=0))
-    assert (record.body, semconv.EXCEPTION_MESSAGE in record.attributes) == ("", False)
+@pytest.mark.parametrize(
+    ("name", "key", "facts", "limits", "bodies"),
+    [
+        (
+            semconv.TRANSITION_FAILED,
+            semconv.TASK_KEY,
+            {semconv.TASK_START: "a", semconv.TASK_FINISH: "b"},
+            SpanLimits(task_keys=False),
+            ["The task is key-1.", ""],
+        ),
+        (
+            semconv.WORKER_FAILED,
+            semconv.EXCEPTION_MESSAGE,
+            ABOUT,
+            SpanLimits(message=0),
+            ["key-1", ""],
+        ),
+    ],
+)
+def test_keys_and_messages_have_their_settings(
+    name: str, key: str, facts: dict[str, Any], limits: SpanLimits, bodies: list[str]
+) -> None:
+    for allowed, part in zip((None, limits), bodies, strict=True):
+        record = told(name, {**facts, key: "key-1"}, limits=allowed)
+        assert part in str(record.body)
+        assert {"key-1" in str(record.body), key in record.attributes} == {allowed is None}
 
 
 @pytest.mark.parametrize(
@@ -271,10 +293,8 @@ def test_keys_and_messages_have_their_settings() -> None:
     ],
 )
 def test_users_messages(message: object, body: str) -> None:
-    facts = {semconv.EVENT_TOPIC: "mine", MESSAGE: message}
-    record = told(semconv.TOPIC_MESSAGE, facts)
-    assert record.body == body
-    assert record.attributes == {semconv.EVENT_TOPIC: "mine"}
+    record = told(semconv.TOPIC_MESSAGE, {semconv.EVENT_TOPIC: "mine", MESSAGE: message})
+    assert (record.body, record.attributes) == (body, {semconv.EVENT_TOPIC: "mine"})
 
 
 def test_a_huge_message_becomes_text_in_part() -> None:
@@ -287,5 +307,4 @@ def test_a_huge_message_becomes_text_in_part() -> None:
             return "x"
 
     record = told(semconv.TOPIC_MESSAGE, {MESSAGE: [Counted()] * 200_000})
-    assert str(record.body)[-1] == "…"
-    assert len(made) < 100_000
+    assert (str(record.body)[-1], len(made) < 100_000) == ("…", True)

@@ -28,16 +28,14 @@ def in_force(overrides: dict[str, Any] | None = None) -> dict[str, InForce]:
     dask.config.config["otel"] = dask.config.collect([str(p) for p in dask.config.paths]).get(
         "otel", {}
     )
-    settings = read_settings(overrides)
-    return {one.key: one for one in settings_in_force(settings, overrides)}
+    return {one.key: one for one in settings_in_force(read_settings(overrides), overrides)}
 
 
 def test_every_key_is_told_and_what_nobody_set_is_the_default() -> None:
     found = in_force()
     assert found.keys() == set(KNOBS) - {"otel.environment"}
-    assert {one.origin for one in found.values()} == {"default"}
     shown = [found[f"otel.{key}"].value for key in ("spans.linger", "enabled", "cluster-name")]
-    assert shown == ["2", "true", "null"]
+    assert (shown, {one.origin for one in found.values()}) == (["2", "true", "null"], {"default"})
 
 
 def test_each_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,27 +43,22 @@ def test_each_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text("otel:\n  cluster_name: nightly\n  spans: {linger: 3s, trace_gap: 2h}\n")
     monkeypatch.setenv("DASK_OTEL__SPANS__LINGER", "4s")
     overrides = {"metrics": {"max_names": 7}, "environment": {"OTEL_BSP_SCHEDULE_DELAY": 5}}
-    expected = {
+    found = in_force(overrides)
+    given = {"otel": {"spans": {"detail": "span"}}}
+    monkeypatch.setenv("DASK_INTERNAL_INHERIT_CONFIG", dask.config.serialize(given))
+    with dask.config.set({"otel.spans.max-groups": 3, "otel.spans.detail": "span"}):
+        changed = {one.key: one for one in settings_in_force(read_settings(overrides), overrides)}
+    for key, origin in {
         "otel.cluster-name": ("nightly", str(file)),
         "otel.spans.trace-gap": ("7200", str(file)),
         "otel.spans.linger": ("4", "DASK_OTEL__SPANS__LINGER"),
         "otel.metrics.max-names": ("7", "register()"),
         "otel.environment.OTEL_BSP_SCHEDULE_DELAY": ("5", "register()"),
-    }
-    found = in_force(overrides)
-    assert {key: found[key][1:] for key in expected} == expected
-    with dask.config.set({"otel.spans.max-groups": 3}):
-        settings = read_settings(overrides)
-        changed = {one.key: one.origin for one in settings_in_force(settings, overrides)}
-    assert changed["otel.spans.max-groups"] == "dask.config.set, in Python"
-
-
-def test_what_the_starting_process_gave(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {"otel": {"spans": {"detail": "span"}}}
-    monkeypatch.setenv("DASK_INTERNAL_INHERIT_CONFIG", dask.config.serialize(given))
-    with dask.config.set(given):
-        found = {one.key: one for one in settings_in_force(read_settings())}
-    assert found["otel.spans.detail"][1:] == ("span", "the process that started this one")
+        "otel.spans.max-groups": ("3", "dask.config.set, in Python"),
+        "otel.spans.detail": ("span", "the process that started this one"),
+    }.items():
+        one = (changed if origin[0] in ("3", "span") else found)[key]
+        assert one[1:] == origin
 
 
 def test_broken_sources_are_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,17 +69,21 @@ def test_broken_sources_are_no_obstacle(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_SERVICE_NAME", "etl")
-    monkeypatch.setenv("OTEL_TRACES_SAMPLER", " ")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "key=geheim")
+    for name, value in (
+        *(("SERVICE_NAME", "etl"), ("TRACES_SAMPLER", " ")),
+        ("EXPORTER_OTLP_HEADERS", "key=geheim"),
+    ):
+        monkeypatch.setenv(f"OTEL_{name}", value)
     given = {"OTEL_SERVICE_NAME": "other", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://u:geheim@c:1"}
-    assert variables_in_force(given) == [
+    expected = [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:1", "otel.environment"),
         ("OTEL_EXPORTER_OTLP_HEADERS", "key=…", "environment"),
         ("OTEL_SERVICE_NAME", "etl", "environment"),
     ]
+    assert variables_in_force(given) == expected
     # Beside an application's provider its environment is not the bridge's.
-    assert ("OTEL_SERVICE_NAME", "other", "otel.environment") in variables_in_force(given, win=True)
+    won = ("OTEL_SERVICE_NAME", "other", "otel.environment")
+    assert variables_in_force(given, win=True) == [*expected[:2], won]
 
 
 def test_a_variable_that_the_bridge_does_not_obey_is_not_in_force() -> None:

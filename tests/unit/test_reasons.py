@@ -104,8 +104,7 @@ def test_what_is_said(
     base = {"unknown": {"name": "x"}, "span": SPAN, "processing": {**TASK, **AT_WORKER}}
     subject = {**base.get(state, TASK), "state": state, **changes}
     more = [{**TASK, **AT_WORKER, "name": "load-1", "state": "processing"}] if below else []
-    cluster = {**CLUSTER, "deserted": kind == "no workers"}
-    found = reasons([subject, *more], cluster)
+    found = reasons([subject, *more], {**CLUSTER, "deserted": kind == "no workers"})
     assert (found[0]["name"], found[0]["state"], found[0]["kind"]) == (subject["name"], state, kind)
     assert found[0]["worker"] == subject.get("worker")
     text = f"{found[0]['what']} {found[0]['next_step']}"

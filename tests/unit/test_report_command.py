@@ -23,57 +23,55 @@ def run(tmp_path: Path) -> str:
     return str(path)
 
 
+def said(capsys, *arguments, code=0, error=False):
+    """What a command prints, which ends with a code."""
+    assert main(["report", *map(str, arguments)]) == code
+    return capsys.readouterr()[error]
+
+
 def test_writes_a_page_and_says_where(run, tmp_path, capsys):
     pytest.importorskip("bokeh")
     page = tmp_path / "page.html"
-    assert main(["report", run, "-o", str(page)]) == 0
-    assert capsys.readouterr().out == f"{page}\n"
+    assert said(capsys, run, "-o", page) == f"{page}\n"
     assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
 def test_compares(run, tmp_path, capsys):
-    assert main(["report", "--compare", run, run, "--text"]) == 0
-    said = capsys.readouterr().out
-    assert f"A: {run} (1 run)" in said
-    assert main(["report", "--compare", run, run, "--json"]) == 0
-    (compared,) = json.loads(capsys.readouterr().out)["comparison"]["names"]
+    compare = ("--compare", run, run)
+    assert f"A: {run} (1 run)" in said(capsys, *compare, "--text")
+    (compared,) = json.loads(said(capsys, *compare, "--json"))["comparison"]["names"]
     assert (compared["name"], compared["lasted"], compared["verdict"]) == ("etl", [1.0, 1.0], "")
     (Path(run) / "a-traces.jsonl").write_text(json.dumps(traces(span(1, "etl"))) + "\n")
-    assert main(["report", "--compare", run, run, "--text"]) == 0
-    assert "no root span has ended" in capsys.readouterr().out
+    assert "no root span has ended" in said(capsys, *compare, "--text")
 
 
 def test_takes_the_last_runs_of_a_folder(run, tmp_path, capsys):
     for number in range(3):
         spans = traces(span(10 + number, f"run {number}", start=10 * number), instance=str(number))
         (Path(run) / f"{number}-traces.jsonl").write_text(json.dumps(spans) + "\n")
-
-    def names(*options):
-        assert main(["report", *options, "--json"]) == 0
-        runs = json.loads(capsys.readouterr().out)["runs"]
-        return [[one["name"] for one in found["traces"]] for found in runs]
-
-    assert names(run, "--last", "2") == [["run 1"], ["run 2"]]
-    assert len(names(run)) == 4
-    assert names("--compare", run, run, "--last", "1") == [["run 2"], ["run 2"]]
+    for options, expected in (
+        ((run, "--last", "2"), ["run 1", "run 2"]),
+        ((run,), ["run 0", "etl", "run 1", "run 2"]),
+        (("--compare", run, run, "--last", "1"), ["run 2", "run 2"]),
+    ):
+        runs = json.loads(said(capsys, *options, "--json"))["runs"]
+        assert sorted(one["name"] for found in runs for one in found["traces"]) == sorted(expected)
 
 
 def test_json_has_the_cost(run, capsys):
-    assert main(["report", run, "--json", "--price", "3600", "--currency", "EUR"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)["runs"]
+    shown = said(capsys, run, "--json", "--price", "3600", "--currency", "EUR")
+    (found,) = json.loads(shown)["runs"]
     assert (found["cost"]["capacity"], found["cost"]["currency"]) == (1.0, "EUR")
 
 
 def test_text_needs_no_extra(run, capsys, monkeypatch):
     monkeypatch.setattr(report, "find_spec", lambda name: None)
-    assert main(["report", run, "--text"]) == 0
-    assert "Where the threads' time went" in capsys.readouterr().out
-    assert main(["report", run]) == 1
-    assert "pip install 'dask-otel[report]'" in capsys.readouterr().err
+    assert "Where the threads' time went" in said(capsys, run, "--text")
+    assert "pip install 'dask-otel[report]'" in said(capsys, run, code=1, error=True)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "warning"),
     [
         ((), ""),
         (("--price", "1"), ""),
@@ -83,18 +81,15 @@ def test_text_needs_no_extra(run, capsys, monkeypatch):
         (("--tag", "team", "--currency", "EUR"), "--currency and --tag have no effect without"),
     ],
 )
-def test_says_what_changes_nothing(tmp_path, capsys, options, said):
+def test_says_what_changes_nothing(tmp_path, capsys, options, warning):
     about = {"dask.span.tags": ["etl", "team:red"], "dask.span.capacity.time": 1.0}
-    spans = traces(span(1, "etl", **about))
-    (tmp_path / "a-traces.jsonl").write_text(json.dumps(spans) + "\n")
-    assert main(["report", str(tmp_path), "--text", *options]) == 0
-    told = capsys.readouterr().err
-    assert said in told
-    assert told.count("\n") == bool(said)
+    (tmp_path / "a-traces.jsonl").write_text(json.dumps(traces(span(1, "etl", **about))) + "\n")
+    told = said(capsys, tmp_path, "--text", *options, error=True)
+    assert (warning in told, told.count("\n")) == (True, bool(warning))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "wrong"),
     [
         (["{at}/nothing", "--text"], "there is no"),
         (["{at}/other.json", "--text"], "neither traces, metrics nor logs"),
@@ -102,15 +97,15 @@ def test_says_what_changes_nothing(tmp_path, capsys, options, said):
         (["{run}", "-o", "{at}/empty.json/x"], "can't write {at}/empty.json/x: not a directory\n"),
     ],
 )
-def test_says_what_is_wrong(run, tmp_path, capsys, arguments, said):
+def test_says_what_is_wrong(run, tmp_path, capsys, arguments, wrong):
     if "-o" in arguments:
         pytest.importorskip("bokeh")
-    (tmp_path / "other.json").write_text('{"a": 1}')
-    (tmp_path / "empty.json").write_text('{"resourceSpans": []}')
-    assert main(["report", *(one.format(run=run, at=tmp_path) for one in arguments)]) == 1
-    error = capsys.readouterr().err
+    for name, content in (("other", '{"a": 1}'), ("empty", '{"resourceSpans": []}')):
+        (tmp_path / f"{name}.json").write_text(content)
+    given = [one.format(run=run, at=tmp_path) for one in arguments]
+    error = said(capsys, *given, code=1, error=True)
     assert error.startswith("dask-otel report: ")
-    assert said.format(at=tmp_path) in error
+    assert wrong.format(at=tmp_path) in error
 
 
 @pytest.mark.parametrize(

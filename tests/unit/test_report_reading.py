@@ -7,6 +7,7 @@ import gzip
 import json
 import random
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -162,67 +163,60 @@ def test_reads_what_others_saved(tmp_path: Path, document: Any, indent: int | No
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(document, indent=indent), encoding="utf-8")
     (run,), skipped = read(path)
-    assert seen(run) == EXPECTED
-    assert (run.cluster, run.instance) == ("cluster", "Scheduler-1")
+    found = (seen(run), run.cluster, run.instance, skipped.counts)
+    assert found == (EXPECTED, "cluster", "Scheduler-1", {})
     assert run.of_type("span")[0].attributes["dask.span.tags"] == ("etl", "team:acme")
-    assert skipped.counts == {}
 
 
 def test_reads_directories_with_rotated_and_compressed_files(tmp_path: Path) -> None:
     write(tmp_path / "c-traces.jsonl.1", traces(ROOT))
-    packed = gzip.compress(json.dumps(traces(LOAD)).encode())
-    (tmp_path / "c-traces.jsonl.gz").write_bytes(packed)
+    (tmp_path / "c-traces.jsonl.gz").write_bytes(gzip.compress(json.dumps(traces(LOAD)).encode()))
     (tmp_path / "notes.txt").write_text("no telemetry")
     (run,), skipped = read(tmp_path)
-    assert seen(run) == EXPECTED
-    assert skipped.counts == {}
+    assert (seen(run), skipped.counts) == (EXPECTED, {})
 
 
-def test_says_where_there_is_nothing(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="there is no"):
-        read(tmp_path / "nothing.json")
-    with pytest.raises(FileNotFoundError, match="no file of JSON"):
-        read(tmp_path)
+@pytest.mark.parametrize(
+    ("name", "said"), [("nothing.json", "there is no"), ("", "no file of JSON")]
+)
+def test_says_where_there_is_nothing(tmp_path: Path, name: str, said: str) -> None:
+    with pytest.raises(FileNotFoundError, match=said):
+        read(tmp_path / name)
 
 
 def test_tells_runs_apart_and_takes_each_span_once(tmp_path: Path) -> None:
-    first = write(tmp_path / "a.jsonl", traces(ROOT), traces(ROOT))
-    other = {**span(7, "other"), "traceId": "cd" * 16}
-    second = write(tmp_path / "b.jsonl", traces(other, instance="Scheduler-2"))
-    runs, _ = read(first, second)
-    assert {run.instance: len(run.spans) for run in runs} == {"Scheduler-1": 1, "Scheduler-2": 1}
-
-
-def test_spans_of_other_services_go_with_their_trace(tmp_path: Path) -> None:
+    """Spans of other services go with their trace."""
     web = traces({**span(9, "GET"), "attributes": []})
     web["resourceSpans"][0]["resource"] = {"attributes": attributes({"service.name": "web"})}
-    (run,), _ = read(write(tmp_path / "a.jsonl", web, traces(ROOT)))
-    assert [(one.name, one.service) for one in run.foreign] == [("GET", "web")]
+    first = write(tmp_path / "a.jsonl", web, traces(ROOT), traces(ROOT))
+    other = {**span(7, "other"), "traceId": "cd" * 16}
+    runs, _ = read(first, write(tmp_path / "b.jsonl", traces(other, instance="Scheduler-2")))
+    assert {
+        run.instance: (
+            [one.name for one in run.spans],
+            [(one.name, one.service) for one in run.foreign],
+        )
+        for run in runs
+    } == {"Scheduler-1": (["etl"], [("GET", "web")]), "Scheduler-2": (["other"], [])}
 
 
-def test_a_span_that_was_never_exported_is_shown_by_its_signs_of_life(tmp_path: Path) -> None:
+def test_a_span_that_was_never_exported_is_shown_by_its_signs_of_life() -> None:
+    own = {"dask_span_name": "etl", "dask_task_count": 8}
     marker = span(11, "etl started", parent=1, kind="marker", dask_span_name="etl")
-    later = span(
-        12, "x", parent=1, start=60, seconds=5, kind="progress", dask_span_name="etl",
-        dask_task_count=8,
-    )  # fmt: skip
+    later = span(12, "x", parent=1, start=60, seconds=5, kind="progress", **own)
     below = span(13, "y", parent=5, start=61, kind="marker", dask_span_name="etl/load")
-    (run,), _ = read(write(tmp_path / "a.jsonl", traces(marker, later, below)))
-    etl, load = run.of_type("span")
-    assert (etl.name, etl.unfinished, etl.seconds, etl.number("dask.task.count")) == (
-        "etl", True, 65.0, 8,
-    )  # fmt: skip
-    assert (load.name, load.parent_id) == ("load", etl.span_id)
+    etl, load = run_of(traces(marker, later, below)).of_type("span")
+    found = (etl.name, etl.unfinished, etl.seconds, etl.number("dask.task.count"))
+    assert (found, load.name, load.parent_id) == (("etl", True, 65.0, 8), "load", etl.span_id)
     # One that was exported in the end is what it is.
-    (run,), _ = read(write(tmp_path / "b.jsonl", traces(marker, later, ROOT)))
-    assert [(one.name, one.unfinished) for one in run.of_type("span")] == [("etl", False)]
+    spans = run_of(traces(marker, later, ROOT)).of_type("span")
+    assert [(one.name, one.unfinished) for one in spans] == [("etl", False)]
 
 
 def test_beyond_the_limit_what_failed_is_kept(tmp_path: Path) -> None:
     tasks = [span(n, kind="task", failed=n == 20) for n in range(1, 21)]
     (run,), skipped = read(write(tmp_path / "a.jsonl", traces(*tasks)), most_spans=5)
-    assert len(run.spans) == 6
-    assert sum(one.failed for one in run.spans) == 1
+    assert [one.failed for one in run.spans] == [False] * 5 + [True]
     assert skipped.counts == {"span beyond the limit": 14}
 
 
@@ -258,17 +252,15 @@ def test_what_is_broken_is_counted_and_the_rest_is_read(
     path = tmp_path / "a.jsonl"
     path.write_bytes(content)
     (run,), skipped = read(path)
-    assert seen(run) == EXPECTED
     (line,) = skipped.lines()
-    assert line.startswith(f"1 × {said}")
+    assert (seen(run), line[: len(said) + 4]) == (EXPECTED, f"1 × {said}")
 
 
 def test_a_line_that_is_too_long_is_passed_by(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(json_files, "LONGEST", 10_000)
     path = write(tmp_path / "a.jsonl", traces(ROOT), {"pad": "x" * 50_000}, traces(LOAD))
     (run,), skipped = read(path)
-    assert seen(run) == EXPECTED
-    assert skipped.counts == {"line that is too long": 1}
+    assert (seen(run), skipped.counts) == (EXPECTED, {"line that is too long": 1})
 
 
 _KEYS = st.sampled_from(
@@ -313,7 +305,7 @@ _ANY = st.recursive(
 
 @given(_ANY, st.integers(0, 400))
 @settings(max_examples=60, deadline=None)
-def test_no_shape_ends_the_reading(tmp_path_factory: Any, hostile: Any, place: int) -> None:
+def test_no_shape_ends_the_reading(hostile: Any, place: int) -> None:
     """Anything in the place of anything: the rest is read, and nothing is raised."""
     both = json.loads(
         json.dumps([traces(ROOT, LOAD), metrics(counter("dask.cluster.time", point(1)))])
@@ -328,37 +320,35 @@ def test_no_shape_ends_the_reading(tmp_path_factory: Any, hostile: Any, place: i
                 stack.append(inner)
     container, key = places[place % len(places)]
     container[key] = hostile
-    path = tmp_path_factory.mktemp("hostile") / "a.jsonl"
-    runs, _ = read(write(path, *both, traces(span(77, "kept", start=5))))
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "a.jsonl"
+        runs, _ = read(write(path, *both, traces(span(77, "kept", start=5))))
     assert "kept" in {one.name for run in runs for one in run.spans}
 
 
 # -------------------------------------------------------------------------------- series
 
 
-def test_counters_count_their_last_point_and_every_birth(tmp_path: Path) -> None:
+def test_counters_count_their_last_point_and_every_birth() -> None:
     one = counter("dask.cluster.time", point(1, time=1), point(3, time=2))
     late = counter("dask.cluster.time", point(2, time=1.5))
     again = counter("dask.cluster.time", point(5, time=9, start=8))
-    (run,), _ = read(write(tmp_path / "a.jsonl", metrics(one), metrics(again), metrics(late)))
-    assert run.metrics.total("dask.cluster.time") == 8
+    run = run_of(metrics(one), metrics(again), metrics(late))
     (series,) = run.metrics.of("dask.cluster.time")
-    assert series.history() == [
-        (BEGIN + int(time * SECOND), total) for time, total in ((1, 1), (1.5, 2), (2, 3), (9, 8))
-    ]
+    assert (run.metrics.total("dask.cluster.time"), series.history()) == (
+        8,
+        [(BEGIN + int(time * SECOND), total) for time, total in ((1, 1), (1.5, 2), (2, 3), (9, 8))],
+    )
 
 
-def test_a_point_without_a_value_and_the_order_of_labels_change_nothing(tmp_path: Path) -> None:
+def test_a_point_without_a_value_and_the_order_of_labels_change_nothing() -> None:
     labels = {"dask.span.name": "etl", "dask.activity": "idle"}
     empty = {**point(0, labels, time=11), "flags": 1}
     again = point(4, dict(reversed(labels.items())), time=12)
     both = counter("dask.cluster.time", point(1, labels), empty, again)
-    other = {**counter("http.server.duration", point(7))}
-    (run,), _ = read(write(tmp_path / "a.jsonl", metrics(both, other)))
-    assert {name: run.metrics.total(name) for name in run.metrics.series} == {
-        "dask.cluster.time": 4
-    }
-    assert run.metrics.count == 1
+    found = run_of(metrics(both, counter("http.server.duration", point(7)))).metrics
+    totals = {name: found.total(name) for name in found.series}
+    assert (totals, found.count) == ({"dask.cluster.time": 4}, 1)
 
 
 @pytest.mark.parametrize("raw", [BEGIN + 1, str(BEGIN + 1)])
@@ -366,16 +356,20 @@ def test_times_are_read_to_the_nanosecond(raw: Any) -> None:
     assert run_of(traces({**ROOT, "startTimeUnixNano": raw})).start_ns == BEGIN + 1
 
 
-def test_work_of_no_span_is_a_row_where_there_is_some(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("tasks", "more", "names"),
+    [
+        (0, {}, ["etl"]),
+        (0, {"failed": True}, ["etl", "default"]),
+        (1, {}, ["etl", "default"]),
+    ],
+)
+def test_work_of_no_span_is_a_row_where_there_is_some(
+    tasks: int, more: dict[str, Any], names: list[str]
+) -> None:
     """Dask makes ``default`` for data that was scattered, too, which is no task."""
-
-    def names(number: int, **more: Any) -> list[str]:
-        request = traces(ROOT, span(number, "default", dask_task_count=number - 7, **more))
-        (run,), _ = read(write(tmp_path / f"{number}.jsonl", request))
-        return [one.full_name for one in run.of_type("span")]
-
-    assert names(7) == ["etl"]
-    assert names(7, failed=True) == names(8) == ["etl", "default"]
+    run = run_of(traces(ROOT, span(7, "default", dask_task_count=tasks, **more)))
+    assert [one.full_name for one in run.of_type("span")] == names
 
 
 def test_deltas_are_summed_up(tmp_path: Path) -> None:
@@ -383,14 +377,12 @@ def test_deltas_are_summed_up(tmp_path: Path) -> None:
         metrics(counter("dask.cluster.time", point(2, time=n, start=n - 1), delta=True))
         for n in range(1, 5)
     ]
-    (run,), _ = read(write(tmp_path / "a.jsonl", *requests))
-    (series,) = run.metrics.of("dask.cluster.time")
-    assert (series.value, [total for _, total in series.history()]) == (8, [2, 4, 6, 8])
+    path = write(tmp_path / "a.jsonl", *requests)
     # A copy beside it, packed, and each line twice.
-    lines = (tmp_path / "a.jsonl").read_bytes()
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines + lines))
+    copy, lines = tmp_path / "a.jsonl.gz", path.read_bytes()
+    copy.write_bytes(gzip.compress(lines + lines))
     twice = write(tmp_path / "b.jsonl", *(one for one in requests for _ in range(2)))
-    for paths in ([tmp_path], [twice], [tmp_path / "a.jsonl.gz", tmp_path / "a.jsonl"]):
+    for paths in ([path], [tmp_path], [twice], [copy, path]):
         (run,), _ = read(*paths)
         (series,) = run.metrics.of("dask.cluster.time")
         assert (series.value, [total for _, total in series.history()]) == (8, [2, 4, 6, 8])
@@ -401,12 +393,10 @@ def test_deltas_count_once_in_any_order_and_however_often(
     order: list[int], again: list[int]
 ) -> None:
     """Every third interval had nothing new, and so no point."""
-    times = [n for n in order if n % 3]
     series = Series({}, monotone=True, delta=True, drawn=True)
-    for n in [*times, *(n for n in again if n % 3)]:
+    for n in (n for n in (*order, *again) if n % 3):
         series.add(Point(n + 1, n + 2, float(2**n)))
-    assert series.value == sum(2**n for n in times)
-    assert len(series.times) == 13
+    assert (series.value, len(series.times)) == (sum(2**n for n in order if n % 3), 13)
 
 
 def test_deltas_of_a_request_that_was_written_halfway_count_once() -> None:
@@ -414,8 +404,7 @@ def test_deltas_of_a_request_that_was_written_halfway_count_once() -> None:
     series = Series({}, monotone=True, delta=True, drawn=True)
     for point_ in (Point(1, 2, 3.0), Point(2, 4, 1.0), Point(2, 6, 5.0), Point(6, 8, 1.0)):
         series.add(point_)
-    assert series.value == 9
-    assert [total for _, total in series.history()] == [3, 4, 8, 9]
+    assert (series.value, [total for _, total in series.history()]) == (9, [3, 4, 8, 9])
 
 
 def test_what_is_remembered_of_deltas_is_bounded() -> None:

@@ -42,8 +42,7 @@ def test_a_frame_takes_keys_of_any_shape() -> None:
         tuple(None if part is None or part is pandas.NA or _is_nan(part) else part for part in row)
         for row in frame[["context", "prefix", "activity", "unit"]].itertuples(index=False)
     ]
-    assert found == list(keys.values())
-    assert list(frame["tree"]) == [3] * 5
+    assert (found, list(frame["tree"])) == (list(keys.values()), [3] * 5)
     assert list(frame["own"].isna()) == [True] * 4 + [False]
     assert metrics.queue_time is None
     assert metrics.duration == 1.0
@@ -59,5 +58,4 @@ def _is_nan(part: object) -> bool:
 )
 def test_refusals_are_raised_as_what_they_are(kind: str, error: type[Exception]) -> None:
     raised = Refusal(kind, "because").error()
-    assert type(raised) is error
-    assert str(raised) == "because"
+    assert (type(raised), str(raised)) == (error, "because")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 
 import pytest
 from hypothesis import given
@@ -58,18 +59,15 @@ def sanitizer() -> Sanitizer:
 @given(HASHABLES)
 def test_every_text_encodes_and_is_bounded(value):
     sanitizer = Sanitizer()
-    texts = [
+    for text, limit in (
         (attribute_text(value, sanitizer), ATTRIBUTE_LIMIT),
         (label_text(value, sanitizer), LABEL_LIMIT),
         (suffix_text(value, sanitizer), LABEL_LIMIT),
         (attribute_text(span_path((value, value), sanitizer), sanitizer), ATTRIBUTE_LIMIT),
         (label_text(span_path((value, "a"), sanitizer), sanitizer), LABEL_LIMIT),
-    ]
-    for text, limit in texts:
-        assert type(text) is str
-        assert "\0" not in text
-        text.encode()
-        assert len(text) <= limit
+    ):
+        assert (type(text), "\0" in text) == (str, False)
+        assert len(text.encode().decode()) <= limit
     assert label_text(value, sanitizer)
     assert len(stacktrace_text(value, sanitizer).encode()) <= STACKTRACE_LIMIT
 
@@ -116,8 +114,7 @@ def test_values_read_as_a_dask_user_expects(sanitizer, make, value, text):
 
 def test_a_long_stacktrace_keeps_its_end(sanitizer):
     text = stacktrace_text("first frame\n" + "é" * 10_000 + "KeyError: 'b'", sanitizer)
-    assert text.startswith("…é")
-    assert text.endswith("KeyError: 'b'")
+    assert re.fullmatch("…é+KeyError: 'b'", text)
     assert STACKTRACE_LIMIT - 2 <= len(text.encode()) <= STACKTRACE_LIMIT
 
 
@@ -128,22 +125,19 @@ def test_different_tags_have_different_names(one, other):
 
 
 def test_a_long_label_ends_in_its_hash(sanitizer):
-    label = label_text("x" * 201, sanitizer)
-    assert len(label) == 200
-    assert label[:-8] == "x" * 191 + "~"
-    assert int(label[-8:], 16) >= 0
-    assert label_text("x" * 202, sanitizer) != label
-    assert label_text("x" * 200, sanitizer) == "x" * 200
+    labels = [label_text("x" * length, sanitizer) for length in (200, 201, 202)]
+    assert labels[0] == "x" * 200
+    assert [re.fullmatch("x{191}~[0-9a-f]{8}", label) is None for label in labels[1:]] == [
+        False
+    ] * 2
+    assert labels[1] != labels[2]
 
 
 def test_changes_are_counted_by_kind(sanitizer):
     attribute_text("fine", sanitizer)
-    assert sanitizer.drain() == {}
-    attribute_text(1, sanitizer)
-    attribute_text("\0\ud800", sanitizer)
-    attribute_text(Unprintable(), sanitizer)
-    attribute_text("x" * 1025, sanitizer)
+    found = [sanitizer.drain()]
+    for value in (1, "\0\ud800", Unprintable(), "x" * 1025):
+        attribute_text(value, sanitizer)
     label_text("", sanitizer)
     expected = {"type": 2, "nul": 1, "surrogate": 1, "repr": 1, "cut": 1, "empty": 1}
-    assert sanitizer.drain() == expected
-    assert sanitizer.drain() == {}
+    assert [*found, sanitizer.drain(), sanitizer.drain()] == [{}, expected, {}]

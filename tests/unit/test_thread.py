@@ -18,31 +18,28 @@ def outcome(make) -> object:
 
 
 def test_the_answer_comes_from_a_daemon_thread():
-    name, daemon = outcome(
-        lambda: (threading.current_thread().name, threading.current_thread().daemon)
-    )
-    assert (name, daemon) == ("made by a test", True)
-
-
-def test_an_error_is_raised_as_it_is():
-    error = LookupError("there is none")
-
-    def fail() -> None:
-        raise error
-
-    with pytest.raises(LookupError) as raised:
-        outcome(fail)
-    assert raised.value is error
+    thread = outcome(threading.current_thread)
+    assert (thread.name, thread.daemon) == ("made by a test", True)
 
 
 @pytest.mark.parametrize(
-    "error", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, StopIteration]
+    ("error", "raised", "said"),
+    [
+        (LookupError, LookupError, "of a constructor"),
+        # What would end the loop or be lost is an error like any other.
+        *(
+            (error, RuntimeError, f"{error.__name__}.*of a constructor")
+            for error in (
+                *(SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError),
+                StopIteration,
+            )
+        ),
+    ],
 )
-def test_what_would_end_the_loop_or_be_lost_is_an_error_like_any_other(
-    error: type[BaseException],
-):
+def test_an_error_is_raised(error, raised, said):
     def fail() -> None:
         raise error("of a constructor")
 
-    with pytest.raises(RuntimeError, match=f"{error.__name__}.*of a constructor"):
+    with pytest.raises(raised, match=said) as found:
         outcome(fail)
+    assert type(found.value) is raised

@@ -1,0 +1,253 @@
+"""What each task waited for last, by walks through a history that is over.
+
+An observer that follows tasks while they run keeps the last wait of each. Here nothing is kept: the
+walk begins at the last end of a task in a span, and goes back from each run to the run before it,
+by what the scheduler's tasks did (`Truth.moves`) and when threads ran them (`Cluster.runs`). So
+both can only agree if the observer is right.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import inf
+from typing import Final
+
+from lab.clock import EPOCH
+from lab.executor import Run
+from lab.truth import STEP, UNFINISHED, Move
+
+#: What a span waited for; the last part is the work of other spans.
+PARTS: Final = (
+    "client", "scheduler", "no_thread", "repeated", "transfer", "worker_queue", "compute",
+    "report", "other_span",
+)  # fmt: skip
+
+#: A task in one of these could run: it waits for a thread, or has one.
+READY: Final = UNFINISHED - {"waiting"}
+
+#: How Dask names a submission; its time follows.
+SUBMISSION: Final = "update-graph-"
+
+#: How Dask names waiting for data.
+FETCHES: Final = ("transfer", "disk-read")
+
+
+@dataclass
+class Wait:
+    """What a task waited for until it ran: times of the simulation's clock."""
+
+    #: The end of the task before it, as a position among the moves.
+    before: int | None = None
+    #: When it was submitted; after another task, when that ended. When it was ready first.
+    submitted: float = -inf
+    ready: float = -inf
+    #: When it was sent to the worker whose run was repeated, and when it was ready again.
+    lost: float = -inf
+    again: float = -inf
+    #: When it was last sent to a worker.
+    sent: float = inf
+
+
+@dataclass
+class Path:
+    """The seconds of a span, by what it waited for."""
+
+    parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    #: How many runs of the span's tasks are on it, and how many more took no time.
+    tasks: int = 0
+    momentary: int = 0
+    #: Seconds that no message tells from others on the worker: the computing of runs without a
+    #: result, and ends that waited for a blocked event loop, which notes the time after that.
+    untold: float = 0.0
+
+
+class Paths:
+    """The paths of the spans of one history.
+
+    Parameters
+    ----------
+    above
+        By a span's id, those of the spans above it, the nearest one first.
+    begins
+        When each span began, and began anew after its end.
+    """
+
+    def __init__(
+        self,
+        moves: Sequence[Move],
+        runs: Sequence[Run],
+        above: Mapping[str, Sequence[str]],
+        begins: Mapping[str, Sequence[float]],
+    ) -> None:
+        self._moves, self._above, self._begins = moves, above, begins
+        self._own: dict[Hashable, list[int]] = defaultdict(list)
+        for number, move in enumerate(moves):
+            self._own[move.key].append(number)
+        self._runs: dict[Hashable, list[Run]] = defaultdict(list)
+        for run in runs:
+            self._runs[run.key].append(run)
+        self._ends = [number for number in range(len(moves)) if self._is_end(number)]
+
+    def of(self, span: str, start: float, stop: float) -> Path:
+        """Return the path of a span and those below it, from its start to its end."""
+        path, until = Path(), stop
+        ends = reversed(self._ends)
+        number = next((end for end in ends if self._is_within(end, span, start, stop)), None)
+        end = start if number is None else max(start, min(stop, self._moves[number].when))
+        path.parts["client"] += stop - end
+        while number is not None and self._moves[number].when > start - STEP:
+            wait = self._wait(number)
+            since = start if wait.before is None else max(start, self._moves[wait.before].when)
+            until = max(since, min(until, self._moves[number].when))
+            if span not in self._with_above(number):
+                path.parts["other_span"] += until - since
+            else:
+                self._add(path, number, wait, since, until)
+            number = wait.before
+        return path
+
+    def _add(self, path: Path, number: int, wait: Wait, since: float, until: float) -> None:
+        """Add a run of a span's own."""
+        move = self._moves[number]
+        runs = [
+            one
+            for one in self._runs[move.key]
+            if (one.stop if move.activities else one.start) <= move.when + STEP
+        ]
+        run = runs[-1] if runs else None
+        began, done = (inf, inf) if run is None else (run.began, run.done)
+        borders = [since]
+        for time in (
+            wait.submitted, wait.ready, wait.lost, wait.again, wait.sent, began, done, until
+        ):  # fmt: skip
+            borders.append(min(max(time, borders[-1]), until))
+        spent = [end - begin for begin, end in pairwise(borders)]
+        transfer = _transfers(move, borders[5], borders[6])
+        # In their order; the wait for a thread has two pieces, and a transfer is in the queue.
+        names = "client", "scheduler", "no_thread", "repeated", "no_thread", "worker_queue"
+        for part, seconds in zip((*names, "compute", "report"), spent, strict=True):
+            path.parts[part] += seconds
+        path.parts["transfer"] += transfer
+        path.parts["worker_queue"] -= transfer
+        if until - since > STEP:
+            path.tasks += 1
+        else:
+            path.momentary += 1
+        if run is not None and move.activities:
+            path.untold += run.stop - run.done
+        else:
+            path.untold += spent[6]
+
+    def _with_above(self, number: int) -> tuple[str, ...]:
+        """Return the span of a move's task, and those above it."""
+        span = self._moves[number].span
+        return () if span is None else (span, *self._above[span])
+
+    def _is_within(self, end: int, span: str, start: float, stop: float) -> bool:
+        """Whether an end is of a span's time, or of that of a span below it in that time."""
+        if span not in self._with_above(end):
+            return False
+        began = self._began(self._moves[end].span, self._moves[end].when)
+        return start - STEP <= began <= stop + STEP
+
+    def _began(self, span: str | None, when: float) -> float:
+        """Return when a span last began that was open at a time."""
+        begins = () if span is None else self._begins[span]
+        return max((begin for begin in begins if begin <= when + STEP), default=-inf)
+
+    def _is_end(self, number: int) -> bool:
+        """Whether a task that could run has no work left from here on."""
+        move = self._moves[number]
+        if move.start not in READY or move.finish in UNFINISHED:
+            return False
+        own = self._own[move.key]
+        after = own[bisect_left(own, number) + 1 :][:1]
+        returns = [self._moves[n] for n in after if self._moves[n].stimulus == move.stimulus]
+        if returns and returns[0].finish == "waiting":
+            return False
+        # A lost result that nobody needed any more before it was computed again was no work.
+        return move.finish in ("memory", "erred") or not self._is_lost(number)
+
+    def _is_lost(self, number: int) -> bool:
+        """Whether a task that could run had a result before."""
+        own = self._own[self._moves[number].key]
+        before = [self._moves[n] for n in own[: bisect_left(own, number)]]
+        begins = [i for i, move in enumerate(before) if move.stimulus.startswith(SUBMISSION)]
+        return any(move.start == "memory" for move in before[max(begins, default=0) :])
+
+    def _last_end(self, span: str | None, number: int) -> int | None:
+        """Return the last end in a span, or in the nearest one above that has one."""
+        now = self._moves[number].when
+        for one in (span, *self._above[span]) if span is not None else ():
+            since = self._began(one, now) - STEP
+            for end in reversed(self._ends[: bisect_left(self._ends, number)]):
+                if self._moves[end].when >= since and one in self._with_above(end):
+                    return end
+        return None
+
+    def _wait(self, end: int) -> Wait:
+        """Return what a task waited for that ended."""
+        own, wait = self._own[self._moves[end].key], Wait()
+        for number in own[: bisect_left(own, end)]:
+            move = self._moves[number]
+            if move.start == move.finish:
+                continue
+            if move.finish == "waiting":
+                wait = self._entered(number, wait)
+            elif move.start == "waiting" and move.finish in READY:
+                wait = self._readied(number, wait)
+            if move.finish == "processing":
+                wait.sent = move.when
+        return wait
+
+    def _entered(self, number: int, wait: Wait) -> Wait:
+        """Return what is known of a task that has work left to do, or that begins again."""
+        move = self._moves[number]
+        if move.stimulus.startswith(SUBMISSION):
+            return Wait(submitted=float(move.stimulus[len(SUBMISSION) :]) - EPOCH)
+        own = self._own[move.key]
+        left = self._moves[own[max(0, bisect_left(own, number) - 1)]]
+        if left.stimulus != move.stimulus or left.start not in UNFINISHED:
+            # It had a result, or had failed. The path is that of the last end in its span; if that
+            # was its own, its run is repeated.
+            last = self._last_end(move.span, number)
+            if last is None or self._moves[last].key != move.key:
+                return Wait(last, ready=0.0, lost=0.0)
+            wait = self._wait(last)
+        elif left.start == "waiting":
+            return wait
+        lost = wait.lost
+        if lost == -inf:
+            lost = wait.sent if wait.sent < inf else wait.ready
+        return replace(wait, lost=lost, again=-inf, sent=inf)
+
+    def _readied(self, number: int, wait: Wait) -> Wait:
+        """Return what a task waited for that could run from here on."""
+        move = self._moves[number]
+        for end in reversed(self._ends[: bisect_left(self._ends, number)]):
+            if self._moves[end].stimulus != move.stimulus:
+                break
+            if self._moves[end].key in move.needs:
+                return Wait(end, submitted=self._moves[end].when, ready=move.when)
+        if wait.ready > -inf:
+            return replace(wait, again=move.when)
+        submitted = wait.submitted if move.stimulus.startswith(SUBMISSION) else -inf
+        return Wait(self._last_end(move.span, number), submitted, move.when)
+
+
+def _transfers(move: Move, sent: float, began: float) -> float:
+    """Return for how long a task that was sent waited for data from elsewhere."""
+    activities = [one for one in move.activities if one["action"] in FETCHES]
+    computes = [one["start"] for one in move.activities if one["action"] == "compute"]
+    # The worker's clock may be off.
+    shift = began - computes[-1] if computes else 0.0
+    busy, until = 0.0, sent
+    for one in sorted(activities, key=lambda one: float(one["start"])):
+        start, stop = max(until, one["start"] + shift), min(began, one["stop"] + shift)
+        busy += max(0.0, stop - start)
+        until = max(until, stop)
+    return busy

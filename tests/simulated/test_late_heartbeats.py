@@ -1,0 +1,90 @@
+"""Heartbeats that come late, some at once; workers with wrong clocks; a scheduler's that is set.
+
+Which of two runs of a task a cut lists, and which of its seconds are in which heartbeat, is then
+known long after the scheduler has heard of their ends.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from itertools import cycle
+
+import pytest
+from distributed import span, wait
+from lab.programs import draw, run
+
+from tests.simulated.observed import QUICK, Simulated
+
+#: Seconds by which a heartbeat may be late: two are on their way then. If it were 3 s, idle seconds
+#: of the last work could count as unused.
+LATE = 1.2
+
+
+class Delays(dict[str, Callable[[], float | None]]):
+    """The delays of each worker's heartbeats, by its name; the first one is on time."""
+
+    def __init__(self, seed: int) -> None:
+        self._chance = random.Random(seed)
+
+    def get(self, name: str, default: object = None) -> Callable[[], float | None]:  # type: ignore[override]
+        """Return what gives the next delay of a worker."""
+        if name not in self:
+            late = self._chance.choices([0.0, LATE], [3, 1], k=self._chance.randint(1, 9))
+            self[name] = cycle([0.0, *late]).__next__
+        return self[name]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_idle_is_true_where_heartbeats_are_late(seed: int) -> None:
+    program = draw(seed)
+    # Clocks are estimated by messages.
+    within = 0.02 + 6 * program.latency
+    o = Simulated(limits=QUICK, within=within, longest=300.0, **program.options())
+
+    def late() -> None:
+        o.cluster.heartbeats, chance = Delays(seed), random.Random(seed)
+        for name in o.cluster.workers:
+            o.cluster.machines[name].shift = chance.uniform(-5.0, 5.0)
+        run(program, o.cluster)
+
+    o.run(late)
+
+
+def fail(seconds: float) -> None:
+    time.sleep(seconds)
+    raise ValueError(seconds)
+
+
+@pytest.mark.options(config={"distributed.scheduler.worker-ttl": None})
+def test_the_schedulers_clock_is_set_by_hours(o: Simulated) -> None:
+    """Dask itself takes workers for dead whose last heartbeat is hours old, unless told not to.
+
+    Thread-seconds are the truth's. A span that is open has the times that the clock showed: one
+    that would end before it began lasts as long as its longest task.
+    """
+    for number, hours in enumerate((3, -3, 1, 0)):
+        with span(f"across {number}"):
+            across = o.client.map(time.sleep, [0.5] * 11, pure=False)
+            failing = o.client.submit(fail, 0.5)
+        time.sleep(0.7)
+        o.cluster.machines["scheduler"].shift = hours * 3600.0
+        wait([*across, failing])
+        del across, failing
+        time.sleep(3.0)
+        with span(f"after {number}"):
+            after = o.client.map(time.sleep, [0.25] * 4, pure=False)
+        wait(after)
+        del after
+        time.sleep(2.0)
+    o.quiet()
+    lengths = {one.identity.tags[0]: one.stop - one.start for one in o.exported}
+    assert lengths == pytest.approx(
+        {
+            "across 0": 1.5 + 3 * 3600, "across 1": 0.5, "across 2": 1.5 + 4 * 3600,
+            "across 3": 0.5, **{f"after {number}": 0.25 for number in range(4)},
+        },
+        # How many of the tasks are on one worker is Dask's choice.
+        rel=0, abs=0.5,
+    )  # fmt: skip

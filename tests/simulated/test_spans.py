@@ -1,0 +1,290 @@
+"""What is exported of spans and of single tasks, against what Dask and the tasks say."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import dask
+import pytest
+from distributed import Reschedule, get_worker, span, wait
+from lab.clock import EPOCH
+
+from dask_otel import span as own_span
+from dask_otel.core import identity
+from dask_otel.core.life.open_span import Limits, TaskLimits
+from dask_otel.core.records import TaskRun
+from tests.cluster.tasks import current
+from tests.receiver import Receiver
+from tests.simulated.bridged import Bridged
+from tests.simulated.observed import Simulated
+
+#: Floats, added up.
+CLOSE = 5e-6
+
+#: The type of every span attribute on the wire, by key; a prefix for families of keys.
+TYPES: dict[str, type] = {
+    "dask.span.type": str,
+    "dask.span.id": str,
+    "dask.span.root.id": str,
+    "dask.span.name": str,
+    "dask.span.tags": tuple,
+    "dask.span.root.name": str,
+    "dask.span.result": str,
+    "dask.span.complete": bool,
+    "dask.span.generation": int,
+    "dask.span.queue.time": float,
+    "dask.span.capacity.time": float,
+    "dask.span.idle.time": float,
+    "dask.span.dask.active_cpu.time": float,
+    "dask.span.dask.idle.time": float,
+    "dask.span.output.size": int,
+    "dask.task.count": int,
+    "dask.task_group.count": int,
+    "dask.worker.count": int,
+    "dask.thread.count": int,
+    "dask.collection.types": tuple,
+    "dask.span.collision": bool,
+    "dask.span.requested.name": str,
+    "dask.span.late": bool,
+    "dask.span.dropped.count": int,
+    "code.file.path": str,
+    "code.line.number": int,
+    "code.function.name": str,
+    "error.type": str,
+    "dask.task_group.name": str,
+    "dask.task.prefix": str,
+    "dask.task_group.types": tuple,
+    "dask.task.key": str,
+    "dask.task.attempt": int,
+    "dask.task.queue.time": float,
+    "dask.task.output.size": int,
+    "dask.task.output.type": str,
+    "dask.task.on_path": bool,
+    "dask.span.path.tasks": int,
+    "dask.worker.name": str,
+}
+FAMILIES: dict[str, type] = {
+    "dask.span.activity.time.": float,
+    "dask.span.path.": float,
+    "dask.task.path.": float,
+    "dask.task_group.duration.": float,
+}
+OUTCOMES = ("memory", "erred", "cancelled", "retried", "lost", "recomputed", "rescheduled")
+TYPES |= {f"dask.task.{outcome}.count": int for outcome in OUTCOMES}
+
+
+def expected_type(key: str) -> type:
+    (found,) = [TYPES[key]] if key in TYPES else [t for f, t in FAMILIES.items() if f in key]
+    return found
+
+
+def assert_types(received: Receiver) -> None:
+    """Every attribute is one of the contract, with the contract's type."""
+    for one in received.spans:
+        for key, value in one.attributes.items():
+            assert type(value) is expected_type(key), (key, value)
+
+
+def inc(x: int) -> int:
+    time.sleep(0.01)
+    return x + 1
+
+
+def fail(seconds: float) -> None:
+    time.sleep(seconds)
+    raise ValueError("as asked")
+
+
+# ---------------------------------------------------------------------------- Dask spans
+
+
+@pytest.mark.options(otel={"spans": {"default": "metrics-only"}})
+def test_untagged_work_can_stay_out_of_the_traces(b: Bridged) -> None:
+    """`otel.spans.default: metrics-only` keeps its metrics."""
+    assert b.client.submit(inc, 1).result() == 2
+    with span("mine"):
+        assert b.client.submit(inc, 10, key="mine-1").result() == 11
+    received = b.exported()
+    assert {s.attributes["dask.span.root.name"] for s in received.spans} == {"mine"}
+    durations = received.last("dask.span.duration")
+    assert {dict(labels)["dask.span.name"] for labels in durations} == {"default", "mine"}
+
+
+HOSTILE: list[Any] = ["", "a/b\\c", "NUL\0", "x" * 100_000, 17, None, b"\xff\xfe", ("t", 1), "ü🎉"]
+
+
+@pytest.mark.options(relabelled="names are cleaned")
+def test_hostile_tags_lose_nothing(b: Bridged) -> None:
+    """Tags are anything in Dask: they are exported clean, with the rest of the batch intact."""
+    for index, tag in enumerate(HOSTILE):
+        with span("root", tag), span(f"below {index}"):
+            assert b.client.submit(inc, index, key=f"k{index}-0").result() == index + 1
+    received = b.exported()
+    spans = [s for s in received.spans if s.type == "span"]
+    assert [s.name for s in spans].count("root") == len(HOSTILE)
+    assert {s.name for s in spans} >= {f"below {index}" for index in range(len(HOSTILE))}
+    values = [value for s in received.spans for value in (s.name, *s.attributes.values())]
+    texts = [text for v in values for text in (v if isinstance(v, tuple) else (v,))]
+    assert all(len(t) <= 1024 and "\0" not in t for t in texts if isinstance(t, str))
+    assert {"root/a\\/b\\\\c", "root/17", "root/ü🎉"} <= {s.path for s in spans}
+    assert sum(received.last("dask.otel.sanitized").values()) > 0
+    labels = {dict(k)["dask.span.name"] for k in received.last("dask.span.active")}
+    assert all(0 < len(label) <= 210 for label in labels)
+
+
+@pytest.mark.options(config={"distributed.diagnostics.computations.nframes": 1})
+def test_ids_that_are_no_uuid_and_where_the_code_was_submitted(b: Bridged) -> None:
+    """Any string can be a span id: it is hashed as it is.
+
+    Code is known if Dask collects it; the source text itself is not exported.
+    """
+    ids = ("not a uuid", "ü" * 40)
+
+    def of_the_user() -> int:
+        return int(b.client.submit(inc, 1).result())
+
+    with dask.annotate(span={"name": ("odd", "child"), "ids": ids}):
+        assert of_the_user() == 2
+    received = b.exported()
+    child = received.named("child")
+    assert child.attributes["dask.span.id"] == ids[1]
+    assert child.parent_id == received.named("odd").span_id
+    assert child.attributes["code.file.path"].endswith("test_spans.py")
+    assert child.attributes["code.line.number"] > 0
+    assert child.attributes["code.function.name"] == "of_the_user"
+    assert_types(received)
+
+
+@pytest.mark.options(otel={"spans": {"detail": "span", "tasks": {"slowest": 3, "ratio": 0.5}}})
+def test_chosen_tasks_have_spans_of_their_own_which_are_current_in_them(b: Bridged) -> None:
+    """Without groups, these and those that failed hang below the span."""
+    with span("work"):
+        futures = b.client.map(current, range(20))
+        bad = b.client.submit(fail, 0.01, key="bad")
+        wait([*futures, bad])
+        found = dict(zip([f.key for f in futures], b.client.gather(futures), strict=True))
+    received = b.exported()
+    work = received.named("work")
+    tasks = {s.attributes["dask.task.key"]: s for s in received.spans if s.type == "task"}
+    assert {s.type for s in received.spans} == {"span", "task"}
+    assert {s.parent_id for s in tasks.values()} == {work.span_id}
+    assert tasks.keys() == {"bad"} | {key for key in found if identity.is_sampled(key, 0.5)}
+    assert found == {key: tasks.get(key, work).ids for key in found}
+    assert_types(received)
+
+
+# ---------------------------------------------------------------------------- single tasks
+
+
+def limits(**tasks: Any) -> Limits:
+    return Limits(linger=0.3, settle_timeout=30.0, tasks=TaskLimits(**tasks), path=False)
+
+
+def timed(number: int, seconds: float) -> tuple[float, float, int, str]:
+    """Return when it ran, Dask's number of the run, and the worker's name."""
+    worker = get_worker()
+    run_id = worker.state.tasks[worker.get_current_task()].run_id
+    start = time.time()
+    time.sleep(seconds)
+    return start, time.time(), run_id, str(worker.name)
+
+
+def fail_first(how: type[Exception]) -> int:
+    """Fail in the first run."""
+    loop = get_worker().loop
+    runs = loop.__dict__.setdefault(how.__name__, [])
+    runs.append(how)
+    if len(runs) == 1:
+        raise how
+    return len(runs)
+
+
+def check(found: TaskRun, key: Any, saw: tuple[float, float, int, str]) -> None:
+    start, stop, run, worker = saw
+    assert (found.key, found.number, found.worker) == (key, run, worker)
+    times = (found.start, found.stop, found.seconds)
+    assert times == pytest.approx((start, stop, stop - start), abs=CLOSE)
+
+
+@pytest.mark.options(limits=limits(slowest=2))
+def test_the_slowest_and_the_failed_are_those_that_the_tasks_know_of(o: Simulated) -> None:
+    lengths = [0.01, 0.6, 0.02, 0.01, 0.9, 0.03, 0.3, 0.01]
+    with span("work"):
+        futures = o.client.map(timed, range(len(lengths)), lengths)
+        bad = o.client.submit(fail, 0.2, key="bad")
+        again = o.client.submit(fail_first, ZeroDivisionError, retries=2)
+        moved = o.client.submit(fail_first, Reschedule)
+        wait([*futures, bad, again, moved])
+        saw = o.client.gather(futures)
+        keys = [future.key for future in futures]
+    o.quiet()
+    finished = o.named("work")
+    failed, *others = finished.tasks
+    # Of the two that ran again the last run alone is known, in groups of their own.
+    assert [task.run.attempt for task in others if task.prefix == "fail_first"] == [2, 2]
+    first, second = [task.run for task in others if task.prefix == "timed"]
+    check(first, keys[4], saw[4])
+    check(second, keys[1], saw[1])
+    assert (first.attempt, first.type, first.nbytes is None) == (1, "tuple", False)
+    assert (failed.run.key, failed.failure and failed.failure.text) == (
+        "bad",
+        "ValueError('as asked')",
+    )
+    assert failed.run.seconds == pytest.approx(0.2, abs=CLOSE)
+    assert finished.dropped_tasks == 0
+    assert not o.adapter.tasks.queued_since
+
+
+@pytest.mark.options(limits=limits(slowest=0, ratio=1.0), workers=1, threads=1)
+def test_time_in_the_queue_is_what_tasks_waited_for(o: Simulated) -> None:
+    with span("work"):
+        futures = o.client.map(timed, range(8), [0.1] * 8)
+        saw = sorted(o.client.gather(futures))
+    o.quiet()
+    by_run = {task.run.number: task.run for task in o.named("work").tasks}
+    assert len(by_run) == len(saw) == 8
+    for order, one in enumerate(saw):
+        task = by_run[one[2]]
+        check(task, task.key, one)
+        # One runs and one waits on the worker, as its saturation of 1.1 says: the next one is
+        # sent when the last but one is over, which its worker says 2 ms later at most.
+        assert task.queued == pytest.approx(max(0, order - 1) * 0.1, abs=0.0021)
+
+
+def together(*parts: bytes) -> int:
+    return len(parts)
+
+
+def slow_data(sender: Any, receiver: Any, message: Any) -> float:
+    """Let messages with data take half a second."""
+    return 0.5 if type(message) is dict and message.get("data") else 0.0
+
+
+@pytest.mark.parametrize(
+    "slowest",
+    [
+        pytest.param(n, marks=pytest.mark.options(limits=limits(slowest=n), latency=slow_data))
+        for n in (1, 0)
+    ],
+)
+def test_a_group_begins_with_the_first_transfer_which_is_an_event_of_its_task(
+    o: Simulated, slowest: int
+) -> None:
+    with own_span("work"):
+        data = o.client.map(bytes, range(5_000_000, 5_000_003), workers=["w0"])
+        wait(data)
+        wait(o.client.submit(together, *data, workers=["w1"]))
+    o.quiet()
+    work = o.named("work")
+    (group,) = [group for group in work.groups if group.prefix == "together"]
+    assert group.durations["transfer"] == pytest.approx(0.5, abs=CLOSE)
+    assert group.stop - group.start == pytest.approx(0.5, abs=CLOSE)
+    tasks = [task.run for task in work.tasks if task.prefix == "together"]
+    told = [(task, part) for task in tasks for part in task.parts if part[0] == "transfer"]
+    # All came in one message.
+    assert len(told) == slowest
+    for task, (_, start, seconds) in told:
+        assert seconds == pytest.approx(0.5, abs=CLOSE)
+        assert start + seconds == pytest.approx(task.start, abs=CLOSE)
+        assert start > EPOCH
