@@ -144,7 +144,7 @@ def test_a_worker_without_heartbeats(b: Bridged, returns: bool) -> None:
     del b.cluster.workers["silent"]
     log = b.said(semconv.WORKER_REMOVED)
     again = " A heartbeat came after that: too late." * returns
-    given_up = "given up, since it had sent no heartbeat for 6.0 s, longer than distributed."
+    given_up = "removed by Dask: it had sent no heartbeat for 6.0 s, longer than distributed."
     assert f"was {given_up}scheduler.worker-ttl.{again} At its last heartbeat" in log.body
     assert (log.attributes[REASON], log.attributes[semconv.WORKER_LAST_SEEN_AGE.name]) == (
         "overdue",
@@ -186,7 +186,7 @@ def test_paused_and_running_again(b: Bridged) -> None:
 
     b.cluster.do("w0", become, Status.paused)
     paused = b.said(semconv.WORKER_PAUSED)
-    assert (paused.severity, "as its memory is nearly full" in paused.body) == (WARN, True)
+    assert (paused.severity, "its memory is nearly full" in paused.body) == (WARN, True)
     b.cluster.do("w0", become, Status.running)
     assert "runs tasks again" in b.said(semconv.WORKER_RESUMED).body
 

@@ -144,8 +144,8 @@ GUESS = "Probably it was killed for its memory, which was close to its limit."
             (
                 {"WORKER_REMOVAL_REASON": "overdue", "WORKER_LAST_SEEN_AGE": age, "overdue": 11.0},
                 semconv.WARN,
-                "Worker 3 (tcp://w:1) was removed by Dask: it had sent no heartbeat for 11 s, longer"
-                f" than distributed.scheduler.worker-ttl.{again}"
+                "Worker 3 (tcp://w:1) was removed by Dask: it had sent no heartbeat for 11 s, "
+                f"longer than distributed.scheduler.worker-ttl.{again}"
                 f" {BUSY.replace('0.4 s', shown)} {HAD}",
             )
             for age, shown, again in (
