@@ -134,7 +134,7 @@ class SpanSettings:
         """
         Whether each span says [what bounded its duration](why.md)
 
-        In `dask.span.path.*`, and in the spans of the tasks on its path.
+        The parts are in `dask.span.path.*`, and in the spans of the tasks on its path.
         """,
     )
     linger: float = _knob(
@@ -168,7 +168,7 @@ class SpanSettings:
         "1h",
         duration(0, YEAR),
         """
-        Longest pause after the root's previous generation
+        Longest pause after the root's previous generation for a continuation in the same trace
 
         A continuation that starts later is in a new trace, linked to the first.
         """,
@@ -203,7 +203,7 @@ class SpanSettings:
         """
         Whether file, line and function of the code that submitted a span's work are exported
 
-        If Dask collects them. The code itself is never exported.
+        They are absent if Dask does not collect them. The code itself is never exported.
         """,
     )
     task_keys: bool = _knob(
@@ -283,8 +283,8 @@ class LogSettings:
         """
         Whether log records of workers name the trace, the span and the task that they come from
 
-        In `trace_id`, `span_id`, `trace_flags`, `dask.span.name` and `dask.task.key`; not needed
-        with OpenTelemetry's own logging instrumentation. Needs `otel.workers.context`.
+        The fields are `trace_id`, `span_id`, `trace_flags`, `dask.span.name` and `dask.task.key`.
+        Not needed with OpenTelemetry's own logging instrumentation. Needs `otel.workers.context`.
         See [Trace context](context.md#in-logs).
         """,
     )
@@ -294,7 +294,8 @@ class LogSettings:
         """
         Whether [events of the cluster](logs.md) are exported as log records
 
-        Such as why a worker was lost. If an endpoint accepts no logs, the bridge tries again each
+        They say, for example, why a worker was lost. If an endpoint accepts no logs, the bridge
+        tries again each
         hour.
         """,
     )
@@ -304,7 +305,7 @@ class LogSettings:
         """
         Topics of Dask's event log whose messages are exported as log records, too
 
-        For messages of your own, from `Client.log_event` and `Worker.log_event`. See
+        Use it for messages of your own, from `Client.log_event` and `Worker.log_event`. See
         [your own events](logs.md#your-own-events).
         """,
     )
@@ -457,7 +458,7 @@ class Settings:
         """
         Whether the caller's baggage travels with its context
 
-        At most 8192 characters, with the message of each task. Read on the client.
+        At most 8192 characters travel, with the message of each task. Read on the client.
         """,
     )
     provider: Literal["global", "own"] = _knob(
@@ -490,7 +491,7 @@ class Settings:
         """
         Values for `OTEL_*` variables that the environment of the scheduler does not set
 
-        For deployments where Dask's configuration can be set but the environment cannot. A variable
+        Use it where Dask's configuration can be set but the environment cannot. A variable
         of the environment has priority, except with `otel.provider: own`. Names must begin with
         `OTEL_`. See [below](configuration.md#when-the-environment-cannot-be-set).
         """,
