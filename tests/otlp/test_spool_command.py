@@ -146,7 +146,7 @@ def test_an_empty_one_is_said_to_be(path: Path, command: Command) -> None:
 def test_what_can_not_be_read_is_said_in_words(
     options: list[str], path: Path, command: Command
 ) -> None:
-    assert command(*options) == (1, "", f"dask-otel spool: {path} does not exist\n")
+    assert command(*options) == (1, "", f"dask-otel spool: there is no {path}\n")
     path.write_text("a letter")
     code, _, said = command(*options)
     assert (code, "is no spool of dask-otel" in said, path.read_text()) == (1, True, "a letter")

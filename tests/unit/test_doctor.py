@@ -108,7 +108,7 @@ ALONE = {"scheduler": None, "packages": None, "process__bridge": None, "process_
     [
         ({}, False, "\nAll is well, 0 notes.\n"),
         ({}, True, "\x1b[32mok"),
-        (ALONE, False, "unknown whether a bridge runs on one"),
+        (ALONE, False, "unknown whether a bridge runs"),
         (ALONE, False, "\nAll is well on this machine, 1 note.\n"),
     ],
 )

@@ -290,7 +290,7 @@ ADVICE: list[tuple[list[dict[str, Any]], str, str, str]] = [
     ([straggler()], "etl: one task of f took 9.00 s", "", "\0"),
     # It said "idle: 75 %", and not why. Where other spans had work, it costs nothing.
     (alone(135.0), "etl/rank: one task of f took 44.8 s", ONE_TASK, "\0"),
-    (alone(135.0), "Threads were idle though there was work: 75%", "which is named below", "\0"),
+    (alone(135.0), "Threads were idle though there was work: 75%", "named below", "\0"),
     (alone(20.0), "", "", ""),
     (gap(2), "etl: no task ran for 6.00 s, from 4.00 s on", "", "\0"),
     # Not all groups were exported: another one may have run then.

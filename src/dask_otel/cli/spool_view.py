@@ -32,7 +32,7 @@ def listing(path: Path) -> Iterator[str]:
         If the spool does not exist or cannot be read.
     """
     if not files.check(path):
-        raise files.SpoolError(f"{path} does not exist")
+        raise files.SpoolError(f"there is no {path}")
     store.check_header(path)
     holder = lock.holder(path)
     runs: list[tuple[Any, ...]] = []

@@ -295,8 +295,7 @@ class LogSettings:
         Whether [events of the cluster](logs.md) are exported as log records
 
         They say, for example, why a worker was lost. If an endpoint accepts no logs, the bridge
-        tries again each
-        hour.
+        tries again each hour.
         """,
     )
     topics: tuple[str, ...] = _knob(
