@@ -6,6 +6,8 @@ import logging
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import distributed
@@ -15,25 +17,38 @@ from distributed import span
 import dask_otel
 from dask_otel import semconv
 from dask_otel.core.events import lines
-from tests.cluster.test_events import Watched, watched
-from tests.receiver import Log
+from tests.cluster.conftest import Bridged, Start
+from tests.receiver import Log, Receiver
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.unreconciled("it looks at log records, not at numbers")
 
 
-def lines_of(cluster: Watched, logger: str = "user") -> list[Log]:
-    return [
-        log
-        for log in cluster.received.logs
-        if log.name == semconv.WORKER_LOG and log.attributes[semconv.LOG_LOGGER] == logger
-    ]
+def logs_of(received: Receiver, name: str, logger: str = "user") -> list[Log]:
+    """Return the records of that name: of workers, those of a logger."""
+    wanted = logger if name == semconv.WORKER_LOG else None
+    found = [log for log in received.logs if log.name == name]
+    return [log for log in found if log.attributes.get(semconv.LOG_LOGGER) == wanted]
 
 
-def ready(cluster: Watched) -> Watched:
+@contextmanager
+def watched(start: Start, **logs: Any) -> Iterator[Bridged]:
+    """Start a cluster with one process of a worker that has the plugin."""
+    options = {"n_workers": 1, "processes": True, "environ": {"OTEL_BLRP_SCHEDULE_DELAY": "20"}}
+    with start(config={"logs": logs}, **options) as bridged:
+        bridged.received.keeps = frozenset({"logs", "traces"})
+        ready(bridged)
+        yield bridged
+
+
+def ready(bridged: Bridged) -> None:
     """Wait until the plugin is on the worker."""
-    eventually(lambda: [*cluster.client.run(_has_plugin).values()] == [True], what="the plugin")
-    return cluster
+    eventually(lambda: [*bridged.client.run(_has_plugin).values()] == [True], what="the plugin")
+
+
+def said(bridged: Bridged) -> Log:
+    """Wait for the event of a worker's end."""
+    return eventually(lambda: logs_of(bridged.received, semconv.WORKER_REMOVED), what="its end")[0]
 
 
 def _has_plugin(dask_worker: Any) -> bool:
@@ -59,13 +74,14 @@ def state(dask_worker: Any) -> list[Any]:
     return [root.level, len(root.handlers), wrapped]
 
 
-def test_records_arrive_with_the_ids_of_their_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    with watched(monkeypatch, {"logs": {"level": "INFO"}}) as cluster:
-        worker = ready(cluster).worker
+def test_records_arrive_with_the_ids_of_their_task(start: Start) -> None:
+    with watched(start, level="INFO") as cluster:
+        (worker,) = cluster.scheduler.workers.values()
         with span("nightly"):
             cluster.client.submit(says, "wrong row", key="load-1").result()
         # The root logger was lowered, as nobody has configured it.
-        _, log = eventually(lambda: len(lines_of(cluster)) == 2 and lines_of(cluster))
+        eventually(lambda: len(logs_of(cluster.received, semconv.WORKER_LOG)) == 2)
+        _, log = logs_of(cluster.received, semconv.WORKER_LOG)
         (nightly,) = cluster.received.wait_for(lambda r: [s for s in r.spans if s.type == "span"])
         assert ((log.trace_id, log.span_id), (log.body, log.severity)) == (
             (nightly.trace_id, nightly.span_id),
@@ -93,34 +109,33 @@ def test_records_arrive_with_the_ids_of_their_task(monkeypatch: pytest.MonkeyPat
             eventually(
                 lambda logger=logger, severity=severity, said=said: any(
                     said in str(one.body) and one.severity == severity
-                    for one in lines_of(cluster, logger)
+                    for one in logs_of(cluster.received, semconv.WORKER_LOG, logger)
                 )
             )
 
 
-def test_a_killed_worker_has_last_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    with watched(monkeypatch, {"logs": {"level": "WARNING"}}) as cluster:
-        pid = ready(cluster).worker.pid
+def test_a_killed_worker_has_last_lines(start: Start) -> None:
+    with watched(start, level="WARNING") as cluster:
+        (worker,) = cluster.scheduler.workers.values()
         cluster.client.submit(says, "the disk is nearly full").result()
-        eventually(lambda: lines_of(cluster), what="the line")
-        os.kill(pid, signal.SIGKILL)
-        log = cluster.said(semconv.WORKER_REMOVED)
+        eventually(lambda: logs_of(cluster.received, semconv.WORKER_LOG), what="the line")
+        os.kill(worker.pid, signal.SIGKILL)
+        log = said(cluster)
         assert log.attributes[semconv.WORKER_REMOVAL_REASON] == "lost"
         last = log.attributes[semconv.WORKER_LAST_LINES]
         assert last[-1].endswith(" s before: ERROR user: the disk is nearly full")
         assert log.body.endswith("The last lines of its log:\n" + "\n".join(last))
 
 
-def test_off_by_default_and_gone_with_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
-    with watched(monkeypatch) as cluster:
-        before = [*ready(cluster).client.run(state).values()]
+def test_off_by_default_and_gone_with_the_plugin(start: Start) -> None:
+    with watched(start) as cluster:
+        before = [*cluster.client.run(state).values()]
         assert before == [[logging.WARNING, 0, False]]
         cluster.client.submit(says, "unheard").result()
-        assert lines_of(cluster) == []
-        os.kill(cluster.worker.pid, signal.SIGKILL)
-        assert cluster.said(semconv.WORKER_REMOVED).body.endswith(
-            "Its last lines are unknown: otel.logs.level is off."
-        )
+        assert logs_of(cluster.received, semconv.WORKER_LOG) == []
+        (worker,) = cluster.scheduler.workers.values()
+        os.kill(worker.pid, signal.SIGKILL)
+        assert said(cluster).body.endswith("Its last lines are unknown: otel.logs.level is off.")
         eventually(lambda: cluster.scheduler.workers, what="the next worker")
         dask_otel.unregister(cluster.client)
         overrides = {"logs": {"level": "INFO"}}

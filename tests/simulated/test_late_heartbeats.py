@@ -43,6 +43,8 @@ def test_idle_is_true_where_heartbeats_are_late(seed: int) -> None:
     within = 0.02 + 6 * program.latency
     o = Simulated(limits=QUICK, within=within, longest=300.0, **program.options())
 
+    o.estimate = 0.0021
+
     def late() -> None:
         o.cluster.heartbeats, chance = Delays(seed), random.Random(seed)
         for name in o.cluster.workers:
@@ -64,6 +66,7 @@ def test_the_schedulers_clock_is_set_by_hours(o: Simulated) -> None:
     Thread-seconds are the truth's. A span that is open has the times that the clock showed: one
     that would end before it began lasts as long as its longest task.
     """
+    o.is_steady = False
     for number, hours in enumerate((3, -3, 1, 0)):
         with span(f"across {number}"):
             across = o.client.map(time.sleep, [0.5] * 11, pure=False)

@@ -96,7 +96,7 @@ def test_metrics_of_garbage_cost_no_valid_increment(rounds: list[Any], name: str
         good = [
             value
             for (of, labels), value in found.items()
-            if (of, labels[0][1]) == (semconv.SPAN_EXECUTE_TIME.name, "good")
+            if of == semconv.SPAN_EXECUTE_TIME.name and dict(labels)[semconv.SPAN_NAME] == "good"
         ]
         assert good == [1.5 * number]
         before = found
