@@ -1,7 +1,7 @@
 """A client and a scheduler of neighbouring versions understand each other.
 
-The earlier version is the wheel of the last release's tag, or until there is one that of the last
-commit. It is built of the history, and not installed: its content comes first on the path.
+The earlier version is that of the last release's tag, or until there is one the last commit. It is
+not installed: its sources come first on the path.
 """
 
 from __future__ import annotations
@@ -11,10 +11,7 @@ import os
 import subprocess
 import sys
 import tarfile
-import zipfile
-from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 from distributed import Client, LocalCluster, span
@@ -64,35 +61,22 @@ with LocalCluster(n_workers=1, **options) as cluster:
 
 @pytest.fixture(scope="module")
 def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the content of the earlier version's wheel is."""
+    """Where the package of the earlier version is."""
     tags = _git("tag", "--list", "v*", "--sort=-version:refname", "--merged").stdout.split()
     archive = _git("archive", "--format=tar", *(tag.decode() for tag in tags[:1] or [b"HEAD"]))
     if archive.returncode:
-        _not_here(f"the history of the repository: {archive.stderr.decode().strip()}")
-    if find_spec("hatchling") is None:
-        _not_here("hatchling, which builds the wheel (dependency group `test`)")
+        reason = f"no history of the repository: {archive.stderr.decode().strip()}"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
     folder = tmp_path_factory.mktemp("earlier")
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
-        tar.extractall(folder / "sources", filter="data")
-    # In this environment: an isolated one would be fetched.
-    environment.run(
-        *("-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)), within=folder / "sources"
-    )
-    (wheel,) = folder.glob("dask_otel-*.whl")
-    with zipfile.ZipFile(wheel) as archived:
-        archived.extractall(folder / "site")
-    return folder / "site"
+        tar.extractall(folder, filter="data")
+    return folder / "src"
 
 
 def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(["git", *arguments], cwd=REPOSITORY, capture_output=True)
-
-
-def _not_here(what: str) -> NoReturn:
-    reason = f"not here: {what}"
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 def test_a_client_of_today_and_a_scheduler_of_before(earlier: Path) -> None:
