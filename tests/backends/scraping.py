@@ -29,8 +29,8 @@ class Scraped:
 
     pushed: Run
     scraped: PrometheusClient
-    #: Time at which both pages had been scraped after the last export.
-    at: float
+    #: By page, when it was scraped last, after the last export.
+    at: Mapping[str, float]
 
     def series(self, client: PrometheusClient, at: float, **labels: str) -> dict[Any, float]:
         """Every series of the cluster at a time, without labels of its origin."""
@@ -75,5 +75,7 @@ def run_scraped(
         observe(run, dask.address, folder)
         # Of each page, after the last export.
         eventually(lambda: scraped.value("min(timestamp(dask_otel_running))") > run.at)
-        at = scraped.value("max(timestamp(dask_otel_running))")
+        # Of each its own: a later scrape of one may take too long where the machine is busy.
+        newest = scraped.query("timestamp(dask_otel_running)")
+        at = {one.labels["job"]: one.value for one in newest}
     return Scraped(run, scraped, at)

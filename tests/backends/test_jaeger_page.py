@@ -68,6 +68,8 @@ def test_a_job_of_ten_minutes_with_work_that_came_late(
     if early:
         before = _warnings(_page(jaeger_client, ids[0], 2))
         assert before == {"load started": {ORPHAN}, "load running": {ORPHAN}}
+        # What the pages of newer releases read.
+        assert len(jaeger_client.trace(ids[0])) == 2
 
     # The second group has no length, and is at the very end.
     groups = [(1, START + 1, START + 9), (2, START + 600, START + 600)]

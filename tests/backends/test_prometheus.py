@@ -35,7 +35,7 @@ def test_a_series_that_retires_and_returns_is_counted_once(
     minutes = 28
     start = now - minutes * 60 * SECOND
     transport = HttpTransport("metrics", {}, 10, requests.Session, f"{prometheus.http}/v1/metrics")
-    encoder = Encoder(resource.attributes, "test")
+    encoder = Encoder(resource, "test")
     sampler = TraceSampler(ALWAYS_ON)
     sink = ExporterSink(encoder, sampler, "metrics", Destination("Prometheus"), transport)
     state = MetricState(start, limits=SeriesLimits(retire_after_ns=MIN_RETIRE_AFTER_NS))

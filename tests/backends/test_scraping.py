@@ -20,7 +20,7 @@ MOVING = ("dask_cluster_time_", "dask_cluster_capacity_", "dask_otel_", "dask_ev
 def test_the_same_series_with_the_same_values(scraped: Scraped, job: str) -> None:
     run = scraped.pushed
     pushed = scraped.series(run.prometheus, run.at)
-    there = scraped.series(scraped.scraped, scraped.at, job=job)
+    there = scraped.series(scraped.scraped, scraped.at[job], job=job)
     assert {_normal(key) for key in there} == {_normal(key) for key in pushed}
     still = {_normal(k): v for k, v in pushed.items() if not k[0].startswith(MOVING)}
     assert len(still) > 100
@@ -49,7 +49,7 @@ def test_created_times_let_increase_see_the_first_value(scraped: Scraped) -> Non
     selector = scraped.pushed.selector(
         "dask_span_execute_time_seconds_total", dask_span_name="nightly/load", job="alone"
     )
-    samples = scraped.scraped.query(f"{selector}[10m]", scraped.at)
+    samples = scraped.scraped.query(f"{selector}[10m]", scraped.at["alone"])
     assert samples
     assert {one.points[0][1] for one in samples} == {0.0}
     truth = sum(
@@ -60,6 +60,6 @@ def test_created_times_let_increase_see_the_first_value(scraped: Scraped) -> Non
     most = truth * (1 + 1.1 / (min(len(one.points) for one in samples) - 1))
     assert (
         truth * 0.999
-        <= scraped.scraped.value(f"sum(increase({selector}[10m]))", scraped.at)
+        <= scraped.scraped.value(f"sum(increase({selector}[10m]))", scraped.at["alone"])
         <= most
     )
