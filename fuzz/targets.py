@@ -102,8 +102,9 @@ def _hostile(data: Data) -> FinishedSpan:
             data.number(), 1, data.key(), data.choice((None, "w")), data.number(), data.number(),
             1, data.number(), data.number(), data.text(),
             (("transfer", data.number(), data.number()),),
+            failure=failure() if data.flag() else None,
         )  # fmt: skip
-        return FinishedTask(run, data.text(), data.text(), 1, failure() if data.flag() else None)
+        return FinishedTask(run, data.text(), data.text(), 1)
 
     return _finished(
         tuple(data.many(data.key)),

@@ -46,7 +46,7 @@ Places = Mapping[tuple[str, str], list[str]]
 #: The slots that each file writes. All others belong to `open_span`.
 OWNERS = {
     "lifecycle": "phase busy holds active open_children quiet_since",
-    "tasks": "unfinished reruns failed zombies workers first_start last_stop incidents "
+    "outcomes": "unfinished reruns failed zombies workers first_start last_stop incidents "
     "dropped_incidents tasks memory erred cancelled retried lost recomputed rescheduled blamed "
     "start stop requested",
     "reports": "owing awaits",

@@ -23,7 +23,7 @@ from chaos.world import World
 from dask_otel import semconv
 from dask_otel.core.idle.accounting import Accounting
 from dask_otel.core.life.lifecycle import Lifecycle
-from dask_otel.core.life.open_span import Group, GroupFacts, Limits, OpenSpan, Run, SpanFacts
+from dask_otel.core.life.open_span import Group, GroupFacts, Limits, OpenSpan, SpanFacts
 from dask_otel.core.metrics.batch import Batches, Observation
 from dask_otel.core.metrics.cardinality import SeriesLimits
 from dask_otel.core.metrics.state import MetricState
@@ -202,7 +202,7 @@ class Month:
         for task, start in worker.running.items():
             self.truth["lost"] += self.now - start
             self.accounting.task_released(worker.name, task.key, self.now)
-            self._again(task, "worker_lost", Run(worker.name, start, self.now))
+            self._again(task, "worker_lost", worker.name, start)
         del self.workers[worker.name]
         self.accounting.worker_removed(worker.name, self.now)
         self.lifecycle.reports.left(worker.name)
@@ -255,7 +255,7 @@ class Month:
             failures = chance.choice((1, None)) if chance.random() < 0.02 else 0
             task = _Task(f"t{next(self._numbers)}", dask_id, chance.choice("fg"), seconds, failures)
             self.truth["tasks"] += 1
-            self.lifecycle.tasks.added(self._group(dask_id, task.prefix), task.key, self.now)
+            self.lifecycle.outcomes.added(self._group(dask_id, task.prefix), task.key, self.now)
             self._queue.append(task)
         self._dispatch()
 
@@ -278,7 +278,7 @@ class Month:
         self.accounting.task_done(worker.name, task.key, seconds, self.now)
         if task.failures:
             task.failures -= 1
-            self._again(task, "error", Run(worker.name, start, self.now))
+            self._again(task, "error", worker.name, start)
         else:
             self._ended(task, worker.name, start)
         self._dispatch()
@@ -290,16 +290,17 @@ class Month:
         tags = group.span.identity.tags
         self._batches.open.add(semconv.TASK_FINISHED.name, tags, task.prefix, outcome)
         if outcome == "memory":
-            self.lifecycle.tasks.finished(group, worker, start, self.now, self.now)
+            self.lifecycle.outcomes.finished(group, worker, start, self.now, self.now)
         else:
             what = Failure(self.now, task.key, task.prefix, worker, "ValueError('no')", "  File\n")
-            self.lifecycle.tasks.failed(group, task.key, what, start, self.now, self.now)
+            self.lifecycle.outcomes.failed(group, task.key, what, start, self.now, self.now)
 
-    def _again(self, task: _Task, reason: Any, run: Run) -> None:
+    def _again(self, task: _Task, reason: Any, worker: str, start: float) -> None:
         self.truth["again"] += 1
         group = self._group(task.span, task.prefix)
-        tasks = self.lifecycle.tasks
-        tasks.interrupted(group, task.key, reason, self.now, run)
+        tasks = self.lifecycle.outcomes
+        tasks.ran(group, worker, start, self.now, self.now)
+        tasks.interrupted(group, task.key, reason, self.now)
         assert tasks.added(group, task.key, self.now, "recomputed") == reason
         self._queue.append(task)
 

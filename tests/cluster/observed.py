@@ -188,7 +188,7 @@ class Observed:
         adapter = self.adapter
         left = [
             adapter.spans.groups,
-            adapter.tasks.assigned,
+            adapter.task_events.assigned,
             adapter.lifecycle._settling,
             adapter.lifecycle._lingering,
             adapter.blocks.blocks._holding,

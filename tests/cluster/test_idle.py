@@ -35,7 +35,7 @@ def test_no_idle_second_is_one_that_a_task_has_used(start: Start, tmp_path: Path
         pids = client.run(os.getpid)
         with span("work") as span_id:
             futures = client.map(noted, [str(tmp_path)] * 12, range(12), key="noted")
-            victim, seen = next(iter(pids)), bridged.bridge.adapter.tasks.under_way.seen
+            victim, seen = next(iter(pids)), bridged.bridge.adapter.task_events.under_way.seen
             eventually(lambda: seen, what="a heartbeat that lists a run")
             os.kill(pids[victim], signal.SIGKILL)
             wait(futures)

@@ -59,7 +59,7 @@ def test_killed_workers(flag, allowed, counts):
         with span("deadly"):
             future = o.client.submit(die_with_file, str(flag))
             eventually(
-                lambda: o.adapter.tasks.under_way.seen, what="a heartbeat that lists the run"
+                lambda: o.adapter.task_events.under_way.seen, what="a heartbeat that lists the run"
             )
             died = time.time()
             flag.touch()
@@ -87,7 +87,7 @@ def test_client_restart(o, tmp_path):
         done = o.client.submit(lambda x: x, 1)
         wait(done)
         futures = o.client.map(time.sleep, [60.0, 60.1, 60.2, 60.3])
-        eventually(lambda: o.adapter.tasks.assigned)
+        eventually(lambda: o.adapter.task_events.assigned)
         o.client.restart()
     del futures
     o.assert_tree("restarted cancellation 0.0.. tasks=5 memory=1 cancelled=4")

@@ -35,7 +35,7 @@ def kept(adapter: SchedulerAdapter) -> list[Any]:
         adapter.blocks.blocks._holding,
         adapter.blocks.blocks._waiting,
         adapter.spans.groups,
-        adapter.tasks.assigned,
+        adapter.task_events.assigned,
         adapter.spans.requested,
     ]
     while stack:

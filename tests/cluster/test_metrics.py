@@ -132,9 +132,9 @@ def everything(c: Bridged) -> None:
         def broken(message: Any) -> None:
             raise RuntimeError("on purpose")
 
-        bridge.adapter.tasks.stolen = broken
+        bridge.adapter.task_events.stolen = broken
         scheduler.log_event("stealing", "anything")
-        del bridge.adapter.tasks.stolen
+        del bridge.adapter.task_events.stolen
         # A heartbeat that comes too late for its span to be waited for.
         bridge.adapter.lifecycle.unsettled += 1
 

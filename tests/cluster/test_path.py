@@ -118,4 +118,4 @@ def test_parts_are_no_less_than_what_the_tasks_took(tmp_path: Path) -> None:
             assert sum(parts.values()) == pytest.approx(took, abs=1e-6)
             for part, seconds in least.items():
                 assert parts[part] >= seconds - READING, (make.__name__, parts)
-        assert not o.adapter.tasks.paths.waits
+        assert not o.adapter.task_events.paths.waits

@@ -20,10 +20,16 @@ RAISES = {
     "adapter": ("span_active", "span_inactive"),
     "adapter.spans": ("_collisions", "_created", "_add_group", "_take_in_spans"),
     "adapter.contexts": ("submitted", "caller", "annotate"),
-    "adapter.tasks": ("_entered", "_failed", "_forgotten", "_left", "stolen"),
+    "adapter.task_events": (
+        "_to_waiting",
+        "_failed",
+        "_to_forgotten",
+        "_from_unfinished",
+        "stolen",
+    ),
     "adapter.heartbeats": ("_span_deltas", "report", "worker_deltas"),
     "adapter.lifecycle": ("_count_busy", "all_forgotten"),
-    "adapter.lifecycle.tasks": ("added", "finished", "_began", "_ended"),
+    "adapter.lifecycle.outcomes": ("added", "finished", "_began", "_ended"),
     "adapter.lifecycle.reports": ("heartbeat",),
 }
 
@@ -127,7 +133,7 @@ def test_errors_at_random_hurt_nobody_and_every_span_still_ends(o: Observed, see
     assert above["heartbeat"] > 4
     assert above["observe_tasks"] >= 9
     assert not o.adapter.spans.groups
-    eventually(lambda: not o.adapter.tasks.assigned)
+    eventually(lambda: not o.adapter.task_events.assigned)
     exported = [s.identity.span_id for s in o.exported]
     assert len(exported) == len(set(exported))
     assert {s.identity.tags[-1] for s in o.exported} >= {"root", "a", "b", "c"}
@@ -137,9 +143,9 @@ def test_errors_at_random_hurt_nobody_and_every_span_still_ends(o: Observed, see
 def test_an_error_at_the_close_keeps_no_span_back(o: Observed) -> None:
     with span("open"):
         future = o.client.submit(inc, 1, delay=3)
-    (one,) = eventually(lambda: list(o.adapter.tasks.assigned.values()))
+    (one,) = eventually(lambda: list(o.adapter.task_events.assigned.values()))
     # As after an error in a hook, in the moment of the close.
-    o.adapter.tasks.assigned["gone"] = one
+    o.adapter.task_events.assigned["gone"] = one
     o.close()
     assert o.observer.errors
     assert isinstance(future, Future)
@@ -170,11 +176,11 @@ def test_restart_hook_releases_what_is_still_counted(o: Observed) -> None:
     with o.held():
         with span("restarted"):
             future = o.client.submit(inc, 1, delay=1.0)
-        eventually(lambda: o.adapter.tasks.assigned)
+        eventually(lambda: o.adapter.task_events.assigned)
 
         async def restart():
             o.observer.restart(o.cluster.scheduler)
-            assert not o.adapter.tasks.assigned
+            assert not o.adapter.task_events.assigned
 
         o.client.sync(restart)
         (opened,) = o.adapter.lifecycle.open.values()

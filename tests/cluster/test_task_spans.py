@@ -91,13 +91,13 @@ def test_the_slowest_and_the_failed_are_those_that_the_tasks_know_of(o: Observed
     longest = max(stop - start for start, stop, _, _ in known.values())
     assert longest - CLOCK <= second.seconds <= first.seconds
     assert (first.attempt, first.type, first.nbytes is None) == (1, "tuple", False)
-    assert (failed.run.key, failed.failure and failed.failure.text) == (
+    assert (failed.run.key, failed.run.failure and failed.run.failure.text) == (
         "bad",
         "ValueError('as asked')",
     )
     assert 0.2 - CLOCK <= failed.run.seconds <= 0.2 + READING
     assert finished.dropped_tasks == 0
-    assert not o.adapter.tasks.queued_since
+    assert not o.adapter.task_events.queued_since
 
 
 @pytest.mark.options(limits(slowest=0, ratio=1.0), n_workers=1)

@@ -511,6 +511,7 @@ RUNS = st.builds(
     parts=st.lists(
         st.tuples(TEXTS | st.sampled_from(["transfer", "disk-read"]), NUMBERS, NUMBERS), max_size=3
     ).map(tuple),
+    failure=st.none() | FAILURES,
 )
 TASKS = st.builds(
     FinishedTask,
@@ -518,7 +519,6 @@ TASKS = st.builds(
     group=st.text(st.characters()),
     prefix=TEXTS,
     ordinal=st.integers(1, 3),
-    failure=st.none() | FAILURES,
 )
 
 

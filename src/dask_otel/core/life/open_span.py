@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Final, Literal, NamedTuple, Protocol
 
 from dask_otel.core.context import Traceparent
-from dask_otel.core.path.link import SpanPath
+from dask_otel.core.path.step import SpanPath
 from dask_otel.core.records import (
     Attributes,
     Failure,
     Incident,
+    RawRun,
     Result,
     SpanIdentity,
     Tags,
     TaskCounts,
-    TaskRun,
 )
 
 #: Why a run was repeated. ``rescheduled`` is no failure: the task requests it. Dask's peer-to-peer
@@ -31,16 +31,6 @@ RetryReason = Literal["error", "worker_lost", "recomputed", "client", "reschedul
 Cause = Literal["submitted", "retried", "unblamed"]
 
 
-class Run(NamedTuple):
-    """A run without a result."""
-
-    #: The worker that ran it.
-    worker: str
-    #: Its compute times, as far as known.
-    start: float
-    stop: float
-
-
 class Phase(Enum):
     """Phase of a generation of a Dask span."""
 
@@ -48,12 +38,6 @@ class Phase(Enum):
     SETTLING = "settling"
     LINGERING = "lingering"
     EXPORTED = "exported"
-
-
-#: The fields of a `TaskRun` as a plain tuple, which Python's garbage collector skips. There is one
-#: for each group, and a full collection takes 0.12 ms for a thousand `TaskRun` objects: 24 ms of
-#: the event loop for 200,000 groups.
-KeptRun: TypeAlias = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +177,7 @@ class Group(TaskCounts):
         #: run has computed.
         self.start = self.stop = 0.0
         #: Its slowest runs, the slowest first.
-        self.slowest: tuple[KeptRun, ...] = ()
+        self.slowest: tuple[RawRun, ...] = ()
         #: The span's group before it.
         self.previous: Group | None = None
 
@@ -208,9 +192,9 @@ class ShownRuns:
     """Runs of one generation that failed or were sampled."""
 
     #: Runs that failed for good, by key, with their group; None beyond the limit.
-    failed: dict[Hashable, tuple[TaskRun, Group, Failure] | None] = field(default_factory=dict)
+    failed: dict[Hashable, tuple[RawRun, Group] | None] = field(default_factory=dict)
     #: A heap of the longest runs sampled by their key, with their groups.
-    sampled: list[tuple[TaskRun, Group]] = field(default_factory=list)
+    sampled: list[tuple[RawRun, Group]] = field(default_factory=list)
     sampled_count: int = 0
     #: Number of runs of each repeated task, up to a limit; the others' numbers are unknown.
     repeated: dict[Hashable, int] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from dask_otel import semconv
 from dask_otel.core import identity
 from dask_otel.core.attributes import RESERVED
 from dask_otel.core.context import Traceparent
-from dask_otel.core.path.link import COMPUTE
+from dask_otel.core.path.step import COMPUTE
 from dask_otel.core.records import (
     Attributes,
     Event,
