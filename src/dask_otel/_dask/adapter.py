@@ -7,7 +7,7 @@ this one assembles them, and gives the lifecycle its facts.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from functools import partial, wraps
+from functools import wraps
 from itertools import chain
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -34,7 +34,7 @@ from dask_otel.core.life.blocks import TOPIC
 from dask_otel.core.life.callers import Callers, Propagation
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.lifecycle import Lifecycle
-from dask_otel.core.life.open_span import Limits, OpenSpan, SpanFacts
+from dask_otel.core.life.open_span import Group, GroupFacts, Limits, OpenSpan, SpanFacts
 from dask_otel.core.life.summaries import SpanSummary, summarize
 from dask_otel.core.metrics.batch import Batches, MetricBatch
 from dask_otel.core.records import FinishedSpan, Progress, Tags
@@ -55,7 +55,8 @@ _ENDING: Final = frozenset(
     }
 )
 
-#: The hooks of Dask's plugin in the adapter; Dask looks up `transition` six times a task.
+#: The hooks of Dask's plugin in the adapter, which a plugin has as attributes: a method that passes
+#: `transition` on would take 10,000 more instructions for the end of a task, with its ten names.
 HOOKS: Final = (
     "transition",
     "restart",
@@ -126,10 +127,6 @@ class SchedulerAdapter:
         )
         self.contexts = TaskContexts(self.callers)
         self.spans = DaskSpans(scheduler, self.lifecycle, self.contexts, self.batches, boundary)
-        # For the lifecycle; see `Cluster`.
-        self.group_facts = self.spans.group_facts
-        self.thread_seconds = partial(facts.thread_seconds, scheduler)
-        self.threads_at = partial(facts.threads_at, scheduler)
         under_way = RunsUnderWay(self.lifecycle)
         self.time = ThreadTime(scheduler)
         self.task_events = TaskEvents(
@@ -286,6 +283,18 @@ class SchedulerAdapter:
         return int(self.scheduler.transition_counter)
 
     # ------------------------------------------------------------ `Cluster`, for the lifecycle
+
+    def thread_seconds(self, start: float, stop: float) -> float:
+        """Return the integral of the cluster's thread count over the interval."""
+        return facts.thread_seconds(self.scheduler, start, stop)
+
+    def threads_at(self, time: float) -> int:
+        """Return the cluster's thread count at that time."""
+        return facts.threads_at(self.scheduler, time)
+
+    def group_facts(self, group: Group) -> GroupFacts:
+        """Return the sums of Dask's TaskGroup since the generation began."""
+        return self.spans.group_facts(group)
 
     def span_facts(self, span: OpenSpan) -> SpanFacts:
         """Return a span's idle time, callers, and facts from Dask, which may be invalid."""

@@ -139,6 +139,9 @@ class Lifecycle:
         #: Whether the last tick left something to do.
         self.behind = False
 
+    def __repr__(self) -> str:
+        return f"<Lifecycle: {len(self.open)} open spans, {len(self.finished)} finished>"
+
     # ----------------------------------------------------------------------- the spans
 
     def span_created(
@@ -327,6 +330,7 @@ class Lifecycle:
 
     @staticmethod
     def _step(span: OpenSpan, trigger: Trigger) -> None:
+        # A `KeyError` names state and trigger.
         span.phase = TRANSITIONS[span.phase, trigger]
 
     # ----------------------------------------------------------------------- decisions

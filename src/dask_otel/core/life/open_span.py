@@ -141,15 +141,10 @@ class Cluster(Protocol):
 
 
 class Group(TaskCounts):
-    """One task group's part of an open generation, with the counts of its tasks.
-
-    A single object, in a chain instead of a list: Python's garbage collector visits every object of
-    10,000 open spans.
-    """
+    """One task group's part of an open generation, with the counts of its tasks."""
 
     __slots__ = (
-        "before", "blamed", "floor", "name", "prefix", "previous", "slowest", "source", "span",
-        "start", "stop",
+        "before", "blamed", "floor", "name", "prefix", "slowest", "source", "span", "start", "stop",
     )  # fmt: skip
     __eq__, __hash__ = object.__eq__, object.__hash__
 
@@ -178,8 +173,9 @@ class Group(TaskCounts):
         self.start = self.stop = 0.0
         #: Its slowest runs, the slowest first.
         self.slowest: tuple[RawRun, ...] = ()
-        #: The span's group before it.
-        self.previous: Group | None = None
+
+    def __repr__(self) -> str:
+        return f"<Group {self.name!r}: {self.unfinished} of {self.tasks} tasks unfinished>"
 
     @property
     def unfinished(self) -> int:
@@ -218,7 +214,7 @@ class Below:
     complete: bool = True
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class OpenSpan(SpanPath):
     """One generation of a Dask span that has not been exported."""
 
@@ -230,8 +226,8 @@ class OpenSpan(SpanPath):
     #: Whether some of its tasks ended unobserved.
     partial: bool = False
     phase: Phase = Phase.SETTLING
-    #: Its newest group; see `Group.previous`.
-    last_group: Group | None = None
+    #: Its groups, the oldest one first.
+    groups: list[Group] = field(default_factory=list)
     #: Own tasks in waiting, queued, no-worker or processing.
     unfinished: int = 0
     #: Whether the cluster was notified that it owns unfinished tasks.
@@ -289,6 +285,10 @@ class OpenSpan(SpanPath):
             # Even if the clock was set back between the two.
             self.start = max(self.start, self.parent.start)
 
+    def __repr__(self) -> str:
+        name = "/".join(map(str, self.identity.tags))
+        return f"<OpenSpan {name!r}: {self.phase.value}, {self.unfinished} unfinished tasks>"
+
     @property
     def parent(self) -> OpenSpan | None:
         """The nearest open ancestor, which waits for this span; None if there is none."""
@@ -298,15 +298,6 @@ class OpenSpan(SpanPath):
     def path(self) -> SpanPath | None:
         """What is known of its path; None if it is not followed, or was exported."""
         return None if self.closed else self
-
-    @property
-    def groups(self) -> list[Group]:
-        """Its groups, the oldest one first."""
-        groups, group = [], self.last_group
-        while group is not None:
-            groups.append(group)
-            group = group.previous
-        return groups[::-1]
 
     @property
     def depth(self) -> int:
@@ -347,13 +338,11 @@ class OpenSpan(SpanPath):
 
     def add(self, group: Group) -> None:
         """Add a group."""
-        group.previous, self.last_group = self.last_group, group
+        self.groups.append(group)
 
     def release(self) -> None:
         """Release its groups and its chain, after the export: they refer to it."""
-        for group in self.groups:
-            group.previous = None
-        self.last_group = self.runs = None
+        self.groups, self.runs = [], None
         self.close()
 
     def reported(self, worker: str, ran: bool) -> None:

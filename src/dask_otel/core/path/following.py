@@ -9,7 +9,7 @@ repeated.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from dask_otel.core.path.chain import MAX_STEPS, folded
 from dask_otel.core.path.step import DEPTH, END, KEY, RawStep, Readiness, SpanPath, Step
@@ -17,14 +17,6 @@ from dask_otel.core.records import RawRun, TaskRun
 
 #: Tasks of one submission that are ready within these seconds share one time.
 MOMENT: Final = 0.001
-
-
-class OfSpan(Protocol):
-    """A task group."""
-
-    @property
-    def span(self) -> SpanPath:
-        """The span of its tasks."""
 
 
 class Paths:
@@ -43,7 +35,7 @@ class Paths:
         #: ready until then share what they waited for, and the memory: the times are wrong by a
         #: millisecond and by a hundredth of the time since the submission, at most.
         self._submission: str | None = None
-        self._alike: OfSpan | None = None
+        self._alike: Any = None
         self._until = 0.0
         self._shared: Readiness = (None, (0.0, 0.0, 0.0, 0.0))
         #: The stimulus of the last end, and its step.
@@ -56,7 +48,7 @@ class Paths:
     def __repr__(self) -> str:
         return f"<Paths: {len(self.waits)} ready tasks, {len(self._again)} to run again>"
 
-    def submitted(self, key: Hashable, group: OfSpan, stimulus: str, now: float) -> None:
+    def submitted(self, key: Hashable, group: Any, stimulus: str, now: float) -> None:
         """Record that a task is ready in the moment of its submission."""
         if stimulus is not self._submission or group is not self._alike:
             self._submission, self._alike = stimulus, group
@@ -124,7 +116,7 @@ class Paths:
                 del table[key]
 
     def ended(
-        self, stimulus: str, now: float, group: OfSpan, run: RawRun, before: RawStep | None = None
+        self, stimulus: str, now: float, group: Any, run: RawRun, before: RawStep | None = None
     ) -> None:
         """Record the end of a run.
 

@@ -30,7 +30,7 @@ RawStep: TypeAlias = tuple[Any, ...]
 LongStep: TypeAlias = tuple[float, float, RawStep]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class SpanPath:
     """What is known of the path of an open span."""
 
