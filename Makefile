@@ -7,6 +7,8 @@ DOCS := .venv-docs
 OLDEST := .venv-oldest
 DIST := .venv-dist
 PYTEST_ARGS ?=
+# Tests start hundreds of processes: without bytecode, each would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # More processes than most machines have cores: tests of clusters wait more than they compute.
 # The tests that share a server run in one of them.

@@ -15,10 +15,8 @@ import dask
 import dask.order
 import pytest
 from distributed import Client, span
-from distributed.spans import span as span_of_its_module
 
 import dask_otel
-from dask_otel.client import blocks
 from tests.cluster.observed import Observed
 from tests.cluster.processes import cluster as processes
 from tests.waiting import eventually
@@ -54,8 +52,7 @@ def entered(o: Observed, span_id: str) -> None:
     "context",
     [
         pytest.param(dask_otel.span, marks=pytest.mark.options),
-        pytest.param(span, marks=HELPED),
-        pytest.param(dask_otel.span, marks=HELPED, id="both together tell once"),
+        pytest.param(dask_otel.span, marks=HELPED, id="instrumented"),
     ],
 )
 def test_a_pause_does_not_split_a_span_with_the_clients_help(o, context):
@@ -174,23 +171,6 @@ def test_without_a_client_it_is_distributeds_span():
         assert annotation["ids"][-1] == span_id
     with pytest.raises(ValueError, match="at least one span tag"), dask_otel.span():
         pass
-
-
-@pytest.mark.unreconciled("no cluster runs")
-def test_every_import_of_distributeds_span_is_helped_and_put_back():
-    cell = blocks._generator_cell()
-    assert cell is not None, "find how distributed makes its span now, and adapt blocks.py"
-    original = cell.cell_contents
-    assert span_of_its_module is span
-    blocks.help_distributed_span()
-    helped = cell.cell_contents
-    blocks.help_distributed_span()
-    assert cell.cell_contents is helped is not original
-    with span("still works") as span_id:
-        assert dask.get_annotations()["span"]["ids"] == (span_id,)
-    for _ in range(2):
-        blocks.leave_distributed_span()
-        assert cell.cell_contents is original
 
 
 NO_MESSAGES: list[Any] = [

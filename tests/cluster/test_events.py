@@ -16,7 +16,7 @@ from distributed import Client, LocalCluster, span
 
 from dask_otel import semconv
 from dask_otel._dask import events, nannies
-from dask_otel.core.events import narration
+from dask_otel.core.records import Fact
 from tests.receiver import Log, Receiver, receiver
 from tests.waiting import eventually
 
@@ -118,7 +118,7 @@ def test_a_killed_worker(monkeypatch: pytest.MonkeyPatch) -> None:
         assert log.severity == ERROR, "its task has failed"
         assert f"Worker {ws.name} ({ws.address}) was lost: its connection broke without" in log.body
         assert "ran `nap` for 1." in log.body or "ran `nap` for 2." in log.body
-        assert "Its nanny does not say that it ended it for memory." in log.body
+        assert "Its nanny reported no kill for memory." in log.body
         assert "It had 1 task to run: `nap`. 1 task failed for good" in log.body
         assert "guess" not in log.body
         assert log.attributes[REASON] == "lost"
@@ -179,7 +179,7 @@ def test_how_a_process_ended(monkeypatch: pytest.MonkeyPatch, code: int, said: s
     with watched(monkeypatch, n_workers=2, **once) as cluster:
         future = cluster.client.submit(leave, code, pure=False)
         log = cluster.said(semconv.WORKER_REMOVED)
-        assert f"was lost: its connection broke without a word. Its process {said}" in log.body
+        assert f"was lost: its connection dropped without notice. Its process {said}" in log.body
         assert log.attributes[semconv.WORKER_EXIT_CODE] == code
         assert "Suspected" not in log.body
         future.cancel()
@@ -216,7 +216,7 @@ def test_who_is_suspected(deaths: dict[str, int], running: str, suspects: dict[s
     assert found == {
         name: value
         for keys, count in suspects.items()
-        for name, value in ((semconv.TASK_SUSPECTS, [*keys]), (narration.DEATHS, count))
+        for name, value in ((semconv.TASK_SUSPECTS, [*keys]), (Fact.DEATHS, count))
     }
 
 

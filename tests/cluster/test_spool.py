@@ -75,7 +75,7 @@ def test_what_was_not_sent_survives_a_close_and_a_kill(tmp_path: Path) -> None:
             eventually(lambda: rows(path, is_open=True) == 1, 120, "the note of an open span")
             assert scheduler.terminate(120) == 0
             del kept
-        assert "spans wait in the spool" in scheduler.output
+        assert "spans remain in the spool" in scheduler.output
         assert rows(path, is_open=True) == 0
         left = rows(path, is_open=False)
         assert left >= 3

@@ -270,7 +270,7 @@ def test_what_a_dead_collector_has_not_taken_waits_for_the_next_run(caplog):
         offer(pump, *range(1, 151), groups=1)
     assert (store.count, store.closed) == (300, [True])
     assert totals(pump) == {}
-    assert "300 spans wait in the spool there.db" in caplog.text
+    assert "300 spans remain in the spool there.db" in caplog.text
     assert "could not be exported" not in caplog.text
 
     alive = Spans()

@@ -20,9 +20,9 @@ from dask_otel import semconv
 from dask_otel._dask.lines import WorkerLines
 from dask_otel.core.events import lines
 from dask_otel.core.events.lines import LAST, LastLines, LineBatch, Rate, line
-from dask_otel.core.events.narration import LOGS, narrate
+from dask_otel.core.events.narration import narrate
 from dask_otel.core.masking import Mask
-from dask_otel.core.records import ClusterEvent, LogRecord
+from dask_otel.core.records import ClusterEvent, Fact, LogRecord
 from dask_otel.core.text import Sanitizer
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.worker.forwarding import Forwarding, forwarding
@@ -519,7 +519,7 @@ def test_the_last_lines_of_a_lost_worker() -> None:
     event = Cluster().sends(6.0, **message(LAST + 2))
     assert event is not None
     narrated(event)
-    facts = {**ABOUT, semconv.WORKER_REMOVAL_REASON: "lost", LOGS: True}
+    facts = {**ABOUT, semconv.WORKER_REMOVAL_REASON: "lost", Fact.LOGS: True}
     lost = ClusterEvent(107.0, semconv.WORKER_REMOVED, facts)
     record = narrated(lost)
     assert (
@@ -534,7 +534,7 @@ def test_the_last_lines_of_a_lost_worker() -> None:
     record = narrated(lost)
     assert str(record.body).endswith("No line of its log has arrived.")
     assert semconv.WORKER_LAST_LINES not in record.attributes
-    off = {**facts, LOGS: False}
+    off = {**facts, Fact.LOGS: False}
     record = narrated(ClusterEvent(107.0, semconv.WORKER_REMOVED, off))
     assert str(record.body).endswith("Its last lines are not known: otel.logs.level is off.")
     expected = {**off, semconv.WORKER_REMOVAL_REASON: "requested"}

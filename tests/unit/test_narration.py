@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from dask_otel import semconv
-from dask_otel.core.events import narration
 from dask_otel.core.events.lines import MESSAGE, LastLines
 from dask_otel.core.events.narration import narrate
 from dask_otel.core.masking import Mask
-from dask_otel.core.records import ClusterEvent, LogRecord, SpanIdentity
+from dask_otel.core.records import ClusterEvent, Fact, LogRecord, SpanIdentity
 from dask_otel.core.text import Sanitizer
 from dask_otel.core.trace import Trace
 from dask_otel.core.traces.values import SpanLimits
@@ -36,15 +35,15 @@ REMOVED = {
     ERRED: 0,
     semconv.RESULT_LOST_COUNT: 0,
     semconv.DATA_LOST_COUNT: 0,
-    narration.OTHERS: 1,
-    narration.RUNNING: [("merge", 1, 41.2)],
-    narration.HAD: [("merge", 2), ("sum", 1)],
+    Fact.OTHERS: 1,
+    Fact.RUNNING: [("merge", 1, 41.2)],
+    Fact.HAD: [("merge", 2), ("sum", 1)],
 }
 BUSY = (
     "At its last heartbeat, 0.4 s before, it held 3.9 of 4.0 GiB, used 97% of a CPU for each "
     "thread and ran `merge` for 41 s."
 )
-HAD = "It had 3 tasks to run: 2 × `merge`, `sum`. What is still wanted runs again elsewhere."
+HAD = "It had 3 tasks to run: 2 × `merge`, `sum`. Tasks still needed run again elsewhere."
 
 
 def told(
@@ -64,8 +63,8 @@ def removed(**changes: Any) -> LogRecord:
 
 
 LOST = (
-    "Worker 3 (tcp://w:1) was lost: its connection broke without a word. Its process was killed or "
-    "crashed, or the network failed."
+    "Worker 3 (tcp://w:1) was lost: its connection dropped without notice. Its process was killed "
+    "or crashed, or the network failed."
 )
 CLOSED = "Worker 3 (tcp://w:1) closed. Its reason: nanny-close."
 AT_REST = (
@@ -82,8 +81,7 @@ GUESS = "A guess: it was killed for its memory, which was close to its limit."
         (
             {"nanny": True, "WORKER_MEMORY_USAGE": GIB},
             semconv.WARN,
-            f"{LOST} Its nanny does not say that it ended it for memory. "
-            f"{BUSY.replace('3.9', '1.0')} {HAD}",
+            f"{LOST} Its nanny reported no kill for memory. {BUSY.replace('3.9', '1.0')} {HAD}",
         ),
         (
             {"WORKER_REMOVAL_REASON": "memory", "WORKER_NANNY_MEMORY": int(3.95 * GIB)},
@@ -154,7 +152,7 @@ def test_why_a_worker_is_gone(changes: dict[str, Any], severity: int, body: str)
 )
 def test_how_a_lost_worker_ended(code: int | None, ended: str, guessed: bool) -> None:
     record = removed(WORKER_EXIT_CODE=code)
-    assert f" without a word. Its process {ended}" in str(record.body)
+    assert f" without notice. Its process {ended}" in str(record.body)
     assert (GUESS in str(record.body)) == guessed
     assert record.attributes.get(semconv.WORKER_EXIT_CODE) == code
 

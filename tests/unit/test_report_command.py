@@ -79,8 +79,8 @@ def test_text_needs_no_extra(run, capsys, monkeypatch):
         (("--price", "1"), ""),
         (("--price", "1", "--tag", "team"), ""),
         (("--price", "1", "--tag", "squad"), "no span that took thread-time has a tag squad:…"),
-        (("--currency", "EUR"), "--currency says nothing without --price"),
-        (("--tag", "team", "--currency", "EUR"), "--currency and --tag say nothing without"),
+        (("--currency", "EUR"), "--currency has no effect without --price"),
+        (("--tag", "team", "--currency", "EUR"), "--currency and --tag have no effect without"),
     ],
 )
 def test_says_what_changes_nothing(tmp_path, capsys, options, said):

@@ -335,7 +335,7 @@ def test_why_the_event_loop_was_blocked(
         (4, 0.01, 9, "0.0 cores while it ran 4.0 tasks: they waited for I/O"),
         (4, 0.9, 9, "3.6 cores while it ran 4.0 tasks: they waited for I/O"),
         (4, 0.25, 2, "too few samples"),
-        (1, 0.25, 9, "Not for the GIL: each process has one thread."),
+        (1, 0.25, 9, "not the GIL: each process has one thread."),
     ],
 )
 def test_the_gil_is_told_from_other_waits(

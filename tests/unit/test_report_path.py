@@ -76,19 +76,19 @@ LOAD = (
             LOAD,
             "load waited 31.0 s of its 40.0 s for a free thread: all of it before 1 task of read;"
             # The other threads have half of 36 s to do at least.
-            " twice the threads save at most 22.0 s",
+            " doubling the threads saves at most 22.0 s",
         ),
         (
             # Workers that import, say.
             (bounded(1, "load", {"no_thread": 4.0}, dask_span_queue_time=3.0),),
             "load waited 4.00 s of its 4.00 s for a free thread; its first task began after 3.00 s;"
-            " twice the threads save at most 4.00 s",
+            " doubling the threads saves at most 4.00 s",
         ),
         (
             # As many seconds as there are says nothing: seceded tasks need no thread.
             (bounded(1, "load", {"no_thread": 31.0, "compute": 9.0}, threads=40.0),),
             "load waited 31.0 s of its 40.0 s for a free thread;"
-            " twice the threads save at most 31.0 s",
+            " doubling the threads saves at most 31.0 s",
         ),
         (
             (bounded(1, "loop", {"client": 12.0, "compute": 3.0}),),

@@ -308,7 +308,8 @@ NAME_RULE_PATTERNS = [
     r"\d{4}-\d{2}-\d{2}",
     r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}",
     r"(run|job)-(\d+)",
-    r"([ab]c)+$",
+    r"([ab]c){1,8}$",
+    r"\(a\)+",
     r"(?i:x)y*?",
 ]
 #: Key: what may be given, and what it is to the bridge.
@@ -397,6 +398,7 @@ BAD: dict[str, tuple[str, list[Any]]] = {
             *([{"pattern": ""}], [{"pattern": "("}], [{"pattern": "a", "replace": r"\1"}]),
             *([{"pattern": "a", "replace": 1}], [{"pattern": "(?P<x>a)", "replace": r"\g<y>"}]),
             *([{"pattern": "a" * 201}], [{"pattern": "(a+)+$"}], [{"pattern": "(a|a)*$"}]),
+            *([{"pattern": r"\\(a+){2,}"}], [{"pattern": "(?x)(a+) +"}]),
             *([{"pattern": "(?:x(?:a?b)){9}"}], [{"pattern": "((?:ab{1,3})c){0,99}$"}]),
             *([{"pattern": "(?=(a*)*)b"}], [{"pattern": "a{99999999999}"}]),
         ],

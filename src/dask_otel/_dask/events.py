@@ -20,11 +20,11 @@ from dask_otel import semconv
 from dask_otel._dask.facts import measured, memory_of
 from dask_otel._dask.lines import WorkerLines
 from dask_otel._dask.nannies import AT_ONCE, add_exit_code
-from dask_otel.core.events import narration
 from dask_otel.core.events.lines import MESSAGE
+from dask_otel.core.events.narration import UNEXPECTED
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.lifecycle import Lifecycle
-from dask_otel.core.records import ClusterEvent, SpanIdentity
+from dask_otel.core.records import ClusterEvent, Fact, SpanIdentity
 from dask_otel.core.text import ARRAY_LIMIT
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class ClusterEvents:
     def close(self, now: float, removed: bool) -> None:
         """Tell the rest: the scheduler closes, or the bridge is `removed`."""
         for address in list(self._pending):
-            self._complete(address, {narration.CLOSING: not removed})
+            self._complete(address, {Fact.CLOSING: not removed})
         self.tick(now, closing=True)
         self._of_cluster(now, semconv.OTEL_STOPPED if removed else semconv.SCHEDULER_CLOSING)
 
@@ -158,7 +158,7 @@ class ClusterEvents:
         """Tell what has waited long enough."""
         for address, (until, _, event, _) in list(self._pending.items()):
             # Or the nanny has answered, and others go on.
-            known = event.facts[semconv.WORKER_EXIT_CODE] and event.facts[narration.OTHERS]
+            known = event.facts[semconv.WORKER_EXIT_CODE] and event.facts[Fact.OTHERS]
             if known or now >= until:
                 self._complete(address, {})
         for left_out in self.lines.tick(now, closing):
@@ -218,7 +218,7 @@ class ClusterEvents:
         facts: dict[str, Any] = {
             **_about(ws, now),
             **words,
-            **(_suspects(tasks, running) if reason in narration.UNEXPECTED else {}),
+            **(_suspects(tasks, running) if reason in UNEXPECTED else {}),
             semconv.WORKER_REMOVAL_REASON: reason,
             semconv.WORKER_REMOVAL_EXPECTED: bool(message["expected"]),
             semconv.WORKER_EXIT_CODE: None,
@@ -227,20 +227,20 @@ class ClusterEvents:
             semconv.TASK_OUTCOME_COUNT.format("erred"): sum(one.state == "erred" for one in tasks),
             semconv.RESULT_LOST_COUNT: len(message["lost-computed-tasks"]),
             semconv.DATA_LOST_COUNT: len(message["lost-scattered-tasks"]),
-            narration.RUNNING: _running(running),
-            narration.HAD: Counter(task.group.prefix.name for task in tasks).most_common(),
-            narration.LOGS: self._logs,
+            Fact.RUNNING: _running(running),
+            Fact.HAD: Counter(task.group.prefix.name for task in tasks).most_common(),
+            Fact.LOGS: self._logs,
         }
         event = ClusterEvent(now, semconv.WORKER_REMOVED, facts, self._work(tasks))
         # Its own word why it leaves comes after Dask has removed it.
         leaves = str(message.get("stimulus_id")).startswith("worker-close-gracefully")
-        facts[narration.NANNY] = reason == "lost" and bool(ws.nanny) and not leaves
-        if leaves or facts[narration.NANNY] or keys or facts[semconv.RESULT_LOST_COUNT]:
+        facts[Fact.NANNY] = reason == "lost" and bool(ws.nanny) and not leaves
+        if leaves or facts[Fact.NANNY] or keys or facts[semconv.RESULT_LOST_COUNT]:
             # Its nanny may give the reason, or the scheduler may close, too.
-            others = facts[narration.OTHERS] = len(self._scheduler.running)
+            others = facts[Fact.OTHERS] = len(self._scheduler.running)
             asking = (
                 asyncio.ensure_future(add_exit_code(facts, self._scheduler, ws))
-                if facts[narration.NANNY] and len(self._pending) < AT_ONCE
+                if facts[Fact.NANNY] and len(self._pending) < AT_ONCE
                 else None
             )
             self._pending[address] = (now + (PATIENCE if others else CLOSING), ws, event, asking)
@@ -280,7 +280,7 @@ class ClusterEvents:
     def _overdue(self, _topic: str, message: _Message, now: float) -> None:
         for address in islice(message["workers"], _MOST_READ):
             if ws := self._workers.get(address):
-                self._words.setdefault(address, {})[narration.OVERDUE] = now - ws.last_seen
+                self._words.setdefault(address, {})[Fact.OVERDUE] = now - ws.last_seen
                 self._of_worker(now, semconv.WORKER_OVERDUE, ws)
 
     def _status(self, topic: str, message: _Message, now: float) -> None:
@@ -299,7 +299,7 @@ class ClusterEvents:
 
     def _retired(self, _topic: str, message: _Message, now: float) -> None:
         done, failed = (list(message[key]) for key in ("retired", "could-not-retire"))
-        listed = {narration.RETIRED: done, narration.FAILED: failed}
+        listed = {Fact.RETIRED: done, Fact.FAILED: failed}
         facts = {
             semconv.WORKER_COUNT: len(done),
             **{key: value for key, value in listed.items() if value},
@@ -333,7 +333,7 @@ class ClusterEvents:
         tasks = self._tasks(message["keys"])
         facts = {
             semconv.TASK_COUNT: len(message["keys"]),
-            narration.HAD: Counter(task.group.prefix.name for task in tasks).most_common(),
+            Fact.HAD: Counter(task.group.prefix.name for task in tasks).most_common(),
         }
         self.emit(now, semconv.NO_WORKER, facts, tasks)
 
@@ -368,7 +368,7 @@ def _reason(facts: Mapping[str, Any]) -> str:
         return "memory"
     if facts[semconv.WORKER_REMOVAL_EXPECTED]:
         return "lifetime" if closing == "worker-lifetime-reached" else "requested"
-    if facts.get(narration.OVERDUE):
+    if facts.get(Fact.OVERDUE):
         return "overdue"
     if closing is None:
         return "lost"
@@ -381,7 +381,7 @@ def _suspects(tasks: Iterable[TaskState], running: Collection[TaskState]) -> dic
     them = [task for task in tasks if task.suspicious == most > 1]
     suspects = [task for task in them if task in running] or them
     keys = [str(task.key) for task in suspects[:ARRAY_LIMIT]]
-    return {semconv.TASK_SUSPECTS: keys, narration.DEATHS: most} if keys else {}
+    return {semconv.TASK_SUSPECTS: keys, Fact.DEATHS: most} if keys else {}
 
 
 def _running(tasks: Mapping[TaskState, float]) -> list[tuple[str, int, float]]:

@@ -24,9 +24,8 @@ If the standard variables name an OTLP endpoint (OTEL_EXPORTER_OTLP_ENDPOINT and
 something listens at localhost:4317, the telemetry goes there, too; otherwise into files of
 OTLP/JSON: the traces for Jaeger's UI (upload), both for the Collector (otlpjsonfile receiver).
 
-exit codes: 0 all went well (with --fail: the workflow failed as it should), also where an
-endpoint did not take the telemetry, which is said; 1 a step failed; 2 wrong arguments;
-130 interrupted
+exit codes: 0 all went well (with --fail: the workflow failed as it should), even if an endpoint
+rejects the telemetry (a message says so); 1 a step failed; 2 wrong arguments; 130 interrupted
 """
 
 
@@ -40,8 +39,8 @@ ARGUMENTS: Final[dict[str, Any]] = {
     "--output": {
         "type": Path,
         "metavar": "DIR",
-        "help": "write the files into DIR, also where the telemetry goes to an endpoint"
-        " (default: dask-otel-demo, where it does not)",
+        "help": "write the files into DIR, even if the telemetry also goes to an endpoint"
+        " (default: dask-otel-demo, if it does not)",
     },
     "--save-svg": {"type": Path, "metavar": "FILE", "help": "save a picture of the result"},
 }

@@ -13,7 +13,7 @@ HELP: Final = "find out why telemetry does not arrive"
 DESCRIPTION: Final = """\
 Find out what is wrong between a Dask scheduler and the endpoints that its telemetry goes to.
 A test span and a test counter are sent to each configured endpoint, and what comes back is
-said in words, with what to do about it. Secrets are masked.
+reported in plain words, with what to do about it. Secrets are masked.
 """
 
 EPILOG: Final = """\

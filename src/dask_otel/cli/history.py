@@ -22,7 +22,7 @@ List all runs below some folders that the bridge wrote files into (otel.files.pa
 last. A run is one root span that ended. A small summary of each scheduler's runs is written beside
 its files, or into ~/.cache/dask-otel, so that they are read once.
 
-For each name, it says since when its runs take longer or shorter, and whether the last one is
+For each name, it says when its runs became slower or faster, and whether the last one is
 unusual. With --check, the exit code says whether the last run is a regression.
 """
 EPILOG: Final = """\

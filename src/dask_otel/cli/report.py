@@ -69,9 +69,9 @@ ARGUMENTS: Final[dict[str, Any]] = {
     "--price": {
         "type": terminal.number(0.0, 1e9, "a price: a number from 0 on, without a unit"),
         "metavar": "AMOUNT",
-        "help": "what a thread costs for an hour",
+        "help": "price per thread-hour",
     },
-    "--currency": {"help": "a word to put behind amounts"},
+    "--currency": {"help": "currency shown after amounts"},
     "--tag": {
         "metavar": "KEY",
         "help": "sum costs up by the spans' tags KEY:value (default: team)",
@@ -120,8 +120,8 @@ def _without_effect(report: Report, arguments: argparse.Namespace) -> Iterator[s
     """Yield the options that have no effect, with the reason."""
     given = [f"--{name}" for name in ("currency", "tag") if getattr(arguments, name) is not None]
     if given and arguments.price is None:
-        verb = "says" if len(given) == 1 else "say"
-        yield f"{' and '.join(given)} {verb} nothing without --price, which costs are made of"
+        verb = "has" if len(given) == 1 else "have"
+        yield f"{' and '.join(given)} {verb} no effect without --price"
     elif arguments.tag is not None:
         bills = [account.bill for account in report.accounts()]
         if not any(bill.tags for bill in bills if bill):

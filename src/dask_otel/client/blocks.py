@@ -1,7 +1,8 @@
 """In the client: notify the scheduler when the user's code enters and leaves a span's block.
 
 A span then ends exactly with its block, and pauses inside it do not split it. `span`, a drop-in for
-``distributed.span``, sends the messages; in an instrumented client, so does ``distributed.span``.
+``distributed.span``, sends the messages. Dask has no hook for this: `dask.annotate`, which
+``distributed.span`` calls, does not know which annotations belong to a span.
 
 Nothing here waits for the network or raises into the user's code. A message that cannot be sent is
 discarded, and the scheduler decides without it.
@@ -11,10 +12,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
-from types import CellType
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
@@ -75,8 +75,7 @@ def span(*tags: str, attributes: Mapping[str, Any] | None = None) -> Iterator[Sp
 
     with dask_span(*tags) as span_id:
         handle = _handle(span_id, tags)
-        # In an instrumented client, distributed.span notifies the scheduler itself.
-        with nullcontext() if _undo is not None else _announced(span_id):
+        with _announced(span_id):
             if attributes:
                 _describe(span_id, attributes)
             yield handle
@@ -179,60 +178,3 @@ def _send(what: str | Attributes, span_id: str, client: Client | None = None) ->
             messenger.waiting.append((what, span_id))
             client.loop.add_callback(messenger.send, client)
     return client
-
-
-# ------------------------------------------------------------- distributed.span itself
-
-#: Restores ``distributed.span``; None while it is Dask's own.
-_undo: Callable[[], None] | None = None
-
-
-def help_distributed_span() -> None:
-    """Make ``distributed.span`` notify the scheduler of its blocks in this process.
-
-    Scripts and libraries may already have run ``from distributed import span``, so they would not
-    see another function under that name. So the function itself is changed: the generator function
-    in the closure of `contextlib.contextmanager` is replaced. Dask has no hook for it:
-    `dask.annotate`, which it calls, does not know which annotations belong to a span.
-    """
-    global _undo
-    cell = None if _undo is not None else _generator_cell()
-    if cell is None:
-        return
-    original = cell.cell_contents
-    dask_span = contextmanager(original)
-
-    def helping(*tags: str) -> Iterator[str]:
-        with dask_span(*tags) as span_id, _announced(span_id):
-            yield span_id
-
-    def undo() -> None:
-        # Unless other code has replaced ours.
-        if cell.cell_contents is helping:
-            cell.cell_contents = original
-
-    cell.cell_contents, _undo = helping, undo
-
-
-def leave_distributed_span() -> None:
-    """Undo `help_distributed_span`."""
-    global _undo
-    if _undo is not None:
-        _undo()
-        _undo = None
-
-
-def _generator_cell() -> CellType | None:
-    # Not from distributed itself: its import may not have finished.
-    from distributed.spans import span as dask_span
-
-    try:
-        index = dask_span.__code__.co_freevars.index("func")
-        cell: CellType = dask_span.__closure__[index]
-    except (AttributeError, ValueError, IndexError, TypeError):
-        logger.warning(
-            "dask-otel cannot help distributed.span with this release of distributed; use "
-            "dask_otel.span instead to have spans end with their blocks"
-        )
-        return None
-    return cell

@@ -82,7 +82,7 @@ class _Instrumentation:
             # its end.
             if owner is None or not (self._wanted() or self.on):
                 return
-            from dask_otel.client import blocks, carriers, hook
+            from dask_otel.client import carriers, hook
 
             import_module("distributed.spans")
             if not self.on:
@@ -94,9 +94,7 @@ class _Instrumentation:
                 ROOTS.callers_travel = not ROOTS.callers_travel
                 if self.on:
                     self._hook = hook.hook_submissions(owner, carriers.annotations_for)
-                    blocks.help_distributed_span()
                 else:
-                    blocks.leave_distributed_span()
                     if self._hook is not None:
                         self._hook.remove()
         except Exception:
@@ -111,8 +109,7 @@ def instrument() -> None:
 
     If the scheduler has the bridge, the span that is current at a submission becomes the parent of
     its Dask span (``otel.propagation``). Without a current span, ``TRACEPARENT`` and ``TRACESTATE``
-    in this process's environment name the caller. ``distributed.span`` then also notifies the
-    scheduler when its blocks end, as `dask_otel.span` does.
+    in this process's environment name the caller.
 
     Notes
     -----

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from dask_otel.core.context import Traceparent
 from dask_otel.core.trace import Trace
@@ -312,6 +312,30 @@ class OpenNote(SpanDescription):
     time: float = field(compare=False)
     #: Own tasks so far, and tasks of finished spans below; None if there are none.
     counts: TaskCounts | None = None
+
+
+class Fact:
+    """Names of the facts of a `ClusterEvent` that only its text has, not the attributes."""
+
+    #: Of each prefix: its tasks, and the seconds for which the longest one had run at the last
+    #: heartbeat.
+    RUNNING: Final = "running"
+    #: Of each prefix: its unfinished tasks.
+    HAD: Final = "had"
+    #: Whether the worker had a nanny, which has not said that it ended it.
+    NANNY: Final = "nanny"
+    #: Number of other workers that run tasks, and whether the scheduler closed, too.
+    OTHERS: Final = "others"
+    CLOSING: Final = "closing"
+    #: Seconds without a heartbeat when Dask found them overdue.
+    OVERDUE: Final = "overdue"
+    #: Workers that ended while they had the suspected tasks.
+    DEATHS: Final = "deaths"
+    #: Whether workers send their log records.
+    LOGS: Final = "logs"
+    #: Names of workers, and of those that could not be retired.
+    RETIRED: Final = "retired"
+    FAILED: Final = "failed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ def _until_found(name: str, address: str, probe: Mapping[str, Any], until: float
     return Finding(
         check,
         "problem",
-        f"{title} ({shown}) has not got the {sent} within {waited:.0f} s.",
+        f"{title} ({shown}) did not receive the {sent} within {waited:.0f} s.",
         "It was lost on the way, went to another place or tenant, or takes longer: collectors "
         "batch, sample and retry.",
         f"Ask again with a greater --patience; then see the collector's log{advice}.",
@@ -93,7 +93,7 @@ def _words(error: Exception) -> str:
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(cause, (str, OSError)):
         return cause if isinstance(cause, str) else f"{type(cause).__name__}: {cause}"
-    return "an answer that is none of its API's"
+    return "the answer is not from its API"
 
 
 # -------------------------------------------------------------------------------- each API

@@ -57,7 +57,7 @@ def _results(results: list[Any], facts: Facts) -> Iterator[Finding]:
             finding = _of_result(signal, result, facts)
             failure = (result["destination"], finding.why, finding.todo)
             if not result["ok"] and failure in failures:
-                what = f"Nor was the {sent} accepted by {result['destination']}."
+                what = f"{result['destination']} did not accept the {sent} either."
                 finding = replace(finding, what=what)
             failures.add(failure)
             yield finding

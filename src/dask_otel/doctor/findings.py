@@ -81,6 +81,7 @@ def _packages(facts: Facts) -> list[Finding]:
     missing = [address for address, found in workers.items() if found and not found["installed"]]
     silent = [address for address, found in workers.items() if not found]
     count = counted(len(workers), "worker")
+    all_workers = "the worker" if len(workers) == 1 else f"all {count}"
     return rows(
         (
             not packages["scheduler"]["installed"],
@@ -106,7 +107,7 @@ def _packages(facts: Facts) -> list[Finding]:
         ),
         (
             workers and not missing,
-            Finding("workers.package", "ok", f"dask-otel is on all of {count}."),
+            Finding("workers.package", "ok", f"dask-otel is installed on {all_workers}."),
         ),
         (
             silent or packages["workers"] is None,
@@ -308,7 +309,7 @@ def _workers(process: Facts) -> list[Finding]:
             Finding(
                 "workers.heartbeats",
                 "ok",
-                f"Heartbeats come every {interval:g} s or so, from {count}.",
+                f"Each worker sends a heartbeat about every {interval:g} s ({count}).",
             ),
         ),
         (

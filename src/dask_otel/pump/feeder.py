@@ -201,7 +201,7 @@ class Feeder(PumpThread):
         if left:
             self._drop("shutdown", left * len(self._lanes))
             logger.warning(
-                "dask-otel closes, and %d %s could not be %s within otel.close-timeout",
+                "dask-otel is closing; %d %s could not be %s within otel.close-timeout",
                 left,
                 self._items,
                 f"written to the spool {self._path}" if self._path else "exported",
@@ -409,9 +409,9 @@ class Feeder(PumpThread):
             store.close(clean=not self._inbox.waiting)
         if waiting := store.count:
             logger.info(
-                "dask-otel closes, and %s in the spool %s. The next scheduler with that "
+                "dask-otel is closing; %s in the spool %s. The next scheduler with that "
                 "otel.spool.path sends them; so does `dask-otel spool --send %s`.",
-                "a span waits" if waiting == 1 else f"{waiting} spans wait",
+                "1 span remains" if waiting == 1 else f"{waiting} spans remain",
                 self._path,
                 self._path,
             )

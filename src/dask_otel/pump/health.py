@@ -163,7 +163,7 @@ class Health:
             reason = f". The last reason: {self._reason}" if signal in self._failing else ""
             logger.log(
                 max(logging.INFO, self._level(signal, self._kind or "absent") or 0),
-                "dask-otel closes, and %s could not be exported to %s within otel.close-timeout%s",
+                "dask-otel is closing; %s could not be exported to %s within otel.close-timeout%s",
                 what,
                 self._name,
                 reason,

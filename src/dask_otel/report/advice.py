@@ -181,9 +181,7 @@ def _over(
     """Yield advice if a share exceeds an alert's limit."""
     if whole <= 0 or seconds / whole <= LIMITS[alert][0]:
         return
-    little = (
-        "" if whole >= ENOUGH_SECONDS else f" (of {words.seconds(whole)} only: little to judge by)"
-    )
+    little = "" if whole >= ENOUGH_SECONDS else f" (of {words.seconds(whole)} too short to judge)"
     title = f"{what}: {seconds / whole:.0%}{little}"
     yield Advice("note" if little else severity, title, say, alert, seconds)
 

@@ -57,10 +57,10 @@ def why_waiting(run: Run) -> str:
     no_cpu = f", or for a CPU ({_NO_CPU})" if starved > _STARVED * run.metrics.seconds else ""
     threads = [worker.threads for worker in workers(run) if worker.threads]
     if threads and max(threads) == 1:
-        return f"For I/O, sleep or a GPU{no_cpu}. Not for the GIL: each process has one thread."
+        return f"Likely I/O, sleep or a GPU{no_cpu}; not the GIL: each process has one thread."
     samples = _samples(run)
     if len(samples) < _FEWEST:
-        return f"For I/O, sleep, a GPU or the GIL{no_cpu}: there are too few samples."
+        return f"Likely I/O, sleep, a GPU or the GIL{no_cpu}; there are too few samples to tell."
     cores, running = (sum(values) / len(samples) for values in zip(*samples, strict=True))
     used = f"A worker's process used {cores:.1f} cores while it ran {running:.1f} tasks"
     if _ONE_CORE[0] <= cores <= _ONE_CORE[1]:

@@ -153,7 +153,7 @@ def _sentences(entry: Waits, whole: float, late: float) -> Iterator[Advice]:
         title = said.claim.format(name=name, took=took) + _evidence(entry, part, seconds)
         if part == "no_thread":
             began = f"; its first task began after {words.seconds(late)}" if late else ""
-            title += f"{began}; twice the threads save at most {words.seconds(entry.saved)}"
+            title += f"{began}; doubling the threads saves at most {words.seconds(entry.saved)}"
         yield Advice("note", title, said.advice, said.alert, own)
 
 

@@ -73,7 +73,7 @@ class TaskSettings:
         """
         How many runs of each task group, the longest ones, have a span of their own
 
-        None with `otel.spans.detail: span`. Runs that failed for good have one anyway. See
+        None with `otel.spans.detail: span`. Failed runs always have one. See
         [task spans](lifecycle.md#task-spans).
         """,
     )

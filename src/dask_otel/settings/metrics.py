@@ -86,8 +86,8 @@ class MetricSettings:
 
         Each rule has a `pattern`, a regular expression of Python, and `replace`, empty if it is
         left out. The rules are applied to each tag, one after the other; a tag that becomes empty
-        is left out. A choice or a repetition inside a repetition is not allowed: it can take for
-        ever. See [Cardinality](cardinality.md#take-ids-and-dates-out-of-the-names).
+        is left out. A group may not be repeated more than 8 times: that can take for ever. See
+        [Cardinality](cardinality.md#take-ids-and-dates-out-of-the-names).
         """,
     )
     tag_attributes: tuple[str, ...] = _knob(

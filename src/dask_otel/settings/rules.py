@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from numbers import Integral, Real
 from typing import Any, Final, NamedTuple
@@ -299,13 +297,13 @@ TOPICS: Final = _list(
 
 # -------------------------------------------------------------- replacements in span names
 
-#: Python's own parser of regular expressions: there is no public one, and the nesting of
-#: repetitions does not follow from a pattern's text alone.
-_REGEX_PARSER: Final[Any] = importlib.import_module(
-    "re._parser" if sys.version_info >= (3, 11) else "sre_parse"
+#: A group that may be repeated more than eight times. If what it holds matches a text in several
+#: ways, a match takes time exponential in the length of the text, and Python's matching blocks
+#: every thread: ``(a+)+$`` on 22 letters took 0.2 to 0.8 s, twice as long for each further letter.
+#: In verbose patterns, spaces and comments could hide it.
+_REPEATED_GROUP: Final = re.compile(
+    r"(?<!\\)(?:\\\\)*\)(?:[*+]|\{(?!,?[0-8]\}|[0-8],[0-8]\}))|\(\?[aiLmsu]*x"
 )
-#: A repetition with a higher maximum is checked for backtracking.
-_FEW: Final = 8
 _REPLACEMENT: Final = Rule("", _strings(maxLength=MAX_PATTERN), _text)
 
 
@@ -315,44 +313,14 @@ def _name_rule(entry: Any) -> NameRule:
     replace = _REPLACEMENT.parse(entry.get("replace", ""))
     # Substituting also checks the replacement, which may refer to missing groups.
     re.compile(pattern).sub(replace, "")
-    _require(not _backtracks(_REGEX_PARSER.parse(pattern), repeated=False))
+    _require(not _REPEATED_GROUP.search(pattern))
     return NameRule(pattern, replace)
-
-
-def _backtracks(pattern: Any, repeated: bool) -> bool:
-    """Return whether a match may take time exponential in the length of the text.
-
-    That needs a repetition whose inside can match in several ways: another repetition or a
-    choice. Python's matching cannot be interrupted, and blocks every thread. One tag is enough:
-    ``(a+)+$`` on 22 letters took 0.2 to 0.8 s, and twice as long for each further letter.
-    """
-    for operation, argument in pattern:
-        name = str(operation)
-        inside = repeated
-        if name.endswith("REPEAT"):
-            least, most = argument[:2]
-            if repeated and least != most:
-                return True
-            inside = repeated or most > _FEW
-        elif repeated and name in ("BRANCH", "GROUPREF", "GROUPREF_EXISTS"):
-            return True
-        if any(_backtracks(part, inside) for part in _parts(argument)):
-            return True
-    return False
-
-
-def _parts(argument: Any) -> Iterator[Any]:
-    if isinstance(argument, _REGEX_PARSER.SubPattern):
-        yield argument
-    elif isinstance(argument, (list, tuple)):
-        for part in argument:
-            yield from _parts(part)
 
 
 NAME_RULES: Final = _list(
     f"a list of at most {MAX_LISTED} mappings, each with pattern, a regular expression of 1 "
-    f"to {MAX_PATTERN} characters without a choice or a repetition inside a repetition (these "
-    "can take for ever), and replace, a text",
+    f"to {MAX_PATTERN} characters without a group that is repeated more than 8 times (it can "
+    "take for ever), and replace, a text",
     Rule(
         "",
         {

@@ -53,8 +53,8 @@ def check(path: Path) -> bool:
     """
     if not path.parent.is_dir():
         raise SpoolError(
-            f"{path} can't be the spool: there is no folder {path.parent}. It is not made here: "
-            "it may be a volume that is missing"
+            f"{path} can't be the spool: there is no folder {path.parent}. It is not "
+            "created: it may be an unmounted volume"
         )
     return [_check_owner(each) for each in (*_others(path), path)][-1]
 

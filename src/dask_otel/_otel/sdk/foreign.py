@@ -64,7 +64,7 @@ class ForeignExporter:
             return Answer(False, plain(words_of(error), self._mask))
         if result.name == "SUCCESS":
             return Answer(True)
-        return Answer(False, "the exporter says no more than that; its own messages may")
+        return Answer(False, "the exporter gave no reason; see its log")
 
 
 def _spans(request: Any) -> list[ReadableSpan]:

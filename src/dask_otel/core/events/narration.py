@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from dask_otel import semconv
 from dask_otel.core.events.lines import BODY_LIMIT, MESSAGE, SEVERITY, LastLines, lines_of
 from dask_otel.core.masking import Mask
-from dask_otel.core.records import AttributeValue, ClusterEvent, LogRecord
+from dask_otel.core.records import AttributeValue, ClusterEvent, Fact, LogRecord
 from dask_otel.core.text import (
     Sanitizer,
     attribute_text,
@@ -34,26 +34,6 @@ _ERRED: Final = semconv.TASK_OUTCOME_COUNT.format("erred")
 _UNSAID: Final = (_ERRED, semconv.RESULT_LOST_COUNT, semconv.DATA_LOST_COUNT, semconv.WORKER_COUNT)
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
-#: Facts that only the text tells, not attributes. Of each prefix: its tasks, and the seconds for
-#: which the longest one had run at the last heartbeat.
-RUNNING: Final = "running"
-#: Of each prefix: its unfinished tasks.
-HAD: Final = "had"
-#: Whether the worker had a nanny, which has not said that it ended it.
-NANNY: Final = "nanny"
-#: Number of other workers that run tasks, and whether the scheduler closed, too.
-OTHERS: Final = "others"
-CLOSING: Final = "closing"
-#: Seconds without a heartbeat when Dask found them overdue.
-OVERDUE: Final = "overdue"
-#: Workers that ended while they had the suspected tasks.
-DEATHS: Final = "deaths"
-#: Whether workers send their log records.
-LOGS: Final = "logs"
-#: Names of workers, and of those that could not be retired.
-RETIRED: Final = "retired"
-FAILED: Final = "failed"
-
 #: Facts with texts of users, and the names by which redaction is asked about them.
 _OF_USERS: Final = {
     semconv.TASK_KEY: semconv.TASK_KEY,
@@ -65,7 +45,7 @@ _OF_USERS: Final = {
 }
 
 
-class _Story(NamedTuple):
+class _Template(NamedTuple):
     severity: int
     #: Facts stand in them by their names. A sentence with an unknown fact is left out.
     sentences: tuple[str, ...]
@@ -87,33 +67,33 @@ _KEPT: Final = (
 
 #: By the reason of a worker's removal.
 _REMOVED: Final = {
-    "requested": _Story(INFO, (f"{_WORKER} left as requested.",)),
-    "lifetime": _Story(
+    "requested": _Template(INFO, (f"{_WORKER} left as requested.",)),
+    "lifetime": _Template(
         INFO, (f"{_WORKER} left, since its lifetime was over (distributed.worker.lifetime).",)
     ),
-    "closed": _Story(
+    "closed": _Template(
         INFO, (f"{_WORKER} closed. Its reason: {_fact(semconv.WORKER_CLOSE_REASON)}.",)
     ),
-    "restarted": _Story(INFO, (f"{_WORKER} was restarted as a client requested.",)),
-    "memory": _Story(
+    "restarted": _Template(INFO, (f"{_WORKER} was restarted as a client requested.",)),
+    "memory": _Template(
         WARN,
         (
             f"{_WORKER} was killed by its nanny, since its process held "
             f"{_fact(semconv.WORKER_NANNY_MEMORY)} of {_fact(semconv.WORKER_MEMORY_LIMIT.name)}.",
         ),
     ),
-    "overdue": _Story(
+    "overdue": _Template(
         WARN,
         (
-            f"{_WORKER} was given up, since it had sent no heartbeat for {_fact(OVERDUE)}, longer "
-            "than distributed.scheduler.worker-ttl.",
+            f"{_WORKER} was given up, since it had sent no heartbeat for {_fact(Fact.OVERDUE)}, "
+            "longer than distributed.scheduler.worker-ttl.",
             "%(again)s",
         ),
     ),
-    "lost": _Story(
+    "lost": _Template(
         WARN,
         (
-            f"{_WORKER} was lost: its connection broke without a word. Its process %(ended)s.",
+            f"{_WORKER} was lost: its connection dropped without notice. Its process %(ended)s.",
             "%(guess)s",
             "%(nanny)s",
         ),
@@ -140,62 +120,62 @@ _NO_LINES: Final = (
 )
 
 _STORIES: Final = {
-    semconv.WORKER_ADDED: _Story(
+    semconv.WORKER_ADDED: _Template(
         INFO,
         (
             f"{_WORKER} joined with {_fact(semconv.WORKER_THREAD_COUNT.name)}.",
             f"Its memory limit is {_fact(semconv.WORKER_MEMORY_LIMIT.name)}.",
         ),
     ),
-    semconv.WORKER_OVERDUE: _Story(
+    semconv.WORKER_OVERDUE: _Template(
         WARN,
         (
             f"{_WORKER} sent no heartbeat for {_fact(semconv.WORKER_LAST_SEEN_AGE.name)}, longer "
             "than distributed.scheduler.worker-ttl: Dask restarts or removes it.",
         ),
     ),
-    semconv.WORKER_PAUSED: _Story(
+    semconv.WORKER_PAUSED: _Template(
         WARN, (f"{_WORKER} paused, as its memory is nearly full: it begins no tasks.", "%(then)s")
     ),
-    semconv.WORKER_RESUMED: _Story(INFO, (f"{_WORKER} runs tasks again.", "%(then)s")),
-    semconv.WORKER_TERMINATED: _Story(
+    semconv.WORKER_RESUMED: _Template(INFO, (f"{_WORKER} runs tasks again.", "%(then)s")),
+    semconv.WORKER_TERMINATED: _Template(
         WARN,
         (
             f"{_WORKER} is being ended by its nanny for memory: its process held "
             f"{_fact(semconv.WORKER_NANNY_MEMORY)}.",
         ),
     ),
-    semconv.WORKER_FAILED: _Story(
+    semconv.WORKER_FAILED: _Template(
         ERROR,
         (f"{_WORKER} closes after an error in its own code: {_fact(semconv.EXCEPTION_MESSAGE)}",),
     ),
-    semconv.WORKER_LOG_LEFT_OUT: _Story(
+    semconv.WORKER_LOG_LEFT_OUT: _Template(
         WARN,
         (
             f"{_WORKER} logged more than is forwarded, or than the queue has room for: "
             f"{_fact(semconv.LOG_LEFT_OUT_COUNT)} left out.",
         ),
     ),
-    semconv.WORKERS_RETIRED: _Story(
+    semconv.WORKERS_RETIRED: _Template(
         INFO, ("Retired: %(retired)s.", "Could not be retired: %(failed)s.")
     ),
-    semconv.SCHEDULER_STARTED: _Story(INFO, ("The scheduler starts.",)),
-    semconv.SCHEDULER_RESTARTED: _Story(
+    semconv.SCHEDULER_STARTED: _Template(INFO, ("The scheduler starts.",)),
+    semconv.SCHEDULER_RESTARTED: _Template(
         WARN, ("A client restarted the cluster: all its tasks and results are gone.",)
     ),
-    semconv.SCHEDULER_CLOSING: _Story(
+    semconv.SCHEDULER_CLOSING: _Template(
         INFO, ("The scheduler closes.", f"It has {_fact(semconv.WORKER_COUNT)}.")
     ),
-    semconv.CLIENT_ADDED: _Story(INFO, (f"Client {_fact(semconv.CLIENT_ID)} connected.",)),
-    semconv.CLIENT_REMOVED: _Story(INFO, (f"Client {_fact(semconv.CLIENT_ID)} left.",)),
-    semconv.GRAPH_FAILED: _Story(
+    semconv.CLIENT_ADDED: _Template(INFO, (f"Client {_fact(semconv.CLIENT_ID)} connected.",)),
+    semconv.CLIENT_REMOVED: _Template(INFO, (f"Client {_fact(semconv.CLIENT_ID)} left.",)),
+    semconv.GRAPH_FAILED: _Template(
         ERROR,
         (
             f"A graph of client {_fact(semconv.CLIENT_ID)} could not become tasks; the "
             "scheduler's log has the error.",
         ),
     ),
-    semconv.TRANSITION_FAILED: _Story(
+    semconv.TRANSITION_FAILED: _Template(
         ERROR,
         (
             "An error in the scheduler itself: a task could not pass from "
@@ -204,7 +184,7 @@ _STORIES: Final = {
             f"The task is {_fact(semconv.TASK_KEY)}.",
         ),
     ),
-    semconv.NO_WORKER: _Story(
+    semconv.NO_WORKER: _Template(
         ERROR,
         (
             f"{_fact(semconv.TASK_COUNT)} failed: no worker could run them within "
@@ -212,40 +192,40 @@ _STORIES: Final = {
             "They are %(by_prefix)s.",
         ),
     ),
-    semconv.TASKS_STOLEN: _Story(
+    semconv.TASKS_STOLEN: _Template(
         DEBUG,
         (
             f"{_fact(semconv.TASK_COUNT)} moved to other workers (work stealing) in "
             f"{_fact(semconv.EVENT_INTERVAL)}.",
         ),
     ),
-    semconv.P2P_FAILED: _Story(ERROR, (f"The P2P shuffle {_fact(semconv.P2P_ID)} failed.",)),
-    semconv.OTEL_STARTED: _Story(
+    semconv.P2P_FAILED: _Template(ERROR, (f"The P2P shuffle {_fact(semconv.P2P_ID)} failed.",)),
+    semconv.OTEL_STARTED: _Template(
         INFO,
         ("dask-otel began to watch this scheduler.", f"It has {_fact(semconv.WORKER_COUNT)}."),
     ),
-    semconv.OTEL_STOPPED: _Story(INFO, ("dask-otel was removed; the scheduler goes on.",)),
-    semconv.OTEL_EXPORT_FAILING: _Story(
+    semconv.OTEL_STOPPED: _Template(INFO, ("dask-otel was removed; the scheduler goes on.",)),
+    semconv.OTEL_EXPORT_FAILING: _Template(
         WARN,
         (
             f"dask-otel can't export {_fact(semconv.OTEL_SIGNAL)} to "
             f"{_fact(semconv.OTEL_DESTINATION)}; it keeps what fits, and retries.",
         ),
     ),
-    semconv.OTEL_EXPORT_RECOVERED: _Story(
+    semconv.OTEL_EXPORT_RECOVERED: _Template(
         INFO, (f"dask-otel exports to {_fact(semconv.OTEL_DESTINATION)} again.",)
     ),
-    semconv.OTEL_FOLDING: _Story(
+    semconv.OTEL_FOLDING: _Template(
         WARN,
         (
             f"dask-otel begins to fold metrics under _OTHER: a limit of {_fact(semconv.OTEL_KIND)} "
             "is reached.",
         ),
     ),
-    semconv.OTEL_QUEUE_FULL: _Story(
+    semconv.OTEL_QUEUE_FULL: _Template(
         WARN, (f"dask-otel drops {_fact(semconv.OTEL_SIGNAL)}: the queue of an exporter is full.",)
     ),
-    semconv.TOPIC_MESSAGE: _Story(INFO, ("%(message)s",)),
+    semconv.TOPIC_MESSAGE: _Template(INFO, ("%(message)s",)),
 }
 
 
@@ -315,7 +295,7 @@ def _with_roots(event: ClusterEvent) -> dict[str, Any]:
         facts[semconv.ROOT_NAMES] = list(
             dict.fromkeys(who.tags[0] for who in event.work if who.tags)
         )
-    prefixes = [prefix for prefix, *_ in (*facts.get(RUNNING, ()), *facts.get(HAD, ()))]
+    prefixes = [prefix for prefix, *_ in (*facts.get(Fact.RUNNING, ()), *facts.get(Fact.HAD, ()))]
     if prefixes:
         facts[semconv.TASK_PREFIXES] = list(dict.fromkeys(prefixes))
     return facts
@@ -343,25 +323,25 @@ def _redacted(facts: dict[str, Any], limits: SpanLimits, sanitizer: Sanitizer) -
             facts[key] = [text(name, item) for item in value]
         elif value is not None:
             facts[key] = text(name, value)
-    for key in (RUNNING, HAD):
+    for key in (Fact.RUNNING, Fact.HAD):
         if key in facts:
             facts[key] = [(text(semconv.TASK_PREFIX, one), *more) for one, *more in facts[key]]
     return facts
 
 
-def _story(name: str, facts: Mapping[str, Any]) -> _Story:
+def _story(name: str, facts: Mapping[str, Any]) -> _Template:
     if name == semconv.WORKER_LOG:
-        return _Story(facts[SEVERITY], (_fact(MESSAGE),))
+        return _Template(facts[SEVERITY], (_fact(MESSAGE),))
     if name != semconv.WORKER_REMOVED:
         return _STORIES[name]
     story = _REMOVED[facts[semconv.WORKER_REMOVAL_REASON]]
     severity = story.severity
-    if not facts.get(CLOSING):
+    if not facts.get(Fact.CLOSING):
         if facts.get(semconv.TASK_COUNT) or facts.get(semconv.RESULT_LOST_COUNT):
             severity = max(WARN, severity)
         if facts.get(semconv.DATA_LOST_COUNT) or facts.get(_ERRED):
             severity = ERROR
-    return _Story(severity, (*story.sentences, "%(closing)s", "%(then)s", *_KEPT, "%(lines)s"))
+    return _Template(severity, (*story.sentences, "%(closing)s", "%(then)s", *_KEPT, "%(lines)s"))
 
 
 # -------------------------------------------------------------------------- facts as text
@@ -388,27 +368,29 @@ def _shown(facts: Mapping[str, Any]) -> dict[str, str]:
     shown["ended"] = _ENDS.get(code) or (
         f"was killed with signal {-code}" if code < 0 else f"ended itself, with exit code {code}"
     )
-    if facts.get(OVERDUE, 0.0) > facts.get(semconv.WORKER_LAST_SEEN_AGE.name, math.inf):
+    if facts.get(Fact.OVERDUE, 0.0) > facts.get(semconv.WORKER_LAST_SEEN_AGE.name, math.inf):
         shown["again"] = "A heartbeat came after that, too late."
     if limit and code in (0, -9):
         shown["guess"] = "A guess: it was killed for its memory, which was close to its limit."
-    if facts.get(NANNY):
-        shown["nanny"] = "Its nanny does not say that it ended it for memory."
+    if facts.get(Fact.NANNY):
+        shown["nanny"] = "Its nanny reported no kill for memory."
     if lines := facts.get(semconv.WORKER_LAST_LINES):
         shown["lines"] = "\n".join(("The last lines of its log:", *lines))
-    elif LOGS in facts and facts[semconv.WORKER_REMOVAL_REASON] in UNEXPECTED:
-        shown["lines"] = _NO_LINES[facts[LOGS]]
-    others = facts.get(OTHERS)
+    elif Fact.LOGS in facts and facts[semconv.WORKER_REMOVAL_REASON] in UNEXPECTED:
+        shown["lines"] = _NO_LINES[facts[Fact.LOGS]]
+    others = facts.get(Fact.OTHERS)
     shown["recomputed"] = ", which Dask computes again" if others else ""
-    if facts.get(CLOSING):
+    if facts.get(Fact.CLOSING):
         shown["closing"], shown["recomputed"] = "The cluster was closing.", ""
     elif others == 0:
         shown["alone"] = "No other worker runs tasks."
-    if facts.get(HAD):
-        shown["by_prefix"] = listed([f"{_times(tasks)}`{prefix}`" for prefix, tasks in facts[HAD]])
+    if facts.get(Fact.HAD):
+        shown["by_prefix"] = listed(
+            [f"{_times(tasks)}`{prefix}`" for prefix, tasks in facts[Fact.HAD]]
+        )
         shown["unfinished"] = f"It had {shown[semconv.TASK_COUNT]} to run: {shown['by_prefix']}."
-        if others and not (facts.get(CLOSING) or facts.get(_ERRED)):
-            shown["unfinished"] += " What is still wanted runs again elsewhere."
+        if others and not (facts.get(Fact.CLOSING) or facts.get(_ERRED)):
+            shown["unfinished"] += " Tasks still needed run again elsewhere."
     return shown
 
 
@@ -425,7 +407,7 @@ def _busy(facts: Mapping[str, Any]) -> Iterator[str]:
     cpu = facts.get(semconv.WORKER_CPU_UTILIZATION.name)
     if cpu is not None:
         yield f"used {cpu:.0%} of a CPU for each thread"
-    if running := facts.get(RUNNING):
+    if running := facts.get(Fact.RUNNING):
         yield "ran " + listed(
             [
                 f"{_times(tasks)}`{prefix}` for {'up to ' * (tasks > 1)}{_seconds(seconds)}"
@@ -467,7 +449,7 @@ _TEXTS: Final[dict[str, Callable[[Any], str]]] = {
     semconv.WORKER_MEMORY_LIMIT.name: _size,
     semconv.WORKER_NANNY_MEMORY: _size,
     semconv.WORKER_LAST_SEEN_AGE.name: _seconds,
-    OVERDUE: _seconds,
+    Fact.OVERDUE: _seconds,
     semconv.EVENT_INTERVAL: _seconds,
     semconv.WORKER_THREAD_COUNT.name: partial(_count, "thread"),
     semconv.WORKER_COUNT: partial(_count, "worker"),
@@ -477,7 +459,7 @@ _TEXTS: Final[dict[str, Callable[[Any], str]]] = {
     semconv.RESULT_LOST_COUNT: partial(_count, "result"),
     semconv.DATA_LOST_COUNT: partial(_count, "piece"),
     semconv.TASK_SUSPECTS: listed,
-    RETIRED: listed,
-    FAILED: listed,
+    Fact.RETIRED: listed,
+    Fact.FAILED: listed,
     MESSAGE: _message,
 }
