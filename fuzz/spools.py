@@ -44,7 +44,6 @@ def _encoded(number: int, ids: bytes | None = None) -> Encoded:
         events=(Event("exception", T_NS, {"exception.type": "ValueError"}),),
         links=(Link(5, 6, {"why": "c"}),),
         error="d",
-        root_name="root",
     )
     return _SINK, ids, Encoder({}, "1").span(record)
 

@@ -185,7 +185,7 @@ def test_a_lost_span_has_the_ids_that_it_would_have_had():
         assert life.finished is not None
         span = translate(life.finished)[0]
         (record,) = translate(notes[life.finished.identity.dask_id])
-        same = ("trace_id", "span_id", "parent_span_id", "name", "kind", "start_ns", "root_name")
+        same = ("trace_id", "span_id", "parent_span_id", "name", "kind", "start_ns")
         assert [getattr(record, name) for name in same] == [getattr(span, name) for name in same]
         for key in (semconv.SPAN_ID, semconv.SPAN_NAME, semconv.SPAN_TAGS, semconv.TASK_COUNT):
             assert record.attributes.get(key) == span.attributes[key] or key == semconv.TASK_COUNT

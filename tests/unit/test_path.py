@@ -86,6 +86,7 @@ TIMES = st.lists(st.integers(0, 9).map(float), min_size=8, max_size=8)
 )
 @example([([*map(float, range(8))], True, True, False, False)], 0, 12)
 @example([([*map(float, range(at, at + 8))], True, False, False, True) for at in (0, 8)], 0, 16)
+@example([([*map(float, range(at, at + 8))], True, True, False, False) for at in (0, 8)], 0, 16)
 def test_the_sums_of_links_are_those_of_their_cuts(
     links: list[tuple[list[float], bool, bool, bool, bool]], begin: int, until: int
 ) -> None:
@@ -100,6 +101,7 @@ def test_the_sums_of_links_are_those_of_their_cuts(
         ended = run("", sent, start, stop, float(fetched))
         last = (last, end, 1, None, waited, None, ended)
         parts = cut(last, since, float(until))
+        assert sum(parts) == max(0.0, min(end, until) - since)
         expected = [a + b for a, b in zip(expected, parts, strict=True)]
         since = max(float(begin), end)
     none, parts, others, found, known = stretch(last, float(begin), -inf, float(until))

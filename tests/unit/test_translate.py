@@ -96,7 +96,6 @@ def test_a_span_that_went_well():
             events=(Event("dask.span.start", T_NS + 2_500_000_000, {}),),
             links=(),
             error=None,
-            root_name="workflow",
         )
     ]
 
@@ -111,7 +110,6 @@ def child(**fields) -> SpanRecord:
             "events": (),
             "links": (),
             "error": None,
-            "root_name": "workflow",
             **fields,
         }
     )
@@ -147,7 +145,7 @@ BELOW = {"dask_id": "child", "tags": ("workflow", "a/b"), "parent_span_id": 7}
     {
         "a nested span is internal and named by its last tag": (
             {"identity": make_identity(**BELOW)},
-            {"name": "a/b", "root_name": "workflow", "kind": "internal", "parent_span_id": 7},
+            {"name": "a/b", "kind": "internal", "parent_span_id": 7},
             {
                 "dask.span.name": "workflow/a\\/b",
                 "dask.span.tags": ("workflow", "a/b"),
@@ -607,8 +605,7 @@ def test_whatever_comes_the_records_are_valid(finished):
         assert 0 <= record.start_ns < record.end_ns < 2**63
         assert type(record.start_ns) is type(record.end_ns) is int
         assert record.name
-        assert record.root_name
-        (record.name + record.root_name + (record.error or "")).encode()
+        (record.name + (record.error or "")).encode()
         check_attributes(record.attributes, 1024)
         times = [event.time_ns for event in record.events]
         assert times == sorted(times)

@@ -400,6 +400,7 @@ class Row:
 class SpanRecord:
     """One OpenTelemetry span."""
 
+    #: A `Trace`, which has the sampler's decision.
     trace_id: int
     span_id: int
     parent_span_id: int | None
@@ -412,8 +413,6 @@ class SpanRecord:
     links: tuple[Link, ...]
     #: Description of status ERROR; None leaves the status UNSET.
     error: str | None
-    #: Name of the root: the sampler decides once for a trace, by its id and this name.
-    root_name: str
     #: Whether the parent is the caller's span.
     remote_parent: bool = False
 

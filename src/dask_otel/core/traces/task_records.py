@@ -120,7 +120,6 @@ class TaskRecords(Parts):
             events=tuple(sorted(events, key=attrgetter("time_ns"))),
             links=links,
             error=error,
-            root_name=self.sampled_name,
         )
 
     def _task_events(self, run: TaskRun, computed_ns: int) -> list[Event]:
