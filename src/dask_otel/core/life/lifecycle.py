@@ -134,7 +134,7 @@ class Lifecycle:
         self.notes = OpenNotes(cluster, self.open) if limits.notes else None
         #: Ordered by the time when their work was done.
         self._settling: dict[OpenSpan, None] = {}
-        self._lingering = Schedule()
+        self._lingering = Schedule(limits.linger)
         self._ticked = 0.0
         #: Whether the last tick left something to do.
         self.behind = False
@@ -347,7 +347,10 @@ class Lifecycle:
         whether some are left for the next tick.
         """
         if now < self._ticked:
-            self._clock_set_back(now)
+            # Else a clock set back by an hour would cause an hour's wait.
+            self.reports.clock_set_back(now)
+            for span in self._settling:
+                span.quiet_since = min(span.quiet_since, now)
         self._ticked = now
         self.behind = False
         for span in self.reports.take_complete(most):
@@ -364,16 +367,6 @@ class Lifecycle:
             len(timed_out) == most or bool(self.reports.due) or self._lingering.is_due(now)
         )
         self.progress += self._long.signs(now)
-
-    def _clock_set_back(self, now: float) -> None:
-        """Bring future times back: else a clock set back by an hour would cause an hour's wait."""
-        self.reports.clock_set_back(now)
-        self._long.clock_set_back(now)
-        if self.notes is not None:
-            self.notes.clock_set_back(now)
-        for span in self._settling:
-            span.quiet_since = min(span.quiet_since, now)
-        self._lingering.clock_set_back(now + self._limits.linger)
 
     def _settled(self, span: OpenSpan, trigger: Trigger, now: float) -> None:
         self._step(span, trigger)
