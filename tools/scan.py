@@ -27,7 +27,7 @@ from mypy.traverser import NameAndMemberCollector
 
 from dask_otel._dask import undocumented
 from dask_otel.core.life.open_span import Group, OpenSpan
-from dask_otel.core.path.link import SpanPath
+from dask_otel.core.path.step import SpanPath
 from dask_otel.core.records import TaskCounts
 
 PACKAGE = Path(__file__).parents[1] / "src" / "dask_otel"

@@ -364,7 +364,7 @@ class TaskEvents:
             computed,
             number,
             key,
-            None if assigned is None else assigned.name,
+            None if assigned is None else str(assigned.name),
             started,
             stopped,
             1 if span.runs is None and not span.partial else task_runs.attempt(span, key),

@@ -153,7 +153,7 @@ class TaskRun(NamedTuple):
     number: int | None
     key: Hashable
     #: The worker's name, as in its metrics; None if unknown.
-    worker: object
+    worker: str | None
     #: Its compute times.
     start: float
     stop: float
