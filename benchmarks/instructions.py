@@ -123,7 +123,7 @@ class Exports:
     takes_notes = True
 
     def __init__(self) -> None:
-        self.feeder = self.spool = self
+        self.spooled = self
         self.notices: list[Any] = []
         self.tasks = self.notes = 0
 

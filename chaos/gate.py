@@ -40,6 +40,7 @@ class Gate:
         self._taken = taken
         self._mode = "closed"
         self._open: set[socket.socket] = set()
+        self._forgotten: set[socket.socket] = set()
         self._listener = self._bound(0)
         self.port: int = self._listener.getsockname()[1]
 
@@ -69,6 +70,10 @@ class Gate:
         if before == "closed" != mode:
             self._listener.listen(64)
             threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def forget(self) -> None:
+        """Swallow what comes on the present connections; new ones are served."""
+        self._forgotten |= self._open
 
     def close(self) -> None:
         """End everything."""
@@ -125,7 +130,7 @@ class Gate:
         while data := self._received(near):
             if self.heard is not None:
                 self.heard += data
-            if self._mode != "silent":
+            if self._mode != "silent" and near not in self._forgotten:
                 far.sendall(data)
 
     def _answers(self, near: socket.socket, far: socket.socket) -> None:
@@ -142,5 +147,5 @@ class Gate:
                 near.sendall(data[:1])
                 data = data[1:]
                 time.sleep(_DRIP)
-            if self._mode != "silent":
+            if self._mode != "silent" and near not in self._forgotten:
                 near.sendall(data)

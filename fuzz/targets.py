@@ -17,7 +17,7 @@ from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import dask.config
 import grpc
@@ -34,9 +34,10 @@ from dask_otel._dask.clients import ClientBlocks
 from dask_otel._otel.sdk.encode import Encoder
 from dask_otel._otel.sdk.environment import headers, read_environment
 from dask_otel._otel.sdk.exporters import labels as labels_of
-from dask_otel._otel.sdk.exporters import make_destinations
+from dask_otel._otel.sdk.exporters import make_sinks
 from dask_otel._otel.sdk.resource import make_resource
 from dask_otel._otel.sdk.sampling import make_sampler
+from dask_otel._otel.sdk.sink import ExporterSink
 from dask_otel._otel.sdk.transport import GrpcTransport, HttpTransport, Transport, plain
 from dask_otel.core.attributes import COUNT_LIMIT, TOTAL_LIMIT, bounded_attributes
 from dask_otel.core.context import (
@@ -368,7 +369,7 @@ def exporters(data: Data) -> None:
         values[name] = _variable(text)
 
     def resource() -> None:
-        made = make_resource("s", "i", "1", None, {})
+        made = make_resource("s", "i", "1", None)
         for key, value in made.attributes.items():
             key.encode()
             str(value).encode()
@@ -378,7 +379,7 @@ def exporters(data: Data) -> None:
     def made(signal: str) -> None:
         for label in labels_of(signal):
             check("hunter2" not in label, "no credential in a name", label)
-        for one in make_destinations([signal])[signal]:
+        for one in make_sinks([signal], partial(ExporterSink, Mock(), Mock())):
             one.transport.close()
 
     parts: list[Callable[[], object]] = [partial(made, "traces"), partial(made, "metrics")]
@@ -458,7 +459,6 @@ def answers(data: Data) -> None:
     url = data.choice(("http://h:4317", "https://h:4318/v1/traces", "h:4317", data.text()))
     endpoint = Endpoint(url, data.choice(("gRPC", "HTTP")))
     oddities(endpoint)
-    Endpoint.named(data.text())
     codes = ("404 Not Found", "StatusCode.UNAVAILABLE: ", "status 503", "<html>", "SSLError: ", "")
     reason = data.choice(codes) + data.text() + problem
     listener = data.choice((None, "h2", "http", "tls", "closed", "refused", "unresolved"))

@@ -27,9 +27,10 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import dask
 from distributed import Client, Scheduler
+from distributed.http.routing import RoutingApplication
 from distributed.worker_state_machine import TaskState
 
-from lab.clock import Loop, Machine
+from lab.clock import MACHINE, Loop, Machine
 from lab.executor import LabWorker, Run
 from lab.threads import Pool
 from lab.wires import Latency, Wires, use
@@ -66,7 +67,8 @@ class LabScheduler(Scheduler):  # type: ignore[misc]
         return max(1e-6, float(super().get_task_duration(ts)))
 
     def start_http_server(self, *args: Any, **kwargs: Any) -> None:
-        """Nobody asks it for pages."""
+        """Pages can be added to it, but nobody asks for them."""
+        self.http_application = RoutingApplication()
 
 
 class Cluster:
@@ -88,7 +90,7 @@ class Cluster:
         #: By a worker's name, gives the seconds that its next heartbeat takes, or None: it is lost.
         self.heartbeats: dict[str, Callable[[], float | None]] = {}
         self.client: Any = None
-        self._clients: list[Any] = []
+        self._clients: list[tuple[Machine | None, Any]] = []
         self._begun: list[Future[Any]] = []
         self._starts: dict[str, int] = {}
         self._dead: list[Machine] = []
@@ -131,7 +133,7 @@ class Cluster:
     def new_client(self, **options: Any) -> Any:
         """Return another client; it is of the machine that calls this."""
         client = Client(self.scheduler.address, loop=self.scheduler.loop, **options)
-        self._clients.append(client)
+        self._clients.append((MACHINE.get(), client))
         return client
 
     def user(self, name: str, function: Callable[[Any], T]) -> Future[T]:
@@ -164,8 +166,8 @@ class Cluster:
         return self.do("scheduler", start)
 
     def kill(self, name: str) -> None:
-        """Kill a worker: it says nothing any more, and its connections break."""
-        del self.workers[name]
+        """Kill a worker or a user: it says nothing any more, and its connections break."""
+        self.workers.pop(name, None)
         self._power_off(self.machines[name])
 
     def _power_off(self, machine: Machine) -> None:
@@ -303,8 +305,9 @@ def simulate(
         try:
             return program(cluster)
         finally:
-            for client in cluster._clients:
-                client.close()
+            for machine, client in cluster._clients:
+                if machine is None or machine.alive:
+                    client.close()
 
     with _alone(cluster.wires, seed), dask.config.set({**CONFIG, **(config or {})}):
 

@@ -47,9 +47,10 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests of real servers in one process of several: they share the servers."""
+    """Run the tests that share real servers in one process of several."""
     for item in items:
-        if item.get_closest_marker("backend"):
+        servers = "start_shared" in getattr(item, "fixturenames", ())
+        if item.get_closest_marker("backend") and servers:
             item.add_marker(pytest.mark.xdist_group("backends"))
 
 

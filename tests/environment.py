@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 #: Nothing is exported.
 OFF = {f"OTEL_{signal}_EXPORTER": "none" for signal in ("METRICS", "TRACES", "LOGS")}
 
@@ -18,6 +20,12 @@ def inherited(**variables: str) -> dict[str, str]:
     """Return what this process passes on, without settings of OpenTelemetry or Dask, and more."""
     ours = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "DASK_"))}
     return ours | variables
+
+
+def set_variables(monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str]) -> None:
+    """Set variables of this process, until the end of the test."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
 
 
 def run(

@@ -9,9 +9,10 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from socketserver import BaseRequestHandler, ThreadingTCPServer
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from google.protobuf.duration_pb2 import Duration
@@ -212,8 +213,10 @@ def decode_logs(request: logs_service_pb2.ExportLogsServiceRequest) -> Iterator[
                 of = attributes(log.attributes)
                 name = of.pop("event.name")
                 # The oldest release of the protocol has no such field.
-                assert getattr(log, "event_name", name) == name
-                assert log.observed_time_unix_nano == log.time_unix_nano
+                assert (getattr(log, "event_name", name), log.observed_time_unix_nano) == (
+                    name,
+                    log.time_unix_nano,
+                )
                 yield Log(
                     name=name,
                     time_ns=log.time_unix_nano,
@@ -230,6 +233,38 @@ def decode_logs(request: logs_service_pb2.ExportLogsServiceRequest) -> Iterator[
 
 
 _REFUSED: Final = b"refused by the test"
+
+
+class _Messages(NamedTuple):
+    """The protocol's messages of a signal."""
+
+    request: Any
+    response: Any
+    #: What partial success calls what it did not take.
+    rejected: str
+    decode: Callable[[Any], Iterator[Any]]
+
+
+_MESSAGES: Final = {
+    "traces": _Messages(
+        trace_service_pb2.ExportTraceServiceRequest,
+        trace_service_pb2.ExportTraceServiceResponse,
+        "rejected_spans",
+        decode_spans,
+    ),
+    "metrics": _Messages(
+        metrics_service_pb2.ExportMetricsServiceRequest,
+        metrics_service_pb2.ExportMetricsServiceResponse,
+        "rejected_data_points",
+        decode_points,
+    ),
+    "logs": _Messages(
+        logs_service_pb2.ExportLogsServiceRequest,
+        logs_service_pb2.ExportLogsServiceResponse,
+        "rejected_log_records",
+        decode_logs,
+    ),
+}
 
 
 @dataclass
@@ -264,9 +299,7 @@ class Receiver:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _decoding: threading.Lock = field(default_factory=threading.Lock)
     #: What was decoded of the accepted ones, which tests ask for again and again.
-    _spans: list[Span] = field(default_factory=list)
-    _points: list[Point] = field(default_factory=list)
-    _logs: list[Log] = field(default_factory=list)
+    _items: dict[str, list[Any]] = field(default_factory=lambda: {one: [] for one in _MESSAGES})
     _decoded: int = 0
 
     @property
@@ -279,30 +312,16 @@ class Receiver:
 
     def reply(self, signal: str) -> Any:
         """Return the message of a success."""
-        made: Any = {
-            "traces": trace_service_pb2.ExportTraceServiceResponse,
-            "metrics": metrics_service_pb2.ExportMetricsServiceResponse,
-            "logs": logs_service_pb2.ExportLogsServiceResponse,
-        }[signal]()
+        made = _MESSAGES[signal].response()
         if self.partial is not None:
             count, made.partial_success.error_message = self.partial
-            field_of = {
-                "traces": "rejected_spans",
-                "metrics": "rejected_data_points",
-                "logs": "rejected_log_records",
-            }
-            setattr(made.partial_success, field_of[signal], count)
+            setattr(made.partial_success, _MESSAGES[signal].rejected, count)
         return made
 
     def answered(self, where: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         """Take a request as the server got it."""
         signal = SIGNALS[where]
-        request: Any = {
-            "traces": trace_service_pb2.ExportTraceServiceRequest,
-            "metrics": metrics_service_pb2.ExportMetricsServiceRequest,
-            "logs": logs_service_pb2.ExportLogsServiceRequest,
-        }[signal]()
-        request.ParseFromString(body)
+        request = _MESSAGES[signal].request.FromString(body)
         status = self.take(signal, request, headers)
         content = _REFUSED if status is not None else self.reply(signal).SerializeToString()
         if self.protocol == "grpc":
@@ -336,36 +355,27 @@ class Receiver:
     @property
     def spans(self) -> list[Span]:
         """Accepted spans, in the order of their arrival."""
-        with self._decoding:
-            self._decode()
-            return list(self._spans)
+        return self._got("traces")
 
     @property
     def points(self) -> list[Point]:
         """Accepted data points, in the order of their arrival."""
-        with self._decoding:
-            self._decode()
-            return list(self._points)
+        return self._got("metrics")
 
     @property
     def logs(self) -> list[Log]:
         """Accepted log records, in the order of their arrival; see `keeps`."""
-        with self._decoding:
-            self._decode()
-            return list(self._logs)
+        return self._got("logs")
 
-    def _decode(self) -> None:
-        # Requests need not wait for it: who waits too long for an answer sends again.
-        with self._lock:
-            new = self.accepted[self._decoded :]
-        for signal, request in new:
-            if signal == "traces":
-                self._spans += decode_spans(request)
-            elif signal == "logs":
-                self._logs += decode_logs(request)
-            else:
-                self._points += decode_points(request)
-        self._decoded += len(new)
+    def _got(self, wanted: str) -> list[Any]:
+        with self._decoding:
+            # Requests need not wait for it: who waits too long for an answer sends again.
+            with self._lock:
+                new = self.accepted[self._decoded :]
+            for signal, request in new:
+                self._items[signal] += _MESSAGES[signal].decode(request)
+            self._decoded += len(new)
+            return list(self._items[wanted])
 
     def last(self, metric: str) -> dict[tuple[tuple[str, Any], ...], Any]:
         """Return the last value of each series of a metric."""
@@ -439,22 +449,13 @@ def refusing() -> Iterator[str]:
 @contextmanager
 def hanging_up() -> Iterator[int]:
     """Accept connections, and close each of them at once; give the port."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            while True:
-                try:
-                    connection, _ = server.accept()
-                except OSError:
-                    return
-                connection.close()
-
-        thread = threading.Thread(target=serve, daemon=True)
+    with ThreadingTCPServer(("127.0.0.1", 0), BaseRequestHandler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
         try:
-            yield server.getsockname()[1]
+            yield server.server_address[1]
         finally:
-            server.shutdown(socket.SHUT_RDWR)
+            server.shutdown()
             thread.join(30)
 
 
@@ -463,54 +464,3 @@ def silent_server() -> Iterator[str]:
     """Accept connections, by the kernel's backlog, and never say a word; give the endpoint."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
-
-
-class Swallowing:
-    """A balancer before a port, whose established connections can die without a word."""
-
-    def __init__(self, target: int) -> None:
-        self._target = target
-        self._server = socket.create_server(("127.0.0.1", 0), backlog=64)
-        #: Sockets of the connections so far, two each.
-        self._sockets: list[socket.socket] = []
-        self._dead: set[socket.socket] = set()
-        self.endpoint = f"http://127.0.0.1:{self._server.getsockname()[1]}"
-        self._thread = threading.Thread(target=self._accept, daemon=True)
-        self._thread.start()
-
-    def swallow(self) -> None:
-        """From now on, bytes of the connections so far get nowhere; new ones are served."""
-        self._dead.update(self._sockets)
-
-    @property
-    def connections(self) -> int:
-        """How many connections there have been."""
-        return len(self._sockets) // 2
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                near, _ = self._server.accept()
-                far = socket.create_connection(("127.0.0.1", self._target))
-                self._sockets += [near, far]
-                for pair in ((near, far), (far, near)):
-                    threading.Thread(target=self._pass, args=pair, daemon=True).start()
-
-    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(65536):
-                if source not in self._dead:
-                    sink.sendall(data)
-        if source not in self._dead:
-            with suppress(OSError):
-                sink.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        """End all connections."""
-        with suppress(OSError):
-            self._server.shutdown(socket.SHUT_RDWR)
-        self._thread.join(30)
-        for one in (self._server, *self._sockets):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from threading import Event, Thread
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -40,24 +38,3 @@ def eventually(check: Callable[[], T], timeout: float = 60.0, what: str = "") ->
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout} s: {what or check}; last: {last!r}")
         time.sleep(0.05)
-
-
-@contextmanager
-def lateness() -> Iterator[list[float]]:
-    """Measure by how many seconds short sleeps are late."""
-    late, over = [0.0], Event()
-
-    def measure() -> None:
-        while not over.is_set():
-            began = time.monotonic()
-            time.sleep(0.01)
-            # A millisecond is the clock's.
-            late[0] += max(0.0, time.monotonic() - began - 0.011)
-
-    thread = Thread(target=measure)
-    thread.start()
-    try:
-        yield late
-    finally:
-        over.set()
-        thread.join()

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from functools import partial
 
 import requests
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from tests.backends import servers
 from tests.backends.clients import PrometheusClient
 from tests.waiting import eventually
@@ -18,13 +19,14 @@ from chaos.scenario import SIMULATED, CannotRun, progress, scenario
 from chaos.world import World
 from dask_otel import semconv
 from dask_otel._otel.sdk.encode import Encoder
-from dask_otel._otel.sdk.exporters import Destination
-from dask_otel._otel.sdk.sink import ExporterMetricSink
+from dask_otel._otel.sdk.sampling import TraceSampler
+from dask_otel._otel.sdk.sink import ExporterSink
 from dask_otel._otel.sdk.transport import HttpTransport
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.metrics.cardinality import SeriesLimits
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import MetricRecord
+from dask_otel.pump.destination import Destination
 
 _HOURS = int(os.environ.get("CHAOS_HOURS", "24"))
 _NAMES_AN_HOUR = 1000
@@ -69,8 +71,12 @@ class Names:
             "dask.cluster.name": self.cluster,
         }
         #: Let go of with `close`.
-        self.sink = ExporterMetricSink(
-            Destination("Prometheus", transport), Encoder(resource, "chaos")
+        self.sink = ExporterSink(
+            Encoder(resource, "chaos"),
+            TraceSampler(ALWAYS_ON),
+            "metrics",
+            Destination("Prometheus"),
+            transport,
         )
         self._state = MetricState(self.start_ns, limits=limits)
         #: Names with work, and until which minute.
@@ -148,7 +154,7 @@ def day(world: World, limits: SeriesLimits, per_name: int, folded: bool) -> str:
             raise CannotRun(str(error)) from error
         stack.callback(running.server.stop)
         client = PrometheusClient(running.url)
-        names = Names(running.otlp_metrics, limits, _HOURS)
+        names = Names(f"{running.http}/v1/metrics", limits, _HOURS)
         stack.callback(names.sink.close)
         heads = []
         for hour in range(1, _HOURS + 1):

@@ -67,17 +67,17 @@ def _grown(world: World) -> list[int]:
 
 def starve(times: int, dask_scheduler: Any) -> None:
     """Let there be no memory for the next requests of spans; runs on the scheduler."""
-    from dask_otel._otel.sdk.sink import ExporterSpanSink
+    from dask_otel._otel.sdk.sink import ExporterSink
 
-    send, left = ExporterSpanSink.send, [None] * times
+    send, left = ExporterSink.send, [None] * times
 
-    def starved(self: ExporterSpanSink, items: Any, longest: float) -> Any:
-        if left:
+    def starved(self: ExporterSink, items: Any, longest: float) -> Any:
+        if left and self.signal == "traces":
             left.pop()
             raise MemoryError
         return send(self, items, longest)
 
-    ExporterSpanSink.send = starved  # type: ignore[method-assign]
+    ExporterSink.send = starved  # type: ignore[method-assign]
     dask_scheduler.chaos = left
 
 

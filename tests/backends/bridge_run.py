@@ -21,12 +21,10 @@ from tests.cluster.truth import described_spans, own_values, text_keys
 from tests.waiting import eventually
 
 from .clients import PrometheusClient
+from .prometheus_names import fine_metrics
 
 #: Seconds between two exports.
 INTERVAL = 1.0
-#: What the names of Dask's units are at the end of Prometheus' names.
-SUFFIXES = {"seconds": "time_seconds", "bytes": "io_bytes", "count": "operations"}
-
 #: Everything above 30 MB of a worker goes to disk, whether the worker's own bookkeeping or its
 #: memory monitor sees it first.
 SPILLING = {
@@ -62,18 +60,12 @@ class Run:
 
     def fine_metrics(self) -> dict[tuple[Any, ...], float]:
         """The fine metrics in Prometheus, with the keys of `values`."""
-        found: dict[tuple[Any, ...], float] = {}
-        for context, label in (("execute", "dask_task_prefix"), ("p2p", "dask_p2p_stage")):
-            for unit, suffix in SUFFIXES.items():
-                for one in self.query(f"dask_span_{context}_{suffix}_total"):
-                    of = one.labels
-                    key = (of["dask_span_name"], context, of[label], of["dask_activity"], unit)
-                    found[key] = one.value
-        for one in self.query("dask_span_custom_total"):
-            of = one.labels
-            name, prefix = of["dask_span_name"], of["dask_task_prefix"]
-            found[name, "execute", prefix, of["dask_activity"], of["dask_unit"]] = one.value
-        return found
+        own = f', instance="{self.instance}"' if self.instance else ""
+        every = self.prometheus.query(
+            f'{{__name__=~"dask_span_.+_total", dask_cluster_name="{self.name}"{own}}}',
+            self.at or None,
+        )
+        return fine_metrics({(one.name, *one.labels.items()): one.value for one in every})
 
     def query(self, name: str, **labels: str) -> list[Any]:
         """The scheduler's series of a metric at `at`; the cluster's, now, before it is known."""
@@ -209,12 +201,9 @@ def scheduler(
     assert process.terminate() == 0
 
 
-def run_workload(folder: Path, prometheus: PrometheusClient, environment: Mapping[str, str]) -> Run:
-    """Run `work` on a cluster of its own, and wait until Prometheus has all of it."""
-    run = Run(prometheus, f"cluster-{uuid.uuid4().hex[:12]}", started=time.time())
-    with processes.cluster(folder) as dask, scheduler(dask, run.name, environment):
-        observe(run, dask.address, folder)
-    return run
+def new_run(prometheus: PrometheusClient, name: str = "") -> Run:
+    """What is about to begin; by default on a cluster that nobody else has."""
+    return Run(prometheus, name or f"cluster-{uuid.uuid4().hex[:12]}", started=time.time())
 
 
 def observe(run: Run, address: str, folder: Path) -> None:

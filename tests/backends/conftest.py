@@ -9,8 +9,9 @@ from typing import TypeAlias
 import pytest
 
 from . import servers
-from .bridge_run import Run, run_workload
+from .bridge_run import Run
 from .clients import JaegerClient, PrometheusClient, TempoClient
+from .scraping import Scraped, run_scraped
 from .servers import Running
 
 #: Starts a server and stops it at the end of the fixture's scope.
@@ -105,30 +106,30 @@ def sink(start_shared: Start) -> Running:
 def collector(start_shared: Start, sink: Running, prometheus: Running) -> Running:
     # The environment of the Collector names what the sender does not know.
     more = {"OTEL_RESOURCE_ATTRIBUTES": "deployment.environment.name=staging,service.name=ignored"}
-    behind = servers.backends(sink.grpc, sink.http, prometheus.otlp)
+    behind = servers.backends(sink.grpc, sink.http, prometheus.http)
     return start_shared(servers.start_collector, behind | more)
 
 
-@pytest.fixture(scope="session", params=("straight", "collector over grpc", "collector over http"))
-def bridge_run(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
+@pytest.fixture(scope="session")
+def scraped(
+    start_shared: Start,
     prometheus: Running,
     collector: Running,
-) -> Run:
-    """A cluster that has worked and ended, by each way to Prometheus."""
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Scraped:
+    """A cluster that has worked and ended: pushed to one Prometheus, and scraped by another."""
     environment = {
-        "straight": {
-            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-            "OTEL_EXPORTER_OTLP_ENDPOINT": collector.http,
-            # Prometheus takes no traces.
-            "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": prometheus.otlp_metrics,
-        },
-        "collector over grpc": {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.grpc},
-        "collector over http": {
-            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-            "OTEL_EXPORTER_OTLP_ENDPOINT": collector.http,
-        },
-    }[request.param]
-    folder = tmp_path_factory.mktemp("dask")
-    return run_workload(folder, PrometheusClient(prometheus.url), environment)
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.http,
+        # Prometheus takes no traces.
+        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{prometheus.http}/v1/metrics",
+        "DASK_OTEL__METRICS__PROMETHEUS": "true",
+    }
+    client = PrometheusClient(prometheus.url)
+    return run_scraped(tmp_path_factory.mktemp("dask"), client, environment, start_shared)
+
+
+@pytest.fixture(scope="session")
+def bridge_run(scraped: Scraped) -> Run:
+    """The same cluster, in the Prometheus that it sent to."""
+    return scraped.pushed

@@ -28,7 +28,7 @@ from .clients import Entry
 from .conftest import Start
 from .servers import backends, start_collector
 
-WAYS = ("straight", "collector over grpc", "collector over http")
+WAYS = ("straight", "collector")
 
 #: Two workflows: characters of a regular expression, and a name that begins with the other's.
 ROOT, LONGER = "nightly (eu)", "nightly (eu) old"
@@ -75,11 +75,7 @@ def run_logging(way: str, otlp: str, folder: Path, start: Start) -> Logged:
         }
     else:
         collector = start(start_collector, backends(logs=otlp))
-        over_grpc = way.endswith("grpc")
-        environment = {
-            "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc" if over_grpc else "http/protobuf",
-            "OTEL_EXPORTER_OTLP_ENDPOINT": collector.grpc if over_grpc else collector.http,
-        }
+        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.grpc}
     name, started = f"cluster.{uuid.uuid4().hex[:12]}", time.time()
     _work(folder, name, environment)
     records: list[Log] = []

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from dask_otel import semconv
+
+#: What the names of Dask's units are at the end of Prometheus' names.
+SUFFIXES = {"seconds": "time_seconds", "bytes": "io_bytes", "count": "operations"}
 
 #: Units in braces are annotations, which are left out of names.
 _UNITS = {"s": "_seconds", "By": "_bytes", "1": ""}
@@ -39,3 +45,22 @@ def labels(metric: semconv.Metric) -> set[str]:
         for key in (semconv.SPAN_KEYS if one == semconv.SPAN else (one,))
     ]
     return {label(key) for key in keys} | ({"le"} if metric.instrument == "histogram" else set())
+
+
+def fine_metrics(series: Mapping[tuple[Any, ...], float]) -> dict[tuple[Any, ...], float]:
+    """Dask's fine metrics among series by name and labels, with the keys of `text_keys`."""
+    seconds = {"execute": "dask_task_prefix", "p2p": "dask_p2p_stage"}
+    found = {
+        (of["dask_span_name"], context, of[second], of["dask_activity"], unit): value
+        for unit, suffix in SUFFIXES.items()
+        for context, second in seconds.items()
+        for (name, *labels), value in series.items()
+        if name == f"dask_span_{context}_{suffix}_total"
+        for of in [dict(labels)]
+    }
+    for (name, *labels), value in series.items():
+        if name == "dask_span_custom_total":
+            of = dict(labels)
+            prefix, activity = of["dask_task_prefix"], of["dask_activity"]
+            found[of["dask_span_name"], "execute", prefix, activity, of["dask_unit"]] = value
+    return found

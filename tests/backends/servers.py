@@ -59,16 +59,6 @@ class Running:
     metrics: str = ""
 
     @property
-    def otlp(self) -> str:
-        """The OTLP/HTTP base of Prometheus, as the Collector wants it."""
-        return f"{self.url}/api/v1/otlp"
-
-    @property
-    def otlp_metrics(self) -> str:
-        """The OTLP/HTTP endpoint for metrics of Prometheus, as the SDK's ``endpoint=`` wants it."""
-        return f"{self.otlp}/v1/metrics"
-
-    @property
     def files(self) -> tuple[Path, Path]:
         """Where a sink writes what its two receivers get."""
         return self.server.folder / "first.jsonl", self.server.folder / "second.jsonl"
@@ -103,7 +93,7 @@ _KINDS = {
         "--config.file={config} --storage.tsdb.path={folder}/data --web.listen-address={api} "
         "--web.enable-otlp-receiver --enable-feature=exemplar-storage",
         "http://{api}/-/ready",
-        {"url": "http://{api}"},
+        {"url": "http://{api}", "http": "http://{api}/api/v1/otlp"},
     ),
     "collector": _Kind(
         "otelcol",

@@ -1,70 +1,59 @@
-"""Spans and metrics made with the plain OpenTelemetry SDK, in the shape of the contract."""
+"""Spans and metrics in the shape of the contract, by the bridge's own encoder and transports."""
 
 from __future__ import annotations
 
+import random
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
 
-from opentelemetry import trace
-from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import (
-    OTLPMetricExporter as GrpcMetricExporter,
-)
-from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import (
-    OTLPSpanExporter as GrpcSpanExporter,
-)
-from opentelemetry.exporter.otlp.proto.http.metric_exporter import (
-    OTLPMetricExporter as HttpMetricExporter,
-)
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import (
-    OTLPSpanExporter as HttpSpanExporter,
-)
-from opentelemetry.sdk.metrics.export import (
-    AggregationTemporality,
-    Metric,
-    MetricExporter,
-    MetricExportResult,
-    MetricsData,
-    NumberDataPoint,
-    ResourceMetrics,
-    ScopeMetrics,
-    Sum,
-)
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanKind, Status, StatusCode
+import grpc
+import requests
 
 from dask_otel import semconv
+from dask_otel._otel.sdk.encode import Encoder
+from dask_otel._otel.sdk.transport import GrpcTransport, HttpTransport
+from dask_otel.core.records import Event, MetricRecord, NumberPoint, Row, SpanRecord
+from tests.otlp.records import CHILD, ROOT
 from tests.receiver import Span
 
 from .servers import Running
 
 SECOND = 1_000_000_000
 
+Resource = Mapping[str, str]
 
-def span_exporter(protocol: str, to: Running) -> SpanExporter:
-    """The SDK's exporter for ``grpc`` or ``http``."""
-    if protocol == "grpc":
-        return GrpcSpanExporter(endpoint=to.grpc, insecure=True)
-    return HttpSpanExporter(endpoint=f"{to.http}/v1/traces")
+
+def send(to: Running, signal: str, *messages: bytes, protocol: str = "grpc") -> None:
+    """Send requests, each of which must be taken; to Prometheus by HTTP alone."""
+    made = (
+        GrpcTransport(signal, {}, 60, partial(grpc.insecure_channel, to.grpc.split("//")[-1]))
+        if protocol == "grpc" and to.grpc
+        else HttpTransport(signal, {}, 60, requests.Session, f"{to.http}/v1/{signal}")
+    )
+    with closing(made):
+        for message in messages:
+            answer = made.send(message, 60)
+            assert answer.taken, answer
 
 
 def new_resource(**attributes: str) -> Resource:
     """A scheduler that no other test has: its own cluster name and instance id."""
     unique = uuid.uuid4().hex[:12]
-    return Resource(
-        {
-            "service.name": "dask-scheduler",
-            "service.instance.id": f"Scheduler-{unique}",
-            "dask.cluster.name": f"cluster-{unique}",
-            **attributes,
-        }
-    )
+    return {
+        "service.name": "dask-scheduler",
+        "service.instance.id": f"Scheduler-{unique}",
+        "dask.cluster.name": f"cluster-{unique}",
+        **attributes,
+    }
+
+
+def request(records: Iterable[SpanRecord], resource: Resource) -> bytes:
+    encoder = Encoder(resource, "0")
+    return encoder.request([Row(encoder.span(record)) for record in records])
 
 
 def now_ns() -> int:
@@ -72,102 +61,51 @@ def now_ns() -> int:
     return time.time_ns() // 1_000_000 * 1_000_000
 
 
-def cluster_of(resource: Resource) -> str:
-    return str(resource.attributes["dask.cluster.name"])
+def new_tree(failed: bool = True) -> tuple[SpanRecord, SpanRecord]:
+    """A root with one child, as the bridge has them for two nested Dask spans."""
+    name, now, trace_id = f"nightly-{uuid.uuid4().hex[:8]}", now_ns(), uuid.uuid4().int
+    of = {semconv.SPAN_TYPE: "span", semconv.SPAN_RESULT: "failure" if failed else "success"}
+    own = {"dask.span.idle.time": 90.5, semconv.TASK_COUNT: 7, semconv.SPAN_TAGS: (name,)}
+    root = replace(
+        ROOT, trace_id=trace_id, span_id=random.getrandbits(63), name=name, start_ns=now,
+        end_ns=now + SECOND, attributes={**of, semconv.SPAN_NAME: name, **own}, events=(),
+        links=(), error="1 task failed" if failed else None,
+    )  # fmt: skip
+    below = {**of, semconv.SPAN_NAME: f"{name}/load", semconv.SPAN_TAGS: (name, "load")}
+    child = replace(
+        root, span_id=random.getrandbits(63), parent_span_id=root.span_id, name="load",
+        kind="internal", attributes=below, error=None,
+    )  # fmt: skip
+    return root, child
 
 
-@contextmanager
-def tracing(exporter: SpanExporter, resource: Resource) -> Iterator[Callable[..., trace.Span]]:
-    """A function that starts a span; every span is exported when it ends."""
-    provider = TracerProvider(resource=resource)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    try:
-        yield provider.get_tracer(semconv.SCOPE_NAME).start_span
-    finally:
-        provider.shutdown()
-
-
-@dataclass(frozen=True)
-class Tree:
-    """The ids of what `send_tree` sent."""
-
-    trace_id: int
-    root_id: int
-    child_id: int
-    name: str
-
-
-def send_tree(
-    exporter: SpanExporter, resource: Resource, *, failed: bool, idle: float = 90.5
-) -> Tree:
-    """Export a root with one child, as the bridge would for two nested Dask spans."""
-    name = f"nightly-{uuid.uuid4().hex[:8]}"
-    result = "failure" if failed else "success"
-    with tracing(exporter, resource) as start_span:
-        root = start_span(
-            name,
-            kind=SpanKind.SERVER,
-            attributes={
-                semconv.SPAN_TYPE: "span",
-                semconv.SPAN_NAME: name,
-                semconv.SPAN_TAGS: [name],
-                semconv.SPAN_RESULT: result,
-                "dask.span.idle.time": idle,
-                semconv.TASK_COUNT: 7,
-            },
+def check_tree(spans: list[Span], tree: Sequence[SpanRecord]) -> bool:
+    """Check a tree, as a backend has it: ids, errors, and types of values."""
+    found = {
+        one.name: (one.trace_id, one.span_id, one.parent_id, one.status == 2, one.attributes)
+        for one in spans
+    }
+    assert found == {
+        one.name: (
+            one.trace_id, one.span_id, one.parent_span_id, one.error is not None, one.attributes
         )
-        child = start_span(
-            "load",
-            context=trace.set_span_in_context(root),
-            attributes={
-                semconv.SPAN_TYPE: "span",
-                semconv.SPAN_NAME: f"{name}/load",
-                semconv.SPAN_TAGS: [name, "load"],
-                semconv.SPAN_RESULT: result,
-            },
-        )
-        if failed:
-            root.set_status(Status(StatusCode.ERROR, "1 task failed"))
-        child.end()
-        root.end()
-    above, below = root.get_span_context(), child.get_span_context()
-    return Tree(above.trace_id, above.span_id, below.span_id, name)
-
-
-def check_tree(spans: list[Span], tree: Tree) -> bool:
-    """Check a tree that failed, as a backend has it: ids, errors, and types of values."""
-    by_name = {span.name: span for span in spans}
-    assert by_name.keys() == {tree.name, "load"}
-    root, child = by_name[tree.name], by_name["load"]
-    assert [
-        (one.trace_id, one.span_id, one.parent_id, one.status == 2) for one in (root, child)
-    ] == [
-        (tree.trace_id, tree.root_id, None, True),
-        (tree.trace_id, tree.child_id, tree.root_id, False),
-    ]
-    assert root.attributes[semconv.TASK_COUNT] == 7
-    assert root.attributes["dask.span.idle.time"] == 90.5
-    assert child.attributes[semconv.SPAN_TAGS] == (tree.name, "load")
+        for one in tree
+    }  # fmt: skip
     return True
 
 
-def failed_spans(count: int, resource: Resource, stacktrace: int = 8192) -> list[ReadableSpan]:
+def failed_spans(count: int, stacktrace: int = 8192) -> list[SpanRecord]:
     """One trace of so many spans; all but the root have a stack trace of that size."""
-    memory = InMemorySpanExporter()
-    with tracing(memory, resource) as start_span:
-        root = start_span("root", kind=SpanKind.SERVER)
-        context = trace.set_span_in_context(root)
-        for number in range(count - 1):
-            child = start_span(f"load-{number}", context=context)
-            frames = f'  File "load.py", line {number}, in load\n' * (stacktrace // 30)
-            child.add_event("exception", {semconv.EXCEPTION_STACKTRACE: frames[:stacktrace]})
-            child.set_status(Status(StatusCode.ERROR, "1 task failed"))
-            child.end()
-        root.end()
-        return list(memory.get_finished_spans())
-
-
-# ------------------------------------------------------------------- metrics built by hand
+    root, _ = new_tree()
+    frames = ('  File "load.py", line 7, in load\n' * (stacktrace // 30))[:stacktrace]
+    event = Event("exception", root.start_ns, {semconv.EXCEPTION_STACKTRACE: frames})
+    return [
+        root,
+        *(
+            replace(CHILD, trace_id=root.trace_id, span_id=random.getrandbits(63), events=(event,))
+            for _ in range(count - 1)
+        ),
+    ]
 
 
 def counter(
@@ -175,38 +113,15 @@ def counter(
     points: Sequence[tuple[int, float]],
     attributes: Mapping[str, str],
     start_ns: int,
-) -> Metric:
+) -> MetricRecord:
     """A cumulative monotone sum; `points` are (time in ns, value), in the order to be sent."""
-    data = [
-        NumberDataPoint(
-            attributes=dict(attributes),
-            start_time_unix_nano=start_ns,
-            time_unix_nano=time_ns,
-            value=value,
-        )
-        for time_ns, value in points
-    ]
-    return Metric(
-        name=metric.name,
-        description=metric.description,
-        unit=metric.unit,
-        data=Sum(
-            data_points=data,
-            aggregation_temporality=AggregationTemporality.CUMULATIVE,
-            is_monotonic=True,
-        ),
+    made = [NumberPoint(attributes, start_ns, time_ns, value) for time_ns, value in points]
+    return MetricRecord(
+        metric.name, metric.unit, metric.description, "counter", "cumulative", tuple(made)
     )
 
 
-def export_metrics(to: Running, resource: Resource, *requests: list[Metric]) -> None:
-    """Send requests by the SDK's exporter, to a Collector by gRPC or straight to Prometheus."""
-    exporter: MetricExporter = (
-        GrpcMetricExporter(endpoint=to.grpc, insecure=True)
-        if to.grpc
-        else HttpMetricExporter(endpoint=to.otlp_metrics)
-    )
-    for metrics in requests:
-        scope = ScopeMetrics(InstrumentationScope(semconv.SCOPE_NAME), metrics, "")
-        data = MetricsData([ResourceMetrics(resource, [scope], "")])
-        assert exporter.export(data) is MetricExportResult.SUCCESS
-    exporter.shutdown()
+def export_metrics(to: Running, resource: Resource, *batches: list[MetricRecord]) -> None:
+    """Send a request of each batch, to a Collector by gRPC or straight to Prometheus."""
+    encoder = Encoder(resource, "0")
+    send(to, "metrics", *(encoder.metrics(batch, lambda: None) for batch in batches))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from pathlib import Path
 
 import pytest
@@ -15,8 +13,8 @@ from tests.cluster import processes
 from tests.waiting import eventually
 
 from . import prometheus_names
-from .bridge_run import CONTEXTS, SUFFIXES, Run, observe, scheduler
-from .clients import PrometheusClient, spans_of_file
+from .bridge_run import CONTEXTS, Run, new_run, observe, scheduler
+from .clients import spans_of_file
 from .servers import Running
 
 pytestmark = [pytest.mark.backend, pytest.mark.cluster]
@@ -76,11 +74,10 @@ def test_fine_metrics_are_dasks_own(bridge_run: Run) -> None:
 def test_transfer_and_spilling_outside_of_tasks_are_dasks_own(bridge_run: Run) -> None:
     found = {}
     for context, (name, labels) in CONTEXTS.items():
-        for unit, suffix in SUFFIXES.items():
+        for unit, suffix in prometheus_names.SUFFIXES.items():
             for one in bridge_run.query(f"{name}_{suffix}_total", **labels):
                 found[context, one.labels["dask_activity"], unit] = one.value
-    assert found == bridge_run.cluster_values
-    assert {key[0] for key in found} == set(CONTEXTS)
+    assert (found, {key[0] for key in found}) == (bridge_run.cluster_values, set(CONTEXTS))
 
 
 def test_durations_are_in_the_right_buckets(bridge_run: Run) -> None:
@@ -105,40 +102,36 @@ def test_durations_are_in_the_right_buckets(bridge_run: Run) -> None:
     assert broken.labels["dask_span_result"] == "failure"
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("dask_cluster_worker_count", 2),
-        ("dask_cluster_thread_count", 4),
-        ("dask_otel_running", 1),
-        ("dask_otel_queue_capacity", 2048),
-    ],
-)
-def test_the_cluster_is_described(name: str, value: float, bridge_run: Run) -> None:
-    # Spans and log records have a queue each.
-    assert {one.value for one in bridge_run.query(name)} == {value}
+def test_the_cluster_is_described(bridge_run: Run) -> None:
+    wanted = {
+        "dask_cluster_worker_count": {2},
+        "dask_cluster_thread_count": {4},
+        "dask_otel_running": {1},
+        # Spans and log records have a queue each.
+        "dask_otel_queue_capacity": {2048},
+    }
+    assert {name: {one.value for one in bridge_run.query(name)} for name in wanted} == wanted
 
 
-def test_the_resource_is_promoted_or_in_target_info(
-    bridge_run: Run, request: pytest.FixtureRequest
-) -> None:
-    (running,) = bridge_run.query("dask_otel_running")
-    environment = {k: v for k, v in running.labels.items() if k == "deployment_environment_name"}
+def check_resource(run: Run, **more: str) -> None:
+    """What Prometheus promotes to labels of each series, and what is in `target_info`."""
+    (running,) = run.query("dask_otel_running")
     assert running.labels == {
-        "dask_cluster_name": bridge_run.name,
+        "dask_cluster_name": run.name,
         "service_namespace": "research",
         "service_version": distributed_version,
         "k8s_namespace_name": "dask",
         "job": "research/dask-scheduler",
-        "instance": bridge_run.instance,
-        **environment,
+        "instance": run.instance,
+        **more,
     }
-    # What only the Collector knows.
-    behind_collector = "collector" in request.node.callspec.id
-    assert set(environment.values()) == ({"staging"} if behind_collector else set())
-    (target,) = bridge_run.query("target_info")
+    (target,) = run.query("target_info")
     # Those that Prometheus does not promote.
     assert (target.labels["team"], target.labels["k8s_pod_name"]) == ("blue", "scheduler-0")
+
+
+def test_the_resource_is_promoted_or_in_target_info(bridge_run: Run) -> None:
+    check_resource(bridge_run)
 
 
 def test_exemplars_lead_to_exported_spans(bridge_run: Run, sink: Running) -> None:
@@ -168,29 +161,24 @@ def test_increase_sees_the_first_value(bridge_run: Run) -> None:
 
 def test_a_clean_end_is_told(bridge_run: Run) -> None:
     def last() -> float:
-        query = f"last_over_time({bridge_run.selector('dask_otel_running')}[10m])"
-        return bridge_run.prometheus.value(query)
+        own = bridge_run.selector("dask_otel_running", instance=bridge_run.instance)
+        return bridge_run.prometheus.value(f"last_over_time({own}[10m])")
 
     eventually(lambda: last() == 0, what="the last export says that the bridge ended")
 
 
-def test_increase_is_right_across_a_scheduler_restart(prometheus: Running, tmp_path: Path) -> None:
-    client, name = PrometheusClient(prometheus.url), f"cluster-{uuid.uuid4().hex[:12]}"
-    environment = {
-        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": prometheus.otlp_metrics,
-        "OTEL_TRACES_EXPORTER": "none",
-    }
-    runs = []
-    for number in (1, 2):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        run = Run(client, name, started=time.time())
-        with processes.cluster(folder) as dask, scheduler(dask, name, environment):
-            observe(run, dask.address, folder)
-        runs.append(run)
-    first, second = runs
+def test_increase_is_right_across_a_scheduler_restart(
+    bridge_run: Run, collector: Running, tmp_path: Path
+) -> None:
+    """The next scheduler of the cluster sends through the Collector, by gRPC."""
+    first, second = bridge_run, new_run(bridge_run.prometheus, bridge_run.name)
+    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.grpc}
+    with processes.cluster(tmp_path) as dask, scheduler(dask, second.name, environment):
+        observe(second, dask.address, tmp_path)
+    runs, client, name = (first, second), second.prometheus, second.name
     assert first.instance != second.instance
+    # What only the Collector knows.
+    check_resource(second, deployment_environment_name="staging")
 
     metric = "dask_span_execute_time_seconds_total"
     truth = sum(

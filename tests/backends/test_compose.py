@@ -33,8 +33,9 @@ from .servers import (
     start_alertmanager,
     start_collector,
     start_prometheus,
+    start_sink,
 )
-from .telemetry import SECOND, cluster_of, counter, export_metrics, new_resource, now_ns
+from .telemetry import SECOND, counter, export_metrics, new_resource, now_ns
 
 pytestmark = [pytest.mark.backend, pytest.mark.cluster]
 
@@ -152,7 +153,7 @@ def _scheduler_environment(collector: Running) -> dict[str, str]:
 WAIT_FOR = (sys.executable, str(DEPLOY / "docker" / "wait_for.py"))
 
 
-def test_the_stack_works(start: Start, sink: Running, tmp_path: Path) -> None:
+def test_the_stack_works(start: Start, tmp_path: Path) -> None:
     """Demo, scheduler and workers, Collector, Prometheus with the alerts, Alertmanager.
 
     A second Collector that writes files stands in for Jaeger and Tempo.
@@ -160,7 +161,8 @@ def test_the_stack_works(start: Start, sink: Running, tmp_path: Path) -> None:
     alertmanager = start(start_alertmanager, DEPLOY / "alertmanager" / "alertmanager.yml")
     config = _prometheus_config(tmp_path, alertmanager)
     prometheus = start(start_prometheus, config, ["--rules.alert.resend-delay=1s"])
-    collector = start(start_collector, backends(sink.grpc, sink.http, prometheus.otlp))
+    sink = start(start_sink)
+    collector = start(start_collector, backends(sink.grpc, sink.http, prometheus.http))
     urls = (f"{prometheus.url}/-/ready", f"{alertmanager.url}/-/ready", collector.server.ready)
     assert _run(*WAIT_FOR, "--timeout", "30", *urls).returncode == 0
 
@@ -169,15 +171,25 @@ def test_the_stack_works(start: Start, sink: Running, tmp_path: Path) -> None:
         dask.start_scheduler("--preload", "dask_otel.preload", env=environment)
         for name in ("worker-1", "worker-2"):
             dask.start_worker(name)
-        demo = (sys.executable, str(DEPLOY / "docker" / "demo_loop.py"))
-        data = str(tmp_path / "data")
-        done = _run(*demo, SCHEDULER=dask.address, DATA=data, RUNS="1")
+        # Every second run fails, and not every fifth.
+        code = "import demo_loop; demo_loop.FAILS_EVERY = 2; demo_loop.main()"
+        own = {"SCHEDULER": dask.address, "DATA": str(tmp_path / "data"), "RUNS": "2", "PAUSE": "0"}
+        done = _run(sys.executable, "-c", code, PYTHONPATH=str(DEPLOY / "docker"), **own)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "run 1: error of the model" in done.stdout
+        assert re.search(r"run 2: failed as it should: .* has a price of -1\.0", done.stdout)
         _assert_metrics(PrometheusClient(prometheus.url))
         wanted = {"Alice's workflow", "data load", "shuffle", "model training"}
         eventually(lambda: {one.name for one in spans_of_file(sink.files[0])} >= wanted)
+        broken = {"Alice's workflow", "preprocessing", "shuffle"}
+        eventually(lambda: check_failed(sink, broken), what="the run that failed")
     _assert_alerts(prometheus, alertmanager)
+
+
+def check_failed(sink: Running, names: set[str]) -> bool:
+    spans = spans_of_file(sink.files[0])
+    assert {one.name for one in spans if one.type == "span" and one.status == 2} == names
+    return True
 
 
 def test_waiting_for_nobody_fails() -> None:
@@ -209,11 +221,15 @@ def _assert_alerts(prometheus: Running, alertmanager: Running) -> None:
 
     def arrived() -> list[dict[str, Any]]:
         alerts = get_json(f"{alertmanager.url}/api/v2/alerts")
-        return [a for a in alerts if a["labels"]["dask_cluster_name"] == cluster_of(resource)]
+        return [
+            a for a in alerts if a["labels"]["dask_cluster_name"] == resource["dask.cluster.name"]
+        ]
 
     # Rules are evaluated every 15 s.
     (alert,) = eventually(arrived)
-    assert alert["labels"]["alertname"] == "DaskOtelDropping"
-    assert alert["labels"]["severity"] == "warning"
+    assert (alert["labels"]["alertname"], alert["labels"]["severity"]) == (
+        "DaskOtelDropping",
+        "warning",
+    )
     assert re.search(r"dropped [\d.]+ traces \(queue_full\)$", alert["annotations"]["summary"])
     assert {one["name"] for one in alert["receivers"]} == {"nobody"}

@@ -63,7 +63,7 @@ def test_a_file_is_valid(command: tuple[str, ...]) -> None:
             DEPLOY / "prometheus" / "rules" / "dask-alerts.yml",
             "cluster:dask_idle:ratio15m > 0.5", "cluster:dask_idle:ratio15m > 0.05",
             DEPLOY / "prometheus" / "rule-tests" / "dask-clusters.yml",
-            (*PROMTOOL, "test", "rules"), "DaskClusterIdle",
+            (*PROMTOOL, "test", "rules", "--run=DaskClusterIdle"), "DaskClusterIdle",
         ),
         (
             WORKFLOWS / "release.yml", "matrix.python", "matrix.pythons",

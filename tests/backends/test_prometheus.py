@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import pytest
 import requests
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from dask_otel import semconv
 from dask_otel._otel.sdk.encode import Encoder
-from dask_otel._otel.sdk.exporters import Destination
-from dask_otel._otel.sdk.sink import ExporterMetricSink
+from dask_otel._otel.sdk.sampling import TraceSampler
+from dask_otel._otel.sdk.sink import ExporterSink
 from dask_otel._otel.sdk.transport import HttpTransport
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.metrics.cardinality import MIN_RETIRE_AFTER_NS, SeriesLimits
 from dask_otel.core.metrics.state import MetricState
+from dask_otel.pump.destination import Destination
 
 from .clients import PrometheusClient
 from .servers import Running
-from .telemetry import SECOND, cluster_of, new_resource, now_ns
+from .telemetry import SECOND, new_resource, now_ns
 
 pytestmark = pytest.mark.backend
 
@@ -32,9 +34,10 @@ def test_a_series_that_retires_and_returns_is_counted_once(
     resource, now = new_resource(), now_ns()
     minutes = 28
     start = now - minutes * 60 * SECOND
-    transport = HttpTransport("metrics", {}, 10, requests.Session, prometheus.otlp_metrics)
+    transport = HttpTransport("metrics", {}, 10, requests.Session, f"{prometheus.http}/v1/metrics")
     encoder = Encoder(resource.attributes, "test")
-    sink = ExporterMetricSink(Destination("Prometheus", transport), encoder)
+    sampler = TraceSampler(ALWAYS_ON)
+    sink = ExporterSink(encoder, sampler, "metrics", Destination("Prometheus"), transport)
     state = MetricState(start, limits=SeriesLimits(retire_after_ns=MIN_RETIRE_AFTER_NS))
     series = (semconv.TASK_FINISHED.name, ("nightly",), "inc", "memory")
     #: Tasks by the minute in which they finish: the series retires between them.
@@ -51,7 +54,7 @@ def test_a_series_that_retires_and_returns_is_counted_once(
     sink.close()
     assert exported == [*range(1, 17), *range(25, 29)]
 
-    selector = f'dask_task_finished_total{{dask_cluster_name="{cluster_of(resource)}"}}'
+    selector = f'dask_task_finished_total{{dask_cluster_name="{resource["dask.cluster.name"]}"}}'
     # The ends of the range are samples: nothing is extrapolated.
     increase = prometheus_client.value(f"increase({selector}[{minutes * 60 + 1}s])", now / 1e9)
     assert increase == pytest.approx(sum(finished.values()), rel=0.01)

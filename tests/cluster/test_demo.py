@@ -12,17 +12,19 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import dask
 import pytest
 from rich.console import Console
 
 from dask_otel import semconv
-from dask_otel.cli import showcase
+from dask_otel.cli import main, showcase
 from dask_otel.cli.cluster import export_environment
+from dask_otel.cli.showcase import workflow
 from dask_otel.cli.terminal import DemoError
 from dask_otel.report.document import read_report
 from dask_otel.report.seconds import cluster_time
 from dask_otel.report.telemetry.model import tree_of
-from tests.environment import OFF, inherited
+from tests.environment import OFF, inherited, set_variables
 from tests.receiver import receiver
 
 pytestmark = [
@@ -54,12 +56,9 @@ def environ():
     return inherited(COLUMNS="80", PYTHONPATH=path, **OFF)
 
 
-def read(folder):
-    """The run that the demo wrote."""
-    report = read_report(folder)
-    assert report.skipped.counts == {}
-    (run,) = report.runs
-    return run
+def lost_in(logs):
+    """The records of workers that were lost."""
+    return [one for one in logs if one.attributes.get("dask.worker.removal.reason") == "lost"]
 
 
 def demo(directory, environ, *options):
@@ -75,22 +74,47 @@ def demo(directory, environ, *options):
     )
 
 
-def test_without_an_endpoint_it_shows_and_writes_files(tmp_path, environ):
-    done = demo(tmp_path, environ, "--save-svg", "demo.svg")
-    assert (done.returncode, done.stderr) == (0, "")
+def test_it_shows_writes_files_and_exports_or_says_why_not(tmp_path, environ):
+    with receiver("http/protobuf") as server, receiver("http/protobuf") as other:
+        other.answer = 404
+        server.keeps = frozenset({"metrics", "logs"})
+        environ |= server.environ | {
+            "OTEL_TRACES_EXPORTER": "otlp",
+            "OTEL_METRICS_EXPORTER": "",
+            "OTEL_LOGS_EXPORTER": "otlp",
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{other.endpoint}/v1/traces",
+            "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip",
+            "OTEL_RESOURCE_ATTRIBUTES": "team=shop",
+        }
+        done = demo(tmp_path, environ, "--save-svg", "demo.svg", "--output", "out")
+        assert f"The telemetry goes to {server.endpoint} (OTLP over HTTP), too." in done.stdout
+        assert server.last(semconv.SPAN_EXECUTE_TIME.name)
+        (lost,) = lost_in(server.logs)
+        assert lost.resource["team"] == "shop"
+    assert done.returncode == 0
+    (warning,) = done.stderr.splitlines()
+    assert [
+        x
+        for x in (f"can't export spans to {other.endpoint}", "(OTLP over HTTP): HTTP status 404")
+        if x not in warning
+    ] == []
     # Piped: text only.
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", done.stdout)
     for line in ("├── data load ", "│   ├── shuffle ", "thread-cpu ", "all spans "):
         assert line in done.stdout
-    files = list((tmp_path / "dask-otel-demo").iterdir())
+    files = list((tmp_path / "out").iterdir())
     for path in files:
-        assert f"\n  dask-otel-demo/{path.name}\n" in done.stdout
+        assert f"\n  out/{path.name}\n" in done.stdout
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
-    assert "dask-otel report dask-otel-demo --open" in done.stdout
-    run = read(tmp_path / "dask-otel-demo")
-    assert sorted(one.full_name for one in run.of_type("span")) == sorted(NAMES)
-    assert [root.name for root in tree_of(run.spans)[0]] == ["Alice's workflow"]
+    assert "dask-otel report out --open" in done.stdout
+    report = read_report(tmp_path / "out")
+    assert report.skipped.counts == {}
+    (run,) = report.runs
+    assert (
+        sorted(one.full_name for one in run.of_type("span")),
+        [root.name for root in tree_of(run.spans)[0]],
+    ) == (sorted(NAMES), ["Alice's workflow"])
     for span in run.spans:
         assert span.end_ns >= span.start_ns > 0
         if span.type == "span":
@@ -105,45 +129,13 @@ def test_without_an_endpoint_it_shows_and_writes_files(tmp_path, environ):
     assert whole.used > 0
 
     # The worker that the demo ends, and its last line.
-    (lost,) = [
-        log for log in run.logs if log.attributes.get("dask.worker.removal.reason") == "lost"
-    ]
+    (lost,) = lost_in(run.logs)
     assert lost.body.endswith("s before: ERROR demo: This worker ends now: it is part of the demo")
     assert "| 0." in done.stdout.partition("What happened")[2]
 
     svg = (tmp_path / "demo.svg").read_text(encoding="utf-8")
     assert svg.startswith("<svg")
     assert "@font-face" not in svg
-
-
-def test_a_failing_workflow_is_asked_for_and_endpoints_get_it_or_are_said(tmp_path, environ):
-    with receiver("http/protobuf") as server, receiver("http/protobuf") as other:
-        other.answer = 404
-        server.keeps = frozenset({"metrics", "logs"})
-        environ |= server.environ | {
-            "OTEL_TRACES_EXPORTER": "otlp",
-            "OTEL_METRICS_EXPORTER": "",
-            "OTEL_LOGS_EXPORTER": "otlp",
-            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{other.endpoint}/v1/traces",
-            "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip",
-            "OTEL_RESOURCE_ATTRIBUTES": "team=shop",
-        }
-        done = demo(tmp_path, environ, "--fail", "--output", "out")
-        assert f"The telemetry goes to {server.endpoint} (OTLP over HTTP), too." in done.stdout
-        assert server.last(semconv.SPAN_EXECUTE_TIME.name)
-        (lost,) = [
-            log for log in server.logs if log.attributes.get("dask.worker.removal.reason") == "lost"
-        ]
-        assert lost.resource["team"] == "shop"
-    assert done.returncode == 0
-    (warning,) = done.stderr.splitlines()
-    assert f"can't export spans to {other.endpoint}" in warning
-    assert "(OTLP over HTTP): HTTP status 404" in warning
-    assert "has a price of -1.0" in done.stdout
-    spans = [span for span in read(tmp_path / "out").spans if span.type == "span"]
-    assert {span.name for span in spans if span.failed} == {
-        "Alice's workflow", "preprocessing", "shuffle",
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -157,8 +149,7 @@ def test_a_failing_workflow_is_asked_for_and_endpoints_get_it_or_are_said(tmp_pa
     ],
 )
 def test_where_the_telemetry_goes(monkeypatch, variables, listens, expected):
-    for key, value in variables.items():
-        monkeypatch.setenv(key, value)
+    set_variables(monkeypatch, variables)
     monkeypatch.setattr(showcase, "_listens", lambda address: listens)
     assert showcase._destinations(Console(file=io.StringIO())) == expected
 
@@ -169,14 +160,6 @@ def test_a_program_that_disables_the_sdk_sends_nothing():
     assert "OTEL_SDK_DISABLED" not in made
     assert made["OTEL_TRACES_EXPORTER"] == made["OTEL_METRICS_EXPORTER"] == "none"
     assert made["OTEL_LOGS_EXPORTER"] == "none"
-
-
-def test_bridge_that_is_switched_off_is_an_error_with_advice(tmp_path, environ):
-    done = demo(tmp_path, environ | {"DASK_OTEL__ENABLED": "False"})
-    assert done.returncode == 1
-    assert "the bridge is switched off: `otel.enabled` is false" in done.stderr
-    assert "✓" not in done.stdout
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("sent", "copied"), [(True, 0), (False, 1)])
@@ -220,8 +203,39 @@ def test_ctrl_c(tmp_path, environ):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_unusable_endpoint_is_reported_at_once(tmp_path, environ):
-    variables = {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}
-    done = demo(tmp_path, environ | variables)
-    assert done.returncode == 1
-    assert "OTEL_EXPORTER_OTLP_PROTOCOL is 'http/json'. Allowed: grpc" in done.stderr
+@pytest.mark.parametrize(
+    ("variables", "config", "said"),
+    [
+        ({}, {"otel.enabled": False}, "the bridge is switched off: `otel.enabled` is false"),
+        (
+            {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"},
+            {},
+            "OTEL_EXPORTER_OTLP_PROTOCOL is 'http/json'. Allowed: grpc",
+        ),
+    ],
+)
+def test_what_cannot_work_is_said_before_anything_is_done(
+    monkeypatch, capsys, tmp_path, variables, config, said
+):
+    set_variables(monkeypatch, variables)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(showcase, "_compute", None)
+    with dask.config.set(config):
+        assert main(["demo", "--quick"]) == 1
+    told = capsys.readouterr()
+    assert (said in told.err, "✓" in told.out, list(tmp_path.iterdir())) == (True, False, [])
+
+
+@pytest.mark.parametrize(
+    ("fail", "failure", "said"),
+    [
+        (True, workflow.BadData("a price of -1.0"), None),
+        (True, None, "should have failed with BadData, but: it succeeded"),
+        (False, ValueError("x"), "the workflow failed: ValueError: x"),
+        (False, None, None),
+    ],
+)
+def test_a_workflow_fails_where_it_was_asked_to(fail, failure, said):
+    """On a cluster: `tests/backends/test_compose.py`."""
+    found = showcase._unexpected(fail, failure)
+    assert [said in one for one in found] == [True] * (said is not None)

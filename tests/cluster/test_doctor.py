@@ -57,8 +57,7 @@ def test_a_scheduler_with_the_bridge(tmp_path: Path, capsys: pytest.CaptureFixtu
 
         document = eventually(examined, 60, "all is well")
         levels = {check: finding["level"] for check, finding in by_check(document).items()}
-        assert levels.pop("fusion") == "note"
-        assert levels.pop("workers.package") == "note"
+        assert (levels.pop("fusion"), levels.pop("workers.package")) == ("note", "note")
         assert set(levels) >= {"bridge", "export.traces", "export.metrics", "workers.clocks"}
         assert set(levels.values()) == {"ok"}
         assert "geheim" not in json.dumps(document)
@@ -66,36 +65,37 @@ def test_a_scheduler_with_the_bridge(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert settings["otel.cluster-name"] == ("nightly", "DASK_OTEL__CLUSTER_NAME")
         # From the scheduler, with what it says of itself.
         span = received.spans[-1]
-        assert span.name == semconv.DOCTOR_SPAN
-        assert span.resource["dask.cluster.name"] == "nightly"
-        assert f"{span.trace_id:032x}" == _process(document)["probe"]["trace_id"]
+        assert (span.name, span.resource["dask.cluster.name"], f"{span.trace_id:032x}") == (
+            semconv.DOCTOR_SPAN,
+            "nightly",
+            _process(document)["probe"]["trace_id"],
+        )
 
 
 def _process(document: Any) -> Any:
     return document["facts"]["process"]
 
 
-def test_a_scheduler_without(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with cluster(tmp_path) as made:
-        made.start_scheduler("--preload", WITHOUT)
-        code, document = doctor(capsys, made)
-        assert code == 1
-        assert [f["check"] for f in document["findings"]] == ["scheduler.package"]
-        assert document["facts"]["process"] is None
-
-
-def test_a_scheduler_with_a_wrong_configuration(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("preload", "problems"),
+    [
+        (WITHOUT, {"scheduler.package"}),
+        # No worker was started either.
+        ("dask_otel.preload", {"configuration", "bridge", "workers.count"}),
+    ],
+)
+def test_a_scheduler_without_the_package_or_with_a_wrong_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], preload: str, problems: set[str]
 ) -> None:
     with cluster(tmp_path) as made:
-        env = {"DASK_OTEL__SPANS__LINGER": "soon"}
-        made.start_scheduler("--preload", "dask_otel.preload", env=env)
+        made.start_scheduler("--preload", preload, env={"DASK_OTEL__SPANS__LINGER": "soon"})
         code, document = doctor(capsys, made)
-        assert code == 1
-        problems = {c: f for c, f in by_check(document).items() if f["level"] == "problem"}
-        # No worker was started either.
-        assert problems.keys() == {"configuration", "bridge", "workers.count"}
-        assert "otel.spans.linger" in problems["configuration"]["what"]
+    found = {c: f for c, f in by_check(document).items() if f["level"] == "problem"}
+    assert (code, found.keys()) == (1, problems)
+    if preload == WITHOUT:
+        assert document["facts"]["process"] is None
+    else:
+        assert "otel.spans.linger" in found["configuration"]["what"]
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "tls://127.0.0.1:1"])
@@ -111,5 +111,8 @@ def test_no_scheduler(
         gc.collect()
     assert [str(one.message) for one in warned if "never awaited" in str(one.message)] == []
     said = capsys.readouterr().err
-    assert f"no scheduler answers at {address}" in said
-    assert "next: Compare the address" in said
+    assert [
+        x
+        for x in (f"no scheduler answers at {address}", "next: Compare the address")
+        if x not in said
+    ] == []

@@ -1,4 +1,4 @@
-"""What the README tells a newcomer to type, run as it stands there, in an empty folder."""
+"""What the README and the quickstart tell a newcomer to type, run as it stands there."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+import dask
 import pytest
 from distributed import Client
 
+from dask_otel import read_report
 from tests.environment import inherited
+from tests.receiver import receiver
 from tests.waiting import eventually
 
 pytestmark = [
@@ -22,11 +23,15 @@ pytestmark = [
 ]
 
 REPOSITORY = Path(__file__).parents[2]
-README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+README, QUICKSTART = (
+    (REPOSITORY / page).read_text(encoding="utf-8") for page in ("README.md", "docs/quickstart.md")
+)
 #: What an installation puts on the path.
 COMMANDS = {"python": "", "dask": "-m dask", "dask-otel": "-m dask_otel"}
 #: Nobody's ports.
 OWN_PORTS = "--host 127.0.0.1 --port 0 --dashboard-address 127.0.0.1:0"
+#: A machine that stalls for seconds has neither two runs of a program nor half of one.
+PATIENT = {"DASK_OTEL__SPANS__LINGER": "60s", "DASK_OTEL__CLOSE_TIMEOUT": "60s"}
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -69,13 +74,60 @@ def run(shell: str, folder: Path, environ: dict[str, str]) -> str:
     return done.stdout
 
 
-@contextmanager
-def scheduler(shell: str, folder: Path, environ: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Run what starts a scheduler; give its address, and its log up to the bridge's first word."""
-    path = folder / "scheduler.log"
+def test_the_first_program_leaves_its_run_in_files_and_is_one_trace(
+    tmp_path: Path, newcomer: dict[str, str]
+) -> None:
+    """With the variables of two steps of the quickstart at once, and a thousandth of the work."""
+    pytest.importorskip("bokeh")  # of dask-otel[report], as the page installs it
+    program = block(QUICKSTART, "python", "first run")
+    assert program.count("1_000_000") == 1
+    (tmp_path / "first.py").write_text(program.replace("1_000_000", "1_000"))
+    server, files = (block(QUICKSTART, "bash", part) for part in ("=quickstart", "FILES__PATH"))
+    # In a test there is nobody to look at it.
+    shell = server.replace("python first.py\n", "") + files.replace(" --open", "")
+    with receiver("grpc") as got:
+        # Only the port is another one: that of the page may be taken on this machine.
+        shell = shell.replace("http://localhost:4317", got.endpoint)
+        total = sum(n * (n - 1) // 2 for n in range(0, 20_000, 1_000))
+        assert run(shell, tmp_path, newcomer | PATIENT).startswith(f"{total}\n")
+        spans = [span for span in got.spans if span.type == "span"]
+    names = ["first run", "first run/add up", "first run/load"]
+    assert (
+        sorted(span.path for span in spans),
+        len({(span.trace_id, span.resource["service.name"]) for span in spans}),
+    ) == (names, 1)
+    (one,) = read_report(tmp_path / "telemetry").runs
+    assert sorted(span.full_name for span in one.of_type("span")) == names
+    assert one.metrics.series
+    assert (tmp_path / "report.html").stat().st_size > 100_000
+
+
+@pytest.mark.parametrize(
+    ("page", "python", "bash", "printed"),
+    [
+        (README, "LocalCluster", "python first.py", r"45\n"),
+        (QUICKSTART, "span_metrics", None, r"success 3 \d+\.\d+\n"),
+    ],
+    ids=["readme", "numbers"],
+)
+def test_a_program_prints_what_the_page_says(
+    page: str, python: str, bash: str | None, printed: str, tmp_path: Path, newcomer: dict[str, str]
+) -> None:
+    # That it works with processes is shown by the first program.
+    program = block(page, "python", python).replace("n_workers=2", "processes=False, n_workers=2")
+    (tmp_path / "first.py").write_text(program)
+    shell = block(page, "bash", bash) if bash else "python first.py"
+    assert re.match(printed, run(shell, tmp_path, newcomer))
+
+
+def test_the_scheduler_s_command(tmp_path: Path, newcomer: dict[str, str]) -> None:
+    """With the variables of an endpoint; and from the client, where a bridge runs already."""
+    endpoint = block(README, "bash", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    shell = f"{endpoint}exec {block(README, 'bash', 'dask scheduler').strip()} {OWN_PORTS}"
+    path = tmp_path / "scheduler.log"
     with path.open("w") as log:
         process = subprocess.Popen(
-            ["sh", "-ec", shell], cwd=folder, env=environ, stdout=log, stderr=log
+            ["sh", "-ec", shell], cwd=tmp_path, env=newcomer, stdout=log, stderr=log
         )
     try:
 
@@ -86,60 +138,34 @@ def scheduler(shell: str, folder: Path, environ: dict[str, str]) -> Iterator[tup
                 r"Scheduler at: +(\S+)(?s:.*)distributed\.dask_otel - \w+ - (.*)$", text, re.M
             )
 
-        found = eventually(started, 60, "the bridge says that it runs")
-        assert found is not None
-        yield found[1], found[2]
+        address, said = eventually(started, 60, "the bridge says that it runs").groups()
+        assert said == (
+            "dask-otel exports this scheduler's spans and metrics: "
+            "http://collector:4318 (OTLP over HTTP)"
+        )
+        register = block(README, "python", "register")
+        (tmp_path / "register.py").write_text(register.replace("tcp://scheduler:8786", address))
+        # It is told that its endpoint is not used.
+        told = run("python register.py 2>&1", tmp_path, newcomer)
+        assert "otel.environment.OTEL_EXPORTER_OTLP_ENDPOINT" in told
+        with Client(address) as client:
+            # By value: the scheduler has no tests.
+            there = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.plugins))
+            assert there.count("dask-otel") == 1
     finally:
         process.terminate()
         process.wait(60)
 
 
-def test_a_run_of_one_s_own_becomes_a_page(tmp_path: Path, newcomer: dict[str, str]) -> None:
-    (tmp_path / "first.py").write_text(block(README, "python", "LocalCluster"))
-    out = run(block(README, "bash", "python first.py"), tmp_path, newcomer)
-    assert out.startswith("45\n")
-    assert "first run" in (tmp_path / "report.html").read_text(encoding="utf-8")
-
-
-def test_the_scheduler_s_command(tmp_path: Path, newcomer: dict[str, str]) -> None:
-    """And the third way in: from the client, where a bridge runs already."""
-    command = block(README, "bash", "dask scheduler").strip()
-    with scheduler(f"exec {command} {OWN_PORTS}", tmp_path, newcomer) as (address, said):
-        assert said.startswith("dask-otel")
-        register = block(README, "python", "register")
-        assert "tcp://scheduler:8786" in register
-        (tmp_path / "register.py").write_text(register.replace("tcp://scheduler:8786", address))
-        done = subprocess.run(
-            [sys.executable, "register.py"], cwd=tmp_path, env=newcomer, capture_output=True,
-            text=True, timeout=120,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        # It is told that its endpoint is not used.
-        assert "otel.environment.OTEL_EXPORTER_OTLP_ENDPOINT" in done.stderr
-        with Client(address) as client:
-            # By value: the scheduler has no tests.
-            there = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.plugins))
-            assert there.count("dask-otel") == 1
-
-
-@pytest.mark.parametrize("way", ["variable", "file"])
-def test_the_variables_and_the_configuration_file(
-    tmp_path: Path, newcomer: dict[str, str], way: str
+def test_the_variable_and_the_configuration_file_load_the_bridge(
+    tmp_path: Path, newcomer: dict[str, str]
 ) -> None:
-    preload = ""
-    if way == "variable":
-        preload = block(README, "bash", "SCHEDULER__PRELOAD")
-    else:
-        config = tmp_path / "config"
-        config.mkdir()
-        (config / "otel.yaml").write_text(block(README, "yaml", "distributed:"))
-    endpoint = block(README, "bash", "OTEL_EXPORTER_OTLP_ENDPOINT")
-    shell = f"{preload}{endpoint}exec dask scheduler {OWN_PORTS}"
-    with scheduler(shell, tmp_path, newcomer) as (_, said):
-        assert said == (
-            "dask-otel exports this scheduler's spans and metrics: "
-            "http://collector:4318 (OTLP over HTTP)"
-        )
+    exported = run(f"{block(README, 'bash', 'SCHEDULER__PRELOAD')}env", tmp_path, newcomer)
+    variables = dict(re.findall(r"^(DASK_\w+)=(.*)$", exported, re.MULTILINE))
+    (tmp_path / "otel.yaml").write_text(block(README, "yaml", "distributed:"))
+    for found in (dask.config.collect_env(variables), *dask.config.collect_yaml([str(tmp_path)])):
+        preload = dask.config.get("distributed.scheduler.preload", config=found)
+        assert preload in ("dask_otel", ["dask_otel"])
 
 
 def test_every_command_is_tried_or_known() -> None:
@@ -148,5 +174,5 @@ def test_every_command_is_tried_or_known() -> None:
     rest = [one for one in blocks(README, "bash") if not any(part in one for part in tried)]
     # `make dist` installs the wheel; `test_demo` runs the demo.
     assert rest == ['pip install "dask-otel[demo,report]"\ndask-otel demo\n']
-    assert len(blocks(README, "python")) == 2
+    assert len(blocks(README, "python")) == len(blocks(QUICKSTART, "python")) == 2
     assert "```\n\n```\n" not in README

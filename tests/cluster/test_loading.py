@@ -43,8 +43,10 @@ def test_a_second_registration_says_what_it_would_change(
         ]
         assert "otel.spans.linger" in record.getMessage()
         # What it has, and nothing at all, is no other configuration.
-        assert dask_otel.register(bridged.client, QUICK) == "running"
-        assert dask_otel.register(bridged.client) == "running"
+        assert (dask_otel.register(bridged.client, QUICK), dask_otel.register(bridged.client)) == (
+            "running",
+            "running",
+        )
 
 
 @pytest.mark.parametrize("other", ["dask_otel.preload", "dask_otel"])
@@ -58,8 +60,7 @@ def test_loading_twice_is_harmless(
         plugins = [
             p for p in bridged.scheduler.plugins.values() if isinstance(p, OtelSchedulerPlugin)
         ]
-        assert len(plugins) == 1
-        assert bridged.client.submit(inc, 1).result() == 2
+        assert (len(plugins), bridged.client.submit(inc, 1).result()) == (1, 2)
         bridged.exported()
     lines = [r for r in caplog.records if "exports this scheduler" in r.getMessage()]
     assert len(lines) == 1
@@ -71,8 +72,10 @@ def test_unloading_restores_everything(bridged: Bridged) -> None:
     assert wrapped(bridged.scheduler) == {"observe_tasks"}
     handlers = bridged.scheduler.handlers
     assert handlers["heartbeat_worker"] != bridged.scheduler.heartbeat_worker
-    assert dask_otel.unregister(bridged.client) == "stopped"
-    assert dask_otel.unregister(bridged.client) == "absent"
+    assert (dask_otel.unregister(bridged.client), dask_otel.unregister(bridged.client)) == (
+        "stopped",
+        "absent",
+    )
     assert not wrapped(bridged.scheduler)
     assert handlers["heartbeat_worker"] == bridged.scheduler.heartbeat_worker
     assert extension.heartbeat.__func__ is SpansSchedulerExtension.heartbeat
@@ -81,8 +84,10 @@ def test_unloading_restores_everything(bridged: Bridged) -> None:
     with span("without the bridge"):
         assert bridged.client.submit(inc, 1, key="before").result() == 2
     # And again.
-    assert dask_otel.register(bridged.client) == "started"
-    assert bridged.client.submit(inc, 2).result() == 3
+    assert (dask_otel.register(bridged.client), bridged.client.submit(inc, 2).result()) == (
+        "started",
+        3,
+    )
     assert bridged.received.named("default")
     assert {s.name for s in bridged.received.spans if s.type == "span"} == {"default"}
     # Dask tells the plugin nothing: the bridge notices it, and restores all as well.

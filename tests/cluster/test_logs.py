@@ -18,6 +18,8 @@ from tests.receiver import receiver
 
 pytestmark = pytest.mark.cluster
 
+RUNS = (tasks.logs, tasks.logs_async)
+
 #: A preload of the user's, with a handler that writes JSON.
 HANDLER = """
 import json, logging
@@ -56,37 +58,28 @@ def test_by_opentelemetrys_instrumentation_and_by_a_handler_of_the_users(tmp_pat
                 "DASK_OTEL__LOGS__INJECT": "true",
             },
         )
-        by_package = dask_processes.start_worker("by-package", env=instrumented)
-        by_handler = dask_processes.start_worker("by-handler", "--preload", str(handler))
+        worker = dask_processes.start_worker("both", "--preload", str(handler), env=instrumented)
         with Client(dask_processes.address) as client:
-            client.wait_for_workers(2)
+            client.wait_for_workers(1)
             with dask_otel.span("outer"), dask_otel.span("etl"):
-                client.gather(
-                    [
-                        client.submit(run, f"{name} {run.__name__}", workers=[name])
-                        for name in ("by-package", "by-handler")
-                        for run in (tasks.logs, tasks.logs_async)
-                    ]
-                )
-                failed = client.submit(
-                    tasks.logs_and_fails, "wrong", workers=["by-handler"], key="wrong"
-                )
+                client.gather([client.submit(run, run.__name__) for run in RUNS])
+                failed = client.submit(tasks.logs_and_fails, "wrong", key="wrong")
                 assert failed.exception() is not None
             trace_id, span_id, _ = received.named("etl").ids
         expected = {"trace_id": f"{trace_id:032x}", "span_id": f"{span_id:016x}"}
 
-        pattern = r"(\[trace_id=\w+ span_id=\w+ .*\]) - (by-package \w+)"
-        lines = {message: ids for ids, message in re.findall(pattern, by_package.output)}
-        assert set(lines) == {"by-package logs", "by-package logs_async"}
+        pattern = r"(\[trace_id=\w+ span_id=\w+ .*\]) - (logs\w*)$"
+        lines = {message: ids for ids, message in re.findall(pattern, worker.output, re.MULTILINE)}
+        assert set(lines) == {"logs", "logs_async"}
         for line in lines.values():
             assert f"[trace_id={expected['trace_id']} span_id={expected['span_id']} " in line
 
         said = {
             line["message"].partition("\n")[0]: line
-            for line in map(json.loads, re.findall(r"^\{.*\}$", by_handler.output, re.MULTILINE))
+            for line in map(json.loads, re.findall(r"^\{.*\}$", worker.output, re.MULTILINE))
         }
         in_task = {**expected, "trace_flags": "01", "dask.span.name": "outer/etl"}
-        for name in ("by-handler logs", "by-handler logs_async", "wrong"):
+        for name in ("logs", "logs_async", "wrong"):
             assert {**said[name], **in_task} == said[name]
             assert said[name]["dask.task.key"].startswith(("logs", "wrong"))
         # Dask's own word on it, too.

@@ -1,14 +1,14 @@
 """The scripts of deploy/ do what they say, run as they are.
 
-SLURM is a stand-in that runs a job at once, on this machine; SSH is real, served on loopback.
-Coiled needs an account: `tests/contract` checks what can be checked of that.
+SLURM and SSH are stand-ins that run what they get at once, on this machine; a command that comes by
+SSH has none of the caller's variables. Coiled needs an account: `tests/contract` checks what can be
+checked of that.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -45,6 +45,34 @@ SCANCEL = """\
 #!{python}
 import os, signal, sys
 os.killpg(int(sys.argv[1]), signal.SIGTERM)
+"""
+#: The part of asyncssh that Dask's SSHCluster uses.
+SSH = """
+import asyncio, os
+from types import SimpleNamespace
+
+class Process:
+    def __init__(self, process):
+        self.stderr = SimpleNamespace(readline=self.readline)
+        self.process, self.kill, self.terminate = process, process.kill, process.terminate
+        self.wait = process.wait
+    async def readline(self):
+        return (await self.process.stderr.readline()).decode()
+
+class Connection:
+    def close(self):
+        pass
+    async def run(self, command):
+        return SimpleNamespace(exit_status=0, stdout="Linux")
+    async def create_process(self, command):
+        # A login has a shell, and no variable of the one who calls.
+        return Process(await asyncio.create_subprocess_exec(
+            "sh", "-c", f"exec {command}", env={"PATH": os.environ["PATH"]},
+            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+        ))
+
+async def connect(address, **options):
+    return Connection()
 """
 
 
@@ -89,41 +117,14 @@ def test_a_batch_system_leaves_files(tmp_path: Path) -> None:
     assert "dask.span.duration" in left.metrics.series
 
 
-@contextmanager
-def ssh(home: Path) -> Iterator[None]:
-    """A home folder with which ``head`` and ``node`` are this machine."""
-    folder = home / ".ssh"
-    folder.mkdir()
-    public = folder / "host.pub"
-    command = [sys.executable, str(Path(__file__).with_name("ssh_server.py")), str(public)]
-    server = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        assert server.stdout is not None
-        port = int(server.stdout.readline())
-        key = public.read_text(encoding="utf-8").strip()
-        (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {key}\n", encoding="utf-8")
-        config = f"Host head node\n  HostName 127.0.0.1\n  Port {port}\n  User dask\n"
-        (folder / "config").write_text(config, encoding="utf-8")
-        yield
-    finally:
-        # The end of its input ends it, and the commands that it runs.
-        try:
-            server.communicate(timeout=60)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.communicate()
-
-
-@pytest.mark.skipif(find_spec("asyncssh") is None, reason=NEEDS)
 def test_machines_that_one_can_log_in_to(tmp_path: Path) -> None:
-    with receiver() as received, ssh(tmp_path):
+    (tmp_path / "asyncssh.py").write_text(SSH, encoding="utf-8")
+    with receiver() as received:
         said = run(
             DEPLOY / "ssh" / "ssh_cluster.py",
             "head",
             "node",
-            HOME=str(tmp_path),
+            PYTHONPATH=str(tmp_path),
             OTEL_EXPORTER_OTLP_ENDPOINT=received.endpoint,
         )
         assert said == "6\n"

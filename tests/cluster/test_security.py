@@ -189,8 +189,7 @@ def test_it_listens_on_nothing_and_unpickles_nothing(tmp_path: Path) -> None:
                 lambda got: [one for one in got.spans if one.name == "traps" and one.events]
             )
             received.wait_for(lambda got: got.points)
-            assert listening(pid) == before
-            assert psutil.Process(pid).children() == []
+            assert (listening(pid), psutil.Process(pid).children()) == (before, [])
     # The client did, as it has to.
     unpickled = set(map(int, trap.read_text().split()))
     assert os.getpid() in unpickled

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 import dask
 import pytest
-from distributed import Client, LocalCluster, span
+from distributed import Client, LocalCluster
 
 from dask_otel.cli.cluster import observed_cluster
-from tests.cluster.processes import cluster
-from tests.environment import inherited
+from tests import environment
+from tests.environment import set_variables
 from tests.foreign import WAITING, install
 from tests.receiver import receiver
 from tests.waiting import eventually
@@ -66,51 +64,26 @@ if __name__ == "__main__":
 """
 
 
-def install_detector(folder: Path) -> dict[str, str]:
-    """Install the detector that waits; return the variables of a process that finds it."""
-    install(folder, "waiting", DETECTOR, {"resource_detector": "waits = waiting:Detector"})
-    return {"PYTHONPATH": str(folder), "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "waits"}
-
-
 def test_a_detector_that_never_answers_costs_its_attributes_alone(tmp_path: Path) -> None:
-    """Neither the start nor the end of the scheduler waits for it."""
-    found = install_detector(tmp_path)
-    with receiver() as received, cluster(tmp_path) as made:
-        env = {**received.environ, **found, "DASK_OTEL__SPANS__LINGER": "0"}
-        scheduler = made.start_scheduler("--preload", "dask_otel.preload", env=env)
-        made.start_worker()
-        with Client(made.address, set_as_default=False) as client:
-            with span("work"):
-                assert client.submit(int, 7, pure=False).result() == 7
-            # A generous limit, as for the end: there is none of the test's own.
-            resource = eventually(lambda: received.spans and received.spans[0], 120).resource
-        assert resource["service.name"] == "dask-scheduler"
-        assert scheduler.output.count("resource detectors") == 1
-        assert "waits" in scheduler.output.partition("resource detectors")[2].splitlines()[0]
-        assert scheduler.terminate(120) == 0, scheduler.output
-
-
-def test_no_worker_gets_what_only_the_bridge_is_told(tmp_path: Path) -> None:
-    """The workers begin while a detector waits; and the script ends, though it waits for ever."""
-    found = install_detector(tmp_path)
+    """Workers that begin meanwhile get none of the bridge's variables; and the script ends."""
+    install(tmp_path, "waiting", DETECTOR, {"resource_detector": "waits = waiting:Detector"})
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     with receiver("grpc") as received:
-        done = subprocess.run(
-            [sys.executable, str(script), str(tmp_path), received.endpoint],
-            env={**inherited(), "PYTHONPATH": found["PYTHONPATH"]},
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=150,
-        )
+        arguments = (str(script), str(tmp_path), received.endpoint)
+        done = environment.run(*arguments, PYTHONPATH=str(tmp_path))
         assert received.spans, done.stderr
-        assert received.requests[0][2]["x-key"] == "geheim"
+        assert (received.spans[0].resource["service.name"], received.requests[0][2]["x-key"]) == (
+            "dask-scheduler",
+            "geheim",
+        )
     assert json.loads(done.stdout) == [{}, {}, {}]
+    (said,) = [line for line in done.stderr.splitlines() if "resource detectors" in line]
+    assert "waits" in said
     assert "geheim" not in (tmp_path / "entered").read_text()
 
 
-def test_nor_do_those_of_the_demos_cluster(tmp_path: Path) -> None:
+def test_no_worker_of_the_demos_cluster_gets_what_only_the_bridge_is_told(tmp_path: Path) -> None:
     told = {"OTEL_SERVICE_NAME": "told"}
     before = variables()
     with (
@@ -138,8 +111,7 @@ def test_two_bridges_of_a_process_write_no_series_together(
     options = {"n_workers": 1, "processes": False, "dashboard_address": "127.0.0.1:0"}
     with receiver() as received, dask.config.set(settings):
         given = {"OTEL_RESOURCE_ATTRIBUTES": "service.instance.id=pod"}
-        for key, value in {**received.environ, **given}.items():
-            monkeypatch.setenv(key, value)
+        set_variables(monkeypatch, {**received.environ, **given})
 
         def begin(stack: ExitStack, tasks: int) -> str:
             cluster = stack.enter_context(LocalCluster(**options))

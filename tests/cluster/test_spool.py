@@ -122,16 +122,20 @@ def test_what_was_not_sent_survives_a_close_and_a_kill(tmp_path: Path) -> None:
         "outer": lost,
         "inner": lost,
     }
-    assert names["inner"].parent_id == names["outer"].span_id
-    assert names["inner"].trace_id == names["outer"].trace_id
+    assert (names["inner"].parent_id, names["inner"].trace_id) == (
+        names["outer"].span_id,
+        names["outer"].trace_id,
+    )
     for name in ("lingers", "outer", "inner"):
         # To its last sign of life, which comes every second where the machine is not busy.
         assert names[name].start_ns < names[name].end_ns
         assert names[name].end_ns > names[name].start_ns
         assert names[name].end_ns < killed_after + 600 * 10**9
     runs = [names[name].resource["service.instance.id"] for name in ("ended", "outer")]
-    assert len(set(runs)) == 2
-    assert runs == [names[name].resource["service.instance.id"] for name in ("cut off", "lingers")]
+    assert (len(set(runs)), runs) == (
+        2,
+        [names[name].resource["service.instance.id"] for name in ("cut off", "lingers")],
+    )
 
 
 @pytest.mark.unreconciled("two bridges count, one after the other; the first is compared")

@@ -100,9 +100,11 @@ def test_a_client_of_today_and_a_scheduler_of_before(tmp_path: Path, earlier: Pa
             metrics = dask_otel.span_metrics(client, span_id)
             assert metrics.result == "success"
             assert metrics.counts is not None
-            assert metrics.counts["tasks"] == 1
-            assert dask_otel.trace_context(span_id, client).trace_id == metrics.trace_id
-            assert dask_otel.unregister(client) == "stopped"
+            assert (
+                metrics.counts["tasks"],
+                dask_otel.trace_context(span_id, client).trace_id,
+                dask_otel.unregister(client),
+            ) == (1, metrics.trace_id, "stopped")
             client.register_plugin(OtelSchedulerPlugin())
             assert dask_otel.unregister(client) == "stopped"
         # Not at the top: the scheduler imports this module, for `_package`.

@@ -5,11 +5,9 @@ What every panel of a kind has, `tools/dashboards/parts.py` gives it, and no rul
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache, wraps
-from pathlib import Path
+from functools import wraps
 from typing import Any
 from urllib.parse import unquote
 
@@ -17,51 +15,6 @@ from .queries import ALERTS
 
 Page = dict[str, Any]
 Panel = dict[str, Any]
-
-#: Pixels of a column of Grafana's grid on a screen of 1,440, of the gap between two panels, and of
-#: a character of a title; a panel's margins, description and links take the rest.
-COLUMN, GAP, CHARACTER, ICONS = 58, 8, 8, 100
-#: Pixels of a character in a cell, of a cell's margins, and of a table's.
-LETTER, CELL, TABLE = 8, 14, 16
-#: A column without a width of its own is never narrower in Grafana, and the table scrolls.
-NARROWEST = 150
-#: What is shown in a column at least: its title, and these texts of ours.
-SHOWN = {"Alert": [*ALERTS], "Severity": ["critical", "warning"], "Since": ["13 minutes ago"]}
-
-#: The colour of each meaning: what a second of a thread was, on every page. Names that can stand
-#: beside each other in a panel have shades of it.
-COLOURS = {
-    "green": {"thread-cpu", "get-output-cpu", "Computing", "memory", "succeeded"},
-    "light-green": {"p2p-shard-partition-cpu", "p2p-get-output-cpu"},
-    "blue": {"get-output-noncpu", "thread-noncpu", "Off the CPU", "Scheduler"},
-    "light-blue": {"p2p-shard-partition-noncpu", "p2p-get-output-noncpu"},
-    "purple": {"network", "Moving data", "Transfer"},
-    "light-purple": {"send"},
-    "dark-purple": {"serialize"},
-    "super-light-purple": {"deserialize"},
-    "semi-dark-purple": {"offload"},
-    "yellow": {"disk-read", "spilled", "Worker's queue"},
-    "light-yellow": {"disk-write"},
-    "dark-yellow": {"compress"},
-    "semi-dark-yellow": {"decompress"},
-    "orange": {"idle", "Idle", "No free thread"},
-    "#808080": {"unused", "Unused", "rescheduled", "Client"},
-    "red": {"failed", "Wasted", "erred", "error", "Repeated"},
-    "light-red": {"cancelled", "recomputed"},
-    "dark-red": {"lost", "worker_lost"},
-    "#A08C6E": {"other", "Other", "Report"},
-    "#C9BBA3": {"executor"},
-    "#4E9A9A": {"waiting", "Other span"},
-    "#2E6E6E": {"queued"},
-    "#8FB8A8": {"no-worker"},
-    "#9AD5D5": {"processing", "processes"},
-    "#D9F0F0": {"executing"},
-}
-COLOUR_OF = {name: colour for colour, names in COLOURS.items() for name in names}
-
-#: As a graph that shows several workflows names them.
-_OF_A_TASK = {f"etl: {name}": colour for name, colour in COLOUR_OF.items()}
-_ALL = {name: [colour] for name, colour in {**COLOUR_OF, **_OF_A_TASK}.items()}
 
 #: What a run is counted by, and the root span itself without those inside of it.
 RUNS = "dask_span_duration_seconds"
@@ -152,44 +105,6 @@ def red_is_where_an_alert_fires(panel: Panel, _: Page) -> object:
     return (titles and red - known) or said - titles or (said and len(steps(panel)) < 2)
 
 
-@of_each("timeseries", "bargauge")
-def meanings_have_their_colours(panel: Panel, _: Page) -> object:
-    """Every known activity, by itself and as ``what: activity``, has one colour: the one."""
-    legends = " ".join(target["legendFormat"] for target in panel["targets"])
-    given = {name: [*_colours(panel, name)] for name in (*COLOUR_OF, *_OF_A_TASK)}
-    # Those with the workers' names have the colours of the palette.
-    wanted = {name: [] for name in given} if "dask_worker_name" in legends else _ALL
-    meant = re.search(r"dask_activity|dask_task_(outcome|retry_reason|state)", legends)
-    return meant and given != wanted
-
-
-@of_each("table")
-def cells_have_the_colours_of_their_meanings(panel: Panel, _: Page) -> object:
-    columns = {"Activity", "What"} & {*_columns(panel)}
-    mapped = [[x["options"] for x in properties(panel, one).get("mappings", [])] for one in columns]
-    return any(
-        [x["result"]["color"] for x in cells if _matches(x["pattern"], name)] != [colour]
-        for cells in mapped
-        for name, colour in COLOUR_OF.items()
-    )
-
-
-def _matches(pattern: str, text: str) -> bool:
-    return re.search(pattern.strip("/"), text) is not None
-
-
-def _colours(panel: Panel, name: str) -> list[str]:
-    """The colours that overrides give to a name."""
-    return [
-        one["value"]["fixedColor"]
-        for override in panel["fieldConfig"]["overrides"]
-        if override["matcher"]["id"] == "byRegexp"
-        and _matches(override["matcher"]["options"], name)
-        for one in override["properties"]
-        if one["id"] == "color"
-    ]
-
-
 def _columns(panel: Panel) -> list[str]:
     return [
         name
@@ -206,46 +121,9 @@ def nothing_looks_neither_good_nor_bad(panel: Panel, _: Page) -> object:
     return [one["result"]["color"] for one in special if one["match"] == "null+nan"] != ["text"]
 
 
-@of_each("timeseries")
-def axes_have_numbers(panel: Panel, _: Page) -> object:
-    """With no decimals Grafana takes the ticks between whole numbers for nothing, and says so."""
-    return defaults(panel).get("decimals") == 0 and "noValue" in defaults(panel)
-
-
-@of_each()
-def advice_fits(panel: Panel, _: Page) -> object:
-    """A sentence of at most so many characters is seen as a whole."""
-    texts = re.findall(r'"advice", "([^"]*)"', " ".join(expressions(panel)))
-    return [text for text in texts if len(text) > 72 or not text.endswith(".")]
-
-
 @of_each()
 def is_described(panel: Panel, _: Page) -> object:
     return len(panel["description"]) < 30 or not panel["description"].endswith(".")
-
-
-@of_each()
-def titles_fit(panel: Panel, _: Page) -> object:
-    return len(panel["title"]) * CHARACTER + ICONS > panel["gridPos"]["w"] * COLUMN - GAP
-
-
-@of_each("table")
-def columns_fit(panel: Panel, _: Page) -> object:
-    """A column is as wide as its title and as our own texts in it; there is room for the others."""
-    given = {column: properties(panel, column) for column in _columns(panel)}
-    widths = {
-        column: one.get("custom.width")
-        for column, one in given.items()
-        if not one.get("custom.hidden")
-    }
-    shown = {**SHOWN, "What": re.findall(r'"what", "([^"]*)"', " ".join(expressions(panel)))}
-    narrow = [
-        column
-        for column, width in widths.items()
-        if width and max(map(len, [column, *shown.get(column, [])])) * LETTER + CELL > width
-    ]
-    rest = panel["gridPos"]["w"] * COLUMN - GAP - TABLE - sum(filter(None, widths.values()))
-    return narrow or rest < NARROWEST * [*widths.values()].count(None)
 
 
 @of_each("timeseries")
@@ -320,20 +198,6 @@ def a_panel_of_one_kind_has_one_base(panel: Panel, _: Page) -> object:
 
 
 @of_each("timeseries")
-def series_have_colours_of_their_own(panel: Panel, _: Page) -> object:
-    """Of the names that are known: no two of a panel look alike."""
-    queries = {target["legendFormat"]: target["expr"] for target in panel["targets"]}
-    states = re.search(r'state=~"([^"]*)"', queries.get("{{dask_task_state}}", 'state=~""'))
-    shown = {*queries} | {*re.findall(r"[\w-]+", states[1] if states else "")}
-    if "{{dask_activity}}" in queries:
-        # Stages of a shuffle share a shade; idle threads stand beside transfers as a line.
-        known = metered_by_dask() & COLOUR_OF.keys()
-        shown |= {name for name in known if not name.startswith(("p2p-", "idle"))}
-    given = [colour for name in shown for colour in {*_colours(panel, name)}]
-    return len({*given}) < len(given)
-
-
-@of_each("timeseries")
 def words_are_a_persons(panel: Panel, _: Page) -> object:
     """Dask calls a task that succeeded `memory`; and what is done is not left to do."""
     outcomes = [one["expr"] for one in panel["targets"] if "task_outcome" in one["legendFormat"]]
@@ -360,12 +224,6 @@ def few_runs_are_marked(panel: Panel, page: Page) -> object:
     runs = panel["title"] == "Runs that ended" or "Runs" in _columns(panel)
     beside = " ".join(x for one in line for x in expressions(one))
     return runs and "dask_span_collided_total" not in beside
-
-
-@of_each("stat")
-def numbers_have_names(panel: Panel, _: Page) -> object:
-    """Grafana leaves the names of several numbers out where their panel is narrow."""
-    return len(panel["targets"]) > 1 and panel["gridPos"]["w"] < 3 * len(panel["targets"])
 
 
 @of_each("bargauge")
@@ -426,19 +284,3 @@ def links(page: Page) -> Iterator[tuple[str, str]]:
                 x for one in override["properties"] if one["id"] == "links" for x in one["value"]
             ]
         yield from ((f"{panel['title']}: {link['title']}", link["url"]) for link in found)
-
-
-@cache
-def metered_by_dask() -> set[str]:
-    """The activities that the installed Dask meters, from its source."""
-    import distributed
-
-    return {
-        node.args[0].value
-        for path in Path(distributed.__file__).parent.rglob("*.py")
-        if "tests" not in path.parts
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call)
-        and ast.unparse(node.func) == "context_meter.meter"
-        and isinstance(node.args[0], ast.Constant)
-    }

@@ -40,9 +40,15 @@ def test_every_kind_of_trouble_is_documented() -> None:
 
 
 def test_what_is_sent_is_documented() -> None:
-    assert column("What it sends", 1) == {semconv.DOCTOR_SPAN, semconv.DOCTOR_CHECKS.name}
-    assert column("What it sends", 2) == {semconv.DOCTOR_RUN}
-    assert semconv.DOCTOR_CHECKS.labels == (semconv.DOCTOR_RUN,)
+    assert (
+        column("What it sends", 1),
+        column("What it sends", 2),
+        semconv.DOCTOR_CHECKS.labels,
+    ) == (
+        {semconv.DOCTOR_SPAN, semconv.DOCTOR_CHECKS.name},
+        {semconv.DOCTOR_RUN},
+        (semconv.DOCTOR_RUN,),
+    )
 
 
 def test_alerts_that_it_names_have_a_runbook() -> None:

@@ -133,5 +133,7 @@ def test_the_configuration_of_the_gateway_loads_the_bridge() -> None:
     config = PyFileConfigLoader("dask_gateway_config.py", path=str(KUBERNETES)).load_config()
     assert set(config.KubeClusterConfig) <= set(backend.KubeClusterConfig.class_trait_names())
     made = backend.KubeClusterConfig(config=config)
-    assert _preload(made.environment) == ["dask_otel"]
-    assert made.scheduler_extra_pod_config == {"terminationGracePeriodSeconds": 30}
+    assert (_preload(made.environment), made.scheduler_extra_pod_config) == (
+        ["dask_otel"],
+        {"terminationGracePeriodSeconds": 30},
+    )

@@ -6,6 +6,8 @@ in no package: its labels are written down here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -45,19 +47,8 @@ def _gateway() -> dict[str, Labels]:
 
 def _chart() -> dict[str, Labels]:
     # templates/dask-scheduler-deployment.yaml and dask-worker-deployment.yaml of `dask/dask`
-    return {
-        component: {"app": "dask", "release": "mine", "component": component}
-        for component in ("scheduler", "worker")
-    }
-
-
-WAYS = {"operator": _operator, "gateway": _gateway, "chart": _chart}
-
-
-@pytest.fixture(params=WAYS)
-def pods(request: pytest.FixtureRequest) -> dict[str, Labels]:
-    """The labels of a cluster's pods."""
-    return WAYS[request.param]()
+    both = {"app": "dask", "release": "mine"}
+    return {component: {**both, "component": component} for component in ("scheduler", "worker")}
 
 
 def _fits(selector: dict[str, Any], labels: Labels) -> bool:
@@ -78,7 +69,13 @@ def _peer_fits(peer: dict[str, Any], labels: Labels, namespace: str, own: str) -
 
 
 def _allowed(
-    direction: str, of: Labels, own: str, peer: Labels, namespace: str, port: int, proto: str
+    direction: str,
+    own: str,
+    of: Labels,
+    peer: Labels,
+    namespace: str,
+    port: int,
+    proto: str = "TCP",
 ) -> bool:
     """Whether a pod may talk to (or hear from) a peer, as Kubernetes decides."""
     rules = [
@@ -100,18 +97,16 @@ def _allowed(
     )
 
 
-def may_send(pod: Labels, peer: Labels, namespace: str, port: int, proto: str = "TCP") -> bool:
-    """Whether a Dask pod in ``default`` may connect."""
-    return _allowed("egress", pod, "default", peer, namespace, port, proto)
+#: Whether a Dask pod in ``default`` may connect, and whether the Collector lets a pod in.
+may_send = partial(_allowed, "egress", "default")
+may_reach_collector = partial(_allowed, "ingress", "monitoring", COLLECTOR)
 
 
-def may_reach_collector(peer: Labels, namespace: str, port: int) -> bool:
-    """Whether the Collector in ``monitoring`` lets a pod in."""
-    return _allowed("ingress", COLLECTOR, "monitoring", peer, namespace, port, "TCP")
-
-
-def test_telemetry_and_dask_get_through_and_nothing_else(pods: dict[str, Labels]) -> None:
-    other = {"app": "other"}
+@pytest.mark.parametrize("labels", [_operator, _gateway, _chart])
+def test_telemetry_and_dask_get_through_and_nothing_else(
+    labels: Callable[[], dict[str, Labels]],
+) -> None:
+    pods, other = labels(), {"app": "other"}
     for pod in pods.values():
         assert all(may_send(pod, peer, "default", 8786) for peer in pods.values())
         assert may_send(pod, DNS, "kube-system", 53, "UDP")
@@ -119,8 +114,10 @@ def test_telemetry_and_dask_get_through_and_nothing_else(pods: dict[str, Labels]
         assert not may_send(pod, other, "default", 80)
         assert not may_send(pod, COLLECTOR, "default", 4317)
         ports = (4317, 4318, 8888, 13133)
-        assert [one for one in ports if may_send(pod, COLLECTOR, "monitoring", one)] == [4317, 4318]
-        assert [one for one in ports if may_reach_collector(pod, "default", one)] == [4317, 4318]
+        assert (
+            [one for one in ports if may_send(pod, COLLECTOR, "monitoring", one)],
+            [one for one in ports if may_reach_collector(pod, "default", one)],
+        ) == ([4317, 4318], [4317, 4318])
     assert not may_reach_collector(other, "default", 4317)
 
 

@@ -10,8 +10,10 @@ FOUND = results.read()
 
 
 def test_both_pages_are_made_of_the_results() -> None:
-    assert page.PAGE.read_text(encoding="utf-8") == page.summary(FOUND)
-    assert page.EVIDENCE.read_text(encoding="utf-8") == page.evidence(FOUND)
+    assert (page.PAGE.read_text(encoding="utf-8"), page.EVIDENCE.read_text(encoding="utf-8")) == (
+        page.summary(FOUND),
+        page.evidence(FOUND),
+    )
 
 
 def test_each_scenario_is_in_one_row_for_users() -> None:

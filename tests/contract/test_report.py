@@ -41,8 +41,7 @@ def test_advice_leads_to_a_page_that_is_there() -> None:
 
 
 def test_every_part_of_a_path_has_words_and_a_colour_of_its_own() -> None:
-    assert tuple(PATH) == PATH_PARTS
-    assert len({part.colour for part in PATH.values()}) == len(PATH)
+    assert (tuple(PATH), len({part.colour for part in PATH.values()})) == (PATH_PARTS, len(PATH))
 
 
 def test_every_colour_is_one_that_a_page_knows() -> None:

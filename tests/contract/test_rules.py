@@ -56,8 +56,10 @@ def test_the_list_of_runbooks_has_every_alert_with_its_severity() -> None:
         (RUNBOOKS / "README.md").read_text(encoding="utf-8"),
         flags=re.MULTILINE,
     )
-    assert len(listed) == len(ALERTS)
-    assert dict(listed) == {name: rule["labels"]["severity"] for name, rule in ALERTS.items()}
+    assert (len(listed), dict(listed)) == (
+        len(ALERTS),
+        {name: rule["labels"]["severity"] for name, rule in ALERTS.items()},
+    )
 
 
 def test_every_alert_is_tested_to_fire_and_not_to_fire() -> None:

@@ -106,10 +106,10 @@ def test_what_spans_have_is_documented_and_all_that_is_documented_exists(
 
 def test_events_that_are_log_records_are_documented_with_all_that_they_have() -> None:
     rows = [row for _, row in rows_of("Log record")]
-    assert {one(row[0]): set(code(row[3])) for row in rows} == {
-        name: set(types) for name, types in semconv.LOG_EVENTS.items()
-    }
-    assert len(rows) == len(semconv.LOG_EVENTS)
+    assert ({one(row[0]): set(code(row[3])) for row in rows}, len(rows)) == (
+        {name: set(types) for name, types in semconv.LOG_EVENTS.items()},
+        len(semconv.LOG_EVENTS),
+    )
     told = {name: {story.severity} for name, story in narration._STORIES.items()}
     told[semconv.WORKER_LOG] = set(semconv.SEVERITIES)
     told[semconv.WORKER_REMOVED] = {semconv.INFO, semconv.WARN, semconv.ERROR}

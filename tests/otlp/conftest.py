@@ -12,10 +12,10 @@ import pytest
 
 from dask_otel._otel.sdk import outputs as _otel
 from dask_otel._otel.sdk.outputs import FileTarget, Outputs
-from dask_otel._otel.sdk.sink import ExporterMetricSink
 from dask_otel.core.records import Answer, Row
 from dask_otel.scheduler.wiring import WiredPump, make_pump
 from dask_otel.settings.keys import Settings
+from tests.environment import set_variables
 from tests.otlp.pipeline import Export
 from tests.receiver import Receiver, receiver
 from tests.waiting import eventually
@@ -60,8 +60,7 @@ def build(monkeypatch: pytest.MonkeyPatch) -> Iterator[Build]:
             logs: bool = False,
             **variables: str,
         ) -> Outputs:
-            for key, value in {**(environ or {}), **variables}.items():
-                monkeypatch.setenv(key, value)
+            set_variables(monkeypatch, {**(environ or {}), **variables})
             outputs = _otel.build(
                 defaults or {},
                 service_name="dask-scheduler",
@@ -96,8 +95,7 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
             "OTEL_BLRP_SCHEDULE_DELAY": "20",
             "OTEL_EXPORTER_OTLP_TIMEOUT": "2",
         }
-        for key, value in {**defaults, **variables}.items():
-            monkeypatch.setenv(key, value)
+        set_variables(monkeypatch, {**defaults, **variables})
         # A moment ago: the first batch comes at once here, and a zero point has its time before it.
         began = started_ns or time.time_ns() - 10**9
         made = make_pump(settings or Settings(), scheduler, began)
@@ -120,7 +118,7 @@ def export(begin: Begin) -> Callable[[dict[str, str]], Export]:
 
 def send(sink: Any, records: Sequence[Any], longest: float = 60) -> Answer:
     """Send records as the pump does, in one request."""
-    if isinstance(sink, ExporterMetricSink):
+    if sink.signal == "metrics":
         return sink.send(records, longest)
     answer: Answer = sink.send([Row(sink.encode(record)) for record in records], longest)
     return answer

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from http import HTTPStatus
@@ -13,6 +15,7 @@ from typing import Any
 import grpc
 import pytest
 import requests
+from chaos.gate import Gate
 from google.rpc.status_pb2 import Status
 from opentelemetry import context as otel_context
 
@@ -22,7 +25,7 @@ from dask_otel.core.records import Answer
 from tests.certificates import self_signed
 from tests.otlp.conftest import PROTOCOLS, Build, send
 from tests.otlp.records import CHILD, LOG, ROOT, counter, number
-from tests.receiver import Receiver, Swallowing, hanging_up, port_of, receiver, refusing
+from tests.receiver import Receiver, hanging_up, port_of, receiver, refusing
 
 NO_OTLP = "an answer that is no OTLP"
 #: 64-bit numbers are strings in JSON.
@@ -77,8 +80,7 @@ def test_a_kept_connection_that_breaks_is_no_failure(http: Receiver, build: Buil
 
     http.before_answer = breaks
     (sink,) = build(http.environ).span_sinks
-    assert [send(sink, [ROOT]) for _ in range(3)] == [Answer(True)] * 3
-    assert len(http.requests) == 4
+    assert ([send(sink, [ROOT]) for _ in range(3)], len(http.requests)) == ([Answer(True)] * 3, 4)
 
 
 @pytest.mark.parametrize(("protocol", "missed"), [("grpc", 0), ("grpc", 5), ("http/protobuf", 5)])
@@ -105,21 +107,21 @@ def test_a_connection_that_died_without_a_word_is_left(
 ) -> None:
     """A balancer, or a NAT, forgets connections without a FIN: their bytes get nowhere."""
     server.keeps |= {"logs"}
-    with closing(Swallowing(port_of(server.endpoint))) as balancer:
+    with closing(Gate(port_of(server.endpoint))) as balancer:
+        balancer.mode = "pass"
         through = {
-            "OTEL_EXPORTER_OTLP_ENDPOINT": balancer.endpoint,
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{balancer.port}",
             "OTEL_EXPORTER_OTLP_TIMEOUT": "60",
         }
         pairs = both(build, server, logs=True, **through)
         assert [send(*pair).taken for pair in pairs] == [True] * 3
-        balancer.swallow()
+        balancer.forget()
         if idle:
             monkeypatch.setattr(transport, "_IDLE", 0.0)
         for sink, records in pairs:
             # One that was not used for long is not even tried.
             assert idle or not send(sink, records, longest=1).taken
             assert send(sink, records) == Answer(True)
-        assert balancer.connections == 6
     assert len(server.accepted) == 6, "nothing comes twice"
 
 
@@ -242,6 +244,56 @@ def test_answers_over_http(
         assert send(sink, records) == Answer(True)
 
 
+#: Of a success whose content is text, and may be of any length.
+_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
+
+
+@contextmanager
+def endless(pause: float, chunk: bytes) -> Iterator[tuple[str, list[int]]]:
+    """Answer one request with content that does not end; give the URL, and what was sent."""
+    sent = [0]
+    hung_up = threading.Event()
+
+    def serve() -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(_HEAD)
+            try:
+                while not hung_up.wait(pause):
+                    connection.sendall(chunk)
+                    sent[0] += len(chunk)
+            except OSError:
+                hung_up.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/v1/traces", sent
+        # The client is gone: the next bytes find nobody.
+        assert hung_up.wait(60), "the connection is still read"
+        thread.join(60)
+
+
+@pytest.mark.parametrize(
+    ("pause", "chunk", "timeout"), [(0.01, b"x", 0.2), (0.0, b"y " * 9000, 60)]
+)
+def test_an_answer_without_an_end_is_read_for_a_time_and_up_to_a_size(
+    pause: float, chunk: bytes, timeout: float
+) -> None:
+    """Each part comes long before the timeout."""
+    with endless(pause, chunk) as (url, _):
+        made = transport.HttpTransport("traces", {}, timeout, requests.Session, url)
+        with closing(made):
+            answer = made.send(b"", 60)
+    if pause:
+        # The rest of the timeout when the answer begins.
+        assert re.search(r"did not end within 0\.(2|1\d+) s", answer.reason)
+        assert (answer.taken, answer.absent) == (False, False)
+    else:
+        assert (answer.taken, answer.said[: len(NO_OTLP)]) == (True, NO_OTLP)
+
+
 # ------------------------------------------------------------------------------- the reason
 
 
@@ -258,19 +310,18 @@ def test_what_the_client_cannot_send_is_no_fault_of_the_data(
     assert "geheim" not in answer.reason
 
 
-def test_what_others_say_is_one_short_line() -> None:
-    assert plain("a\nb\x00\x1b[31m  c") == "a b\ufffd\ufffd[31m c"
-    assert plain("BadStatusLine: \x00\x00\x12\x04\x00\x00ÿþ") == "BadStatusLine: (no text)"
-    assert len(plain("y" * 10**6)) == 300
-
-
-def test_the_innermost_error_says_why() -> None:
+def test_what_others_say_is_one_short_line_with_the_innermost_error() -> None:
     outer = OSError("pool at 0x7f")
     outer.__cause__ = ConnectionRefusedError(111, "Connection refused")
-    reason = "OSError (ConnectionRefusedError: [Errno 111] Connection refused)"
-    assert words_of(outer) == reason
-    assert words_of(ValueError()) == "ValueError"
-    assert words_of(type("InvalidHeader", (ValueError,), {})("geheim")) == "InvalidHeader"
+    said = {
+        plain("a\nb\x00\x1b[31m  c"): "a b\ufffd\ufffd[31m c",
+        plain("BadStatusLine: \x00\x00\x12\x04\x00\x00ÿþ"): "BadStatusLine: (no text)",
+        plain("y" * 10**6): "y" * 299 + "…",
+        words_of(outer): "OSError (ConnectionRefusedError: [Errno 111] Connection refused)",
+        words_of(ValueError()): "ValueError",
+        words_of(type("InvalidHeader", (ValueError,), {})("geheim")): "InvalidHeader",
+    }
+    assert list(said) == list(said.values())
 
 
 # --------------------------------------------------------------------------- when to come back

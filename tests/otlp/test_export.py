@@ -23,8 +23,7 @@ def test_compression(server: Receiver, build: Build, compression: str) -> None:
     outputs = build(server.environ, OTEL_EXPORTER_OTLP_COMPRESSION=compression)
     assert send(outputs.span_sinks[0], [ROOT]).taken
     assert send(outputs.metric_sinks[0], [counter(number(1))]).taken
-    assert [s.name for s in server.spans] == ["nightly"]
-    assert len(server.points) == 1
+    assert ([s.name for s in server.spans], len(server.points)) == (["nightly"], 1)
     # gRPC keeps its own header to itself.
     if server.protocol == "http/protobuf":
         wanted = "gzip" if compression.lower() == "gzip" else None
@@ -70,8 +69,10 @@ def test_a_netrc_has_no_login_for_us(
     endpoint = http.endpoint.replace("//", f"//{login}")
     environ = {**http.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
     (sink,) = build(environ, **variables).span_sinks
-    assert send(sink, [ROOT]) == Answer(True)
-    assert [headers.get("authorization") for _, _, headers in http.requests] == [expected]
+    assert (
+        send(sink, [ROOT]),
+        [headers.get("authorization") for _, _, headers in http.requests],
+    ) == (Answer(True), [expected])
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\0b", "x" * 100_000, "日本\U0001f600"])
@@ -86,8 +87,10 @@ def test_hostile_text_in_an_attribute_loses_no_batch(
         links=(Link(1, 2, {"bad": text}),),
     )
     assert send(sink, [CHILD, hostile]).taken
-    assert [s.span_id for s in server.spans] == [CHILD.span_id, ROOT.span_id]
-    assert server.spans[1].attributes["good"] == 1
+    assert ([s.span_id for s in server.spans], server.spans[1].attributes["good"]) == (
+        [CHILD.span_id, ROOT.span_id],
+        1,
+    )
 
 
 @pytest.mark.parametrize("where", ["name", "error", "event"])

@@ -100,8 +100,7 @@ def test_what_can_be_left_out_is_named_once(
     assert SEEN
     assert all_are_daemons()
     (record,) = [one for one in caplog.records if one.name == "distributed.dask_otel"]
-    assert variable in record.getMessage()
-    assert said in record.getMessage()
+    assert [x for x in (variable, said) if x not in record.getMessage()] == []
 
 
 @pytest.mark.parametrize(
@@ -147,8 +146,11 @@ def test_an_exporter_of_others_says_what_it_does_not_get(
         made({"OTEL_TRACES_EXPORTER": "otlp_proto_http,console,fails", "OTEL_EXPORTER_X_Y": "1"})
     assert SEEN
     (record,) = caplog.records
-    assert "'fails'" in record.getMessage()
-    assert "does not get OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_X_Y of" in record.getMessage()
+    assert [
+        x
+        for x in ("'fails'", "does not get OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_X_Y of")
+        if x not in record.getMessage()
+    ] == []
 
 
 def test_a_folder_that_does_not_answer_is_an_obstacle(

@@ -126,29 +126,6 @@ def test_metrics_arrive_with_one_time_and_a_zero_point(
     assert sum(p.value == 0.0 for p in receiver.points if p.metric == EXECUTE) == 1
 
 
-def test_large_exports_come_in_several_requests_of_one_time(
-    receiver: Receiver, export: StartExport
-) -> None:
-    running = export(receiver.environ)
-    series = ("dask.task.finished", ("workflow",))
-    time_ns = running.metrics(
-        MetricBatch(
-            increments={(*series, f"prefix-{number}", "memory"): 1 for number in range(1500)}
-        )
-    )
-    eventually(lambda: len([p for p in receiver.points if p.metric == series[0]]) == 3000)
-    sizes = []
-    for _, request in list(receiver.accepted):
-        points = list(decode_points(request))
-        sizes.append(len(points))
-        ours = [p for p in points if p.metric == series[0]]
-        # The zero point and the value of a series are in the same request.
-        assert {p.labels for p in ours if not p.value} == {p.labels for p in ours if p.value}
-        assert {p.time_ns for p in ours if p.value} <= {time_ns}
-    assert len(sizes) > 3, "one request of thousands of points holds the GIL"
-    assert max(sizes) <= 1000
-
-
 def test_deltas_come_in_parts_of_which_each_counts_once(
     receiver: Receiver, export: StartExport
 ) -> None:
@@ -167,16 +144,19 @@ def test_deltas_come_in_parts_of_which_each_counts_once(
     )
     metric, labels = "dask.task.finished", [f"prefix-{number}" for number in range(1500)]
     increments = {(metric, ("workflow",), label, "memory"): 1 for label in labels}
-    running.metrics(MetricBatch(increments=dict(increments)))
+    times = {running.metrics(MetricBatch(increments=dict(increments)))}
     eventually(lambda: len(receiver.requests) > 8)
-    running.metrics(MetricBatch(increments=dict(increments)))
+    times.add(running.metrics(MetricBatch(increments=dict(increments))))
     assert running.close(60) < 60
+    points = [point for point in receiver.points if point.metric == metric]
+    assert {(point.temporality, point.time_ns in times) for point in points if point.value} == {
+        (1, True)
+    }
     totals: Counter[str] = Counter()
-    for point in receiver.points:
-        if point.metric == metric:
-            assert point.temporality == 1
-            totals[point.attributes["dask.task.prefix"]] += point.value
+    for point in points:
+        totals[point.attributes["dask.task.prefix"]] += point.value
     assert totals == dict.fromkeys(labels, 2)
+    assert len(receiver.accepted) > 8, "one request of thousands of points holds the GIL"
 
 
 # ------------------------------------------------------------------------------- failures
@@ -258,20 +238,3 @@ def test_a_hanging_server_does_not_hold_up_the_end_of_the_process(protocol: str)
     assert took < 5 * HANGS
     assert ended - closed < 5 * HANGS
     assert "Traceback" not in done.stderr
-
-
-# --------------------------------------------------------------------------- configuration
-
-
-def test_no_exemplar_points_to_a_trace_that_is_not_there(
-    receiver: Receiver, export: StartExport
-) -> None:
-    running = export(receiver.environ | {"OTEL_TRACES_SAMPLER": "always_off"})
-    running.spans(make_span())
-    running.metrics(make_batch())
-    running.close()
-    assert receiver.spans == []
-    points = [p for p in receiver.points if p.metric == EXECUTE]
-    assert points
-    assert not any(p.exemplars for p in points)
-    assert own(receiver, "dask.otel.dropped") == {}

@@ -57,19 +57,27 @@ def test_spans_go_through_it_with_our_ids_and_times() -> None:
     assert send(sink, [CHILD, ROOT]) == Answer(True)
     child, root = exporter.get_finished_spans()
     for span, record in ((child, CHILD), (root, ROOT)):
-        assert (span.context.trace_id, span.context.span_id) == (record.trace_id, record.span_id)
-        assert (span.start_time, span.end_time) == (record.start_ns, record.end_ns)
-        assert dict(span.attributes) == dict(record.attributes)
+        assert (
+            (span.context.trace_id, span.context.span_id),
+            (span.start_time, span.end_time),
+            dict(span.attributes),
+        ) == (
+            (record.trace_id, record.span_id),
+            (record.start_ns, record.end_ns),
+            dict(record.attributes),
+        )
         assert span.resource.attributes["service.name"] == "app"
     assert root.parent is None
-    assert child.parent.span_id == ROOT.span_id
-    assert (root.kind, child.kind) == (SpanKind.SERVER, SpanKind.INTERNAL)
-    assert (child.status.status_code, child.status.description) == (StatusCode.ERROR, CHILD.error)
+    assert (
+        child.parent.span_id,
+        (root.kind, child.kind),
+        (child.status.status_code, child.status.description),
+    ) == (ROOT.span_id, (SpanKind.SERVER, SpanKind.INTERNAL), (StatusCode.ERROR, CHILD.error))
     assert root.status.status_code is StatusCode.UNSET
-    assert [(e.name, e.timestamp) for e in root.events] == [
-        ("dask.span.start", ROOT.events[0].time_ns)
-    ]
-    assert [(link.context.trace_id, link.context.span_id) for link in root.links] == [(7, 8)]
+    assert (
+        [(e.name, e.timestamp) for e in root.events],
+        [(link.context.trace_id, link.context.span_id) for link in root.links],
+    ) == ([("dask.span.start", ROOT.events[0].time_ns)], [(7, 8)])
     assert root.instrumentation_scope.name == "dask_otel"
 
 
@@ -79,8 +87,10 @@ def test_without_a_processor_nothing_is_exported_and_nothing_lost() -> None:
     sink, exporter = sink_of(provider), InMemorySpanExporter()
     assert send(sink, [ROOT]) == Answer(False, "it has no span processor, so its spans go nowhere")
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    assert send(sink, [ROOT]) == Answer(True)
-    assert [span.name for span in exporter.get_finished_spans()] == [ROOT.name]
+    assert (send(sink, [ROOT]), [span.name for span in exporter.get_finished_spans()]) == (
+        Answer(True),
+        [ROOT.name],
+    )
 
 
 def test_it_is_not_shut_down_and_keeps_its_own_ids() -> None:
@@ -138,8 +148,10 @@ def test_two_bridges_share_its_tracer_and_not_their_ids() -> None:
     spans = exporter.get_finished_spans()
     assert len(spans) == 600
     for span in spans:
-        assert span.name == str(span.context.span_id)
-        assert span.context.trace_id == span.context.span_id // 1000
+        assert (span.name, span.context.trace_id) == (
+            str(span.context.span_id),
+            span.context.span_id // 1000,
+        )
 
 
 @pytest.mark.parametrize("error", [RuntimeError, SystemExit, KeyboardInterrupt])
@@ -161,8 +173,7 @@ def test_a_processor_that_raises_loses_one_span_and_is_said_once(
         records = [ROOT, replace(CHILD, name="bad"), CHILD]
         assert send(sink, records) == Answer(True, lost=1)
     taken = [s.name for s in exporter.get_finished_spans() if s.name != "bad"]
-    assert taken == ["nightly", "load"] * 2
-    assert len(caplog.records) == 1
+    assert (taken, len(caplog.records)) == (["nightly", "load"] * 2, 1)
 
 
 def rate_limited(most: int) -> Sampler:
@@ -270,8 +281,7 @@ def test_a_sampler_that_keeps_state_decides_once_for_the_work_of_a_real_schedule
         root = str(Path(__file__).parents[2])
         said = run(tmp_path, LIMITED, **variables, PYTHONPATH=root)
         counted = received.last("dask.otel.exported")
-    assert said["roots"] == "3"
-    assert counted[("dask.otel.signal", "traces"),] == int(said["exported"])
+    assert (said["roots"], counted[("dask.otel.signal", "traces"),]) == ("3", int(said["exported"]))
 
 
 OWN = """
@@ -316,10 +326,14 @@ def test_an_applications_provider_is_left_alone_where_the_bridge_is_to_have_its_
     with receiver() as received:
         said = run(tmp_path, OWN, **received.environ, OTEL_SERVICE_NAME="shop")
         spans = {s.name: s for s in received.spans if s.type == "span"}
-    assert (said["name"], said["service"], said["environment"]) == ("request", "shop", "shop")
-    assert spans.keys() == {"etl"}
+    assert ((said["name"], said["service"], said["environment"]), spans.keys()) == (
+        ("request", "shop", "shop"),
+        {"etl"},
+    )
     etl = spans["etl"]
     assert etl.resource["service.name"] == "dask-scheduler"
     assert etl.resource["service.instance.id"].startswith("Scheduler-")
-    assert (etl.trace_id, etl.parent_id) == (int(said["trace"]), int(said["span"]))
-    assert {p.resource["service.name"] for p in received.points} == {"dask-scheduler"}
+    assert (
+        (etl.trace_id, etl.parent_id),
+        {p.resource["service.name"] for p in received.points},
+    ) == ((int(said["trace"]), int(said["span"])), {"dask-scheduler"})

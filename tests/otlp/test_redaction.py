@@ -42,8 +42,7 @@ def test_nothing_gets_past_it_and_nothing_is_lost(tmp_path: Path, monkeypatch) -
     running.close(60)
     written = "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
     assert written.count('"spanId"') == 3
-    assert "step ***" in written
-    assert '"A task failed: ValueError"' in written
+    assert [x for x in ("step ***", '"A task failed: ValueError"') if x not in written] == []
     assert SECRET not in written
     # Never the thread that hands over: on a scheduler that is the event loop's.
     assert threads

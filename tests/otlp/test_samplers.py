@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -109,42 +108,29 @@ def test_only_the_sdks_own_samplers_are_asked_in_the_thread_that_wants_to_know(
     sampler: Sampler, prompt: bool
 ) -> None:
     asked = TraceSampler(sampler)
-    assert (asked._apart is None) is prompt
+    assert asked._is_prompt is prompt
     with no_more_threads():
         assert asked.decides(Trace(1 << 127)) in (True, False)
 
 
-@pytest.mark.usefixtures("patient")
-def test_a_foreign_one_decides_in_a_thread_of_its_own() -> None:
-    with no_more_threads():
-        foreign = Foreign(lambda name: name == "yes")
-        sampler = TraceSampler(foreign)
-        assert [sampler.decides(Trace(n, name)) for n, name in enumerate(("yes", "no", "yes"))] == [
-            True,
-            False,
-            True,
-        ]
-        assert threading.get_ident() not in foreign.threads
-
-
 def test_without_an_answer_the_default_decides_and_a_late_one_changes_nothing(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.WARNING, "distributed.dask_otel")
     with no_more_threads():
         foreign = Waiting(lambda name: False)
         sampler = TraceSampler(foreign)
         own, theirs = Trace(1, "own"), Trace(2, "theirs", Caller(Traceparent(2, 3, 0)))
-        began = time.monotonic()
         assert sampler.decides(own)
+        # Nobody could wait for it five hundred times.
+        monkeypatch.setattr(sampling, "PATIENCE", 60.0)
         assert not sampler.decides(theirs)
         # While it has not answered, nobody waits, and nothing piles up.
         rest = [Trace(n, "rest") for n in range(10, 510)]
         assert all(map(sampler.decides, rest))
-        assert time.monotonic() - began < 1.0
         eventually(lambda: foreign.asked == ["own"])
         foreign.go_on.set()
-        eventually(lambda: threads() == 0, 60, "the answer")
+        eventually(lambda: threads() == 0, what="the answer")
         assert sampler.decides(own)
         assert all(map(sampler.decides, rest))
         assert foreign.asked == ["own"]
@@ -166,11 +152,11 @@ def test_one_that_was_late_is_asked_again_after_a_rest(monkeypatch: pytest.Monke
     sampler = TraceSampler(foreign)
     assert sampler.decides(Trace(1))
     foreign.go_on.set()
-    eventually(lambda: threads() == 0, 60, "the answer")
+    eventually(lambda: threads() == 0, what="the answer")
     assert sampler.decides(Trace(2)), "it is left alone"
     monkeypatch.setattr(sampling, "PATIENCE", 60.0)
-    assert sampler._apart is not None
-    sampler._apart._rest_until = 0.0
+    assert not sampler._is_prompt
+    sampler._rest_until = 0.0
     assert not sampler.decides(Trace(3))
     assert len(foreign.asked) == 2
 
@@ -222,19 +208,18 @@ def test_all_spans_of_a_root_follow_it_and_its_exemplars_too() -> None:
     for trace in traces:
         spans = [replace(CHILD, trace_id=trace)] * 3 + [replace(ROOT, trace_id=trace)]
         kept.append([sampler.exemplar(trace), *map(sampler.span, spans)])
-    assert kept == [[True] * 5, [True] * 5, [False] * 5, [False] * 5]
-    assert foreign.asked == [trace.name for trace in traces]
+    assert (kept, foreign.asked) == (
+        [[True] * 5, [True] * 5, [False] * 5, [False] * 5],
+        [trace.name for trace in traces],
+    )
+    assert threading.get_ident() not in foreign.threads
 
 
 # ------------------------------------------------------------------ of an installed package
 
 
-MADE: list[str | None] = []
-
-
 def from_argument(argument: str | None) -> Sampler:
-    MADE.append(argument)
-    return Foreign(lambda name: False)
+    return Foreign(lambda name: name == argument)
 
 
 def no_sampler(argument: str | None) -> object:
@@ -265,31 +250,29 @@ def installed(monkeypatch: pytest.MonkeyPatch, factory: Callable[..., Any]) -> N
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")
 
 
-@pytest.mark.usefixtures("patient")
-def test_a_sampler_of_an_installed_package_decides(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    installed(monkeypatch, from_argument)
-    MADE.clear()
-    assert not make_sampler(Resource.get_empty()).decides(Trace(1))
-    assert MADE == ["0.5"]
-    assert not caplog.records
-
-
 @pytest.mark.parametrize(
     ("factory", "why"),
-    [(no_sampler, "str"), (raises, "no such ratio: 0.5"), (leaves, "SystemExit")],
+    [
+        (from_argument, None),
+        (no_sampler, "str"),
+        (raises, "no such ratio: 0.5"),
+        (leaves, "SystemExit"),
+    ],
 )
-def test_one_that_can_not_be_made_is_named_and_the_default_decides(
+@pytest.mark.usefixtures("patient")
+def test_one_of_an_installed_package_decides_or_is_named_and_the_default_decides(
     factory: Callable[..., Any],
-    why: str,
+    why: str | None,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     installed(monkeypatch, factory)
     sampler = make_sampler(Resource.get_empty())
-    assert sampler.decides(Trace(1))
-    assert not sampler.decides(Trace(2, "", Caller(Traceparent(2, 3, 0))))
-    (record,) = caplog.records
-    assert "'mine'" in record.getMessage()
-    assert why in record.getMessage()
+    asked = (Trace(1), Trace(2, "", Caller(Traceparent(2, 3, 0))), Trace(3, "0.5"))
+    decisions = [sampler.decides(trace) for trace in asked]
+    if why is None:
+        assert (decisions, caplog.records) == ([False, False, True], [])
+    else:
+        assert decisions == [True, False, True]
+        (text,) = caplog.messages
+        assert [x for x in ("'mine'", why) if x not in text] == []

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from tests.simulated.bridged import Bridged
 from tests.simulated.observed import Simulated
+
+
+def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
+    mark = request.node.get_closest_marker("options")
+    return mark.kwargs if mark else {}
 
 
 @pytest.fixture
 def o(request: pytest.FixtureRequest) -> Simulated:
-    """A simulated cluster, made with the options of the test's marker, that the bridge observes."""
-    mark = request.node.get_closest_marker("options")
-    return Simulated(**(mark.kwargs if mark else {}))
+    """A simulated cluster, made with the options of the test's marker, that an adapter observes."""
+    return Simulated(**_options(request))
+
+
+@pytest.fixture
+def b(request: pytest.FixtureRequest) -> Bridged:
+    """Such a cluster with the whole bridge, and a receiver of what it exports."""
+    return Bridged(**_options(request))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -19,8 +32,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a test that has a simulated cluster there, in simulated time."""
     names = pyfuncitem._fixtureinfo.argnames
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
-    o = arguments.get("o")
-    if not isinstance(o, Simulated):
-        return None
-    o.run(lambda: pyfuncitem.obj(**arguments))
-    return True
+    for one in arguments.values():
+        if isinstance(one, Simulated | Bridged):
+            one.run(lambda: pyfuncitem.obj(**arguments))
+            return True
+    return None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from dask_otel import semconv
+from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import (
@@ -23,7 +25,12 @@ from dask_otel.core.records import (
     SpanRecord,
     TaskCounts,
 )
-from dask_otel.pump.pump import Pump, PumpLimits
+from dask_otel.pump import pump as module
+from dask_otel.pump.destination import Destination
+from dask_otel.pump.limits import PumpLimits
+from dask_otel.pump.pump import Pump, Rows
+from dask_otel.pump.spooled import Spool
+from dask_otel.pump.tally import Tally
 from tests.waiting import eventually
 
 DROPPED, EXPORTED = semconv.OTEL_DROPPED.name, semconv.OTEL_EXPORTED.name
@@ -34,7 +41,7 @@ LIMITS = PumpLimits(queue_size=50, batch_size=4, schedule_delay=0.01)
 def finished(number: int, groups: int = 0) -> FinishedSpan:
     group = FinishedGroup("g", "g", 1, 1.0, 2.0, TaskCounts(), 0, {}, ())
     return FinishedSpan(
-        identity=SpanIdentity(str(number), str(number), ("a",), 1, 1, number, None),
+        identity=note(number).identity,
         start=1.0,
         stop=2.0,
         first_start=None,
@@ -54,6 +61,11 @@ def finished(number: int, groups: int = 0) -> FinishedSpan:
     )
 
 
+def note(number: int) -> OpenNote:
+    who = SpanIdentity(str(number), str(number), ("a",), 1, 1, number, None)
+    return OpenNote(identity=who, start=1.0, time=2.0)
+
+
 UNTRANSLATABLE: dict[int, type[BaseException]] = {-1: RuntimeError, -2: SystemExit}
 
 
@@ -68,25 +80,27 @@ def translate(item: Any) -> list[SpanRecord]:
 class FakeSink:
     """What both kinds of sinks have in common: it can hang, fail, raise."""
 
-    def __init__(self, name: str = "sink") -> None:
-        self.name = name
-        self.advice = ""
-        self.patience = 0.0
-        self.loss = "error"
+    signal, loss, patience = "traces", "error", 0.0
+    key: str | None = None
+    max_points: int | None = 200
+
+    def __init__(self, name: str = "sink", endpoint: Endpoint | None = None) -> None:
+        self.destination = Destination(name, endpoint)
         self.ok = True
         #: While it is ok, and while it is not.
-        self.yes = Answer(True)
-        self.no = Answer(False, "refused by the test")
+        self.yes, self.no = Answer(True), Answer(False, "refused by the test")
         self.error: BaseException | None = None
         #: Cleared: requests hang.
         self.go_on = threading.Event()
         self.go_on.set()
-        self.calls = 0
         self.times: list[float] = []
         self.shut = threading.Event()
 
+    @property
+    def calls(self) -> int:
+        return len(self.times)
+
     def answer(self) -> Answer:
-        self.calls += 1
         self.times.append(time.monotonic())
         self.go_on.wait(60)
         if self.error is not None:
@@ -100,8 +114,8 @@ class FakeSink:
 class Spans(FakeSink):
     """Rows are the numbers of spans."""
 
-    def __init__(self, name: str = "sink") -> None:
-        super().__init__(name)
+    def __init__(self, name: str = "sink", endpoint: Endpoint | None = None) -> None:
+        super().__init__(name, endpoint)
         self.exported: list[int] = []
 
     def wants(self, record: SpanRecord) -> bool:
@@ -114,12 +128,13 @@ class Spans(FakeSink):
 
     def send(self, rows: Sequence[Row], longest: float) -> Answer:
         answer = self.answer()
-        if answer.taken:
-            self.exported += [row.body for row in rows]
+        self.exported += [row.body for row in rows if answer.taken]
         return answer
 
 
 class Metrics(FakeSink):
+    signal = "metrics"
+
     def __init__(self, name: str = "sink") -> None:
         super().__init__(name)
         self.last: dict[tuple[str, tuple[Any, ...]], float] = {}
@@ -135,38 +150,57 @@ class Metrics(FakeSink):
         answer = self.answer()
         if self.refuse_zeros and zeros:
             return Answer(False, "invalid", blames=True)
-        if not answer.taken:
-            return answer
-        self.last |= {
-            (r.name, tuple(p.attributes.values())): p.value
-            for r in records
-            for p in r.points
-            if isinstance(p, NumberPoint)
-        }
-        self.taken += 1
+        if answer.taken:
+            self.taken += 1
+            self.last |= {
+                (r.name, tuple(p.attributes.values())): p.value
+                for r in records
+                for p in r.points
+                if isinstance(p, NumberPoint)
+            }
         return answer
 
-    def value(self, name: str, *labels: Any) -> float:
-        return self.last.get((name, labels), 0)
+    def value(self, name: str = SPILLED, *labels: Any) -> float:
+        return self.last.get((name, labels or ("disk-write",)), 0)
 
 
 @contextmanager
-def running(
+def pumping(
     spans: Sequence[Spans] = (), metrics: Sequence[Metrics] = (), limits: PumpLimits = LIMITS,
-    **options: Any,
+    spool: Spool | None = None, sanitized: Callable[[], dict[str, int]] = dict, **options: Any,
 ) -> Iterator[Pump]:  # fmt: skip
-    made = [(sink, MetricState(0)) for sink in metrics]
-    pump = Pump(spans, made, translate, limits, **options)
-    pump.open_spool(30)
-    pump.start()
+    """A pump whose threads stand still until its end; `turn` does their work."""
+    made = module.Metrics([(sink, MetricState(0)) for sink in metrics], **options)
+    pump = Pump(Rows(spans, translate, limits, spool), made, Rows(), sanitized)
     try:
         yield pump
     finally:
-        pump.request_close(0)
         for sink in (*spans, *metrics):
             sink.go_on.set()
-        eventually(lambda: pump.closed, 30, "the threads end")
-        pump.release()
+        closes(pump, 0)
+
+
+@contextmanager
+def running(*sinks: Any, **options: Any) -> Iterator[Pump]:
+    """A pump with its threads."""
+    with pumping(*sinks, **options) as pump:
+        pump.open_spool(30)
+        pump.start()
+        yield pump
+
+
+def closes(pump: Pump, seconds: float = 30) -> None:
+    """Close a pump, as the bridge does at its end, and wait for all its threads."""
+    pump.request_close(seconds)
+    pump.start()
+    eventually(lambda: pump.closed, 30 + seconds, "the threads end")
+    pump.release()
+
+
+def turn(pump: Pump) -> None:
+    """Do what the threads of a pump would do now, those that feed others first."""
+    for thread in (*pump._feeders, *pump._spans, *pump._metrics):
+        thread.work()
 
 
 def offer(pump: Pump, *numbers: int, groups: int = 0) -> list[bool]:
@@ -180,6 +214,14 @@ def beat(pump: Pump, value: float = 0) -> None:
     pump.offer_metrics(MetricBatch(time.time_ns(), increments=increments))
 
 
-def note(number: int) -> OpenNote:
-    who = SpanIdentity(str(number), str(number), ("a",), 1, 1, number, None)
-    return OpenNote(identity=who, start=1.0, time=2.0)
+def outcomes(counted: Tally | Pump, signal: str = "traces") -> Counter[str]:
+    """Return how many items of a signal were exported, and dropped by reason."""
+    counts = counted.since({}) if isinstance(counted, Tally) else counted.counts()
+    kinds = {EXPORTED: "exported", DROPPED: ""}
+    return Counter(
+        {
+            kinds[str(name)] or str(labels[-1]): int(count)
+            for (name, *labels), count in counts.items()
+            if name in kinds and labels[0] == signal
+        }
+    )

@@ -39,16 +39,10 @@ class Time:
         return max(b - a - PAUSE - self.taken for a, b in pairwise(last))
 
 
-def test_it_works_longer_where_nobody_wants_the_gil() -> None:
-    time = Time()
-    time.work(Breath(time.clock, time.sleep), 0.1)
-    assert time.longest == pytest.approx(LONGEST_WORK, abs=0.00002)
-
-
-def test_it_lets_go_soon_where_somebody_does() -> None:
+@pytest.mark.parametrize(("taken", "longest"), [(0.0, LONGEST_WORK), (0.001, WORK)])
+def test_it_works_longer_where_nobody_wants_the_gil(taken: float, longest: float) -> None:
     time = Time()
     breathe = Breath(time.clock, time.sleep)
-    time.work(breathe, 0.1)
-    time.taken = 0.001
-    time.work(breathe, 0.1)
-    assert time.longest == pytest.approx(WORK, abs=0.00002)
+    for time.taken in (0.0, taken):
+        time.work(breathe, 0.1)
+    assert time.longest == pytest.approx(longest, abs=0.00002)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import itertools
 import pickle
@@ -29,43 +30,35 @@ PICKLED = pickled({"inject": True})
 
 @pytest.mark.parametrize("settings", [{"inject": True}, {"later": [1]}, {}])
 def test_it_is_the_plugin_where_the_package_is(settings: dict[str, Any]):
-    """With settings of another version, too; and as Dask pickles what is there already."""
+    """With settings of another version, too; as Dask pickles what is there; no name stays."""
+    before = set(vars(sys.modules[__name__]))
     plugin = pickle.loads(pickled(settings))
     assert type(plugin) is TaskContextPlugin
     assert plugin.inject is pickle.loads(pickle.dumps(plugin)).inject is ("inject" in settings)
+    assert set(vars(sys.modules[__name__])) == before
 
 
 def test_what_travels_names_only_a_builtin_and_holds_no_bytecode():
     """By reference a worker without the package dies; bytecode is another with each Python."""
-    strings = [arg for _, arg, _ in pickletools.genops(PICKLED) if isinstance(arg, str)]
-    names = [op.name for op, _, _ in pickletools.genops(PICKLED) if "GLOBAL" in op.name]
-    assert names == ["STACK_GLOBAL"]
-    assert strings[:2] == ["builtins", "eval"]
-    assert not any(isinstance(arg, CodeType) for _, arg, _ in pickletools.genops(PICKLED))
+    found = [(op.name, arg) for op, arg, _ in pickletools.genops(PICKLED)]
+    assert [name for name, _ in found if "GLOBAL" in name] == ["STACK_GLOBAL"]
+    assert not any(isinstance(arg, CodeType) for _, arg in found)
     # The rest is the text, and plain values.
-    assert strings[2:] == ["exec(source) or plugin", "source", workers.SOURCE, "settings", "inject"]
-
-
-def test_it_reads_in_the_syntax_of_every_python_that_runs_a_worker():
-    import ast
-
+    assert [arg for _, arg in found if isinstance(arg, str)] == [
+        "builtins", "eval",
+        "exec(source) or plugin", "source", workers.SOURCE, "settings", "inject",
+    ]  # fmt: skip
+    # In the syntax of every Python that runs a worker.
     ast.parse(workers.SOURCE, feature_version=(3, 8))
-
-
-def test_unpickling_leaves_no_names_behind():
-    before = set(vars(sys.modules[__name__]))
-    pickle.loads(PICKLED)
-    assert set(vars(sys.modules[__name__])) == before
 
 
 @pytest.mark.parametrize("code", ["", "raise RuntimeError('broken')"])
 def test_it_does_nothing_where_the_package_is_not(tmp_path: Path, code: str):
     (tmp_path / "dask_otel").mkdir()
     (tmp_path / "dask_otel" / "__init__.py").write_text(code)
-    (tmp_path / "plugin.pickle").write_bytes(PICKLED)
     script = (
         f"import sys, pickle; sys.path.insert(0, {str(tmp_path)!r})\n"
-        f"print(type(pickle.load(open({str(tmp_path / 'plugin.pickle')!r}, 'rb'))).__qualname__)"
+        f"print(type(pickle.loads({PICKLED!r})).__qualname__)"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert run.stdout.strip() == WorkerPlugin.__qualname__, run.stderr
@@ -127,11 +120,12 @@ class Scheduler:
         return {address: answer}
 
 
-def begun(scheduler: Any) -> tuple[Delivery, Boundary]:
+async def begun(scheduler: Any) -> tuple[Delivery, list[str]]:
     boundary = Boundary()
     brought = Delivery(scheduler, NAME, PICKLED, boundary)
     brought.begin()
-    return brought, boundary
+    await settled()
+    return brought, boundary.errors
 
 
 async def settled() -> None:
@@ -146,13 +140,12 @@ async def test_one_that_stands_still_or_fails_holds_up_no_other(monkeypatch: pyt
     monkeypatch.setattr(on_its_way, "FAREWELL", 1.0)
     still = asyncio.Event()
     scheduler = Scheduler(still=[still], fails=[OSError("no route")], good=[])
-    brought, boundary = begun(scheduler)
+    brought, errors = await begun(scheduler)
     assert set(scheduler.worker_plugins) == {"users", NAME}
-    await settled()
     assert ("good", "plugin-add") in scheduler.sent
     while scheduler.sent.count(("fails", "plugin-add")) < 2:
         await asyncio.sleep(0.005)
-    assert boundary.errors == ["no route"]
+    assert errors == ["no route"]
     await brought.end()
     assert set(scheduler.worker_plugins) == {"users"}
     taken = [address for address, op in scheduler.sent if op == "plugin-remove"]
@@ -167,8 +160,7 @@ async def test_one_that_stands_still_or_fails_holds_up_no_other(monkeypatch: pyt
 async def test_what_was_brought_this_moment_is_taken_back():
     held = asyncio.Event()
     scheduler = Scheduler(good=[held])
-    brought, _ = begun(scheduler)
-    await settled()
+    brought, _ = await begun(scheduler)
     held.set()
     bringing = brought._under_way["good"]
     while not bringing.done():
@@ -183,12 +175,10 @@ async def test_what_was_brought_this_moment_is_taken_back():
 async def test_a_bridge_that_leaves_takes_nothing_from_the_next_one():
     still = asyncio.Event()
     scheduler = Scheduler(still=[still])
-    first, _ = begun(scheduler)
-    await settled()
+    first, _ = await begun(scheduler)
     ending = asyncio.ensure_future(first.end())
     await settled()
-    begun(scheduler)
-    await settled()
+    await begun(scheduler)
     still.set()
     await ending
     assert scheduler.sent == [("still", "plugin-add")] * 2
@@ -207,20 +197,18 @@ async def test_an_error_of_a_worker_is_not_sent_again_and_counted_unless_it_has_
     answer: Any, leaves: bool, errors: int, sent: list[str]
 ):
     scheduler = Scheduler(bad=[answer])
-    brought, boundary = begun(scheduler)
     if leaves:
-        scheduler.workers.clear()
-    await settled()
+        asyncio.get_running_loop().call_soon(scheduler.workers.clear)
+    brought, found = await begun(scheduler)
     await brought.end()
-    assert ["plugin failed" in error for error in boundary.errors] == [True] * errors
+    assert ["plugin failed" in error for error in found] == [True] * errors
     assert [message for _, message in scheduler.sent] == sent
 
 
 @looped
 async def test_another_s_entry_of_that_name_stays():
     scheduler = Scheduler(good=[])
-    brought, _ = begun(scheduler)
-    await settled()
+    brought, _ = await begun(scheduler)
     scheduler.worker_plugins[NAME] = b"another"
     await brought.end()
     assert scheduler.worker_plugins[NAME] == b"another"
@@ -230,12 +218,11 @@ async def test_another_s_entry_of_that_name_stays():
 @looped
 async def test_at_the_end_of_the_scheduler_nothing_is_sent():
     scheduler = Scheduler(still=[asyncio.Event()], good=[])
-    brought, boundary = begun(scheduler)
-    await settled()
+    brought, errors = await begun(scheduler)
     scheduler.status = Status.closing
     await brought.end()
     await settled()
     assert set(scheduler.worker_plugins) == {"users"}
     assert scheduler.sent == [("good", "plugin-add")]
-    assert boundary.errors == []
+    assert errors == []
     assert not brought._under_way

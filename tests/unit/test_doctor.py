@@ -24,7 +24,8 @@ from dask_otel.doctor.backends import read_back
 from dask_otel.doctor.finding import Finding, exit_code
 from dask_otel.doctor.findings import all_findings
 from dask_otel.doctor.page import as_json, as_text
-from dask_otel.pump.health import Health
+from dask_otel.pump.destination import Destination
+from tests.unit.pumps import Spans
 
 VERSIONS = {"python": "3.12.1", "dask-otel": "1", "distributed": "2", "opentelemetry-sdk": "3"}
 ADDRESS = "tcp://scheduler:8786"
@@ -38,6 +39,7 @@ def result(signal: str, **changes: Any) -> dict[str, Any]:
     return {
         "signal": signal,
         "destination": "http://collector:4317 (OTLP over gRPC)",
+        "endpoint": ["http://collector:4317", "gRPC"],
         "ok": True,
         "reason": "",
         "lost": 0,
@@ -220,7 +222,7 @@ COUNTS = [
         (
             {
                 "probe__results": [
-                    result(signal, destination="http://collector:4317/v1/traces (OTLP over gRPC)")
+                    result(signal, endpoint=["http://collector:4317/v1/traces", "gRPC"])
                     for signal in ("traces", "metrics")
                 ]
             },
@@ -328,11 +330,11 @@ def test_the_bridge_s_own_counts_are_those_that_it_exports() -> None:
 
 
 def test_a_destination_says_what_fails_now() -> None:
-    health = Health("there")
+    health, sink = Destination("there"), Spans()
     assert health.condition() == {"destination": "there", "failing": [], "reason": ""}
-    health.failed("spans", "no")
+    health.failed(sink, "no")
     assert health.condition() == {"destination": "there", "failing": ["spans"], "reason": "no"}
-    health.ok("spans")
+    health.ok(sink)
     assert health.condition()["failing"] == []
 
 

@@ -1,12 +1,12 @@
-"""The journal and the lanes that it feeds, with a spool in memory that fails on demand."""
+"""The feeder of spans with a spool, and its lanes: a spool in memory fails on demand."""
 
 from __future__ import annotations
 
 import logging
+import random
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,32 +14,33 @@ import pytest
 
 from dask_otel import semconv
 from dask_otel.core.records import Answer, Origin, Row
-from dask_otel.pump.feeder import MOMENT, Spool
-from dask_otel.pump.health import Health, Tally
 from dask_otel.pump.lanes import SpanLane
 from dask_otel.pump.pump import Pump, PumpLimits
+from dask_otel.pump.spooled import Spool
+from dask_otel.pump.tally import Tally
 from tests.unit import pumps
 from tests.unit.pumps import (
-    DROPPED,
-    EXPORTED,
     LIMITS,
     Metrics,
     Spans,
     beat,
-    finished,
+    closes,
     note,
     offer,
+    outcomes,
+    turn,
 )
 from tests.waiting import eventually
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a person would wait a second for takes a moment."""
-    monkeypatch.setattr("dask_otel.pump.feeder.ALIVE", 0.05)
-    monkeypatch.setattr("dask_otel.pump.policy.FIRST_BACKOFF", 0.05)
-    monkeypatch.setattr("dask_otel.pump.spool_health.FIRST_RETRY", 0.05)
-    monkeypatch.setattr("dask_otel.pump.feeder.LONGEST_RETRY", 0.05)
+def _impatient(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """What a person would wait a second for takes no time."""
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
+    monkeypatch.setattr("dask_otel.pump.spooled.ALIVE", 0.0)
+    monkeypatch.setattr("dask_otel.pump.policy.FIRST_BACKOFF", 0.0)
+    monkeypatch.setattr("dask_otel.pump.spool_health.FIRST_RETRY", 0.0)
+    monkeypatch.setattr("dask_otel.pump.spooled.LONGEST_RETRY", 0.0)
 
 
 #: A lane whose window is small, so that what waits is in the spool.
@@ -127,58 +128,48 @@ class Memory:
             self.notes.clear()
 
 
-def spool(store: Memory, keys: Sequence[str] = ("otlp",)) -> Spool:
+def spool(store: Memory) -> Spool:
     def opened() -> Memory:
         if store.busy is not None:
             raise store.busy
         return store
 
-    return Spool("there.db", store.most, opened, keys)
+    return Spool("there.db", store.most, opened)
 
 
 @contextmanager
-def running(
+def pumping(
     store: Memory,
     *spans: Spans,
-    metrics: Metrics | None = None,
+    metrics: Sequence[Metrics] = (),
     limits: PumpLimits = LIMITS,
     keys: Sequence[str] | None = None,
-    seconds: float = 30.0,
+    running: bool = False,
 ) -> Iterator[Pump]:
-    """A pump with a spool, which is closed at the end as the bridge does it."""
-    keys = ["otlp", *(f"other {i}" for i in range(1, len(spans)))] if keys is None else keys
-    given = [] if metrics is None else [metrics]
-    with pumps.running(spans, given, limits, spool=spool(store, keys)) as pump:
+    """A pump with a spool, mostly without its threads; it is closed at the end."""
+    for number, sink in enumerate(spans):
+        sink.key = keys[number] if keys else f"other {number}" if number else "otlp"
+    made = pumps.running if running else pumps.pumping
+    with made(spans, metrics, limits, spool=spool(store)) as pump:
         try:
             yield pump
-            closes(pump, seconds)
+            if not running:
+                closes(pump, 1)
         finally:
             store.go_on.set()
 
 
-def closes(pump: Pump, seconds: float) -> None:
-    pump.request_close(seconds)
-    last(seconds, lambda: pump.closed)
-    last(MOMENT, lambda: pump.feeder.written)
-    pump.release()
+def turns(pump: Pump) -> None:
+    """Let the threads do all that they can do now: write, send, remove."""
+    for _ in range(3):
+        turn(pump)
 
 
-def last(seconds: float, over: Callable[[], bool]) -> None:
-    """Wait no longer than that, whether it is over or not."""
-    deadline = time.monotonic() + seconds
-    while not over() and time.monotonic() < deadline:
-        time.sleep(0.005)
-
-
-def totals(pump: Pump) -> Counter[tuple[str, ...]]:
-    """What was exported and dropped, by reason."""
-    return Counter(
-        {
-            tuple(map(str, reason)) or ("exported",): int(count)
-            for (name, signal, *reason), count in pump.counts().items()
-            if name in (EXPORTED, DROPPED) and signal == "traces"
-        }
-    )
+def noted(pump: Pump, *numbers: int) -> None:
+    """Note open spans, as the event loop does."""
+    assert pump.spooled is not None
+    for number in numbers:
+        pump.spooled.note(note(number))
 
 
 # ------------------------------------------------------------------------------- the good way
@@ -187,133 +178,123 @@ def totals(pump: Pump) -> Counter[tuple[str, ...]]:
 def test_what_is_exported_does_not_stay_in_the_spool():
     """Spans that are not sampled, not translated or not encoded are neither written nor noted."""
     store, spans = Memory(), Spans()
-    with running(store, spans) as pump:
-        for n in (404, 500, 1):
-            pump.feeder.note(note(n))
-        eventually(lambda: store.notes.keys() == {("otlp", ids(1))})
+    with pumping(store, spans) as pump:
+        noted(pump, 404, 500, 1)
+        turns(pump)
+        assert store.notes.keys() == {("otlp", ids(1))}
         # Once more, and pending when the span ends.
-        pump.feeder.note(note(1))
-        for n in (404, 500, -1, -2, *range(1, 31)):
-            assert pump.offer_span(finished(n, groups=1))
-        eventually(lambda: len(spans.exported) == 60 and not store.rows and not store.notes)
-    assert spans.exported == [n for n in range(1, 31) for _ in range(2)]
-    assert (store.last, store.noted, store.closed) == (60, {1}, [True])
-    assert totals(pump) == {("exported",): 60, ("untranslatable",): 4, ("unencodable",): 2}
+        noted(pump, 1)
+        assert all(offer(pump, 404, 500, -1, -2, *range(1, 21), groups=1))
+        turns(pump)
+        assert spans.exported == [n for n in range(1, 21) for _ in range(2)]
+        assert (store.rows, store.notes) == ({}, {})
+    assert (store.last, store.noted, store.closed) == (40, {1}, [True])
+    assert outcomes(pump) == {"exported": 40, "untranslatable": 4, "unencodable": 2}
 
 
 def test_a_note_goes_also_where_nobody_wants_the_span_itself():
-    store, spans = Memory(), Spans()
-    unwanted = set()
+    store, spans, unwanted = Memory(), Spans(), set()
     spans.wants = lambda record: record.span_id not in unwanted  # type: ignore[method-assign]
-    with running(store, spans) as pump:
-        pump.feeder.note(note(1))
-        eventually(lambda: ("otlp", ids(1)) in store.notes)
+    with pumping(store, spans) as pump:
+        noted(pump, 1)
+        turn(pump)
+        assert ("otlp", ids(1)) in store.notes
         unwanted.add(1)
-        pump.offer_span(finished(1))
-        eventually(lambda: not store.notes)
-    assert spans.exported == []
+        offer(pump, 1)
+        turns(pump)
+        assert (store.notes, spans.exported) == ({}, [])
 
 
 def test_a_span_for_which_there_was_no_room_keeps_no_note_that_says_it_was_lost(monkeypatch):
     store, spans = Memory(), Spans()
-    monkeypatch.setattr("dask_otel.pump.feeder._BACKLOG", 3)
-    with running(store, spans) as pump:
-        pump.feeder.note(note(1))
-        eventually(lambda: ("otlp", ids(1)) in store.notes)
-        store.go_on.clear()
-        writes = store.writes
-        pump.offer_span(finished(10))
-        eventually(lambda: store.writes > writes)
-        assert all(pump.offer_span(finished(n)) for n in (11, 12, 13))
-        assert not pump.feeder.takes_notes
+    monkeypatch.setattr("dask_otel.pump.pump.BACKLOG", 3)
+    with pumping(store, spans) as pump:
+        noted(pump, 1)
+        turn(pump)
+        assert all(offer(pump, 11, 12, 13))
+        assert not pump.spooled.takes_notes
         # One whose note is written, and one whose note still waits itself.
-        pump.feeder.note(note(2))
-        assert not pump.offer_span(finished(1))
-        assert not pump.offer_span(finished(2))
-        store.go_on.set()
-        eventually(lambda: pump.feeder.takes_notes)
-        pump.feeder.note(note(3))
-        eventually(lambda: store.notes.keys() == {("otlp", ids(3))})
+        noted(pump, 2)
+        assert offer(pump, 1, 2) == [False, False]
+        turns(pump)
+        assert pump.spooled.takes_notes
+        noted(pump, 3)
+        turn(pump)
+        assert store.notes.keys() == {("otlp", ids(3))}
         assert 2 not in store.noted
-    assert totals(pump) == {("exported",): 4, ("queue_full",): 2}
+        assert outcomes(pump) == {"exported": 3, "queue_full": 2}
 
 
 def test_while_a_span_is_open_there_are_signs_of_life():
-    store, spans = Memory(), Spans()
-    with running(store, spans) as pump:
-        pump.feeder.note(note(1))
-        eventually(lambda: store.notes)
-        for _ in range(2):
+    store = Memory()
+    with pumping(store, Spans()) as pump:
+        for wait in (60.0, 0.0, 0.0):
             before = store.alive
-            eventually(lambda before=before: store.alive > before, 30, "a sign of life")
+            assert pump.spooled.work() == wait
+            assert (store.alive > before) is (wait == 0)
+            noted(pump, 1)
 
 
 def test_sinks_without_a_spool_go_on_as_before_and_each_settles_its_own():
     store, one, other, plain = Memory(), Spans("one"), Spans("other"), Spans("plain")
     other.ok = False
-    with running(store, one, other, plain, keys=["otlp", "zipkin", ""], seconds=60.0) as pump:
+    with pumping(store, one, other, plain, keys=["otlp", "zipkin", ""]) as pump:
         assert all(offer(pump, *range(1, 6)))
-        eventually(lambda: len(one.exported) == len(plain.exported) == store.count == 5)
+        turns(pump)
+        assert (len(one.exported), len(plain.exported), store.count) == (5, 5, 5)
     assert {key for key, _ in store.rows.values()} == {"zipkin"}
-    assert totals(pump) == {("exported",): 10}
+    assert outcomes(pump) == {"exported": 10}
 
 
 # ---------------------------------------------------------------------------- the dead collector
 
 
 def test_what_a_dead_collector_has_not_taken_waits_for_the_next_run(caplog):
-    caplog.set_level(logging.INFO, "distributed.dask_otel")
-    store, dead = Memory(), Spans()
+    """Damaged rows are removed and counted."""
+    store, dead, alive = Memory(), Spans(), Spans()
     dead.ok = False
-    with running(store, dead, seconds=60.0) as pump:
+    with pumping(store, dead) as pump:
+        turn(pump)
         # Also those of the last moment.
         offer(pump, *range(1, 151), groups=1)
-    assert (store.count, store.closed) == (300, [True])
-    assert totals(pump) == {}
+    assert (store.count, store.closed, outcomes(pump)) == (300, [True], {})
     assert "300 spans remain in the spool there.db" in caplog.text
     assert "could not be exported" not in caplog.text
-
-    alive = Spans()
-    with running(store, alive) as pump:
-        assert "300 spans of earlier runs wait" in pump.feeder.found
-        eventually(lambda: not store.rows)
+    for _ in range(2):
+        store.put("otlp", None)
+    with pumping(store, alive) as pump:
+        for _ in range(3):
+            turns(pump)
+        assert "302 spans of earlier runs wait" in pump.open_spool(30)
     assert Counter(alive.exported) == Counter(2 * list(range(1, 151)))
-    assert totals(pump) == {("exported",): 300}
+    assert (store.rows, outcomes(pump)) == ({}, {"exported": 300, "unreadable": 2})
 
 
 def test_where_no_time_is_left_for_exporters_the_last_spans_are_written_all_the_same(monkeypatch):
     # No machine needs that long.
-    monkeypatch.setattr("dask_otel.pump.feeder.MOMENT", 60.0)
-    monkeypatch.setattr("tests.unit.test_feeder.MOMENT", 60.0)
+    monkeypatch.setattr("dask_otel.pump.spooled.MOMENT", 60.0)
     store, spans = Memory(), Spans()
-    with running(store, spans, seconds=0.0) as pump:
+    with pumping(store, spans, running=True) as pump:
         spans.go_on.clear()
         offer(pump, *range(1, 301))
-    assert store.count >= 300 - LIMITS.batch_size
-    counted = totals(pump)
-    assert counted.keys() <= {("exported",)}
-    assert len(spans.exported) >= counted["exported",]
+        pump.request_close(0.0)
+        eventually(lambda: pump.spooled.written)
+        pump.release()
+        spans.go_on.set()
+        eventually(lambda: pump.closed)
+    assert len(spans.exported) >= outcomes(pump).total() == outcomes(pump)["exported"]
     left = {row.body for _, row in list(store.rows.values())}
     assert left | set(spans.exported) == set(range(1, 301))
 
 
-def test_damaged_rows_are_removed_and_counted():
-    store, spans = Memory(), Spans()
-    for body in (1, None, 2, None):
-        store.put("otlp", body)
-    with running(store, spans) as pump:
-        eventually(lambda: not store.rows)
-    assert spans.exported == [1, 2]
-    assert totals(pump) == {("exported",): 2, ("unreadable",): 2}
-
-
 def test_at_the_end_the_lanes_wait_for_what_is_written_last():
     store, spans = Memory(), Spans()
-    with running(store, spans) as pump:
+    with pumping(store, spans, running=True) as pump:
         store.go_on.clear()
         offer(pump, *range(1, 41))
         pump.request_close(60)
-        assert not spans.shut.wait(0.2), "it has closed before"
+        eventually(lambda: store.writes)
+        assert not spans.shut.is_set(), "it has closed before"
         store.go_on.set()
         eventually(lambda: pump.closed)
     assert (spans.exported, store.rows) == (list(range(1, 41)), {})
@@ -321,7 +302,7 @@ def test_at_the_end_the_lanes_wait_for_what_is_written_last():
 
 def test_what_is_sent_after_the_lane_was_given_up_is_neither_counted_nor_removed():
     tally, spans = Tally(), Spans()
-    lane = SpanLane(spans, "otlp", True, LIMITS, tally, Health("sink"), lambda: None)
+    lane = SpanLane(spans, "otlp", True, LIMITS, tally, list)
 
     def abandoned(*_: Any) -> Answer:
         lane.abandon()
@@ -331,23 +312,21 @@ def test_what_is_sent_after_the_lane_was_given_up_is_neither_counted_nor_removed
     lane.feed([Row(1, None, 1), Row(2)])
     lane.work()
     assert lane.take_settled() == []
-    assert tally.since({}) == {(DROPPED, "traces", "shutdown"): 1}
+    assert outcomes(tally) == {"shutdown": 1}
 
 
 def test_what_is_sent_after_the_spool_was_closed_is_not_counted_as_it_will_be_sent_again():
     store, spans = Memory(), Spans()
     spans.go_on.clear()
-    with running(store, spans) as pump:
-        pump.offer_span(finished(1))
+    with pumping(store, spans, running=True) as pump:
+        offer(pump, 1)
         eventually(lambda: spans.calls and store.count == 1)
-        # Nobody but the journal lets go of the lane.
+        # Nobody but the feeder lets go of the lane.
         pump.request_close(0.05)
         eventually(lambda: store.closed == [True])
         spans.go_on.set()
         eventually(lambda: pump.closed)
-        assert spans.exported == [1]
-        assert store.count == 1
-        assert totals(pump) == {}
+        assert (spans.exported, store.count, outcomes(pump)) == ([1], 1, {})
 
 
 # -------------------------------------------------------------------------------- the full spool
@@ -357,42 +336,40 @@ def test_what_is_sent_after_the_spool_was_closed_is_not_counted_as_it_will_be_se
 def test_spans_without_room_in_the_spool_wait_in_the_lane_until_its_end(comes_back):
     store, spans = Memory(most=20), Spans()
     spans.ok = False
-    limits = PumpLimits(queue_size=50, batch_size=4, schedule_delay=0.01)
-    with running(store, spans, limits=limits, seconds=60.0) as pump:
+    with pumping(store, spans) as pump:
         offer(pump, *range(1, 41))
+        turn(pump)
         # The lane's queue has all of them, and the spool the first ones.
-        eventually(lambda: pump.condition()["waiting"] == 20)
-        assert totals(pump) == {}
+        assert (pump.condition()["waiting"], outcomes(pump)) == (20, {})
         spans.ok = comes_back
-        eventually(lambda: not (comes_back and store.rows))
+        turns(pump)
     assert sorted(spans.exported) == (list(range(1, 41)) if comes_back else [])
-    assert totals(pump) == ({("exported",): 40} if comes_back else {("shutdown",): 20})
+    assert outcomes(pump) == ({"exported": 40} if comes_back else {"shutdown": 20})
     assert store.count == (0 if comes_back else 20)
 
 
 def test_the_oldest_rows_that_are_in_no_queue_are_dropped_and_counted(caplog):
     """In an outage that is longer than queue and spool allow."""
-    caplog.set_level(logging.INFO, "distributed.dask_otel")
     store, spans, metrics = Memory(most=30), Spans(), Metrics()
     spans.ok = False
-    with running(store, spans, metrics=metrics, limits=SMALL) as pump:
-        for n in range(1, 201):
-            pump.offer_span(finished(n))
-            if n % 20 == 0:
-                eventually(lambda n=n: store.last >= n)
-        eventually(lambda: totals(pump)["spool_full",] == 170)
+    with pumping(store, spans, metrics=[metrics], limits=SMALL) as pump:
+        for n in range(1, 201, 20):
+            offer(pump, *range(n, n + 20))
+            turn(pump)
         # All of it is in the spool: nothing waits that could get lost.
-        assert pump.condition()["waiting"] == 0
+        assert (outcomes(pump), pump.condition()["waiting"]) == ({"spool_full": 170}, 0)
         beat(pump)
-        eventually(lambda: metrics.value(semconv.OTEL_SPOOL_SIZE.name, "traces") == 30)
+        turn(pump)
+        assert metrics.value(semconv.OTEL_SPOOL_SIZE.name, "traces") == 30
         assert metrics.value(semconv.OTEL_QUEUE_SIZE.name, "traces") == 0
         spans.ok = True
-        eventually(lambda: not store.rows)
-        pump.offer_span(finished(201))
-        eventually(lambda: 201 in spans.exported)
-    # The lane's queue had the first ones.
-    assert sorted(spans.exported) == [*range(1, 11), *range(181, 202)]
-    assert totals(pump) == {("exported",): 31, ("spool_full",): 170}
+        for _ in range(5):
+            turn(pump)
+        offer(pump, 201)
+        turns(pump)
+        # The lane's queue had the first ones.
+        assert sorted(spans.exported) == [*range(1, 11), *range(181, 202)]
+        assert outcomes(pump) == {"exported": 31, "spool_full": 170}
     assert caplog.text.count("is full") == 1
     assert caplog.text.count("has room again") == 1
 
@@ -408,193 +385,168 @@ def test_the_oldest_rows_that_are_in_no_queue_are_dropped_and_counted(caplog):
     ],
 )
 def test_until_it_can_be_opened_spans_are_exported_without_it(error, said, caplog):
-    caplog.set_level(logging.INFO, "distributed.dask_otel")
     store, spans = Memory(), Spans()
     store.put("otlp", 100)
     store.busy = error
-    with running(store, spans) as pump:
-        pump.offer_span(finished(1))
-        eventually(lambda: spans.exported == [1])
-        assert (pump.feeder.takes_notes, pump.condition()["spool"]["usable"]) == (False, False)
+    with pumping(store, spans) as pump:
+        offer(pump, 1)
+        turns(pump)
+        assert spans.exported == [1]
+        assert (pump.spooled.takes_notes, pump.condition()["spool"]["usable"]) == (False, False)
         assert caplog.text.count(said) == 1
         store.busy = None
-        eventually(lambda: spans.exported == [1, 100])
-        assert pump.feeder.takes_notes
-        words = "now uses the spool there.db, in which a span of an earlier run waits"
-        assert words in caplog.text
+        turns(pump)
+        assert spans.exported == [1, 100]
+        assert pump.spooled.takes_notes
+    assert "now uses the spool there.db, in which a span of an earlier run waits" in caplog.text
     assert store.closed == [True]
 
 
-def works_again(pump: Pump, caplog: pytest.LogCaptureFixture, count: int) -> int:
-    """Offer spans, of which there were `count`, until it is told; return how many there are."""
-    while "uses its spool there.db again" not in caplog.text:
-        count += 1
-        assert pump.offer_span(finished(count))
-        eventually(lambda: not pump.feeder.size)
-    return count
+NO_SPACE, BROKEN, BUG = OSError(28, "no space left"), OSError(5, "error"), RuntimeError("a bug")
 
 
-def test_a_disk_in_trouble_costs_nothing_and_is_told_once(caplog):
-    caplog.set_level(logging.INFO, "distributed.dask_otel")
+@pytest.mark.parametrize(
+    ("fails", "error", "told", "later"),
+    [
+        # A note that could not be removed stays, and one that came meanwhile is written later.
+        ("error", NO_SPACE, "can't use its spool", {50}),
+        # A full disk takes the removal of rows, which is no sign of room.
+        ("full", NO_SPACE, "can't use its spool", {50}),
+        # A retry would fail again: the notes are lost.
+        ("error", BUG, "an error in its spool was swallowed", set()),
+    ],
+)
+def test_a_disk_in_trouble_costs_no_span_and_is_told_once(fails, error, told, later, caplog):
     store, spans = Memory(), Spans()
-    with running(store, spans) as pump:
-        pump.feeder.note(note(1))
-        eventually(lambda: store.notes)
-        store.error = OSError(28, "no space left")
+    with pumping(store, spans) as pump:
+        noted(pump, 1)
+        turn(pump)
+        setattr(store, fails, error)
         for n in range(1, 31):
-            assert pump.offer_span(finished(n))
-            eventually(lambda n=n: n in spans.exported)
-        # Still there, as it could not be removed.
-        assert store.notes
-        pump.feeder.note(note(50))
-        store.error = None
-        eventually(lambda: store.notes.keys() == {("otlp", ids(50))}, 60, "what was held back")
-        pump.offer_span(finished(31))
-        eventually(lambda: 31 in spans.exported and not store.rows)
-        count = works_again(pump, caplog, 31)
-    assert spans.exported == list(range(1, count + 1))
-    assert totals(pump) == {("exported",): count}
-    assert caplog.text.count("can't use its spool") == 1
-    assert caplog.text.count("uses its spool there.db again") == 1
+            offer(pump, n)
+            turn(pump)
+            assert n in spans.exported
+        assert (caplog.text.count(told), "again" in caplog.text) == (1, False)
+        assert store.notes.keys() == {("otlp", ids(1))}
+        noted(pump, 50)
+        turn(pump)
+        setattr(store, fails, None)
+        turns(pump)
+        assert store.notes.keys() == {("otlp", ids(number)) for number in later}
+        offer(pump, 31)
+        for _ in range(3):
+            turns(pump)
+        assert (sorted(spans.exported), store.rows) == (list(range(1, 32)), {})
+        assert outcomes(pump) == {"exported": 31}
+        assert caplog.text.count(told) == 1
+        assert caplog.text.count("uses its spool there.db again") == (error is not BUG)
 
 
-def test_a_full_disk_that_takes_the_removal_of_rows_is_told_once(caplog):
-    caplog.set_level(logging.INFO, "distributed.dask_otel")
-    store, spans = Memory(), Spans()
-    store.full = OSError(28, "no space left")
-    with running(store, spans) as pump:
-        for n in range(1, 6):
-            assert pump.offer_span(finished(n))
-            eventually(lambda n=n: n in spans.exported)
-            eventually(lambda: pump.condition()["spool"]["usable"])
-    assert totals(pump) == {("exported",): 5}
-    assert len(caplog.messages) == 1
-    assert "can't use its spool" in caplog.text
-
-
-def test_rows_that_cannot_be_read_keep_no_new_span_back_and_are_told_once(caplog):
-    caplog.set_level(logging.INFO, "distributed.dask_otel")
+def test_rows_that_cannot_be_read_keep_no_new_span_back():
     store, spans = Memory(), Spans()
     for n in range(1, 31):
         store.put("otlp", n)
-    store.unreadable = OSError(5, "database disk image is malformed")
-    with running(store, spans) as pump:
-        eventually(lambda: store.reads)
+    store.unreadable = BROKEN
+    with pumping(store, spans) as pump:
+        turn(pump)
         for n in range(31, 41):
-            pump.offer_span(finished(n))
-            # Each time that it is tried again, too.
-            eventually(lambda n=n: n in spans.exported)
-        eventually(lambda: store.reads > 3)
-        assert sorted(spans.exported) == list(range(31, 41))
-        assert caplog.text.count("can't use its spool") == 1
-        assert "uses its spool there.db again" not in caplog.text
+            offer(pump, n)
+            turn(pump)
+            assert n in spans.exported
+        assert (sorted(spans.exported), store.reads > 3) == (list(range(31, 41)), True)
         store.unreadable = None
-        eventually(lambda: not store.rows)
-        count = works_again(pump, caplog, 40)
-    assert sorted(spans.exported) == list(range(1, count + 1))
-    assert totals(pump) == {("exported",): count}
-    assert caplog.text.count("uses its spool there.db again") == 1
+        for _ in range(3):
+            turns(pump)
+        assert (sorted(spans.exported), store.rows) == (list(range(1, 41)), {})
+        assert outcomes(pump) == {"exported": 40}
 
 
 def test_in_trouble_the_queue_is_as_bounded_as_without_a_spool():
     store, spans = Memory(), Spans()
-    spans.ok = False
-    store.error = OSError(5, "input/output error")
-    with running(store, spans, limits=SMALL, seconds=60.0) as pump:
+    spans.ok, store.error = False, BROKEN
+    with pumping(store, spans, limits=SMALL) as pump:
         for n in range(1, 31):
-            pump.offer_span(finished(n))
-            eventually(lambda n=n: pump.feeder._inbox._taken == n)
-        eventually(lambda: sum(totals(pump).values()) == 20)
-    assert totals(pump) == {("queue_full",): 20, ("shutdown",): 10}
-
-
-def test_an_error_of_ours_in_the_spool_loses_no_span(caplog):
-    store, spans = Memory(), Spans()
-    store.error = RuntimeError("a bug")
-    with running(store, spans) as pump:
-        pump.feeder.note(note(9))
-        offer(pump, *range(1, 6))
-        eventually(lambda: len(spans.exported) == 5)
-    assert totals(pump) == {("exported",): 5}
-    assert caplog.text.count("an error in its spool was swallowed") == 1
+            offer(pump, n)
+            turn(pump)
+        assert outcomes(pump) == {"queue_full": 20}
+    assert outcomes(pump) == {"queue_full": 20, "shutdown": 10}
 
 
 def test_an_error_of_ours_after_the_write_loses_no_span(monkeypatch):
-    store, spans = Memory(), Spans()
-    with running(store, spans) as pump:
-        raised: list[int] = []
+    store, spans, raised = Memory(), Spans(), []
 
-        def raises_once(self: Memory) -> int:
-            if self.writes and not raised:
-                raised.append(1)
-                raise RuntimeError("a bug")
-            return len(self.rows)
+    def raises_once(self: Memory) -> int:
+        if self.writes and not raised:
+            raised.append(1)
+            raise RuntimeError("a bug")
+        return len(self.rows)
 
-        monkeypatch.setattr(Memory, "size", property(raises_once))
-        pump.offer_span(finished(1))
-        eventually(lambda: raised)
-        pump.offer_span(finished(2))
-        eventually(lambda: sorted(spans.exported) == [1, 2] and not store.rows)
-    assert totals(pump) == {("exported",): 2}
+    monkeypatch.setattr(Memory, "size", property(raises_once))
+    with pumping(store, spans) as pump:
+        offer(pump, 1)
+        turn(pump)
+        assert raised
+        offer(pump, 2)
+        turns(pump)
+        assert (sorted(spans.exported), store.rows) == ([1, 2], {})
+        assert outcomes(pump) == {"exported": 2}
 
 
 def test_a_disk_that_breaks_before_the_close_does_not_hold_it_up():
     store, spans = Memory(), Spans()
-    with running(store, spans, limits=SMALL, seconds=120.0) as pump:
-        spans.go_on.clear()
+    with pumping(store, spans, limits=SMALL) as pump:
+        spans.ok = False
         offer(pump, *range(1, 101))
-        eventually(lambda: store.count == 100)
-        store.error = OSError(5, "input/output error")
-        spans.go_on.set()
-        began = time.monotonic()
-        closes(pump, 120.0)
-        # A tenth of what it would wait for.
-        assert time.monotonic() - began < 60
-    assert store.count == 100
-    assert totals(pump) == {("exported",): len(spans.exported)}
+        turn(pump)
+        spans.ok, store.error = True, BROKEN
+        closes(pump, 60)
+        assert (store.count, pump.closed) == (100, True)
+        assert outcomes(pump) == {"exported": len(spans.exported)}
 
 
 def test_a_disk_that_hangs_holds_up_neither_the_loop_nor_the_close(monkeypatch):
-    monkeypatch.setattr("dask_otel.pump.feeder._BACKLOG", 100)
+    monkeypatch.setattr("dask_otel.pump.pump.BACKLOG", 100)
     store, spans = Memory(), Spans()
-    with running(store, spans, seconds=0.5) as pump:
-        store.go_on.clear()
-        pump.offer_span(finished(1))
+    store.go_on.clear()
+    with pumping(store, spans, running=True) as pump:
+        offer(pump, 1)
         eventually(lambda: store.writes)
-        assert all(offer(pump, *range(2, 102)))
-        assert not pump.offer_span(finished(102))
-        closes(pump, 0.5)
+        # The first one is in hand.
+        assert all(offer(pump, *range(2, 101)))
+        assert offer(pump, 101) == [False]
+        pump.request_close(0.1)
+        eventually(lambda: all(lane.closed.is_set() for lane in pump._spans))
+        pump.release()
         # What it had not taken in is counted; it will not be written any more.
-        assert totals(pump) == {("queue_full",): 1, ("shutdown",): 100}
+        assert outcomes(pump) == {"queue_full": 1, "shutdown": 99}
         store.go_on.set()
         eventually(lambda: pump.closed)
+        assert outcomes(pump)["shutdown"] == 99, "it is counted once"
     assert store.count + len(spans.exported) == 1
     assert store.closed == [False]
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_each_record_is_exported_or_counted_once_whatever_fails(seed):
-    import random
-
-    rng = random.Random(seed)
+    rng, offered = random.Random(seed), 0
     store, spans = Memory(most=60), Spans()
-    offered = 0
-    with running(store, spans, limits=SMALL, seconds=60.0) as pump:
-        for _ in range(40):
+    with pumping(store, spans, limits=SMALL) as pump:
+        for _ in range(60):
             what = rng.random()
             if what < 0.2:
                 spans.ok = not spans.ok
             elif what < 0.3:
-                store.error = None if store.error else OSError(5, "input/output error")
+                store.error = None if store.error else BROKEN
+            elif what < 0.8:
+                rng.choice([pump.spooled, *pump._spans]).work()
             for _ in range(rng.randrange(12)):
                 offered += 1
-                pump.feeder.note(note(offered))
-                pump.offer_span(finished(offered))
-            time.sleep(0.003)
+                noted(pump, offered)
+                offer(pump, offered)
         store.error = None
-    counted = totals(pump)
-    assert len(spans.exported) == len(set(spans.exported)) == counted["exported",]
+    counted = outcomes(pump)
+    assert len(spans.exported) == len(set(spans.exported)) == counted["exported"]
     # What is left is in the spool, and nothing is both there and counted.
     left = {row.body for _, row in list(store.rows.values())}
-    assert sum(counted.values()) + len(left - set(spans.exported)) == offered
+    assert counted.total() + len(left - set(spans.exported)) == offered
     assert not store.notes

@@ -27,8 +27,8 @@ def test_notes_wait_where_they_are_made_while_there_is_no_room_for_them():
         return taken
 
     notes = SimpleNamespace(take=take, withdrawn=[])
-    feeder = SimpleNamespace(spool=True, takes_notes=False, note=noted.append)
-    hand_over = hand_over_to(SimpleNamespace(feeder=feeder), notes)
+    feeder = SimpleNamespace(takes_notes=False, note=noted.append)
+    hand_over = hand_over_to(SimpleNamespace(spooled=feeder), notes)
 
     hand_over.notes()
     assert (waiting, noted) == ([note(1)], [])
@@ -39,6 +39,6 @@ def test_notes_wait_where_they_are_made_while_there_is_no_room_for_them():
 
 
 def test_without_a_spool_nothing_is_noted():
-    hand_over = hand_over_to(SimpleNamespace(feeder=SimpleNamespace(spool=None)), "notes")
+    hand_over = hand_over_to(SimpleNamespace(spooled=None), "notes")
     hand_over.notes()
     assert hand_over._adapter.lifecycle.notes is None

@@ -16,7 +16,7 @@ from dask_otel.core.metrics.cardinality import SeriesLimits
 from dask_otel.core.metrics.labels import LabelRules, NameRule, Patterns
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.text import Sanitizer
-from dask_otel.pump.health import Notices
+from dask_otel.pump.destination import Notices
 from dask_otel.scheduler.advice import FoldAdvice
 from dask_otel.settings.keys import MetricSettings
 from tests.unit.metric_states import START, S, shown

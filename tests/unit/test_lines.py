@@ -11,12 +11,14 @@ import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_otel import semconv
+from dask_otel._dask.events import ClusterEvents
 from dask_otel._dask.lines import WorkerLines
 from dask_otel.core.events import lines
 from dask_otel.core.events.lines import LAST, LastLines, LineBatch, Rate, line
@@ -442,6 +444,29 @@ def test_what_is_too_much_is_left_out_and_said_once_a_second() -> None:
     assert cluster.read.left_out == 5007 - taken
     (said,) = cluster.read.tick(60.0, closing=True)
     assert said.facts[semconv.LOG_LEFT_OUT_COUNT] == 7
+
+
+def test_what_the_queue_has_no_room_for_is_said_when_it_has() -> None:
+    room: list[bool] = []
+    taken: list[ClusterEvent] = []
+
+    def put(event: ClusterEvent, counted: bool) -> bool:
+        taken.extend([event] if room else [])
+        return bool(room)
+
+    cluster: Any = Cluster()
+    clocks: Any = SimpleNamespace(offset=lambda address: 0.0)
+    events = ClusterEvents(cluster, Mock(), clocks, put, False, (), 20)
+    events.log_event(lines.TOPIC, {"worker": "tcp://w:1", **message(5)}, 0.0)
+    # It is time to say it, but there is no room.
+    events.tick(2.0)
+    assert (events.waiting, taken) == (True, [])
+    room.append(True)
+    events.tick(4.0)
+    assert [(e.name, e.facts[semconv.LOG_LEFT_OUT_COUNT]) for e in taken] == [
+        (semconv.WORKER_LOG_LEFT_OUT, 5)
+    ]
+    assert not events.waiting
 
 
 @pytest.mark.parametrize(

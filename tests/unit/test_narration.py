@@ -77,7 +77,7 @@ GUESS = "A guess: it was killed for its memory, which was close to its limit."
 @pytest.mark.parametrize(
     ("changes", "severity", "body"),
     [
-        ({}, semconv.WARN, f"{LOST} {GUESS} {BUSY} {HAD}"),
+        ({"nanny": False}, semconv.WARN, f"{LOST} {GUESS} {BUSY} {HAD}"),
         (
             {"nanny": True, "WORKER_MEMORY_USAGE": GIB},
             semconv.WARN,

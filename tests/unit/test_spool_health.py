@@ -13,28 +13,22 @@ from dask_otel.spool.store import rows_limit
 
 @pytest.mark.parametrize("max_bytes", [1_000_000, 50_000_000, 256 * 2**20, 10**11])
 def test_a_spool_that_stays_full_is_told_once(max_bytes, caplog):
+    """Each time that it drops, it drops a little more, and is then filled again."""
     caplog.set_level(logging.INFO, "distributed.dask_otel")
-    health = SpoolHealth("there.db", max_bytes)
-    limit = rows_limit(max_bytes)
-    # Each time that it drops, it drops a little more, and is then filled again.
-    for _ in range(3):
-        health.wrote(dropped=True, usage=limit - limit // 64)
-        health.wrote(dropped=False, usage=limit - limit // 64)
-        health.wrote(dropped=False, usage=limit)
-    assert health.full
-    assert len(caplog.messages) == 1
-    assert "is full" in caplog.messages[0]
-
-    health.wrote(dropped=False, usage=limit // 2)
-    assert not health.full
-    assert "has room again" in caplog.messages[1]
-    health.wrote(dropped=True, usage=limit)
-    assert "is full" in caplog.messages[2]
+    health, limit = SpoolHealth("there.db", max_bytes), rows_limit(max_bytes)
+    full = [(True, limit - limit // 64), (False, limit - limit // 64), (False, limit)]
+    for steps, words in ((full * 3, "is full"), ([(False, limit // 2)], "has room again")) * 2:
+        caplog.clear()
+        for dropped, usage in steps:
+            health.wrote(dropped, usage)
+        (text,) = caplog.messages
+        assert words in text
+        assert health.full is (steps[-1] == full[-1])
 
 
 def test_a_full_disk_is_told_once_although_it_takes_some_writes(caplog):
     caplog.set_level(logging.INFO, "distributed.dask_otel")
-    seconds = 0.0
+    seconds, words = 0.0, "uses its spool again"
     health = SpoolHealth("there.db", 10**6, now=lambda: seconds)
     for _ in range(20):
         health.failed(OSError(28, "no space left"))
@@ -42,12 +36,11 @@ def test_a_full_disk_is_told_once_although_it_takes_some_writes(caplog):
         seconds += health.rest
         # Spans that are removed, and one that has found room.
         for calm in (math.inf, LONGEST_RETRY, math.inf):
-            health.works("uses its spool again", calm)
+            health.works(words, calm)
             assert not health.trouble
             seconds += LONGEST_RETRY / 4
-    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
     seconds += LONGEST_RETRY
-    health.works("uses its spool again", math.inf)
-    for _ in range(2):
-        health.works("uses its spool again", LONGEST_RETRY)
-    assert caplog.messages[1:] == ["dask-otel uses its spool again"]
+    for calm in (math.inf, LONGEST_RETRY, LONGEST_RETRY):
+        health.works(words, calm)
+    assert caplog.messages[1:] == [f"dask-otel {words}"]

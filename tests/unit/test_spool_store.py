@@ -11,15 +11,17 @@ import stat
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from dask_otel.cli.spool_view import listing
 from dask_otel.spool import lock
-from dask_otel.spool.store import _CHECKED, _TABLES, SpoolError, Store
+from dask_otel.spool.store import _TABLES, SpoolError
 from tests.unit.spools import (
     OTLP,
     body,
@@ -61,9 +63,12 @@ def test_finished_spans_wait_in_their_order_until_they_are_settled(path: Path) -
         # Once more, and what was never there.
         store.write(settled=[*rows[:2], 10**9], alive_ns=3)
         assert store.count == 1
-        store.write(settled=rows, alive_ns=3)
-        store.write(spans(4), alive_ns=3)
+        store.write([*spans(4), *notes(5)], settled=rows, alive_ns=3)
         assert ids(store) == [rows[-1] + 1], "a number was used twice"
+        store.write(settled=ids(store), alive_ns=3)
+    assert list(path.parent.iterdir()) == [], "an empty spool leaves nothing on the disk"
+    with closing_clean(opened(path, "b")) as store:
+        assert (store.recovered, store.count) == (0, 0)
 
 
 def test_each_sink_has_its_own_rows_and_the_others_can_be_adopted(path: Path) -> None:
@@ -111,26 +116,15 @@ def test_open_spans_of_several_lost_runs_end_with_their_own(path: Path) -> None:
         assert [row.origin for row in waiting(store)] == [origin_of(run) for run in "abaa"]
 
 
-def test_an_empty_spool_leaves_nothing_on_the_disk(path: Path) -> None:
-    store = opened(path)
-    store.write([*notes(1), *spans(2)], alive_ns=2)
-    store.write(settled=ids(store), alive_ns=2)
-    store.close(clean=True)
-    assert list(path.parent.iterdir()) == []
-    with closing_clean(opened(path, "b")) as store:
-        assert (store.recovered, store.count) == (0, 0)
-
-
 def test_runs_that_have_left_nothing_are_forgotten(path: Path) -> None:
     left(path, *spans(1), clean=True)
-    store = opened(path, "b")
-    store.write(spans(2), settled=ids(store), alive_ns=2)
-    store.close(clean=True)
+    with closing_clean(opened(path, "b")) as store:
+        store.write(spans(2), settled=ids(store), alive_ns=2)
     left(path, run="c")
     opened(path, None).close(clean=True)
     with closing(sqlite3.connect(path)) as connection:
-        ((resource,),) = connection.execute("SELECT resource FROM runs").fetchall()
-    assert resource == origin_of("b").resource
+        (found,) = connection.execute("SELECT resource FROM runs")
+    assert found == (origin_of("b").resource,)
 
 
 def test_the_command_settles_and_is_no_run(path: Path) -> None:
@@ -169,6 +163,10 @@ def test_the_oldest_are_dropped_from_a_full_spool(path: Path) -> None:
         assert 300 < store.count < 900
         # Notes stay as long as there is anything else.
         assert noted(store) == 3
+        # A row that is larger than a part of the spool is left out, with those before it.
+        rows = [*spans(1), *spans(2, text="x" * 3_000_000), *spans(3000)]
+        assert store.write(rows, alive_ns=2)[1] == rows[:2]
+        assert numbers(store)[-2:] == [2999, 3000]
 
 
 def test_rows_in_a_queue_are_not_dropped_nor_notes_for_them(path: Path) -> None:
@@ -187,14 +185,6 @@ def test_rows_in_a_queue_are_not_dropped_nor_notes_for_them(path: Path) -> None:
         fed = dict.fromkeys(fed, 10**9)
         assert store.write(new, fed=fed, alive_ns=2) == (0, new)
         assert (noted(store), store.count, store.size <= 1_000_000) == (1, before, True)
-
-
-def test_rows_larger_than_a_part_of_the_spool_are_left_out(path: Path) -> None:
-    with closing_clean(opened(path, max_bytes=1_000_000)) as store:
-        store.write(spans(0), alive_ns=2)
-        rows = [*spans(1), *spans(2, text="x" * 3_000_000), *spans(3)]
-        assert store.write(rows, alive_ns=2) == (0, rows[:2])
-        assert numbers(store) == [0, 3]
 
 
 def test_notes_alone_are_bounded_as_well(path: Path) -> None:
@@ -238,60 +228,65 @@ def test_files_are_for_the_owner_alone(path: Path, umask: int) -> None:
             assert {stat.S_IMODE(each.stat().st_mode) for each in files} == {0o600}
 
 
+def contents(path: Path) -> dict[str, tuple[bytes, float]]:
+    """Return what is in the spool's folder, but for the lock, and since when."""
+    files = [each for each in path.parent.glob("*") if each.is_file()]
+    return {each.name: (each.read_bytes(), each.stat().st_mtime_ns) for each in files}
+
+
+def refused(path: Path, words: str) -> None:
+    """Check that neither the list nor a run takes the spool, or changes anything."""
+    before = contents(path)
+    for use in (lambda path: list(listing(path)), opened, lambda path: opened(path, None)):
+        with pytest.raises(SpoolError, match=words):
+            use(path)
+        assert contents(path) == before
+
+
 def spoil(path: Path, statement: str, *values: Any) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(statement, values)
         connection.commit()
 
 
+def linked(suffix: str) -> Callable[[Path], object]:
+    return lambda path: path.with_name(path.name + suffix).symlink_to(path.with_name("target"))
+
+
+NO_SPOOL = "is no spool of dask-otel, and is left alone"
+
+
 @pytest.mark.parametrize(
-    "make",
+    ("make", "words"),
     [
-        lambda path: path.write_text("a letter " * 30),
-        lambda path: path.write_text("a"),
-        lambda path: spoil(path, "CREATE TABLE somebodys (x)"),
+        (lambda path: path.write_text("a letter " * 30), NO_SPOOL),
+        (lambda path: path.write_text("a"), NO_SPOOL),
+        (lambda path: spoil(path, "CREATE TABLE somebodys (x)"), NO_SPOOL),
+        *((linked(suffix), "symbolic link") for suffix in ("", "-wal", "-journal", ".lock")),
+        (lambda path: path.mkdir(), "no plain file"),
+        (lambda path: path.touch(), "belongs to another user"),
+        (lambda path: path.parent.rename(path.parent.with_name("moved")), "no folder"),
     ],
-    ids=["text", "short", "database"],
 )
-def test_a_file_that_is_no_spool_is_left_alone(path: Path, make: Any) -> None:
-    make(path)
-    before = path.read_bytes(), path.stat().st_mode, path.stat().st_mtime_ns
-    with pytest.raises(SpoolError, match="is no spool of dask-otel, and is left alone"):
-        opened(path)
-    assert (path.read_bytes(), path.stat().st_mode, path.stat().st_mtime_ns) == before
-    assert [each.name for each in path.parent.iterdir()] == ["spool.db"]
-
-
-@pytest.mark.parametrize("suffix", ["", "-wal", "-journal", ".lock"])
-def test_a_symbolic_link_is_refused(path: Path, suffix: str) -> None:
-    target = path.with_name("target")
-    path.with_name(path.name + suffix).symlink_to(target)
-    with pytest.raises(SpoolError, match="symbolic link"):
-        opened(path)
-    assert not target.exists()
-
-
-def test_a_folder_or_a_file_of_another_user_is_refused(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_is_no_spool_of_this_user_is_left_alone(
+    path: Path, make: Callable[[Path], object], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(SpoolError, match="no plain file"):
-        opened(path.parent)
-    with pytest.raises(SpoolError, match=r"no folder .*missing"):
-        opened(path.parent / "missing" / "spool.db")
-    assert list(path.parent.iterdir()) == []
-    path.touch()
-    me = os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: me + 1)
-    with pytest.raises(SpoolError, match="belongs to another user"):
+    path = path.parent / "folder" / path.name
+    path.parent.mkdir()
+    make(path)
+    if "another user" in words:
+        me = os.geteuid()
+        monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+    before = contents(path)
+    with pytest.raises(SpoolError, match=words):
         opened(path)
+    assert contents(path) == before
 
 
 def test_a_later_version_is_refused(path: Path) -> None:
     left(path, *spans(1))
     spoil(path, "PRAGMA user_version=99")
-    for use in (opened, lambda path: list(listing(path))):
-        with pytest.raises(SpoolError, match="written by a later version of dask-otel"):
-            use(path)
+    refused(path, "written by a later version of dask-otel")
 
 
 @pytest.mark.parametrize("begin", [100, 4096, 3 * 4096 + 8, 4 * 4096 + 8])
@@ -333,11 +328,6 @@ def test_a_damaged_row_costs_itself_alone(
 # ------------------------------------------------------------------ an interrupted write
 
 
-def contents(path: Path) -> dict[str, bytes]:
-    """Return what is in the spool's folder, but for the lock."""
-    return {each.name: each.read_bytes() for each in path.parent.iterdir() if each.is_file()}
-
-
 def beside(path: Path) -> Path:
     return path.with_name(path.name + "-journal")
 
@@ -350,6 +340,14 @@ def test_an_interrupted_write_is_undone_and_a_listing_changes_nothing(path: Path
     assert contents(path) == before
     with closing_clean(opened(path, "b")) as store:
         assert numbers(store) == list(range(1, 101))
+    assert set(contents(path)) == {"spool.db"}
+
+
+def test_copies_of_a_process_that_was_killed_meanwhile_are_removed(path: Path) -> None:
+    left(path, *spans(1))
+    for suffix in ("-copy", "-copy-journal"):
+        path.with_name(path.name + suffix).write_bytes(b"spans")
+    left(path, *spans(2))
     assert set(contents(path)) == {"spool.db"}
 
 
@@ -390,11 +388,7 @@ def test_a_journal_that_is_not_of_this_spool_is_not_used(path: Path, make: Any) 
     other = path.with_name("other.db")
     make(path, other)
     beside(path).write_bytes(beside(other).read_bytes())
-    before = contents(path)
-    for use in (lambda path: list(listing(path)), opened, lambda path: opened(path, None)):
-        with pytest.raises(SpoolError, match=r"db-journal can't undo it .* Nothing was changed"):
-            use(path)
-        assert contents(path) == before
+    refused(path, r"db-journal can't undo it .* Nothing was changed")
     # As the message says.
     beside(path).unlink()
     with closing_clean(opened(path, "b")) as store:
@@ -411,11 +405,7 @@ def test_a_log_of_another_file_is_not_used(path: Path) -> None:
         connection.execute("UPDATE runs SET alive_ns = 9")
         connection.commit()
         path.with_name("spool.db-wal").write_bytes(other.with_name("other.db-wal").read_bytes())
-    before = contents(path)
-    for use in (lambda path: list(listing(path)), opened):
-        with pytest.raises(SpoolError, match="db-wal is not from this spool"):
-            use(path)
-    assert contents(path) == before
+    refused(path, "db-wal is not from this spool")
 
 
 def test_a_file_that_was_emptied_is_not_taken_for_one_where_nothing_waits(path: Path) -> None:
@@ -424,10 +414,7 @@ def test_a_file_that_was_emptied_is_not_taken_for_one_where_nothing_waits(path: 
     for journal in (beside(path).read_bytes(), bytes(65536)):
         path.write_bytes(b"")
         beside(path).write_bytes(journal)
-        for use in (lambda path: list(listing(path)), opened):
-            with pytest.raises(SpoolError, match=r"is empty, and .*-journal is not"):
-                use(path)
-        assert contents(path) == {"spool.db": b"", "spool.db-journal": journal}
+        refused(path, r"is empty, and .*-journal is not")
     # The file was moved away, as after a damage, and its journal was not.
     path.unlink()
     with closing_clean(opened(path)) as store:
@@ -436,7 +423,7 @@ def test_a_file_that_was_emptied_is_not_taken_for_one_where_nothing_waits(path: 
 
 def test_a_spool_whose_making_was_cut_short_is_made_anew(path: Path) -> None:
     path.touch()
-    cut_short(path, _TABLES)
+    cut_short(path, _TABLES % "its identity")
     # It was killed before the journal's file had a page.
     path.write_bytes(b"")
     assert beside(path).read_bytes()[16:20] == bytes(4)
@@ -445,34 +432,7 @@ def test_a_spool_whose_making_was_cut_short_is_made_anew(path: Path) -> None:
         assert store.count == 0
 
 
-# ------------------------------------------------------------------- checksums, older spools
-
-
-def of_version_1(path: Path) -> None:
-    """Leave a spool of version 1, without checksums: a span, and the note of another."""
-    rows = [(sink, key, text) for sink, key, text in [*spans(1), *notes(2, end=7)]]
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.executescript(f"{_TABLES} PRAGMA user_version = 1")
-        run = "INSERT INTO runs (resource, scope, started_ns, alive_ns) VALUES (?, ?, 1, 20)"
-        connection.execute(run, origin_of("a"))
-        row = "INSERT INTO rows (run, sink, ids, body) VALUES (1, ?, ?, ?)"
-        connection.executemany(row, rows)
-
-
-@pytest.mark.parametrize("interrupted", [False, True])
-def test_rows_of_an_older_version_are_sent(path: Path, interrupted: bool) -> None:
-    of_version_1(path)
-    if interrupted:
-        cut_short(path, _CHECKED % "its identity")
-    before = contents(path)
-    assert "2 spans to be sent" in "\n".join(listing(path))
-    assert contents(path) == before
-    with closing_clean(opened(path, "b")) as store:
-        store.write(spans(3), alive_ns=30)
-        assert ends(store) == [(1, 10), (2, 20), (3, 10)]
-    with closing(sqlite3.connect(path)) as connection:
-        crcs = connection.execute("SELECT crc IS NULL FROM rows ORDER BY id").fetchall()
-    assert crcs == [(1,), (1,), (0,)]
+# ------------------------------------------------------------------------------- checksums
 
 
 def test_no_flipped_bit_changes_a_span_that_is_sent(path: Path) -> None:
@@ -605,13 +565,11 @@ def test_a_broken_disk_is_an_oserror_and_changes_nothing(path: Path) -> None:
 
 def test_a_file_that_was_removed_is_an_oserror(path: Path) -> None:
     store = opened(path)
-    store.write(spans(1), alive_ns=2)
     path.unlink()
-    with pytest.raises(FileNotFoundError):
-        store.write(spans(2), alive_ns=2)
-    path.write_text("somebody's")
-    with pytest.raises(FileNotFoundError):
-        store.write(spans(2), alive_ns=2)
+    for make in (lambda: None, lambda: path.write_text("somebody's")):
+        make()
+        with pytest.raises(FileNotFoundError):
+            store.write(spans(2), alive_ns=2)
     store.close(clean=True)
     assert path.read_text() == "somebody's"
 
@@ -665,11 +623,8 @@ def test_forked_children_do_no_harm_and_hold_nothing_up(path: Path) -> None:
 def test_a_lock_that_cannot_be_had_leaves_no_open_file(
     monkeypatch: pytest.MonkeyPatch, path: Path
 ) -> None:
-    def no_locks(_: int) -> bool:
-        raise OSError(errno.ENOLCK, "No locks available")
-
     before = len(os.listdir("/proc/self/fd"))
-    monkeypatch.setattr(lock, "_lock", no_locks)
-    with pytest.raises(SpoolError, match="No locks available"):
-        Store.open(path, 1, origin_of("a"), 1, lambda *_: None)
+    monkeypatch.setattr(lock, "_lock", Mock(side_effect=OSError(errno.ENOLCK, "No locks")))
+    with pytest.raises(SpoolError, match="No locks"):
+        opened(path)
     assert len(os.listdir("/proc/self/fd")) == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from dask_otel.core.endpoints.address import Endpoint, long_timeouts, oddities
 from dask_otel.core.endpoints.explaining import explain, partly_taken
-from dask_otel.pump.health import Health
+from dask_otel.pump.destination import QUIET, Destination
+from tests.unit.pumps import Metrics, Spans
 
 HTTP, GRPC = "HTTP", "gRPC"
 PLAIN, TLS, BARE = "http://collector:4317", "https://collector:4317", "collector:4317"
@@ -124,7 +126,6 @@ def test_whatever_is_said_nothing_raises(reason: str, url: str, listener: str) -
         endpoint = Endpoint(url, protocol)  # type: ignore[arg-type]
         explain(endpoint, "metrics", reason, listener)
         oddities(endpoint)
-        assert Endpoint.named(str(endpoint)) == endpoint
     assert explain(Endpoint(PLAIN, "HTTP"), "traces", "") is None
 
 
@@ -186,19 +187,83 @@ def test_partial_success() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "reason", "words"),
+    ("endpoint", "reason", "words"),
     [
-        (f"{PLAIN} (OTLP over gRPC)", CASES[0][2], "HTTP server listens"),
-        (f"{PLAIN} (OTLP over gRPC)", "strange", "Check that a collector listens there"),
-        ("console", "full", "see its own documentation"),
+        (Endpoint(PLAIN, "gRPC"), CASES[0][2], "HTTP server listens"),
+        (Endpoint(PLAIN, "gRPC"), "strange", "Check that a collector listens there"),
+        (None, "full", "see its own documentation"),
     ],
 )
 def test_the_scheduler_s_warning_has_the_same_words(
-    name: str, reason: str, words: str, caplog: pytest.LogCaptureFixture
+    endpoint: Endpoint | None, reason: str, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        Health(name).failed("spans", reason)
+        Destination("there", endpoint).failed(Spans(), reason)
     (record,) = caplog.records
     assert words in record.getMessage()
     assert reason in record.getMessage()
     assert "Dask is not affected" in record.getMessage()
+
+
+REFUSED, LATE, UNTRUSTED = "Connection refused", "timed out", "certificate verify failed"
+#: Steps: when, which signal, and why it failed; empty if it was accepted.
+Steps = list[tuple[float, str, str]]
+
+
+def blips(count: int) -> Steps:
+    return [(n, "spans", reason) for n in range(count) for reason in (LATE, "")]
+
+
+def spaced(*reasons: str) -> Steps:
+    return [(n * QUIET / 7.5, "spans", reason) for n, reason in enumerate(reasons, start=1)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        # Of spans and metrics, which mostly go to the same place.
+        (
+            [(0, "spans", LATE), (0, "metrics", LATE), (0, "spans", LATE),
+             (0, "metrics", ""), (0, "spans", "")],
+            {0: "WARNING", 4: "INFO"},
+        ),
+        # A flaky destination, once in a while.
+        (blips(50), {0: "WARNING", 1: "INFO"}),
+        (
+            [*blips(2), (QUIET, "metrics", LATE), (QUIET, "spans", LATE), (QUIET, "spans", ""),
+             (QUIET, "metrics", "")],
+            {0: "WARNING", 1: "INFO", 4: "WARNING", 7: "INFO"},
+        ),
+        # An outage soon after a blip, when it lasts.
+        (
+            [*blips(1), *((n, "spans", LATE) for n in (1, QUIET - 1, QUIET, QUIET + 60))],
+            {0: "WARNING", 1: "INFO", 4: "WARNING"},
+        ),
+        # A server that restarts, and then has another certificate: each needs its own remedy.
+        (spaced(REFUSED, LATE, UNTRUSTED, REFUSED, UNTRUSTED), {0: "WARNING", 2: "WARNING"}),
+        # After a recovery, each kind has its ten minutes.
+        (
+            spaced(LATE, "", REFUSED, UNTRUSTED, "", UNTRUSTED),
+            {0: "WARNING", 1: "INFO", 3: "WARNING", 4: "INFO"},
+        ),
+        (
+            spaced(LATE, "", *[UNTRUSTED] * 4, "", UNTRUSTED, LATE, LATE),
+            {0: "WARNING", 1: "INFO", 2: "WARNING", 6: "INFO", 8: "WARNING"},
+        ),
+    ],
+)  # fmt: skip
+def test_when_a_person_is_told_that_a_destination_fails_and_works_again(
+    steps: Steps, told: dict[int, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
+    now, found = 0.0, {}
+    there = Destination("there", Endpoint("https://there:4317", "gRPC"), now=lambda: now)
+    there.notices, sinks = deque(), {"spans": Spans(), "metrics": Metrics()}
+    for step, (now, signal, reason) in enumerate(steps):  # noqa: B007 - the clock
+        caplog.clear()
+        there.failed(sinks[signal], reason) if reason else there.ok(sinks[signal])
+        found.update((step, record.levelname) for record in caplog.records)
+    assert found == told
+    names = [name.rpartition(".")[2] for name, _ in there.notices]
+    # One for each failure, and one for its end.
+    assert names == [*["failing", "recovered"] * len(names)][: len(names)]

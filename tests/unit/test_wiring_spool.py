@@ -1,4 +1,4 @@
-"""What becomes of the spool where it can't be had at all."""
+"""Wiring: the spool where it can't be had at all; the names that bridges own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dask_otel.scheduler.wiring import _spool
+from dask_otel.scheduler.wiring import Owner, _spool
 
 
 @pytest.mark.parametrize(
@@ -29,9 +29,17 @@ def test_without_a_spool_everything_else_works(
     if without:
         monkeypatch.setitem(sys.modules, without, None)
     settings: Any = SimpleNamespace(spool=SimpleNamespace(path="/there.db", max_size=10**6))
-    sinks = [SimpleNamespace(key=key, name="here") for key in keys]
+    sinks = [SimpleNamespace(key=key) for key in keys]
     outputs: Any = SimpleNamespace(span_sinks=sinks, resource={})
     assert _spool(settings, outputs) is None
     (said,) = caplog.messages
     assert "otel.spool.path is /there.db" in said
     assert words in said
+
+
+def test_a_name_is_free_again_when_its_bridge_is_gone() -> None:
+    """Also one whose exporters were made after its event loop was closed: nobody disowns it."""
+    first, second = Owner("one"), Owner("two")
+    assert (first.claims("s", "i"), second.claims("s", "i")) == (True, False)
+    del first
+    assert second.claims("s", "i")

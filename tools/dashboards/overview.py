@@ -110,7 +110,7 @@ def _alerts() -> Panel:
     since = FIRING.replace('ALERTS{alertstate="firing", ', "ALERTS_FOR_STATE{")
     return rows(
         "Which alerts fire now?",
-        "Alerts of deploy/prometheus/rules, and since when what they say is true, the worst "
+        "Alerts of deploy/prometheus/rules, and when each began to fire, the worst "
         "first. The link of an alert is its runbook.",
         Column(
             "Alert",

@@ -74,17 +74,21 @@ class MetricPage:
     resource
         Attributes of the resource. Some become labels of every series (`PROMOTED`); all of
         them are those of ``target_info``.
+    destination
+        The page as a `dask_otel.pump.destination.Destination`.
 
     Notes
     -----
     It is a sink of the pump: `send` belongs to the pump's thread. Any thread may call `render`.
     """
 
-    advice = ""
-    name = "the scheduler's own HTTP server"
+    signal = "metrics"
     patience = 0.0
+    #: All at once: there is no request that could become too large.
+    max_points: int | None = None
 
-    def __init__(self, resource: Mapping[str, object]) -> None:
+    def __init__(self, resource: Mapping[str, object], destination: Any = None) -> None:
+        self.destination = destination
         texts = {prometheus_name(key): _text(value) for key, value in resource.items()}
         promoted = {prometheus_name(key) for key in PROMOTED}
         self._labels = {key: value for key, value in texts.items() if key in promoted and value}

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 from dask_otel import semconv
 from dask_otel._version import __version__
 from dask_otel.cli import terminal
-from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.endpoints.explaining import explain
 from dask_otel.report import words
 
@@ -75,8 +74,8 @@ def _send(path: Path, patience: float) -> int:
     # Imported here, because `--help` does not need it.
     from dask_otel._otel.sdk.encode import reread
     from dask_otel._otel.sdk.outputs import build_for_spool
-    from dask_otel.pump.feeder import Spool
-    from dask_otel.pump.pump import Pump, PumpLimits
+    from dask_otel.pump.pump import Metrics, Pump, PumpLimits, Rows
+    from dask_otel.pump.spooled import Spool
     from dask_otel.settings.reading import read_settings
     from dask_otel.spool.files import SpoolError
     from dask_otel.spool.store import Store
@@ -87,16 +86,16 @@ def _send(path: Path, patience: float) -> int:
             "OTEL_TRACES_EXPORTER names no exporter that spans could be sent with, or "
             "OTEL_SDK_DISABLED is set; nothing was sent"
         )
-    keys = [sink.key or "" for sink in sinks]
 
     def opened() -> Store:
         store = Store.open(path, None, None, time.time_ns(), reread)
         # The first exporter gets the spans for an exporter that is not named here.
-        store.adopt(keys)
+        store.adopt([sink.key for sink in sinks if sink.key])
         return store
 
     limits = PumpLimits(schedule_delay=0.0)
-    pump = Pump(sinks, [], lambda _: (), limits, spool=Spool(str(path), 0, opened, keys))
+    spans = Rows(sinks, limits=limits, spool=Spool(str(path), 0, opened))
+    pump = Pump(spans, Metrics(), Rows())
     # Its log is meant for a scheduler; here, the final report is enough.
     with terminal.held_back("distributed.dask_otel"):
         pump.open_spool(threading.TIMEOUT_MAX)
@@ -123,19 +122,13 @@ def _wait(pump: Pump, patience: float) -> None:
             if left != before:
                 before, since = left, now
             # Before the first answer, the failure could not be explained.
-            elif now - since >= patience and _reasons(pump):
+            elif now - since >= patience and any(one.reason for one in pump.destinations):
                 break
             _progress(f"{left:,} spans left")
             time.sleep(terminal.LOOK)
     finally:
         # Even after Ctrl-C: the next message begins on a line of its own.
         _progress("")
-
-
-def _reasons(pump: Pump) -> dict[str, str]:
-    """Return why each failing exporter fails."""
-    found = pump.condition()["destinations"]
-    return {one["destination"]: one["reason"] for one in found if one["reason"]}
 
 
 def _progress(text: str) -> None:
@@ -156,9 +149,8 @@ def _report(pump: Pump, path: str) -> int:
     if not (sent or lost or left):
         terminal.show(f"nothing waits in {path}")
         return 0
-    names = [one["destination"] for one in condition["destinations"]]
     # With several exporters, it is unknown which ones accepted them.
-    to = f" to {names[0]}" if sent and len(names) == 1 else ""
+    to = f" to {pump.destinations[0].name}" if sent and len(pump.destinations) == 1 else ""
     terminal.show(f"{words.counted(sent, 'span')} sent{to}; {left:,} left in {path}")
     if lost:
         terminal.say(
@@ -168,8 +160,8 @@ def _report(pump: Pump, path: str) -> int:
         )
     if trouble:
         terminal.say("spool", trouble)
-    for name, reason in _reasons(pump).items() if left else ():
-        endpoint = Endpoint.named(name)
-        cause = None if endpoint is None else explain(endpoint, "traces", reason)
-        terminal.say("spool", f"{name}: {reason}. {cause or ''}")
+    for one in pump.destinations if left else ():
+        if reason := one.reason:
+            cause = None if one.endpoint is None else explain(one.endpoint, "traces", reason)
+            terminal.say("spool", f"{one.name}: {reason}. {cause or ''}")
     return 1 if left or trouble else 0

@@ -100,6 +100,12 @@ def _of_result(signal: str, result: Facts, facts: Facts) -> Finding:
     return Finding(check, "ok", f"The {sent} was accepted by {place}.")
 
 
+def _endpoint(result: Facts) -> Endpoint | None:
+    """Return the address of an OTLP server; None for another kind of exporter."""
+    address = result.get("endpoint")
+    return Endpoint(*address) if address else None
+
+
 def _failed(check: str, signal: str, result: Facts, facts: Facts) -> Finding:
     if signal == "logs" and result.get("unsupported"):
         return Finding(
@@ -111,7 +117,7 @@ def _failed(check: str, signal: str, result: Facts, facts: Facts) -> Finding:
             "OTEL_LOGS_EXPORTER=none.",
         )
     place, reason = result["destination"], result["reason"] or NO_REASON
-    endpoint = Endpoint.named(place)
+    endpoint = _endpoint(result)
     what = f"The {_SENT[signal]} was not accepted by {place}: {reason}."
     if endpoint is None:
         todo = result["advice"] or "See that exporter's own documentation."
@@ -131,8 +137,7 @@ def _failed(check: str, signal: str, result: Facts, facts: Facts) -> Finding:
 
 
 def _strange(results: list[Any]) -> Iterator[Finding]:
-    for place in dict.fromkeys(result["destination"] for result in results):
-        endpoint = Endpoint.named(place)
+    for place, endpoint in {one["destination"]: _endpoint(one) for one in results}.items():
         for oddity in oddities(endpoint) if endpoint else ():
             yield Finding("export.address", "note", f"{place}: {oddity}")
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import TypeAlias
+from typing import Any
 
 from dask_otel import semconv
 from dask_otel.core.records import ClusterEvent, FinishedSpan, OpenNote, Progress, SpanIdentity
-
-#: Items to translate.
-Item: TypeAlias = FinishedSpan | Progress | OpenNote | ClusterEvent
 
 
 class Inbox:
@@ -26,8 +23,7 @@ class Inbox:
         self.backlog = backlog
         #: Whether `take` returns nothing any more.
         self.given_up = False
-        #: An identity stands for a finished span without room: its note must be removed.
-        self._items: deque[Item | SpanIdentity] = deque()
+        self._items: deque[Any] = deque()
         # Two counters, each written by one thread: no lock.
         self._offered = self._taken = 0
         #: Held to count the remaining spans only once.
@@ -41,8 +37,11 @@ class Inbox:
         """The number of waiting OpenTelemetry spans."""
         return self._offered - self._taken
 
+    def __repr__(self) -> str:
+        return f"<Inbox, {self.waiting} of {self.backlog} waiting>"
+
     def offer(self, finished: FinishedSpan | Progress | ClusterEvent, behind: int = 0) -> bool:
-        """Queue a finished span. If there is no room, queue its identity only and return False.
+        """Queue a finished span; False if there is no room.
 
         `behind` counts the OpenTelemetry spans in the queues behind this one. If nothing waits,
         even a span with more groups than the backlog is accepted. What workers and users write
@@ -51,19 +50,20 @@ class Inbox:
         weight, waiting = finished.weight, self.waiting + behind
         written = isinstance(finished, ClusterEvent) and finished.name in semconv.WRITTEN
         if waiting and waiting + weight > (self.backlog // 2 if written else self.backlog):
-            if isinstance(finished, FinishedSpan):
-                self.put_light(finished.identity)
             return False
         self._offered += weight
         self._items.append(finished)
         return True
 
     def put_light(self, item: OpenNote | SpanIdentity) -> None:
-        """Queue an item without weight; bounded too, in case the disk hangs for ever."""
+        """Queue an item without weight; bounded too, in case the disk hangs for ever.
+
+        An identity stands for a finished span without room: its note must be removed.
+        """
         if len(self._items) < 2 * self.backlog:
             self._items.append(item)
 
-    def take(self) -> Item | SpanIdentity | None:
+    def take(self) -> Any:
         """Return the next item; None if there is none, or after `give_up`."""
         with self._giving_up:
             if not self._items or self.given_up:

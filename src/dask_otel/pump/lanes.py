@@ -1,40 +1,33 @@
-"""The threads of the pump, one for each sink: a dead endpoint does not delay the others."""
+"""The threads of spans and log records, one for each sink: a dead endpoint delays no other."""
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from dask_otel import semconv
-from dask_otel.core.metrics.batch import MetricBatch
-from dask_otel.core.metrics.merging import merge
-from dask_otel.core.metrics.state import MetricState
-from dask_otel.core.records import (
-    Answer,
-    MetricRecord,
-    Row,
-)
-from dask_otel.pump.breath import Breath
-from dask_otel.pump.health import Health, Tally
-from dask_otel.pump.outlet import WORDS, Outlet, send
-from dask_otel.pump.parts import parts
-from dask_otel.pump.sinks import MetricSink, PumpLimits, Sink, SpanSink, pause_of
+from dask_otel.core.records import Answer, Row
+from dask_otel.pump.destination import WORDS, Sink, SpanSink
+from dask_otel.pump.limits import PumpLimits
+from dask_otel.pump.policy import Policy
+from dask_otel.pump.tally import Tally
 from dask_otel.pump.thread import PumpThread
 
-#: Limit of waiting metric batches; more are merged, here or on the event loop.
-MAX_METRIC_BATCHES: Final = 4
-#: If this many requests of one metrics export fail in a row, or one fails after more than this
-#: many seconds, there is probably no server: the other requests wait for the next export.
-_FAILED_REQUESTS: Final = 3
-_PROMPT: Final = 1.0
+logger = logging.getLogger("distributed.dask_otel")
+
 #: Seconds between two attempts at the end, if there is no server.
 _MOMENT: Final = 0.1
 #: With a shorter schedule delay, in seconds, each span wakes the thread: no polling.
 AT_ONCE: Final = 0.05
+#: Failures in a row, without backoff, before the rest is dropped at the end. Quick failures cost
+#: nothing; slow ones end at the deadline.
+LAST_TRIES: Final = 10
+#: Seconds until an endpoint that takes no log records is asked again.
+ASK_AGAIN: Final = 3600.0
 
 _Sink = TypeVar("_Sink", bound=Sink)
 
@@ -42,10 +35,19 @@ _Sink = TypeVar("_Sink", bound=Sink)
 class Lane(PumpThread, Generic[_Sink]):
     """The thread of one sink."""
 
-    def __init__(self, name: str, sink: _Sink, tally: Tally) -> None:
-        super().__init__(name, "export", tally, threading.Event())
-        self._nobody_until = 0.0
+    def __init__(
+        self, sink: _Sink, tally: Tally, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(f"dask-otel-{sink.signal}", "export", tally, threading.Event())
+        self.signal = sink.signal
+        #: When the sink last accepted something, on the monotonic clock; None before the first one.
+        self.succeeded_at: float | None = None
+        #: The answer to the last request, or to the last one that was refused.
+        self.answer = Answer(True)
         self._sink = sink
+        self._destination = sink.destination
+        self._now = now
+        self._nobody_until = 0.0
 
     def close(self, deadline: float) -> None:
         """Ask it to finish before the deadline; returns at once."""
@@ -56,25 +58,26 @@ class Lane(PumpThread, Generic[_Sink]):
         """Close the sink."""
         self._sink.close()
 
-    def _comes_back(self, answer: Answer) -> bool:
+    def _comes_back(self) -> bool:
         """While closing, sleep before the next attempt; False if another attempt is pointless.
 
         The sleep is the server's pause, or a moment if no server answers.
         """
         now = time.monotonic()
-        if 0.0 < answer.pause < (self.deadline or 0.0) - now:
-            time.sleep(answer.pause)
+        if 0.0 < self.answer.pause < (self.deadline or 0.0) - now:
+            time.sleep(self.answer.pause)
             return True
-        if not answer.absent or now >= self._nobody_until:
+        if not self.answer.absent or now >= self._nobody_until:
             return False
         time.sleep(_MOMENT)
         return True
 
 
 class SpanLane(Lane[SpanSink]):
-    """Exports rows, spans or log records, to one sink; the feeder queues them.
+    """The queue and the thread of rows, spans or log records, for one sink.
 
-    A row with a number is also in the spool. It can't get lost here: at the end it stays there.
+    The feeder adds rows; `policy` decides which ones are sent next, and what an answer means. A row
+    with a number is also in the spool. It can't get lost here: at the end it stays there.
 
     Parameters
     ----------
@@ -86,12 +89,12 @@ class SpanLane(Lane[SpanSink]):
         Whether its rows go through the spool.
     limits
         Sizes and times. With a spool the queue's size is a window: other rows wait in the spool.
-    tally, health
-        Counts and messages.
+    tally
+        Counts the result of each row.
     notify
         Called when rows have left the queue.
-    signal
-        ``"traces"`` or ``"logs"``.
+    now
+        Seconds on a monotonic clock.
     """
 
     def __init__(
@@ -101,51 +104,41 @@ class SpanLane(Lane[SpanSink]):
         stored: bool,
         limits: PumpLimits,
         tally: Tally,
-        health: Health,
         notify: Callable[[], None],
-        signal: str = "traces",
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(f"dask-otel-{signal}", sink, tally)
-        self.signal = signal
-        self.key, self.stored = key, stored
-        #: Rows of its queue, at most, and of one request.
-        self.window, self.batch_size = limits.queue_size, limits.batch_size
+        super().__init__(sink, tally, now)
+        self.key, self.stored, self.limits = key, stored, limits
         #: Number of the last row fed to it from the spool.
         self.fed = 0
         #: Set by the feeder while closing: there are no more rows.
         self.all_fed = threading.Event()
-        self._inbox: deque[Row] = deque()
-        self._schedule_delay = limits.schedule_delay
-        self._health = health
-        self._outlet = Outlet(
-            sink, limits.batch_size, tally, health, time.monotonic, self._gone, signal
-        )
-        self._notify = notify
-        # Shared by the feeder, the lane, and the thread that gives up on a hanging exporter.
-        self._accounts = threading.RLock()
-        #: Rows in the queue.
-        self._queued = 0
+        #: Owns the queue.
+        self.policy = Policy(limits.batch_size)
         #: OpenTelemetry spans that wait in memory only.
         self.size = 0
+        #: Whether it accepts no more rows, and the rest is counted.
+        self.over = False
+        self._notify = notify
+        # Held by the feeder, the lane, and the thread that gives up on a hanging exporter, to
+        # change the queue and its counts; never during a request.
+        self._lock = threading.RLock()
         #: Rows of the spool that have left for good.
         self._settled: list[int] = []
+        #: Until then the endpoint takes no log records.
+        self._asleep_until = -math.inf
+        self._warned: set[str] = set()
 
-    @property
-    def succeeded_at(self) -> float | None:
-        """When the sink last accepted a span, on the monotonic clock; None before the first one."""
-        return self._outlet.succeeded_at
+    def __repr__(self) -> str:
+        waiting = len(self.policy.queue)
+        return f"<SpanLane of {self.signal} to {self._destination.name}, {waiting} waiting>"
 
     # ------------------------------------------------------------------- called by the feeder
 
     @property
-    def over(self) -> bool:
-        """Whether it accepts no more rows, and the rest is counted."""
-        return self._outlet.abandoned
-
-    @property
     def room(self) -> int:
         """How many more rows fit."""
-        return 0 if self.over else self.window - self._queued
+        return 0 if self.over else self.limits.queue_size - len(self.policy.queue)
 
     def encoded(self, record: Any, counted: bool = True) -> Any:
         """Return the body of a row; None if the span is not sampled, or can't be encoded."""
@@ -153,33 +146,31 @@ class SpanLane(Lane[SpanSink]):
             return self._sink.encode(record) if self._sink.wants(record) else None
         except BaseException as error:
             if counted:
-                self._outlet.lose(None, repr(error), "unencodable")
+                self._lose((), repr(error), "unencodable")
             return None
 
     def feed(self, rows: Sequence[Row]) -> None:
         """Queue rows."""
-        with self._accounts:
+        with self._lock:
             if not self.over:
-                self._queued += len(rows)
                 self.size += sum(not row.number for row in rows)
-                self._inbox.extend(rows)
-        enough = self._queued >= self.batch_size or self.deadline is not None
-        if enough or self._schedule_delay < AT_ONCE:
+                self.policy.queue.extend(rows)
+        enough = len(self.policy.queue) >= self.limits.batch_size or self.deadline is not None
+        if enough or self.limits.schedule_delay < AT_ONCE:
             self.wake.set()
 
     def give(self, bodies: Sequence[Any]) -> None:
         """Queue spans that are in memory only, and count those without room as dropped."""
-        with self._accounts:
+        with self._lock:
             # An empty queue accepts even more rows than its size.
-            fit = len(bodies) if self.room == self.window else max(0, self.room)
+            fit = len(bodies) if self.room == self.limits.queue_size else max(0, self.room)
             reason = "shutdown" if self.over else "queue_full"
             self.feed([Row(body) for body in bodies[:fit]])
-        lost = len(bodies[fit:])
-        self._tally.add(semconv.OTEL_DROPPED.name, self.signal, reason, count=lost)
+        self._count(semconv.OTEL_DROPPED, reason, count=len(bodies[fit:]))
 
     def take_settled(self) -> list[int]:
         """Return each row to remove from the spool, once."""
-        with self._accounts:
+        with self._lock:
             settled, self._settled = self._settled, []
         return settled
 
@@ -187,44 +178,77 @@ class SpanLane(Lane[SpanSink]):
 
     def work(self) -> float:
         """Export the waiting spans, in small batches."""
-        self._take_in()
-        # While more spans are due.
-        while self.deadline is None and (
-            self._outlet.pump() or (self._inbox and not self._outlet.queue)
-        ):
-            self._take_in()
-        wait = max(AT_ONCE, self._schedule_delay)
-        if self._outlet.queue:
-            wait = min(wait, max(AT_ONCE, self._outlet.policy.retry_at - time.monotonic()))
+        while self.deadline is None and self.attempt():
+            pass
+        wait = max(AT_ONCE, self.limits.schedule_delay)
+        if self.policy.queue:
+            wait = min(wait, max(AT_ONCE, self.policy.retry_at - self._now()))
         return wait
 
-    def _take_in(self) -> None:
-        while self._inbox and len(self._outlet.queue) < self._outlet.policy.room:
-            self._outlet.queue.append(self._inbox.popleft())
+    def attempt(self, until: float = math.inf) -> bool:
+        """Make one request, if one is due; return whether the next one may follow at once."""
+        if self._now() < self._asleep_until:
+            return self._refuse_all()
+        with self._lock:
+            batch = self.policy.next(self._now())
+        if not batch:
+            return False
+        answer = self.answer = self._destination.send(self._sink, batch, until - self._now())
+        if answer.unsupported and self.signal == "logs" and self.succeeded_at is None:
+            self._asleep_until = self._now() + ASK_AGAIN
+            logger.log(
+                self._level("unsupported", logging.INFO),
+                "dask-otel: %s takes no logs (%s), so events of the cluster are not exported there "
+                "(OTEL_LOGS_EXPORTER=none switches this off). The bridge tries again each hour.",
+                self._destination.name,
+                answer.reason,
+            )
+            return self._refuse_all()
+        with self._lock:
+            outcome = self.policy.answered(batch, answer, self._now())
+        if outcome.sent:
+            self._count_sent(outcome.sent, answer)
+        if outcome.rejected is not None:
+            row, why = outcome.rejected
+            self._lose([row], why, "rejected")
+        if outcome.failed and not self.over:
+            self._destination.failed(self._sink, answer.reason)
+        return bool(self.policy.queue) and not outcome.failed
 
-    def _gone(self, rows: Sequence[Row]) -> None:
-        """Record rows that have left the queue for good."""
-        with self._accounts:
-            # After the end, a row was counted or stays in the spool.
-            if not self.over:
-                self._queued -= len(rows)
-                self.size -= sum(not row.number for row in rows)
-                self._settled += [row.number for row in rows if row.number]
-        self._notify()
+    def _refuse_all(self) -> bool:
+        """Count the queue as unsupported; returns False, as there is nothing to send."""
+        with self._lock:
+            refused, self.policy = self.policy.queue, Policy(self.limits.batch_size)
+        self._gone(refused, "unsupported", len(refused))
+        return False
+
+    def flush(self, until: float) -> None:
+        """Export the queue until a time, or until the sink has failed several times."""
+        failed = 0
+        while self.policy.queue and failed < LAST_TRIES and self._now() < until:
+            self.policy.retry_at = 0.0
+            before = len(self.policy.queue)
+            if self.attempt(until) or not self.policy.queue:
+                failed = 0
+                continue
+            failed = failed + 1 if len(self.policy.queue) == before else 0
+            self.policy.doubt = True
+            if self.answer.absent or self.answer.pause > 0.0:
+                # `finish` decides how long to wait for it.
+                return
 
     def finish(self) -> None:
         """Export the rest until the deadline, and count the remaining spans as dropped."""
         deadline = self.deadline or 0.0
-        while not self.over and time.monotonic() < deadline:
-            self._take_in()
-            before = len(self._outlet.queue)
+        while not self.over and self._now() < deadline:
+            before = len(self.policy.queue)
             if before:
-                self._outlet.flush(deadline)
-                if len(self._outlet.queue) == before and not self._comes_back(self._outlet.answer):
+                self.flush(deadline)
+                if len(self.policy.queue) == before and not self._comes_back():
                     break
             elif not self.all_fed.is_set():
-                self.all_fed.wait(max(0.0, deadline - time.monotonic()))
-            elif not self._inbox:
+                self.all_fed.wait(max(0.0, deadline - self._now()))
+            elif not self.policy.queue:
                 break
         self.abandon()
 
@@ -234,192 +258,57 @@ class SpanLane(Lane[SpanSink]):
         Later results don't count. Called by the lane at its end, or by another thread if it hangs
         in its exporter.
         """
-        with self._accounts:
+        with self._lock:
             if self.over:
                 return
-            self._outlet.abandoned = True
+            self.over = True
             lost, self.size = self.size, 0
-        self._tally.add(semconv.OTEL_DROPPED.name, self.signal, "shutdown", count=lost)
+        self._count(semconv.OTEL_DROPPED, "shutdown", count=lost)
         if lost:
-            several, one, signal = WORDS[self.signal]
-            self._health.gave_up(signal, f"{lost} {one if lost == 1 else several}")
+            _, several, one = WORDS[self.signal]
+            self._destination.gave_up(self._sink, f"{lost} {one if lost == 1 else several}")
         self._notify()
 
+    # ----------------------------------------------------------------------------- counts
 
-class MetricLane(Lane[MetricSink]):
-    """Adds metric batches to the series, and exports their points to one metric sink.
+    def _count_sent(self, rows: Sequence[Row], answer: Answer) -> None:
+        lost = min(answer.lost, len(rows))
+        self._gone(rows, self._sink.loss, lost)
+        if lost < len(rows):
+            self.succeeded_at = self._now()
+        if not self.over:
+            self._destination.ok(self._sink)
+            self._destination.server_message(self._sink, answer, lost, len(rows))
 
-    Parameters
-    ----------
-    sink, state
-        The exporter, and its series.
-    limits
-        The size of a request.
-    tally, health
-        Counts and messages.
-    interval
-        Least seconds between two exports; batches may arrive more often.
-    own
-        Returns the pump's own counts since the last call.
-    before_last
-        Called before the last export; returns when all other counts are complete.
-    hurried
-        Whether to ignore the interval for now, and export each batch.
-    """
+    def _lose(self, rows: Sequence[Row], why: str, reason: str) -> None:
+        """Drop one row, or a record before it was one, for a reason of its own; log the first."""
+        self._gone(rows, reason, 1)
+        logger.log(
+            self._level(reason, logging.WARNING),
+            "dask-otel dropped a %s that %s does not accept (%s): %s. The others are exported; "
+            "later ones like it are only counted (dask.otel.dropped).",
+            WORDS[self.signal][2],
+            self._destination.name,
+            reason,
+            why or "no reason given",
+        )
 
-    def __init__(
-        self,
-        sink: MetricSink,
-        state: MetricState,
-        limits: PumpLimits,
-        tally: Tally,
-        health: Health,
-        interval: float,
-        own: Callable[[], MetricBatch],
-        before_last: Callable[[], None],
-        hurried: Callable[[], bool],
-    ) -> None:
-        super().__init__("dask-otel-metrics", sink, tally)
-        #: The lanes of other sinks; this one merges their batches if their exporters hang.
-        self.peers: Sequence[MetricLane] = ()
-        self._batches: deque[MetricBatch] = deque()
-        # Held by the thread that takes batches out. The event loop only appends.
-        self._taking = threading.Lock()
-        self._state = state
-        self._limits = limits
-        self._health = health
-        self._own = own
-        self._before_last = before_last
-        self._interval = interval
-        self._hurried = hurried
-        self._exported_at = time.monotonic()
-        #: The server requests a pause until this time.
-        self._not_before = 0.0
-        #: Time of the last batch that was added to the series and not exported yet.
-        self._pending_ns: int | None = None
-        #: Start of the last successful export, on the monotonic clock; None before the first one.
-        self.succeeded_at: float | None = None
-        #: Time of the last export, if it failed; the last refusal.
-        self._unsent_ns: int | None = None
-        self._answer = Answer(True)
+    def _level(self, reason: str, first: int) -> int:
+        """Return the level of a message: later ones of its kind are for debugging."""
+        level = logging.DEBUG if reason in self._warned else first
+        self._warned.add(reason)
+        return level
 
-    def accepts(self) -> bool:
-        """Whether there is room for a batch. Called by the event loop."""
-        return len(self._batches) < MAX_METRIC_BATCHES
+    def _gone(self, rows: Sequence[Row], reason: str, lost: int) -> None:
+        """Count rows that have left the queue for good: exported, except those that are lost."""
+        with self._lock:
+            # After the end, a row was counted or stays in the spool.
+            if not self.over:
+                self.size -= sum(not row.number for row in rows)
+                self._settled += [row.number for row in rows if row.number]
+                self._count(semconv.OTEL_EXPORTED, count=max(0, len(rows) - lost))
+                self._count(semconv.OTEL_DROPPED, reason, count=lost)
+        self._notify()
 
-    def offer(self, batch: MetricBatch) -> None:
-        """Queue a batch. Called by the event loop."""
-        self._batches.append(batch)
-        self.wake.set()
-
-    def relieve(self) -> None:
-        """Merge the waiting batches if there are too many. Called by another lane.
-
-        If there are, this lane's thread hangs in its exporter. If the event loop held batches back
-        for it, the other lanes would get none; if all were queued, memory would grow without limit.
-        """
-        if not self.accepts():
-            self._guarded(self._merge)
-
-    def _merge(self) -> None:
-        with self._taking:
-            # The event loop may append meanwhile, behind these.
-            count = len(self._batches)
-            if count > 1:
-                merged = merge([self._batches[index] for index in range(count)], Breath())
-                for _ in range(count):
-                    self._batches.popleft()
-                self._batches.appendleft(merged)
-
-    def _next_batch(self) -> MetricBatch | None:
-        with self._taking:
-            return self._batches.popleft() if self._batches else None
-
-    def work(self) -> float:
-        """Add all waiting batches to the series, and export them once, if due."""
-        for peer in self.peers:
-            peer.relieve()
-        now = time.monotonic()
-        interval = 0.0 if self._hurried() else self._interval
-        return self._work(due=now - self._exported_at >= interval and now >= self._not_before)
-
-    def _work(self, due: bool) -> float:
-        while (batch := self._next_batch()) is not None:
-            self._state.apply(batch)
-            self._pending_ns = batch.time_ns
-        if due and self._pending_ns is not None:
-            self._exported_at = time.monotonic()
-            time_ns, self._pending_ns = self._pending_ns, None
-            own = self._own()
-            own.time_ns = time_ns
-            self._state.apply(own)
-            self._export(time_ns)
-        return 60.0
-
-    def finish(self) -> None:
-        """Export the last batches, including the results of the last spans."""
-        self._before_last()
-        self._work(due=True)
-        while self._unsent_ns is not None and self._comes_back(self._answer):
-            self._export(self._unsent_ns)
-        if self._unsent_ns is not None:
-            self.abandon()
-
-    def abandon(self) -> None:
-        """Log that the last metrics were refused, or hang in the exporter and are left behind."""
-        self._health.gave_up("metrics", "the last metrics")
-
-    def _export(self, time_ns: int) -> None:
-        sent = self._send(time_ns)
-        if self._state.settled(sent is not None, rejected=sent is None and self._answer.blames):
-            # The zero points may be the reason: try the values alone.
-            sent = self._send(time_ns)
-            self._state.settled(sent is not None)
-        self._unsent_ns = time_ns if sent is None else None
-        if sent:
-            self._health.ok("metrics")
-            self.succeeded_at = self._exported_at
-        elif sent is None:
-            self._health.failed("metrics", self._answer.reason)
-
-    def _send(self, time_ns: int) -> int | None:
-        """Return how many points were sent; None if a request failed.
-
-        One request of many may be refused: by a flaky endpoint, or because of one bad point. The
-        others are sent anyway; else the last instruments would hardly ever arrive.
-        """
-        limit = self._limits.max_points
-        sent = failed = 0
-        complete = True
-        points = self._state.collect(time_ns, limit, time.monotonic_ns())
-        for part in parts(points, limit, _size):
-            began = time.monotonic()
-            longest = math.inf if self.deadline is None else self.deadline - began
-            answer = send(self._sink, part, longest, self._health, "metrics")
-            self._state.part_settled(len(part), answer.taken)
-            if answer.taken:
-                failed = 0
-                sent += self._count(part, answer)
-                continue
-            self._answer = answer
-            complete = False
-            failed += 1
-            late = time.monotonic() - began > _PROMPT
-            self._not_before = time.monotonic() + pause_of(answer)
-            if late or answer.pause or failed == _FAILED_REQUESTS:
-                break
-        return sent if complete else None
-
-    def _count(self, part: Sequence[MetricRecord], answer: Answer) -> int:
-        """Count the accepted and rejected points; return the number of accepted ones."""
-        size = sum(map(_size, part))
-        lost = min(answer.lost, size)
-        self._tally.add(semconv.OTEL_EXPORTED.name, "metrics", count=size - lost)
-        self._tally.add(semconv.OTEL_DROPPED.name, "metrics", "rejected", count=lost)
-        if answer.said:
-            self._health.server_message("data points", lost, size, answer.said)
-        return size - lost
-
-
-def _size(record: MetricRecord) -> int:
-    return len(record.points)
+    def _count(self, metric: semconv.Metric, *labels: str, count: int) -> None:
+        self._tally.add(metric.name, self.signal, *labels, count=count)

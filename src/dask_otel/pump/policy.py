@@ -4,7 +4,7 @@ A server answers for a whole batch. A refusal can mean an outage, bad luck, or t
 the batch: the row is invalid, or the batch is too large. The test is whether *another* row gets
 through at that time:
 
-- A failed batch is kept and retried with backoff while there is room.
+- A failed batch is kept and retried with backoff.
 - After some failures in a row, or one answer "invalid", any single row of the queue is tried
   instead. If it gets through, the server is alive, and the head of the queue is suspect.
 - A suspect batch is halved until it gets through. If a row fails alone, while another one gets
@@ -29,7 +29,9 @@ from itertools import islice
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from dask_otel.core.records import Answer, Row
-from dask_otel.pump.sinks import LONGEST_BACKOFF, pause_of
+
+#: Longest time between two attempts, in seconds, whatever a server wants.
+LONGEST_BACKOFF: Final = 30.0
 
 #: Failures in a row before the batch itself is suspected.
 SUSPICIOUS_AFTER: Final = 3
@@ -46,6 +48,11 @@ _REMEMBERED: Final = 128
 #: The head of the queue; a single row, if nothing gets through; another row, after a row failed
 #: alone.
 _Trial: TypeAlias = Literal["head", "single", "witness"]
+
+
+def pause_of(answer: Answer) -> float:
+    """Return the pause in seconds that a server requests, limited."""
+    return min(LONGEST_BACKOFF, answer.pause)
 
 
 class Outcome(NamedTuple):
@@ -88,13 +95,8 @@ class Policy:
         #: Of requests without suspects: True for a success, False for each failure before it.
         self._innocent: deque[bool] = deque(maxlen=_REMEMBERED)
 
-    @property
-    def room(self) -> int:
-        """How many rows to hold in memory.
-
-        More after failures: rows that get through may stand behind rows that don't.
-        """
-        return self._batch_size * max(1, self._failures - SUSPICIOUS_AFTER + 2)
+    def __repr__(self) -> str:
+        return f"<Policy: {len(self.queue)} rows, {self._failures} failures in a row>"
 
     def next(self, now: float) -> list[Row]:
         """Return the rows to send now; none before `retry_at`. They stay in the queue."""

@@ -7,8 +7,9 @@ failed batch, ignores its flush timeout, and can block a shutdown for half a min
 - Queues are bounded, and dropped records are counted by reason.
 - Encoding is pure Python and holds the GIL, so our threads sleep briefly and often
   (`dask_otel.pump.breath`) to let the event loop run.
-- One thread between the event loop and the span sinks translates and encodes; with a spool it
-  writes the spans to the disk (`dask_otel.pump.feeder`). Another one does so for log records.
+- One thread between the event loop and the span sinks translates and encodes
+  (`dask_otel.pump.feeder`); with a spool it writes the spans to the disk
+  (`dask_otel.pump.spooled`). Another one does so for log records.
 - A failed batch is kept and retried; if it keeps failing while others get through, it is split
   (`dask_otel.pump.policy`).
 - Each sink has its own thread: a dead endpoint does not delay the others.
@@ -23,29 +24,25 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 from dask_otel import semconv
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.metrics.state import MetricState
-from dask_otel.core.records import (
-    ClusterEvent,
-    FinishedSpan,
-    LogRecord,
-    OpenNote,
-    Progress,
-    SpanRecord,
-)
-from dask_otel.pump.feeder import Feeder, Spool
-from dask_otel.pump.health import MOST_NOTICES, Health, Notices, Series, Tally
-from dask_otel.pump.lanes import MAX_METRIC_BATCHES, MetricLane, SpanLane
-from dask_otel.pump.sinks import MetricSink, PumpLimits, SpanSink
+from dask_otel.core.records import ClusterEvent, FinishedSpan, Progress
+from dask_otel.pump.destination import MOST_NOTICES, MetricSink, Notices, SpanSink
+from dask_otel.pump.feeder import Feeder
+from dask_otel.pump.lanes import SpanLane
+from dask_otel.pump.limits import PumpLimits
+from dask_otel.pump.metrics import MAX_METRIC_BATCHES, MetricLane
+from dask_otel.pump.spooled import BACKLOG, Spool, SpooledFeeder
+from dask_otel.pump.tally import Series, Tally
 from dask_otel.pump.thread import PumpThread
 
-__all__ = ["MAX_METRIC_BATCHES", "Pump", "PumpLimits"]
+__all__ = ["MAX_METRIC_BATCHES", "Metrics", "Pump", "PumpLimits", "Rows"]
 
 #: The spans' share of the closing time; the rest is for the last metrics, which count the spans.
 _SPANS_SHARE: Final = 0.6
@@ -53,136 +50,105 @@ _SPANS_SHARE: Final = 0.6
 _SPOOL_SHARE: Final = 0.95
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The way out of spans, or of log records."""
+
+    #: The exporters.
+    sinks: Sequence[SpanSink] = ()
+    #: Makes OpenTelemetry spans of a finished Dask span, or one of a note of an open span; or log
+    #: records of an event. Called in the feeder's thread.
+    translate: Callable[[Any], Sequence[Any]] = lambda _: ()
+    limits: PumpLimits = field(default_factory=PumpLimits)
+    #: Stores the spans of the sinks with a key on the disk; None without one.
+    spool: Spool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """The way out of metrics."""
+
+    #: The exporters, each with its own series.
+    sinks: Sequence[tuple[MetricSink, MetricState]] = ()
+    #: Least seconds between two exports of a sink, unless its destination is eager.
+    interval: float = 0.0
+    #: The page for scrapers, with its series. It is renewed with every batch, in its own thread
+    #: like any other sink, but does not count as an export.
+    page: tuple[MetricSink, MetricState] | None = None
+
+
 class Pump:
     """The bridge's interface to the export. Its methods return at once.
 
     Parameters
     ----------
-    span_sinks
-        Exporters of spans.
-    metric_sinks
-        Exporters of metrics, each with its own state.
-    translate
-        Makes OpenTelemetry spans of a finished Dask span, or one of a note of an open span; called
-        in the feeder's thread.
-    limits
-        Sizes and times.
+    spans, metrics, logs
+        The ways out.
     sanitized
         Returns and resets the number of values that the translation had to change, by kind.
-    page
-        The page for scrapers, with its state. It is renewed with every batch of metrics, in its
-        own thread like any other sink, but does not count as an export.
-    metric_interval
-        Least seconds between two exports of a metric sink.
-    hurried
-        By name of a metric sink, whether it ignores the interval and exports every batch.
-    without_server
-        Names of sinks that were already reported as missing.
-    spool
-        Stores spans of some sinks on the disk; None without one.
-    log_sinks
-        Exporters of log records.
-    narrate
-        Makes log records of an event; called in a feeder's thread.
-    log_limits
-        Sizes and times of log records; by default those of spans.
     notices
         Gets events of the bridge itself.
     """
 
     def __init__(
         self,
-        span_sinks: Sequence[SpanSink],
-        metric_sinks: Sequence[tuple[MetricSink, MetricState]],
-        translate: Callable[[FinishedSpan | Progress | OpenNote], Sequence[SpanRecord]],
-        limits: PumpLimits,
+        spans: Rows,
+        metrics: Metrics,
+        logs: Rows,
         sanitized: Callable[[], dict[str, int]] = dict,
-        *,
-        page: tuple[MetricSink, MetricState] | None = None,
-        metric_interval: float = 0.0,
-        hurried: Mapping[str, Callable[[], bool]] | None = None,
-        without_server: Collection[str] = (),
-        spool: Spool | None = None,
-        log_sinks: Sequence[SpanSink] = (),
-        narrate: Callable[[ClusterEvent], Sequence[LogRecord]] = lambda _: (),
-        log_limits: PumpLimits | None = None,
         notices: Notices | None = None,
     ) -> None:
         #: Events of the bridge itself; the event loop takes them out.
         self.notices: Notices = deque(maxlen=MOST_NOTICES) if notices is None else notices
-        self._limits = limits
         self._sanitized = sanitized
+        self._capacity = spans.limits.queue_size
         self._tally = Tally()
-        sinks = [*span_sinks, *(sink for sink, _ in metric_sinks), *log_sinks]
-        self._healths = {
-            sink.name: Health(sink.name, advice=sink.advice, notices=self.notices) for sink in sinks
-        }
-        for name in without_server:
-            self._healths[name].expect_no_server()
-        keys = ("",) * len(span_sinks) if spool is None else spool.keys
-        wake = threading.Event()
-        self._spans: list[SpanLane] = []
-        for number, (sink, key) in enumerate(zip(span_sinks, keys, strict=True)):
-            health = self._healths[sink.name]
-            if key:
-                health.keeps = "spans in its spool"
-            own = key or f"memory {number}"
-            self._spans.append(
-                SpanLane(sink, own, bool(key), limits, self._tally, health, wake.set)
-            )
-        self.feeder = Feeder(
-            self._spans,
-            partial(self._translate_and_count, translate),
-            limits.queue_size,
-            self._tally,
-            wake,
-            spool if any(keys) else None,
-            notices=self.notices,
-        )
-        self._log_limits = of_logs = log_limits or limits
-        roused = threading.Event()
-        self._logs = [
-            SpanLane(
-                sink,
-                f"memory {number}",
-                False,
-                of_logs,
-                self._tally,
-                self._healths[sink.name],
-                roused.set,
-                "logs",
-            )
-            for number, sink in enumerate(log_sinks)
-        ]
-        telling = partial(self._translate_and_count, narrate)
-        self._teller = Feeder(
-            self._logs, telling, of_logs.queue_size, self._tally, roused, None, "logs"
-        )
-        made = [
-            (*sink, limits, self._tally, self._healths[sink[0].name], metric_interval)
-            for sink in metric_sinks
-        ]
-        if page is not None:
-            # All at once: there is no request that could become too large.
-            whole = replace(limits, max_points=None)
-            made.append((*page, whole, Tally(), Health(page[0].name), 0.0))
+        sinks = [*spans.sinks, *(sink for sink, _ in metrics.sinks), *logs.sinks]
+        for sink in sinks:
+            sink.destination.signals.add(sink.signal)
+            sink.destination.notices = self.notices
+        self.destinations = list(dict.fromkeys(sink.destination for sink in sinks))
+        #: With a spool, the feeder of the spans; else None.
+        self.spooled: SpooledFeeder | None = None
+        self._spans, self.feeder = self._fed("traces", spans)
+        self._logs, self._teller = self._fed("logs", logs)
+        made = [(*one, metrics.interval, self._tally) for one in metrics.sinks]
+        if metrics.page is not None:
+            made.append((*metrics.page, 0.0, Tally()))
         self._metrics = [
-            MetricLane(
-                *one,
-                own=partial(self._own_counts, {}),
-                before_last=self._settle_spans,
-                hurried=(hurried or {}).get(one[0].name, bool),
-            )
+            MetricLane(*one, own=partial(self._own_counts, {}), before_last=self._settle_spans)
             for one in made
         ]
         for lane in self._metrics:
             lane.peers = [peer for peer in self._metrics if peer is not lane]
+        self._feeders = [one for one in (self.feeder, self._teller) if one.lanes]
         #: All threads.
-        self._threads: list[PumpThread] = [*self._spans, *self._logs, *self._metrics]
-        if self._spans:
-            self._threads.append(self.feeder)
-        if self._logs:
-            self._threads.append(self._teller)
+        self._threads: list[PumpThread] = [
+            *self._spans, *self._logs, *self._metrics, *self._feeders
+        ]  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<Pump to {', '.join(one.name for one in self.destinations) or 'nowhere'}>"
+
+    def _fed(self, signal: str, rows: Rows) -> tuple[list[SpanLane], Feeder]:
+        """Return the lanes of a signal, and their feeder."""
+        wake, spool, limits = threading.Event(), rows.spool, rows.limits
+        lanes = []
+        for number, sink in enumerate(rows.sinks):
+            key = sink.key if spool else None
+            if key:
+                sink.destination.keeps = "spans in its spool"
+            lanes.append(
+                SpanLane(sink, key or f"memory {number}", bool(key), limits, self._tally, wake.set)
+            )
+        # An event of a full queue of events would not fit in it either.
+        notices: Notices = self.notices if signal == "traces" else deque(maxlen=0)
+        parts = (self._tally, wake, notices)
+        translate = partial(self._translate_and_count, rows.translate)
+        if spool is None:
+            return lanes, Feeder(signal, lanes, translate, limits.queue_size, *parts)
+        self.spooled = SpooledFeeder(spool, signal, lanes, translate, BACKLOG, *parts)
+        return lanes, self.spooled
 
     def _own_counts(self, seen: dict[Series, int]) -> MetricBatch:
         """Return the increases of the pump's counts since `seen`, and its levels; update `seen`."""
@@ -198,26 +164,23 @@ class Pump:
             if known and len(known) == len(times):
                 age = time.monotonic() - min(known)
                 batch.set_level(semconv.OTEL_EXPORT_LAST_SUCCESS_AGE.name, signal, value=age)
-        for name, value in self.feeder.levels.items():
-            batch.set_level(name, "traces", value=value)
-        queues = (
-            ("traces", self._spans, self.feeder, self._limits),
-            ("logs", self._logs, self._teller, self._log_limits),
-        )
-        for signal, fed, feeder, limits in queues:
-            if fed:
-                batch.set_level(semconv.OTEL_QUEUE_SIZE.name, signal, value=feeder.size)
-                batch.set_level(semconv.OTEL_QUEUE_CAPACITY.name, signal, value=limits.queue_size)
+        if self.spooled is not None:
+            for name, value in self.spooled.levels.items():
+                batch.set_level(name, "traces", value=value)
+        for feeder in self._feeders:
+            signal, most = feeder.signal, feeder.lanes[0].limits.queue_size
+            batch.set_level(semconv.OTEL_QUEUE_SIZE.name, signal, value=feeder.size)
+            batch.set_level(semconv.OTEL_QUEUE_CAPACITY.name, signal, value=most)
         return batch
 
     def open_spool(self, patience: float) -> str:
         """Open the spool; return its description. Waits `patience` seconds at most."""
-        if self.feeder.spool is None:
+        if self.spooled is None:
             return ""
-        self.feeder.start()
-        if not self.feeder.opened.wait(patience):
+        self.spooled.start()
+        if not self.spooled.opened.wait(patience):
             return "its spool is still being opened"
-        return self.feeder.found
+        return self.spooled.found
 
     def start(self) -> None:
         """Start all threads."""
@@ -253,7 +216,7 @@ class Pump:
         for lane in (*self._spans, *self._logs):
             lane.close(now + seconds * share)
         # A little before the bridge's deadline: the feeder has to settle the last rows.
-        for feeder in (self.feeder, self._teller):
+        for feeder in self._feeders:
             feeder.close(now + seconds * min(share, _SPOOL_SHARE))
         for other in self._metrics:
             other.close(now + seconds)
@@ -275,18 +238,18 @@ class Pump:
 
     def look(self) -> None:
         """Report requests that have been open for long. Cheap; call it often."""
-        for health in self._healths.values():
-            health.look()
+        for destination in self.destinations:
+            destination.look()
 
     def condition(self) -> dict[str, Any]:
         """Return the state of destinations and queues as plain data. Any thread may call it."""
         condition = {
-            "destinations": [health.condition() for health in self._healths.values()],
+            "destinations": [destination.condition() for destination in self.destinations],
             "waiting": self.feeder.size,
-            "capacity": self._limits.queue_size,
+            "capacity": self._capacity,
         }
-        if self.feeder.spool is not None:
-            condition["spool"] = self.feeder.condition()
+        if self.spooled is not None:
+            condition["spool"] = self.spooled.condition()
         return condition
 
     def _translate_and_count(

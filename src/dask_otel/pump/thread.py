@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from dask_otel import semconv
-from dask_otel.pump.health import Tally
+from dask_otel.pump.tally import Tally
 
 logger = logging.getLogger("distributed.dask_otel")
 

@@ -6,7 +6,7 @@ import logging
 from typing import Final
 
 from dask_otel import semconv
-from dask_otel.pump.health import Notices
+from dask_otel.pump.destination import Notices
 from dask_otel.settings.keys import MetricSettings
 
 logger = logging.getLogger("distributed.dask_otel")

@@ -24,8 +24,8 @@ from dask_otel._dask.present import Present
 from dask_otel._dask.settled import SettledSpans
 from dask_otel._dask.workers.delivery import Delivery
 from dask_otel.core.life.open_span import Limits, TaskLimits
-from dask_otel.pump.feeder import MOMENT
 from dask_otel.pump.pump import Pump
+from dask_otel.pump.spooled import MOMENT
 from dask_otel.pump.thread import apart
 from dask_otel.scheduler.hand_over import LONGEST, PAUSE, HandOver
 from dask_otel.scheduler.own_cost import OwnCost

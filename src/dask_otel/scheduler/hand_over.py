@@ -77,8 +77,8 @@ class HandOver:
         notes = self._adapter.lifecycle.notes
         if notes is None or self._pump is None:
             return
-        feeder = self._pump.feeder
-        if feeder.spool is None:
+        feeder = self._pump.spooled
+        if feeder is None:
             # There is no spool and will not be one: notes are useless.
             self._adapter.lifecycle.notes = None
         elif feeder.takes_notes:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
 import distributed
 
@@ -30,10 +31,10 @@ from dask_otel.core.trace import Trace
 from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.pump.breath import Breath
-from dask_otel.pump.feeder import Spool
-from dask_otel.pump.health import MOST_NOTICES, Notices
-from dask_otel.pump.pump import Pump
+from dask_otel.pump.destination import MOST_NOTICES, WORDS, Destination, Notices
+from dask_otel.pump.pump import Metrics, Pump, Rows
 from dask_otel.pump.rotated import obstacle
+from dask_otel.pump.spooled import Spool
 from dask_otel.scheduler.advice import FoldAdvice
 from dask_otel.scheduler.redaction import load_redaction
 from dask_otel.settings.keys import ConfigurationError, Settings
@@ -52,8 +53,8 @@ logger = logging.getLogger("distributed.dask_otel")
 LONGEST_PAGE_AGE: Final = 15.0
 #: The longest wait for the spool's content, in seconds; the export then begins without it.
 _SPOOL_PATIENCE: Final = 10.0
-#: By name and instance of a service, the id of the scheduler whose bridge exports under them.
-_owners: Final[dict[tuple[str, str], str]] = {}
+#: By name and instance of a service, the bridge that exports under them, while it exists.
+_owners: Final[WeakValueDictionary[tuple[str, str], Owner]] = WeakValueDictionary()
 
 _NO_LISTENER: Final = (
     "dask-otel: nothing listens at {}, OpenTelemetry's default, so {} can't be seen: no other "
@@ -61,6 +62,17 @@ _NO_LISTENER: Final = (
     "files, or OTEL_EXPORTER_OTLP_ENDPOINT to send everything to a collector. A collector that "
     "starts at the default endpoint later is used. See https://github.com/dask-otel/dask-otel#use-it"
 )
+
+
+class Owner:
+    """A bridge as the owner of a service's name and instance."""
+
+    def __init__(self, instance_id: str) -> None:
+        self.instance_id = instance_id
+
+    def claims(self, name: str, instance: str) -> bool:
+        """Return whether the bridge may export under these; from then on no other one may."""
+        return _owners.setdefault((name, instance), self).instance_id == self.instance_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +92,8 @@ class WiredPump:
     decides: Callable[[Trace], bool] | None = None
     #: Returns the bridge's own counts at the last export, by metric and label values.
     counts: Callable[[], dict[tuple[str, ...], float]] = dict
+    #: Keeps the service's name and instance.
+    owner: Owner | None = None
 
 
 def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPump | None:
@@ -121,6 +135,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         redact=None if settings.redact is None else load_redaction(settings.redact),
     )
     target = file_target(settings)
+    owner = Owner(instance_id)
     outputs = _otel.build(
         settings.environment,
         service_name="dask-scheduler",
@@ -132,7 +147,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         started_ns=started_ns,
         own_provider=settings.provider == "own",
         logs=settings.logs.exported,
-        owners=_owners,
+        claims=owner.claims,
     )
     if outputs is None:
         return None
@@ -140,23 +155,31 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         environment_of(settings.environment, settings.provider == "own").items()
     ):
         logger.warning("dask-otel: %s", text)
-    known = []
-    if target is not None and (reason := obstacle(Path(target.path).expanduser())):
+    folder = outputs.files
+    if (
+        folder is not None
+        and target is not None
+        and (reason := obstacle(Path(target.path).expanduser()))
+    ):
         logger.warning(
             "dask-otel can't write into otel.files.path: %s. Set it to a folder that the scheduler "
             "may write to. Dask is not affected; the bridge keeps as much as its queue holds, and "
             "retries without logging each failure.",
             reason,
         )
-        known = [sink.name for sink in outputs.span_sinks if sink.name.startswith("files in ")]
+        folder.expect_no_server()
     read = outputs.environment
     sanitizer = Sanitizer()
     page = _make_page(outputs.resource) if settings.metrics.prometheus else None
     # With a page the metrics have a reader, so a missing server needs no hint.
     unreachable = outputs.without_server if page is None else None
-    interval = min(read.metric_interval, math.inf if page is None else LONGEST_PAGE_AGE)
-    if outputs.hurried:
-        interval = min(interval, read.file_interval or interval)
+    if unreachable is not None:
+        unreachable.expect_no_server()
+    # Page and files get batches more often than the exports of others.
+    oftener = [LONGEST_PAGE_AGE] if page is not None else []
+    if folder is not None and read.file_interval is not None:
+        oftener.append(read.file_interval)
+    interval = min(read.metric_interval, *oftener, math.inf)
     limits = SeriesLimits(
         max_names=settings.metrics.max_names,
         max_series=settings.metrics.max_series,
@@ -182,55 +205,50 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     # Prometheus has no deltas.
     shown = None if page is None else (page, state(temporality="cumulative"))
     pump = Pump(
-        outputs.span_sinks,
-        metrics,
-        partial(translate, limits=span_limits, sanitizer=sanitizer),
-        read.spans,
+        Rows(
+            outputs.span_sinks,
+            partial(translate, limits=span_limits, sanitizer=sanitizer),
+            read.spans,
+            _spool(settings, outputs),
+        ),
+        # A batch may come slightly early or late.
+        Metrics(metrics, read.metric_interval - interval / 2 if oftener else 0.0, shown),
+        Rows(
+            outputs.log_sinks,
+            partial(
+                narrate,
+                limits=span_limits,
+                sanitizer=sanitizer,
+                mask=mask_of(settings),
+                last=LastLines(),
+            ),
+            read.logs,
+        ),
         sanitizer.drain,
-        page=shown,
-        without_server=known if unreachable is None else [unreachable, *known],
-        # Page and files get batches more often than exports, slightly early or late.
-        metric_interval=(
-            read.metric_interval - interval / 2 if page is not None or outputs.hurried else 0.0
-        ),
-        hurried=outputs.hurried,
-        spool=_spool(settings, outputs),
-        log_sinks=outputs.log_sinks,
-        narrate=partial(
-            narrate,
-            limits=span_limits,
-            sanitizer=sanitizer,
-            mask=mask_of(settings),
-            last=LastLines(),
-        ),
-        log_limits=read.logs,
-        notices=notices,
+        notices,
     )
-    places = [
-        sink.name for sink in (*outputs.span_sinks, *outputs.metric_sinks, *outputs.log_sinks)
-    ]
-    summary = ", ".join(dict.fromkeys(places)) or "to nowhere (OTEL_TRACES_EXPORTER=none)"
+    places = [destination.name for destination in pump.destinations]
+    summary = ", ".join(places) or "to nowhere (OTEL_TRACES_EXPORTER=none)"
     found = pump.open_spool(_SPOOL_PATIENCE)
     if found:
         summary = f"{summary}; {found}"
-    # Events alone are worth no hint: they are exported by default.
-    what = [
-        signal
-        for signal, made in (("spans", outputs.span_sinks), ("metrics", outputs.metric_sinks))
-        if unreachable in [sink.name for sink in made]
-    ]
-    hint = _NO_LISTENER.format(unreachable, " and ".join(what)) if what else ""
+    hint = ""
+    if unreachable is not None:
+        # Events alone are worth no hint: they are exported by default.
+        signals = unreachable.signals
+        what = [WORDS[signal][0] for signal in ("traces", "metrics") if signal in signals]
+        hint = _NO_LISTENER.format(unreachable.name, " and ".join(what)) if what else ""
     if hint and found:
         hint = f"{hint}. Until then spans wait: {found}"
     states = [one for _, one in metrics] + ([] if shown is None else [shown[1]])
     # All exporters have the same, so one is enough.
     counts = partial(states[0].totals, "dask.otel.") if states else dict
-    return WiredPump(pump, interval, summary, hint, page, outputs.decides, counts)
+    return WiredPump(pump, interval, summary, hint, page, outputs.decides, counts, owner)
 
 
 def disown(instance_id: str) -> None:
     """Let other bridges export under the service's name and instance that this one had."""
-    for identity in [one for one, owner in [*_owners.items()] if owner == instance_id]:
+    for identity in [one for one, its in [*_owners.items()] if its.instance_id == instance_id]:
         _owners.pop(identity, None)
 
 
@@ -247,13 +265,12 @@ def _spool(settings: Settings, outputs: Outputs) -> Spool | None:
     place = settings.spool.path
     if place is None:
         return None
-    keys = [sink.key or "" for sink in outputs.span_sinks]
-    if not any(keys):
+    if not any(sink.key for sink in outputs.span_sinks):
         logger.warning(
             "dask-otel: otel.spool.path is %s, and no spool is used: %s. Only exporters such as "
             "otlp report which spans were accepted.",
             place,
-            "the spans go to " + ", ".join(sink.name for sink in outputs.span_sinks)
+            "the spans go to " + ", ".join(sink.destination.name for sink in outputs.span_sinks)
             if outputs.span_sinks
             else "no spans are exported",
         )
@@ -277,7 +294,7 @@ def _spool(settings: Settings, outputs: Outputs) -> Spool | None:
         return Store.open(full_path(place), size, outputs.origin, clocks.time_ns(), reread)
 
     size = settings.spool.max_size
-    return Spool(place, size, opened, keys)
+    return Spool(place, size, opened)
 
 
 def _make_page(resource: Mapping[str, Any]) -> MetricPage:
@@ -290,7 +307,7 @@ def _make_page(resource: Mapping[str, Any]) -> MetricPage:
                 f"scheduler runs ({error}); install dask-otel[prometheus] there"
             ]
         ) from error
-    return MetricPage(resource)
+    return MetricPage(resource, Destination("the scheduler's own HTTP server"))
 
 
 def _make_state(started_ns: int, temporality: Temporality, **options: Any) -> MetricState:

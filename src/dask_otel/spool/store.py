@@ -32,7 +32,7 @@ from dask_otel.core.records import Origin, Row
 from dask_otel.spool import files, lock
 from dask_otel.spool.files import SpoolError
 
-#: Version 2 has checksums and the spool's identity; the rows of version 1 are read without.
+#: The version of the tables.
 VERSION: Final = 2
 #: "dOTs", the application's number in SQLite's header.
 APPLICATION: Final = 0x644F5473
@@ -50,29 +50,27 @@ _DROPPED: Final = 64
 _ROW: Final = 48
 #: Seconds to wait for a reader (``dask-otel spool``), which reads briefly each time.
 _BUSY: Final = 5.0
+#: The view's name is the spool's identity: it is in the file's first page.
 _TABLES: Final = f"""
     PRAGMA application_id = {APPLICATION};
+    PRAGMA user_version = {VERSION};
     CREATE TABLE runs (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         resource BLOB NOT NULL,
         scope BLOB NOT NULL,
         started_ns INTEGER NOT NULL,
-        alive_ns INTEGER NOT NULL
+        alive_ns INTEGER NOT NULL,
+        alive_again INTEGER
     );
     CREATE TABLE rows (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         run INTEGER NOT NULL,
         sink TEXT NOT NULL,
         ids BLOB,
-        body BLOB NOT NULL
+        body BLOB NOT NULL,
+        crc INTEGER
     );
     CREATE UNIQUE INDEX notes ON rows (run, ids, sink) WHERE ids IS NOT NULL;
-"""
-#: From version 1 to 2. The view's name is the spool's identity: it is in the file's first page.
-_CHECKED: Final = f"""
-    PRAGMA user_version = {VERSION};
-    ALTER TABLE runs ADD COLUMN alive_again INTEGER;
-    ALTER TABLE rows ADD COLUMN crc INTEGER;
     CREATE VIEW "%s" AS SELECT 1;
 """
 #: The condition for rows to send; the parameter is the present run.
@@ -162,8 +160,11 @@ class Store:
             try:
                 check_header(path)
                 files.make(path)
+                copy = files.beside(path, files.COPY)
+                # That of a process which was killed while it undid a write.
+                files.remove(copy)
                 if interrupted(path):
-                    with undone(path, files.beside(path, files.COPY)):
+                    with undone(path, copy):
                         pass
                 connection = connect(path)
                 undo.callback(disconnect, connection)
@@ -182,13 +183,10 @@ class Store:
         with _as_os_error():
             # Rows written into a damaged table may never be found again.
             _check(self._connection)
-            if _number(self._connection, "user_version") < VERSION:
+            if not _number(self._connection, "user_version"):
                 execute(f"PRAGMA page_size = {PAGE}")
-                made = _number(self._connection, "application_id")
-                self._connection.executescript(
-                    f"BEGIN IMMEDIATE; {'' if made else _TABLES} {_CHECKED} COMMIT;"
-                    % os.urandom(16).hex()
-                )
+                tables = _TABLES % os.urandom(16).hex()
+                self._connection.executescript(f"BEGIN IMMEDIATE; {tables} COMMIT;")
             # The journal keeps its first bytes, even after a larger transaction.
             execute("PRAGMA journal_mode = PERSIST")
             execute(f"PRAGMA journal_size_limit = {JOURNAL}")
@@ -197,15 +195,16 @@ class Store:
             for number, resource, scope, alive_ns, again in execute(
                 "SELECT id, resource, scope, alive_ns, alive_again FROM runs"
             ):
-                alive = alive_ns if again in (None, alive_ns) else 0
-                self._origins[number] = Origin(resource, scope), alive
+                known = alive_ns if again == alive_ns else 0
+                self._origins[number] = Origin(resource, scope), known
             found = execute("SELECT count(*), count(ids), max(id) FROM rows").fetchone()
             self.count, self.recovered, last = found
             self.last = last or 0
             if origin is not None:
                 cursor = execute(
-                    "INSERT INTO runs (resource, scope, started_ns, alive_ns) VALUES (?, ?, ?, ?)",
-                    (*origin, now_ns, now_ns),
+                    "INSERT INTO runs (resource, scope, started_ns, alive_ns, alive_again) "
+                    "VALUES (?, ?, ?, ?, ?)",
+                    (*origin, now_ns, now_ns, now_ns),
                 )
                 self._run = cursor.lastrowid or 0
                 self._origins[self._run] = origin, now_ns
@@ -353,8 +352,7 @@ class Store:
 
     def _row(self, number: int, run: int, ids: Ids | None, body: bytes, crc: int | None) -> Row:
         origin, alive_ns = self._origins.get(run, (None, 0))
-        # Rows of version 1 have no checksum.
-        if origin is None or (crc is not None and crc != _crc(origin, ids, body)):
+        if origin is None or crc != _crc(origin, ids, body):
             return Row(None, None, number)
         if run == self._run:
             return Row(body, None, number)
@@ -477,10 +475,9 @@ def _is_before(page: bytes, earlier: bytes, journal: bytes) -> bool:
         and int.from_bytes(earlier[28:32], "big") == int.from_bytes(journal[16:20], "big")
         # The schema, with the identity: it stays, except while a spool is made or updated.
         and (page[60:64] != earlier[60:64] or page[100:] == earlier[100:])
-        # A journal without the first page would leave it as it is. Version 1 had it anywhere.
+        # A journal without the first page would leave it as it is.
         and (
-            earlier[60:64] in (b"", b"\0\0\0\1")
-            or journal[int.from_bytes(journal[20:24], "big") :].startswith(b"\0\0\0\1")
+            not earlier or journal[int.from_bytes(journal[20:24], "big") :].startswith(b"\0\0\0\1")
         )
     )
 

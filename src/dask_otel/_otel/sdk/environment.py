@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from dask_otel.core.masking import masked_path
 from dask_otel.core.records import Temporality
-from dask_otel.pump.sinks import PumpLimits
+from dask_otel.pump.limits import PumpLimits
 from dask_otel.pump.thread import promptly
 from dask_otel.settings.problems import ConfigurationError
 from dask_otel.settings.variables import environment_of

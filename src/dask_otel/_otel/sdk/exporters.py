@@ -1,4 +1,4 @@
-"""The destinations in the standard variables: our own transports, or others' exporters.
+"""The exporters in the standard variables: our own transports, or others' exporters.
 
 ``otlp``, the default, is our transport. Any other name selects the exporter that an installed
 package registers under it: console, a vendor's, OpenTelemetry's own ``otlp_proto_grpc`` and
@@ -12,7 +12,6 @@ import os
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
@@ -33,6 +32,7 @@ from dask_otel._otel.sdk.environment import (
 )
 from dask_otel._otel.sdk.foreign import ForeignExporter
 from dask_otel._otel.sdk.otlp_json import Console, FileTransport
+from dask_otel._otel.sdk.sink import ExporterSink, MakeSink
 from dask_otel._otel.sdk.transport import (
     GrpcTransport,
     HttpTransport,
@@ -43,6 +43,7 @@ from dask_otel._otel.sdk.transport import (
 from dask_otel._version import __version__
 from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.masking import masked_url
+from dask_otel.pump.destination import Destination
 from dask_otel.pump.thread import promptly
 from dask_otel.settings.problems import ConfigurationError
 
@@ -91,53 +92,43 @@ _AGENT: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """A transport and its description."""
-
-    #: Its name or endpoint, for people.
-    label: str
-    transport: Transport | ForeignExporter | FileTransport
-    #: What to do after a failure; empty for the advice for an endpoint.
-    advice: str = ""
-    #: Whether the user configured it or its server.
-    named: bool = True
-    #: The key of its spans in the spool: its name in OTEL_TRACES_EXPORTER. None for a destination
-    #: that accepts everything at once, so that nothing waits.
-    key: str | None = None
-
-
-def make_destinations(signals: Iterable[str]) -> dict[str, list[Destination]]:
-    """Make the destinations of some signals.
+def make_sinks(signals: Iterable[str], make: MakeSink) -> list[ExporterSink]:
+    """Make the sinks of some signals; those with one address have one destination.
 
     Parameters
     ----------
     signals
         ``"traces"``, ``"metrics"``, ``"logs"``.
+    make
+        Makes each one.
 
     Raises
     ------
     ConfigurationError
-        If an exporter is missing, can't be made, or opens a port; the destinations made before it
+        If an exporter is missing, can't be made, or opens a port; the exporters made before it
         are released.
     """
-    made: dict[str, list[Destination]] = {signal: [] for signal in signals}
+    made: list[ExporterSink] = []
+    destinations: dict[str, Destination] = {}
     with ExitStack() as undo:
-        for signal, destinations in made.items():
+        for signal in signals:
             for name in _exporter_names(signal):
-                one = _destination(signal, name)
-                if one is not None:
-                    undo.callback(one.transport.close)
-                    destinations.append(one)
+                at = _destination(signal, name)
+                parts = _transport(signal, name)
+                if parts is not None:
+                    undo.callback(parts[0].close)
+                    made.append(make(signal, destinations.setdefault(at.name, at), *parts))
         undo.pop_all()
     return made
 
 
-def _destination(signal: str, name: str) -> Destination | None:
+def _transport(signal: str, name: str) -> tuple[Any, ...] | None:
+    """Return an exporter's transport; whether the user configured it; its key in the spool."""
     if name == "otlp" or (signal == "logs" and name in _OTHERS):
-        return _otlp(signal, name)
+        # The key does not depend on the protocol: waiting spans may be sent over another one.
+        return _otlp(signal, name), is_named(signal), "otlp"
     if signal != "logs":
-        return _foreign(signal, name)
+        return _foreign(signal, name), True, None if name == "console" else name
     if name != "console":
         # It may be meant for an application: there is no stable interface of such exporters.
         logger.warning(
@@ -147,18 +138,18 @@ def _destination(signal: str, name: str) -> Destination | None:
             *_OTHERS,
         )
         return None
-    return Destination(name, FileTransport(signal, Console()))
+    return (FileTransport(signal, Console()),)
 
 
 def labels(signal: str) -> list[str]:
-    """Return the names of a signal's destinations, without making them.
+    """Return the names of a signal's destinations, without making their exporters.
 
     Raises
     ------
     ConfigurationError
         If the protocol is unknown.
     """
-    return [_label(signal, name) for name in _exporter_names(signal)]
+    return [_destination(signal, name).name for name in _exporter_names(signal)]
 
 
 def is_named(signal: str) -> bool:
@@ -199,12 +190,12 @@ def _value(signal: str, what: str) -> str | None:
 # ------------------------------------------------------------------------------ our own OTLP
 
 
-def _otlp(signal: str, name: str) -> Destination:
+def _otlp(signal: str, name: str) -> Transport:
     grpc = _speaks_grpc(signal, name)
     make: Callable[..., Transport] = _grpc if grpc else _http
     seconds = number(0.001, "seconds", *_variables(signal, "TIMEOUT")) or _DEFAULT_TIMEOUT
     most = number(1, "milliseconds", _PUMP_TIMEOUTS[signal])
-    transport = make(
+    return make(
         signal,
         headers("ascii" if grpc else "latin-1", *_variables(signal, "HEADERS")),
         seconds if most is None else min(seconds, most / 1000),
@@ -213,8 +204,6 @@ def _otlp(signal: str, name: str) -> Destination:
         pem_file(*_variables(signal, "CLIENT_KEY")),
         pem_file(*_variables(signal, "CLIENT_CERTIFICATE")),
     )
-    # The key does not depend on the protocol: waiting spans may be sent over another one.
-    return Destination(_label(signal, name), transport, named=is_named(signal), key="otlp")
 
 
 def _http(
@@ -308,20 +297,21 @@ def _speaks_grpc(signal: str, name: str) -> bool:
     return choice(_PROTOCOLS, *_variables(signal, "PROTOCOL")) != "http/protobuf"
 
 
-def _label(signal: str, name: str) -> str:
-    """Return the name of an exporter: for OTLP, its endpoint."""
+def _destination(signal: str, name: str) -> Destination:
+    """Return where an exporter sends a signal: for OTLP, its endpoint."""
     if name != "otlp" and name not in _OTHERS:
-        return name
+        return Destination(name)
     grpc = _speaks_grpc(signal, name)
     endpoint = _value(signal, "ENDPOINT")
     url = masked_url(endpoint) if endpoint else f"http://localhost:{4317 if grpc else 4318}"
-    return str(Endpoint(url, "gRPC" if grpc else "HTTP"))
+    address = Endpoint(url, "gRPC" if grpc else "HTTP")
+    return Destination(str(address), address)
 
 
 # ------------------------------------------------------------------------ others' exporters
 
 
-def _foreign(signal: str, name: str) -> Destination:
+def _foreign(signal: str, name: str) -> ForeignExporter:
     variable = f"OTEL_{signal.upper()}_EXPORTER"
     found = list(entry_points(group=_GROUPS[signal], name=name))
     if not found and not (signal == "metrics" and name == "prometheus"):
@@ -349,8 +339,7 @@ def _foreign(signal: str, name: str) -> Destination:
         )
     # The export of spans has no such argument.
     millis = number(1, "milliseconds", _PUMP_TIMEOUTS[signal]) if signal == "metrics" else None
-    transport = ForeignExporter(signal, exporter, {"timeout_millis": millis} if millis else {})
-    return Destination(_label(signal, name), transport, key=None if name == "console" else name)
+    return ForeignExporter(signal, exporter, {"timeout_millis": millis} if millis else {})
 
 
 def _made(variable: str, entry: EntryPoint, factory: Callable[[], Any]) -> Any:

@@ -9,12 +9,15 @@ later), and it neither names, rotates nor bounds files.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from dask_otel._otel.sdk.exporters import Destination
 from dask_otel._otel.sdk.otlp_json import FileTransport
+from dask_otel._otel.sdk.sink import ExporterSink, MakeSink
+from dask_otel.pump.destination import Destination
 from dask_otel.pump.rotated import RotatedFile
 from dask_otel.settings.problems import ConfigurationError
 
@@ -34,17 +37,24 @@ class FileTarget:
     max_files: int
 
 
-def file_destination(signal: str, target: FileTarget, run: str) -> Destination:
-    """Return the destination that writes a signal into files.
+def file_sinks(
+    signals: Iterable[str], target: FileTarget, run: str, eager: bool, make: MakeSink
+) -> list[ExporterSink]:
+    """Return the sinks that write some signals into files; they have one destination.
 
     Parameters
     ----------
-    signal
-        ``"traces"``, ``"metrics"`` or ``"logs"``.
+    signals
+        ``"traces"``, ``"metrics"``, ``"logs"``.
     target
         The folder and the limits.
     run
         The beginning of the files' names; see `run_name`.
+    eager
+        Whether they get every batch of metrics while all of it is in one file. Only until then, so
+        that a long run keeps its older files longer.
+    make
+        Makes each sink.
 
     Raises
     ------
@@ -56,8 +66,15 @@ def file_destination(signal: str, target: FileTarget, run: str) -> Destination:
     except (RuntimeError, OSError) as error:
         # No such user, or no current folder.
         raise ConfigurationError([f"otel.files.path is {target.path!r}: {error}"]) from error
-    file = RotatedFile(folder, f"{run}-", f"-{signal}.jsonl", target.max_size, target.max_files)
-    return Destination(f"files in {folder}", FileTransport(signal, file), _ADVICE)
+    destination = Destination(f"files in {folder}", advice=_ADVICE)
+    made = []
+    for signal in signals:
+        names = f"{run}-", f"-{signal}.jsonl"
+        file = RotatedFile(folder, *names, target.max_size, target.max_files)
+        if eager and signal == "metrics":
+            destination.eager = partial(getattr, file, "is_first")
+        made.append(make(signal, destination, FileTransport(signal, file)))
+    return made
 
 
 def run_name(cluster: str, instance_id: str, started_ns: int) -> str:

@@ -133,11 +133,6 @@ class FileTransport:
         self._breathe = Breath()
         self.close = file.close
 
-    @property
-    def is_first(self) -> bool:
-        """Whether all requests are in one file."""
-        return self._file.is_first
-
     def send(self, request: bytes, _longest: float) -> Answer:
         """Write the whole request or nothing."""
         written = lines(self._message.FromString(request), self._breathe)
@@ -150,8 +145,6 @@ class FileTransport:
 
 class Console:
     """The process's standard output in place of a file."""
-
-    is_first = True
 
     def write(self, lines: Sequence[bytes]) -> None:
         """Print some lines."""

@@ -27,19 +27,15 @@ from dask_otel._otel.sdk.environment import (
     read_environment,
     variables,
 )
-from dask_otel._otel.sdk.exporters import (
-    Destination,
-    is_named,
-    make_destinations,
-    nobody_listens,
-)
-from dask_otel._otel.sdk.files import FileTarget, file_destination, run_name
+from dask_otel._otel.sdk.exporters import is_named, make_sinks, nobody_listens
+from dask_otel._otel.sdk.files import FileTarget, file_sinks, run_name
 from dask_otel._otel.sdk.resource import make_resource
 from dask_otel._otel.sdk.sampling import TraceSampler, make_sampler
-from dask_otel._otel.sdk.sink import ExporterLogSink, ExporterMetricSink, ExporterSpanSink
+from dask_otel._otel.sdk.sink import ExporterSink
 from dask_otel._otel.sdk.spans import ProviderSpanSink, application_provider
 from dask_otel.core.records import Origin
 from dask_otel.core.trace import Trace
+from dask_otel.pump.destination import Destination
 
 __all__ = ["FileTarget", "Outputs", "build", "build_for_spool"]
 
@@ -51,11 +47,11 @@ class Outputs:
     """Everything that the pump needs from OpenTelemetry."""
 
     environment: Environment
-    span_sinks: tuple[ProviderSpanSink | ExporterSpanSink, ...]
-    metric_sinks: tuple[ExporterMetricSink, ...]
-    log_sinks: tuple[ExporterLogSink, ...]
-    #: By name of a metric sink, whether it exports at every `Environment.file_interval`.
-    hurried: Mapping[str, Callable[[], bool]]
+    span_sinks: tuple[ProviderSpanSink | ExporterSink, ...]
+    metric_sinks: tuple[ExporterSink, ...]
+    log_sinks: tuple[ExporterSink, ...]
+    #: The files' folder; None without files.
+    files: Destination | None
     #: Whether a trace is sampled, for exemplars; None allows all.
     sampled: Callable[[int], bool] | None
     #: Whether a trace is sampled.
@@ -64,7 +60,7 @@ class Outputs:
     resource: Mapping[str, Any]
     origin: Origin
     #: The default endpoint, if it is used for lack of another one and there is no server.
-    without_server: str | None
+    without_server: Destination | None
 
 
 def build(
@@ -78,7 +74,7 @@ def build(
     started_ns: int = 0,
     own_provider: bool = False,
     logs: bool = False,
-    owners: dict[tuple[str, str], str] | None = None,
+    claims: Callable[[str, str], bool] | None = None,
 ) -> Outputs | None:
     """Make the exporters in the standard variables, and those that write files.
 
@@ -100,9 +96,8 @@ def build(
         not the bridge's either.
     logs
         Whether log records are exported.
-    owners
-        Of the resources of this process's bridges; see
-        `dask_otel._otel.sdk.resource.make_resource`. None for telemetry that is no bridge's.
+    claims
+        See `dask_otel._otel.sdk.resource.make_resource`. None for telemetry that is no bridge's.
 
     Returns
     -------
@@ -123,47 +118,45 @@ def build(
             instance_id,
             service_version,
             cluster_name,
-            {} if owners is None else owners,
+            claims,
         )
         # The constructor reads all limits: make it before things that must be closed.
         encoder = Encoder(resource.attributes, version)
         provider = None if own_provider else application_provider()
         sampler = make_sampler(resource) if provider is None else TraceSampler(provider.sampler)
-        to_file: dict[str, list[Destination]] = {}
+        make = partial(ExporterSink, encoder, sampler)
+        to_file: list[ExporterSink] = []
         signals = _SIGNALS if logs else _SIGNALS[:-1]
-        hurried = {}
         if files is not None:
             # Before the others, which must be closed after an error.
             cluster = str(resource.attributes.get(semconv.CLUSTER_NAME, service_name))
             run = run_name(cluster, instance_id, started_ns)
-            to_file = {signal: [file_destination(signal, files, run)] for signal in signals}
-            if read.file_interval is not None:
-                # Only until one file is full, so that a long run keeps its older files longer.
-                (written,) = to_file["metrics"]
-                hurried[written.label] = partial(getattr, written.transport, "is_first")
-        made = make_destinations(
-            signal
-            for signal in signals
-            if (is_named(signal) or files is None) and (signal != "traces" or provider is None)
+            eager = read.file_interval is not None
+            to_file = file_sinks(signals, files, run, eager, make)
+        made = make_sinks(
+            (
+                signal
+                for signal in signals
+                if (is_named(signal) or files is None) and (signal != "traces" or provider is None)
+            ),
+            make,
         )
-        traces, metrics, events = (
-            [*made.get(signal, ()), *to_file.get(signal, ())] for signal in _SIGNALS
-        )
+    traces, metrics, events = (
+        tuple(sink for sink in (*made, *to_file) if sink.signal == signal) for signal in _SIGNALS
+    )
+    applications = [] if provider is None else [ProviderSpanSink(provider, version, sampler)]
     filters: dict[str, Callable[[int], bool] | None] = {
         "always_on": None,
         "always_off": lambda _: False,
         "trace_based": sampler.exemplar,
     }
-    unnamed = [one.label for one in (*traces, *metrics, *events) if not one.named]
+    unnamed = [one.destination for one in made if not one.named]
     return Outputs(
         read,
-        (
-            *([] if provider is None else [ProviderSpanSink(provider, version, sampler)]),
-            *(ExporterSpanSink(one, encoder, sampler) for one in traces),
-        ),
-        tuple(ExporterMetricSink(one, encoder) for one in metrics),
-        tuple(ExporterLogSink(one, encoder) for one in events),
-        hurried,
+        (*applications, *traces),
+        metrics,
+        events,
+        to_file[0].destination if to_file else None,
         filters[read.exemplars],
         sampler.decides,
         resource.attributes,
@@ -172,7 +165,7 @@ def build(
     )
 
 
-def build_for_spool(environment: Mapping[str, str], version: str) -> list[ExporterSpanSink]:
+def build_for_spool(environment: Mapping[str, str], version: str) -> list[ExporterSink]:
     """Make the trace exporters in the standard variables, for spans of earlier runs.
 
     Parameters
@@ -199,10 +192,7 @@ def build_for_spool(environment: Mapping[str, str], version: str) -> list[Export
         resource = Resource.get_empty()
         encoder = Encoder({}, version)
         sampler = make_sampler(resource)
-        sinks = [
-            ExporterSpanSink(one, encoder, sampler)
-            for one in make_destinations(["traces"])["traces"]
-        ]
+        sinks = make_sinks(["traces"], partial(ExporterSink, encoder, sampler))
     for sink in sinks:
         if sink.key is None:
             sink.close()

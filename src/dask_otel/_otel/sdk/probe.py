@@ -20,7 +20,6 @@ from dask_otel._otel.sdk.files import FileTarget, run_name
 from dask_otel._otel.sdk.listening import look
 from dask_otel._otel.sdk.outputs import Outputs, build
 from dask_otel._otel.sdk.spans import ProviderSpanSink
-from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.records import Answer, LogRecord, MetricRecord, NumberPoint, Row, SpanRecord
 from dask_otel.pump.thread import apart
 from dask_otel.settings.problems import ConfigurationError
@@ -60,7 +59,8 @@ def probe(
         Plain data: ``problems`` of the configuration, ``disabled``, the ids for finding the
         telemetry (``run``, ``trace_id``, ``span_id``, ``sent_ns``), and ``results``, one for each
         signal at each destination: ``signal`` (``"traces"``, ``"metrics"``, ``"logs"``),
-        ``destination`` as in the scheduler's log, ``ok`` (None if unknown), ``reason`` and
+        ``destination`` as in the scheduler's log, ``endpoint`` (None, or its URL and protocol),
+        ``ok`` (None if unknown), ``reason`` and
         ``advice`` after a failure, whether the signal is ``unsupported``,
         the number of items ``lost`` in an accepted request and the server's message (``said``), the
         ``listener`` if it was checked (`look`), and ``seconds``.
@@ -117,8 +117,8 @@ def _remove(folder: Path, prefix: str) -> None:
 
 def _tries(
     outputs: Outputs, run: str, trace_id: int, span_id: int, now_ns: int
-) -> list[tuple[str, Any, Any]]:
-    """Return the signal, the sink and the record of each test."""
+) -> list[tuple[Any, Any]]:
+    """Return the sink and the record of each test."""
     attributes = {semconv.DOCTOR_RUN: run}
     span = SpanRecord(
         trace_id=trace_id,
@@ -151,23 +151,23 @@ def _tries(
         trace_id,
         span_id,
     )
-    return [
-        *(("traces", sink, span) for sink in outputs.span_sinks),
-        *(("metrics", sink, counter) for sink in outputs.metric_sinks),
-        *(("logs", sink, event) for sink in outputs.log_sinks),
-    ]
+    records = {"traces": span, "metrics": counter, "logs": event}
+    sinks = (*outputs.span_sinks, *outputs.metric_sinks, *outputs.log_sinks)
+    return [(sink, records[sink.signal]) for sink in sinks]
 
 
-def _results(tries: Sequence[tuple[str, Any, Any]], seconds: float) -> list[dict[str, Any]]:
+def _results(tries: Sequence[tuple[Any, Any]], seconds: float) -> list[dict[str, Any]]:
     """Send all records to their sinks at once; return the results that arrive in time."""
     began = time.monotonic()
     results: list[dict[str, Any]] = []
     sent = []
-    for signal, sink, record in tries:
+    for sink, record in tries:
+        endpoint = sink.destination.endpoint
         result: dict[str, Any] = {
-            "signal": signal,
-            "destination": sink.name,
-            "advice": sink.advice,
+            "signal": sink.signal,
+            "destination": sink.destination.name,
+            "endpoint": endpoint and [endpoint.url, endpoint.protocol],
+            "advice": sink.destination.advice,
             "ok": False,
             "reason": "",
             "lost": 0,
@@ -200,7 +200,6 @@ def _send(sink: Any, record: Any, until: float, result: dict[str, Any]) -> None:
     result |= {"ok": ok, "reason": answer.reason, "lost": answer.lost, "said": answer.said}
     result["unsupported"] = answer.unsupported
     result["seconds"] = time.monotonic() - began
-    endpoint = Endpoint.named(sink.name)
-    if ok is False and endpoint is not None:
-        result["listener"] = look(endpoint, _LOOK)
+    if ok is False and sink.destination.endpoint is not None:
+        result["listener"] = look(sink.destination.endpoint, _LOOK)
     sink.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import wait
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
@@ -45,7 +45,7 @@ def make_resource(
     instance_id: str,
     service_version: str,
     cluster_name: str | None,
-    owners: dict[tuple[str, str], str],
+    claims: Callable[[str, str], bool] | None = None,
 ) -> Resource:
     """Return the resource: the user's attributes, then detectors', then ours.
 
@@ -55,9 +55,9 @@ def make_resource(
         Used if neither the user nor a detector sets another one.
     cluster_name
         ``otel.cluster-name``; None means the environment's name, or else the service's.
-    owners
-        By name and instance of a service, the `instance_id` of the bridge that exports under them.
-        This one is added; if they have another owner, it gets another instance.
+    claims
+        Returns whether this bridge may export under a service's name and instance; else it gets
+        another instance.
     """
     found = _detected()
     # The SDK's placeholder for a missing name.
@@ -67,7 +67,7 @@ def make_resource(
     name, instance = (
         str(found[key]) for key in (semconv.SERVICE_NAME, semconv.SERVICE_INSTANCE_ID)
     )
-    if owners.setdefault((name, instance), instance_id) != instance_id:
+    if claims is not None and not claims(name, instance):
         # The user's own, for all of this process. Two totals can't share one series.
         found[semconv.SERVICE_INSTANCE_ID] = f"{instance}/{instance_id}"
         logger.warning(

@@ -50,42 +50,6 @@ KINDS: Final = {"server": SpanKind.SERVER, "internal": SpanKind.INTERNAL}
 SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
 
-class _Apart:
-    """Asks a sampler that is not the SDK's, one question at a time: it may be slow, or hang."""
-
-    def __init__(self, sampler: Sampler) -> None:
-        self._sampler = sampler
-        #: The last question, which may still be open.
-        self._asked: Future[bool | str] | None = None
-        self._rest_until = 0.0
-
-    def ask(self, trace: Trace) -> bool | str:
-        """Return the answer, or a problem, after a brief wait at most.
-
-        An empty string if the sampler is busy, or pausing after a late answer.
-        """
-        busy = self._asked is not None and not self._asked.done()
-        if busy or time.monotonic() < self._rest_until:
-            return ""
-        try:
-            asked = self._asked = apart(partial(self._answer, trace), "dask-otel-sampler")
-        except RuntimeError:
-            # No more threads are possible.
-            return ""
-        if not wait([asked], PATIENCE).done:
-            self._rest_until = time.monotonic() + REST
-            return f"gave no answer within {PATIENCE:g} s"
-        return asked.result()
-
-    def _answer(self, trace: Trace) -> bool | str:
-        try:
-            with uninstrumented():
-                return _ask(self._sampler, trace)
-        except BaseException as error:
-            logger.debug("dask-otel: the sampler raised", exc_info=True)
-            return f"raised {type(error).__name__}"
-
-
 def _ask(sampler: Sampler, trace: Trace) -> bool:
     name = attribute_text(trace.name, Sanitizer()) or semconv.EMPTY
     result = sampler.should_sample(caller_of(trace), int(trace), name, SpanKind.SERVER, {}, ())
@@ -113,7 +77,10 @@ class TraceSampler:
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
-        self._apart = None if _is_prompt(sampler) else _Apart(sampler)
+        self._is_prompt = _is_prompt(sampler)
+        #: The last question to a sampler that is not prompt; it may still be open.
+        self._asked: Future[bool | str] | None = None
+        self._rest_until = 0.0
         self._lock = threading.Lock()
         self._logged: set[str] = set()
 
@@ -134,9 +101,9 @@ class TraceSampler:
         return self.decides(trace_of(record))
 
     def _decide(self, trace: Trace) -> bool:
-        if self._apart is None:
+        if self._is_prompt:
             return _ask(self._sampler, trace)
-        answer = self._apart.ask(trace)
+        answer = self._ask_apart(trace)
         if isinstance(answer, bool):
             return answer
         if answer and answer not in self._logged:
@@ -148,6 +115,32 @@ class TraceSampler:
                 answer,
             )
         return trace.sampled_by_default
+
+    def _ask_apart(self, trace: Trace) -> bool | str:
+        """Return the answer, or a problem, after a brief wait at most.
+
+        An empty string if the sampler is busy, or pausing after a late answer.
+        """
+        busy = self._asked is not None and not self._asked.done()
+        if busy or time.monotonic() < self._rest_until:
+            return ""
+        try:
+            asked = self._asked = apart(partial(self._answer, trace), "dask-otel-sampler")
+        except RuntimeError:
+            # No more threads are possible.
+            return ""
+        if not wait([asked], PATIENCE).done:
+            self._rest_until = time.monotonic() + REST
+            return f"gave no answer within {PATIENCE:g} s"
+        return asked.result()
+
+    def _answer(self, trace: Trace) -> bool | str:
+        try:
+            with uninstrumented():
+                return _ask(self._sampler, trace)
+        except BaseException as error:
+            logger.debug("dask-otel: the sampler raised", exc_info=True)
+            return f"raised {type(error).__name__}"
 
 
 def parent_of(record: SpanRecord) -> Context:

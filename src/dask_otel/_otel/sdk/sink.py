@@ -4,61 +4,67 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from dask_otel._otel.sdk.encode import Encoder
-from dask_otel._otel.sdk.exporters import Destination
+from dask_otel._otel.sdk.foreign import ForeignExporter
+from dask_otel._otel.sdk.otlp_json import FileTransport
 from dask_otel._otel.sdk.sampling import TraceSampler
-from dask_otel.core.records import Answer, LogRecord
+from dask_otel._otel.sdk.transport import Transport
+from dask_otel.core.records import Answer
 from dask_otel.pump.breath import Breath
+from dask_otel.pump.destination import Destination
 
 #: Seconds to wait at the end for a collector to return, if the user configured the endpoint.
 _PATIENCE: Final = 1.0
 
 
-class _Sink:
+class ExporterSink:
+    """The way of one signal to one destination.
+
+    Parameters
+    ----------
+    encoder, sampler
+        Make the bytes, and decide which spans are sent.
+    signal
+        ``"traces"``, ``"metrics"`` or ``"logs"``.
+    destination, transport
+        Where it goes, and how.
+    named
+        Whether the user configured the exporter or its server.
+    key
+        The key of its spans in the spool: its name in OTEL_TRACES_EXPORTER. None for an exporter
+        that accepts everything at once, so that nothing waits.
+    """
+
     loss = "rejected"
+    max_points: int | None = 200
 
     def __init__(
-        self, destination: Destination, encode_request: Callable[[Sequence[Any]], bytes]
+        self,
+        encoder: Encoder,
+        sampler: TraceSampler,
+        signal: str,
+        destination: Destination,
+        transport: Transport | ForeignExporter | FileTransport,
+        named: bool = True,
+        key: str | None = None,
     ) -> None:
-        self.name = destination.label
-        #: The key of its rows in the spool; None if they are not stored there.
-        self.key = destination.key
-        self.advice = destination.advice
-        self.patience = _PATIENCE if destination.named else 0.0
-        self.transport = destination.transport
-        self.close = destination.transport.close
-        self._encode_request = encode_request
+        self.signal, self.destination, self.transport = signal, destination, transport
+        self.key, self.named = key, named
+        self.patience = _PATIENCE if named else 0.0
+        self.close = transport.close
+        self.encode: Callable[[Any], bytes] = encoder.log if signal == "logs" else encoder.span
+        #: Log records are not sampled.
+        self.wants: Callable[[Any], bool] = sampler.span if signal == "traces" else lambda _: True
+        self._request: Callable[[Sequence[Any]], bytes] = (
+            partial(encoder.metrics, breathe=Breath()) if signal == "metrics" else encoder.request
+        )
 
     def send(self, items: Sequence[Any], longest: float) -> Answer:
         """Send one request."""
-        return self.transport.send(self._encode_request(items), longest)
+        return self.transport.send(self._request(items), longest)
 
 
-class ExporterSpanSink(_Sink):
-    """Spans to one destination."""
-
-    def __init__(self, destination: Destination, encoder: Encoder, sampler: TraceSampler) -> None:
-        super().__init__(destination, encoder.request)
-        self.wants = sampler.span
-        self.encode = encoder.span
-
-
-class ExporterLogSink(_Sink):
-    """Log records to one destination."""
-
-    def __init__(self, destination: Destination, encoder: Encoder) -> None:
-        super().__init__(destination, encoder.request)
-        self.encode = encoder.log
-
-    def wants(self, _record: LogRecord) -> bool:
-        """Whether it is sampled: log records are not."""
-        return True
-
-
-class ExporterMetricSink(_Sink):
-    """Metrics to one destination: points from the bridge's own totals."""
-
-    def __init__(self, destination: Destination, encoder: Encoder) -> None:
-        super().__init__(destination, partial(encoder.metrics, breathe=Breath()))
+#: Makes a sink of a signal, its destination and its transport; see `ExporterSink`.
+MakeSink: TypeAlias = Callable[..., ExporterSink]

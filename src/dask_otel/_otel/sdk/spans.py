@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from opentelemetry import trace as trace_api
 from opentelemetry.sdk.trace import TracerProvider
@@ -18,9 +18,12 @@ from dask_otel import semconv
 from dask_otel._otel.sdk.sampling import KINDS, SAMPLED, TraceSampler, parent_of
 from dask_otel._otel.sdk.transport import uninstrumented
 from dask_otel.core.records import Answer, Row, SpanRecord
+from dask_otel.pump.destination import Destination
 from dask_otel.pump.thread import promptly
 
 logger = logging.getLogger("distributed.dask_otel")
+
+_ADVICE: Final = "Check the exporters of the application, or set otel.provider to own."
 
 
 class _AtHand(threading.local, IdGenerator, Sampler):
@@ -68,10 +71,9 @@ class ProviderSpanSink:
         Asks the provider's sampler once for each root, not for each span.
     """
 
-    name = "the application's tracer provider"
+    signal = "traces"
     #: No spool: the provider does not report which spans have arrived.
-    key = None
-    advice = "Check the exporters of the application, or set otel.provider to own."
+    key: str | None = None
     patience = 0.0
     loss = "error"
 
@@ -79,6 +81,7 @@ class ProviderSpanSink:
         tracer: Any = provider.get_tracer(
             semconv.SCOPE_NAME, version, schema_url=semconv.SCHEMA_URL
         )
+        self.destination = Destination("the application's tracer provider", advice=_ADVICE)
         self._tracer = tracer
         self.wants = sampler.span
         ids = getattr(tracer, "id_generator", None)

@@ -18,7 +18,6 @@ Listener: TypeAlias = Literal[
 _IMPLAUSIBLE: Final = 300.0
 _TIMEOUT: Final = re.compile(r"OTEL_EXPORTER_OTLP_(?:[A-Z]+_)?TIMEOUT")
 _NUMBER: Final = re.compile(r"\s*[0-9]{1,15}(?:\.[0-9]*)?\s*")
-_NAME: Final = re.compile(r"(?P<url>.*) \(OTLP over (?P<protocol>gRPC|HTTP)\)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +30,6 @@ class Endpoint:
 
     def __str__(self) -> str:
         return f"{self.url} (OTLP over {self.protocol})"
-
-    @classmethod
-    def named(cls, name: str) -> Endpoint | None:
-        """Return the endpoint of this name; None for another kind of exporter."""
-        found = _NAME.fullmatch(name)
-        if found is None:
-            return None
-        return cls(found["url"], "gRPC" if found["protocol"] == "gRPC" else "HTTP")
 
     @property
     def scheme(self) -> str:

@@ -372,8 +372,7 @@ def _shown(facts: Mapping[str, Any]) -> dict[str, str]:
         shown["again"] = "A heartbeat came after that, too late."
     if limit and code in (0, -9):
         shown["guess"] = "A guess: it was killed for its memory, which was close to its limit."
-    if facts.get(Fact.NANNY):
-        shown["nanny"] = "Its nanny reported no kill for memory."
+    shown["nanny"] = "Its nanny reported no kill for memory." if facts.get(Fact.NANNY) else ""
     if lines := facts.get(semconv.WORKER_LAST_LINES):
         shown["lines"] = "\n".join(("The last lines of its log:", *lines))
     elif Fact.LOGS in facts and facts[semconv.WORKER_REMOVAL_REASON] in UNEXPECTED:

@@ -1,0 +1,15 @@
+"""The sizes and times of the pump."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PumpLimits:
+    """Sizes in spans or log records, times in seconds."""
+
+    queue_size: int = 2048
+    batch_size: int = 128
+    #: Longest time that a finished span waits for others.
+    schedule_delay: float = 1.0

@@ -1,0 +1,181 @@
+"""A bridge that is stopped on a scheduler that goes on, and started again: nothing is told twice.
+
+Its stop is not the end of the scheduler, nor of anybody's job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+import weakref
+from typing import Any
+
+import pytest
+from distributed import fire_and_forget, span
+
+import dask_otel
+from dask_otel._wire import install, uninstall
+from dask_otel.scheduler.plugin import NAME, OtelSchedulerPlugin
+from tests.receiver import Span
+from tests.simulated.bridged import Bridged, generation
+from tests.simulated.tasks import boom, nap
+
+pytestmark = pytest.mark.options(threads=1, unreconciled="work is done between two bridges")
+
+UNSET, ERROR = 0, 2
+ACTIVE, EXECUTE = "dask.span.active", "dask.span.execute.time"
+
+
+def of(b: Bridged, name: str) -> list[Span]:
+    """The generations of a span so far."""
+    found = [s for s in b.received.spans if s.type == "span" and s.name == name]
+    return sorted(found, key=generation)
+
+
+def told(b: Bridged, name: str) -> list[tuple[Any, ...]]:
+    """Of each generation: its result, whether it is complete, status, and type of the error."""
+    names = ("dask.span.result", "dask.span.complete", "error.type")
+    found = [(s, *map(s.attributes.get, names)) for s in of(b, name)]
+    return [(result, complete, s.status, error) for s, result, complete, error in found]
+
+
+def test_a_healthy_job_is_not_red_and_goes_on_as_its_next_generation(b: Bridged) -> None:
+    received = b.received
+    with span("outer"), span("job") as job_id:
+        futures = [b.client.submit(nap, seconds) for seconds in (2.0, 9.0, 8.0)]
+    time.sleep(1.0)
+    assert dask_otel.unregister(b.client) == "stopped"
+    for name in ("outer", "job"):
+        assert told(b, name) == [("unknown", False, UNSET, None)]
+    # How long it takes is not known, nor whether anything is queued.
+    assert not [p for p in received.points if p.metric == "dask.span.duration"]
+    futures[0].result()
+    assert dask_otel.register(b.client) == "started"
+    assert b.client.gather(futures) == [2.0, 9.0, 8.0]
+    b.exported()
+    first, second = of(b, "job")
+    assert told(b, "job")[1] == ("success", True, UNSET, None)
+    assert (second.trace_id, second.parent_id) == (first.trace_id, first.parent_id)
+    assert second.start_ns >= first.end_ns
+    # One ended while nobody looked.
+    assert second.attributes["dask.task.count"] == 2
+    metrics = dask_otel.span_metrics(b.client, job_id)
+    counts = metrics.counts or {}
+    assert (metrics.result, counts["tasks"], counts["memory"]) == (None, 2, 2)
+
+
+def test_a_failure_is_one_although_the_rest_is_not_known(b: Bridged) -> None:
+    with span("bad") as bad_id:
+        kept = [b.client.submit(boom), b.client.submit(nap, 5.0)]
+    time.sleep(1.0)
+    assert dask_otel.unregister(b.client) == "stopped"
+    assert told(b, "bad") == [("failure", False, ERROR, "ValueError")]
+    assert dask_otel.register(b.client) == "started"
+    assert kept[1].result() == 5.0
+    b.exported()
+    assert told(b, "bad")[1:] == [("success", True, UNSET, None)]
+    # Asked for the whole, it has failed.
+    assert dask_otel.span_metrics(b.client, bad_id).result == "failure"
+
+
+@pytest.mark.options(workers=0, unreconciled="it is looked at before the end of the cluster")
+def test_a_scheduler_that_closes_ends_the_work(b: Bridged) -> None:
+    with span("cut"):
+        fire_and_forget(b.client.submit(nap, 1.0))
+    time.sleep(1.0)
+    b.cluster.do("scheduler", b.scheduler.close)
+    assert told(b, "cut") == [("error", False, ERROR, "SchedulerClosed")]
+
+
+async def by_register(scheduler: Any) -> None:
+    await scheduler.unregister_scheduler_plugin(NAME)
+    assert await install({}, scheduler) == "started"
+
+
+async def by_plugin(scheduler: Any, name: str | None = None) -> None:
+    if name is None:
+        await scheduler.unregister_scheduler_plugin(NAME)
+    plugin = OtelSchedulerPlugin()
+    await scheduler.register_scheduler_plugin(plugin, name=name, idempotent=True)
+
+
+async def beside_it(scheduler: Any) -> None:
+    """Nothing changes."""
+    await by_plugin(scheduler, "mine")
+
+
+async def while_it_leaves(scheduler: Any) -> None:
+    leaving = asyncio.ensure_future(uninstall(scheduler))
+    await asyncio.sleep(0)
+    assert scheduler.plugins[NAME].bridge.leaving
+    assert [await install({}, scheduler), await leaving] == ["started", "stopped"]
+
+
+@pytest.mark.parametrize("replace", [by_register, by_plugin, beside_it, while_it_leaves])
+def test_a_plugin_that_is_replaced_without_a_word(b: Bridged, replace: Any) -> None:
+    """`Client.unregister_scheduler_plugin` tells it nothing, and the next one comes at once."""
+    before = b.bridge
+    with span("job"):
+        future = b.client.submit(nap, 3.0)
+    time.sleep(1.0)
+    b.cluster.do("scheduler", replace, b.scheduler)
+    assert (b.bridge is before) == (replace is beside_it)
+    assert future.result() == 3.0
+    b.exported()
+    expected = ["success"] if replace is beside_it else ["unknown", "success"]
+    assert [result for result, *_ in told(b, "job")] == expected
+
+
+@pytest.mark.options(begins=False, unreconciled="only what is left of a bridge is looked at")
+def test_a_bridge_that_is_gone_is_not_kept_alive(b: Bridged) -> None:
+    bridges, extension = [], b.scheduler.extensions["spans"]
+    for _ in range(3):
+        assert dask_otel.register(b.client) == "started"
+        time.sleep(1.0)
+        with span("job"):
+            b.client.submit(nap, 1.0, pure=False).result()
+        # Dask caches a handler when it calls it.
+        time.sleep(1.0)
+        bridges.append(weakref.ref(b.bridge))
+        # Another library wraps one of our wrappers, and keeps it.
+        wrapped = extension.observe_tasks
+        extension.observe_tasks = lambda *args, _call=wrapped, **kwargs: _call(*args, **kwargs)
+        assert dask_otel.unregister(b.client) == "stopped"
+    gc.collect()
+    assert [bridge() for bridge in bridges] == [None] * 3
+
+
+def test_totals_begin_anew_and_nothing_is_booked_twice(b: Bridged) -> None:
+    received = b.received
+    with span("job"):
+        kept = [b.client.submit(nap, 0.4), b.client.submit(nap, 8.0)]
+    time.sleep(1.25)
+    assert dask_otel.unregister(b.client) == "stopped"
+    off, count = time.time_ns(), len(received.points)
+    assert newest(received.points, EXECUTE) == [pytest.approx(0.4)]
+    assert newest(received.points, ACTIVE) == [0]
+    time.sleep(1.0)
+    assert dask_otel.register(b.client) == "started"
+    assert kept[1].result() == 8.0
+    b.exported()
+    assert dask_otel.unregister(b.client) == "stopped"
+    points = received.points[count:]
+    # Seconds that were told before are not told again; those of the run that went on are.
+    assert newest(points, EXECUTE) == [pytest.approx(8.0)]
+    assert newest(points, ACTIVE) == [0]
+    for point in points:
+        if point.kind in ("sum", "histogram") and point.start_ns:
+            assert off <= point.start_ns <= point.time_ns, point
+    # Every counter begins with 0 at a time of its own, so that a reset is seen as one.
+    for series in {p.series for p in points if p.monotonic}:
+        values = [p for p in points if p.series == series]
+        assert values[0].value == 0 or values[0].start_ns >= off, series
+        assert values[0].time_ns >= off
+    assert {p.resource["service.instance.id"] for p in received.points} == {b.scheduler.id}
+
+
+def newest(points: list[Any], metric: str) -> list[float]:
+    """Return the last values of a metric that are not of an activity without seconds."""
+    found = {p.series: p.value for p in points if p.metric == metric}
+    return [value for value in found.values() if value > 1e-6 or metric == ACTIVE]

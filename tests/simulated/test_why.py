@@ -1,0 +1,201 @@
+"""`dask_otel.why` in histories whose answer is known."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from distributed import Status, secede, span, wait
+
+import dask_otel
+from dask_otel import Reason, _wire
+from dask_otel._dask import present
+from dask_otel._dask.present import MOST
+from dask_otel.semconv import PATH_PARTS
+from tests.simulated.bridged import Bridged
+from tests.simulated.tasks import boom, nap
+
+W0, W1 = "lab://w0", "lab://w1"
+
+pytestmark = pytest.mark.options(threads=1)
+
+
+def apart(seconds: float) -> None:
+    secede()
+    time.sleep(seconds)
+
+
+def same(*values: Any) -> int:
+    return len(values)
+
+
+def told(b: Bridged, asked: Any, *expected: tuple[str, str]) -> tuple[Reason, ...]:
+    """Check that the reasons have these kinds and say this after the next heartbeat."""
+    time.sleep(1.1)
+    reasons = dask_otel.why(b.client, asked).reasons
+    assert [one.kind for one in reasons] == [kind for kind, _ in expected], reasons
+    assert all(text in one.what for one, (_, text) in zip(reasons, expected, strict=True)), reasons
+    return reasons
+
+
+def test_a_chain_leads_to_the_task_that_holds_it_up(b: Bridged) -> None:
+    slow = b.client.submit(nap, 60, key="slow-1", workers=["w0"])
+    both = b.client.submit(same, slow, key=("before", 0)), b.client.submit(same, 1, key="quick-1")
+    after = b.client.submit(same, *both, key="after-1")
+    # Not the dependency that is done.
+    chain = (
+        "1 of 2: ('before', 0) (waiting). Tasks before it that are ready or at work: 1, most "
+        "urgently slow-1, at depth 2."
+    )
+    executing = ("executing", f"executing on {W0} for 1.1 s")
+    _, running = told(b, after, ("dependencies", chain), executing)
+    about = (running.name, running.state, running.worker, running.seconds)
+    assert about == ("slow-1", "processing", W0, pytest.approx(1.09))
+    # The text of a key is a key.
+    said = f"1 of 1: slow-1 (processing on {W0} for 2.2 s"
+    told(b, "('before', 0)", ("dependencies", said), ("executing", ""))
+
+
+def test_long_chains_and_wide_fans_are_visited_in_part(b: Bridged) -> None:
+    future = gate = b.client.submit(nap, 60, key="gate-1")
+    wide = b.client.submit(same, b.client.map(same, [gate] * 2000, pure=False), key="wide-1")
+    fan = ", and 1,995 more. Tasks before it that are ready or at work: 1, most urgently gate-1"
+    told(b, wide, ("dependencies", fan), ("executing", ""))
+    for index in range(MOST + 50):
+        future = b.client.submit(same, future, key=f"link-{index}")
+    told(b, "link-100", ("dependencies", "at depth 101"), ("executing", ""))
+    told(b, future, ("dependencies", f"visited ({MOST})"))
+
+
+def test_restrictions_that_no_worker_meets(b: Bridged) -> None:
+    told(
+        b,
+        b.client.submit(same, resources={"GPU": 2}),
+        ("restrictions", "asks for GPU = 2 (the most on a worker: 0)"),
+    )
+    told(
+        b,
+        b.client.submit(same, 2, workers="nobody-here"),
+        ("restrictions", "asks for a worker at nobody-here."),
+    )
+
+
+def test_queued_behind_threads_that_are_busy(b: Bridged) -> None:
+    futures = b.client.map(nap, [60] * 50, pure=False)
+    told(b, futures[0], ("executing", ""))
+    # Two were sent to each worker, one more than it has threads.
+    said = (
+        "behind 45 others, of 46 tasks in all. The running workers (2 of 2, threads: 2) have "
+        "enough to do: 4 of nap."
+    )
+    told(b, futures[-1], ("no free thread", said))
+
+
+def test_paused_workers(b: Bridged) -> None:
+    def become(status: Status, *names: str) -> None:
+        async def change() -> None:
+            for name in names:
+                b.cluster.workers[name].status = status
+
+        b.cluster.do("scheduler", change)
+
+    busy = b.client.submit(nap, 60, workers=["w0"])
+    told(b, busy, ("executing", ""))
+    sent = b.client.submit(same, 3, workers=["w0"])
+    told(b, sent, ("worker busy", "threads (1) execute 1 of nap, the longest for 2.2 s"))
+    become(Status.paused, "w0")
+    told(b, sent, ("worker paused", f"2.2 s ago to {W0}, which begins no task"))
+    told(b, busy, ("executing", ""))
+    later = b.client.submit(same, 4, workers=["w0"])
+    told(b, later, ("workers not running", f"take no tasks: {W0} (paused)"))
+    become(Status.paused, "w1")
+    queued = b.client.map(same, range(50), pure=False)[-1]
+    reason, *_ = told(b, queued, ("workers not running", f" (paused), {W1} (paused)"))
+    assert reason.state == "queued"
+
+
+def test_a_silent_worker_is_the_most_urgent(b: Bridged) -> None:
+    futures = [b.client.submit(nap, 60, name, workers=[name]) for name in ("w0", "w1")]
+    both = b.client.submit(same, futures)
+    told(b, both, ("dependencies", ""), ("executing", ""), ("executing", ""))
+    b.cluster.machines["w1"].stop(60.0)
+    time.sleep(10.0)
+    silent = ("worker silent", f" ago to {W1}, whose last heartbeat came 1")
+    told(b, both, ("dependencies", ""), silent, ("executing", W0))
+
+
+def test_fetching_from_a_worker(b: Bridged) -> None:
+    b.cluster.latency = lambda sender, receiver, message: (
+        2.0 if type(message) is dict and message.get("data") else 0.0
+    )
+    data = b.client.submit(same, workers=["w0"])
+    wait(data)
+    user = b.client.submit(same, data, workers=["w1"])
+    told(b, user, ("fetching", f"1 of 1, from {W0} (running)"))
+    wait(user)
+    told(b, user, ("done", f"result is on {W1}."))
+
+
+def test_a_task_apart_and_tasks_that_have_ended(b: Bridged) -> None:
+    told(b, b.client.submit(apart, 60), ("seceded", ""))
+    failed = b.client.submit(boom, key="fail-1")
+    error = "ValueError('no\\x1b[31m\\nway')"
+    told(b, b.client.submit(same, failed), ("dependency failed", f"fail-1 failed: {error}"))
+    told(b, failed, ("failed", error))
+    gone = b.client.submit(same, 5, key="gone-1", workers=["w0"])
+    told(b, gone, ("done", f"result is on {W0}."))
+    kept = b.client.submit(same, gone)
+    wait(kept)
+    del gone
+    told(b, "gone-1", ("released", "nobody asks for one"))
+    told(b, "nobody\x1b", ("unknown", ""))
+
+
+@pytest.mark.options(threads=1, unreconciled="a tag has a slash in it")
+def test_a_span_by_id_and_by_name(b: Bridged) -> None:
+    with span("train"), span("lo/ad") as loading:
+        gate = b.client.submit(nap, 9, key="gate-2")
+        last = b.client.map(same, [gate] * 3, pure=False)
+    with span("train"), span("use"):
+        used = b.client.submit(same, last, key="use-1")
+    for asked in (loading, "train/lo\\/ad"):
+        said = ("unfinished", "not done: 1 processing, 3 waiting.")
+        first, second = told(b, asked, said, ("executing", ""))
+        assert (first.name, first.state, second.name) == ("train/lo\\/ad", "span", "gate-2")
+    # It has no task at work, but the group that it depends on has.
+    assert (
+        told(b, "train/use", ("unfinished", ": 1 waiting."), ("executing", ""))[1].name == "gate-2"
+    )
+    assert used.result() == 1
+    told(b, loading, ("no unfinished task", "No task is left to do"))
+
+
+def test_a_text_of_megabytes_is_no_name_of_a_span(
+    b: Bridged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client refuses it; the scheduler does not split it either."""
+    split: list[str] = []
+    monkeypatch.setattr(present, "span_tags", lambda name: split.append(name) or ())
+    for text in ("train/load", "a/" * 500_000):
+        answer = b.client.run_on_scheduler(_wire.why, asked=(text,))
+        assert answer.reasons[0].kind == "unknown"
+    assert split == ["train/load"]
+
+
+@pytest.mark.options(threads=1, otel={"spans": {"linger": "10s"}})
+def test_the_path_so_far_of_an_open_span(b: Bridged) -> None:
+    with span("fit") as asked:
+        wait(b.client.submit(nap, 0.5, key="before-1"))
+        time.sleep(0.5)
+        wait(b.client.submit(nap, 0.25, key="before-2"))
+        gate = b.client.submit(nap, 9, key="gate-3")
+        first, _ = told(b, asked, ("unfinished", "Its path so far: "), ("executing", ""))
+        # All of its time until the last task ended.
+        known = {"client": 0.5, "compute": 0.75}
+        assert first.path == pytest.approx({part: known.get(part, 0.0) for part in PATH_PARTS})
+        later, _ = told(b, asked, ("unfinished", ""), ("executing", ""))
+        assert later.path == first.path, "a question changes nothing"
+        assert dask_otel.why(b.client, gate).reasons[0].path is None
+        wait(gate)
+        told(b, asked, ("no unfinished task", "Its path so far: "))

@@ -1,0 +1,284 @@
+"""The queue in front of a span sink: an outage drops nothing, poison costs itself alone."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_otel.core.records import Answer, Row
+from dask_otel.pump.lanes import LAST_TRIES, SpanLane
+from dask_otel.pump.limits import PumpLimits
+from dask_otel.pump.tally import Tally
+from tests.unit.pumps import Spans, outcomes
+
+Judge = Callable[[Collection[int]], object]
+
+
+class Sink(Spans):
+    """A sink that refuses some requests, by the numbers of their rows."""
+
+    def __init__(self, refuses: Judge) -> None:
+        super().__init__("a test sink")
+        self.refuses = refuses
+        self.tries: list[list[int]] = []
+
+    def send(self, rows: Sequence[Row], longest: float) -> Answer:
+        self.tries.append([row.body for row in rows])
+        return self.no if self.refuses(self.tries[-1]) else super().send(rows, longest)
+
+
+class Setup:
+    """A lane without its thread: the time passes when there is nothing to do."""
+
+    def __init__(self, refuses: Judge = lambda _: False, batch_size: int = 4) -> None:
+        self.time, self.sink, self.tally = 0.0, Sink(refuses), Tally()
+        limits = PumpLimits(10**9, batch_size)
+        self.lane = SpanLane(self.sink, "", False, limits, self.tally, list, lambda: self.time)
+
+    @property
+    def left(self) -> list[int]:
+        return [row.body for row in self.lane.policy.queue]
+
+    def put(self, numbers: Iterable[int]) -> None:
+        self.lane.feed([Row(number) for number in numbers])
+
+    def run(self, numbers: Iterable[int] = (), steps: int = 200) -> None:
+        """Queue rows, and export as the thread does."""
+        self.put(numbers)
+        for _ in range(steps):
+            if self.left and not self.lane.attempt():
+                self.time = max(self.time, self.lane.policy.retry_at)
+            self.time += 0.002
+
+    def prove(self) -> None:
+        """Export for a while without any trouble, as an endpoint does that works."""
+        self.run(range(-512, 0))
+        assert len(self.sink.exported) == 512
+        self.sink.exported.clear()
+        self.sink.tries.clear()
+
+    def feed(self, until: int) -> None:
+        """Let healthy records come, a few at a time, until so many were dropped."""
+        for fresh in range(1000, 1900, 3):
+            if self.dropped < until:
+                self.run(range(fresh, fresh + 3), 20)
+        assert self.dropped == until
+
+    @property
+    def dropped(self) -> int:
+        return outcomes(self.tally).get("rejected", 0)
+
+
+@pytest.mark.parametrize("error", [None, OSError, MemoryError, SystemExit, GeneratorExit])
+def test_batches_go_out_in_order_and_an_outage_drops_nothing(
+    error: type[BaseException] | None,
+) -> None:
+    setup = Setup()
+    setup.run(range(10))
+    assert setup.sink.tries == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    setup.sink.ok, setup.sink.error = False, error and error("no way")
+    setup.run(range(10, 50), 100)
+    assert (len(setup.left), setup.time > 60) == (40, True)
+    setup.sink.ok, setup.sink.error = True, None
+    setup.run()
+    assert sorted(setup.sink.exported) == list(range(50))
+    assert outcomes(setup.tally) == {"exported": 50}
+
+
+@pytest.mark.parametrize(("wanted", "given"), [(12.0, 12.0), (3600.0, 30.0)])
+def test_a_server_is_left_alone_for_as_long_as_it_wants_within_bounds(
+    wanted: float, given: float
+) -> None:
+    setup = Setup()
+    setup.sink.ok, setup.sink.no = False, Answer(False, "busy", pause=wanted)
+    setup.run([0], 1)
+    assert setup.lane.policy.retry_at == given
+    setup.time = given - 0.001
+    assert not setup.lane.attempt()
+    assert len(setup.sink.tries) == 1
+    setup.time, setup.sink.ok = given, True
+    setup.run()
+    assert setup.sink.exported == [0]
+
+
+def test_backoff_doubles_and_has_a_limit() -> None:
+    setup = Setup(lambda _: True)
+    setup.put([1])
+    for expected in (1, 2, 4, 8, 16, 30, 30, 30, 30):
+        assert not setup.lane.attempt()
+        assert not setup.lane.attempt(), "not before its time"
+        wait = setup.lane.policy.retry_at - setup.time
+        assert 0.8 * expected <= wait <= 1.2 * expected
+        setup.time = setup.lane.policy.retry_at
+    assert len(setup.sink.tries) == 9
+
+
+def test_poison_is_dropped_after_three_failures_alone_between_successes_of_others() -> None:
+    setup = Setup(lambda numbers: 0 in numbers)
+    setup.run([0])
+    assert setup.left == [0], "while it is alone, it may be an outage"
+    setup.feed(until=1)
+    alone = [i for i, tried in enumerate(setup.sink.tries) if tried == [0]]
+    others = {i for i, tried in enumerate(setup.sink.tries) if 0 not in tried}
+    assert len([i for i in alone if {i - 1, i + 1} & others]) >= 3
+
+
+def test_a_record_that_failed_alone_twice_and_then_got_through_is_no_poison() -> None:
+    """What the endpoint does at times, it does not do because of the record."""
+    setup = Setup(lambda numbers: 0 in numbers and setup.sink.tries.count([0]) <= 2)
+    setup.prove()
+    setup.run(range(3), 1)
+    for fresh in range(1000, 1100):
+        setup.run([fresh], 1)
+    setup.run()
+    assert setup.sink.tries.count([0]) > 2 or 0 in setup.sink.exported
+    assert 0 in setup.sink.exported
+    assert setup.dropped == 0
+
+
+@pytest.mark.parametrize("each_second", [0, 1, 5, 40])
+@pytest.mark.parametrize("share", [0.3, 0.5, "every second one", "every third one"])
+def test_a_flaky_endpoint_loses_nothing(share: float | str, each_second: int) -> None:
+    """Nothing near full, and others get through all the time: no record is to blame."""
+    dice = random.Random(1)
+    turns = itertools.cycle([True, False] if share == "every second one" else [True, False, False])
+    setup = Setup(
+        lambda _: next(turns) if isinstance(share, str) else dice.random() < share, batch_size=16
+    )
+    random.seed(2)
+    count = 0
+    for _ in range(400):
+        fresh = each_second or dice.random() < 0.2
+        setup.put(range(count, count + fresh))
+        count += fresh
+        for _ in range(50):
+            if not setup.lane.attempt():
+                break
+            setup.time += 0.005
+        setup.time += 1.0
+    setup.run(steps=5000)
+    assert setup.dropped == 0
+    assert sorted(setup.sink.exported) == list(range(count))
+
+
+def test_after_an_outage_during_the_search_for_poison_batches_are_whole_again() -> None:
+    setup = Setup(lambda numbers: 0 in numbers, batch_size=16)
+    setup.put(range(40))
+    while not setup.sink.exported:
+        setup.run(steps=1)
+    setup.sink.refuses = lambda _: True
+    setup.time += 2.0
+    setup.run(steps=20)
+    setup.sink.refuses = lambda _: False
+    setup.sink.tries.clear()
+    setup.run()
+    assert [len(rows) for rows in setup.sink.tries][-4:] == [1, 16, 16, 6]
+
+
+@pytest.mark.parametrize(("blames", "sizes"), [(False, [4, 4, 4, 1]), (True, [4, 1])])
+def test_a_sink_that_says_it_is_invalid_is_believed_sooner(blames: bool, sizes: list[int]) -> None:
+    """The sizes of the first tries: from when on a single record is tried."""
+    setup = Setup(lambda numbers: 0 in numbers)
+    setup.sink.no = Answer(False, "no", blames=blames)
+    setup.run(range(6))
+    assert [len(batch) for batch in setup.sink.tries[: len(sizes)]] == sizes
+    assert setup.dropped == blames
+
+
+def test_a_stream_of_poison_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
+    setup = Setup(lambda numbers: set(numbers) & {*range(0, 30, 3)})
+    setup.sink.no = Answer(False, "invalid", blames=True)
+    setup.run(range(30))
+    # The last ones show themselves next to others.
+    setup.feed(until=10)
+    assert [r.levelname for r in caplog.records if "dropped a span" in r.message] == ["WARNING"]
+
+
+def flaky() -> Judge:
+    turns = itertools.cycle([True, True, False])
+    return lambda _: next(turns)
+
+
+@pytest.mark.parametrize(
+    ("refuses", "tries", "left", "lost"),
+    [
+        (lambda _: True, LAST_TRIES, 40, 0),
+        (flaky(), None, 0, 0),
+        (lambda numbers: 2 in numbers, None, 0, 1),
+    ],
+    ids=["dead", "flaky", "poison"],
+)
+def test_at_the_end_all_is_tried_without_waiting(
+    refuses: Judge, tries: int | None, left: int, lost: int
+) -> None:
+    random.seed(1)
+    setup = Setup(refuses)
+    setup.put(range(40))
+    setup.lane.flush(until=1e9)
+    assert (len(setup.left), 40 - len(setup.sink.exported)) == (left, left + lost)
+    assert (len(setup.sink.tries), setup.time) == (tries or len(setup.sink.tries), 0)
+    # A single row is next after the first failure, not after the third.
+    assert [len(batch) for batch in setup.sink.tries[:2]] == [4, 1]
+
+
+def test_at_the_end_each_request_gets_the_time_that_is_left() -> None:
+    setup = Setup()
+    send = setup.sink.send
+
+    def slow(rows: Sequence[Row], longest: float) -> Answer:
+        assert longest == 2.5 - setup.time
+        setup.time += 1.0
+        return send(rows, longest)
+
+    setup.sink.send = slow  # type: ignore[method-assign]
+    setup.put(range(40))
+    setup.lane.flush(until=2.5)
+    assert len(setup.sink.exported) == 12
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    count=st.integers(1, 60),
+    batch_size=st.integers(1, 16),
+    most=st.integers(1, 16),
+    refused=st.sets(st.integers(0, 59), max_size=8),
+    outages=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), max_size=5),
+    seed=st.integers(0, 1000),
+)
+def test_every_record_is_exported_once_or_dropped_for_its_own_fault(
+    count: int,
+    batch_size: int,
+    most: int,
+    refused: set[int],
+    outages: list[tuple[int, int]],
+    seed: int,
+) -> None:
+    """Also by a server that accepts only `most` in one request."""
+    random.seed(seed)
+    setup = Setup(lambda numbers: refused & {*numbers} or len(numbers) > most, batch_size)
+    setup.put(range(count))
+    for up, down in outages:
+        for setup.sink.ok, steps in ((True, up), (False, down)):
+            # Between two tries there is time: an outage does not begin within a millisecond.
+            setup.time += 2.0
+            setup.run(steps=steps)
+    setup.sink.ok = True
+    # Good records to the end: they show that the sink is alive.
+    for fresh in range(1000, 1300):
+        if any(number < 1000 for number in setup.left):
+            setup.run([fresh], 10)
+    setup.run()
+    bad = refused & {*range(count)}
+    exported = Counter(setup.sink.exported)
+    assert max(exported.values(), default=1) == 1
+    assert {n for n in exported if n < 1000} == {*range(count)} - bad
+    assert outcomes(setup.tally) == Counter(exported=len(exported), rejected=len(bad))
+    assert setup.left == []
