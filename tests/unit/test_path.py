@@ -177,6 +177,35 @@ def test_work_that_was_not_observed_from_its_beginning_has_no_path() -> None:
     assert path_of(other, 2.0) is None
 
 
+def test_a_run_that_is_lost_twice_is_repeated_since_the_first_was_sent() -> None:
+    paths, span = Paths(lambda stimulus: 1.0), SpanPath(0.0)
+    tasks = group(span)
+    paths.submitted("a", tasks, "update-graph", 2.0)
+    for sent in (3.0, 6.0):
+        paths.interrupted("a", sent)
+        assert not paths.ready("a", "a worker is lost", sent + 1.0)
+        paths.ready_again("a", sent + 1.0, span)
+    paths.ended("one", 10.0, tasks, run("a", 7.5, 8.0, 9.0))
+    found = path_of(span, 10.0)
+    assert found is not None
+    parts = dict(zip(PATH_PARTS, found[0].parts, strict=True))
+    assert {part: seconds for part, seconds in parts.items() if seconds} == {
+        "client": 1.0, "scheduler": 1.0, "no_thread": 1.5, "repeated": 4.0,
+        "worker_queue": 0.5, "compute": 1.0, "report": 1.0,
+    }  # fmt: skip
+
+
+def test_a_task_that_is_to_run_again_is_asked_for_before_it_is_sent_at_once() -> None:
+    paths, span = Paths(lambda stimulus: 1.0), SpanPath(0.0)
+    tasks = group(span)
+    paths.submitted("b", tasks, "update-graph", 1.0)
+    paths.ended("one", 2.0, tasks, run("a", 1.0, 1.0, 2.0))
+    assert paths.at_once("one") == span.last
+    assert paths.at_once("two") is None
+    paths.interrupted("b", 1.0)
+    assert paths.at_once("one") is None
+
+
 def test_the_tasks_on_the_path_are_exported_beside_the_others_and_each_once() -> None:
     span = OpenSpan(0.0, (), SpanIdentity("d", "d", ("a",), 1, 1, 2, None), False)
     tasks, limits = Group(span, "g-1", "g", None, 0.0), TaskLimits(slowest=1, most=3)

@@ -285,6 +285,12 @@ ACTIONS: dict[str, tuple[list[dict[str, Any]], float | None, list[Any], float]] 
         [("disk-read", T + 4.25, 0.25)],
         0.25,
     ),
+    "at the same time, counted once": (
+        [part("transfer", T + at, took) for at, took in ((1.0, 2.5), (1.5, 0.5), (2.5, 0.5))],
+        None,
+        [("transfer", T + at, took) for at, took in ((1.5, 2.5), (2.0, 0.5), (3.0, 0.5))],
+        2.5,
+    ),
     "a clock that nobody knows": ([part("disk-read", T + 3, 0.25)], None, [], 0.0),
     "an earlier run, and what ended before it was sent": (
         [part("transfer", T + 1, 0.1), part("compute", T + 2, 0.5), part("transfer", T, 0.1)],

@@ -15,7 +15,14 @@ from dask_otel import semconv
 from dask_otel._dask.facts import UNFINISHED, pickled_class, run_times
 from dask_otel._dask.runs import NOT_ASSIGNED, Part, RunsUnderWay, actions
 from dask_otel._dask.spans import DaskSpans
-from dask_otel._dask.stimuli import ENDS, LENGTH, RETRY, SUBMISSION, interruption, submission_time
+from dask_otel._dask.stimuli import (
+    END,
+    LENGTH,
+    RETRY,
+    SUBMISSION,
+    interruption,
+    submission_time,
+)
 from dask_otel._dask.threads import ThreadTime
 from dask_otel.core.life import task_runs
 from dask_otel.core.life.clock_offsets import ClockOffsets
@@ -23,7 +30,7 @@ from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Cause, Group, RetryReason, TaskLimits
 from dask_otel.core.metrics.batch import Distribution, MetricBatch
 from dask_otel.core.path.following import Paths
-from dask_otel.core.path.step import KEY, NUMBER, PARTS, SECONDS, SENT, STOP, RawStep
+from dask_otel.core.path.step import KEY, NUMBER, PARTS, SECONDS, SENT, STOP
 from dask_otel.core.records import Failure, RawRun, TaskRun
 from dask_otel.core.text import STACKTRACE_LIMIT
 
@@ -346,48 +353,63 @@ class TaskEvents:
                 self._repeated(group, key, "recomputed", now)
         worker: str | None = info.get("worker")
         span, number, waited = group.span, None, None
-        fetched: tuple[tuple[Part, ...], float] = ((), 0.0)
+        parts: tuple[Part, ...] = ()
+        fetched = 0.0
         if stopped:
             started, stopped = self._clocks.corrected(
                 worker, started, stopped, stimulus_id, sent, now
             )
-            if 0.0 <= computed < inf and stimulus_id.startswith(ENDS):
+            if stimulus_id[0] == END:
                 # A message with another id may repeat the times of a run with another number.
                 number = task.run_id
             if len(startstops) > 1:
                 offset = self._clocks.offset(worker)
-                fetched = actions(startstops, sent, started, offset)
-        if sent and queued is not None:
-            waited = sent - queued if 0.0 < queued < sent else 0.0
+                parts, fetched = actions(startstops, sent, started, offset)
+        if queued:
+            waited = sent - queued if queued < sent else 0.0
+        elif sent and queued is not None:
+            waited = 0.0
         # In the order of `TaskRun`.
         run: RawRun = (
             computed,
             number,
             key,
-            None if assigned is None else str(assigned.name),
+            None if assigned is None else assigned.name,
             started,
             stopped,
             1 if span.runs is None and not span.partial else task_runs.attempt(span, key),
             waited,
-            info.get("nbytes"),
-            info.get("typename"),
-            fetched[0],
+            task.nbytes,
+            task.type,
+            parts,
             sent,
-            fetched[1],
+            fetched,
             None,
         )
         if finish == "memory":
             self._outcomes.finished(group, worker, started, stopped, now)
             if processed:
                 self._in_memory[group] += 1
-            self._to_memory(group, run, stimulus_id, before, now)
+            if stopped:
+                self._durations[group.prefix].add(computed)
+                if parts:
+                    self._prepared(group, run)
+                if (computed > group.floor or self._samples) and self._is_whole(run):
+                    task_runs.succeeded(group, run, self._limits)
+            else:
+                # Without the times of the run, the path is unknown.
+                self.paths.forget(key)
+                before = None
+            if self._follows:
+                self.paths.ended(stimulus_id, now, group, run, before)
             return
         if before is not None:
             self.paths.sent(key, before, sent)
         if finish == "erred" and info.get("cause") == key:
             # The last of its runs on workers that died, if it has none now.
             failure = self._failed(group, key, info, started, stopped, now, assigned)
-            self._to_erred(group, (*run[:-1], failure), start, stimulus_id, ran, now)
+            run = TaskRun._make(run)._replace(nbytes=None, type=None, failure=failure)
+            self._to_erred(group, run, start, stimulus_id, ran, now)
         elif finish == "erred" or task.exception_blame is not None:
             self._outcomes.blamed(group, now)
             self.paths.forget(key)
@@ -397,23 +419,6 @@ class TaskEvents:
             self.paths.interrupted(key, sent)
         else:
             self._to_released(group, run, start, stimulus_id, ran, assigned, now)
-
-    def _to_memory(
-        self, group: Group, run: RawRun, stimulus_id: str, before: RawStep | None, now: float
-    ) -> None:
-        """A task has a result."""
-        if run[STOP]:
-            self._durations[group.prefix].add(run[SECONDS])
-            if run[PARTS]:
-                self._prepared(group, run)
-            if run[NUMBER] is not None and (run[SECONDS] > group.floor or self._samples):
-                task_runs.succeeded(group, run, self._limits)
-        if self._follows:
-            if not run[STOP]:
-                # Without the times of the run, the path is unknown.
-                self.paths.forget(run[KEY])
-                before = None
-            self.paths.ended(stimulus_id, now, group, run, before)
 
     def _to_erred(
         self,
@@ -431,7 +436,7 @@ class TaskEvents:
             self._durations[group.prefix].add(run[SECONDS])
             if run[PARTS]:
                 self._prepared(group, run)
-        if run[NUMBER] is not None and self._limits.most:
+        if self._limits.most and self._is_whole(run):
             task_runs.failed(group, run, self._limits)
 
     def _to_released(
@@ -471,6 +476,11 @@ class TaskEvents:
             sent = run[SENT] or now
             run = TaskRun._make(run)._replace(start=began, stop=stopped, sent=sent)
         self.paths.ended(stimulus_id, now, group, run)
+
+    @staticmethod
+    def _is_whole(run: RawRun) -> bool:
+        """Return whether a run can become a span; its worker can report any seconds."""
+        return run[NUMBER] is not None and 0.0 <= run[SECONDS] < inf
 
     def _prepared(self, group: Group, run: RawRun) -> None:
         """Extend a group's time to a worker's first action for a run."""

@@ -152,8 +152,8 @@ class TaskRun(NamedTuple):
     #: Dask's number of the run; None if the run becomes no span: its end or its times are unknown.
     number: int | None
     key: Hashable
-    #: The worker's name, as in its metrics; None if unknown.
-    worker: str | None
+    #: The worker's name, for `str`, as in its metrics; None if unknown.
+    worker: object
     #: Its compute times.
     start: float
     stop: float

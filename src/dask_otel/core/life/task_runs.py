@@ -114,9 +114,11 @@ class ShownTasks:
             # As for the group itself: no run starts before its span.
             begin = max(run.start, self.start)
             yield FinishedTask(
-                run
-                if begin == run.start <= run.stop
-                else run._replace(start=begin, stop=max(begin, run.stop)),
+                run._replace(
+                    worker=None if run.worker is None else str(run.worker),
+                    start=begin,
+                    stop=max(begin, run.stop),
+                ),
                 group.name,
                 group.prefix,
                 self.ordinals[group],
