@@ -115,7 +115,15 @@ class Outcomes:
         """
         span = group.span
         group.memory += 1
-        if stop:
+        if 0.0 < span.first_start <= start <= stop <= now and 0.0 < group.start <= start:
+            # Most runs: `ran` without a call, and without what the group's first run does.
+            if worker is not None:
+                span.workers[worker] = True
+            if stop > group.stop:
+                group.stop = stop
+            if stop > span.last_stop:
+                span.last_stop = stop
+        elif stop:
             self.ran(group, worker, start, stop, now)
         elif now > span.last_stop:
             span.last_stop = now
