@@ -48,7 +48,8 @@ OWNERS = {
     "lifecycle": "phase busy holds active open_children quiet_since",
     "outcomes": "unfinished reruns failed zombies workers first_start last_stop incidents "
     "dropped_incidents tasks memory erred cancelled retried lost recomputed rescheduled blamed "
-    "start stop requested",
+    "start stop",
+    "tasks": "requested",
     "reports": "owing awaits",
     "progress": "signs last_sign",
     "task_runs": "runs slowest floor",

@@ -204,6 +204,8 @@ def test_a_task_that_is_to_run_again_is_asked_for_before_it_is_sent_at_once() ->
     assert paths.at_once("two") is None
     paths.interrupted("b", 1.0)
     assert paths.at_once("one") is None
+    assert paths.ready("b", "one", 2.0)
+    assert paths.at_once("one") == span.last
 
 
 def test_the_tasks_on_the_path_are_exported_beside_the_others_and_each_once() -> None:
