@@ -181,13 +181,17 @@ class WorkerTime:
         return Settlement(self.in_flight - lost, 0.0, lost, 0.0)
 
     def begin_interval(self) -> None:
-        """Begin a new interval: keep only the spans of open tasks in `recent_spans`."""
+        """Begin a new interval: keep only the spans of open tasks in `recent_spans`.
+
+        Seconds without an active span can have passed between the cut and its receipt.
+        """
         processing = self.tasks.processing
         self.earlier_spans = before = self.recent_spans
         # Mostly there is one, or none: this runs for every heartbeat of a worker with tasks.
         several = processing.values() if len(before) > 1 else before if processing else ()
         self.recent_spans = {span for span in several if span is not None}
-        self.earlier_unworked, self.unworked = self.unworked, 0.0
+        self.earlier_unworked = self.unworked
+        self.unworked = min(self.unworked, self._maybe_busy)
 
     def _seceded_excess(self, seen: Observed) -> float:
         """Return the excess of rule 10, minus the debt that an earlier cut booked for it."""
