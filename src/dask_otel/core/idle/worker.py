@@ -201,7 +201,8 @@ class WorkerTime:
 
     def _settle_debt(self, rest: float, busy: float) -> float:
         """Subtract the debt from the seconds in flight; return the new excess (rule 7)."""
-        beyond = max(0.0, busy - self._left)
+        # Elapsed seconds that were guessed may be too many.
+        beyond = 0.0 if self.tasks.guessed else max(0.0, busy - self._left)
         self._left += beyond
         self._held = 0.0
         self._open_at_cut = busy + rest + beyond
