@@ -484,6 +484,8 @@ class TaskEvents:
         else:
             self._accounting.task_released(address, key, monotonic())
         if how == "error" and stopped:
+            if group is not None:
+                self._durations[group.prefix].add(stopped - started)
             return Run(
                 address,
                 *self._clocks.corrected(address, started, stopped, stimulus_id, sent, time()),
