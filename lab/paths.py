@@ -120,7 +120,7 @@ class Paths:
                 one.stop <= move.when + STEP
                 if move.activities
                 # It may have failed before the task was sent again.
-                else one.start <= move.when + STEP and one.stop >= wait.sent
+                else one.start <= move.when + STEP and one.stop > wait.sent
             )
         ]
         run = runs[-1] if runs else None

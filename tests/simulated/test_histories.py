@@ -31,7 +31,8 @@ def test_random_programs(first: int) -> None:
 
 
 #: The smallest parts of programs that something was wrong with: workers whose clocks are set back
-#: by more than their tasks have run; a task that is cancelled before it runs again.
+#: by more than their tasks have run; tasks that are cancelled before they run again; a task that
+#: begins and ends between a late heartbeat and its receipt.
 FOUND = [
     Program(
         729, 3, 2, False, 0.02,
@@ -49,6 +50,18 @@ FOUND = [
         (((0.0, "chain", ([0.0, 0.7],)), (1.0, "chain", ([0.0, 0.0, 0.0, 0.01],)),
           (0.05, "tasks", ("apart", [0.2, 0.01], 3)),
           (0.05, "tasks", ("flaky", [1.5, 0.05, 0.0, 0.0], 3)), (1.0, "cancel", (1,))), ()),
+        (),
+    ),
+    Program(
+        947, 1, 3, True, 0.001,
+        ((), ((0.0, "actor", (0.7,)), (0.3, "tasks", ("apart", [0.2, 0.7, 0.2, 0.05], 3))), ()),
+        ((0.05, "heartbeats", (2, 1.0, 4)),),
+    ),
+    Program(
+        992, 1, 2, False, 0.0,
+        (((1.0, "tasks", ("flaky", [0.0, 0.7, 0.0, 1.5], 1)), (0.05, "cancel", (8,))), (),
+         ((1.0, "scatter", ((), 1000)),
+          (1.0, "tasks", ("nap", [0.7, 0.2, 0.05, 1.5, 0.7, 0.7, 0.0], 1)))),
         (),
     ),
 ]  # fmt: skip
