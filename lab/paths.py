@@ -116,7 +116,12 @@ class Paths:
         runs = [
             one
             for one in self._runs[move.key]
-            if (one.stop if move.activities else one.start) <= move.when + STEP
+            if (
+                one.stop <= move.when + STEP
+                if move.activities
+                # It may have failed before the task was sent again.
+                else one.start <= move.when + STEP and one.stop > wait.sent
+            )
         ]
         run = runs[-1] if runs else None
         began, done = (inf, inf) if run is None else (run.began, run.done)

@@ -40,6 +40,8 @@ class Simulated(Observed):
     is_steady = True
     #: Seconds by which estimates of workers' clocks may be wrong: messages wait for a batch.
     estimate = 0.0
+    #: Seconds by which the last heartbeat of a worker that left may have been late.
+    late = 0.0
 
     def __init__(self, limits: Limits = LIMITS, within: float = 0.02, **options: Any) -> None:
         self._limits, self._within, self._options = limits, within, options
@@ -120,6 +122,7 @@ class Simulated(Observed):
         found, truth, base = self.sums(), self.truth.seconds(), self._within
         late, secret = self.truth.unnoticed(), self.truth.unannounced()
         less, either = late + self.truth.unheard() + 2 * secret, self.truth.unsettled()
+        less += sum(one.threads * self.late for one in self.truth.workers.values() if one.silent)
         late += self.truth.untold() + self.truth.misdated()
         less += self.truth.misdated()
         lost = truth.busy + truth.excess - found["reported"]

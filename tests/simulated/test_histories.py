@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 from lab.cluster import Cluster, simulate
-from lab.programs import draw, run
+from lab.programs import Program, draw, run
 from lab.truth import Truth
 
-from tests.simulated.histories import faults
+from tests.simulated.histories import check, faults
 
 #: Seeds in a test: some seconds.
 EACH = 10
@@ -28,6 +28,48 @@ EACH = 10
 def test_random_programs(first: int) -> None:
     found = faults(range(first, first + EACH))
     assert not found, "\n\n".join(found)
+
+
+#: The smallest parts of programs that something was wrong with: workers whose clocks are set back
+#: by more than their tasks have run; tasks that are cancelled before they run again; a task that
+#: begins and ends between a late heartbeat and its receipt.
+FOUND = [
+    Program(
+        729, 3, 2, False, 0.02,
+        ((), (), ((0.0, "tasks", ("fail", [0.2, 0.01, 0.0, 1.5, 0.0, 0.2, 1.5], 1)),)),
+        ((0.8, "slowness", (5, 2.0)), (0.05, "set_clock", (0, -20.0)), (1.5, "restart", ())),
+    ),
+    Program(
+        788, 3, 2, False, 0.0,
+        ((), ((0.05, "chain", ([0.7, 0.05, 0.01],)),
+              (1.0, "tasks", ("nap", [0.0, 0.7, 0.01, 0.2], 0)))),
+        ((1.5, "set_clock", (4, -20.0)), (0.3, "restart", ())),
+    ),
+    Program(
+        794, 2, 1, True, 0.001,
+        (((0.0, "chain", ([0.0, 0.7],)), (1.0, "chain", ([0.0, 0.0, 0.0, 0.01],)),
+          (0.05, "tasks", ("apart", [0.2, 0.01], 3)),
+          (0.05, "tasks", ("flaky", [1.5, 0.05, 0.0, 0.0], 3)), (1.0, "cancel", (1,))), ()),
+        (),
+    ),
+    Program(
+        947, 1, 3, True, 0.001,
+        ((), ((0.0, "actor", (0.7,)), (0.3, "tasks", ("apart", [0.2, 0.7, 0.2, 0.05], 3))), ()),
+        ((0.05, "heartbeats", (2, 1.0, 4)),),
+    ),
+    Program(
+        992, 1, 2, False, 0.0,
+        (((1.0, "tasks", ("flaky", [0.0, 0.7, 0.0, 1.5], 1)), (0.05, "cancel", (8,))), (),
+         ((1.0, "scatter", ((), 1000)),
+          (1.0, "tasks", ("nap", [0.7, 0.2, 0.05, 1.5, 0.7, 0.7, 0.0], 1)))),
+        (),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", FOUND, ids=[str(one.seed) for one in FOUND])
+def test_programs_that_were_wrong_once(program: Program) -> None:
+    check(program)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -70,7 +112,7 @@ import lab; lab.install()
 import hashlib, logging
 logging.disable()
 from lab.cluster import simulate
-from lab.programs import draw, run
+from lab.programs import Program, draw, run
 from lab.truth import Truth
 
 def log(seed):

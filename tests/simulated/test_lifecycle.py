@@ -12,6 +12,7 @@ import time
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+import dask
 import pytest
 from distributed import Client, Reschedule, fire_and_forget, get_worker, span, wait
 from distributed.scheduler import TaskGroup, TaskState, WorkerState
@@ -391,6 +392,11 @@ def test_the_same_function_again_under_other_spans_while_futures_live(o: Simulat
           first#3 success 0.100 tasks=1 memory=1 requested=default
     """)
     assert o.counted("dask.span.collided") == {(("second",),): 1, (("default",),): 1}
+    # Nobody knows which span it asks for.
+    with dask.annotate(span={"name": ("third",), "ids": ()}):
+        wait(o.client.map(inc, range(30, 31), delay=0.1))
+    o.quiet()
+    assert o.counted("dask.otel.sanitized") == {("message",): 1}
 
 
 # ------------------------------------------------------------------- other kinds of work

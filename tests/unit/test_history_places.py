@@ -36,11 +36,13 @@ def memory(folder) -> Iterator[str]:
     system.rm("/runs", recursive=True)
 
 
-@pytest.mark.parametrize("kind", ["memory", "file"])
+@pytest.mark.parametrize("kind", ["memory", "file", "uri"])
 def test_files_elsewhere_are_read_once_and_leave_no_copy(
     kind, memory, folder, capsys, cache, monkeypatch, tmp_path
 ):
-    address = memory if kind == "memory" else f"file://{folder}"
+    if kind == "uri":
+        folder = folder.rename(folder.with_name("all 100% runs"))
+    address = {"memory": memory, "file": f"file://{folder}", "uri": folder.as_uri()}[kind]
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "copies"))
     (tmp_path / "copies").mkdir()
     before = sorted(folder.iterdir())

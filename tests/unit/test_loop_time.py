@@ -159,6 +159,11 @@ def test_the_scheduler_was_blocked_for_the_difference(
         # A worker may be blocked before its first heartbeat: the time begins with its registration.
         # The heartbeat was due in the block, and has the report from before.
         ([(0.0, TICK), (2.5, TICK), (2.75, 4 * TICK)], 2.75 * 0.75),
+        # It kept exactly its pace for ten seconds, and was blocked for three.
+        (
+            [*((half / 2, TICK) for half in range(21)), (13.0, TICK), (13.5, 3.0)],
+            3.5 - 3.5 * TICK / 3,
+        ),
         # An unchanged report counts once.
         ([(0.0, TICK), *((tenth / 10, 2 * TICK) for tenth in range(10, 30))], 0.5),
         # One block that is longer than the time between two reports.

@@ -153,7 +153,11 @@ class DaskSpans:
             if span_id:
                 asked = (task.annotations or {}).get("span")
                 if asked:
-                    if asked["ids"][-1] != span_id:
+                    ids = asked.get("ids") if isinstance(asked, dict) else None
+                    if not ids or not isinstance(ids, (list, tuple)):
+                        # Any client can annotate with anything.
+                        self.batches.open.add(semconv.OTEL_SANITIZED.name, "message", value=1)
+                    elif ids[-1] != span_id:
                         requested[task.group] = tuple(asked["name"])
                 elif self.extension.spans[span_id].name != DEFAULT_SPAN:
                     requested[task.group] = DEFAULT_SPAN

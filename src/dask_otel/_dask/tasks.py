@@ -512,6 +512,8 @@ class TaskEvents:
         else:
             self._accounting.task_released(address, key, monotonic())
         if how == "error" and stopped:
+            if group is not None:
+                self._durations[group.prefix].add(stopped - started)
             return self._clocks.corrected(address, started, stopped, stimulus_id, sent, time())
         # It ran until now, or until its worker was lost at an unknown time.
         return None if seen is None else (seen[0], seen[1] if lost else time())

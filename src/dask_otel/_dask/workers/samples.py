@@ -142,8 +142,8 @@ class LoopHealth:
         self._scheduler = scheduler
         configured = dask.config.get("distributed.admin.tick.interval")
         self._configured: float = parse_timedelta(configured, default="ms")
-        #: Each worker's last report, and when it was first received.
-        self._reports: dict[str, tuple[float | None, float]] = {}
+        #: Each worker's last report, the begin of the next report's time, and when it was received.
+        self._reports: dict[str, tuple[float | None, float, float]] = {}
         self._cycle: float = scheduler._last_tick_cycle
         self._ticks: int = scheduler._last_tick_counter
         self._blocked = {"scheduler": 0.0, "worker": 0.0}
@@ -162,10 +162,14 @@ class LoopHealth:
         """
         observed = measured(ws.metrics.get("event_loop_interval"))
         before = self._reports.get(ws.address)
-        if before is not None and before[0] == observed:
-            return
         now = monotonic()
-        self._reports[ws.address] = observed, now
+        if before is not None and before[0] == observed:
+            if observed is not None and observed <= self._configured:
+                # The loop kept its pace, at least until the heartbeat before this one: this one may
+                # have been due in a block.
+                self._reports[ws.address] = observed, before[2], now
+            return
+        self._reports[ws.address] = observed, now, now
         if before is not None:
             # A cycle has at least one tick, so it was no shorter than the reported interval: a
             # single long block can fill a report.

@@ -164,7 +164,7 @@ class Accounting:
         if account is not None:
             # The worker's clock may have been set back while the task ran.
             if seconds is not None and not 0.0 <= seconds < inf:
-                seconds = 0.0
+                seconds = None
             tasks = account.tasks
             tasks.end(key, seconds, now)
             # Faster than `_refresh`, which finds no change if all threads are still occupied.
@@ -240,7 +240,7 @@ class Accounting:
         if idle > 0.0:
             spans = account.recent_spans
             account.unworked -= self._sharing.book_late(idle, since, spans, account.unworked)
-        account.begin_interval()
+        account.begin_interval(self._sharing.changed)
         if zombies or tasks.zombies:
             self._refresh(account, now)
 

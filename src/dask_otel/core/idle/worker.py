@@ -180,14 +180,22 @@ class WorkerTime:
         lost = min(self.in_flight, used)
         return Settlement(self.in_flight - lost, 0.0, lost, 0.0)
 
-    def begin_interval(self) -> None:
-        """Begin a new interval: keep only the spans of open tasks in `recent_spans`."""
+    def begin_interval(self, changed: float) -> None:
+        """Begin a new interval: keep only the spans of open tasks in `recent_spans`.
+
+        If an active span began or ended after the cut (`changed`), before its receipt, keep all:
+        they may have had work since the cut. Seconds without one can have passed since, too.
+        """
         processing = self.tasks.processing
         self.earlier_spans = before = self.recent_spans
-        # Mostly there is one, or none: this runs for every heartbeat of a worker with tasks.
-        several = processing.values() if len(before) > 1 else before if processing else ()
-        self.recent_spans = {span for span in several if span is not None}
-        self.earlier_unworked, self.unworked = self.unworked, 0.0
+        if self._maybe_busy and changed > self.tasks.cut:
+            self.recent_spans = before.copy()
+        else:
+            # Mostly there is one, or none: this runs for every heartbeat of a worker with tasks.
+            several = processing.values() if len(before) > 1 else before if processing else ()
+            self.recent_spans = {span for span in several if span is not None}
+        self.earlier_unworked = self.unworked
+        self.unworked = min(self.unworked, self._maybe_busy)
 
     def _seceded_excess(self, seen: Observed) -> float:
         """Return the excess of rule 10, minus the debt that an earlier cut booked for it."""
@@ -197,7 +205,8 @@ class WorkerTime:
 
     def _settle_debt(self, rest: float, busy: float) -> float:
         """Subtract the debt from the seconds in flight; return the new excess (rule 7)."""
-        beyond = max(0.0, busy - self._left)
+        # Elapsed seconds that were guessed may be too many.
+        beyond = max(0.0, (0.0 if self.tasks.guessed else busy) - self._left)
         self._left += beyond
         self._held = 0.0
         self._open_at_cut = busy + rest + beyond

@@ -69,6 +69,8 @@ class WorkerTasks:
     _ended: dict[Hashable, tuple[_End, ...]] = field(default_factory=dict)
     #: When tasks were assigned here again: the next cut can list either run.
     _again: dict[Hashable, float] = field(default_factory=dict)
+    #: Whether the last cut's elapsed seconds are a guess: the worker's clock was stepped.
+    guessed: bool = False
 
     @property
     def open(self) -> int:
@@ -140,6 +142,7 @@ class WorkerTasks:
         """
         running: dict[Hashable, float] = {}
         unseen = len(self.processing)
+        self.guessed = False
         if executing or self.zombies:
             running, unseen = self._observe_executing(executing, at, now)
         vanished = {
@@ -304,7 +307,10 @@ class WorkerTasks:
             return max(0.0, elapsed)
         expected = self._executing.get(key, 0.0) + (at - self.cut)
         least = expected - CLOCK_SLACK if key in self._executing else 0.0
-        return elapsed if least <= elapsed <= expected + (now - at) + CLOCK_SLACK else expected
+        if least <= elapsed <= expected + (now - at) + CLOCK_SLACK:
+            return elapsed
+        self.guessed = True
+        return expected
 
     def _lists_ended(self, key: Hashable, at: float) -> bool:
         """Whether a cut lists a run whose end is known: the cut was taken before the end.

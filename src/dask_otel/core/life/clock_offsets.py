@@ -60,6 +60,8 @@ class WorkerOffset:
     lower: float = -inf
     upper: float = inf
     _at: float = 0.0
+    #: When a message last lowered the upper bound.
+    _lowered: float = -inf
     #: When the last heartbeat was received, and this time minus the worker's clock at sending.
     _received: float = 0.0
     _delay: float = inf
@@ -99,12 +101,13 @@ class WorkerOffset:
         began = received
         if self._delay < inf and round_trip is not None and 0.0 <= round_trip < inf:
             # The answer came after the heartbeat was received. This bound is old: if a newer one
-            # contradicts it, it is wrong, unless this heartbeat confirms it: a clock was stepped.
+            # contradicts it, it is wrong; if an older one does, a clock was stepped. A late
+            # heartbeat contradicts neither.
             drifted = DRIFT * abs(self._at - self._received)
             lower = self._delay - round_trip - drifted
             if self.lower < lower <= self.upper:
                 self.lower = lower
-            elif self.upper < lower <= delay:
+            elif self.upper < lower <= delay and self._lowered <= self._received:
                 self.lower, self.upper = lower, delay
             began += ARRIVED * round_trip
         self._received, self._delay = received, delay
@@ -186,6 +189,8 @@ class WorkerOffset:
         self._at = now
         lowest = self.lower - drifted
         highest = self.upper + drifted
+        if upper < highest:
+            self._lowered = now
         if lower > highest or upper < lowest:
             # A clock was stepped: start again.
             self.lower, self.upper = lower, upper

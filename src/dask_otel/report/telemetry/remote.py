@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import unquote
 
 import fsspec
 
@@ -29,6 +31,15 @@ def _asked(address: str) -> Iterator[None]:
         raise OSError(f"can't read {address}: {reason}") from error
 
 
+def _opened(address: str) -> tuple[Any, str]:
+    """Return the file system of an address, and the path in it."""
+    system, path = fsspec.core.url_to_fs(address)
+    if address.startswith("file:") and not (system.exists(path) or system.glob(path)):
+        # As a browser or `Path.as_uri` writes it.
+        system, path = fsspec.core.url_to_fs(unquote(address))
+    return system, path
+
+
 def listed(address: str) -> list[tuple[str, str, int]]:
     """Return folder, name and size of all files below an address.
 
@@ -38,7 +49,7 @@ def listed(address: str) -> list[tuple[str, str, int]]:
         If it can't be listed.
     """
     with _asked(address):
-        system, top = fsspec.core.url_to_fs(address)
+        system, top = _opened(address)
         found = system.find(top, detail=True)
         if not found:
             raise FileNotFoundError("there is nothing")
@@ -68,7 +79,7 @@ def copied(paths: Iterable[str | Path]) -> Iterator[list[str | Path]]:
 
 def _copies(path: str | Path, folder: Path) -> Iterator[Path]:
     with _asked(str(path)):
-        system, name = fsspec.core.url_to_fs(str(path))
+        system, name = _opened(str(path))
         found = [name] if system.exists(name) else []
         if "*" in name or system.isdir(name):
             found = system.glob(name if "*" in name else f"{name.rstrip('/')}/*")
