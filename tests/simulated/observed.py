@@ -3,32 +3,99 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from textwrap import dedent
 from typing import Any
 
+from distributed import Client
+from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.metrics import time
 from lab.clock import EPOCH
 from lab.cluster import Cluster, simulate
 from lab.paths import Paths
 from lab.truth import HEARTBEAT, Truth
 
 from dask_otel import semconv
+from dask_otel._dask.adapter import HOOKS, SchedulerAdapter
+from dask_otel._dask.boundary import ErrorBoundary
 from dask_otel._dask.facts import ancestors
 from dask_otel.core.life.clock_offsets import DRIFT
 from dask_otel.core.life.open_span import Limits, TaskLimits
+from dask_otel.core.records import FinishedSpan, Progress, TaskCounts
+from dask_otel.core.traces.translate import translate
 from dask_otel.semconv import PATH_PARTS
 from tests.cluster import proof
-from tests.cluster.observed import LIMITS, Observed, lines
+from tests.covering import uncovered
+from tests.waiting import eventually
 
+#: Short waits: heartbeats come twice a second. The timeout is for what never comes, and must not
+#: come before it where a machine is busy.
+LIMITS = Limits(linger=0.3, settle_timeout=30.0)
+#: The slowest task of each group is shown, and spans end soon.
+QUICK = Limits(linger=0.1, settle_timeout=5.0, tasks=TaskLimits(slowest=1))
 #: Floats of wall clocks, added up over a path.
 ROUNDING = 1e-6
 #: Between these, the border is when a run began or ended by its worker's clock.
 ON_WORKER = frozenset({"transfer", "worker_queue", "compute", "report"})
 
 
-class Simulated(Observed):
-    """What the tests of a simulated cluster look at; like `Observed` on a real one.
+class Errors(ErrorBoundary):
+    """Keeps the tracebacks."""
+
+    def __init__(self, errors: list[str]) -> None:
+        super().__init__()
+        self._errors = errors
+
+    def failed(self, kind: str) -> None:
+        self._errors.append(f"{kind}: {traceback.format_exc()}")
+
+
+class Observer(SchedulerPlugin):
+    """Passes Dask's calls on to the adapter, as the real plugin does."""
+
+    name = "observer"
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.errors: list[str] = []
+        self.closed = False
+        self.finished: list[FinishedSpan] = []
+        self.progress: list[Progress] = []
+        self.increments: dict[tuple[Any, ...], float] = {}
+        self.adapter: SchedulerAdapter
+
+    async def start(self, scheduler: Any) -> None:
+        self.adapter = adapter = SchedulerAdapter(scheduler, self.limits, Errors(self.errors))
+        adapter.attach()
+        vars(self).update({name: getattr(adapter, name) for name in HOOKS})
+        self._ticking = asyncio.ensure_future(self._tick())
+
+    async def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._ticking.cancel()
+            self.adapter.close(time())
+            self.take()
+            self.adapter.detach()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(0.05)
+            self.adapter.tick(time())
+            self.take()
+
+    def take(self) -> None:
+        self.finished += self.adapter.take_finished()
+        self.progress += self.adapter.take_progress()
+        for series, value in self.adapter.batch.increments.items():
+            self.increments[series] = self.increments.get(series, 0) + value
+        self.adapter.batch.increments.clear()
+
+
+class Simulated:
+    """What the tests of a simulated cluster look at.
 
     Parameters
     ----------
@@ -42,6 +109,9 @@ class Simulated(Observed):
     estimate = 0.0
     #: Seconds by which the last heartbeat of a worker that left may have been late.
     late = 0.0
+
+    client: Client
+    cluster: Cluster
 
     def __init__(self, limits: Limits = LIMITS, within: float = 0.02, **options: Any) -> None:
         self._limits, self._within, self._options = limits, within, options
@@ -60,11 +130,24 @@ class Simulated(Observed):
         proof.begin(None, None)
         simulate(test, prepare=self._prepare, finish=self._finish, **self._options)
 
+    @property
+    def scheduler(self) -> Any:
+        return self.cluster.scheduler
+
+    @property
+    def adapter(self) -> SchedulerAdapter:
+        return self.observer.adapter
+
+    @property
+    def exported(self) -> list[FinishedSpan]:
+        return self.observer.finished
+
     async def _prepare(self, cluster: Cluster) -> None:
-        super().__init__(cluster, self._limits)
+        self.cluster, self.observer = cluster, Observer(self._limits)
         self.truth = Truth(cluster)
         self.truth.attach()
-        await self.attach()
+        await self.observer.start(cluster.scheduler)
+        cluster.scheduler.add_plugin(self.observer)
         #: Idle seconds so far, by time.
         self.samples: list[tuple[float, float]] = []
         self._sampling = asyncio.ensure_future(self._sample())
@@ -82,7 +165,7 @@ class Simulated(Observed):
         self.compare()
         if self.is_steady:
             self.compare_paths()
-        await self.observer.prove()
+        proof.prove_adapter(self.adapter, self.observer.increments)
         await self.observer.close()
 
     async def at_rest(self) -> None:
@@ -173,10 +256,37 @@ class Simulated(Observed):
             assert not wrong, (one.identity.tags, one.identity.generation, wrong, path)
             assert 0 <= one.path.tasks - path.tasks <= path.momentary, (one, path)
 
+    def named(self, name: str) -> FinishedSpan:
+        """The only exported span of that name."""
+        (found,) = [s for s in self.exported if s.identity.tags[-1] == name]
+        return found
+
+    def quiet(self) -> None:
+        """Wait until every span has been exported; nothing of ours may be left then."""
+        lifecycle = self.adapter.lifecycle
+        eventually(lambda: not lifecycle.open, 60, f"export of {lifecycle.open}")
+        self.observer.take()
+        self.check()
+
     def check(self) -> None:
         """Nothing went wrong, nothing is left, each span came once, and its path tiles it."""
         self.observer.take()
-        super().check()
+        assert self.observer.errors == []
+        adapter = self.adapter
+        active = [v for k, v in self.observer.increments.items() if k[0] == "dask.span.active"]
+        left = [
+            adapter.spans.groups,
+            adapter.task_events.assigned,
+            adapter.lifecycle._settling,
+            adapter.lifecycle._lingering,
+            adapter.blocks.blocks._holding,
+            adapter.blocks.leaving,
+            adapter.callers._open,
+            max(0, len(adapter.clocks) - len(self.scheduler.workers)),
+            uncovered(record for span in self.exported for record in translate(span)),
+            sum(active),
+        ]
+        assert not any(left), left
         spans = [one.identity for one in self.exported]
         assert len({one.span_id for one in spans}) == len(spans), "exported twice"
         known = self.scheduler.extensions["spans"].spans
@@ -206,5 +316,35 @@ class Simulated(Observed):
         return {k[places:]: v for k, v in found if k[:places] == (metric, *series) and v}
 
 
-#: The slowest task of each group is shown, and spans end soon.
-QUICK = Limits(linger=0.1, settle_timeout=5.0, tasks=TaskLimits(slowest=1))
+def lines(spans: list[FinishedSpan]) -> Iterator[tuple[str, float, str]]:
+    """Return spans as an indented tree: name and result, length, counts."""
+    by_parent: dict[int | None, list[FinishedSpan]] = {}
+    ids = {span.identity.span_id for span in spans}
+    assert len(ids) == len(spans), "exported twice"
+    for span in sorted(spans, key=lambda s: (s.start, s.identity.tags, s.identity.generation)):
+        parent = span.identity.parent_span_id
+        assert parent is None or parent in ids, "an orphan"
+        by_parent.setdefault(parent, []).append(span)
+
+    def walk(parent: int | None, indent: str) -> Iterator[tuple[str, float, str]]:
+        for span in by_parent.get(parent, ()):
+            assert span.stop >= span.start
+            yield _line(span, indent)
+            yield from walk(span.identity.span_id, indent + "  ")
+
+    return walk(None, "")
+
+
+def _line(span: FinishedSpan, indent: str) -> tuple[str, float, str]:
+    ident = span.identity
+    name = str(ident.tags[-1]) + (f"#{ident.generation}" if ident.generation > 1 else "")
+    counts = [
+        f"{name}={value}" for name in TaskCounts.__slots__ if (value := getattr(span.counts, name))
+    ]
+    marks = [
+        "late" if span.late else "",
+        "" if span.complete else "incomplete",
+        f"requested={'/'.join(map(str, span.requested))}" if span.requested else "",
+    ]
+    rest = " ".join([*counts, *filter(None, marks)])
+    return f"{indent}{name} {span.result}", span.stop - span.start, rest

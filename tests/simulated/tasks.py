@@ -12,9 +12,17 @@ def nap(seconds: float, *after: Any) -> float:
     return seconds
 
 
-def inc(x: int) -> int:
-    """Return one more."""
+def inc(x: int, delay: float = 0.0) -> int:
+    """Return one more, after a while."""
+    if delay:
+        time.sleep(delay)
     return x + 1
+
+
+def fail(seconds: float) -> None:
+    """Fail after a while."""
+    time.sleep(seconds)
+    raise ValueError("as asked")
 
 
 def boom() -> None:

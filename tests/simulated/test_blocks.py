@@ -119,24 +119,6 @@ def test_without_a_client_it_is_distributeds_span() -> None:
         pass
 
 
-NO_MESSAGES: list[Any] = [
-    None, 1, "x", {}, {"client": "c"}, {"client": None, "blocks": 1}, {"client": [], "blocks": []},
-]  # fmt: skip
-
-
-@pytest.mark.options(workers=0)
-def test_messages_that_are_none(o: Simulated) -> None:
-    for message in NO_MESSAGES:
-        o.client.log_event("dask-otel", message)
-    wrong = {"client": o.client.id, "blocks": [["?", "a"], ["left", 1]]}
-    o.client.log_event("dask-otel", wrong)
-    with dask_otel.span("a") as span_id:
-        time.sleep(1.0)
-        assert span_id in o.adapter.blocks.blocks._waiting
-    time.sleep(1.0)
-    assert not o.adapter.blocks.leaving
-
-
 def test_a_graph_that_takes_longer_than_the_linger_to_come_in(
     o: Simulated, monkeypatch: pytest.MonkeyPatch
 ) -> None:

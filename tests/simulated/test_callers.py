@@ -27,6 +27,7 @@ from tests.cluster import tasks
 from tests.receiver import Span
 from tests.simulated.bridged import Bridged
 from tests.simulated.observed import Simulated
+from tests.simulated.tasks import inc
 
 A, B = 0xA << 64 | 1, 0xB << 64 | 1
 PER_CALLER = {"otel.client.span-per-caller": True}
@@ -49,10 +50,6 @@ def calling(span_id: int, trace_id: int = A, flags: int = 1) -> Any:
 
 def traceparent(span_id: int) -> str:
     return f"00-{A:032x}-{span_id:016x}-01"
-
-
-def inc(x: int) -> int:
-    return x + 1
 
 
 def current_after(seconds: float) -> tasks.Ids | None:

@@ -19,21 +19,12 @@ from lab.executor import LabThreadPoolExecutor
 
 from dask_otel import span
 from tests.simulated.observed import Simulated
+from tests.simulated.tasks import fail, nap
 
 #: Floats, added up.
 STEPS = 1e-4
 
 EXACT = {"within": STEPS}
-
-
-def nap(seconds: float, *_: object) -> float:
-    time.sleep(seconds)
-    return seconds
-
-
-def fail(seconds: float) -> None:
-    time.sleep(seconds)
-    raise RuntimeError("as asked for")
 
 
 async def coroutine(seconds: float) -> None:

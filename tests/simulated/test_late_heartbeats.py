@@ -16,6 +16,7 @@ from distributed import span, wait
 from lab.programs import draw, run
 
 from tests.simulated.observed import QUICK, Simulated
+from tests.simulated.tasks import fail
 
 #: Seconds by which a heartbeat may be late. Those before a worker left may be idle, but are lost.
 LATE = 3.0
@@ -51,11 +52,6 @@ def test_idle_is_true_where_heartbeats_are_late(seed: int) -> None:
         run(program, o.cluster)
 
     o.run(late)
-
-
-def fail(seconds: float) -> None:
-    time.sleep(seconds)
-    raise ValueError(seconds)
 
 
 @pytest.mark.options(config={"distributed.scheduler.worker-ttl": None})

@@ -21,16 +21,12 @@ from dask_otel import span
 from dask_otel.core.records import FinishedSpan
 from dask_otel.semconv import PATH_PARTS
 from tests.simulated.observed import QUICK, Simulated
+from tests.simulated.tasks import nap
 
 #: Floats, added up.
 STEP = 5e-6
 
 RUNS: dict[str, int] = {}
-
-
-def nap(seconds: float, *after: Any) -> float:
-    time.sleep(seconds)
-    return seconds
 
 
 def fails_once(seconds: float, how: type[Exception]) -> None:

@@ -12,8 +12,7 @@ import pytest
 from distributed import Client, Future, span, wait
 from lab.cluster import Cluster, simulate
 
-from tests.cluster.observed import LIMITS, Observer
-from tests.simulated.observed import Simulated
+from tests.simulated.observed import LIMITS, Observer, Simulated
 from tests.waiting import eventually
 
 #: What raises: everything that the hooks call, on the parts of Dask's side and in the core.

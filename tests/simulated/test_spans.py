@@ -18,6 +18,7 @@ from tests.cluster.tasks import current
 from tests.receiver import Receiver
 from tests.simulated.bridged import Bridged
 from tests.simulated.observed import Simulated
+from tests.simulated.tasks import fail, inc
 
 #: Floats, added up.
 CLOSE = 5e-6
@@ -84,16 +85,6 @@ def assert_types(received: Receiver) -> None:
     for one in received.spans:
         for key, value in one.attributes.items():
             assert type(value) is expected_type(key), (key, value)
-
-
-def inc(x: int) -> int:
-    time.sleep(0.01)
-    return x + 1
-
-
-def fail(seconds: float) -> None:
-    time.sleep(seconds)
-    raise ValueError("as asked")
 
 
 # ---------------------------------------------------------------------------- Dask spans

@@ -18,6 +18,7 @@ LIMITS = Limits(
     trace_gap=100.0,
     progress_after=3.0,
     progress_interval=5.0,
+    max_exceptions=2,
 )
 
 picks = st.integers(0, 1_000_000)
@@ -284,6 +285,7 @@ class Histories(RuleBasedStateMachine):
             whole = number + sum(getattr(counts, name) for counts in below)
             assert getattr(finished.counts, name) == whole, name
         assert len(finished.failures) + finished.dropped_failures == erred
+        assert len(finished.failures) <= self.limits.max_exceptions
 
     def check_result(self, life: Life) -> None:
         finished = life.finished

@@ -65,7 +65,7 @@ def blocks_of(client: str) -> ClientBlocks:
             ({"client": "me", "blocks": [["entered", "a"], line, ["entered", "b"]]}, 1, ["a", "b"])
             for line in (
                 *(None, 7, "ab", [], ["entered"], ["entered", 7]),
-                *(["entered", "a", "b"], [[], "a"]),
+                *(["entered", "a", "b"], ["left", 7], [[], "a"]),
             )
         ),
         # and attributes no block.

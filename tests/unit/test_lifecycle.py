@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ import pytest
 import dask_otel.core.life.lifecycle
 from dask_otel.core import identity
 from dask_otel.core.life.generations import Generations
-from dask_otel.core.life.lifecycle import TRANSITIONS, Trigger
 from dask_otel.core.life.open_span import Limits, OpenSpan, Phase
 from dask_otel.core.life.reports import Reports
 from dask_otel.core.records import Failure, FinishedSpan, TaskCounts
@@ -54,10 +52,10 @@ def done(sim: Simulation, worker: str = "w0") -> str:
     return dask_id
 
 
-def report(sim: Simulation, age: float = 0.0, cancelled: int = 0) -> None:
-    """Half a second later a heartbeat comes that began `age` seconds ago."""
+def report(sim: Simulation) -> None:
+    """Half a second later a heartbeat comes."""
     sim.advance(0.5)
-    sim.heartbeat("w0", age, cancelled)
+    sim.heartbeat("w0", 0.0, 0)
     sim.tick()
 
 
@@ -70,40 +68,6 @@ def settle(sim: Simulation) -> None:
     after(sim, LINGER)
 
 
-# ------------------------------------------------------------------------------ the table
-
-
-def test_every_state_is_reached_and_only_the_export_ends() -> None:
-    assert set(TRANSITIONS.values()) == set(Phase)
-    assert {phase for phase, _ in TRANSITIONS} == set(Phase) - {Phase.EXPORTED}
-    assert {trigger for _, trigger in TRANSITIONS} == set(Trigger)
-
-
-def test_every_line_of_the_table_happens(sim: Simulation, monkeypatch) -> None:
-    seen = set()
-    step = sim.lifecycle._step
-
-    def watched(span: OpenSpan, trigger: Trigger) -> None:
-        seen.add((span.phase, trigger))
-        step(span, trigger)
-
-    monkeypatch.setattr(sim.lifecycle, "_step", watched)
-    a = sim.create(None)
-    sim.finish(sim.submit(a, "f"), "w0", 0.1, 0.0)
-    sim.submit(a, "g")
-    sim.cancel(sim.tasks[next(reversed(sim.tasks))], None)
-    settle(sim)
-    b = sim.create(None)
-    sim.tick()
-    sim.submit(b, "f")
-    sim.finish(sim.tasks[next(reversed(sim.tasks))], "w0", 0.1, 0.0)
-    after(sim, SETTLE)
-    sim.create(None)
-    sim.submit(sim.create(None), "f")
-    sim.close()
-    assert seen == set(TRANSITIONS)
-
-
 def test_the_phase_changes_in_one_place_only() -> None:
     source = Path(dask_otel.core.life.lifecycle.__file__).read_text()
     assert re.findall(r".*\.phase = .*", source) == [
@@ -112,27 +76,6 @@ def test_the_phase_changes_in_one_place_only() -> None:
 
 
 # ---------------------------------------------------------------------------- one span
-
-
-def test_a_span_from_its_birth_to_its_export(sim: Simulation) -> None:
-    a = sim.create(None)
-    assert state(sim, a) == (Phase.SETTLING, 0, 0, 0)
-    task = sim.submit(a, "f")
-    assert state(sim, a) == (Phase.OPEN, 1, 1, 0)
-    sim.advance(10)
-    sim.finish(task, "w0", 8.0, 0.0)
-    assert state(sim, a) == (Phase.SETTLING, 0, 0, 0)
-    sim.tick()
-    assert state(sim, a) == (Phase.SETTLING, 0, 0, 0), "w0 has not reported"
-    report(sim)
-    assert state(sim, a) == (Phase.LINGERING, 0, 0, 0)
-    after(sim, LINGER)
-    assert sim.lifecycle.open == {}
-    (span,) = exported(sim)
-    assert (span.result, span.complete, span.counts) == ("success", True, TaskCounts(1, 1))
-    assert (span.start, span.first_start, span.stop) == (1_000_000.0, 1_000_002.0, 1_000_010.0)
-    ids = span.identity.trace_id, span.identity.span_id
-    assert ids == (identity.trace_id(a), identity.span_id(a))
 
 
 def test_a_run_that_ends_in_the_future_keeps_its_length(sim: Simulation) -> None:
@@ -161,37 +104,6 @@ def test_the_settle_timeout_ends_the_wait_and_is_counted(sim: Simulation) -> Non
     after(sim, SETTLE)
     assert state(sim, a) == (Phase.LINGERING, 0, 0, 0)
     assert sim.lifecycle.unsettled == 1
-
-
-def test_a_cancelled_task_that_still_runs_holds_its_span(sim: Simulation) -> None:
-    a = sim.create(None)
-    sim.cancel(sim.submit(a, "f"), "w0")
-    for cancelled, phase in [(1, Phase.SETTLING), (1, Phase.SETTLING), (0, Phase.LINGERING)]:
-        sim.tick()
-        report(sim, 0.0, cancelled)
-        assert open_span(sim, a).phase is phase
-    after(sim, LINGER)
-    (span,) = exported(sim)
-    assert (span.result, span.counts) == ("cancellation", TaskCounts(tasks=1, cancelled=1))
-
-
-def test_work_after_the_export_is_a_continuation(sim: Simulation) -> None:
-    a = done(sim)
-    settle(sim)
-    sim.advance(60)
-    began = sim.now
-    sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
-    settle(sim)
-    first, second = exported(sim)
-    assert (second.start, second.counts) == (began, TaskCounts(tasks=1, memory=1))
-    assert second.identity == replace(
-        first.identity,
-        generation=2,
-        span_id=identity.span_id(a, 2),
-        # A trace keeps one root.
-        parent_span_id=first.identity.span_id,
-        first=(first.identity.trace_id, first.identity.span_id),
-    )
 
 
 def test_a_full_trace_is_left_by_the_next_continuation() -> None:
@@ -226,16 +138,6 @@ def test_a_parent_lingers_after_its_own_workers_have_reported(sim: Simulation) -
 
 
 # ------------------------------------------------------------------------------ failures
-
-
-def test_failures_beyond_the_cap_are_counted() -> None:
-    sim = Simulation(Limits(max_exceptions=2))
-    a = sim.create(None)
-    for _ in range(5):
-        sim.fail(sim.submit(a, "f"), "w0", 1.0)
-    sim.close()
-    (span,) = exported(sim)
-    assert (len(span.failures), span.dropped_failures, span.counts.erred) == (2, 3, 5)
 
 
 def test_a_key_that_fails_twice_is_two_failures(sim: Simulation) -> None:

@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_otel import semconv
-from dask_otel.core import identity
 from dask_otel.core.life.open_span import Limits
 from dask_otel.core.life.progress import AT_ONCE
 from dask_otel.core.records import Progress, TaskCounts
@@ -113,33 +111,6 @@ def test_a_block_that_is_open_for_long_shows_itself_too():
     sim.finish(sim.submit(root, "f"), "w0", 0.1, 0.0)
     later(sim, 1, 61.0)
     assert [sign.ordinal for sign in signs_of(sim)] == [0]
-
-
-def test_the_spans_are_children_of_the_one_to_come():
-    sim = simulation()
-    long_span(sim, 0.25)
-    later(sim, 3, 10.0)
-    (life,) = sim.lives
-    (span, *_) = translate(life.finished)
-    records = [record for sign in life.signs for record in translate(sign)]
-    ids = [
-        identity.group_span_id("s0", 1, kind, ordinal)
-        for kind, ordinal in (("marker", 0), ("progress", 1), ("progress", 2))
-    ]
-    assert ([record.span_id for record in records], len({span.span_id, *ids})) == (ids, 4)
-    same = (semconv.SPAN_ID, semconv.SPAN_ROOT_ID, semconv.SPAN_NAME)
-    for record in records:
-        where = record.trace_id, record.parent_span_id
-        assert where == (span.trace_id, span.span_id)
-        assert span.start_ns <= record.start_ns < record.end_ns <= span.end_ns
-        assert [record.attributes[key] for key in same] == [span.attributes[key] for key in same]
-    assert records[0].end_ns - span.start_ns == 1
-    # What is not known, or not decided, is absent.
-    keys = semconv.SPAN_TYPE, semconv.TASK_COUNT, semconv.SPAN_RESULT, semconv.SPAN_COMPLETE
-    assert [(one.name, *(one.attributes.get(key) for key in keys)) for one in records[:2]] == [
-        ("s0 started", "marker", None, None, None),
-        ("s0 running", "progress", 1, None, None),
-    ]
 
 
 @pytest.mark.parametrize("tags", [(), ("",), (None,), (b"\xff",), ("\ud800",), ("a" * 100_000,)])

@@ -61,21 +61,6 @@ def exports(pump: Pump, value: float = 0) -> None:
 # ------------------------------------------------------------------------------------ spans
 
 
-def test_spans_arrive_and_are_counted_in_the_metrics() -> None:
-    spans, metrics = Spans(), Metrics()
-    with running([spans], [metrics]) as pump:
-        assert all(offer(pump, *range(10)))
-        eventually(lambda: len(spans.exported) == 10)
-        beat(pump)
-        eventually(lambda: metrics.value(EXPORTED, "traces") == 10)
-        assert metrics.value(semconv.OTEL_QUEUE_CAPACITY.name, "traces") == LIMITS.queue_size
-        assert metrics.value(SIZE, "traces") == 0
-        # A metrics export counts itself in the next one.
-        beat(pump)
-        eventually(lambda: metrics.value(EXPORTED, "metrics") > 0)
-    assert spans.exported == list(range(10))
-
-
 def test_the_queue_is_bounded_and_what_does_not_fit_is_counted() -> None:
     """In front of the lanes, and in them."""
     spans, metrics = Spans(), Metrics()
@@ -109,23 +94,6 @@ def test_only_a_full_batch_or_one_without_a_delay_wakes_a_lane(
         turn(pump)
         assert len(spans.exported) == offered + 41 + 3001
         assert lane.work() == max(0.05, delay)
-
-
-@pytest.mark.parametrize(
-    ("offered", "lost"),
-    # The first one is not sampled: neither exported nor dropped.
-    [((404,), {}), ((-1, -2), {"untranslatable": 4}), ((500,), {"unencodable": 2})],
-)
-def test_what_is_not_exported_costs_itself_alone(
-    offered: tuple[int, ...], lost: dict[str, int]
-) -> None:
-    spans, other = Spans(), Spans()
-    other.wants = lambda _: False  # type: ignore[method-assign]
-    with pumping([spans], sanitized=lambda: {"nul": 1}) as pump:
-        offer(pump, 1, *offered, 2, groups=1)
-        turn(pump)
-        assert spans.exported == [1, 1, 2, 2]
-        assert outcomes(pump) == {"exported": 4, **lost}
 
 
 def test_a_dead_sink_neither_blocks_nor_doubles_another() -> None:
