@@ -6,7 +6,7 @@ from typing import Any
 
 from .limits import ANYTHING, limit
 from .meanings import BAD, GOOD, TEXT
-from .parts import Details, Line, Panel, Steps, cluster, graph, line, number, page
+from .parts import Details, Line, Panel, Steps, graph, line, number, page
 from .queries import CLUSTER, averaged, rates, selector, whole
 
 #: For counters that only exist once something went wrong: 0 where the bridge runs, and nothing
@@ -34,7 +34,7 @@ def build() -> Any:
     return page(
         "Dask / Exporter health",
         "The bridge between Dask and OpenTelemetry: what it sends, drops and costs",
-        [cluster()],
+        ["cluster"],
         [
             "Is it complete?",
             *_complete(),

@@ -16,14 +16,12 @@ from .parts import (
     Panel,
     bars,
     bounded_runs,
-    cluster,
     failed_runs,
     graph,
     happened,
     line,
     number,
     page,
-    price,
     rows,
 )
 from .queries import (
@@ -77,7 +75,7 @@ def build() -> Any:
     return page(
         "Dask / Overview",
         "Where the time of Dask clusters went, and what could be saved",
-        [cluster(), price()],
+        ["cluster", "price"],
         [
             line(_alerts(), _advice(), height=6),
             *_sum(),

@@ -13,18 +13,13 @@ from .parts import (
     Panel,
     bars,
     bounded_runs,
-    cluster,
-    compared_with,
     failed_runs,
     graph,
     happened,
     line,
     number,
     page,
-    prefix,
-    root,
     rows,
-    span,
 )
 from .queries import (
     CLUSTER,
@@ -58,7 +53,7 @@ def build() -> Any:
     return page(
         "Dask / Span",
         "One workflow (root span): its parts, its runs, and what has changed",
-        [cluster(), root(), span(), prefix(), compared_with()],
+        ["cluster", "root", "span", "prefix", "before"],
         [*_parts(), "Its runs", *_runs(), "What has changed?", *_changes()],
     )
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from .limits import limit
 from .meanings import BAD
-from .parts import Details, Line, cluster, graph, line, page
+from .parts import Details, Line, graph, line, page
 from .queries import CLUSTER, folded, rates, selector
 
 #: From which share of its limit on Dask spills, pauses and restarts a worker, as it is configured
@@ -28,7 +28,7 @@ def build() -> Any:
     return page(
         "Dask / Cluster and workers",
         "What the cluster has, and how its workers are",
-        [cluster()],
+        ["cluster"],
         [
             "Is there enough to do, and enough to do it with?",
             _capacity(),
