@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
@@ -116,7 +117,7 @@ def _answers(world: World, answers: tuple[int, str], **values: Any) -> str:
 
 
 def _pause(world: World) -> str:
-    times: dict[str, list[float]] = {"traces": [], "metrics": []}
+    times = defaultdict[str, list[float]](list)
 
     def note(signal: str) -> None:
         if world.collector.answer is not None:

@@ -142,7 +142,9 @@ class World:
         if workers is None:
             workers = 1 if self.peers else 2
         for name, peer in self.peers.items():
-            peer.start(env, workers=workers, bridge=name != BARE)
+            # They have no fault: no request of theirs is too late, however busy the machine is.
+            patient = {**env, "OTEL_EXPORTER_OTLP_TIMEOUT": "60"}
+            peer.start(patient, workers=workers, bridge=name != BARE)
         variables = {
             **QUICK,
             "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint or f"http://127.0.0.1:{self.gate.port}",
