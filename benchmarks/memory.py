@@ -1,4 +1,4 @@
-"""Row 4: what the bridge keeps of spans that are open, and of spans that were."""
+"""Row 4: what the bridge keeps of spans that are open."""
 
 from __future__ import annotations
 
@@ -64,31 +64,12 @@ def size_of(adapter: Any, scheduler: Any) -> int:
     return total
 
 
-async def over_history(checkpoints: list[int]) -> list[int]:
-    """Return the bridge's bytes after so many exported spans."""
-    sizes = []
-    async with SimulatedCluster(2) as cluster:
-        observer = Observer(cluster)
-        for thousand in range(1, checkpoints[-1] // 1000 + 1):
-            for number in range(1000):
-                cluster.finish(cluster.submit((f"span {number % 50}",)))
-            await observer.settle()
-            observer.forget_spans()
-            if 1000 * thousand in checkpoints:
-                sizes.append(size_of(observer.adapter, cluster.scheduler))
-    return sizes
-
-
 def run(quick: bool) -> list[Row]:
-    """Measure open spans, then a long history."""
+    """Measure open spans."""
     spans = 1000 if quick else 10_000
     dask, visited = asyncio.run(per_open_span(spans, observed=False))
     both, all_visited = asyncio.run(per_open_span(spans, observed=True))
     ours = both - dask
-    end = 100_000 if quick else 1_000_000
-    points = [20_000, end // 2, end]
-    sizes = asyncio.run(over_history(points))
-    growth = sizes[-1] - sizes[0]
     return [
         Row("4", "memory per open span", "≤ 2 KiB", f"{ours / 1024:.1f} KiB",
             verdict(ours <= 2048), {"bytes": ours}),
@@ -97,7 +78,4 @@ def run(quick: bool) -> list[Row]:
         Row("4", "objects per open span and its task that Python's collector visits", "",
             f"{all_visited - visited:.1f} beside {visited:.1f} of Dask", "info",
             {"bridge": all_visited - visited, "dask": visited}),
-        Row("4", f"growth from {points[0]:,} to {end:,} exported spans", "flat",
-            f"{growth / 1024:+.0f} KiB of {sizes[-1] / 1024:,.0f} KiB",
-            verdict(growth < 64 * 1024), {"spans": points, "bytes": sizes}),
     ]  # fmt: skip

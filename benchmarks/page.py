@@ -59,6 +59,8 @@ _READING = """
   worker has sent one full heartbeat, garbage has been collected, and memory for objects has been
   touched, as in a cluster that has run for a while. The longest callbacks of the bridge are the
   largest of all windows, in CPU time.
+- **Memory** (row 4) is that of open spans. With the number of exported spans it does not grow:
+  `python -m chaos month` [shows that](reliability-evidence.md#load).
 - **Export throughput** (row 5): the bridge and the SDK's batch processor export the same spans with
   the same exporter, sink and batch size, each in its own process. The SDK gets finished spans. The
   bridge makes them from Dask's records, and pauses after each half millisecond of work, or a whole

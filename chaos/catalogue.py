@@ -19,6 +19,5 @@ for _name in (
     "machine.memory",
     "long.million",
     "long.month",
-    "long.names",
 ):
     import_module(f"chaos.{_name}")
