@@ -94,7 +94,7 @@ def decided_trace(span_id: str, dask_scheduler: Scheduler) -> TraceContext | Non
 
 
 def why(asked: tuple[Hashable, ...], dask_scheduler: Scheduler) -> Why | Refusal:
-    """Return why a task or a span is not done now; see `dask_otel.why`."""
+    """Return why a task or a span is not done yet; see `dask_otel.why`."""
     bridge = _bridge(dask_scheduler)
     if bridge is None:
         return Refusal(*_NO_BRIDGE)
@@ -255,7 +255,7 @@ def _columns(key: MetricKey) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why one task, or a span, is not done now."""
+    """Why one task or span is not done yet."""
 
     #: The task's key, or the span's full name, as text for one line.
     name: str
@@ -278,7 +278,7 @@ class Reason:
 
 @dataclass(frozen=True, repr=False)
 class Why:
-    """Why a task or a span is not done now; `print` it, or read its reasons."""
+    """Why a task or a span is not done yet; `print` it, or read its reasons."""
 
     #: First the task or span in question, then tasks that hold it up, the most urgent first.
     reasons: tuple[Reason, ...]

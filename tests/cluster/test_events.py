@@ -26,7 +26,7 @@ REASON = semconv.WORKER_REMOVAL_REASON
 #: By a worker's end, the words about it.
 ENDS = {
     3: "Its process ended itself, with exit code 3.",
-    -signal.SIGKILL: "Its process was killed with SIGKILL: by the kernel as memory ran out",
+    -signal.SIGKILL: "Its process was killed with SIGKILL: by the kernel when memory ran out",
     -signal.SIGSEGV: "Its process crashed with SIGSEGV",
 }
 
@@ -84,10 +84,10 @@ def test_each_end_of_a_process_is_said(start: Start, monkeypatch: pytest.MonkeyP
         future = bridged.client.submit(hog)
         log = said(semconv.WORKER_REMOVED, 4)
         assert log.attributes[REASON] == "memory"
-        held = r"killed by its nanny, since its process held \d.* of 476.8 MiB\."
+        held = r"killed by its nanny: its process held \d.* of 476.8 MiB\."
         assert re.search(held, log.body)
         word, rss = said(semconv.WORKER_TERMINATED), log.attributes[semconv.WORKER_NANNY_MEMORY]
-        assert "is being ended by its nanny for memory" in word.body
+        assert "is being terminated by its nanny for memory" in word.body
         assert rss == word.attributes[semconv.WORKER_NANNY_MEMORY] > 0.8 * 500_000_000
         assert "memory limit is 476.8 MiB." in said(semconv.WORKER_ADDED).body
         future.cancel()

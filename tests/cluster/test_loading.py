@@ -39,7 +39,7 @@ def test_a_second_registration_says_what_it_would_change(
             assert dask_otel.register(bridged.client, {"spans": {"linger": "9s"}}) == "running"
         assert bridged.bridge is before
         (record,) = [
-            r for r in caplog.records if "runs on this scheduler already" in r.getMessage()
+            r for r in caplog.records if "already runs on this scheduler" in r.getMessage()
         ]
         assert "otel.spans.linger" in record.getMessage()
         # What it has, and nothing at all, is no other configuration.

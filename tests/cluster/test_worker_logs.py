@@ -135,7 +135,7 @@ def test_off_by_default_and_gone_with_the_plugin(start: Start) -> None:
         assert logs_of(cluster.received, semconv.WORKER_LOG) == []
         (worker,) = cluster.scheduler.workers.values()
         os.kill(worker.pid, signal.SIGKILL)
-        assert said(cluster).body.endswith("Its last lines are not known: otel.logs.level is off.")
+        assert said(cluster).body.endswith("Its last lines are unknown: otel.logs.level is off.")
         eventually(lambda: cluster.scheduler.workers, what="the next worker")
         dask_otel.unregister(cluster.client)
         overrides = {"logs": {"level": "INFO"}}

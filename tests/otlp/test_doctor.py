@@ -205,7 +205,7 @@ def test_a_typing_error_in_a_variable(server: Receiver, examine: Examine) -> Non
         findings = examine(server.endpoint, server.protocol, **wrong)
     found = {f.what: f.why for f in findings if f.level == "problem"}
     assert found == {
-        f"Nothing reads the variable {name}.": f"It looks like a typing error of {meant}."
+        f"Nothing reads the variable {name}.": f"It looks like a misspelt {meant}."
         for name, meant in {
             "OTEL_EXPORTER_OTLP_ENDPIONT": "OTEL_EXPORTER_OTLP_ENDPOINT",
             "OTLE_SERVICE_NAME": "OTEL_SERVICE_NAME",

@@ -160,7 +160,7 @@ def test_one_that_a_scheduler_has_is_not_sent(path: Path, command: Command) -> N
     # It can be looked at meanwhile.
     code, shown, _ = command()
     uses = f"process {os.getpid()} uses it and sends them; 1 span open"
-    assert (code, "1 span to be sent" in shown, uses in shown) == (0, True, True)
+    assert (code, "1 span waiting" in shown, uses in shown) == (0, True, True)
     store.write(encoded(ROOT), alive_ns=3)
     waiting = [row.body for row in store.waiting("otlp", 0, 9)]
     assert waiting == [ENCODER.span(CHILD), ENCODER.span(ROOT)]
@@ -207,7 +207,7 @@ def test_without_an_exporter_nothing_is_touched(
         monkeypatch.setenv("OTEL_TRACES_EXPORTER", value)
         code, _, said = command("--send")
         assert (code, "names no exporter" in said) == (1, True)
-    assert "3 spans to be sent" in command()[1]
+    assert "3 spans waiting" in command()[1]
 
 
 def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
@@ -289,10 +289,10 @@ def test_what_is_shown(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["spool", str(path)]) == 0
     shown = capsys.readouterr().out
     assert before == sorted((each.name, each.stat().st_size) for each in path.parent.iterdir())
-    assert [x for x in ("32 spans to be sent", "no scheduler uses it") if x not in shown] == []
+    assert [x for x in ("32 spans waiting", "no scheduler uses it") if x not in shown] == []
     run, details, *_ = shown.split("last runs\n")[1].splitlines()
     assert run == "  nightly (Scheduler-7)"
-    assert details.endswith(": 30 to be sent, 1 lost")
+    assert details.endswith(": 30 waiting, 1 lost")
     assert "  29  load  (otlp)\n" in shown
     assert [x for x in ("\x1b", "\u202e", "hunter2") if x in shown] == []
     # It has not ended the lost run.

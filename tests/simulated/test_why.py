@@ -45,8 +45,8 @@ def test_a_chain_leads_to_the_task_that_holds_it_up(b: Bridged) -> None:
     after = b.client.submit(same, *both, key="after-1")
     # Not the dependency that is done.
     chain = (
-        "1 of 2: ('before', 0) (waiting). Tasks before it that are ready or at work: 1, most "
-        "urgently slow-1, at depth 2."
+        "1 of 2: ('before', 0) (waiting). Tasks before it that are ready or at work: 1. The "
+        "most urgent is slow-1, at depth 2."
     )
     executing = ("executing", f"executing on {W0} for 1.1 s")
     _, running = told(b, after, ("dependencies", chain), executing)
@@ -60,7 +60,9 @@ def test_a_chain_leads_to_the_task_that_holds_it_up(b: Bridged) -> None:
 def test_long_chains_and_wide_fans_are_visited_in_part(b: Bridged) -> None:
     future = gate = b.client.submit(nap, 60, key="gate-1")
     wide = b.client.submit(same, b.client.map(same, [gate] * 2000, pure=False), key="wide-1")
-    fan = ", and 1,995 more. Tasks before it that are ready or at work: 1, most urgently gate-1"
+    fan = (
+        ", and 1,995 more. Tasks before it that are ready or at work: 1. The most urgent is gate-1"
+    )
     told(b, wide, ("dependencies", fan), ("executing", ""))
     for index in range(MOST + 50):
         future = b.client.submit(same, future, key=f"link-{index}")
@@ -86,8 +88,8 @@ def test_queued_behind_threads_that_are_busy(b: Bridged) -> None:
     told(b, futures[0], ("executing", ""))
     # Two were sent to each worker, one more than it has threads.
     said = (
-        "behind 45 others, of 46 tasks in all. The running workers (2 of 2, threads: 2) have "
-        "enough to do: 4 of nap."
+        "behind 45 others; tasks in the queue: 46. The running workers (2 of 2, threads: 2) are "
+        "busy: 4 of nap."
     )
     told(b, futures[-1], ("no free thread", said))
 
@@ -148,7 +150,7 @@ def test_a_task_apart_and_tasks_that_have_ended(b: Bridged) -> None:
     kept = b.client.submit(same, gone)
     wait(kept)
     del gone
-    told(b, "gone-1", ("released", "nobody asks for one"))
+    told(b, "gone-1", ("released", "no client wants one"))
     told(b, "nobody\x1b", ("unknown", ""))
 
 

@@ -41,7 +41,7 @@ def test_what_was_changed_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("file", "dask-otel assets: "), ("out", "packed without them")]
+    ("name", "said"), [("file", "dask-otel assets: "), ("out", "packaged without them")]
 )
 def test_where_nothing_can_be_written_it_is_said(
     tmp_path: Path,

@@ -108,7 +108,7 @@ ALONE = {"scheduler": None, "packages": None, "process__bridge": None, "process_
     [
         ({}, False, "\nAll is well, 0 notes.\n"),
         ({}, True, "\x1b[32mok"),
-        (ALONE, False, "whether a bridge runs on one is not known"),
+        (ALONE, False, "unknown whether a bridge runs"),
         (ALONE, False, "\nAll is well on this machine, 1 note.\n"),
     ],
 )
@@ -177,8 +177,8 @@ COUNTS = [
                 ({}, "at the moment: DEADLINE_EXCEEDED: late. The test was accepted", {}),
                 (
                     {"ok": False, "reason": "no", "listener": "silent"},
-                    "at the moment. 7 of 10 places of its queue are taken; what does not fit is "
-                    "dropped. See the test",
+                    "at the moment. 7 of 10 places of its queue are taken; items that do not "
+                    "fit are dropped. See the test",
                     {"export.metrics": "no"},
                 ),
             )

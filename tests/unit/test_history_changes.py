@@ -93,9 +93,13 @@ def test_a_single_run_is_unusual_against_its_predecessors() -> None:
 @pytest.mark.parametrize(
     ("count", "said"),
     [
-        (1, f"too few runs to tell: 1 of at least {FEWEST} that succeeded"),
-        (FEWEST - 1, f"too few runs to tell: 7 of at least {FEWEST} that succeeded"),
-        (FEWEST, f"too few runs to tell of a lasting change: 8 of at least {FEWEST_SPLIT}"),
+        (1, f"too few runs to tell: 1 succeeded, at least {FEWEST} are needed"),
+        (FEWEST - 1, f"too few runs to tell: 7 succeeded, at least {FEWEST} are needed"),
+        (
+            FEWEST,
+            "too few runs to tell of a lasting change: "
+            f"8 succeeded, at least {FEWEST_SPLIT} are needed",
+        ),
         (FEWEST_SPLIT, "no change in 13 runs"),
     ],
 )

@@ -406,7 +406,7 @@ def test_what_is_too_much_is_left_out_and_said_once_a_second() -> None:
     (record,) = records(said)
     assert (record.attributes, record.body) == (
         {**ABOUT, semconv.LOG_LEFT_OUT_COUNT: 5000 - taken},
-        "Worker w (tcp://w:1) logged more than is forwarded, or than the queue has room for: "
+        "Worker w (tcp://w:1) logged more than the limit or the queue allows: "
         f"{5000 - taken} records left out.",
     )
     assert list(cluster.read.tick(9.0)) == []
@@ -523,7 +523,7 @@ def test_the_last_lines_of_a_lost_worker() -> None:
         (
             {**facts, Fact.LOGS: False},
             None,
-            "Its last lines are not known: otel.logs.level is off.",
+            "Its last lines are unknown: otel.logs.level is off.",
         ),
         (expected, None, "Worker w (tcp://w:1) left as requested."),
     ):

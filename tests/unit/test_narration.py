@@ -78,7 +78,7 @@ AT_REST = (
     "At its last heartbeat, 0.4 s before, it held 3.9 of 4.0 GiB and used 97% of a CPU for each "
     "thread"
 )
-GUESS = "A guess: it was killed for its memory, which was close to its limit."
+GUESS = "Probably it was killed for its memory, which was close to its limit."
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,14 @@ GUESS = "A guess: it was killed for its memory, which was close to its limit."
         (
             {"WORKER_REMOVAL_REASON": "memory", "WORKER_NANNY_MEMORY": int(3.95 * GIB)},
             semconv.WARN,
-            "Worker 3 (tcp://w:1) was killed by its nanny, since its process held 3.9 GiB of "
+            "Worker 3 (tcp://w:1) was killed by its nanny: its process held 3.9 GiB of "
             f"4.0 GiB. {BUSY} {HAD}",
         ),
         (
             {ERRED: 1, "RESULT_LOST_COUNT": 2, "DATA_LOST_COUNT": 1},
             semconv.ERROR,
             f"{LOST} {GUESS} {BUSY} It had 3 tasks to run: 2 × `merge`, `sum`. 1 task failed for "
-            "good, as too many workers died with them. It held the only copy of 2 results, which "
+            "good: too many workers died with them. It held the only copy of 2 results, which "
             "Dask computes again. Lost for good: 1 piece of scattered data.",
         ),
         (
@@ -144,13 +144,13 @@ GUESS = "A guess: it was killed for its memory, which was close to its limit."
             (
                 {"WORKER_REMOVAL_REASON": "overdue", "WORKER_LAST_SEEN_AGE": age, "overdue": 11.0},
                 semconv.WARN,
-                "Worker 3 (tcp://w:1) was given up, since it had sent no heartbeat for 11 s, longer"
-                f" than distributed.scheduler.worker-ttl.{again}"
+                "Worker 3 (tcp://w:1) was removed by Dask: it had sent no heartbeat for 11 s, "
+                f"longer than distributed.scheduler.worker-ttl.{again}"
                 f" {BUSY.replace('0.4 s', shown)} {HAD}",
             )
             for age, shown, again in (
                 (11.4, "11 s", ""),
-                (0.0, "0.0 s", " A heartbeat came after that, too late."),
+                (0.0, "0.0 s", " A heartbeat came after that: too late."),
             )
         ),
         # Many prefixes are cut.
@@ -178,7 +178,7 @@ def test_why_a_worker_is_gone(changes: dict[str, Any], severity: int, body: str)
 @pytest.mark.parametrize(
     ("code", "ended", "guessed"),
     [
-        (-9, "was killed with SIGKILL: by the kernel as memory ran out, by a batch", True),
+        (-9, "was killed with SIGKILL: by the kernel when memory ran out, by a batch", True),
         (-11, "crashed with SIGSEGV, probably in a library's native code.", False),
         (-64, "was killed with signal 64.", False),
         (3, "ended itself, with exit code 3.", False),
@@ -208,7 +208,7 @@ def test_the_suspects_are_named_as_far_as_allowed(
     limits: SpanLimits, suspects: tuple[str, ...] | None
 ) -> None:
     record = removed(limits=limits, TASK_SUSPECTS=["merge-1", "('x', 2)"], deaths=3)
-    said = f"Suspected: {', '.join(suspects or ())} (to run on each of 3 workers that ended)."
+    said = f"Suspected: {', '.join(suspects or ())} (assigned to each of 3 workers that ended)."
     body = str(record.body)
     assert (said in body, "merge-1" in body) == (bool(suspects), "merge-1" in (suspects or ()))
     assert record.attributes.get(semconv.TASK_SUSPECTS) == suspects

@@ -93,6 +93,6 @@ def test_a_variable_that_the_bridge_does_not_obey_is_not_in_force() -> None:
     names = " ".join(row.split("|")[1] for row in rows if row.startswith("| `OTEL_"))
     ignored = re.findall("`(OTEL_[A-Z_]+)`", names)
     for name, _, origin in variables_in_force(dict.fromkeys([*ignored, "OTEL_LOGS_EXPORTER"], "x")):
-        said = "otel.environment, and ignored: the bridge does not obey it"
+        said = "otel.environment, but the bridge ignores it"
         assert origin == ("otel.environment" if name == "OTEL_LOGS_EXPORTER" else said)
     assert "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION" in ignored

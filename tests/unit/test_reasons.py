@@ -52,20 +52,21 @@ SAID: list[tuple[str, dict[str, Any], bool, str, tuple[str, ...]]] = [
     ("span", {"states": {"waiting": 0}}, False, "no unfinished task", ("to do: it has ended.",)),
     ("waiting", {"waits": WAITS, "found": 2, "depth": 3}, True, "dependencies",
      ("6 of 7: load-0 (processing on tcp://a for 1.0 s), ", "sum-1 (waiting), and 1 more",
-      "ready or at work: 2, most urgently load-1, at depth 3", "See load-1.")),
+      "at work: 2. The most urgent is load-1, at depth 3", "See load-1.")),
     ("waiting", {}, False, "dependencies", ("visited (300)",)),
     ("no-worker", {}, False, "no workers", ("no workers. The task has been ready for 3.2 s.",)),
     ("no-worker", {"fitting": ["tcp://a (paused)"]}, False, "workers not running",
      ("take no tasks: tcp://a (paused).",)),
     ("no-worker", {**GPU, "places": ["tcp://b", "alice"]}, False, "restrictions",
-     ("of 3 in all", "for 3.2 s", "a worker at tcp://b, alice and GPU = 2 (the most on a worker: 1",
-      "other resources= and workers=. allow_other_workers= is about workers= alone.")),
+     ("(of 3)", "for 3.2 s", "a worker at tcp://b, alice and GPU = 2 (the most on a worker: 1",
+      "other resources= and workers=. allow_other_workers= applies to workers= only.")),
     ("no-worker", {"places": ["tcp://b"]}, False, "restrictions",
      ("asks for a worker at tcp://b.", "with other workers=, or with allow_other_workers=True.")),
     ("no-worker", {"seconds": None}, False, "restrictions", ("it asks for a running worker",)),
     ("queued", {"ahead": 17}, False, "no free thread",
-     ("for 3.2 s, behind 17 others, of 1,200", "2 of 3, threads: 6", "8 of load, 1 of sum")),
-    ("queued", {}, False, "no free thread", ("queue for 3.2 s, of 1,200",)),
+     ("for 3.2 s, behind 17 others; tasks in the queue: 1,200",
+      "2 of 3, threads: 6", "8 of load, 1 of sum")),
+    ("queued", {}, False, "no free thread", ("queue for 3.2 s; tasks in the queue: 1,200",)),
     ("queued", {}, False, "no workers", ("no workers. The task has been ready for 3.2 s.",)),
     ("queued", {"fitting": ["tcp://a (paused)", "tcp://b (silent)"]}, False,
      "workers not running", ("take no tasks: tcp://a (paused), tcp://b (silent). The task has",)),
@@ -90,7 +91,7 @@ SAID: list[tuple[str, dict[str, Any], bool, str, tuple[str, ...]]] = [
      ("sent to tcp://a, which has a free thread", "it is stuck: restart the worker")),
     ("memory", {}, False, "done", ("its result is on tcp://a.",)),
     ("released", {"wanted": True}, False, "released", ("about to run again",)),
-    ("released", {}, False, "released", ("nobody asks for one",)),
+    ("released", {}, False, "released", ("no client wants one",)),
     ("erred", {"blame": "load-1"}, False, "dependency failed", ("because load-1 failed: Value",)),
     ("erred", {}, False, "failed", ("It failed: ValueError('x')",)),
 ]  # fmt: skip
@@ -150,7 +151,7 @@ def nested(kind: type, levels: int) -> object:
     ids=["long", "wide", "deep", "deeper", "deep list", "list", "list in it", "None"],
 )
 def test_what_can_be_no_key_is_refused_before_it_is_sent(asked: Any) -> None:
-    with pytest.raises(ValueError, match=r"can be no key and no span: .* Give it a future"):
+    with pytest.raises(ValueError, match=r"is neither a key nor a span: .* Give it a future"):
         why(None, asked)  # type: ignore[call-overload]
 
 
@@ -159,5 +160,5 @@ def test_a_scheduler_that_can_not_answer_is_named() -> None:
         async def run_on_scheduler(self, question: object, asked: object) -> None:
             raise AttributeError("Can't get attribute 'why'")
 
-    with pytest.raises(RuntimeError, match="must be on the scheduler, as new as here"):
+    with pytest.raises(RuntimeError, match="the scheduler needs dask-otel, as new as here"):
         asyncio.run(_ask(Client(), ("x",)))  # type: ignore[arg-type]

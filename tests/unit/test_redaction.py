@@ -205,6 +205,6 @@ def test_a_client_may_neither_set_nor_unset_it(value):
 
     with (
         dask.config.set({"otel.redact": "mine:redact"}),
-        pytest.raises(ConfigurationError, match="scheduler's own configuration alone"),
+        pytest.raises(ConfigurationError, match="so only the scheduler's own configuration"),
     ):
         read_settings({"redact": value})

@@ -93,7 +93,7 @@ def test_says_what_changes_nothing(tmp_path, capsys, options, warning):
     [
         (["{at}/nothing", "--text"], "there is no"),
         (["{at}/other.json", "--text"], "neither traces, metrics nor logs"),
-        (["--compare", "{run}", "{at}/empty.json", "--text"], "no telemetry of Dask in {at}/empty"),
+        (["--compare", "{run}", "{at}/empty.json", "--text"], "no Dask telemetry in {at}/empty"),
         (["{run}", "-o", "{at}/empty.json/x"], "can't write {at}/empty.json/x: not a directory\n"),
     ],
 )
@@ -114,11 +114,11 @@ def test_says_what_is_wrong(run, tmp_path, capsys, arguments, wrong):
         (("report",), "give PATH, or --compare A B"),
         (("report", "{run}", "--compare", "b", "c"), "give PATH, or --compare A B"),
         (("report", "{run}", "--text", "--json"), "--json: not allowed with argument --text"),
-        (("report", "{run}", "--last", "0"), "'0' is no number of runs"),
-        (("report", "{run}", "--last", "-1"), "'-1' is no number of runs"),
+        (("report", "{run}", "--last", "0"), "'0' is not a number of runs"),
+        (("report", "{run}", "--last", "-1"), "'-1' is not a number of runs"),
         (("report", "{run}", "--price", "abc"), "'abc' is not a price"),
         (("report", "{run}", "--price", "-1"), "'-1' is not a price"),
-        (("report", "{run}", "--last", "few"), "'few' is no number of runs"),
+        (("report", "{run}", "--last", "few"), "'few' is not a number of runs"),
         (("report", "{run}", "--json", "-o", "x"), "-o and --open are for the page"),
         (("report", "{run}", "--text", "--open"), "-o and --open are for the page"),
         (("doctor", "--patience", "soon"), "'soon' is not more than 0"),

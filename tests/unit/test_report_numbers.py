@@ -285,12 +285,12 @@ ADVICE: list[tuple[list[dict[str, Any]], str, str, str]] = [
     ),
     (
         [traces(span(1, "etl", **RESCHEDULED)), of_span("etl", 0, cancelled=100)],
-        *("etl: ", "asked to run elsewhere", "\0"),
+        *("etl: ", "asked to be rescheduled", "\0"),
     ),
     ([straggler()], "etl: one task of f took 9.00 s", "", "\0"),
     # It said "idle: 75 %", and not why. Where other spans had work, it costs nothing.
     (alone(135.0), "etl/rank: one task of f took 44.8 s", ONE_TASK, "\0"),
-    (alone(135.0), "Threads were idle though there was work: 75%", "which is named below", "\0"),
+    (alone(135.0), "Threads were idle though there was work: 75%", "named below", "\0"),
     (alone(20.0), "", "", ""),
     (gap(2), "etl: no task ran for 6.00 s, from 4.00 s on", "", "\0"),
     # Not all groups were exported: another one may have run then.
@@ -304,16 +304,16 @@ ADVICE: list[tuple[list[dict[str, Any]], str, str, str]] = [
         *("etl: no task ran for 9.00 s, in between", "", "\0"),
     ),
     (scattered(1e9), EMPTY, "memory grew by 954 MiB", "\0"),
-    (scattered(1e9), EMPTY, "such as by scatter", "\0"),
+    (scattered(1e9), EMPTY, "for example by scatter", "\0"),
     (scattered(1e6), EMPTY, "", "memory grew"),
     (
         collided(),
-        "train/epoch 0 has the work of train/epoch 2 in it",
+        "train/epoch 0 includes the work of train/epoch 2",
         *("train/epoch 2 has no span of its own", "\0"),
     ),
     (
         collided(span(3, "train/epoch 2", parent=1)),
-        "train/epoch 0 has the work of train/epoch 2 in it",
+        "train/epoch 0 includes the work of train/epoch 2",
         *("key='f_2'", "has no span of its own"),
     ),
     (blocked(239, cpu=3.0, starved=20.0), LOOP, "had no CPU for 20% of the time", "fewer"),

@@ -204,7 +204,7 @@ span and activity             time share         meaning
 all spans                   10.0 s
   thread-cpu                7.00 s   70%  ████   computing
   thread-noncpu             1.99 s   20%  █      waiting: I/O, GIL, GPU, core
-  idle                      1.00 s   10%  ▌      free threads, yet work to do
+  idle                      1.00 s   10%  ▌      free threads despite work
   2 small ones               10 ms    0%  ▌
   p2p-shards                                     3.0 MiB
 
@@ -218,8 +218,9 @@ Alice/data load             8.00 s
   2 small ones               10 ms    0%  ▌
   p2p-shards                                     3.0 MiB
 
-Threads are idle until the first task begins. Fresh workers begin late: they
-import what the tasks need. Workers that have run for a while do not."""
+Threads are idle until the first task begins. New workers begin late: they first
+import the modules that the tasks need. Workers that have run for a while begin
+at once."""
 
 
 def test_the_table_says_where_the_time_of_each_span_went() -> None:

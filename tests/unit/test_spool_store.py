@@ -319,7 +319,7 @@ def test_a_damaged_row_costs_itself_alone(
 ) -> None:
     left(path, *spans(1, 2), *notes(3, end=7), alive=9)
     spoil(path, f"UPDATE {statement}", value)
-    assert "3 spans to be sent" in "\n".join(listing(path))
+    assert "3 spans waiting" in "\n".join(listing(path))
     with closing_clean(opened(path, "b")) as store:
         assert [row.number for row in store.waiting(OTLP, 0, 9)] == [1, 2, 3]
         assert (ends(store), store.count) == (there, 3)
@@ -336,7 +336,7 @@ def test_an_interrupted_write_is_undone_and_a_listing_changes_nothing(path: Path
     left(path, *spans(*range(1, 100), text="x" * 500), *notes(100))
     cut_short(path)
     before = contents(path)
-    assert "100 spans to be sent" in "\n".join(listing(path))
+    assert "100 spans waiting" in "\n".join(listing(path))
     assert contents(path) == before
     with closing_clean(opened(path, "b")) as store:
         assert numbers(store) == list(range(1, 101))
@@ -427,7 +427,7 @@ def test_a_spool_whose_making_was_cut_short_is_made_anew(path: Path) -> None:
     # It was killed before the journal's file had a page.
     path.write_bytes(b"")
     assert beside(path).read_bytes()[16:20] == bytes(4)
-    assert "0 spans to be sent" in "\n".join(listing(path))
+    assert "0 spans waiting" in "\n".join(listing(path))
     with closing_clean(opened(path)) as store:
         assert store.count == 0
 

@@ -52,8 +52,8 @@ def _complete() -> list[Line]:
         line(
             number(
                 "Running",
-                "Schedulers whose bridge runs. One that ended properly says 0; one that died says "
-                "nothing more (alert DaskOtelSilent).",
+                "Schedulers whose bridge runs. A bridge that ended properly reports 0; one that "
+                "died reports nothing more (alert DaskOtelSilent).",
                 (f"sum(dask_otel_running{{{CLUSTER}}})", ""),
                 unit="none",
                 width=4,
@@ -85,8 +85,8 @@ def _complete() -> list[Line]:
             .runbook("DaskOtelSignalStopped"),
             number(
                 "Spans that wait",
-                "In the queue or, with a spool, in the file. A number that stays, while the last "
-                "success is long ago: the endpoint is away.",
+                "In the queue or, with a spool, in the file. If the number stays high and the last "
+                "success is long ago, the endpoint is unreachable.",
                 (
                     f"sum by (dask_otel_signal) (dask_otel_queue_size{{{CLUSTER}}})"
                     f" + (sum by (dask_otel_signal) (dask_otel_spool_size{{{CLUSTER}}})"
@@ -99,8 +99,8 @@ def _complete() -> list[Line]:
             ).runbook("DaskOtelSignalStopped"),
             number(
                 "Its queue",
-                f"Spans that wait for export, of as many as fit. Red from {full:.0%} on, the limit "
-                "of DaskOtelQueueFull: when it is full, spans are dropped.",
+                f"Spans that wait for export, as a share of the queue. Red from {full:.0%} on, the "
+                "limit of DaskOtelQueueFull: when it is full, spans are dropped.",
                 (QUEUE, SIGNAL),
                 width=4,
                 below=GOOD,
@@ -121,7 +121,7 @@ def _complete() -> list[Line]:
             _trouble(
                 "What was lost",
                 "Spans, data points and log records, over the shown time. Anything but 0 means "
-                "that something is missing. Log records for an endpoint that takes none don't "
+                "that something is missing. Log records for an endpoint that accepts none don't "
                 "count.",
                 selector("dask_otel_dropped_total", CLUSTER, 'dask_otel_reason!="unsupported"'),
                 "dask_otel_reason",
@@ -130,7 +130,8 @@ def _complete() -> list[Line]:
             ).runbook("DaskOtelDropping"),
             _trouble(
                 "Errors of its own",
-                "Swallowed, so that Dask goes on; the scheduler's log has the first of each kind.",
+                "The bridge swallowed them, so Dask continues; the scheduler's log has the first "
+                "of each kind.",
                 selector("dask_otel_internal_errors_total", CLUSTER),
                 "dask_otel_kind",
                 [(limit("DaskOtelErrors"), BAD)],
@@ -170,8 +171,8 @@ _SMALLER = (
     ),
     (
         "What came late",
-        "Seconds, bytes and counts that workers reported for spans that had been exported. "
-        "They are in the counters, and missing in the traces.",
+        "Seconds, bytes and counts that workers reported after their span was exported. The "
+        "counters include them, the traces do not.",
         selector("dask_otel_late_total", CLUSTER),
     ),
     (
@@ -231,7 +232,7 @@ def _when() -> tuple[Line, ...]:
         line(
             graph(
                 "When was something lost, and why?",
-                "By reason. The next metrics carry everything again; lost spans are gone.",
+                "By reason. The next metrics contain everything again; dropped spans are lost.",
                 growth(
                     "dask_otel_dropped_total", "dask_otel_reason", 'dask_otel_reason!="unsupported"'
                 ),
@@ -261,7 +262,8 @@ def _when() -> tuple[Line, ...]:
         line(
             graph(
                 "What waits in the spool?",
-                "Spans in the file that otel.spool.path names, until the endpoint has taken them.",
+                "Spans in the file that otel.spool.path names, until the endpoint has accepted "
+                "them.",
                 (
                     f"sum by (dask_cluster_name) (dask_otel_spool_size{{{CLUSTER}}})",
                     "{{dask_cluster_name}}",

@@ -49,8 +49,8 @@ def _teams() -> Panel:
     time, idle = grown(TEAM_TIME, BY_TEAM), grown(TEAM_IDLE, BY_TEAM)
     return rows(
         "Which teams cost the most?",
-        "Thread-time of all spans with a tag `team:…`, and of that the idle part. `_EMPTY` is work "
-        "without such a tag. Unused time is no team's: see the clusters beside it.",
+        "Thread-time of all spans with a tag `team:…`, and its idle part. `_EMPTY` is work "
+        "without such a tag. Unused time belongs to no team: see the clusters beside it.",
         Column("Team", label=BY_TEAM),
         Column("Thread-hours", hours(time), decimals=2, bar=meanings.NEUTRAL),
         Column("Cost", money(time), decimals=2, width=90),
@@ -73,8 +73,8 @@ def _clusters() -> Panel:
     paid = grown(CAPACITY, BY_CLUSTER)
     return rows(
         "Which clusters cost the most?",
-        "All thread-time that was paid for, and of that what was idle or unused. Unused time has "
-        "no owner but the cluster.",
+        "All paid thread-time, and its idle and unused parts. Unused time belongs to the cluster "
+        "alone.",
         Column("Cluster", label=BY_CLUSTER),
         Column("Thread-hours", hours(paid), decimals=2, bar=meanings.NEUTRAL),
         Column("Cost", money(paid), decimals=2, width=90),
@@ -91,19 +91,20 @@ LINES: list[Line] = [
         _amount("Cost", "The thread-hours of the clusters, times the price.", CAPACITY, TEXT),
         _amount(
             "Cost of idle time",
-            "What was paid for threads that had nothing to do while there was work.",
+            "The price of threads that had nothing to do while there was work.",
             IDLE,
             meanings.MEANINGS["idle"].colour,
         ),
         _amount(
             "Cost of unused time",
-            "What was paid for threads while there was no work at all.",
+            "The price of threads while there was no work at all.",
             UNUSED,
             meanings.MEANINGS["unused"].colour,
         ),
         _amount(
             "Cost of wasted time",
-            "What was paid for runs that failed or were cancelled, and what dead workers had.",
+            "The price of runs that failed or were cancelled, and of the time lost with dead "
+            "workers.",
             WASTED,
             meanings.MEANINGS["failed"].colour,
         ),

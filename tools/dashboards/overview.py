@@ -198,7 +198,7 @@ def _advice() -> Panel:
     found = f"({over} or {greatest})"
     return rows(
         "What should I do next?",
-        "What is beyond the limit of an alert over the shown time, and the greatest loss from "
+        "Values beyond the limit of an alert over the shown time, and the greatest loss from "
         f"{GREATEST:.0%} on, by the thread-hours that it would save at most. The share is of all "
         "time, as in the numbers below; the limits of the alerts look at parts of it.",
         Column(
@@ -255,9 +255,9 @@ def _sum() -> list[Line]:
     shown = [
         number(
             "Thread-time",
-            "Thread-time of the clusters (a thread for an hour is an hour), which is what a bill "
-            "is made of. The shares beside it add up to 100 % of what is accounted for: the time "
-            "of a task comes when it ends.",
+            "Thread-time of the clusters (a thread for an hour is an hour): bills count it. The "
+            "shares beside it add up to 100 % of the booked time: a task's time is booked when it "
+            "ends.",
             (grown(selector("dask_cluster_capacity_time_seconds_total", CLUSTER)), ""),
             unit="s",
         ),
@@ -276,9 +276,10 @@ def _workflows() -> Panel:
     return rows(
         "Which workflows cost the most?",
         "Thread-time of each root span and the spans inside of it: what its tasks used, and its "
-        "share of idle time. Runs are whole ones. Not counted: submissions that Dask booked on "
-        "another run, as the client keeps futures, so that runs are too few. The trend is the "
-        "thread-time of a run, against the time just before. Set a price above to see money.",
+        "share of idle time. Runs are complete runs. Not counted: submissions that Dask booked on "
+        "another run because the client keeps futures, so the number of runs is too low. The "
+        "trend is the thread-time of a run, against the time just before. Set a price above to "
+        "see money.",
         Column(
             "Workflow",
             label="dask_span_root_name",
@@ -371,7 +372,7 @@ _COSTS: list[Line] = [
         ),
         bars(
             "Which functions cost the most thread-time?",
-            "By workflow and task prefix, whatever they did meanwhile.",
+            "By workflow and task prefix, over all activities.",
             (_top(12, BY_FUNCTION, TASKS), FUNCTION),
         ),
         height=9,
@@ -413,15 +414,15 @@ def _losses() -> list[Line]:
             _limited(
                 "Off the CPU: GIL, I/O, GPU",
                 "Share of the tasks' computing time for which their thread was not on the CPU. "
-                "What it waited for is not known: look at the functions beside it.",
+                "The reason is unknown: look at the functions beside it.",
                 share(OFF_CPU, ON_THREADS),
                 "DaskThreadsWait",
             ),
             bars(
                 "Which functions are off the CPU, in thread-time?",
-                "A function that reads, writes, sleeps or uses a GPU: as it should be. Pure "
-                "computation: try one thread per worker process. If it goes away it was the GIL; "
-                "if not, the machine has fewer CPUs than the workers have threads.",
+                "Normal for a function that reads, writes, sleeps or uses a GPU. Pure computation: "
+                "try one thread per worker process. If the wait goes away, it was the GIL; if not, "
+                "the machine has fewer CPUs than the workers have threads.",
                 (_top(10, BY_FUNCTION, OFF_CPU), FUNCTION),
                 width=17,
                 colour=meanings.MEANINGS["off the CPU"].colour,
@@ -451,8 +452,8 @@ def _losses() -> list[Line]:
         line(
             _limited(
                 "How much time is lost to spilling?",
-                "Share of the tasks' time in which they waited for disk or compression: what "
-                "enough memory would save at most.",
+                "Share of the tasks' time in which they waited for disk or compression: the most "
+                "that enough memory can save.",
                 share(SPILLING, TASKS),
                 "DaskSpilling",
             ),
@@ -469,8 +470,8 @@ def _losses() -> list[Line]:
             number(
                 "Cache hits: found in memory",
                 "Bytes that tasks found in memory, of all that they took from their worker. Near "
-                "100 % more memory gives nothing, less would hurt. Red below "
-                f"{hits:.0%}, the limit of DaskCacheMisses.",
+                f"100 %, more memory gains nothing, and less would hurt. Red below {hits:.0%}, the "
+                "limit of DaskCacheMisses.",
                 (f"1 - {share(FROM_DISK, FROM_ANYWHERE)}", ""),
                 width=7,
                 below=BAD,
@@ -524,8 +525,8 @@ def _losses() -> list[Line]:
 _SCALE = line(
     graph(
         "Twice the cluster, not twice as fast: where did the inefficiency go?",
-        "Threads by activity, below the line of the threads that there were. What grows with "
-        "the cluster, other than thread-cpu, is the answer.",
+        "Threads by activity, below the line of the threads that there were. An activity other "
+        "than thread-cpu that grows with the cluster is the answer.",
         *folded(CLUSTER_TIME, CLUSTER),
         (f"sum({selector('dask_cluster_thread_count', CLUSTER)})", "(threads)"),
         unit="suffix:threads",

@@ -467,9 +467,9 @@ def bounded_runs(of: str, each: bool = False) -> Panel:
     titles = {name: one.title for name, one in meanings.PATH.items()}
     panel = graph(
         "What bounded the runs?",
-        f"{shown}, where runs ended, cut by what was waited for at each moment: the client, a free "
-        "thread, data, a worker's queue, the computing of tasks that follow one another. The parts "
-        "of a run add up to its duration.",
+        f"{shown}, where runs ended, cut by the thing that they waited for at each moment: the "
+        "client, a free thread, data, a worker's queue, the computing of tasks that follow one "
+        "another. The parts of a run add up to its duration.",
         (
             renamed(
                 f"sum by ({part}) (increase({path}[$__rate_interval]))"
@@ -556,8 +556,8 @@ def happened(of: str = "") -> Panel:
         .show_header(True)
         .description(
             "Events of the cluster that are warnings or worse, the latest first: why a worker was "
-            "lost, and the last lines that it logged. It asks Loki; docs/logs.md says how they get "
-            "there."
+            "lost, and the last lines that it logged. It asks Loki; docs/logs.md explains how "
+            "to send them there."
         )
         .no_value(no_data("nothing happened, or there is no Loki"))
         .with_target(query.expr(_EVENTS + (_OF_ROOT if of else "")))

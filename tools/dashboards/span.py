@@ -80,15 +80,15 @@ def _numbers() -> tuple[Line, Line]:
     runs = (
         number(
             "Runs that ended",
-            "Whole runs of the workflow: ends of the root span itself, whichever spans are chosen.",
+            "Complete runs of the workflow: ends of the root span itself, for any choice of spans.",
             (whole(RUNS), ""),
             unit="none",
             decimals=0,
         ),
         number(
             "Not counted",
-            "Submissions that Dask booked on an earlier run, as the client keeps futures: runs "
-            "and failed runs are too few.",
+            "Submissions that Dask booked on an earlier run because the client keeps futures: the "
+            "numbers of runs and failed runs are too low.",
             (f"{whole(COLLIDED)} or 0 * {whole(RUNS)}", ""),
             unit="none",
             decimals=0,
@@ -365,7 +365,7 @@ _RUNS: list[Line] = [
             "Which tasks were repeated, and why?",
             "Runs for each second that were repeated: error, they failed with retries left; "
             "worker_lost; recomputed, the result was lost; client, Client.retry. rescheduled "
-            "is no error: the task asked for it, as those of a shuffle that starts anew do.",
+            "is no error: the task asked for it, as a shuffle that restarts does.",
             (
                 rates(selector("dask_task_retried_total", PREFIX), "dask_task_retry_reason"),
                 "{{dask_task_retry_reason}}",
@@ -400,7 +400,7 @@ _RUNS: list[Line] = [
 
 PAGE: Any = page(
     "Dask / Span",
-    "One workflow (root span): its parts, its runs, and what has changed",
+    "One workflow (root span): its parts, its runs, and its changes",
     ["cluster", "root", "span", "prefix", "before"],
     [*_PARTS, "Its runs", *_RUNS, "What has changed?", *_changes()],
 )

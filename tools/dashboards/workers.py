@@ -72,7 +72,7 @@ _CHURN = line(
     graph(
         "How often does the number of workers change?",
         "Changes within the hour before, as the alert DaskWorkerChurn counts them in half of "
-        "one. Alone they are no fault: adaptive clusters live with it.",
+        "one. Changes alone are no fault: they are normal for adaptive clusters.",
         (
             f"sum by (dask_cluster_name) (changes(dask_cluster_worker_count{{{CLUSTER}}}[1h]))",
             "{{dask_cluster_name}}",
@@ -82,8 +82,8 @@ _CHURN = line(
     ).runbook("DaskWorkerChurn"),
     graph(
         "Which tasks were repeated, and why?",
-        "Runs for each second: what lost workers cost (worker_lost, recomputed), and errors "
-        "with retries left. rescheduled is no error: the task asked for it.",
+        "Runs for each second: repeated because of lost workers (worker_lost, recomputed), "
+        "and errors with retries left. rescheduled is no error: the task asked for it.",
         (
             rates(selector("dask_task_retried_total", CLUSTER), "dask_task_retry_reason"),
             "{{dask_task_retry_reason}}",
@@ -134,8 +134,8 @@ _MEMORY: list[Line] = [
         ),
         graph(
             "What does the memory monitor spill?",
-            "Seconds for each second that workers spill beside their tasks. What tasks wait "
-            "for themselves is in the dashboard Overview.",
+            "Seconds for each second that workers spill beside their tasks. The dashboard "
+            "Overview has the spilling that tasks wait for.",
             *folded("dask_cluster_spill_time_seconds_total", CLUSTER),
             unit="suffix:threads",
             stacked=True,
@@ -155,7 +155,7 @@ def _transport() -> list[Line]:
         line(
             graph(
                 "How much goes over the network?",
-                "Bytes that workers receive and send. Compare with what the network can do.",
+                "Bytes that workers receive and send. Compare them with the network's limit.",
                 (
                     rates(
                         selector("dask_cluster_transfer_io_bytes_total", CLUSTER),
@@ -279,6 +279,6 @@ PAGE: Any = page(
         *_MEMORY,
         "Network and event loops",
         *_transport(),
-        Details("Worker by worker, and what is not yet accounted for", _DETAILS),
+        Details("Worker by worker, and time in flight or in excess", _DETAILS),
     ],
 )

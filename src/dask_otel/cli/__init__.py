@@ -27,7 +27,7 @@ _COMMANDS: Final[dict[str, ModuleType]] = {
     "why": why,
 }
 _LIVE: Final = (
-    "to watch a scheduler live, open Dask's dashboard, which its log names (dashboard at: …:8787)"
+    "to watch a scheduler live, open Dask's dashboard; its log has the address (dashboard at: …)"
 )
 
 

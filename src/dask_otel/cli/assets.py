@@ -13,20 +13,20 @@ HELP: Final = "write dashboards, rules and configurations into a folder"
 DESCRIPTION: Final = """\
 Write out the files that come with the package: Grafana dashboards and their provisioning, alert
 and recording rules, configurations of the Collector, Prometheus, Alertmanager, Tempo and Jaeger,
-and what Kubernetes and batch systems need.
+and files for Kubernetes and batch systems.
 """
 
 EPILOG: Final = """\
-A file that is there with another content is left as it is, and named; --force replaces it.
+An existing file with other content is kept, and its name is printed; --force replaces it.
 
-exit codes: 0 all files are there, 1 a file was left as it is or cannot be written,
+exit codes: 0 all files are in place, 1 a file was kept or cannot be written,
 2 wrong arguments
 """
 
 
 #: Names of each argument, and its options for `argparse`.
 ARGUMENTS: Final[dict[str, Any]] = {
-    "folder": {"type": Path, "metavar": "DIR", "help": "made if it is not there"},
+    "folder": {"type": Path, "metavar": "DIR", "help": "the folder; created if it is missing"},
     "--force": {"action": "store_true", "help": "replace files that differ"},
 }
 
@@ -43,7 +43,7 @@ def source() -> Path:
     for folder in (package / "_deploy", package.parents[1] / "deploy"):
         if (folder / "grafana" / "dashboards").is_dir():
             return folder
-    raise FileNotFoundError(f"the files are not in {package}: it was packed without them")
+    raise FileNotFoundError(f"{package} lacks the files: it was packaged without them")
 
 
 def assets() -> dict[Path, bytes]:
@@ -79,5 +79,5 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     return terminal.fail(
         "assets",
-        f"left as they are, because they differ: {', '.join(kept)}; --force replaces them",
+        f"kept, because they differ: {', '.join(kept)}; --force replaces them",
     )

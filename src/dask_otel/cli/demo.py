@@ -16,13 +16,14 @@ _EXTRA: Final = ("rich", "numpy", "pandas", "pyarrow")
 HELP: Final = "see traces and metrics of a real workflow within a minute"
 DESCRIPTION: Final = """\
 Start a local Dask cluster with the bridge, run a workflow on it (dataframes, arrays, a
-peer-to-peer shuffle), and show its trace and where its time went, as a backend gets them.
+peer-to-peer shuffle), and show its trace and where its time went, as a backend receives them.
 """
 
 EPILOG: Final = """\
 If the standard variables name an OTLP endpoint (OTEL_EXPORTER_OTLP_ENDPOINT and so on), or
-something listens at localhost:4317, the telemetry goes there, too; otherwise into files of
-OTLP/JSON: the traces for Jaeger's UI (upload), both for the Collector (otlpjsonfile receiver).
+something listens at localhost:4317, the demo sends the telemetry there; otherwise it writes files
+of OTLP/JSON. Jaeger's UI can open the traces (upload); the Collector reads traces and metrics
+(otlpjsonfile receiver).
 
 exit codes: 0 all went well (with --fail: the workflow failed as it should), even if an endpoint
 rejects the telemetry (a message says so); 1 a step failed; 2 wrong arguments; 130 interrupted
@@ -31,7 +32,7 @@ rejects the telemetry (a message says so); 1 a step failed; 2 wrong arguments; 1
 
 #: Names of each argument, and its options for `argparse`.
 ARGUMENTS: Final[dict[str, Any]] = {
-    "--quick": {"action": "store_true", "help": "use a little data only"},
+    "--quick": {"action": "store_true", "help": "use only a little data"},
     "--fail": {
         "action": "store_true",
         "help": "put an impossible price into the data, to see what a failure looks like",
@@ -40,7 +41,7 @@ ARGUMENTS: Final[dict[str, Any]] = {
         "type": Path,
         "metavar": "DIR",
         "help": "write the files into DIR, even if the telemetry also goes to an endpoint"
-        " (default: dask-otel-demo, if it does not)",
+        " (default: dask-otel-demo, without an endpoint)",
     },
     "--save-svg": {"type": Path, "metavar": "FILE", "help": "save a picture of the result"},
 }

@@ -12,15 +12,15 @@ from dask_otel.cli import terminal
 HELP: Final = "find out why telemetry does not arrive"
 DESCRIPTION: Final = """\
 Find out what is wrong between a Dask scheduler and the endpoints that its telemetry goes to.
-A test span and a test counter are sent to each configured endpoint, and what comes back is
-reported in plain words, with what to do about it. Secrets are masked.
+It sends a test span and a test counter to each configured endpoint, and reports each answer in
+plain words, with the next step. It masks secrets.
 """
 
 EPILOG: Final = """\
-Without --scheduler, this machine's own configuration is examined, as a scheduler that starts
-here would have it. With it, the test runs on the scheduler, to its own endpoints alone.
+Without --scheduler, it examines this machine's configuration, as a scheduler that starts here would
+read it. With --scheduler, the scheduler sends the test, to its own endpoints only.
 
-exit codes: 0 all is well (notes are no problems), 1 something is wrong, 2 wrong arguments,
+exit codes: 0 all is well (notes do not count), 1 something is wrong, 2 wrong arguments,
 3 the scheduler could not be examined, 130 interrupted
 """
 
@@ -34,7 +34,7 @@ _WAIT: Final = "the longest wait for {} (default: %(default)g)"
 ARGUMENTS: Final[dict[str, Any]] = {
     "--scheduler": {
         "metavar": "ADDRESS",
-        "help": "of a running scheduler, such as tcp://host:8786",
+        "help": "address of a running scheduler, such as tcp://host:8786",
     },
     **{
         f"--{backend}": {
@@ -47,7 +47,7 @@ ARGUMENTS: Final[dict[str, Any]] = {
     "--patience": {
         **_SECONDS,
         "default": 30.0,
-        "help": _WAIT.format("the telemetry that is read back"),
+        "help": _WAIT.format("a backend to have the test telemetry"),
     },
     "--all": {"action": "store_true", "help": "list settings with their default values, too"},
     "--json": {"action": "store_true", "help": "print everything as JSON"},

@@ -20,14 +20,14 @@ HELP: Final = "list all runs below some folders, and what changed"
 DESCRIPTION: Final = """\
 List all runs below some folders that the bridge wrote files into (otel.files.path), the newest
 last. A run is one root span that ended. A small summary of each scheduler's runs is written beside
-its files, or into ~/.cache/dask-otel, so that they are read once.
+its files, or into ~/.cache/dask-otel, so that the files are read only once.
 
 For each name, it says when its runs became slower or faster, and whether the last one is
 unusual. With --check, the exit code says whether the last run is a regression.
 """
 EPILOG: Final = """\
-exit codes: 0 the runs are listed, 1 there is none, or the page can't be written, or the last run of
-the name is a regression (--check), 2 wrong arguments, 130 interrupted
+exit codes: 0 the runs are listed, 1 there are no runs, the page can't be written, or the last run
+of the name is a regression (--check), 2 wrong arguments, 130 interrupted
 """
 
 #: Most columns of a cell in the text.
@@ -52,11 +52,11 @@ ARGUMENTS: Final[dict[str, Any]] = {
         "const": 0,
         "type": _port,
         "metavar": "PORT",
-        "help": "show the page on this machine, with a report of each run when it is opened",
+        "help": "show the page on this machine, and make a run's report when you open the run",
     },
     "--check": {
         "metavar": "NAME",
-        "help": "only the runs of a name; fail if the last one is slower",
+        "help": "list only the runs of this name; exit with 1 if the last one is a regression",
     },
     "--price": report.ARGUMENTS["--price"],
     "--currency": report.ARGUMENTS["--currency"],
@@ -71,9 +71,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     is_served = arguments.serve is not None
     if arguments.json + bool(arguments.output) + is_served > 1:
-        arguments.usage_error("give one of --json, -o and --serve")
+        arguments.usage_error("give only one of --json, -o and --serve")
     if is_served and arguments.check is not None:
-        arguments.usage_error("--check is not for --serve")
+        arguments.usage_error("--check can't be used with --serve")
     if (arguments.output or is_served) and find_spec("bokeh") is None:
         return terminal.fail("history", report.NO_BOKEH)
     price = report.price_of(arguments)

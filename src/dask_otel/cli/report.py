@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 HELP: Final = "show where the time of a run went, on one page"
 DESCRIPTION: Final = """\
-Show where the time of one run, or of several, went: from files that the bridge wrote
-(otel.files.path), that the Collector's file exporter wrote, or from a trace that was saved from
-Jaeger or Tempo. Compressed files and directories will do. No server is needed.
+Show where the time of one or several runs went. It reads files that the bridge (otel.files.path) or
+the Collector's file exporter wrote, and traces that were saved from Jaeger or Tempo. Files may be
+compressed; a directory stands for its files. It needs no server.
 """
 
 _SCHEDULER = (
-    "a scheduler is not asked for its spans; set otel.files.path where it runs, and call "
+    "a report reads files, not a running scheduler; set otel.files.path where it runs, and call "
     "`dask-otel report FOLDER`"
 )
 NO_BOKEH = "the page needs bokeh; try: pip install 'dask-otel[report]' (text and --json do not)"
@@ -43,7 +43,7 @@ arguments, 130 interrupted
 
 def _runs(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of runs: 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of runs (1 or more)")
     return int(text)
 
 
@@ -60,25 +60,29 @@ ARGUMENTS: Final[dict[str, Any]] = {
     "--last": {
         "type": _runs,
         "metavar": "N",
-        "help": "only the last N runs of the files; with --compare, of each side",
+        "help": "use only the last N runs of the files; with --compare, of each side",
     },
-    "-o --output": {"type": Path, "metavar": "FILE", "help": "the page (default: report.html)"},
+    "-o --output": {
+        "type": Path,
+        "metavar": "FILE",
+        "help": "write the page to FILE (default: report.html)",
+    },
     "--open": {"action": "store_true", "help": "open the page in a browser"},
     "--text": {"action": "store_true", "help": "write text to standard output instead"},
     "--json": {"action": "store_true", "help": "write JSON to standard output instead"},
     "--price": {
-        "type": terminal.number(0.0, 1e9, "a price: a number from 0 on, without a unit"),
+        "type": terminal.number(0.0, 1e9, "a price: a number, at least 0, without a unit"),
         "metavar": "AMOUNT",
         "help": "price per thread-hour",
     },
     "--currency": {"help": "currency shown after amounts"},
     "--tag": {
         "metavar": "KEY",
-        "help": "sum costs up by the spans' tags KEY:value (default: team)",
+        "help": "sum costs by the spans' tags KEY:value (default: team)",
     },
     "--redact": {
         "action": "store_true",
-        "help": "leave out messages, tracebacks, code, keys and attributes of users",
+        "help": "leave out messages, tracebacks, code, keys and users' attributes",
     },
 }
 
@@ -146,7 +150,7 @@ def _read(arguments: argparse.Namespace) -> Report:
         with copied(paths) as local:
             found = read_report(*local)
         if not found.runs:
-            reasons = (f"no telemetry of Dask in {', '.join(paths)}", *found.skipped.lines())
+            reasons = (f"no Dask telemetry in {', '.join(paths)}", *found.skipped.lines())
             raise ValueError("; ".join(reasons))
         runs = found.runs[-(arguments.last or 0) :]
         report = Report(runs, found.skipped, price=price, tag=arguments.tag or _TAG)
@@ -170,5 +174,5 @@ def _write_page(report: Report, arguments: argparse.Namespace) -> int:
     for line in report.skipped.lines():
         terminal.say("report", f"not read: {line}")
     if arguments.open and not webbrowser.open(path.absolute().as_uri()):
-        return terminal.fail("report", f"there is no browser to open {path} with")
+        return terminal.fail("report", f"found no browser to open {path}")
     return 0

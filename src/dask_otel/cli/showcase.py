@@ -120,7 +120,7 @@ def perform(*, quick: bool, fail: bool, output: Path | None, svg: Path | None) -
             _save_svg(svg, report)
         for message in messages:
             print(message, file=sys.stderr)
-        unread = [f"can't read what the bridge wrote: {line}" for line in report.skipped.lines()]
+        unread = [f"can't read the bridge's files: {line}" for line in report.skipped.lines()]
         errors = [*unread, *_missing(report), *_unexpected(fail, failure)]
         if output is not None or not sent:
             errors += _copy(console, files, output or DEFAULT_OUTPUT)
@@ -143,7 +143,7 @@ def _destinations(console: Console) -> tuple[bool, str | None]:
     from dask_otel._otel.sdk.exporters import is_named, labels
 
     if is_disabled(configured_environment()):
-        console.print("OTEL_SDK_DISABLED: the telemetry goes to files alone.", style="yellow")
+        console.print("OTEL_SDK_DISABLED is set: the telemetry goes only to files.", style="yellow")
         return False, None
     with defaults_for_environment(configured_environment()):
         named = [signal for signal in ("traces", "metrics") if is_named(signal)]

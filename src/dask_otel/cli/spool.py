@@ -19,15 +19,16 @@ if TYPE_CHECKING:
     from dask_otel.pump.pump import Pump
     from dask_otel.spool.store import Store
 
-HELP: Final = "show or send the spans that a scheduler has left on the disk"
+HELP: Final = "show or send the spans that a scheduler left on disk"
 DESCRIPTION: Final = """\
-Show what waits in a spool (otel.spool.path): the runs that have left spans, and the spans' names.
-Nothing is sent or changed, even while a scheduler uses it.
+Show the spans that wait in a spool (otel.spool.path), by run of the scheduler and by name. This
+sends and changes nothing, and works while a scheduler uses the spool.
 
 With --send, the spans go to the endpoints that the standard variables name
-(OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_EXPORTER, …), as from a scheduler that starts here. Spans
-that have arrived are removed from the file, and the file when it is empty. It can be interrupted
-and begun again. A spool in use by a scheduler is refused: that scheduler sends its spans.
+(OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_EXPORTER, …), as from a scheduler that starts here.
+Delivered spans are removed from the file, and the empty file is removed, too. You can interrupt the
+command and start it again. It refuses a spool that a scheduler uses: that scheduler sends the
+spans.
 """
 
 EPILOG: Final = """\
@@ -48,7 +49,7 @@ ARGUMENTS: Final[dict[str, Any]] = {
         "type": terminal.number(0.0, 86400.0, "from 0 to 86400 seconds"),
         "default": _PATIENCE,
         "metavar": "SECONDS",
-        "help": "with --send, give up after so long without a success (default: %(default)g)",
+        "help": "with --send, the longest time without a success (default: %(default)g)",
     },
 }
 
@@ -83,8 +84,8 @@ def _send(path: Path, patience: float) -> int:
     sinks = build_for_spool(read_settings().environment, __version__)
     if not sinks:
         raise SpoolError(
-            "OTEL_TRACES_EXPORTER names no exporter that spans could be sent with, or "
-            "OTEL_SDK_DISABLED is set; nothing was sent"
+            "OTEL_TRACES_EXPORTER names no exporter that can send spans, or OTEL_SDK_DISABLED is "
+            "set; nothing was sent"
         )
 
     def opened() -> Store:

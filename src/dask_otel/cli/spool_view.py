@@ -63,14 +63,14 @@ def listing(path: Path) -> Iterator[str]:
     total = waiting.total()
     yield _clean(path, 4096)
     yield (
-        f"  {files.disk_use(path) / 1e6:,.2f} MB on the disk, "
-        f"{words.counted(total, 'span')} to be sent"
+        f"  {files.disk_use(path) / 1e6:,.2f} MB on the disk, {words.counted(total, 'span')} "
+        "waiting"
     )
     if holder is not None:
         count = 0 if live is None else by_run[live, True]
         yield f"  {holder} uses it and sends them; {words.counted(count, 'span')} open"
     elif total:
-        yield "  no scheduler uses it; the next one with this path sends them, as does"
+        yield "  no scheduler uses it; the next one with this path sends them, or you do, with"
         yield f"  dask-otel spool --send {_clean(path, 4096)}"
     if runs:
         yield "\nlast runs"
@@ -82,11 +82,11 @@ def listing(path: Path) -> Iterator[str]:
         )
         is_open = by_run[run, True]
         yield (
-            f"    {_when(started_ns)} to {_when(alive_ns)}: {by_run[run, False]:,} to be sent, "
+            f"    {_when(started_ns)} to {_when(alive_ns)}: {by_run[run, False]:,} waiting, "
             f"{is_open:,} {'lost' if is_open and run != live else 'open'}"
         )
     if total:
-        yield "\nto be sent"
+        yield "\nwaiting"
     for (sink, name), spans in waiting.most_common(_MOST):
         yield f"{spans:>8,}  {_clean(name, 200)}  ({_clean(sink)})"
 

@@ -13,11 +13,11 @@ from dask_otel.cli import terminal
 if TYPE_CHECKING:
     from dask_otel._wire import Why
 
-HELP: Final = "say why a task or a span is not done now"
+HELP: Final = "say why a task or a span is not done yet"
 DESCRIPTION: Final = """\
-Say why a task of a running cluster is not done now, or a span, and what to do next: what it waits
-for, which restrictions no worker meets, what its worker does instead. Nothing is changed. The
-bridge must run on the scheduler.
+Say why a task or a span of a running cluster is not done yet, and what to do next: what it waits
+for, which restrictions no worker meets, or what its worker does instead. The command changes
+nothing. The bridge must run on the scheduler.
 """
 EPILOG: Final = """\
 exit codes: 0 the reasons are shown, 1 there is no answer, or no such task or span, 2 wrong
@@ -29,7 +29,7 @@ ARGUMENTS: Final[dict[str, Any]] = {
     "--scheduler": {
         "required": True,
         "metavar": "ADDRESS",
-        "help": "of the running scheduler, such as tcp://host:8786",
+        "help": "address of the running scheduler, such as tcp://host:8786",
     },
     "subject": {
         "metavar": "KEY|SPAN",

@@ -61,7 +61,7 @@ def span(*tags: str, attributes: Mapping[str, Any] | None = None) -> Iterator[Sp
     Notes
     -----
     The client that is current when the block begins notifies the scheduler. Without a bridge
-    on the scheduler, this function only does what ``distributed.span`` does.
+    on the scheduler, this function is the same as ``distributed.span``.
 
     Examples
     --------

@@ -83,7 +83,7 @@ async def _install(client: Client, config: dict[str, Any]) -> str:
         and (keys := await client.run_on_scheduler(unused, config=config))
     ):
         warnings.warn(
-            f"dask-otel runs on this scheduler already, and does not use {', '.join(keys)} of this "
+            f"dask-otel already runs on this scheduler, and does not use {', '.join(keys)} of this "
             "registration. To change its configuration, call dask_otel.unregister(client) first.",
             UserWarning,
             stacklevel=2,
@@ -155,7 +155,7 @@ def span_metrics(
 
     Workers report metrics with their heartbeats, so the last metrics come after the last result.
     The call waits, on the scheduler, until the span and those below it have settled: their work is
-    done, and every worker that took part has reported since. No delay is guessed.
+    done, and every worker that took part has reported since. It does not rely on a guessed delay.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""In the client: ask why a task or a span is not done now."""
+"""In the client: ask why a task or a span is not done yet."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def why(
 def why(
     client: Client, key_or_span: Hashable | Future, *, asynchronous: bool | None = None
 ) -> Why | Awaitable[Why]:
-    """Say why a task is not done now, or a span, and what to do next.
+    """Say why a task or a span is not done yet, and what to do next.
 
     This is one question to the scheduler, which changes nothing there, and visits some hundreds of
     tasks at most. For a task that waits, the answer goes on to the tasks that hold it up: how far
-    they are, on which worker, and what this worker does. What the scheduler knows of a worker is as
-    old as its last heartbeat.
+    they are, on which worker, and what this worker does. The scheduler's knowledge of a worker is
+    as old as the worker's last heartbeat.
 
     Parameters
     ----------
@@ -52,14 +52,14 @@ def why(
     Returns
     -------
     why
-        A `Why`; `print` it. With an asynchronous client, an awaitable of it. Unknown keys are an
-        answer, too, of the kind ``unknown``.
+        A `Why`; `print` it. With an asynchronous client, an awaitable of it. For an unknown key,
+        the answer has the kind ``unknown``.
 
     Raises
     ------
     ValueError
-        If it can be no key and no name: neither text nor a number nor a tuple of these, or longer
-        than 10,000 characters. Nothing is sent then.
+        If it is neither a key nor a name: a key is text, a number or a tuple of these, of at most
+        10,000 characters. Nothing is sent then.
     RuntimeError
         If no bridge runs on the scheduler, or one of an older version, which cannot answer.
 
@@ -74,8 +74,8 @@ def why(
     asked = getattr(key_or_span, "key", key_or_span)
     if not _is_key(asked) or len(str(asked)) > _LONGEST:
         raise ValueError(
-            f"this {type(asked).__name__} can be no key and no span: a key is text, a number or a "
-            f"tuple of these, and dask_otel.why reads at most {_LONGEST:,} characters. Give it a "
+            f"this {type(asked).__name__} is neither a key nor a span: a key is text, a number or "
+            f"a tuple of these, and dask_otel.why reads at most {_LONGEST:,} characters. Give it a "
             "future, future.key, or the id or full name of a span."
         )
     keys: list[Hashable] = [str(asked) if isinstance(asked, str) else asked]
@@ -99,7 +99,7 @@ async def _ask(client: Client, asked: tuple[Hashable, ...]) -> Why:
     try:
         answer = await client.run_on_scheduler(_wire.why, asked=asked)
     except (ImportError, AttributeError) as error:
-        message = f"dask-otel must be on the scheduler, as new as here, to answer ({error})"
+        message = f"to answer, the scheduler needs dask-otel, as new as here or newer ({error})"
         raise RuntimeError(message) from error
     if isinstance(answer, Refusal):
         raise answer.error()

@@ -1,4 +1,4 @@
-"""Says why a task or a span is not done now, and what to do next: `dask_otel.why`.
+"""Says why a task or a span is not done yet, and what to do next: `dask_otel.why`.
 
 The facts are from `_dask/present`: plain data with clean text. Times are seconds until now; unknown
 ones are None.
@@ -15,8 +15,8 @@ Facts: TypeAlias = Mapping[str, Any]
 
 _STACK: Final = "look at its stack: client.call_stack(keys=[key])"
 _STUCK: Final = (
-    "If that stays so, it is stuck: restart the worker with client.restart_workers([address]), and "
-    "report it to Dask with the file of client.dump_cluster_state()."
+    "If nothing changes, it is stuck: restart the worker with client.restart_workers([address]), "
+    "and report it to Dask with the file of client.dump_cluster_state()."
 )
 
 #: No worker takes a task, of any kind.
@@ -25,8 +25,8 @@ _NOBODY: Final = (
         "deserted",
         "no workers",
         "The scheduler has no workers. The task has been ready{during}.",
-        "Start workers, or see the logs of those that should be there; an adaptive cluster "
-        "may be unable to start any.",
+        "Start workers, or see the logs of those that should run; an adaptive cluster may be "
+        "unable to start any.",
     ),
     (
         "fitting",
@@ -55,8 +55,8 @@ _RULES: Final[Mapping[str, Sequence[tuple[str, str, str, str]]]] = {
         (
             "first",
             "unfinished",
-            "Tasks not done: {least}{counts}.{bounded} Below are the oldest tasks at work, in it "
-            "or in task groups that it depends on.",
+            "Tasks not done: {least}{counts}.{bounded} Below are the oldest tasks at work, in this "
+            "span or in task groups that it depends on.",
             "See {first}.",
         ),
         (
@@ -70,7 +70,7 @@ _RULES: Final[Mapping[str, Sequence[tuple[str, str, str, str]]]] = {
             "",
             "no unfinished task",
             "No task is left to do: {missing}.{bounded}",
-            "If more work was to come, it has not been submitted, or is still on its way.",
+            "If you expect more work, it has not been submitted, or is still on its way.",
         ),
     ),
     "waiting": (
@@ -78,14 +78,14 @@ _RULES: Final[Mapping[str, Sequence[tuple[str, str, str, str]]]] = {
             "first",
             "dependencies",
             "It waits for dependencies, {waiting:,} of {dependencies:,}: {waits}. Tasks before it "
-            "that are ready or at work: {found:,}, most urgently {first}, at depth {depth:,}.",
+            "that are ready or at work: {found:,}. The most urgent is {first}, at depth {depth:,}.",
             "See {first}.",
         ),
         (
             "",
             "dependencies",
-            "It waits for dependencies, {waiting:,} of {dependencies:,}: {waits}. The tasks before "
-            "it all wait, as far as they were visited ({visited:,}).",
+            "It waits for dependencies, {waiting:,} of {dependencies:,}: {waits}. All tasks before "
+            "it that were visited ({visited:,}) wait, too.",
             "Ask again for one of these dependencies.",
         ),
     ),
@@ -94,16 +94,14 @@ _RULES: Final[Mapping[str, Sequence[tuple[str, str, str, str]]]] = {
         (
             "resources",
             "restrictions",
-            "No worker, of {workers:,} in all, has met its restrictions{during}: it asks for "
-            "{asked}.",
+            "No worker (of {workers:,}) has met its restrictions{during}: it asks for {asked}.",
             "Start a worker that has these resources (--resources), or submit it with other "
-            "resources= and workers=. allow_other_workers= is about workers= alone.",
+            "resources= and workers=. allow_other_workers= applies to workers= only.",
         ),
         (
             "",
             "restrictions",
-            "No worker, of {workers:,} in all, has met its restrictions{during}: it asks for "
-            "{asked}.",
+            "No worker (of {workers:,}) has met its restrictions{during}: it asks for {asked}.",
             "Start a worker that meets them, or submit it with other workers=, or with "
             "allow_other_workers=True.",
         ),
@@ -113,10 +111,10 @@ _RULES: Final[Mapping[str, Sequence[tuple[str, str, str, str]]]] = {
         (
             "",
             "no free thread",
-            "It has been in the scheduler's queue{during}{behind}, of {queued:,} tasks in all. The "
-            "running workers ({running_workers:,} of {workers:,}, threads: {all_threads:,}) have "
-            "enough to do: {busiest}.",
-            "More threads start it sooner, and so does a higher priority= of its submission.",
+            "It has been in the scheduler's queue{during}{behind}; tasks in the queue: {queued:,}. "
+            "The running workers ({running_workers:,} of {workers:,}, threads: {all_threads:,}) "
+            "are busy: {busiest}.",
+            "More threads, or a higher priority= at its submission, start it sooner.",
         ),
     ),
     # Of a silent worker all that is known is old, and so on.
@@ -125,7 +123,7 @@ _RULES: Final[Mapping[str, Sequence[tuple[str, str, str, str]]]] = {
             "silent",
             "worker silent",
             "It was sent{ago} to {worker}, whose last heartbeat came {heartbeat:,.1f} s ago.",
-            "See that worker's log, and whether its process and its machine live; a task that "
+            "See that worker's log, and whether its process and its machine are alive; a task that "
             "holds the GIL makes it silent, too. Dask removes it after "
             "distributed.scheduler.worker-ttl, and runs the task elsewhere.",
         ),
@@ -182,8 +180,8 @@ _RULES: Final[Mapping[str, Sequence[tuple[str, str, str, str]]]] = {
             "resources",
             "resources in use",
             "It was sent{ago} to {worker}, which has a free thread. It asks for {asked}; other "
-            "tasks there may use that.",
-            f"Wait for these, or start another worker that has it. {_STUCK}",
+            "tasks there may use it.",
+            f"Wait for those tasks, or start another worker with these resources. {_STUCK}",
         ),
         (
             "",
@@ -211,7 +209,7 @@ _RULES: Final[Mapping[str, Sequence[tuple[str, str, str, str]]]] = {
         (
             "",
             "released",
-            "It has no result, and nobody asks for one: its futures were released or cancelled.",
+            "It has no result, and no client wants one: its futures were released or cancelled.",
             "Submit it again, and keep a reference to its future.",
         ),
     ),

@@ -66,9 +66,9 @@ def _until_found(name: str, address: str, probe: Mapping[str, Any], until: float
         return Finding(
             check,
             "problem",
-            f"{title} could not be asked at {shown}: {failure}.",
+            f"The query to {title} at {shown} failed: {failure}.",
             trouble.cause if trouble and trouble.kind in _CONNECTING else "",
-            f"Give the address of {title}'s API, as its own page has it before the path "
+            f"Give the address at which {title}'s own page opens, without the page's path "
             f"({example}).",
         )
     return Finding(

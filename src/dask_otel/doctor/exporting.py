@@ -26,8 +26,8 @@ def export_findings(facts: Facts) -> list[Finding]:
                 "export",
                 "problem",
                 f"The test of the export did not end within {seconds or 0:g} s.",
-                "Making the exporters hangs: an exporter, a sampler or the function in otel.redact "
-                "that waits for something, or a slow file system.",
+                "The exporters could not be made: an exporter, a sampler or the function in "
+                "otel.redact hangs, or the file system is slow.",
                 "The scheduler's log names what did not answer.",
             ),
         ),
@@ -76,7 +76,7 @@ def _nowhere(signal: str, facts: Facts) -> Finding:
         "note",
         f"No {signal} are exported.",
         f"OTEL_{signal.upper()}_EXPORTER names no exporter.",
-        f"Set it to otlp where the scheduler runs, if {signal} are wanted.",
+        f"Set it to otlp where the scheduler runs, if you want {signal}.",
     )
 
 
@@ -95,7 +95,7 @@ def _of_result(signal: str, result: Facts, facts: Facts) -> Finding:
     if result["lost"] or result["said"]:
         trouble = partly_taken(result["lost"], result["said"] or NO_REASON)
         level: Level = "problem" if result["lost"] else "note"
-        what = f"The {sent} got to {place}."
+        what = f"The {sent} reached {place}."
         return Finding(check, level, what, trouble.cause, trouble.remedy, trouble.kind)
     return Finding(check, "ok", f"The {sent} was accepted by {place}.")
 
@@ -111,8 +111,8 @@ def _failed(check: str, signal: str, result: Facts, facts: Facts) -> Finding:
         return Finding(
             check,
             "note",
-            f"{result['destination']} takes no logs, so events of the cluster are not exported.",
-            "Jaeger and Tempo take none. The bridge tries again each hour.",
+            f"{result['destination']} accepts no logs, so events of the cluster are not exported.",
+            "Jaeger and Tempo accept none. The bridge tries again each hour.",
             "Set OTEL_EXPORTER_OTLP_LOGS_ENDPOINT to a collector or Loki, or "
             "OTEL_LOGS_EXPORTER=none.",
         )
@@ -154,7 +154,7 @@ def _variables(facts: Facts) -> list[Finding]:
                 "export.sampler",
                 "note",
                 f"No trace is sampled: OTEL_TRACES_SAMPLER is {sampler}.",
-                todo="Unset it if traces are wanted; metrics do not depend on it.",
+                todo="Unset it if you want traces; metrics do not depend on it.",
             ),
         ),
         *(

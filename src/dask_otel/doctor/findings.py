@@ -25,17 +25,17 @@ _ACCEPTED: Final = (
 #: Counter of the bridge: the event that it counts, and the remedy.
 _COUNTS: Final = {
     "dask.otel.dropped": (
-        "were dropped before an endpoint took them",
-        "See the alert DaskOtelDropping in the runbooks: an endpoint that was away for long, or a "
-        "queue that is too small (OTEL_BSP_MAX_QUEUE_SIZE).",
+        "were dropped before an endpoint accepted them",
+        "The endpoint was unreachable for long, or the queue is too small "
+        "(OTEL_BSP_MAX_QUEUE_SIZE): see the runbook of the alert DaskOtelDropping.",
     ),
     "dask.otel.folded": (
-        "were folded into _OTHER, over the limits of names and series",
+        "were folded into _OTHER, because they exceed the limits of names and series",
         "Take ids and dates out of span names (otel.metrics.name-rules), or use "
         "otel.metrics.span-label: root.",
     ),
     "dask.otel.sanitized": (
-        "were changed: cut, or without characters that backends refuse",
+        "were changed: cut, or cleaned of characters that backends reject",
         "Use short texts without NUL characters as span tags.",
     ),
     "dask.otel.unsettled": (
@@ -43,7 +43,7 @@ _COUNTS: Final = {
         "Workers report too rarely or were blocked; raise otel.spans.settle-timeout.",
     ),
     "dask.otel.late": (
-        "came for spans that had been exported",
+        "arrived after their span was exported",
         "They are in the metrics, not on the span; raise otel.spans.linger if it happens often.",
     ),
     "dask.otel.internal.errors": (
@@ -99,10 +99,10 @@ def _packages(facts: Facts) -> list[Finding]:
             Finding(
                 "workers.package",
                 "note",
-                f"{len(missing)} of {count} without dask-otel: {_some(missing)}.",
+                f"dask-otel is missing on {len(missing)} of {count}: {_some(missing)}.",
                 "Their tasks run without trace context; everything else is measured.",
-                "Install it where the workers run, if what tasks trace or log is to be part of the "
-                "trace.",
+                "Install it where the workers run, if you want the tasks' own spans and logs in "
+                "the trace.",
             ),
         ),
         (
@@ -134,7 +134,7 @@ def _versions(facts: Facts) -> list[Finding]:
         if here.get(name) != there.get(name)
     ]
     what = f"Versions differ: {'; '.join(differing)}."
-    todo = "Dask wants the same versions of Python and of itself everywhere."
+    todo = "Dask needs the same versions of Python and of itself everywhere."
     where = "scheduler" if facts["scheduler"] else "here"
     return rows(
         (differing, Finding("versions", "note", what, todo=todo)),
@@ -154,7 +154,7 @@ def _configuration(process: Facts) -> list[Finding]:
                 "configuration",
                 "problem",
                 f"Nothing reads the variable {name}.",
-                f"It looks like a typing error of {meant}.",
+                f"It looks like a misspelt {meant}.",
                 f"Set {meant} instead, and unset {name}.",
             )
             for name, meant in process.get("misspelled", ())
@@ -190,7 +190,7 @@ def _bridge(facts: Facts) -> list[Finding]:
             Finding(
                 "bridge",
                 "note",
-                "No scheduler was asked: whether a bridge runs on one is not known.",
+                "No scheduler was examined, so it is unknown whether a bridge runs on one.",
                 todo="To examine a running one, add --scheduler ADDRESS.",
             ),
         ),
@@ -204,7 +204,7 @@ def _bridge(facts: Facts) -> list[Finding]:
                 "bridge",
                 "problem",
                 "The bridge has not made its exporters yet.",
-                "It has just started, or code of others is slow: an exporter, a sampler, the "
+                "It has just started, or code that it calls is slow: an exporter, a sampler, the "
                 "function in otel.redact. Each gets half a minute.",
                 "Ask again in a minute; the scheduler's log names what did not answer.",
             ),
@@ -214,7 +214,7 @@ def _bridge(facts: Facts) -> list[Finding]:
             Finding(
                 "bridge",
                 "problem",
-                "The scheduler has dask-otel, and no bridge runs on it.",
+                "The scheduler has dask-otel, but no bridge runs on it.",
                 "None was requested, it is switched off, or it did not start: see the "
                 "scheduler's log.",
                 "Start the scheduler with --preload dask_otel, or call dask_otel.register(client).",
@@ -240,8 +240,8 @@ def _delivery(process: Facts) -> Iterator[Finding]:
                 f"The bridge can't deliver {' and '.join(place['failing'])} to "
                 f"{place['destination']} at the moment{reason}.",
                 _ACCEPTED[0] if accepted else "",
-                f"{bridge['waiting']} of {bridge['capacity']} places of its queue are taken; "
-                f"what does not fit is dropped. "
+                f"{bridge['waiting']} of {bridge['capacity']} places of its queue are taken; items "
+                "that do not fit are dropped. "
                 + (_ACCEPTED[1] if accepted else "See the test of the export."),
             )
     totals: dict[str, dict[str, float]] = {}
@@ -288,9 +288,9 @@ def _workers(process: Facts) -> list[Finding]:
             Finding(
                 "workers.heartbeats",
                 "problem",
-                f"With {count} Dask wants a heartbeat of each every {interval:g} s, and "
+                f"With {count}, each sends a heartbeat every {interval:g} s, but "
                 f"otel.spans.settle-timeout is {timeout or 0:g} s.",
-                "Spans are exported before the last metrics of their tasks are in.",
+                "Spans are exported before the last metrics of their tasks arrive.",
                 f"Set otel.spans.settle-timeout to {4 * interval:g}s or more.",
             ),
         ),
@@ -299,7 +299,7 @@ def _workers(process: Facts) -> list[Finding]:
             Finding(
                 "workers.heartbeats",
                 "problem",
-                f"No heartbeat for long from {counted(len(late), 'worker')}: {_some(late)}.",
+                f"No recent heartbeat from {counted(len(late), 'worker')}: {_some(late)}.",
                 "They hang, their event loops are blocked, or the network is gone.",
                 "See their logs, and the alert DaskEventLoopBlocked.",
             ),
@@ -319,8 +319,8 @@ def _workers(process: Facts) -> list[Finding]:
                 "problem",
                 f"The clock differs from the scheduler's on {counted(len(wrong), 'worker')}: "
                 f"{_some(wrong)}.",
-                "The bridge corrects Dask's times; spans and logs of the code in tasks keep the "
-                "worker's, and lie outside of their parents.",
+                "The bridge corrects Dask's times; spans and logs from code in tasks keep the "
+                "worker's, and lie outside their parents.",
                 "Let NTP or chrony set the clocks of these machines.",
             ),
         ),
@@ -341,7 +341,7 @@ _NO_WORKERS: Final = Finding(
     "problem",
     "The scheduler has no workers: it can run no task.",
     "None has started, they can't reach it, or an adaptive cluster has no work.",
-    "Start workers, and see their logs; where the cluster adapts, submit work and ask again.",
+    "Start workers, and see their logs; with an adaptive cluster, submit work and ask again.",
 )
 
 
@@ -356,7 +356,7 @@ def _fusion(facts: Facts) -> list[Finding]:
                 "optimization.fuse.active is not False here.",
                 "When Dask fuses tasks of arrays and delayed calls, they lose their spans: the "
                 "work is booked on the span `default`.",
-                'Where you compute, dask.config.set({"optimization.fuse.active": False}).',
+                'Where you compute, call dask.config.set({"optimization.fuse.active": False}).',
             ),
         )
     )

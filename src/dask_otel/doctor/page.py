@@ -64,9 +64,9 @@ def _settings(process: Mapping[str, Any] | None, everything: bool) -> Iterator[s
         for row in [*process["settings"], *process["variables"]]
         if everything or row[2] != "default"
     ]
-    yield "Configuration in force" + ("" if everything else " (--all has the defaults, too)")
+    yield "Configuration in force" + ("" if everything else " (--all adds the defaults)")
     if not rows:
-        yield "  nothing but defaults"
+        yield "  only defaults"
     for name, value, origin in rows:
         yield f"  {_printable(f'{name} = {value}')}"
         yield f"      {_printable(f'from {origin}')}"

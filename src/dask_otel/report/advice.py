@@ -100,8 +100,8 @@ def _gaps(run: Run) -> Iterator[Advice]:
         when = f"from {words.seconds(gap.after)} on" if gap.after else "before the first one"
         when = "in between" if gap.after is None else when
         say = (
-            f"Meanwhile the workers' memory grew by {words.size(gap.grown)}, and no task was there:"
-            " the client sent data, such as by scatter. Let tasks load it."
+            f"Meanwhile the workers' memory grew by {words.size(gap.grown)} without a task: the "
+            "client sent data, for example by scatter. Let tasks load the data."
             if gap.grown > ENOUGH_BYTES / 4
             else "The client computed, or waited for something else, before it submitted work."
         )
@@ -122,7 +122,7 @@ def _collisions(run: Run) -> Iterator[Advice]:
             gone = "" if asked in names else f" {asked} has no span of its own."
             yield Advice(
                 "warning",
-                f"{span.full_name} has the work of {asked} in it, perhaps of more spans",
+                f"{span.full_name} includes the work of {asked}, and perhaps of other spans",
                 f"While any of a function's futures is alive, all its tasks belong to the span that"
                 f" submitted them first.{gone} Give each span a key of its own:"
                 " client.map(f, items, key='f_2').",
@@ -181,7 +181,7 @@ def _over(
     """Yield advice if a share exceeds an alert's limit."""
     if whole <= 0 or seconds / whole <= LIMITS[alert][0]:
         return
-    little = "" if whole >= ENOUGH_SECONDS else f" (of {words.seconds(whole)} too short to judge)"
+    little = "" if whole >= ENOUGH_SECONDS else f" ({words.seconds(whole)}: too short to judge)"
     title = f"{what}: {seconds / whole:.0%}{little}"
     yield Advice("note" if little else severity, title, say, alert, seconds)
 
@@ -250,7 +250,7 @@ def _why_idle(
     threads = (cluster.capacity or 0.0) / run.metrics.seconds if run.metrics.seconds else 0.0
     longest = max((one.task.seconds for one in stragglers), default=0.0)
     if longest * (threads - 1) > seconds / 2:
-        return "Most of it passed while one task ran alone, which is named below."
+        return "Most of it passed while one task, named below, ran alone."
     why = idle.explain(run)
     return " ".join(filter(None, (why.sentence() if why else "", _SAY["Idle"])))
 
@@ -286,8 +286,8 @@ def _of_root(run: Run, root: SpanTime) -> Iterator[Advice]:
     say = _SAY["Wasted"]
     if cancelled > failed and _only_rescheduled(run, root.name):
         say = (
-            "No task was cancelled: these are runs that asked to run elsewhere, as those of"
-            " peer-to-peer shuffles do. Dask books them as cancelled."
+            "No task was cancelled: these runs asked to be rescheduled, as those of peer-to-peer "
+            "shuffles do. Dask books them as cancelled."
         )
     yield from _over(
         "DaskWorkWasted",

@@ -36,16 +36,20 @@ class IdleReason:
     def reasons(self) -> list[tuple[str, float, float, str]]:
         """Return each reason with its thread-seconds, their share, and a hint."""
         found = (
-            ("before the first task started", self.before_first, "workers or imports were awaited"),
+            (
+                "before the first task started",
+                self.before_first,
+                "the run waited for workers or imports",
+            ),
             (
                 "while fewer tasks could run than there were threads",
                 self.too_few_tasks,
-                "smaller partitions, a smaller cluster; a long task at the end does it, too",
+                "smaller partitions or a smaller cluster help; or a long task ended last",
             ),
             (
-                "while there were tasks enough for all threads",
+                "while there were enough tasks for all threads",
                 self.enough_tasks,
-                "they lay unevenly, or waited for data or the scheduler",
+                "they were spread unevenly, or waited for data or the scheduler",
             ),
         )
         return [

@@ -52,7 +52,7 @@ MEANINGS = {
         ("disk-read", "disk-write", "compress", "decompress"),
         "disk, and packing for it",
     ),
-    "idle": Meaning("orange", ("idle",), "free threads, yet work to do"),
+    "idle": Meaning("orange", ("idle",), "free threads despite work"),
     "unused": Meaning("#808080", ("unused",), "no work at all"),
     "failed": Meaning("red", ("failed",), "of failed tasks"),
     "cancelled": Meaning("light-red", ("cancelled",), "of cancelled, repeated runs"),
@@ -188,7 +188,7 @@ PATH: Final = {
     "no_thread": PathPart(
         "No free thread",
         "{name} waited {took} for a free thread",
-        "An upper bound, if the tasks stay as they are: use more threads, unless restrictions keep"
+        "An upper bound, if the tasks do not change: use more threads, unless restrictions keep"
         " the tasks from free ones.",
         "DaskTooFewThreads",
     ),
@@ -214,7 +214,7 @@ PATH: Final = {
     "compute": PathPart(
         "Computing",
         "More workers can't make {name} shorter than {took}",
-        "A lower bound, if the tasks stay as they are: make them faster, or split them so that the"
+        "A lower bound, if the tasks do not change: make them faster, or split them so that the"
         " pieces run side by side.",
     ),
     "report": PathPart(

@@ -51,8 +51,8 @@ _STYLES: Final = {
 #: Below these shares, activities of a span and spans of the run are summed up as small ones.
 _SMALL, _SMALL_SPAN = 0.01, 0.02
 _LATE: Final = (
-    "Threads are idle until the first task begins. Fresh workers begin late: they import what"
-    " the tasks need. Workers that have run for a while do not."
+    "Threads are idle until the first task begins. New workers begin late: they first import the "
+    "modules that the tasks need. Workers that have run for a while begin at once."
 )
 
 
@@ -110,7 +110,7 @@ def _path(account: Account, sheet: Sheet) -> Iterator[Line]:
 
 def _advice(account: Account, sheet: Sheet) -> Iterator[Line]:
     if not account.advice:
-        yield [("  Nothing is beyond the limit of an alert, and no task failed.", "green")]
+        yield [("  No value exceeds the limit of an alert, and no task failed.", "green")]
     for one in account.advice:
         yield from _indented(f"[{one.severity}] {one.title}", sheet, "  ")
         yield from _indented(one.advice, sheet, "      ")

@@ -18,7 +18,7 @@ _NAMES: Final = (
 )
 _SERIES: Final = (
     "dask-otel: a metric has more than %d series (otel.metrics.max-series), first %s. Further ones "
-    "are counted under _OTHER, so that no sum is wrong. Leave out what you don't need with "
+    "are counted under _OTHER, so that no sum is wrong. Leave out names that you don't need with "
     "otel.metrics.prefixes or otel.metrics.span-names, or raise the limit."
 )
 _TAGS: Final = (

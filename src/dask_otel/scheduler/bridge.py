@@ -138,7 +138,9 @@ class Bridge:
                 "dask-otel does not run on this scheduler, which is not affected: %s", error
             )
         except Exception:
-            logger.exception("dask-otel could not make its exporters; the scheduler runs on")
+            logger.exception(
+                "dask-otel could not make its exporters; the scheduler continues without it"
+            )
         else:
             if wired is not None:
                 self._connected(wired)
@@ -207,7 +209,7 @@ class Bridge:
         return tuple(differences(self.settings, read_settings(overrides)))
 
     def why(self, asked: Sequence[Hashable]) -> list[dict[str, Any]]:
-        """Return why a task or a span is not done now; see `Present.reasons`."""
+        """Return why a task or a span is not done yet; see `Present.reasons`."""
         return Present(self.adapter).reasons(asked)
 
     async def close(self) -> None:

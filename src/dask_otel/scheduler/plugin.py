@@ -86,7 +86,7 @@ class OtelSchedulerPlugin(SchedulerPlugin):
             )
         except Exception:
             logger.exception(
-                "dask-otel could not start on this scheduler, which runs on without it"
+                "dask-otel could not start on this scheduler, which continues without it"
             )
 
     async def close(self) -> None:
@@ -151,11 +151,11 @@ def _warn_of_running(running: OtelSchedulerPlugin, overrides: Mapping[str, Any] 
     try:
         changed = running.bridge.unused(overrides)
     except ConfigurationError as error:
-        logger.error("dask-otel runs already; the new configuration was not used: %s", error)
+        logger.error("dask-otel already runs; the new configuration was not used: %s", error)
         return
     if changed:
         logger.warning(
-            "dask-otel runs on this scheduler already, and keeps its configuration; what this "
+            "dask-otel already runs on this scheduler, and keeps its configuration; this "
             "registration would have changed: %s. To change it, call dask_otel.unregister first.",
             ", ".join(changed),
         )

@@ -59,8 +59,9 @@ _owners: Final[WeakValueDictionary[tuple[str, str], Owner]] = WeakValueDictionar
 _NO_LISTENER: Final = (
     "dask-otel: nothing listens at {}, OpenTelemetry's default, so {} can't be seen: no other "
     "place is configured for them. Set otel.files.path (DASK_OTEL__FILES__PATH=DIR) to write "
-    "files, or OTEL_EXPORTER_OTLP_ENDPOINT to send everything to a collector. A collector that "
-    "starts at the default endpoint later is used. See https://github.com/dask-otel/dask-otel#use-it"
+    "files, or OTEL_EXPORTER_OTLP_ENDPOINT to send everything to a collector. If a collector "
+    "starts at the default endpoint later, the bridge uses it. See "
+    "https://github.com/dask-otel/dask-otel#use-it"
 )
 
 

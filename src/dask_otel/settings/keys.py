@@ -71,7 +71,7 @@ class TaskSettings:
         "1",
         count(0, 1000),
         """
-        How many runs of each task group, the longest ones, have a span of their own
+        The number of runs of each task group that have a span of their own, the longest ones
 
         None with `otel.spans.detail: span`. Failed runs always have one. See
         [task spans](lifecycle.md#task-spans).
@@ -81,7 +81,7 @@ class TaskSettings:
         "0.0",
         RATIO,
         """
-        The part of all tasks that have a span of their own, chosen by a hash of the key
+        The share of all tasks that have a span of their own, chosen by a hash of the key
 
         The same tasks are chosen everywhere and each time. With `otel.workers.context`, spans that
         code in such a task makes are children of the task's span.
@@ -134,7 +134,7 @@ class SpanSettings:
         """
         Whether each span says [what bounded its duration](why.md)
 
-        In `dask.span.path.*`, and in the spans of the tasks on its path.
+        The parts are in `dask.span.path.*`, and in the spans of the tasks on its path.
         """,
     )
     linger: float = _knob(
@@ -168,7 +168,7 @@ class SpanSettings:
         "1h",
         duration(0, YEAR),
         """
-        Longest pause after the root's previous generation
+        Longest pause after the root's previous generation for a continuation in the same trace
 
         A continuation that starts later is in a new trace, linked to the first.
         """,
@@ -176,7 +176,7 @@ class SpanSettings:
     max_per_trace: int = _knob(
         "5000",
         count(1, 1_000_000),
-        "Spans of one root in a trace, after which a continuation begins a new trace, with a link",
+        "Spans of one root in a trace; beyond that, a continuation begins a new trace, with a link",
     )
     max_exceptions: int = _knob("16", count(0, 128), "Exception events on one span")
     exception_message: bool = _knob(
@@ -203,7 +203,7 @@ class SpanSettings:
         """
         Whether file, line and function of the code that submitted a span's work are exported
 
-        Where Dask collects them. The code itself is never exported.
+        They are absent if Dask does not collect them. The code itself is never exported.
         """,
     )
     task_keys: bool = _knob(
@@ -229,7 +229,7 @@ class SpanSettings:
         "5 minutes",
         duration(1, YEAR),
         """
-        The least time between two children that show the progress of a long span
+        The shortest time between two children that show the progress of a long span
 
         It grows with the span: at least a tenth of its age.
         """,
@@ -248,8 +248,8 @@ class SpanSettings:
         Keys of the caller's baggage that become attributes of the Dask spans that begin with its
         work
 
-        The attributes have the same keys. The client must send the baggage: `otel.baggage`. Values
-        are exported as they are, so name no keys that hold secrets. See
+        The attributes have the same keys. The client must send the baggage: `otel.baggage`. The
+        values are exported, so name no keys that hold secrets. See
         [baggage](context.md#baggage).
         """,
     )
@@ -283,8 +283,8 @@ class LogSettings:
         """
         Whether log records of workers name the trace, the span and the task that they come from
 
-        In `trace_id`, `span_id`, `trace_flags`, `dask.span.name` and `dask.task.key`; not needed
-        with OpenTelemetry's own logging instrumentation. Needs `otel.workers.context`.
+        The fields are `trace_id`, `span_id`, `trace_flags`, `dask.span.name` and `dask.task.key`.
+        Not needed with OpenTelemetry's own logging instrumentation. Needs `otel.workers.context`.
         See [Trace context](context.md#in-logs).
         """,
     )
@@ -294,7 +294,8 @@ class LogSettings:
         """
         Whether [events of the cluster](logs.md) are exported as log records
 
-        Such as why a worker was lost. An endpoint that takes no logs is asked again each hour.
+        They say, for example, why a worker was lost. If an endpoint accepts no logs, the bridge
+        tries again each hour.
         """,
     )
     topics: tuple[str, ...] = _knob(
@@ -303,7 +304,7 @@ class LogSettings:
         """
         Topics of Dask's event log whose messages are exported as log records, too
 
-        For messages of your own, from `Client.log_event` and `Worker.log_event`. See
+        Use it for messages of your own, from `Client.log_event` and `Worker.log_event`. See
         [your own events](logs.md#your-own-events).
         """,
     )
@@ -314,8 +315,8 @@ class LogSettings:
         The least level of workers' log records that are [exported](logs.md#logs-of-workers), with
         the trace, the span and the task that they come from
 
-        `WARNING` is a good first choice. Needs `otel.workers.context`. A limit per worker and in
-        all bounds them.
+        `WARNING` is a good first choice. Needs `otel.workers.context`. A limit for each worker, and
+        one for all, bounds them.
         """,
     )
 
@@ -387,7 +388,8 @@ class SpoolSettings:
         "null",
         FILE_PATH,
         """
-        A file on a local disk that keeps spans until the endpoint has taken them; `null` for none
+        A file on a local disk that keeps spans until the endpoint has accepted them; `null` for
+        none
 
         Spans that wait in it when the scheduler ends or is killed are sent by the next scheduler
         with the same path, or by `dask-otel spool --send`. One scheduler uses it at a time; its
@@ -442,10 +444,10 @@ class Settings:
         "adopt",
         PROPAGATION,
         """
-        What the bridge does with the caller, the span that is current where work is submitted
+        The use of the caller, which is the span that is current where work is submitted
 
         `adopt` makes the Dask root its child, in its trace; `link` gives the Dask root a trace of
-        its own, with a link to the caller; `off` ignores the caller. The client uses it to
+        its own, with a link to the caller; `off` ignores the caller. The client uses this key to
         choose the trace that links point to. See [the caller](context.md#the-caller).
         """,
     )
@@ -455,7 +457,7 @@ class Settings:
         """
         Whether the caller's baggage travels with its context
 
-        At most 8192 characters, with the message of each task. Read on the client.
+        At most 8192 characters travel, with the message of each task. Read on the client.
         """,
     )
     provider: Literal["global", "own"] = _knob(
@@ -466,9 +468,9 @@ class Settings:
         scheduler's process
 
         `global` sends them through that provider, with its resource and so its `service.name`. With
-        `own`, the bridge has exporters and a resource of its own, and `otel.environment` wins over
-        the environment, which is the application's. See [an application in the same
-        process](context.md#an-application-in-the-schedulers-process).
+        `own`, the bridge has exporters and a resource of its own, and `otel.environment` takes
+        precedence over the process's environment, which is the application's. See [an application
+        in the same process](context.md#an-application-in-the-schedulers-process).
         """,
     )
     trace_url: str | None = _knob(
@@ -488,7 +490,7 @@ class Settings:
         """
         Values for `OTEL_*` variables that the environment of the scheduler does not set
 
-        For deployments where Dask's configuration can be set but the environment cannot. A variable
+        Use it where Dask's configuration can be set but the environment cannot. A variable
         of the environment has priority, except with `otel.provider: own`. Names must begin with
         `OTEL_`. See [below](configuration.md#when-the-environment-cannot-be-set).
         """,
@@ -500,8 +502,8 @@ class Settings:
         "null",
         FUNCTION_NAME,
         """
-        A function, `module:function`, that is called with each text of a user before it is
-        exported in a trace or a log record; `null` for none
+        A function, `module:function`, that the bridge calls with each text from users before it
+        exports the text in a trace or a log record; `null` for none
 
         It gets the name of the attribute (`body` for the text of a log record) and the text, and
         returns the text to export, or `None` for none. It is read from the scheduler's own

@@ -28,7 +28,7 @@ class PatternSettings:
         "[]",
         PATTERNS,
         """
-        Glob patterns of the names that are used as metric labels; without any, all are
+        Glob patterns of the names that are used as metric labels; an empty list allows all
 
         The others are counted under `_OTHER`. Case matters.
         """,
@@ -37,7 +37,7 @@ class PatternSettings:
         "[]",
         PATTERNS,
         """
-        Glob patterns of the names that are not used as metric labels; they win over `allow`
+        Glob patterns of the names that are not used as metric labels; they override `allow`
 
         These are counted under `_OTHER`.
         """,
@@ -105,8 +105,8 @@ class MetricSettings:
         """
         Workers with series of their own in `dask.worker.*`
 
-        The others are summed under `_OTHER`; gauges, which have no sum, leave them out. At most a
-        quarter of `max-series` are used.
+        The others are summed under `_OTHER`; gauges, which have no sum, leave them out. Never more
+        than a quarter of `max-series`.
         """,
     )
     prometheus: bool = _knob(
@@ -117,7 +117,7 @@ class MetricSettings:
         [Prometheus](prometheus.md) that scrapes it
 
         Needs the extra `prometheus`. `/metrics/otel` has only these, with exemplars. Prometheus
-        must get the metrics one way, never both: with `true`, set `OTEL_METRICS_EXPORTER` to `none`
+        must get the metrics one way, not both: with `true`, set `OTEL_METRICS_EXPORTER` to `none`
         unless another backend takes them.
         """,
     )

@@ -98,7 +98,7 @@ def variables_in_force(environment: Mapping[str, str], win: bool = False) -> lis
                 if name in own and not (win and name in environment)
                 else "otel.environment"
             )
-            + (", and ignored: the bridge does not obey it" if _IGNORED.fullmatch(name) else ""),
+            + (", but the bridge ignores it" if _IGNORED.fullmatch(name) else ""),
         )
         for name, value in sorted(environment_of(environment, win).items())
     ]

@@ -49,8 +49,8 @@ def read_settings(overrides: Mapping[str, Any] | None = None, *, own: bool = Fal
     laid = _flatten(overrides, _REGISTERED, problems)
     if not own:
         problems += [
-            f"{key}, in {_REGISTERED}, is refused: it names code that runs on the scheduler, and is"
-            " taken from the scheduler's own configuration alone."
+            f"{key}, in {_REGISTERED}, is refused: it names code that runs on the scheduler, so "
+            "only the scheduler's own configuration may set it."
             for key in laid
             if key in _OWN
         ]

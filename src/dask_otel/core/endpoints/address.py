@@ -84,9 +84,9 @@ def oddities(endpoint: Endpoint) -> list[str]:
 def long_timeouts(variables: Iterable[tuple[str, str]]) -> list[str]:
     """Return a sentence for each timeout in these variables that is implausible as seconds."""
     return [
-        f"{name} is {value}, which is read as seconds: one request without an answer can hold up "
-        "its signal for so long. Elsewhere, this variable is in milliseconds; if they were meant, "
-        f"set it to {float(value) / 1000:g}."
+        f"{name} is {value}, which is read as seconds: one request without an answer can block its "
+        "signal for that long. Other SDKs read milliseconds; if you meant those, set it to "
+        f"{float(value) / 1000:g}."
         for name, value in variables
         if _TIMEOUT.fullmatch(name) and _NUMBER.fullmatch(value) and float(value) >= _IMPLAUSIBLE
     ]

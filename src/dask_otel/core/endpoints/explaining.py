@@ -121,7 +121,7 @@ KINDS: Final[Mapping[str, tuple[str, str]]] = {
     "not_found": (
         "The server does not accept {signal} at this address.",
         f"{ENDPOINT} may need a path before /v1/{{signal}}, such as /otlp. If the server accepts "
-        "no {signal} at all, as Jaeger no metrics, set OTEL_{SIGNAL}_EXPORTER=none.",
+        "no {signal} at all (Jaeger accepts no metrics), set OTEL_{SIGNAL}_EXPORTER=none.",
     ),
     "no_signal": (
         "The server uses gRPC, and does not accept {signal}.",

@@ -58,8 +58,9 @@ def _fact(name: str) -> str:
 _WORKER: Final = "Worker %(worker)s"
 _KEPT: Final = (
     "%(unfinished)s",
-    f"Suspected: {_fact(semconv.TASK_SUSPECTS)} (to run on each of %(deaths)s workers that ended).",
-    f"{_fact(_ERRED)} failed for good, as too many workers died with them.",
+    f"Suspected: {_fact(semconv.TASK_SUSPECTS)} (assigned to each of %(deaths)s workers that "
+    "ended).",
+    f"{_fact(_ERRED)} failed for good: too many workers died with them.",
     f"It held the only copy of {_fact(semconv.RESULT_LOST_COUNT)}%(recomputed)s.",
     "%(alone)s",
     f"Lost for good: {_fact(semconv.DATA_LOST_COUNT)} of scattered data.",
@@ -69,7 +70,7 @@ _KEPT: Final = (
 _REMOVED: Final = {
     "requested": _Template(INFO, (f"{_WORKER} left as requested.",)),
     "lifetime": _Template(
-        INFO, (f"{_WORKER} left, since its lifetime was over (distributed.worker.lifetime).",)
+        INFO, (f"{_WORKER} left: its lifetime was over (distributed.worker.lifetime).",)
     ),
     "closed": _Template(
         INFO, (f"{_WORKER} closed. Its reason: {_fact(semconv.WORKER_CLOSE_REASON)}.",)
@@ -78,14 +79,14 @@ _REMOVED: Final = {
     "memory": _Template(
         WARN,
         (
-            f"{_WORKER} was killed by its nanny, since its process held "
+            f"{_WORKER} was killed by its nanny: its process held "
             f"{_fact(semconv.WORKER_NANNY_MEMORY)} of {_fact(semconv.WORKER_MEMORY_LIMIT.name)}.",
         ),
     ),
     "overdue": _Template(
         WARN,
         (
-            f"{_WORKER} was given up, since it had sent no heartbeat for {_fact(Fact.OVERDUE)}, "
+            f"{_WORKER} was removed by Dask: it had sent no heartbeat for {_fact(Fact.OVERDUE)}, "
             "longer than distributed.scheduler.worker-ttl.",
             "%(again)s",
         ),
@@ -107,7 +108,7 @@ _ENDS: Final = {
     -6: "crashed with SIGABRT, probably in a library's native code",
     -7: "crashed with SIGBUS, probably in a library's native code",
     -8: "crashed with SIGFPE, probably in a library's native code",
-    -9: "was killed with SIGKILL: by the kernel as memory ran out, by a batch system, or by hand",
+    -9: "was killed with SIGKILL: by the kernel when memory ran out, by a batch system, or by hand",
     -11: "crashed with SIGSEGV, probably in a library's native code",
     -15: "was ended with SIGTERM: by a batch system, or by hand",
 }
@@ -115,7 +116,7 @@ _ENDS: Final = {
 #: Reasons without a request or a word of the worker.
 UNEXPECTED: Final = ("memory", "overdue", "lost")
 _NO_LINES: Final = (
-    "Its last lines are not known: otel.logs.level is off.",
+    "Its last lines are unknown: otel.logs.level is off.",
     "No line of its log has arrived.",
 )
 
@@ -135,13 +136,13 @@ _STORIES: Final = {
         ),
     ),
     semconv.WORKER_PAUSED: _Template(
-        WARN, (f"{_WORKER} paused, as its memory is nearly full: it begins no tasks.", "%(then)s")
+        WARN, (f"{_WORKER} paused: its memory is nearly full. It begins no tasks.", "%(then)s")
     ),
     semconv.WORKER_RESUMED: _Template(INFO, (f"{_WORKER} runs tasks again.", "%(then)s")),
     semconv.WORKER_TERMINATED: _Template(
         WARN,
         (
-            f"{_WORKER} is being ended by its nanny for memory: its process held "
+            f"{_WORKER} is being terminated by its nanny for memory: its process held "
             f"{_fact(semconv.WORKER_NANNY_MEMORY)}.",
         ),
     ),
@@ -152,7 +153,7 @@ _STORIES: Final = {
     semconv.WORKER_LOG_LEFT_OUT: _Template(
         WARN,
         (
-            f"{_WORKER} logged more than is forwarded, or than the queue has room for: "
+            f"{_WORKER} logged more than the limit or the queue allows: "
             f"{_fact(semconv.LOG_LEFT_OUT_COUNT)} left out.",
         ),
     ),
@@ -204,12 +205,12 @@ _STORIES: Final = {
         INFO,
         ("dask-otel began to watch this scheduler.", f"It has {_fact(semconv.WORKER_COUNT)}."),
     ),
-    semconv.OTEL_STOPPED: _Template(INFO, ("dask-otel was removed; the scheduler goes on.",)),
+    semconv.OTEL_STOPPED: _Template(INFO, ("dask-otel was removed; the scheduler continues.",)),
     semconv.OTEL_EXPORT_FAILING: _Template(
         WARN,
         (
             f"dask-otel can't export {_fact(semconv.OTEL_SIGNAL)} to "
-            f"{_fact(semconv.OTEL_DESTINATION)}; it keeps what fits, and retries.",
+            f"{_fact(semconv.OTEL_DESTINATION)}; it keeps as much as its queue holds, and retries.",
         ),
     ),
     semconv.OTEL_EXPORT_RECOVERED: _Template(
@@ -369,9 +370,9 @@ def _shown(facts: Mapping[str, Any]) -> dict[str, str]:
         f"was killed with signal {-code}" if code < 0 else f"ended itself, with exit code {code}"
     )
     if facts.get(Fact.OVERDUE, 0.0) > facts.get(semconv.WORKER_LAST_SEEN_AGE.name, math.inf):
-        shown["again"] = "A heartbeat came after that, too late."
+        shown["again"] = "A heartbeat came after that: too late."
     if limit and code in (0, -9):
-        shown["guess"] = "A guess: it was killed for its memory, which was close to its limit."
+        shown["guess"] = "Probably it was killed for its memory, which was close to its limit."
     shown["nanny"] = "Its nanny reported no kill for memory." if facts.get(Fact.NANNY) else ""
     if lines := facts.get(semconv.WORKER_LAST_LINES):
         shown["lines"] = "\n".join(("The last lines of its log:", *lines))

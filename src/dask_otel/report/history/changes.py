@@ -117,7 +117,7 @@ class Trend:
 
     def texts(self) -> list[list[str]]:
         """Return it as text: each change and unusual figure in its parts."""
-        runs = f"{self.runs} of at least {{}} that succeeded"
+        runs = f"{self.runs} succeeded, at least {{}} are needed"
         if self.runs < FEWEST:
             return [[f"too few runs to tell: {runs.format(FEWEST)}"]]
         found = [one.texts() for one in self.changes]

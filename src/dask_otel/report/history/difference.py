@@ -162,8 +162,8 @@ class Difference:
         yield "; ".join(filter(None, (f"{counts} runs", *head, self.verdict)))
         if min(self.runs) < FEWEST:
             yield (
-                f"fewer than {FEWEST} runs of a side: how much equal runs differ is not known here,"
-                " so nothing is called slower or faster"
+                f"fewer than {FEWEST} runs of a side do not show how much equal runs differ, so "
+                "nothing is called slower or faster"
             )
         for what, changes in (
             ("the thread-time", in_words(named(self.terms))),
