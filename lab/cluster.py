@@ -27,6 +27,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import dask
 from distributed import Client, Scheduler
+from distributed.core import _expects_comm
 from distributed.http.routing import RoutingApplication
 from distributed.worker_state_machine import TaskState
 
@@ -358,6 +359,8 @@ def _alone(wires: Wires, seed: int) -> Iterator[None]:
     finally:
         use(None)
         random.setstate(state)
+        # Dask keeps each handler of each server there for ever, and with it the whole cluster.
+        _expects_comm.cache_clear()
         if collecting:
             gc.enable()
 

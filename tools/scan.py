@@ -27,7 +27,7 @@ from mypy.traverser import NameAndMemberCollector
 
 from dask_otel._dask import undocumented
 from dask_otel.core.life.open_span import Group, OpenSpan
-from dask_otel.core.path.link import SpanPath
+from dask_otel.core.path.step import SpanPath
 from dask_otel.core.records import TaskCounts
 
 PACKAGE = Path(__file__).parents[1] / "src" / "dask_otel"
@@ -46,9 +46,10 @@ Places = Mapping[tuple[str, str], list[str]]
 #: The slots that each file writes. All others belong to `open_span`.
 OWNERS = {
     "lifecycle": "phase busy holds active open_children quiet_since",
-    "tasks": "unfinished reruns failed zombies workers first_start last_stop incidents "
+    "outcomes": "unfinished reruns failed zombies workers first_start last_stop incidents "
     "dropped_incidents tasks memory erred cancelled retried lost recomputed rescheduled blamed "
-    "start stop requested",
+    "start stop",
+    "tasks": "requested",
     "reports": "owing awaits",
     "progress": "signs last_sign",
     "task_runs": "runs slowest floor",

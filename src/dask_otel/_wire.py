@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dask_otel.core.text import Sanitizer, span_path
-from dask_otel.core.traces.link import anchor, fill
+from dask_otel.core.traces.address import anchor, fill
 
 if TYPE_CHECKING:
     import pandas

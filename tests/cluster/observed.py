@@ -127,7 +127,7 @@ class Observed:
         active = [v for k, v in self.observer.increments.items() if k[0] == "dask.span.active"]
         left = [
             adapter.spans.groups,
-            adapter.tasks.assigned,
+            adapter.task_events.assigned,
             adapter.lifecycle._settling,
             adapter.lifecycle._lingering,
             adapter.blocks.blocks._holding,

@@ -93,7 +93,7 @@ def unreadable(b: Bridged, folder: Path) -> None:
 def killed(b: Bridged, folder: Path) -> None:
     futures = b.client.map(noted, [str(folder)] * 12, range(12), key="noted")
     victim, *_ = b.client.run(os.getpid).values()
-    seen = b.bridge.adapter.tasks.under_way.seen
+    seen = b.bridge.adapter.task_events.under_way.seen
     eventually(lambda: seen, what="a heartbeat that lists a run")
     os.kill(victim, signal.SIGKILL)
     wait(futures)

@@ -37,7 +37,6 @@ ROOT = SpanRecord(
     events=(Event("dask.span.start", 1_700_000_001 * SECOND, {"n": 1}),),
     links=(Link(7, 8, {"why": "first"}),),
     error=None,
-    root_name="nightly",
 )
 CHILD = replace(
     ROOT,

@@ -51,7 +51,7 @@ def context(trace_id: int, span_id: int, remote: bool, state: str = "") -> SpanC
 
 def readable(record: SpanRecord) -> ReadableSpan:
     """Return the SDK's span, made without anything of ours."""
-    trace = Trace.of(record.trace_id, "")
+    trace = Trace.of(record.trace_id)
     parent = record.parent_span_id
     error = record.error
     return ReadableSpan(

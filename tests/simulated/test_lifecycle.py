@@ -359,7 +359,9 @@ def test_work_stealing_and_a_cancellation_of_stolen_tasks(o: Simulated) -> None:
             for task in o.scheduler.tasks.values()
             if task.state == "processing"
         }
-        assert dask_says == {key: ws.address for key, (ws, *_) in o.adapter.tasks.assigned.items()}
+        assert dask_says == {
+            key: ws.address for key, (ws, *_) in o.adapter.task_events.assigned.items()
+        }
         o.client.cancel(futures)
     o.quiet()
     stolen = o.named("stolen")
@@ -426,7 +428,7 @@ def kept(adapter: SchedulerAdapter) -> list[Any]:
         adapter.blocks.blocks._holding,
         adapter.blocks.blocks._waiting,
         adapter.spans.groups,
-        adapter.tasks.assigned,
+        adapter.task_events.assigned,
         adapter.spans.requested,
     ]
     while stack:

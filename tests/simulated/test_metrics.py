@@ -107,9 +107,9 @@ def everything(b: Bridged) -> None:
         def broken(message: Any) -> None:
             raise RuntimeError("on purpose")
 
-        b.bridge.adapter.tasks.stolen = broken
+        b.bridge.adapter.task_events.stolen = broken
         b.scheduler.log_event("stealing", "anything")
-        del b.bridge.adapter.tasks.stolen
+        del b.bridge.adapter.task_events.stolen
         # A heartbeat that comes too late for its span to be waited for.
         b.bridge.adapter.lifecycle.unsettled += 1
 

@@ -327,4 +327,4 @@ def test_a_history_with_a_known_answer(o: Simulated, make: Callable[[Simulated],
     if make in OLDER and distributed.__version__ < "2026":
         answers[make.__name__] = OLDER[make]
     assert found == {name: pytest.approx(parts, abs=STEP) for name, parts in answers.items()}
-    assert not o.adapter.tasks.paths.waits
+    assert not o.adapter.task_events.paths.waits

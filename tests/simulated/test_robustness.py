@@ -21,10 +21,16 @@ RAISES = {
     "adapter": ("span_active", "span_inactive"),
     "adapter.spans": ("_collisions", "_created", "_add_group", "_take_in_spans"),
     "adapter.contexts": ("submitted", "caller", "annotate"),
-    "adapter.tasks": ("_entered", "_failed", "_forgotten", "_left", "stolen"),
+    "adapter.task_events": (
+        "_to_waiting",
+        "_failed",
+        "_to_forgotten",
+        "_from_unfinished",
+        "stolen",
+    ),
     "adapter.heartbeats": ("_span_deltas", "report", "worker_deltas"),
     "adapter.lifecycle": ("_count_busy", "all_forgotten"),
-    "adapter.lifecycle.tasks": ("added", "finished", "_began", "_ended"),
+    "adapter.lifecycle.outcomes": ("added", "finished", "_began", "_ended"),
     "adapter.lifecycle.reports": ("heartbeat",),
 }
 
@@ -144,7 +150,7 @@ def test_errors_at_random_hurt_nobody_and_every_span_still_ends(seed: int) -> No
         # From here on nothing fails: what the errors left wrong is set right.
         adapter = observer.adapter
         eventually(lambda: not adapter.lifecycle.open, what="every span ends")
-        eventually(lambda: not adapter.tasks.assigned)
+        eventually(lambda: not adapter.task_events.assigned)
         assert not adapter.spans.groups
 
     alone(observer, program, spoil, seed)
@@ -163,7 +169,7 @@ def test_an_error_at_the_close_keeps_no_span_back() -> None:
     def program(cluster: Cluster) -> None:
         with span("open"):
             future = cluster.client.submit(inc, 1, delay=3)
-        assigned = observer.adapter.tasks.assigned
+        assigned = observer.adapter.task_events.assigned
         (one,) = eventually(lambda: list(assigned.values()))
         # As after an error in a hook, in the moment of the close.
         assigned["gone"] = one
@@ -197,10 +203,10 @@ def test_restart_hook_releases_what_is_still_counted() -> None:
         with span("restarted"):
             future = cluster.client.submit(inc, 1, delay=1.0)
         adapter = observer.adapter
-        eventually(lambda: adapter.tasks.assigned)
+        eventually(lambda: adapter.task_events.assigned)
         observer.restart(cluster.scheduler)
         (opened,) = adapter.lifecycle.open.values()
-        assert (dict(adapter.tasks.assigned), opened.unfinished) == ({}, 0)
+        assert (dict(adapter.task_events.assigned), opened.unfinished) == ({}, 0)
         assert isinstance(future, Future)
 
     alone(observer, program)

@@ -85,4 +85,4 @@ def make_failure(text="KeyError('b')", **changes) -> Failure:
 def make_task(failure: Failure | None = None, group: str = "load-123", **changes) -> FinishedTask:
     run = TaskRun(2.0, 7, "load-1", "w-1", T + 3, T + 5, 1, 0.5, 100, "numpy.ndarray")
     prefix = changes.pop("prefix", "load")
-    return FinishedTask(run._replace(**changes), group, prefix, 1, failure)
+    return FinishedTask(run._replace(failure=failure, **changes), group, prefix, 1)

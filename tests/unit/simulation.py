@@ -13,7 +13,6 @@ from dask_otel.core.life.open_span import (
     Limits,
     OpenSpan,
     RetryReason,
-    Run,
     SpanFacts,
 )
 from dask_otel.core.life.progress import AT_ONCE
@@ -187,7 +186,7 @@ class Simulation:
         task = Task(f"t{next(self._ids)}", dask_id, name)
         self.tasks[task.key] = task
         group = self.group(dask_id, name)
-        assert self.lifecycle.tasks.added(group, task.key, self.now) is None
+        assert self.lifecycle.outcomes.added(group, task.key, self.now) is None
         self.current[dask_id].enter(task.key, again=False)
         return task
 
@@ -215,7 +214,7 @@ class Simulation:
         stop = self.now + skew
         group = self._leaving(task, "memory", "memory", stop)
         self._ran(task, worker, stop - took)
-        self.lifecycle.tasks.finished(group, worker, stop - took, stop, self.now)
+        self.lifecycle.outcomes.finished(group, worker, stop - took, stop, self.now)
         self._looked()
 
     def fail(self, task: Task, worker: str, took: float) -> None:
@@ -224,7 +223,7 @@ class Simulation:
         self._ran(task, worker, self.now - took)
         failure = Failure(self.now, task.key, task.group, worker, "KeyError()", None)
         start = self.now - took
-        self.lifecycle.tasks.failed(group, task.key, failure, start, self.now, self.now)
+        self.lifecycle.outcomes.failed(group, task.key, failure, start, self.now, self.now)
         self._looked()
 
     def _live(self, worker: str) -> None:
@@ -235,20 +234,19 @@ class Simulation:
     def cancel(self, task: Task, worker: str | None, took: float | None = None) -> None:
         """Nobody wants it any more; it may be known to have run."""
         group = self._leaving(task, "gone", "cancelled")
-        run = self._run(task, worker, took)
-        self.lifecycle.tasks.cancelled(group, worker, self.now, run)
+        self._run(group, task, worker, took)
+        self.lifecycle.outcomes.cancelled(group, worker, self.now)
         self._looked()
 
-    def _run(self, task: Task, worker: str | None, took: float | None) -> Run | None:
-        if worker is None or took is None:
-            return None
-        self._ran(task, worker, self.now - took)
-        return Run(worker, self.now - took, self.now)
+    def _run(self, group: Group, task: Task, worker: str | None, took: float | None) -> None:
+        if worker is not None and took is not None:
+            self._ran(task, worker, self.now - took)
+            self.lifecycle.outcomes.ran(group, worker, self.now - took, self.now, self.now)
 
     def blame(self, task: Task) -> None:
         """One that it depends on failed."""
         group = self._leaving(task, "blamed", "blamed")
-        self.lifecycle.tasks.blamed(group, self.now)
+        self.lifecycle.outcomes.blamed(group, self.now)
         self._looked()
 
     def interrupt(
@@ -261,18 +259,19 @@ class Simulation:
     ) -> None:
         """It leaves its state, all in one stimulus, to come back, or after all not."""
         group = self._leaving(task, "interrupted", "todo")
-        run = None if reason is None else self._run(task, worker, took)
-        self.lifecycle.tasks.interrupted(group, task.key, reason, self.now, run)
+        if reason is not None:
+            self._run(group, task, worker, took)
+        self.lifecycle.outcomes.interrupted(group, task.key, reason, self.now)
         if comes_back:
             task.state = "todo"
             life = self.current[task.span]
             life.rescheduled += reason == "rescheduled"
             life.retried += reason in ("error", "worker_lost")
-            assert self.lifecycle.tasks.added(group, task.key, self.now) == reason
+            assert self.lifecycle.outcomes.added(group, task.key, self.now) == reason
         else:
             task.state = "gone"
             self.current[task.span].leave(task.key, "cancelled")
-            self.lifecycle.tasks.forgotten(group, task.key)
+            self.lifecycle.outcomes.forgotten(group, task.key)
         self._looked()
 
     def recompute(self, task: Task) -> None:
@@ -280,20 +279,20 @@ class Simulation:
         group = self.group(task.span, task.group)
         task.kept = task.key in self.current[task.span].entries
         self.current[task.span].enter(task.key, again=True)
-        self.lifecycle.tasks.recomputed(group, task.kept, self.now)
+        self.lifecycle.outcomes.recomputed(group, task.kept, self.now)
         task.state = "todo"
 
     def not_recomputed(self, task: Task) -> None:
         """It did not run again, so it has the result that it had."""
         group = self._leaving(task, "memory", "memory")
-        self.lifecycle.tasks.not_recomputed(group, True, self.now)
+        self.lifecycle.outcomes.not_recomputed(group, True, self.now)
 
     def retry(self, task: Task) -> None:
         """``Client.retry``, on a failed or a blamed task."""
         group = self.group(task.span, task.group)
         self.current[task.span].enter(task.key, again=True)
         ran = task.state == "erred"
-        reason = self.lifecycle.tasks.added(
+        reason = self.lifecycle.outcomes.added(
             group, task.key, self.now, "retried" if ran else "unblamed"
         )
         assert reason == ("client" if ran else None)
@@ -309,7 +308,7 @@ class Simulation:
         life.events.append(self.now)
         task.state = "erred"
         failure = Failure(self.now, task.key, task.group, None, None, None, "RuntimeError")
-        self.lifecycle.tasks.failed(group, task.key, failure, 0.0, 0.0, self.now, False)
+        self.lifecycle.outcomes.failed(group, task.key, failure, 0.0, 0.0, self.now, False)
 
     def restart(self) -> None:
         """``Client.restart``: every task is gone."""
@@ -403,7 +402,7 @@ class Simulation:
             group = self.group(dask_id, name)
             for task in tasks:
                 self.current[dask_id].enter(task.key, again=True)
-            self.lifecycle.tasks.taken_in(group, len(tasks), self.now)
+            self.lifecycle.outcomes.taken_in(group, len(tasks), self.now)
 
     def observe(self, lifecycle: Lifecycle) -> None:
         """A new bridge: of open blocks it knows nothing."""

@@ -243,9 +243,9 @@ def test_a_key_that_fails_twice_is_two_failures(sim: Simulation) -> None:
     group = sim.group(a, "f")
     for text in ("KeyError(1)", "KeyError(2)"):
         # Submitted, failed, forgotten, submitted again: that is no retry.
-        sim.lifecycle.tasks.added(group, "key", sim.now)
+        sim.lifecycle.outcomes.added(group, "key", sim.now)
         failure = Failure(sim.now, "key", "f", "w0", text, None)
-        sim.lifecycle.tasks.failed(group, "key", failure, 0.0, 0.0, sim.now)
+        sim.lifecycle.outcomes.failed(group, "key", failure, 0.0, 0.0, sim.now)
     sim.lifecycle.close(sim.now)
     (span,) = sim.lifecycle.finished
     assert span.counts == TaskCounts(tasks=2, erred=2)
@@ -335,8 +335,8 @@ def short_span(sim: Simulation, number: int) -> None:
     dask_id = f"span-{number}"
     span = lifecycle.span_created(dask_id, ("job",), (), sim.now)
     group = lifecycle.add_group(span, "f", "f", None)
-    lifecycle.tasks.added(group, "key", sim.now)
-    lifecycle.tasks.finished(group, "w0", sim.now, sim.now, sim.now)
+    lifecycle.outcomes.added(group, "key", sim.now)
+    lifecycle.outcomes.finished(group, "w0", sim.now, sim.now, sim.now)
     sim.now += 0.01
     lifecycle.reports.heartbeat("w0", sim.now, 0)
     lifecycle.tick(sim.now)

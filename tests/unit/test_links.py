@@ -16,7 +16,7 @@ from dask_otel import SpanHandle, SpanMetrics, TraceContext
 from dask_otel.client.roots import Root, Roots
 from dask_otel.core import identity
 from dask_otel.core.context import Traceparent
-from dask_otel.core.traces.link import anchor, fill, is_template
+from dask_otel.core.traces.address import anchor, fill, is_template
 
 JAEGER = "http://localhost:16686/trace/{trace_id}?uiFind={span_id}"
 CALLER = Traceparent(0xABC, 0xDEF, 1)

@@ -129,8 +129,8 @@ def test_the_spans_are_children_of_the_one_to_come():
     assert ([record.span_id for record in records], len({span.span_id, *ids})) == (ids, 4)
     same = (semconv.SPAN_ID, semconv.SPAN_ROOT_ID, semconv.SPAN_NAME)
     for record in records:
-        where = record.trace_id, record.parent_span_id, record.root_name
-        assert where == (span.trace_id, span.span_id, span.root_name)
+        where = record.trace_id, record.parent_span_id
+        assert where == (span.trace_id, span.span_id)
         assert span.start_ns <= record.start_ns < record.end_ns <= span.end_ns
         assert [record.attributes[key] for key in same] == [span.attributes[key] for key in same]
     assert records[0].end_ns - span.start_ns == 1

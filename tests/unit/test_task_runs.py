@@ -12,13 +12,20 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dask_otel._dask.runs import MAX_PARTS, actions
 from dask_otel.core import identity
 from dask_otel.core.life import task_runs
 from dask_otel.core.life.completion import finish
 from dask_otel.core.life.open_span import Group, Limits, OpenSpan, TaskLimits
-from dask_otel.core.life.task_runs import last_run
-from dask_otel.core.life.tasks import SpanTasks
-from dask_otel.core.records import Failure, FinishedSpan, FinishedTask, SpanIdentity, TaskRun
+from dask_otel.core.life.outcomes import Outcomes
+from dask_otel.core.records import (
+    Failure,
+    FinishedSpan,
+    FinishedTask,
+    RawRun,
+    SpanIdentity,
+    TaskRun,
+)
 from dask_otel.core.traces.translate import translate
 from tests.covering import uncovered
 from tests.environment import python
@@ -43,25 +50,24 @@ class Runs:
         self.span.add(group)
         return group
 
-    def run(self, group: Group, key: Hashable, seconds: float) -> TaskRun:
+    def run(
+        self, group: Group, key: Hashable, seconds: float, failure: Failure | None = None
+    ) -> RawRun:
         self.number += 1
         group.start = group.start or T
         group.stop = max(group.stop, T + seconds)
         attempt = task_runs.attempt(self.span, key)
-        return TaskRun(seconds, self.number, key, "w", T, T + seconds, attempt, 0.0, 8, "int")
+        run = TaskRun(seconds, self.number, key, "w", T, T + seconds, attempt, 0.0, 8, "int")
+        return tuple(run._replace(failure=failure))
 
-    def succeed(self, group: Group, key: Hashable, seconds: float) -> TaskRun:
+    def succeed(self, group: Group, key: Hashable, seconds: float) -> None:
         run = self.run(group, key, seconds)
-        sampled = identity.is_sampled(key, self.limits.ratio)
         # As in the hot path: most runs are not even looked at.
-        if seconds > group.floor or sampled:
-            task_runs.succeeded(group, run, sampled, self.limits)
-        return run
+        if seconds > group.floor or (self.limits.ratio and self.limits.most):
+            task_runs.succeeded(group, run, self.limits)
 
-    def fail(self, group: Group, key: Hashable, seconds: float) -> TaskRun:
-        run = self.run(group, key, seconds)
-        task_runs.failed(group, run, FAILURE, self.limits)
-        return run
+    def fail(self, group: Group, key: Hashable, seconds: float) -> None:
+        task_runs.failed(group, self.run(group, key, seconds, FAILURE), self.limits)
 
     def finish(self) -> FinishedSpan:
         return finish(self.span, Simulation(self.all), self.all, True)
@@ -119,8 +125,8 @@ def test_the_failed_the_slowest_and_the_chosen_are_kept_and_the_others_counted(
         slowest = sorted((seconds for seconds, _ in those), reverse=True)
         # Of runs that took equally long, any may be among the slowest.
         wanted += (chosen | Counter(slowest[: min(limits.slowest, limits.most)])).elements()
-    kept_failed = [task for task in tasks if task.failure is not None]
-    kept_others = [task for task in tasks if task.failure is None]
+    kept_failed = [task for task in tasks if task.run.failure is not None]
+    kept_others = [task for task in tasks if task.run.failure is None]
     assert len(tasks) <= limits.most
     assert len(kept_failed) == min(len(failed), limits.most)
     room = limits.most - len(kept_failed)
@@ -165,7 +171,7 @@ def test_a_group_covers_its_tasks_and_the_span_its_groups(
     runs: list[tuple[float, float, list[tuple[float, float]]]],
 ) -> None:
     made = Runs(TaskLimits(slowest=2))
-    tasks = SpanTasks(made.all, lambda *_: None, lambda *_: None)
+    tasks = Outcomes(made.all, lambda *_: None, lambda *_: None)
     for number, (start, seconds, before) in enumerate(runs):
         group = made.group(f"g{number % 3}-1") if number < 3 else made.span.groups[number % 3]
         began, ended = T + start, T + start + seconds
@@ -174,7 +180,7 @@ def test_a_group_covers_its_tasks_and_the_span_its_groups(
         tasks.finished(group, "w", began, ended, max(ended, T))
         tasks.prepared(group, min([at for _, at, _ in parts], default=began))
         run = TaskRun(seconds, number, number, "w", began, ended, 1, 0.0, 8, "int", parts)
-        task_runs.succeeded(group, run, False, made.limits)
+        task_runs.succeeded(group, tuple(run), made.limits)
     records = translate(made.finish())
     assert not uncovered(records)
     # And no group is longer than what was done for its tasks.
@@ -201,8 +207,7 @@ def test_a_client_that_retries_a_failure_takes_it_back() -> None:
     task = sim.submit(sim.create(None), "f")
     group = sim.groups[task.span, "f"]
     sim.fail(task, "w0", 1.0)
-    run = TaskRun(1.0, 1, task.key, "w0", sim.now, sim.now)
-    task_runs.failed(group, run, FAILURE, TaskLimits())
+    task_runs.failed(group, tuple(TaskRun(1.0, 1, task.key, "w0", sim.now, sim.now)), TaskLimits())
     assert group.span.runs is not None
     assert list(group.span.runs.failed) == [task.key]
     sim.retry(task)
@@ -254,15 +259,66 @@ def test_an_exported_span_goes_without_a_collection_of_garbage() -> None:
         gc.enable()
 
 
-def test_what_came_before_the_last_computing_belongs_to_it() -> None:
-    def part(action: str, start: float) -> dict[str, Any]:
-        return {"action": action, "start": start, "stop": start + 1}
+#: By how much the worker's clock is behind.
+BEHIND = 100.0
 
-    actions = [part("transfer", 1), part("compute", 2), part("transfer", 3), part("disk-read", 4)]
-    actions += [part("compute", 5), part("disk-write", 6)]
-    assert last_run(actions) == (actions[2:4], 5)
-    assert last_run(actions[:1]) == (actions[:1], 0.0)
-    assert last_run([]) == ([], 0.0)
+
+def part(action: str, start: float, seconds: float) -> dict[str, Any]:
+    return {"action": action, "start": start, "stop": start + seconds}
+
+
+#: What a worker did before a run that it says began at T + 4, half a second too early.
+ACTIONS: dict[str, tuple[list[dict[str, Any]], float | None, list[Any], float]] = {
+    "transfers are shifted as their run, reads by their own clock": (
+        [
+            part("transfer", T + 2, 0.5),
+            part("disk-read", T + 2.8 - BEHIND, 0.25),
+            part("disk-write", T + 3, 0.1),
+        ],
+        BEHIND,
+        [("transfer", T + 2.5, 0.5), ("disk-read", pytest.approx(T + 2.8), 0.25)],
+        0.55,
+    ),
+    "a read ends before its run begins": (
+        [part("disk-read", T + 4.5 - BEHIND, 0.25)],
+        BEHIND,
+        [("disk-read", T + 4.25, 0.25)],
+        0.25,
+    ),
+    "at the same time, counted once": (
+        [part("transfer", T + at, took) for at, took in ((1.0, 2.5), (1.5, 0.5), (2.5, 0.5))],
+        None,
+        [("transfer", T + at, took) for at, took in ((1.5, 2.5), (2.0, 0.5), (3.0, 0.5))],
+        2.5,
+    ),
+    "a clock that nobody knows": ([part("disk-read", T + 3, 0.25)], None, [], 0.0),
+    "an earlier run, and what ended before it was sent": (
+        [part("transfer", T + 1, 0.1), part("compute", T + 2, 0.5), part("transfer", T, 0.1)],
+        BEHIND,
+        [],
+        0.0,
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "offset", "parts", "busy"), ACTIONS.values(), ids=ACTIONS)
+def test_what_a_worker_did_before_a_run(
+    before: list[dict[str, Any]], offset: float | None, parts: list[Any], busy: float
+) -> None:
+    startstops = [*before, part("compute", T + 4, 2.0), part("disk-write", T, 1.0)]
+    found, seconds = actions(startstops, T + 1, T + 4.5, offset)
+    assert list(found) == parts
+    assert seconds == pytest.approx(busy)
+    assert actions([], T + 1, T + 4.5, offset) == ((), 0.0)
+
+
+def test_of_many_transfers_the_longest_are_kept() -> None:
+    before = [part("transfer", T + 1 + i / 100, (i % 7 + 1) / 1000) for i in range(100)]
+    parts, busy = actions([*before, part("compute", T + 4, 2.0)], T + 1, T + 4, None)
+    longest = sorted(stop["stop"] - stop["start"] for stop in before)
+    assert sorted(seconds for _, _, seconds in parts) == longest[-MAX_PARTS:]
+    assert [start for _, start, _ in parts] == sorted(start for _, start, _ in parts)
+    assert busy == pytest.approx(sum(longest))
 
 
 # ---------------------------------------------------------------------------- the keys

@@ -7,7 +7,7 @@ this one assembles them, and gives the lifecycle its facts.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from functools import partial, wraps
+from functools import wraps
 from itertools import chain
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -26,7 +26,6 @@ from dask_otel._dask.past import PASTS, Past
 from dask_otel._dask.runs import RunsUnderWay
 from dask_otel._dask.spans import DaskSpans
 from dask_otel._dask.stimuli import stimulus_time
-from dask_otel._dask.task_spans import TaskSpans
 from dask_otel._dask.tasks import TaskEvents
 from dask_otel._dask.threads import ThreadTime
 from dask_otel._dask.workers.samples import LoopHealth, WorkerSamples
@@ -35,7 +34,7 @@ from dask_otel.core.life.blocks import TOPIC
 from dask_otel.core.life.callers import Callers, Propagation
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.lifecycle import Lifecycle
-from dask_otel.core.life.open_span import Limits, OpenSpan, SpanFacts
+from dask_otel.core.life.open_span import Group, GroupFacts, Limits, OpenSpan, SpanFacts
 from dask_otel.core.life.summaries import SpanSummary, summarize
 from dask_otel.core.metrics.batch import Batches, MetricBatch
 from dask_otel.core.records import FinishedSpan, Progress, Tags
@@ -56,7 +55,8 @@ _ENDING: Final = frozenset(
     }
 )
 
-#: The hooks of Dask's plugin in the adapter; Dask looks up `transition` six times a task.
+#: The hooks of Dask's plugin in the adapter, which a plugin has as attributes: a method that passes
+#: `transition` on would take 10,000 more instructions for the end of a task, with its ten names.
 HOOKS: Final = (
     "transition",
     "restart",
@@ -127,18 +127,13 @@ class SchedulerAdapter:
         )
         self.contexts = TaskContexts(self.callers)
         self.spans = DaskSpans(scheduler, self.lifecycle, self.contexts, self.batches, boundary)
-        # For the lifecycle; see `Cluster`.
-        self.group_facts = self.spans.group_facts
-        self.thread_seconds = partial(facts.thread_seconds, scheduler)
-        self.threads_at = partial(facts.threads_at, scheduler)
         under_way = RunsUnderWay(self.lifecycle)
         self.time = ThreadTime(scheduler)
-        shown = TaskSpans(scheduler, limits.tasks, self.clocks)
-        self.tasks = TaskEvents(
-            self.lifecycle, self.time, self.clocks, self.spans, shown, under_way
+        self.task_events = TaskEvents(
+            self.lifecycle, self.time, clocks, self.spans, under_way, limits.tasks
         )
         #: See ``SchedulerPlugin.transition``.
-        self.transition = self.tasks.transition
+        self.transition = self.task_events.transition
         self.heartbeats = Heartbeats(
             scheduler, self.lifecycle, self.time, clocks, self.loops, self.spans, under_way
         )
@@ -153,7 +148,7 @@ class SchedulerAdapter:
         for ws in self.scheduler.workers.values():
             self._worker_added(ws)
         self.spans.attach(self._past)
-        self.tasks.attach()
+        self.task_events.attach()
         for part in (self.time, self.spans, self.heartbeats):
             part.wrap(self.wrappers)
         with self.boundary.guarding("events"):
@@ -169,7 +164,7 @@ class SchedulerAdapter:
         self.removed = self.scheduler.status not in _ENDING
         # After an error, the spans are exported all the same.
         with self.boundary.guarding("close"):
-            self.tasks.close(now)
+            self.task_events.close(now)
         with self.boundary.guarding("events"):
             self.events.close(now, self.removed)
         self.lifecycle.close(now, "unknown" if self.removed else "error")
@@ -185,7 +180,7 @@ class SchedulerAdapter:
             PASTS[self.scheduler] = Past(self.lifecycle.generations, seen)
         self.wrappers.remove()
         self.spans.release()
-        self.tasks.all_gone()
+        self.task_events.all_gone()
 
     # ---------------------------------------------------------------- the Dask plugin's
 
@@ -193,7 +188,7 @@ class SchedulerAdapter:
     def restart(self, scheduler: Scheduler) -> None:
         """See ``SchedulerPlugin.restart``: every task is gone."""
         self.spans.drifted = True
-        self.tasks.all_gone()
+        self.task_events.all_gone()
         self.lifecycle.all_forgotten(time())
         self.spans.drifted = False
         self.events.restarted(time())
@@ -202,7 +197,7 @@ class SchedulerAdapter:
     def log_event(self, topic: str, message: Any) -> None:
         """See ``SchedulerPlugin.log_event``, for facts without a hook of their own."""
         if topic == "stealing":
-            self.tasks.stolen(message)
+            self.task_events.stolen(message)
         elif topic == TOPIC:
             if wrong := self.blocks.handle_message(message, time()):
                 self.batch.add(semconv.OTEL_SANITIZED.name, "message", value=wrong)
@@ -238,7 +233,7 @@ class SchedulerAdapter:
     def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
         """See ``SchedulerPlugin.remove_worker``."""
         self.lifecycle.reports.left(worker)
-        self.tasks.under_way.worker_removed(worker)
+        self.task_events.under_way.worker_removed(worker)
         self.clocks.left(worker)
         self.loops.worker_removed(worker)
         self.events.lines.worker_removed(worker)
@@ -258,9 +253,9 @@ class SchedulerAdapter:
                 self.blocks.tick(now)
         if self.spans.drifted:
             with self.boundary.guarding("repair"):
-                unfinished = self.spans.unfinished_by_span(now, self.tasks.resting())
+                unfinished = self.spans.unfinished_by_span(now, self.task_events.resting())
                 self.lifecycle.repair(unfinished, now)
-                self.tasks.repair()
+                self.task_events.repair()
                 self.spans.drifted = False
         self.lifecycle.tick(now, most)
         self.loops.tick()
@@ -288,6 +283,18 @@ class SchedulerAdapter:
         return int(self.scheduler.transition_counter)
 
     # ------------------------------------------------------------ `Cluster`, for the lifecycle
+
+    def thread_seconds(self, start: float, stop: float) -> float:
+        """Return the integral of the cluster's thread count over the interval."""
+        return facts.thread_seconds(self.scheduler, start, stop)
+
+    def threads_at(self, time: float) -> int:
+        """Return the cluster's thread count at that time."""
+        return facts.threads_at(self.scheduler, time)
+
+    def group_facts(self, group: Group) -> GroupFacts:
+        """Return the sums of Dask's TaskGroup since the generation began."""
+        return self.spans.group_facts(group)
 
     def span_facts(self, span: OpenSpan) -> SpanFacts:
         """Return a span's idle time, callers, and facts from Dask, which may be invalid."""
@@ -333,7 +340,7 @@ class SchedulerAdapter:
         self.contexts.exported(span)
         for group in span.groups:
             self.spans.forget(group)
-            self.tasks.flush(group)
+            self.task_events.flush(group)
 
     # -------------------------------------------------------------------------- metrics
 
@@ -361,7 +368,7 @@ class SchedulerAdapter:
         batch = self.batch
         batch.levels.update(self._levels())
         self.loops.export(batch)
-        self.tasks.book(batch)
+        self.task_events.book(batch)
         self.heartbeats.own_keys.clear()
         return self.batches.swap(time_ns)
 

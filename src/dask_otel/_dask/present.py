@@ -21,7 +21,7 @@ from dask_otel._dask.facts import UNFINISHED, measured
 from dask_otel._dask.runs import NOT_ASSIGNED
 from dask_otel._dask.settled import missing
 from dask_otel.core.path.chain import path_of
-from dask_otel.core.path.link import END
+from dask_otel.core.path.step import END
 from dask_otel.core.reasons import reasons
 from dask_otel.core.text import ATTRIBUTE_LIMIT, NAMED, Sanitizer, line_text, span_path, span_tags
 
@@ -117,7 +117,7 @@ class Present:
             new = set(islice(group.dependencies, MOST - len(foreign))) - foreign.keys()
             foreign |= dict.fromkeys(new, True)
             groups += new
-        sent = islice(self._adapter.tasks.assigned, MOST)
+        sent = islice(self._adapter.task_events.assigned, MOST)
         assigned: Iterator[TaskState | None] = (scheduler.tasks.get(key) for key in sent)
         ready: Iterator[TaskState] = chain(
             islice(scheduler.unrunnable, MOST), islice(scheduler.queued, MOST)
@@ -156,7 +156,7 @@ class Present:
 
     def _seconds(self, task: TaskState) -> float | None:
         """Return how long ago a task was sent to its worker, or was ready for any."""
-        events = self._adapter.tasks
+        events = self._adapter.task_events
         since = events.assigned.get(task.key, NOT_ASSIGNED)[1] or events.queued_since.get(task.key)
         # A task can wait for its dependencies again.
         return self._now - since if since and task.state != "waiting" else None

@@ -1,5 +1,6 @@
-"""Runs that end without their times: cancelled, rescheduled, or lost with their worker.
+"""Runs of tasks: what a worker did before one computed, and runs that end without their times.
 
+The latter were cancelled, rescheduled, or lost with their worker.
 Dask sends a task's start and stop only with its result or failure. But each heartbeat lists the
 elapsed seconds of all running tasks, even cancelled ones. So such a run counts as work of its span,
 and its start is known.
@@ -7,13 +8,16 @@ and its start is known.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+import heapq
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from math import inf
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from dask_otel.core.life.lifecycle import Lifecycle
-from dask_otel.core.life.open_span import Group, Phase, Run
-from dask_otel.core.path.link import RawLink
+from dask_otel.core.life.open_span import Group, Phase
+from dask_otel.core.path.step import RawStep
 
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
@@ -22,19 +26,20 @@ if TYPE_CHECKING:
 #: second, the run has ended or is listed.
 _HEARTBEATS = 2
 
-#: The worker of a task in processing, when the task was sent to it (0.0 if unknown), and the link
+#: The worker of a task in processing, when the task was sent to it (0.0 if unknown), and the step
 #: before it on a path if that was at once.
-Assignment: TypeAlias = "tuple[WorkerState, float, RawLink | None]"
+Assignment: TypeAlias = "tuple[WorkerState, float, RawStep | None]"
 #: In its place.
 NOT_ASSIGNED: Final = (None, 0.0, None)
 
 
-class Seen(NamedTuple):
-    """A run that a heartbeat listed, on the scheduler's clock."""
+#: Most actions of one run; the longest are kept.
+MAX_PARTS: Final = 16
 
-    start: float
-    #: The time of its last listing.
-    last: float
+#: A worker's actions for a task before it computes, as the path and the spans of tasks show them.
+_PARTS: Final = frozenset({"transfer", "disk-read"})
+
+Part: TypeAlias = tuple[str, float, float]
 
 
 @dataclass(slots=True)
@@ -57,8 +62,9 @@ class RunsUnderWay:
         self._lifecycle = lifecycle
         #: The tasks in processing.
         self.assigned: dict[Hashable, Assignment] = {}
-        #: Listed runs by key; removed when the task leaves processing.
-        self.seen: dict[Hashable, Seen] = {}
+        #: When listed runs began, and when they were listed last, by key and on the scheduler's
+        #: clock; removed when the task leaves processing.
+        self.seen: dict[Hashable, tuple[float, float]] = {}
         #: By worker and key.
         self._cancelled: dict[str, dict[Hashable, _Cancelled]] = {}
 
@@ -78,10 +84,10 @@ class RunsUnderWay:
             if ws is not None and ws.address == worker:
                 before = self.seen.get(key)
                 # The fastest message is the most accurate.
-                self.seen[key] = Seen(min(start, before.start) if before else start, began)
+                self.seen[key] = min(start, before[0]) if before else start, began
             elif (found := cancelled.pop(key, None)) and found.group.span.phase != Phase.EXPORTED:
-                run = Run(worker, start, found.when)
-                self._lifecycle.tasks.ran(found.group, run, found.when)
+                when = found.when
+                self._lifecycle.outcomes.ran(found.group, worker, start, when, when)
         for key in list(cancelled):
             cancelled[key].heartbeats += 1
             if cancelled[key].heartbeats >= _HEARTBEATS:
@@ -93,7 +99,58 @@ class RunsUnderWay:
         """Forget the cancelled tasks of a departed worker."""
         self._cancelled.pop(worker, None)
 
+    def __repr__(self) -> str:
+        return f"<RunsUnderWay: {len(self.assigned)} assigned, {len(self.seen)} seen>"
+
     def clear(self) -> None:
         """Forget everything."""
         for table in (self.assigned, self.seen, self._cancelled):
             table.clear()
+
+
+def actions(
+    startstops: Iterable[Mapping[str, Any]], sent: float, start: float, offset: float | None
+) -> tuple[tuple[Part, ...], float]:
+    """Return a worker's longest actions before a run computed, and the time with any of them.
+
+    Of each, action, start and seconds. A transfer is shifted with its run. A disk read has the
+    time of the worker's own clock.
+
+    Parameters
+    ----------
+    startstops
+        As the worker reports them. It appends to the list while it knows the task, so earlier runs
+        may be in it.
+    sent, start
+        When the run was sent to the worker, and when it began to compute.
+    offset
+        The scheduler's clock minus the worker's; None if unknown.
+    """
+    last: list[Mapping[str, Any]] = []
+    present, computed = last, 0.0
+    for startstop in startstops:
+        if startstop["action"] == "compute":
+            last, present, computed = present, [], startstop["start"]
+        else:
+            present.append(startstop)
+    parts: list[Part] = []
+    spent: list[tuple[float, float]] = []
+    for startstop in last:
+        action = startstop["action"]
+        shift = start - computed if action == "transfer" else offset
+        took = startstop["stop"] - startstop["start"]
+        if action not in _PARTS or shift is None:
+            continue
+        stop = min(startstop["stop"] + shift, start)
+        # An action that ended before the task was sent belongs to an earlier run.
+        if 0.0 <= took < inf and stop >= sent:
+            began = max(stop - took, sent)
+            parts.append((action, began, took))
+            spent.append((began, stop))
+    busy, until = 0.0, sent
+    for began, stop in sorted(spent):
+        busy += max(0.0, stop - max(began, until))
+        until = max(until, stop)
+    if len(parts) > MAX_PARTS:
+        parts = sorted(heapq.nlargest(MAX_PARTS, parts, itemgetter(2)), key=itemgetter(1))
+    return tuple(parts), busy

@@ -99,7 +99,7 @@ class DaskSpans:
             if any(has_ended(group) for group in dask_span.groups):
                 span.partial = True
         span.unknown = True
-        self._lifecycle.tasks.taken_in(self._add_group(span, group), count, now)
+        self._lifecycle.outcomes.taken_in(self._add_group(span, group), count, now)
 
     def annotate_all(self) -> None:
         """Write the contexts of all tasks that have not run.

@@ -14,9 +14,11 @@ _INTERRUPTIONS: Final[tuple[tuple[str, Interruption], ...]] = (
     ("steal", "stolen"),
 )
 
-#: Prefixes of the ids of a worker's messages about the end of a run. A message with another id may
-#: be repeated from a run with another number.
+#: Beginnings of the ids of a worker's messages about the end of a run, and their first letter,
+#: which no other stimulus has. A message with another id may be repeated from a run with another
+#: number.
 ENDS: Final = ("task-finished", "task-erred")
+END: Final = "t"
 
 #: Prefix of the id of a client's submission, and its length: comparing slices takes a fifth of the
 #: instructions of `startswith`.

@@ -5,25 +5,33 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
+from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from distributed.metrics import time
 
 from dask_otel import semconv
 from dask_otel._dask.facts import UNFINISHED, pickled_class, run_times
-from dask_otel._dask.runs import NOT_ASSIGNED, RunsUnderWay
+from dask_otel._dask.runs import NOT_ASSIGNED, Part, RunsUnderWay, actions
 from dask_otel._dask.spans import DaskSpans
-from dask_otel._dask.stimuli import LENGTH, RETRY, SUBMISSION, interruption, submission_time
-from dask_otel._dask.task_spans import Ended, TaskSpans
+from dask_otel._dask.stimuli import (
+    END,
+    LENGTH,
+    RETRY,
+    SUBMISSION,
+    interruption,
+    submission_time,
+)
 from dask_otel._dask.threads import ThreadTime
+from dask_otel.core.life import task_runs
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.lifecycle import Lifecycle
-from dask_otel.core.life.open_span import Cause, Group, RetryReason, Run
+from dask_otel.core.life.open_span import Cause, Group, RetryReason, TaskLimits
 from dask_otel.core.metrics.batch import Distribution, MetricBatch
-from dask_otel.core.path.following import MOMENT, Paths
-from dask_otel.core.path.link import NOT_FETCHED, Readiness
-from dask_otel.core.records import Failure
+from dask_otel.core.path.following import Paths
+from dask_otel.core.path.step import KEY, NUMBER, PARTS, SECONDS, SENT, STOP
+from dask_otel.core.records import Failure, RawRun, TaskRun
 from dask_otel.core.text import STACKTRACE_LIMIT
 
 if TYPE_CHECKING:
@@ -32,6 +40,9 @@ if TYPE_CHECKING:
 #: Limit of a traceback in characters; its end stays. It is twice the export's limit, so that
 #: redaction sees the whole. Dask does not limit tracebacks, and spans wait in a queue.
 LONGEST_TRACEBACK: Final = 2 * STACKTRACE_LIMIT
+
+#: When a run computed.
+Times: TypeAlias = tuple[float, float]
 
 
 class TaskEvents:
@@ -47,24 +58,25 @@ class TaskEvents:
         time: ThreadTime,
         clocks: ClockOffsets,
         spans: DaskSpans,
-        shown: TaskSpans,
         under_way: RunsUnderWay,
+        limits: TaskLimits,
     ) -> None:
         self._scheduler = spans.scheduler
         self._spans = spans
         self._groups = spans.groups
         self._contexts = spans.contexts
-        self._outcomes = lifecycle.tasks
+        self._outcomes = lifecycle.outcomes
         #: What bounds the spans, if it is followed.
         self.paths = Paths(submission_time)
         self._follows = lifecycle.follows
         self._time = time
         self._accounting = time.accounting
         self._clocks = clocks
-        self._shown = shown
-        #: When tasks entered the queue; see `TaskSpans.since`.
-        self.queued_since = shown.since
-        self._most_queued = shown.most_queued
+        #: Which runs are kept, to become spans; see `task_runs`.
+        self._limits = limits
+        self._samples = limits.ratio > 0.0 and limits.most > 0
+        #: When unfinished tasks entered the scheduler's queue; None if unknown.
+        self.queued_since: dict[Hashable, float | None] = {}
         #: Runs whose end is in no transition, and the workers of the tasks in processing.
         self.under_way = under_way
         self.assigned = under_way.assigned
@@ -81,12 +93,6 @@ class TaskEvents:
         #: The last stimulus of a task with work left, and the same if it was a submission.
         self._stimulus = ""
         self._submission: str | None = None
-        #: The last group with a ready task in that submission. Its tasks that become ready until
-        #: then share what they waited for, and the memory: the times are wrong by a millisecond
-        #: and by a hundredth of the time since the submission, at most.
-        self._alike: Group | None = None
-        self._until = 0.0
-        self._shared: Readiness = (None, (0.0, 0.0, 0.0, 0.0))
         #: The time of the last event. Further events of the same stimulus have the same time.
         self._now = 0.0
 
@@ -101,7 +107,8 @@ class TaskEvents:
                 accounting.task_assigned(ws.address, task.key, task.group.span_id, monotonic())
                 if task in ws.long_running:
                     accounting.task_seceded(ws.address, task.key, None, monotonic())
-        self._shown.attach()
+        waiting = (*self._scheduler.queued, *self._scheduler.unrunnable)
+        self.queued_since.update((task.key, None) for task in waiting)
 
     def close(self, now: float) -> None:
         """Record the runs that are still under way, and recomputations that have not begun."""
@@ -109,7 +116,7 @@ class TaskEvents:
             seen = self.under_way.seen.pop(key, None)
             group = self._groups.get(self._scheduler.tasks[key].group)
             if seen is not None and group is not None:
-                self._outcomes.ran(group, Run(ws.address, seen.start, now), now)
+                self._outcomes.ran(group, ws.address, seen[0], now, now)
             elif group is not None and key in self._sent_again:
                 self._outcomes.not_recomputed(group, self._sent_again[key], now)
 
@@ -118,8 +125,7 @@ class TaskEvents:
         self.under_way.clear()
         self._lost, self._sent_again = {}, {}
         self.paths = Paths(submission_time)
-        self._alike = None
-        self._shown.clear()
+        self.queued_since.clear()
 
     def repair(self) -> None:
         """Forget tasks that are no longer processing."""
@@ -128,12 +134,17 @@ class TaskEvents:
         for key in self.assigned.keys() - processing:
             del self.assigned[key]
             self.under_way.seen.pop(key, None)
-        tasks = self._scheduler.tasks
-        for table in (self.paths.waits, self.paths.again, self._lost, self._sent_again):
-            for key in list(table):
-                if key not in tasks or tasks[key].state not in UNFINISHED:
-                    del table[key]
-        self._shown.repair()
+        tasks = self._scheduler.tasks.values()
+        unfinished = {task.key for task in tasks if task.state in UNFINISHED}
+        self.paths.repair(unfinished)
+        waiting = {task.key for task in tasks if task.state == "waiting"}
+        for table, keys in (
+            (self._lost, unfinished),
+            (self._sent_again, unfinished),
+            (self.queued_since, unfinished - waiting),
+        ):
+            for key in table.keys() - keys:
+                del table[key]
 
     def resting(self) -> Counter[TaskGroup]:
         """Return the unfinished tasks that are no work: they wait to be computed again."""
@@ -169,7 +180,15 @@ class TaskEvents:
         """See ``SchedulerPlugin.transition``. About six calls a task: this is the hot path."""
         try:
             # Comparing with one name takes a third of the instructions of a lookup in a set.
-            if finish == "processing":
+            if finish == "waiting":
+                if start != "waiting":
+                    self._to_waiting(key, stimulus_id)
+            elif finish == "queued" or finish == "no-worker":
+                # It is ready to run, and waits for a worker.
+                if start == "waiting" and stimulus_id is not self._submission and self._follows:
+                    self._ready(key, stimulus_id, self._now)
+                self.queued_since[key] = self._now
+            elif finish == "processing":
                 task = self._scheduler.tasks[key]
                 ws = task.processing_on
                 now = time()
@@ -177,49 +196,29 @@ class TaskEvents:
                     self._recomputed(task, start, stimulus_id, now)
                 before = None
                 if start == "waiting" and stimulus_id is not self._submission and self._follows:
-                    paths = self.paths
-                    if stimulus_id is paths.stimulus and not paths.again:
-                        before = paths.last
-                    else:
+                    before = self.paths.at_once(stimulus_id)
+                    if before is None:
                         self._ready(key, stimulus_id, now)
                 self.assigned[key] = (ws, now, before)
                 self._accounting.task_assigned(ws.address, key, task.group.span_id, monotonic())
-            elif finish == "waiting":
-                if start != "waiting":
-                    self._entered(key, stimulus_id)
-            elif finish == "queued" or finish == "no-worker":
-                # It is ready to run, and waits for a worker.
-                if start == "waiting" and stimulus_id is not self._submission and self._follows:
-                    self._ready(key, stimulus_id, self._now)
-                if len(self.queued_since) < self._most_queued:
-                    self.queued_since[key] = self._now
-                else:
-                    self._shown.overflowed = True
             elif start in UNFINISHED:
-                self._left(key, start, finish, stimulus_id, info)
+                self._from_unfinished(key, start, finish, stimulus_id, info)
             elif finish == "forgotten":
                 if self._outcomes.coming_back or self._lost:
-                    self._forgotten(key)
+                    self._to_forgotten(key)
             elif finish == "erred":
-                self._erred_at_rest(key, stimulus_id)
+                self._rest_to_erred(key, stimulus_id)
         except Exception:
             self._spans.drifted = True
             self._spans.boundary.failed("transition")
 
-    def _ready(self, key: Hashable, stimulus_id: str, now: float) -> None:
-        """Record that a task is ready to run that was not when it was submitted."""
-        known = self.paths.ready(key, stimulus_id, now)
-        if not known and (group := self._groups.get(self._scheduler.tasks[key].group)) is not None:
-            self.paths.ready_again(key, now, group.span)
-
-    def _entered(self, key: Hashable, stimulus_id: str) -> None:
-        """Record that a task has work left to do."""
+    def _to_waiting(self, key: Hashable, stimulus_id: str) -> None:
+        """A task has work left to do."""
         now = self._now = time()
         task = self._scheduler.tasks[key]
         if stimulus_id is not self._stimulus:
             self._stimulus = stimulus_id
             self._submission = stimulus_id if stimulus_id[:LENGTH] == SUBMISSION else None
-            self._alike = None
         group = self._groups.get(task.group)
         if self._submission is None and self._result_lost(task, stimulus_id, group):
             return
@@ -234,14 +233,7 @@ class TaskEvents:
                 self._lost.pop(key, None)
             reason = self._outcomes.added(group, key, now)
             if self._follows and not task.waiting_on:
-                if group is not self._alike:
-                    self._shared = self.paths.submitted(stimulus_id, now, group.span)
-                    self._alike, self._until = group, now + MOMENT
-                elif now > self._until:
-                    before, (submitted, _, _, _) = self._shared
-                    self._shared = before, (submitted, now, 0.0, 0.0)
-                    self._until = now + MOMENT + (now - (submitted or now)) / 100
-                self.paths.waits[key] = self._shared
+                self.paths.submitted(key, group, stimulus_id, now)
             if self._spans.requested and (tags := self._spans.requested.get(task.group)):
                 group.span.requested = tags
         else:
@@ -287,10 +279,17 @@ class TaskEvents:
             if start != "waiting":
                 self._ready(key, stimulus_id, now)
 
+    def _ready(self, key: Hashable, stimulus_id: str, now: float) -> None:
+        """Record that a task is ready to run that was not when it was submitted."""
+        known = self.paths.ready(key, stimulus_id, now)
+        if not known and (group := self._groups.get(self._scheduler.tasks[key].group)) is not None:
+            self.paths.ready_again(key, now, group.span)
+
     def _repeated(self, group: Group, key: Hashable, reason: RetryReason, now: float) -> None:
         """Record that a task will run again."""
         self._count(semconv.TASK_RETRIED.name, group, reason)
-        self._shown.repeated(group.span, key)
+        if self._limits.most:
+            task_runs.repeated(group.span, key)
         if reason == "rescheduled":
             # The task requested it, and events are only for problems.
             return
@@ -303,10 +302,10 @@ class TaskEvents:
             Failure(now, str(key), group.prefix, None, text, None) if text else None,
         )
 
-    def _left(
+    def _from_unfinished(
         self, key: Hashable, start: str, finish: str, stimulus_id: str, info: dict[str, Any]
     ) -> None:
-        """Record that a task has no work left to do, or will begin again."""
+        """A task has no work left to do, or will begin again. Here its `TaskRun` is made."""
         startstops: Any = info.get("startstops") or ()
         if len(startstops) == 1 and startstops[0]["action"] == "compute":
             # Most runs: `run_times` without a call and a loop.
@@ -318,7 +317,7 @@ class TaskEvents:
         task = self._scheduler.tasks[key]
         # Not the message's copy: tables find the same object without comparing.
         key, group = task.key, self._groups.get(task.group)
-        run = None
+        ran = None
         processed = start == "processing"
         assigned, sent, before = self.assigned.pop(key, NOT_ASSIGNED) if processed else NOT_ASSIGNED
         if assigned is not None:
@@ -327,7 +326,7 @@ class TaskEvents:
                     self.under_way.seen.pop(key, None)
                 self._accounting.task_done(assigned.address, key, seconds, monotonic())
             else:
-                run = self._interrupted(key, assigned, stimulus_id, sent, group)
+                ran = self._ended_without_times(key, assigned, stimulus_id, sent, group)
         queued = self.queued_since.pop(key, 0.0)
         now = self._now = time()
         if self._lost and key in self._lost:
@@ -339,11 +338,13 @@ class TaskEvents:
             group = self._groups.get(task.group)
         if group is None:
             return
+        if ran is not None and assigned is not None:
+            self._outcomes.ran(group, assigned.address, *ran, now)
         if self._sent_again and key in self._sent_again:
             counted = self._sent_again.pop(key)
             if finish == "released" and interruption(stimulus_id) not in ("error", "rescheduled"):
                 # It may be sent again.
-                self._outcomes.not_recomputed(group, counted, now, run)
+                self._outcomes.not_recomputed(group, counted, now)
                 self._lost[key] = group if counted else None
                 self.paths.interrupted(key, sent)
                 return
@@ -351,122 +352,149 @@ class TaskEvents:
                 self._outcomes.computed_again(group)
                 self._repeated(group, key, "recomputed", now)
         worker: str | None = info.get("worker")
+        span, number, waited = group.span, None, None
+        parts: tuple[Part, ...] = ()
+        fetched = 0.0
         if stopped:
             started, stopped = self._clocks.corrected(
                 worker, started, stopped, stimulus_id, sent, now
             )
+            if stimulus_id[0] == END:
+                # A message with another id may repeat the times of a run with another number.
+                number = task.run_id
+            if len(startstops) > 1:
+                offset = self._clocks.offset(worker)
+                parts, fetched = actions(startstops, sent, started, offset)
+        if queued:
+            waited = sent - queued if queued < sent else 0.0
+        elif sent and queued is not None:
+            waited = 0.0
+        # In the order of `TaskRun`.
+        run: RawRun = (
+            computed,
+            number,
+            key,
+            None if assigned is None else assigned.name,
+            started,
+            stopped,
+            1 if span.runs is None and not span.partial else task_runs.attempt(span, key),
+            waited,
+            task.nbytes,
+            task.type,
+            parts,
+            sent,
+            fetched,
+            None,
+        )
         if finish == "memory":
             self._outcomes.finished(group, worker, started, stopped, now)
             if processed:
                 self._in_memory[group] += 1
-                if stopped:
-                    self._durations[group.prefix].add(computed)
-                    # The activities before a run computes can be the first work of its group.
-                    first = sent < group.start and len(startstops) > 1
-                    if computed > group.floor or self._shown.sampling or first:
-                        times = (computed, sent, started, stopped, queued)
-                        self._shown.succeeded(
-                            group, task, Ended(info, *times, stimulus_id, assigned)
-                        )
+            if stopped:
+                self._durations[group.prefix].add(computed)
+                if parts:
+                    self._prepared(group, run)
+                if (computed > group.floor or self._samples) and self._is_whole(run):
+                    task_runs.succeeded(group, run, self._limits)
+            else:
+                # Without the times of the run, the path is unknown.
+                self.paths.forget(key)
+                before = None
             if self._follows:
-                fetched = NOT_FETCHED
-                if not stopped:
-                    # Without the times of the run, the path is unknown.
-                    self.paths.forget(key)
-                    before = None
-                elif len(startstops) > 1:
-                    times = (computed, sent, started, stopped, queued)
-                    fetched = self._shown.parts(Ended(info, *times, stimulus_id, assigned))
-                self.paths.ended(
-                    stimulus_id,
-                    now,
-                    group.span,
-                    sent,
-                    fetched,
-                    started,
-                    stopped,
-                    group,
-                    key,
-                    task.run_id,
-                    None if assigned is None else assigned.name,
-                    before,
-                )
-        else:
-            if before is not None:
-                self.paths.sent(key, before, sent)
-            times = (computed, sent, started, stopped, queued)
-            end = Ended(info, *times, stimulus_id, assigned)
-            self._without_result(group, task, start, finish, end, run, now)
-
-    def _without_result(
-        self,
-        group: Group,
-        task: TaskState,
-        start: str,
-        finish: str,
-        end: Ended,
-        run: Run | None,
-        now: float,
-    ) -> None:
-        """Record a task without a result: it failed, was blamed, will return, or is cancelled."""
-        key, outcomes, processed = task.key, self._outcomes, start == "processing"
-        if finish == "erred" and end.info.get("cause") == key:
-            # The last of its runs on workers that died.
-            outcomes.ran(group, run, now)
-            failure = self._failed(group, key, end.info, end.start, end.stop, now, end.assigned)
-            self._count(semconv.TASK_FINISHED.name, group, "erred")
-            self._stopped(group, key, start, end, run, now)
-            if end.stop:
-                self._durations[group.prefix].add(end.seconds)
-                self._shown.failed(group, task, end, failure)
+                self.paths.ended(stimulus_id, now, group, run, before)
+            return
+        if before is not None:
+            self.paths.sent(key, before, sent)
+        if finish == "erred" and info.get("cause") == key:
+            # The last of its runs on workers that died, if it has none now.
+            failure = self._failed(group, key, info, started, stopped, now, assigned)
+            run = TaskRun._make(run)._replace(nbytes=None, type=None, failure=failure)
+            self._to_erred(group, run, start, stimulus_id, ran, now)
         elif finish == "erred" or task.exception_blame is not None:
-            outcomes.blamed(group, now)
+            self._outcomes.blamed(group, now)
             self.paths.forget(key)
         elif not task.has_lost_dependencies and (task.who_wants or task.waiters):
-            how = interruption(end.stimulus_id) if processed else "stolen"
-            outcomes.interrupted(group, key, None if how == "stolen" else how, now, run)
-            self.paths.interrupted(key, end.sent)
+            how = interruption(stimulus_id) if processed else "stolen"
+            self._outcomes.interrupted(group, key, None if how == "stolen" else how, now)
+            self.paths.interrupted(key, sent)
         else:
-            self._stopped(group, key, start, end, run, now)
-            worker = None if end.assigned is None else end.assigned.address
-            outcomes.cancelled(group, worker, now, run)
-            if processed:
-                if worker is not None and run is None:
-                    self.under_way.cancelled(key, worker, group, now)
-                self._count(semconv.TASK_FINISHED.name, group, "cancelled")
+            self._to_released(group, run, start, stimulus_id, ran, assigned, now)
 
-    def _stopped(
-        self, group: Group, key: Hashable, start: str, end: Ended, run: Run | None, now: float
+    def _to_erred(
+        self,
+        group: Group,
+        run: RawRun,
+        start: str,
+        stimulus_id: str,
+        ran: Times | None,
+        now: float,
+    ) -> None:
+        """A task failed for good."""
+        self._count(semconv.TASK_FINISHED.name, group, "erred")
+        self._end_path(group, run, start, stimulus_id, ran, now)
+        if run[STOP]:
+            self._durations[group.prefix].add(run[SECONDS])
+            if run[PARTS]:
+                self._prepared(group, run)
+        if self._limits.most and self._is_whole(run):
+            task_runs.failed(group, run, self._limits)
+
+    def _to_released(
+        self,
+        group: Group,
+        run: RawRun,
+        start: str,
+        stimulus_id: str,
+        ran: Times | None,
+        assigned: WorkerState | None,
+        now: float,
+    ) -> None:
+        """A task is cancelled: nobody wants its result."""
+        self._end_path(group, run, start, stimulus_id, ran, now)
+        self._outcomes.cancelled(group, None if assigned is None else assigned.address, now)
+        if start == "processing":
+            if assigned is not None and ran is None:
+                self.under_way.cancelled(run[KEY], assigned.address, group, now)
+            self._count(semconv.TASK_FINISHED.name, group, "cancelled")
+
+    def _end_path(
+        self,
+        group: Group,
+        run: RawRun,
+        start: str,
+        stimulus_id: str,
+        ran: Times | None,
+        now: float,
     ) -> None:
         """Record for the path that a ready task ended without a result."""
         if not self._follows or start == "waiting":
-            self.paths.forget(key)
+            self.paths.forget(run[KEY])
             return
-        # What is not known of its run was waiting for the worker, or for a thread.
-        ran = end if end.stop else run or Run("", now, now)
-        self.paths.ended(
-            end.stimulus_id,
-            now,
-            group.span,
-            end.sent or now,
-            self._shown.parts(end) if end.stop else NOT_FETCHED,
-            ran.start,
-            ran.stop,
-            group,
-            key,
-            None,
-            None,
-        )
+        if not run[STOP]:
+            # What is not known of its run was waiting for the worker, or for a thread.
+            began, stopped = ran or (now, now)
+            sent = run[SENT] or now
+            run = TaskRun._make(run)._replace(start=began, stop=stopped, sent=sent)
+        self.paths.ended(stimulus_id, now, group, run)
 
-    def _interrupted(
+    @staticmethod
+    def _is_whole(run: RawRun) -> bool:
+        """Return whether a run can become a span; its worker can report any seconds."""
+        return run[NUMBER] is not None and 0.0 <= run[SECONDS] < inf
+
+    def _prepared(self, group: Group, run: RawRun) -> None:
+        """Extend a group's time to a worker's first action for a run."""
+        self._outcomes.prepared(group, min([start for _, start, _ in run[PARTS]]))
+
+    def _ended_without_times(
         self,
         key: Hashable,
         assigned: WorkerState,
         stimulus_id: str,
         sent: float,
         group: Group | None,
-    ) -> Run | None:
-        """Record the end of a run without times; return its known facts."""
+    ) -> Times | None:
+        """Record the end of a run whose message lacks its times; return those that are known."""
         address = assigned.address
         seen = self.under_way.seen.pop(key, None)
         lost = address not in self._scheduler.workers
@@ -484,15 +512,12 @@ class TaskEvents:
         else:
             self._accounting.task_released(address, key, monotonic())
         if how == "error" and stopped:
-            return Run(
-                address,
-                *self._clocks.corrected(address, started, stopped, stimulus_id, sent, time()),
-            )
+            return self._clocks.corrected(address, started, stopped, stimulus_id, sent, time())
         # It ran until now, or until its worker was lost at an unknown time.
-        return None if seen is None else Run(address, seen.start, seen.last if lost else time())
+        return None if seen is None else (seen[0], seen[1] if lost else time())
 
-    def _erred_at_rest(self, key: Hashable, stimulus_id: str) -> None:
-        """Record a failure of a task that had no work left to do.
+    def _rest_to_erred(self, key: Hashable, stimulus_id: str) -> None:
+        """A task fails that had no work left to do.
 
         It is an actor whose worker left, or it was submitted after its dependency had failed. In
         older releases (such as 2025.1) both are the transition released→erred, but an actor blames
@@ -511,13 +536,6 @@ class TaskEvents:
         else:
             self._outcomes.added(group, key, now)
             self._outcomes.blamed(group, now)
-
-    def _forgotten(self, key: Hashable) -> None:
-        group = self._groups.get(self._scheduler.tasks[key].group)
-        if group is not None:
-            self._outcomes.forgotten(group, key)
-        self.paths.forget(key)
-        self._lost.pop(key, None)
 
     def _failed(
         self,
@@ -551,6 +569,14 @@ class TaskEvents:
         self._outcomes.failed(group, key, failure, started, stopped, now, was_unfinished)
         # Beyond the limit on details, omit the traceback, the largest one.
         return failure if (group.span.failed or {}).get(key) else replace(failure, traceback=None)
+
+    def _to_forgotten(self, key: Hashable) -> None:
+        """Dask knows a task no more."""
+        group = self._groups.get(self._scheduler.tasks[key].group)
+        if group is not None:
+            self._outcomes.forgotten(group, key)
+        self.paths.forget(key)
+        self._lost.pop(key, None)
 
     def stolen(self, message: Any) -> None:
         """Record that a task moved to another worker, which is not a transition."""

@@ -8,7 +8,7 @@ from typing import Any
 from dask_otel.client.roots import Root
 from dask_otel.core import identity
 from dask_otel.core.text import Sanitizer, span_path
-from dask_otel.core.traces.link import anchor, fill
+from dask_otel.core.traces.address import anchor, fill
 
 
 class SpanHandle(str):

@@ -57,6 +57,6 @@ class Trace(int):
         return sampled | (0 if self.caller is None else self.caller.flags & RANDOM)
 
     @classmethod
-    def of(cls, trace_id: int, name: Hashable) -> Trace:
+    def of(cls, trace_id: int) -> Trace:
         """Return the trace itself; for a plain number, a new trace of our own."""
-        return trace_id if isinstance(trace_id, cls) else cls(trace_id, name)
+        return trace_id if isinstance(trace_id, cls) else cls(trace_id)

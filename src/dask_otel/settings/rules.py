@@ -13,7 +13,7 @@ from dask.utils import parse_bytes, parse_timedelta
 
 from dask_otel.core.attributes import KEY_LIMIT, RESERVED
 from dask_otel.core.metrics.labels import NameRule
-from dask_otel.core.traces.link import TEMPLATE_LIMIT, TRACE_ID, is_template
+from dask_otel.core.traces.address import TEMPLATE_LIMIT, TRACE_ID, is_template
 
 HOUR: Final = 3600.0
 DAY: Final = 24 * HOUR

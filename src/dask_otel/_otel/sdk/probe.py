@@ -132,7 +132,6 @@ def _tries(
         events=(),
         links=(),
         error=None,
-        root_name=semconv.DOCTOR_SPAN,
     )
     metric = semconv.DOCTOR_CHECKS
     counter = MetricRecord(

@@ -94,7 +94,7 @@ class TraceSampler:
 
     def exemplar(self, trace_id: int) -> bool:
         """Return whether an exemplar may point to the trace."""
-        return self.decides(Trace.of(trace_id, ""))
+        return self.decides(Trace.of(trace_id))
 
     def span(self, record: SpanRecord) -> bool:
         """Return whether the span is sampled, like its root."""
@@ -155,7 +155,7 @@ def parent_of(record: SpanRecord) -> Context:
 
 def trace_of(record: SpanRecord) -> Trace:
     """Return the record's trace with its sampling decision."""
-    return Trace.of(record.trace_id, record.root_name)
+    return Trace.of(record.trace_id)
 
 
 @lru_cache(256)

@@ -65,9 +65,8 @@ class Generations:
         self._limits = limits
         #: Last exported generation, by Dask id.
         self._exported: OrderedDict[str, _Exported] = OrderedDict()
-        #: Roots with open spans, and roots without, by Dask id. Most trees have one span: then the
-        #: root's trace is enough.
-        self._live: dict[str, _Root | Trace] = {}
+        #: Roots with open spans, and roots without, by Dask id.
+        self._live: dict[str, _Root] = {}
         self._traces: OrderedDict[str, _Root] = OrderedDict()
         #: Highest generation of all forgotten entries; 0 if none was ever forgotten.
         self._forgotten = 0
@@ -121,10 +120,7 @@ class Generations:
         """
         if not ancestors:
             ident = self._identity(dask_id, tags, ancestors, 1, None, caller)
-            if dask_id in self._live or dask_id in self._traces:
-                self._opened(dask_id, tags).trace = ident.trace_id
-            else:
-                self._live[dask_id] = ident.trace_id
+            self._opened(dask_id, tags).trace = ident.trace_id
             return ident
         root = self._opened(ancestors[0], tags)
         if root.trace is None:
@@ -204,7 +200,7 @@ class Generations:
         known = self._exported.get(dask_id)
         if known is not None:
             return known.trace
-        root = self._live_root(root_id) if root_id in self._live else self._traces.get(root_id)
+        root = self._live.get(root_id) or self._traces.get(root_id)
         return self._computed(root_id, name) if root is None else root.trace
 
     def _computed(self, root_id: str, name: object) -> Trace | None:
@@ -216,15 +212,12 @@ class Generations:
         if root_id not in self._live:
             known = self._traces.pop(root_id, None)
             self._live[root_id] = known or _Root(self._computed(root_id, _name(tags)))
-        root = self._live_root(root_id)
+        root = self._live[root_id]
         root.open += 1
         return root
 
-    def _live_root(self, root_id: str) -> _Root:
-        root = self._live[root_id]
-        if isinstance(root, Trace):
-            root = self._live[root_id] = _Root(root, open=1)
-        return root
+    def __repr__(self) -> str:
+        return f"<Generations: {len(self._live)} live roots, {len(self._exported)} spans known>"
 
     def earliest_start(self, dask_id: str) -> float:
         """Return the stop of a span's last generation, as the earliest start of the next one.
@@ -239,7 +232,7 @@ class Generations:
 
         The trace of a single continuation always has room: one span has few signs.
         """
-        root = self._live_root(ident.root_id)
+        root = self._live[ident.root_id]
         if ident.trace_id != root.trace:
             return True
         if root.spans >= self._limits.max_per_trace:
@@ -270,7 +263,7 @@ class Generations:
             exported.add(known)
         self._exported[ident.dask_id] = exported
         self._exported.move_to_end(ident.dask_id)
-        root = self._live_root(root_id)
+        root = self._live[root_id]
         if ident.trace_id == root.trace:
             root.spans += finished.weight
         if ident.dask_id == root_id:
@@ -279,7 +272,7 @@ class Generations:
 
     def discard(self, ident: SpanIdentity) -> None:
         """Count an open span less: it has ended. Without `remember`, its ids are free again."""
-        root = self._live_root(ident.root_id)
+        root = self._live[ident.root_id]
         root.open -= 1
         if not root.open:
             del self._live[ident.root_id]

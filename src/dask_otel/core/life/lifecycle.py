@@ -43,11 +43,11 @@ from dask_otel.core.life.open_span import (
     OpenSpan,
     Phase,
 )
+from dask_otel.core.life.outcomes import Outcomes
 from dask_otel.core.life.progress import LongSpans
 from dask_otel.core.life.reports import Reports
 from dask_otel.core.life.schedule import Schedule
 from dask_otel.core.life.summaries import summarize
-from dask_otel.core.life.tasks import SpanTasks
 from dask_otel.core.records import (
     FinishedSpan,
     Progress,
@@ -126,7 +126,7 @@ class Lifecycle:
         #: Number of spans exported at the settle timeout, since the start.
         self.unsettled = 0
         #: The outcomes of the spans' tasks; the adapter feeds it.
-        self.tasks = SpanTasks(limits, self._activate, self._deactivate)
+        self.outcomes = Outcomes(limits, self._activate, self._deactivate)
         self.generations = generations or Generations(limits)
         self.generations.resume(limits)
         self._long = LongSpans(limits, self.generations, self.open)
@@ -134,10 +134,13 @@ class Lifecycle:
         self.notes = OpenNotes(cluster, self.open) if limits.notes else None
         #: Ordered by the time when their work was done.
         self._settling: dict[OpenSpan, None] = {}
-        self._lingering = Schedule()
+        self._lingering = Schedule(limits.linger)
         self._ticked = 0.0
         #: Whether the last tick left something to do.
         self.behind = False
+
+    def __repr__(self) -> str:
+        return f"<Lifecycle: {len(self.open)} open spans, {len(self.finished)} finished>"
 
     # ----------------------------------------------------------------------- the spans
 
@@ -224,7 +227,7 @@ class Lifecycle:
     def all_forgotten(self, now: float) -> None:
         """Cancel all unfinished work: the scheduler was restarted."""
         for span in self.open.values():
-            self.tasks.cancel_all(span)
+            self.outcomes.cancel_all(span)
         self.repair({}, now)
 
     # ------------------------------------------------------------------ busy and quiet
@@ -257,7 +260,7 @@ class Lifecycle:
             client's own work.
         """
         span.holds -= 1
-        self.tasks.at_work_until(span, ended)
+        self.outcomes.at_work_until(span, ended)
         if not span.holds and not span.active:
             self._count_busy(span, -1, now)
 
@@ -319,7 +322,7 @@ class Lifecycle:
                 self._work_ended(span, now)
 
     def _repair_activity(self, span: OpenSpan, unfinished: int, now: float) -> None:
-        self.tasks.recount(span, unfinished, now)
+        self.outcomes.recount(span, unfinished, now)
         if span.active != bool(unfinished):
             span.active = bool(unfinished)
             notify = self._cluster.span_active if span.active else self._cluster.span_inactive
@@ -327,6 +330,7 @@ class Lifecycle:
 
     @staticmethod
     def _step(span: OpenSpan, trigger: Trigger) -> None:
+        # A `KeyError` names state and trigger.
         span.phase = TRANSITIONS[span.phase, trigger]
 
     # ----------------------------------------------------------------------- decisions
@@ -343,7 +347,10 @@ class Lifecycle:
         whether some are left for the next tick.
         """
         if now < self._ticked:
-            self._clock_set_back(now)
+            # Else a clock set back by an hour would cause an hour's wait.
+            self.reports.clock_set_back(now)
+            for span in self._settling:
+                span.quiet_since = min(span.quiet_since, now)
         self._ticked = now
         self.behind = False
         for span in self.reports.take_complete(most):
@@ -360,16 +367,6 @@ class Lifecycle:
             len(timed_out) == most or bool(self.reports.due) or self._lingering.is_due(now)
         )
         self.progress += self._long.signs(now)
-
-    def _clock_set_back(self, now: float) -> None:
-        """Bring future times back: else a clock set back by an hour would cause an hour's wait."""
-        self.reports.clock_set_back(now)
-        self._long.clock_set_back(now)
-        if self.notes is not None:
-            self.notes.clock_set_back(now)
-        for span in self._settling:
-            span.quiet_since = min(span.quiet_since, now)
-        self._lingering.clock_set_back(now + self._limits.linger)
 
     def _settled(self, span: OpenSpan, trigger: Trigger, now: float) -> None:
         self._step(span, trigger)
@@ -407,7 +404,7 @@ class Lifecycle:
         for span in sorted(self.open.values(), key=lambda s: -s.depth):
             unfinished = span.unfinished > 0
             if unfinished or span.holds:
-                self.tasks.at_work_until(span, now)
+                self.outcomes.at_work_until(span, now)
             if span.active:
                 span.active = False
                 self._cluster.span_inactive(span, now)
@@ -416,7 +413,7 @@ class Lifecycle:
             self._stop_settling(span)
 
     def _export(self, span: OpenSpan, complete: bool, cut_off: Result = "error") -> None:
-        self.tasks.exported(span)
+        self.outcomes.exported(span)
         finished = (
             None if span.empty else finish(span, self._cluster, self._limits, complete, cut_off)
         )

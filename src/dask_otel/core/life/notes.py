@@ -48,7 +48,7 @@ class OpenNotes:
         #: Dask ids of spans without a note, and the last notes of the others.
         self._new: dict[str, None] = {}
         self._last: dict[str, OpenNote] = {}
-        self.due = Schedule()
+        self.due = Schedule(RENEWAL)
 
     def opened(self, span: OpenSpan) -> None:
         """Add a new generation."""
@@ -79,10 +79,6 @@ class OpenNotes:
                 notes.append(note)
             self.due.set(dask_id, now + max(RENEWAL, SHARE * (now - span.start)))
         return notes
-
-    def clock_set_back(self, now: float) -> None:
-        """Bring forward the notes that are too far in the future."""
-        self.due.clock_set_back(now + RENEWAL)
 
     def _note(self, span: OpenSpan, now: float) -> OpenNote:
         facts = self._cluster.span_facts(span)

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Final, Literal, NamedTuple, Protocol
 
 from dask_otel.core.context import Traceparent
-from dask_otel.core.path.link import SpanPath
+from dask_otel.core.path.step import SpanPath
 from dask_otel.core.records import (
     Attributes,
     Failure,
     Incident,
+    RawRun,
     Result,
     SpanIdentity,
     Tags,
     TaskCounts,
-    TaskRun,
 )
 
 #: Why a run was repeated. ``rescheduled`` is no failure: the task requests it. Dask's peer-to-peer
@@ -31,16 +31,6 @@ RetryReason = Literal["error", "worker_lost", "recomputed", "client", "reschedul
 Cause = Literal["submitted", "retried", "unblamed"]
 
 
-class Run(NamedTuple):
-    """A run without a result."""
-
-    #: The worker that ran it.
-    worker: str
-    #: Its compute times, as far as known.
-    start: float
-    stop: float
-
-
 class Phase(Enum):
     """Phase of a generation of a Dask span."""
 
@@ -48,12 +38,6 @@ class Phase(Enum):
     SETTLING = "settling"
     LINGERING = "lingering"
     EXPORTED = "exported"
-
-
-#: The fields of a `TaskRun` as a plain tuple, which Python's garbage collector skips. There is one
-#: for each group, and a full collection takes 0.12 ms for a thousand `TaskRun` objects: 24 ms of
-#: the event loop for 200,000 groups.
-KeptRun: TypeAlias = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +141,10 @@ class Cluster(Protocol):
 
 
 class Group(TaskCounts):
-    """One task group's part of an open generation, with the counts of its tasks.
-
-    A single object, in a chain instead of a list: Python's garbage collector visits every object of
-    10,000 open spans.
-    """
+    """One task group's part of an open generation, with the counts of its tasks."""
 
     __slots__ = (
-        "before", "blamed", "floor", "name", "prefix", "previous", "slowest", "source", "span",
-        "start", "stop",
+        "before", "blamed", "floor", "name", "prefix", "slowest", "source", "span", "start", "stop",
     )  # fmt: skip
     __eq__, __hash__ = object.__eq__, object.__hash__
 
@@ -193,9 +172,10 @@ class Group(TaskCounts):
         #: run has computed.
         self.start = self.stop = 0.0
         #: Its slowest runs, the slowest first.
-        self.slowest: tuple[KeptRun, ...] = ()
-        #: The span's group before it.
-        self.previous: Group | None = None
+        self.slowest: tuple[RawRun, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Group {self.name!r}: {self.unfinished} of {self.tasks} tasks unfinished>"
 
     @property
     def unfinished(self) -> int:
@@ -208,9 +188,9 @@ class ShownRuns:
     """Runs of one generation that failed or were sampled."""
 
     #: Runs that failed for good, by key, with their group; None beyond the limit.
-    failed: dict[Hashable, tuple[TaskRun, Group, Failure] | None] = field(default_factory=dict)
+    failed: dict[Hashable, tuple[RawRun, Group] | None] = field(default_factory=dict)
     #: A heap of the longest runs sampled by their key, with their groups.
-    sampled: list[tuple[TaskRun, Group]] = field(default_factory=list)
+    sampled: list[tuple[RawRun, Group]] = field(default_factory=list)
     sampled_count: int = 0
     #: Number of runs of each repeated task, up to a limit; the others' numbers are unknown.
     repeated: dict[Hashable, int] = field(default_factory=dict)
@@ -234,7 +214,7 @@ class Below:
     complete: bool = True
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class OpenSpan(SpanPath):
     """One generation of a Dask span that has not been exported."""
 
@@ -246,8 +226,8 @@ class OpenSpan(SpanPath):
     #: Whether some of its tasks ended unobserved.
     partial: bool = False
     phase: Phase = Phase.SETTLING
-    #: Its newest group; see `Group.previous`.
-    last_group: Group | None = None
+    #: Its groups, the oldest one first.
+    groups: list[Group] = field(default_factory=list)
     #: Own tasks in waiting, queued, no-worker or processing.
     unfinished: int = 0
     #: Whether the cluster was notified that it owns unfinished tasks.
@@ -305,6 +285,10 @@ class OpenSpan(SpanPath):
             # Even if the clock was set back between the two.
             self.start = max(self.start, self.parent.start)
 
+    def __repr__(self) -> str:
+        name = "/".join(map(str, self.identity.tags))
+        return f"<OpenSpan {name!r}: {self.phase.value}, {self.unfinished} unfinished tasks>"
+
     @property
     def parent(self) -> OpenSpan | None:
         """The nearest open ancestor, which waits for this span; None if there is none."""
@@ -314,15 +298,6 @@ class OpenSpan(SpanPath):
     def path(self) -> SpanPath | None:
         """What is known of its path; None if it is not followed, or was exported."""
         return None if self.closed else self
-
-    @property
-    def groups(self) -> list[Group]:
-        """Its groups, the oldest one first."""
-        groups, group = [], self.last_group
-        while group is not None:
-            groups.append(group)
-            group = group.previous
-        return groups[::-1]
 
     @property
     def depth(self) -> int:
@@ -363,13 +338,11 @@ class OpenSpan(SpanPath):
 
     def add(self, group: Group) -> None:
         """Add a group."""
-        group.previous, self.last_group = self.last_group, group
+        self.groups.append(group)
 
     def release(self) -> None:
         """Release its groups and its chain, after the export: they refer to it."""
-        for group in self.groups:
-            group.previous = None
-        self.last_group = self.runs = None
+        self.groups, self.runs = [], None
         self.close()
 
     def reported(self, worker: str, ran: bool) -> None:

@@ -52,7 +52,7 @@ class LongSpans:
         self._later = max(limits.linger, LATER)
         self._generations = generations
         self._open = open_spans
-        self.due = Schedule()
+        self.due = Schedule(max(self._interval, self._after or 0.0))
 
     def opened(self, span: OpenSpan) -> None:
         """Add a new generation."""
@@ -78,10 +78,6 @@ class LongSpans:
                 if len(signs) == AT_ONCE:
                     break
         return signs
-
-    def clock_set_back(self, now: float) -> None:
-        """Bring forward the signs that are too far in the future."""
-        self.due.clock_set_back(now + max(self._interval, self._after or 0.0))
 
 
 def _sign(span: OpenSpan, now: float) -> Progress:

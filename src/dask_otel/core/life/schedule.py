@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from math import inf
 from typing import Final
 
 #: Void entries are cleared beyond this number and twice the number of valid ones.
@@ -13,12 +14,20 @@ SPARE: Final = 100
 class Schedule:
     """Due times of open spans by their Dask ids, one for each; the earliest comes first.
 
+    Parameters
+    ----------
+    longest
+        After the clock was set back, no due time is later than this from then.
+
     Notes
     -----
     O(log n) for a change. Holds ids, no spans: a void entry may stay until it is due.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, longest: float = inf) -> None:
+        self._longest = longest
+        #: The time of the last call of `take`.
+        self._taken = -inf
         #: The valid entry of each id. A taken entry is not valid any more.
         self._valid: dict[str, tuple[float, int, int, str]] = {}
         #: (due, rank, number of the entry, Dask id)
@@ -49,6 +58,9 @@ class Schedule:
 
     def take(self, now: float) -> Iterator[str]:
         """Remove and yield the due spans. They may be set again meanwhile."""
+        if now < self._taken:
+            self.clock_set_back(now + self._longest)
+        self._taken = now
         while self.is_due(now):
             entry = heapq.heappop(self._entries)
             if self._valid.get(entry[3]) is entry:

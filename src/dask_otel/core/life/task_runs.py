@@ -11,16 +11,16 @@ a run that is not slow enough.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Final
+from typing import Final
 
 from dask_otel.core.identity import is_sampled
 from dask_otel.core.life.open_span import Group, OpenSpan, ShownRuns, TaskLimits
 from dask_otel.core.path.chain import on_path
-from dask_otel.core.path.link import KEY, NO_THREAD, NUMBER, LongLink
-from dask_otel.core.records import Failure, FinishedTask, TaskPath, TaskRun
+from dask_otel.core.path.step import KEY, NUMBER, RUN, SECONDS, LongStep
+from dask_otel.core.records import FinishedTask, RawRun, TaskPath, TaskRun
 
 #: Tasks of a generation whose runs are counted.
 REPEATED: Final = 1000
@@ -40,14 +40,15 @@ def attempt(span: OpenSpan, key: Hashable) -> int | None:
     return None if span.partial else known.get(key, 1 if len(known) < REPEATED else None)
 
 
-def succeeded(group: Group, run: TaskRun, sampled: bool, limits: TaskLimits) -> None:
+def succeeded(group: Group, run: RawRun, limits: TaskLimits) -> None:
     """Keep a run with a result if it is among the slowest or in the sample."""
-    if run.seconds > group.floor:
+    seconds: float = run[SECONDS]
+    if seconds > group.floor:
         most = min(limits.slowest, limits.most)
-        slowest = group.slowest = tuple(sorted((*group.slowest, tuple(run)), reverse=True)[:most])
+        slowest = group.slowest = tuple(sorted((*group.slowest, run), reverse=True)[:most])
         if len(slowest) == most:
-            group.floor = TaskRun._make(slowest[-1]).seconds
-    if sampled:
+            group.floor = slowest[-1][SECONDS]
+    if is_sampled(run[KEY], limits.ratio):
         runs = _runs(group.span)
         runs.sampled_count += 1
         heapq.heappush(runs.sampled, (run, group))
@@ -55,10 +56,10 @@ def succeeded(group: Group, run: TaskRun, sampled: bool, limits: TaskLimits) -> 
             heapq.heappop(runs.sampled)
 
 
-def failed(group: Group, run: TaskRun, failure: Failure, limits: TaskLimits) -> None:
+def failed(group: Group, run: RawRun, limits: TaskLimits) -> None:
     """Keep a run that failed for good: the first ones, up to the limit."""
-    runs = _runs(group.span).failed
-    runs[run.key] = (run, group, failure) if len(runs) < limits.most or runs.get(run.key) else None
+    runs, key = _runs(group.span).failed, run[KEY]
+    runs[key] = (run, group) if len(runs) < limits.most or runs.get(key) else None
 
 
 def forgiven(span: OpenSpan, key: Hashable) -> None:
@@ -81,63 +82,47 @@ class ShownTasks:
     start: float
     #: The ordinals of its groups.
     ordinals: Mapping[Group, int]
-    failed: Sequence[tuple[TaskRun, Group, Failure]]
-    #: The slowest and the sampled ones, by number.
-    others: Mapping[int, tuple[TaskRun, Group]]
-    #: The longest links on its path, and the end of the path.
-    links: Sequence[LongLink]
+    #: The failed, the slowest and the sampled ones, by number.
+    runs: Mapping[int, tuple[RawRun, Group]]
+    #: The longest steps on its path, and the end of the path.
+    steps: Sequence[LongStep]
     until: float
     count: int
-    #: Tasks that ran more than once, and the number of the run of any other; None if unknown.
-    repeated: Mapping[Hashable, int]
-    attempt: int | None
 
     def __len__(self) -> int:
         return self.count
 
     def __iter__(self) -> Iterator[FinishedTask]:
-        failed = {run.key: run.number for run, _, _ in self.failed}
-        others = dict(self.others)
+        found = {number: (TaskRun._make(run), group) for number, (run, group) in self.runs.items()}
         paths: dict[int, TaskPath] = {}
         before = None
-        for link, parts in on_path(self.links, self.until):
-            number = failed.get(link.key, link.number)
-            if number is not None:
-                paths[number] = TaskPath(parts, before)
-                before = link.key, number
-                if link.key not in failed and number not in others:
-                    others[number] = (
-                        TaskRun(
-                            link.stop - link.start,
-                            number,
-                            link.key,
-                            None if link.worker is None else str(link.worker),
-                            link.start,
-                            link.stop,
-                            None if link.key in self.repeated else self.attempt,
-                            parts[NO_THREAD],
-                            parts=link.fetched[0],
-                        ),
-                        link.group,
-                    )
-        # Those on the path before the others; of each, the longest.
-        order = sorted(others, key=lambda number: (number not in paths, -others[number][0].seconds))
+        for step, parts in on_path(self.steps, self.until):
+            run = TaskRun._make(step.run)
+            if run.number is not None:
+                paths[run.number] = TaskPath(parts, before)
+                before = run.key, run.number
+                found.setdefault(run.number, (run, step.group))
+        # The failed ones, those on the path, then the others; of each, the longest.
         shown = sorted(
-            [(*others[number], None) for number in order[: self.count - len(self.failed)]],
-            key=lambda one: (-one[0].seconds, one[0].number),
-        )
-        for run, group, failure in (*self.failed, *shown):
+            found,
+            key=lambda n: (found[n][0].failure is None, n not in paths, -found[n][0].seconds),
+        )[: self.count]
+        for number in sorted(
+            shown, key=lambda n: (found[n][0].failure is None, -found[n][0].seconds, n)
+        ):
+            run, group = found[number]
             # As for the group itself: no run starts before its span.
             begin = max(run.start, self.start)
             yield FinishedTask(
-                run
-                if begin == run.start <= run.stop
-                else run._replace(start=begin, stop=max(begin, run.stop)),
+                run._replace(
+                    worker=None if run.worker is None else str(run.worker),
+                    start=begin,
+                    stop=max(begin, run.stop),
+                ),
                 group.name,
                 group.prefix,
                 self.ordinals[group],
-                failure,
-                paths.get(run.number),
+                paths.get(number),
             )
 
 
@@ -145,7 +130,7 @@ def finish_tasks(
     span: OpenSpan,
     ordinals: Mapping[Group, int],
     limits: TaskLimits,
-    longest: Sequence[LongLink] = (),
+    longest: Sequence[LongStep] = (),
     until: float = inf,
 ) -> tuple[ShownTasks, int]:
     """Return the runs to export, and how many more there would be without the limit.
@@ -155,44 +140,21 @@ def finish_tasks(
     ordinals
         The ordinals of the span's groups.
     longest
-        The longest links of its own tasks on its path, the longest one last.
+        The longest steps of its own tasks on its path, the longest one last.
     until
         The end of the path.
     """
-    runs = span.runs or ShownRuns()
-    failed = [*filter(None, runs.failed.values())]
+    kept = span.runs or ShownRuns()
+    failed = [*filter(None, kept.failed.values())]
     room = max(0, limits.most - len(failed))
-    count = len(runs.failed) + runs.sampled_count
-    others = {run.number: (run, group) for run, group in runs.sampled}
+    count = len(kept.failed) + kept.sampled_count
+    runs = {run[NUMBER]: (run, group) for run, group in (*failed, *kept.sampled)}
     for group in span.groups:
-        for run in map(TaskRun._make, group.slowest):
-            others[run.number] = run, group
+        for run in group.slowest:
+            runs[run[NUMBER]] = run, group
             # The others were counted earlier.
-            count += not is_sampled(run.key, limits.ratio)
-    links = longest[-room:] if room and limits.slowest else ()
-    new = {link[NUMBER] for _, _, link in links if not runs.failed.get(link[KEY])}
-    new -= {None, *others}
-    shown = len(failed) + min(room, len(others) + len(new))
-    # No task has this key.
-    first = attempt(span, None)
-    return (
-        ShownTasks(span.start, ordinals, failed, others, links, until, shown, runs.repeated, first),
-        count + len(new) - shown,
-    )
-
-
-def last_run(
-    startstops: Iterable[Mapping[str, Any]],
-) -> tuple[list[Mapping[str, Any]], float]:
-    """Return a worker's actions for the last run of a task, and its compute times.
-
-    A worker appends to the list while it knows the task, so earlier runs may be in it.
-    """
-    parts: list[Mapping[str, Any]] = []
-    last, computed = parts, 0.0
-    for startstop in startstops:
-        if startstop["action"] == "compute":
-            last, parts, computed = parts, [], startstop["start"]
-        else:
-            parts.append(startstop)
-    return last, computed
+            count += not is_sampled(run[KEY], limits.ratio)
+    steps = longest[-room:] if room and limits.slowest else ()
+    new = {step[RUN][NUMBER] for _, _, step in steps} - {None, *runs}
+    shown = min(max(limits.most, len(failed)), len(runs) + len(new))
+    return ShownTasks(span.start, ordinals, runs, steps, until, shown), count + len(new) - shown

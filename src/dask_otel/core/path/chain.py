@@ -1,6 +1,6 @@
-"""The chain of links that leads to the end of a span, and what it says of the span's time.
+"""The chain of steps that leads to the end of a span, and what it says of the span's time.
 
-A chain holds its newest links one by one. The older ones are folded into sums, so that it stays
+A chain holds its newest steps one by one. The older ones are folded into sums, so that it stays
 small however many tasks follow one another, in whatever spans.
 """
 
@@ -11,27 +11,30 @@ from math import inf
 from operator import itemgetter
 from typing import Any, Final
 
-from dask_otel.core.path.link import (
+from dask_otel.core.path.step import (
     BEFORE,
     CLIENT,
     END,
-    NOT_FETCHED,
+    FETCHED,
+    SENT,
     SPAN,
+    START,
+    STOP,
     Folded,
-    Link,
-    LongLink,
-    RawLink,
+    LongStep,
+    RawStep,
     Share,
     SpanPath,
+    Step,
     cut,
 )
 from dask_otel.core.records import SpanPathFacts
 
-#: The longest chain of single links.
-MAX_LINKS: Final = 64
-#: The most links of a span that stay when others are folded, or that are exported.
+#: The longest chain of single steps.
+MAX_STEPS: Final = 64
+#: The most steps of a span that stay when others are folded, or that are exported.
 MAX_LONGEST: Final = 32
-#: The most spans whose links are folded; time in the others is ``other_span``.
+#: The most spans whose steps are folded; time in the others is ``other_span``.
 MAX_SPANS: Final = 64
 #: Rounding.
 _NOTHING: Final = 1e-6
@@ -39,33 +42,33 @@ _NOTHING: Final = 1e-6
 _seconds = itemgetter(0)
 
 
-def folded(last: RawLink) -> Folded:
+def folded(last: RawStep) -> Folded:
     """Return a chain as sums."""
     recent = dict([*_shares(last, None, inf).items()][:MAX_SPANS])
     for share in recent.values():
         share.longest = [
-            # Without the links before them.
-            (took, since, link if link[BEFORE] is None else (None, *link[BEFORE + 1 :]))
-            for took, since, link in sorted(share.longest, key=_seconds)[-MAX_LONGEST:]
+            # Without the steps before them.
+            (took, since, step if step[BEFORE] is None else (None, *step[BEFORE + 1 :]))
+            for took, since, step in sorted(share.longest, key=_seconds)[-MAX_LONGEST:]
         ]
     return Folded(recent, last[END])
 
 
-def on_path(links: Iterable[LongLink], until: float) -> list[tuple[Link, tuple[float, ...]]]:
-    """Return links of a path with their parts, in their order."""
-    cuts = ((Link._make(link), cut(link, since, until)) for _, since, link in links)
+def on_path(steps: Iterable[LongStep], until: float) -> list[tuple[Step, tuple[float, ...]]]:
+    """Return steps of a path with their parts, in their order."""
+    cuts = ((Step._make(step), cut(step, since, until)) for _, since, step in steps)
     return sorted(cuts, key=lambda one: one[0].end)
 
 
-def path_of(span: SpanPath, stop: float) -> tuple[SpanPathFacts, list[LongLink]] | None:
-    """Return the path of a span that ends now, and the longest of its own links; None if unknown.
+def path_of(span: SpanPath, stop: float) -> tuple[SpanPathFacts, list[LongStep]] | None:
+    """Return the path of a span that ends now, and the longest of its own steps; None if unknown.
 
     The longest one is the last.
 
     Parameters
     ----------
     stop
-        The end of the span. If that is after its last link, the client was waited for.
+        The end of the span. If that is after its last step, the client was waited for.
     """
     share = _shares(span.last, span, stop).get(span) or Share()
     end = span.start if span.last is None else max(span.start, min(stop, span.last[END]))
@@ -94,14 +97,14 @@ def _shares(last: Any, only: SpanPath | None, until: float) -> dict[SpanPath, Sh
         asked = [
             span for span in (own, *own.above) if not span.closed and (only is None or span is only)
         ]
-        last, parts, others, links, known = stretch(
+        last, parts, others, steps, known = stretch(
             last, max([span.start for span in asked], default=inf), oldest, until
         )
         for span in reversed(asked):
             share = shares.setdefault(span, Share())
-            cuts = [cut(link, max(since, span.start), until) for since, link in others]
-            share.add(len(links), known and not own.unknown, parts, *cuts)
-            share.longest += links if span is own else ()
+            cuts = [cut(step, max(since, span.start), until) for since, step in others]
+            share.add(len(steps), known and not own.unknown, parts, *cuts)
+            share.longest += steps if span is own else ()
     for span, old in last.shares.items() if isinstance(last, Folded) else ():
         if not span.closed and (only is None or span is only):
             share = shares.setdefault(span, Share())
@@ -112,8 +115,8 @@ def _shares(last: Any, only: SpanPath | None, until: float) -> dict[SpanPath, Sh
 
 def stretch(
     last: Any, begin: float, oldest: float, until: float
-) -> tuple[Any, Sequence[float], list[tuple[float, RawLink]], list[LongLink], bool]:
-    """Return the sums of a link and of those before it that are of its span.
+) -> tuple[Any, Sequence[float], list[tuple[float, RawStep]], list[LongStep], bool]:
+    """Return the sums of a step and of those before it that are of its span.
 
     Returns what is before them; the sums of those in order, as `cut` returns them; the others, and
     when each began; all of them, the last one first; and whether all are known.
@@ -127,11 +130,12 @@ def stretch(
     """
     own = last[SPAN]
     client = scheduler = no_thread = queue = compute = report = 0.0
-    others: list[tuple[float, RawLink]] = []
-    links: list[LongLink] = []
+    others: list[tuple[float, RawStep]] = []
+    steps: list[LongStep] = []
     known = True
     while last is not None and last[SPAN] is own:
-        before, end, _, _, waited, sent, fetched, start, stop, _, _, _, _ = last
+        before, end, _, _, waited, _, run = last
+        sent, start, stop = run[SENT], run[START], run[STOP]
         since = -inf if before is None else before[END]
         if waited is None:
             in_order = since <= sent
@@ -140,13 +144,13 @@ def stretch(
             in_order = since <= submitted <= ready <= sent and not again
         if (
             in_order
-            and fetched is NOT_FETCHED
+            and not run[FETCHED]
             and begin <= since
             and sent <= start
             and start <= stop
             and stop <= end <= until
         ):
-            # As `cut` does, inline: most links are so, and a chain can have thousands.
+            # As `cut` does, inline: most steps are so, and a chain can have thousands.
             if waited is None:
                 scheduler += sent - since
             else:
@@ -156,14 +160,14 @@ def stretch(
             queue += start - sent
             compute += stop - start
             report += end - stop
-            links.append((end - since, since, last))
+            steps.append((end - since, since, last))
         elif end > oldest:
             others.append((since, last))
             known = known and (before is not None or waited is not None)
             since = max(since, begin)
-            links.append((min(end, until) - since, since, last))
+            steps.append((min(end, until) - since, since, last))
         else:
             break
         last = before
     parts = client, scheduler, no_thread, 0.0, 0.0, queue, compute, report
-    return last, parts, others, links, known
+    return last, parts, others, steps, known

@@ -8,20 +8,12 @@ repeated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Container, Hashable
 from typing import Any, Final
 
-from dask_otel.core.path.chain import MAX_LINKS, folded
-from dask_otel.core.path.link import (
-    DEPTH,
-    END,
-    Fetched,
-    Folded,
-    Link,
-    RawLink,
-    Readiness,
-    SpanPath,
-)
+from dask_otel.core.path.chain import MAX_STEPS, folded
+from dask_otel.core.path.step import DEPTH, END, KEY, RawStep, Readiness, SpanPath, Step
+from dask_otel.core.records import RawRun, TaskRun
 
 #: Tasks of one submission that are ready within these seconds share one time.
 MOMENT: Final = 0.001
@@ -35,127 +27,130 @@ class Paths:
 
     def __init__(self, submission_time: Callable[[str], float]) -> None:
         self._submission_time = submission_time
-        #: What tasks waited for that are ready, unless Dask's side knows the link before.
+        #: What tasks waited for that are ready, unless Dask's side knows the step before.
         self.waits: dict[Hashable, Readiness] = {}
         #: What tasks waited for that are to be ready again: a run is repeated.
-        self.again: dict[Hashable, Readiness] = {}
-        #: The stimulus of the last end, and its link.
-        self.stimulus: str | None = None
-        self.last: RawLink = ()
+        self._again: dict[Hashable, Readiness] = {}
+        #: The last submission, and the last group with a ready task in it. Its tasks that become
+        #: ready until then share what they waited for, and the memory: the times are wrong by a
+        #: millisecond and by a hundredth of the time since the submission, at most.
+        self._submission: str | None = None
+        self._alike: Any = None
+        self._until = 0.0
+        self._shared: Readiness = (None, (0.0, 0.0, 0.0, 0.0))
+        #: The stimulus of the last end, and its step.
+        self._stimulus: str | None = None
+        self._last: RawStep = ()
         #: The last chain that was folded, and the result: tasks with the same one come together.
-        self._long: RawLink | None = None
-        self._folded: Folded | None = None
+        self._long: Any = None
+        self._folded: Any = None
 
-    def submitted(self, stimulus: str, now: float, span: SpanPath) -> Readiness:
-        """Return what a task waited for that is ready because it was submitted.
+    def __repr__(self) -> str:
+        return f"<Paths: {len(self.waits)} ready tasks, {len(self._again)} to run again>"
 
-        Others of its span and submission may share this, and its memory.
+    def submitted(self, key: Hashable, group: Any, stimulus: str, now: float) -> None:
+        """Record that a task is ready in the moment of its submission."""
+        if stimulus is not self._submission or group is not self._alike:
+            self._submission, self._alike = stimulus, group
+            self._shared = _last(group.span), (self._submission_time(stimulus), now, 0.0, 0.0)
+            self._until = now + MOMENT
+        elif now > self._until:
+            before, (submitted, _, _, _) = self._shared
+            self._shared = before, (submitted, now, 0.0, 0.0)
+            self._until = now + MOMENT + (now - (submitted or now)) / 100
+        self.waits[key] = self._shared
+
+    def at_once(self, stimulus: str) -> RawStep | None:
+        """Return the step before a task that this stimulus sends to a worker, for `ended`.
+
+        None if no dependency of it has just ended, or if a task is to be ready again: then `ready`
+        or `ready_again` follows.
         """
-        return _last(span), (self._submission_time(stimulus), now, 0.0, 0.0)
+        return self._last if stimulus is self._stimulus and not self._again else None
 
     def ready(self, key: Hashable, stimulus: str, now: float) -> bool:
-        """Record that a task is ready, if a dependency of it has just ended; return whether.
-
-        For a task that is sent to a worker at once, `last` can be kept instead, for `ended`, while
-        no task is to be ready again.
-        """
-        if stimulus is not self.stimulus:
+        """Record that a task is ready, if a dependency of it has just ended; return whether."""
+        if stimulus is not self._stimulus:
             return False
-        self.again.pop(key, None)
-        self.sent(key, self.last, now)
+        self._again.pop(key, None)
+        self.sent(key, self._last, now)
         return True
 
-    def sent(self, key: Hashable, before: RawLink, now: float) -> None:
-        """Record that a task was ready after a dependency."""
+    def sent(self, key: Hashable, before: RawStep, now: float) -> None:
+        """Record that a task was ready after a dependency: the step that `at_once` returned."""
         self.waits[key] = before, (before[END], now, 0.0, 0.0)
 
     def ready_again(self, key: Hashable, now: float, span: SpanPath) -> None:
         """Record that a task is ready for any other reason."""
-        before, waited = self.again.pop(key, None) or (_last(span), (0.0, now, 0.0, 0.0))
+        before, waited = self._again.pop(key, None) or (_last(span), (0.0, now, 0.0, 0.0))
         self.waits[key] = before, (*waited[:3], now)
 
     def interrupted(self, key: Hashable, sent: float) -> None:
         """Record that a ready task will be ready again; its run, if any, is repeated."""
         known = self.waits.pop(key, None)
         if known is not None:
-            self.again[key] = _repeated(known, sent)
+            self._again[key] = _repeated(known, sent)
 
     def recomputed(self, key: Hashable, span: SpanPath) -> None:
         """Record that a task that has ended will run again."""
-        if key in self.again:
+        if key in self._again:
             return
         last = _last(span)
-        link = None if last is None else Link._make(last)
-        self.again[key] = last, (0.0, 0.0, 0.0, 0.0)
-        if link is not None and link.key == key and (link.before or link.waited):
-            waited = link.waited or (link.before[END], link.sent, 0.0, 0.0)
-            self.again[key] = _repeated((link.before, waited), link.sent)
+        self._again[key] = last, (0.0, 0.0, 0.0, 0.0)
+        if last is not None:
+            step = Step._make(last)
+            run = TaskRun._make(step.run)
+            if run.key == key and (step.before or step.waited):
+                waited = step.waited or (step.before[END], run.sent, 0.0, 0.0)
+                self._again[key] = _repeated((step.before, waited), run.sent)
 
     def forget(self, key: Hashable) -> None:
         """Forget a task that will not run."""
         self.waits.pop(key, None)
-        self.again.pop(key, None)
+        self._again.pop(key, None)
+
+    def repair(self, unfinished: Container[Hashable]) -> None:
+        """Forget all other tasks, after an error of ours."""
+        for table in (self.waits, self._again):
+            for key in [key for key in table if key not in unfinished]:
+                del table[key]
 
     def ended(
-        self,
-        stimulus: str,
-        now: float,
-        span: SpanPath,
-        sent: float,
-        fetched: Fetched,
-        start: float,
-        stop: float,
-        group: Any,
-        key: Hashable,
-        number: int | None,
-        worker: object,
-        before: RawLink | Folded | None = None,
+        self, stimulus: str, now: float, group: Any, run: RawRun, before: RawStep | None = None
     ) -> None:
-        """Record the end of a run; see `Link`.
+        """Record the end of a run.
 
         Parameters
         ----------
         before
-            The link before, if the task was sent as soon as that ended.
+            The step before, if the task was sent as soon as that ended; see `at_once`.
         """
         waited, depth = None, 1
         if before is None:
-            before, waited = self.waits.pop(key, None) or self.again.pop(key, None) or (None, None)
+            key = run[KEY]
+            before, waited = self.waits.pop(key, None) or self._again.pop(key, None) or (None, None)
         if before is not None:
             depth += before[DEPTH]
             if now < before[END]:
                 # The clock was set back.
                 now = before[END]
-            if depth > MAX_LINKS:
+            if depth > MAX_STEPS:
                 if before is not self._long:
                     self._long, self._folded = before, folded(before)
                 depth, before = 1, self._folded
-        # In the order of `Link`.
-        self.last = link = (
-            before,
-            now,
-            depth,
-            span,
-            waited,
-            sent,
-            fetched,
-            start,
-            stop,
-            group,
-            key,
-            number,
-            worker,
-        )
-        self.stimulus = stimulus
-        span.last = link
+        span = group.span
+        # In the order of `Step`.
+        self._last = step = (before, now, depth, span, waited, group, run)
+        self._stimulus = stimulus
+        span.last = step
         if span.above:
             # A loop over none costs more than the question.
             for above in span.above:
-                above.last = link
+                above.last = step
 
 
-def _last(span: SpanPath) -> RawLink | None:
-    """Return the last link in a span, or in the nearest span above that has one."""
+def _last(span: SpanPath) -> RawStep | None:
+    """Return the last step in a span, or in the nearest span above that has one."""
     return next((one.last for one in (span, *span.above) if one.last is not None), None)
 
 

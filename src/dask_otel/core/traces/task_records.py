@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import Final
+from typing import Final, cast
 
 from dask_otel import semconv
 from dask_otel.core import identity
@@ -100,17 +100,17 @@ class TaskRecords(Parts):
             if task.path.before is not None:
                 before = identity.task_span_id(who.dask_id, *task.path.before)
                 links = (Link(who.trace_id, before, {}),)
-        if run.type is not None:
+        if type(run.type) is str:
             out[semconv.TASK_OUTPUT_TYPE] = self._text(run.type)
         error = None
-        if task.failure is not None:
-            failed = error_type(task.failure, self.sanitizer)
+        if run.failure is not None:
+            failed = error_type(run.failure, self.sanitizer)
             out[semconv.ERROR_TYPE] = failed
-            error = self._text(self._last_line(task.failure, failed))
-            events.append(self._exception(task.failure))
+            error = self._text(self._last_line(run.failure, failed))
+            events.append(self._exception(run.failure))
         return SpanRecord(
             trace_id=who.trace_id,
-            span_id=identity.task_span_id(who.dask_id, run.key, run.number),
+            span_id=identity.task_span_id(who.dask_id, run.key, cast("int", run.number)),
             parent_span_id=who.span_id if parent is None else parent.span_id,
             name=self._child_name(prefix or semconv.EMPTY, "task"),
             kind="internal",
@@ -120,7 +120,6 @@ class TaskRecords(Parts):
             events=tuple(sorted(events, key=attrgetter("time_ns"))),
             links=links,
             error=error,
-            root_name=self.sampled_name,
         )
 
     def _task_events(self, run: TaskRun, computed_ns: int) -> list[Event]:

@@ -17,7 +17,7 @@ from dask_otel import semconv
 from dask_otel.core import identity
 from dask_otel.core.attributes import RESERVED
 from dask_otel.core.context import Traceparent
-from dask_otel.core.path.link import COMPUTE
+from dask_otel.core.path.step import COMPUTE
 from dask_otel.core.records import (
     Attributes,
     Event,
@@ -93,7 +93,6 @@ class _Translation(TaskRecords):
             events=(),
             links=(),
             error=None,
-            root_name=self.sampled_name,
         )
 
     def _links(self, callers: Iterable[Traceparent]) -> tuple[Link, ...]:
@@ -179,7 +178,6 @@ class _Translation(TaskRecords):
             events=events,
             links=self._links(callers),
             error=error,
-            root_name=self.sampled_name,
             remote_parent=who.remote,
         )
 
@@ -341,5 +339,4 @@ class _Translation(TaskRecords):
             links=(),
             # A group that failed must not be green below a red span.
             error=f"{erred} of its tasks failed" if erred else None,
-            root_name=self.sampled_name,
         )

@@ -81,10 +81,6 @@ class Parts:
         self.name = self._text(span_path(tags, sanitizer))
         self.last_tag = (self.tags[-1] if self.tags else "") or semconv.EMPTY
         self.root_name = self.tags[0] if self.tags else ""
-        # The sampler decides by this name, so it must be the same in every span of the trace.
-        self.sampled_name = self.root_name or semconv.EMPTY
-        if limits.redact is not None and who.tags:
-            self.sampled_name = self._text(who.tags[0]) or semconv.EMPTY
         self.dask_id = self._text(who.dask_id)
         self.root_id = self._text(who.root_id)
         self.start_ns, self.end_ns = self._interval(start, stop)

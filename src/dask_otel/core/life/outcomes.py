@@ -16,13 +16,12 @@ from dask_otel.core.life.open_span import (
     Limits,
     OpenSpan,
     RetryReason,
-    Run,
 )
 from dask_otel.core.life.task_runs import forgiven
 from dask_otel.core.records import Attributes, Failure, Incident
 
 
-class SpanTasks:
+class Outcomes:
     """The outcomes of the tasks of all open spans of one scheduler.
 
     Parameters
@@ -116,8 +115,16 @@ class SpanTasks:
         """
         span = group.span
         group.memory += 1
-        if stop:
-            self._computed(group, worker, start, stop, now)
+        if 0.0 < span.first_start <= start <= stop <= now and 0.0 < group.start <= start:
+            # Most runs: `ran` without a call, and without what the group's first run does.
+            if worker is not None:
+                span.workers[worker] = True
+            if stop > group.stop:
+                group.stop = stop
+            if stop > span.last_stop:
+                span.last_stop = stop
+        elif stop:
+            self.ran(group, worker, start, stop, now)
         elif now > span.last_stop:
             span.last_stop = now
         # Inlined `_removed`: this runs for every task.
@@ -153,29 +160,24 @@ class SpanTasks:
         detailed = len(span.failed) < self._max_exceptions
         span.failed[key] = failure if detailed else None
         if stop:
-            self._computed(group, failure.worker, start, stop, now)
+            self.ran(group, failure.worker, start, stop, now)
         else:
             self.at_work_until(span, now)
         if was_unfinished:
             self._removed(span, now)
 
-    def cancelled(
-        self, group: Group, worker: str | None, now: float, run: Run | None = None
-    ) -> None:
+    def cancelled(self, group: Group, worker: str | None, now: float) -> None:
         """Count a cancelled task.
 
         Parameters
         ----------
         worker
             Where it was processing, and may still run; None if it was not.
-        run
-            Its run, if it is known to have run.
         """
         span = group.span
         group.cancelled += 1
         if worker is not None:
             span.zombies |= {worker}
-        self.ran(group, run, now)
         self.at_work_until(span, now)
         self._removed(span, now)
 
@@ -190,12 +192,9 @@ class SpanTasks:
         if not group.span.active:
             self._began(group.span, now)
 
-    def not_recomputed(
-        self, group: Group, counted: bool, now: float, run: Run | None = None
-    ) -> None:
-        """Undo `recomputed`: the task keeps the result that it had. `run` was work anyway."""
+    def not_recomputed(self, group: Group, counted: bool, now: float) -> None:
+        """Undo `recomputed`: the task keeps the result that it had."""
         self._take_back_result(group, counted, -1)
-        self.ran(group, run, now)
         self._removed(group.span, now)
 
     @staticmethod
@@ -228,12 +227,7 @@ class SpanTasks:
         self._removed(group.span, now)
 
     def interrupted(
-        self,
-        group: Group,
-        key: Hashable,
-        reason: RetryReason | None,
-        now: float,
-        run: Run | None = None,
+        self, group: Group, key: Hashable, reason: RetryReason | None, now: float
     ) -> None:
         """Record that a task left the unfinished states and will return.
 
@@ -242,11 +236,8 @@ class SpanTasks:
         reason
             ``error`` (with retries left), ``worker_lost`` or ``rescheduled``; None for a task
             that was not processing, so that no run is repeated.
-        run
-            The interrupted run, if known.
         """
         span = group.span
-        self.ran(group, run, now)
         if span.reruns is None:
             span.reruns = {}
         span.reruns[key] = reason
@@ -284,14 +275,8 @@ class SpanTasks:
         """Forget the tasks that will return: they belong to the next generation."""
         self.coming_back -= len(span.reruns or ())
 
-    def ran(self, group: Group, run: Run | None, now: float) -> None:
-        """Add the times of a run without a result, if any: it was work of its span too."""
-        if run is not None:
-            self._computed(group, run.worker, run.start, run.stop, now)
-
-    def _computed(
-        self, group: Group, worker: str | None, start: float, stop: float, now: float
-    ) -> None:
+    def ran(self, group: Group, worker: str | None, start: float, stop: float, now: float) -> None:
+        """Add the compute times of a run: even without a result, it was work of its span."""
         span = group.span
         if worker is not None:
             span.workers[worker] = True

@@ -1,4 +1,4 @@
-"""Links to a trace in a user interface: a user's template, filled with hex ids."""
+"""The address of a trace in a user interface: a user's template, filled with hex ids."""
 
 from __future__ import annotations
 
