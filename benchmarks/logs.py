@@ -1,4 +1,4 @@
-"""Row 13: log records of workers: on a worker that logs a lot, and on a scheduler of many.
+"""Row 13: log records of workers: on a worker that logs a lot, and on its scheduler.
 
 Whole runs with and without a storm differ by less than they differ among themselves. What reaches
 the scheduler does not: so its messages and bytes are counted, and what each costs the event loop.
@@ -10,7 +10,6 @@ import asyncio
 import json
 import logging
 import time
-from functools import partial
 from typing import Any, Final
 
 from distributed.protocol import dumps, loads
@@ -19,18 +18,11 @@ from benchmarks.results import Row, verdict
 from benchmarks.simulated import SimulatedCluster
 from dask_otel._dask.lines import WorkerLines
 from dask_otel.core.events import lines
-from dask_otel.core.events.narration import narrate
 from dask_otel.core.life.clock_offsets import ClockOffsets
-from dask_otel.core.masking import Mask
-from dask_otel.core.records import ClusterEvent
-from dask_otel.core.text import Sanitizer
-from dask_otel.core.traces.values import SpanLimits
 from dask_otel.worker.forwarding import Forwarding
 
-#: Records of the storm, and those of each of many workers.
-STORM, WORKERS, EACH = 10_000, 200, 10
-#: Microseconds of the event loop for a worker's message.
-LIMIT: Final = 100.0
+#: Records of the storm.
+STORM: Final = 10_000
 #: The part of the event loop that a storm of one worker may take.
 PART: Final = 0.001
 #: Seconds of a storm, by a simulated clock.
@@ -94,27 +86,11 @@ async def received(messages: list[dict[str, Any]]) -> float:
         return time.thread_time() - began
 
 
-async def many() -> tuple[float, float, int]:
-    """Return CPU seconds on the event loop and in the thread, and the log records made."""
-    written = b",".join([lines.line(time.time(), 30, "user", "a line")] * EACH)
-    message = {lines.BLOB: b"[" + written + b"]", lines.RECORDS: EACH, lines.LEFT_OUT: 0}
-    async with SimulatedCluster(WORKERS) as cluster:
-        read = WorkerLines(cluster.scheduler, ClockOffsets(lambda _: None), 30).read
-        narrated = partial(narrate, limits=SpanLimits(), sanitizer=Sanitizer(), mask=Mask())
-        began = time.thread_time()
-        events = [read(lines.TOPIC, {**message, "worker": one}, 1.0) for one in cluster.addresses]
-        read_in = time.thread_time() - began
-        last = lines.LastLines()
-        made = [narrated(event, last=last) for event in events if isinstance(event, ClusterEvent)]
-    return read_in, time.thread_time() - began - read_in, sum(map(len, made))
-
-
 def run(quick: bool) -> list[Row]:
-    """Measure the storm of one worker, and one message of each of many."""
+    """Measure a storm on its worker, and on the scheduler."""
     without, with_, sent = storm()
     kept = sum(len(json.loads(message[lines.BLOB])) for message in sent)
     left_out = sum(message[lines.LEFT_OUT] for message in sent)
-    loop, thread, made = asyncio.run(many())
     micro = 1e6 / STORM
     messages = lasting()
     size = sum(len(message[lines.BLOB]) for message in messages)
@@ -134,12 +110,5 @@ def run(quick: bool) -> list[Row]:
             f"{size / SECONDS / 1024:.1f} KiB a second, for {counted:,} records in {SECONDS} s",
             verdict(of_loop <= PART),
             {"part": of_loop, "messages": len(messages), "bytes": size, "records": counted},
-        ),
-        Row(
-            "13", f"event loop for a message of each of {WORKERS} workers, {EACH} records each",
-            f"≤ {LIMIT:.0f} µs a message",
-            f"{1e6 * loop / WORKERS:.1f} µs; in a thread {1e6 * thread / made:.0f} µs a record",
-            verdict(1e6 * loop / WORKERS <= LIMIT),
-            {"loop": loop, "thread": thread, "records": made},
         ),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Row 4: what the bridge keeps of spans that are open, and of spans that were."""
+"""Row 4: what the bridge keeps of spans that are open."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import tracemalloc
 import types
 from typing import Any
 
-from benchmarks.instructions import chain, run_tasks
 from benchmarks.results import Row, verdict
 from benchmarks.simulated import Observer, SimulatedCluster
 
@@ -46,24 +45,6 @@ async def per_open_span(count: int, observed: bool) -> tuple[float, float]:
     return (after[0] - before[0]) / count, (after[1] - before[1]) / count
 
 
-async def per_waiting_span(count: int, tasks: int) -> float:
-    """Return what a span takes that waits for its export, after a chain of tasks."""
-    waiting = []
-    async with SimulatedCluster(4) as cluster:
-        observer = Observer(cluster)
-        tracemalloc.start()
-        for _ in range(count):
-            run_tasks(cluster, tasks, needs=chain)
-            observer.beat()
-            observer.adapter.tick(time.time())
-            waiting += observer.adapter.take_finished()
-        spans, before = len(waiting), _traced()[0]
-        waiting.clear()
-        after = _traced()[0]
-        tracemalloc.stop()
-    return (before - after) / spans
-
-
 def size_of(adapter: Any, scheduler: Any) -> int:
     """Return the bytes of everything that the bridge holds, but for Dask's objects."""
     dask = {id(scheduler), id(scheduler.extensions["spans"])}
@@ -83,34 +64,12 @@ def size_of(adapter: Any, scheduler: Any) -> int:
     return total
 
 
-async def over_history(checkpoints: list[int]) -> list[int]:
-    """Return the bridge's bytes after so many exported spans."""
-    sizes = []
-    async with SimulatedCluster(2) as cluster:
-        observer = Observer(cluster)
-        for thousand in range(1, checkpoints[-1] // 1000 + 1):
-            for number in range(1000):
-                cluster.finish(cluster.submit((f"span {number % 50}",)))
-            await observer.settle()
-            cluster.forget_spans()
-            # The bridge counts on Dask keeping them.
-            observer.adapter.spans._seen = 0
-            if 1000 * thousand in checkpoints:
-                sizes.append(size_of(observer.adapter, cluster.scheduler))
-    return sizes
-
-
 def run(quick: bool) -> list[Row]:
-    """Measure open spans, then a long history."""
+    """Measure open spans."""
     spans = 1000 if quick else 10_000
     dask, visited = asyncio.run(per_open_span(spans, observed=False))
     both, all_visited = asyncio.run(per_open_span(spans, observed=True))
     ours = both - dask
-    end = 100_000 if quick else 1_000_000
-    points = [20_000, end // 2, end]
-    sizes = asyncio.run(over_history(points))
-    held = {n: asyncio.run(per_waiting_span(20, n)) for n in (1, 60, 1000)}
-    growth = sizes[-1] - sizes[0]
     return [
         Row("4", "memory per open span", "≤ 2 KiB", f"{ours / 1024:.1f} KiB",
             verdict(ours <= 2048), {"bytes": ours}),
@@ -119,9 +78,4 @@ def run(quick: bool) -> list[Row]:
         Row("4", "objects per open span and its task that Python's collector visits", "",
             f"{all_visited - visited:.1f} beside {visited:.1f} of Dask", "info",
             {"bridge": all_visited - visited, "dask": visited}),
-        Row("4", "memory per span that waits for its export, after chains of 1, 60 and 1,000 tasks",
-            "", ", ".join(f"{one / 1024:.1f}" for one in held.values()) + " KiB", "info", held),
-        Row("4", f"growth from {points[0]:,} to {end:,} exported spans", "flat",
-            f"{growth / 1024:+.0f} KiB of {sizes[-1] / 1024:,.0f} KiB",
-            verdict(growth < 64 * 1024), {"spans": points, "bytes": sizes}),
     ]  # fmt: skip

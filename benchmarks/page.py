@@ -59,11 +59,12 @@ _READING = """
   worker has sent one full heartbeat, garbage has been collected, and memory for objects has been
   touched, as in a cluster that has run for a while. The longest callbacks of the bridge are the
   largest of all windows, in CPU time.
+- **Memory** (row 4) is that of open spans. With the number of exported spans it does not grow:
+  `python -m chaos month` [shows that](reliability-evidence.md#load).
 - **Export throughput** (row 5): the bridge and the SDK's batch processor export the same spans with
   the same exporter, sink and batch size, each in its own process. The SDK gets finished spans. The
   bridge makes them from Dask's records, and pauses after each half millisecond of work, or a whole
-  one if no other thread wants the GIL, to leave the GIL to the event loop. One figure is without
-  these pauses.
+  one if no other thread wants the GIL, to leave the GIL to the event loop.
 - **Trace context** (row 9) counts the instructions of the whole bridge as row 1 does, with one
   feature switched off or on, and those of the hooks on a worker whose tasks do nothing. In
   brackets is the difference from the first figure of the line. The hooks of worker and client are
@@ -76,14 +77,14 @@ _READING = """
   read and a summary is written beside it, then only the summaries are read.
 - **Logs of workers** (row 13): CPU time of a thread that logs as fast as it can, with and without
   `otel.logs.level`; the messages and bytes that a storm of a minute, by a simulated clock, sends to
-  the scheduler, and the event loop's time for them, Dask's part included; then its time for one
-  message of each of many simulated workers, and the thread's for making log records of them.
+  the scheduler, and the event loop's time for them, Dask's part included.
 - **Many workers and spans** (row 14): callgrind counts a second of a simulated cluster, on the
   event loop, without the bridge and with it: 1,000 tasks, as many heartbeats as Dask's workers
   send (20 a second from 10 workers, 167 from 1,000), four ticks, ten spans that end and ten that
   begin, and a sixtieth of a hand-over of metrics. *later* is after 10,000 more spans have ended.
   Collections of garbage are off. The shares are larger than that of row 11, because simulated
   workers send no messages that Dask would have to read. The peers are counted at the same places.
+  The steps of a hand-over of the largest cluster are among the callbacks that row 3 times.
 - **The path** (row 15): instructions as in row 1, of the whole bridge with `otel.spans.path` and
   without. Each task of a chain needs the one before, those of a tree two of the level before. The
   end of the span is in the figures. A chain is the worst shape: each of its tasks is on the path.

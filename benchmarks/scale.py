@@ -12,8 +12,6 @@ import gc
 import os
 import sys
 import tempfile
-import time
-import urllib.request
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -29,12 +27,9 @@ from benchmarks.account import VALGRIND, Callgrind
 from benchmarks.cluster import answer, run_program
 from benchmarks.instructions import observed
 from benchmarks.naive import poll
-from benchmarks.pauses import Own, watch_bridges
 from benchmarks.results import Row, verdict
 from benchmarks.simulated import SimulatedCluster
-from benchmarks.sink import Sink
 from dask_otel.scheduler.bridge import TICK
-from dask_otel.scheduler.plugin import install
 
 TASKS: Final = 1000
 #: Spans that end, and others that begin, in a second.
@@ -162,28 +157,6 @@ async def _both(folder: str, workers: int) -> list[dict[str, float]]:
     return [await _counted(callgrind, workers, settings) for settings in (None, SETTINGS)]
 
 
-async def _live() -> dict[str, Any]:
-    """Let a bridge export what the largest cluster does; time its steps and its page."""
-    own = Own()
-    watch_bridges(own)
-    async with SimulatedCluster(WORKERS[-1]) as cluster:
-        install(cluster.scheduler)
-        life = Life(cluster, lambda: None)
-        life.open(SPANS[-1])
-        address = f"http://127.0.0.1:{cluster.scheduler.http_server.port}/metrics/otel"
-        ended = time.monotonic() + 25
-        while time.monotonic() < ended:
-            life.second()
-            await asyncio.sleep(1)
-        began = time.monotonic()
-        page = await asyncio.to_thread(lambda: urllib.request.urlopen(address).read())
-        return {
-            "own": own.longest,
-            "page bytes": len(page),
-            "page seconds": time.monotonic() - began,
-        }
-
-
 def shares(found: dict[int, list[dict[str, float]]]) -> dict[str, dict[str, float]]:
     """Return shares of Dask's instructions in a second, by the size of the cluster.
 
@@ -202,19 +175,8 @@ def shares(found: dict[int, list[dict[str, float]]]) -> dict[str, dict[str, floa
     return sizes
 
 
-def _export() -> dict[str, Any]:
-    """Return what `_live` does, and the bytes of the last export of metrics."""
-    more = {"OTEL_METRIC_EXPORT_INTERVAL": "10000", "DASK_OTEL__METRICS__PROMETHEUS": "true"}
-    with Sink() as sink:
-        sink.take()
-        found = run_program("benchmarks.scale", more=sink.environment() | more)
-        arrivals = [a for a in sink.take() if a[1].endswith("MetricsService/Export")]
-    last = [body for when, _, body in arrivals if when > arrivals[-1][0] - 1]
-    return found | {"export bytes": sum(map(len, last))}
-
-
 def run(quick: bool) -> list[Row]:
-    """Count small clusters and large ones, and let a large one export."""
+    """Count small clusters and large ones."""
     counts = {}
     for workers in WORKERS:
         with tempfile.TemporaryDirectory() as folder:
@@ -223,12 +185,11 @@ def run(quick: bool) -> list[Row]:
             counts[workers] = run_program(
                 "benchmarks.scale", folder, str(workers), more=more, within=within
             )
-    found, live = shares(counts), _export()
+    found = shares(counts)
     bridge = {size: one["bridge"] for size, one in found.items()}
     first, *_, last = found.values()
     growth = max(bridge.values()) / first["bridge"]
     each = ", ".join(f"{size} {share:.1%}" for size, share in bridge.items())
-    step = 1000 * live["own"].get("_take_step", 0.0)
     return [
         Row(
             "14",
@@ -237,15 +198,6 @@ def run(quick: bool) -> list[Row]:
             f"{growth:.2f} ({each})",
             verdict(growth <= LIMIT),
             {"counts": counts, "shares": found},
-        ),
-        Row(
-            "14",
-            "the largest: longest step of a hand-over, page, export of metrics",
-            "",
-            f"{step:.1f} ms; {live['page bytes']:,} bytes in {live['page seconds']:.2f} s; "
-            f"{live['export bytes']:,} bytes",
-            "info",
-            live,
         ),
         *(
             Row(
@@ -262,8 +214,4 @@ def run(quick: bool) -> list[Row]:
 
 
 if __name__ == "__main__":
-    match sys.argv[1:]:
-        case [folder, workers]:
-            answer(asyncio.run(_both(folder, int(workers))))
-        case _:
-            answer(asyncio.run(_live()))
+    answer(asyncio.run(_both(sys.argv[1], int(sys.argv[2]))))

@@ -9,7 +9,6 @@ of the scheduler's process alone are measured, with up to a thousand workers, in
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import uuid
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any, TypeAlias
 
 import dask
 from distributed import Scheduler
+from distributed.comm import get_address_host
 from distributed.core import Status
 from distributed.metrics import time
 from distributed.scheduler import WorkerState
@@ -64,7 +64,7 @@ class SimulatedCluster:
                 host="127.0.0.1", port=0, dashboard=False, dashboard_address="127.0.0.1:0"
             )
         for address in self.addresses:
-            self._join(address)
+            self.join(address)
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -73,13 +73,16 @@ class SimulatedCluster:
         self.scheduler.workers.clear()
         await self.scheduler.close()
 
-    def _join(self, address: str) -> None:
+    def join(self, address: str) -> None:
+        """Let a worker join."""
         scheduler = self.scheduler
         scheduler.workers[address] = ws = WorkerState(
             address=address, status=Status.running, pid=0, nthreads=2, memory_limit=0,
             name=address, local_directory="", services={}, versions={}, nanny="", extra={},
             server_id=address, scheduler=scheduler,
         )  # fmt: skip
+        host = get_address_host(address)
+        scheduler.host_info[host] = {"addresses": {address}, "nthreads": ws.nthreads}
         scheduler.running.add(ws)
         scheduler.aliases[address] = address
         scheduler.total_nthreads += ws.nthreads
@@ -170,12 +173,6 @@ class SimulatedCluster:
                 startstops=[{"action": "compute", "start": now - seconds, "stop": now}],
             )
 
-    def forget_spans(self) -> None:
-        """Drop Dask's own memory of all spans, which a scheduler never does."""
-        extension = self.scheduler.extensions["spans"]
-        for table in ("spans", "root_spans", "spans_search_by_name", "spans_search_by_tag"):
-            getattr(extension, table).clear()
-
     def metered(self, keys: Iterable[Hashable], size: int) -> dict[tuple[Hashable, ...], float]:
         """Return a heartbeat's metrics of the spans of these tasks, with so many keys."""
         spans = list(dict.fromkeys(self.span_id(key) for key in keys))
@@ -194,7 +191,7 @@ class Observer:
     def __init__(self, cluster: SimulatedCluster) -> None:
         from distributed.diagnostics.plugin import SchedulerPlugin
 
-        from dask_otel._dask.adapter import SchedulerAdapter
+        from dask_otel._dask.adapter import HOOKS, SchedulerAdapter
         from dask_otel._dask.boundary import ErrorBoundary
         from dask_otel.core.life.open_span import Limits, TaskLimits
         from dask_otel.settings.keys import TaskSettings
@@ -208,7 +205,7 @@ class Observer:
         # A bridge has a sampler from its start on.
         self.adapter.decide_with(lambda trace: True)
         plugin = SchedulerPlugin()
-        plugin.transition = self.adapter.transition
+        vars(plugin).update({name: getattr(self.adapter, name) for name in HOOKS})
         cluster.scheduler.add_plugin(plugin, name="observer")
 
     def beat(self) -> None:
@@ -217,15 +214,10 @@ class Observer:
             for address in self.cluster.addresses:
                 self.cluster.heartbeat(address, {})
 
-    def tick(self) -> int:
-        """Tick as the bridge does; return how many spans were finished."""
-        self.adapter.tick(time())
-        return len(self.adapter.take_finished())
-
-    async def settle(self) -> None:
-        """Let finished spans and their metrics be exported, and the loop do its work."""
-        self.beat()
-        self.tick()
-        self.tick()
-        self.adapter.swap(int(time() * 1e9))
-        await asyncio.sleep(0)
+    def forget_spans(self) -> None:
+        """Drop Dask's own memory of all spans, which a scheduler never does."""
+        extension = self.cluster.scheduler.extensions["spans"]
+        for table in ("spans", "root_spans", "spans_search_by_name", "spans_search_by_tag"):
+            getattr(extension, table).clear()
+        # The bridge counts on Dask keeping them.
+        self.adapter.spans._seen = 0

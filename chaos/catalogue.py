@@ -19,7 +19,6 @@ _MODULES = [
         "machine.memory",
         "long.million",
         "long.month",
-        "long.names",
     )
 ]
 

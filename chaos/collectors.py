@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
@@ -15,7 +16,7 @@ from tests.waiting import eventually
 from chaos.pairs import compare
 from chaos.ratios import BARE
 from chaos.scenario import BOTH, GRPC, HTTP, scenario
-from chaos.world import World
+from chaos.world import PATIENT, World
 
 #: All of these are compared with no fault, and with no bridge.
 collector = partial(scenario, section="The collector", compared=True)
@@ -112,11 +113,12 @@ _PAUSE = (429, "RESOURCE_EXHAUSTED")
 
 def _answers(world: World, answers: tuple[int, str], **values: Any) -> str:
     answer = answers[world.protocol == GRPC]
-    return through(world, changed(world.collector, answer=answer, **values))
+    start = partial(world.start, PATIENT)
+    return through(world, changed(world.collector, answer=answer, **values), start=start)
 
 
 def _pause(world: World) -> str:
-    times: dict[str, list[float]] = {"traces": [], "metrics": []}
+    times = defaultdict[str, list[float]](list)
 
     def note(signal: str) -> None:
         if world.collector.answer is not None:

@@ -107,10 +107,10 @@ ROWS = (
         "",
     ),
     (
-        "Much work: a million tasks, a month, a thousand new names an hour",
+        "Much work: a million tasks, a month of spans, a thousand new names an hour",
         "Everything arrives, in bounded memory; names beyond the limit as `_OTHER`",
         "Nothing",
-        "million month names names-with-room",
+        "million month",
     ),
 )
 
@@ -131,9 +131,8 @@ python -m chaos --list           # all rows
 CHAOS_TASKS=20000 CHAOS_SPANS=400 python -m chaos million   # a long row, made short
 ```
 
-Long rows print their progress; `CHAOS_SECONDS`, `CHAOS_DAYS` and `CHAOS_HOURS` shorten
-`sigkill-workers`, `month` and `names`. Rows in simulated time run the core, or its metrics with a
-real Prometheus (`make backends`), without a cluster.
+Long rows print their progress; `CHAOS_SECONDS` and `CHAOS_DAYS` shorten `sigkill-workers` and
+`month`. The month has a real scheduler, whose workers are simulated.
 
 The page is generated from [`chaos/results/latest.json`](../chaos/results/latest.json). The machine
 did other work at the same time. `OTEL_EXPORTER_OTLP_TIMEOUT` was 2 s, the export
@@ -195,7 +194,9 @@ _FOOT = """
 If the code changed after a run, the results file names the older code by its hash. Clocks that are
 set by hours are shown in [simulated time](laboratory.md), by `tests/simulated/test_clocks.py` and
 `tests/simulated/test_late_heartbeats.py`; small differences between clocks have
-[their own tests](lifecycle.md#times-across-workers).
+[their own tests](lifecycle.md#times-across-workers). So are the thread-seconds of long histories,
+at each moment, by `make lab`. `tests/backends/test_prometheus.py` shows how a real Prometheus
+counts a series that retires and returns.
 """
 
 

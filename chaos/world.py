@@ -27,6 +27,9 @@ from chaos.ratios import BARE, HEALTHY
 PATIENCE = 120.0
 #: Seconds of one try of an exporter.
 TIMEOUT = 2
+#: For the exporters of a cluster whose server answers: however busy the machine is, no answer is
+#: too late.
+PATIENT = {"OTEL_EXPORTER_OTLP_TIMEOUT": "60"}
 PRELOAD = ("--preload", "dask_otel.preload")
 #: Everything soon: a scenario takes seconds.
 QUICK = {
@@ -142,7 +145,7 @@ class World:
         if workers is None:
             workers = 1 if self.peers else 2
         for name, peer in self.peers.items():
-            peer.start(env, workers=workers, bridge=name != BARE)
+            peer.start({**env, **PATIENT}, workers=workers, bridge=name != BARE)
         variables = {
             **QUICK,
             "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint or f"http://127.0.0.1:{self.gate.port}",

@@ -19,10 +19,10 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 FOLDER = Path(__file__).parents[1] / "deploy" / "grafana" / "dashboards"
 PAGES: dict[str, Any] = {
-    "overview": overview,
-    "span": span,
-    "cluster-and-workers": workers,
-    "exporter-health": exporter,
+    "overview": overview.PAGE,
+    "span": span.PAGE,
+    "cluster-and-workers": workers.PAGE,
+    "exporter-health": exporter.PAGE,
 }
 
 
@@ -30,8 +30,7 @@ def texts() -> dict[Path, str]:
     """The text of each file."""
     encoder = JSONEncoder(sort_keys=True, indent=2)
     return {
-        FOLDER / f"{name}.json": encoder.encode(page.build().build()) + "\n"
-        for name, page in PAGES.items()
+        FOLDER / f"{name}.json": encoder.encode(page.build()) + "\n" for name, page in PAGES.items()
     }
 
 

@@ -20,14 +20,13 @@ import argparse
 import json
 import os
 import platform
-import resource
 import socket
 import subprocess
 import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, TypeAlias
 
 RESULTS: Final = Path(__file__).parents[1] / "chaos" / "results" / "dask-tests.json"
 
@@ -57,23 +56,9 @@ EXPECTED: Final = {
 _OUTCOMES: Final = ("passed", "failed", "skipped")
 
 
-class Outcomes(NamedTuple):
-    """The outcome of one run of the tests."""
-
-    #: ``passed``, ``failed`` or ``skipped``, by test.
-    tests: dict[str, str]
-    #: Names of the bridge's threads that were left at the end.
-    threads: list[str]
-    #: CPU seconds of all processes of the run.
-    cpu: float
-
-    def summary(self) -> dict[str, Any]:
-        """Return the part that is kept."""
-        counts = Counter(self.tests.values())
-        return {
-            **{outcome: counts[outcome] for outcome in _OUTCOMES},
-            "cpu": round(self.cpu, 1),
-        }
+#: Of one run: outcomes by test (`tests`), the bridge's threads that were left at the end
+#: (`threads`), versions of packages, and the CPU seconds of all processes (`cpu`).
+Found: TypeAlias = dict[str, Any]
 
 
 class NothingPassed(Exception):
@@ -112,25 +97,18 @@ class Runner:
         #: Of the packages that the last tests ran with.
         self.versions: dict[str, str] = {}
 
-    def run(self, tests: str, name: str, *, bridge: bool) -> Outcomes:
+    def run(self, tests: str, name: str, *, bridge: bool) -> Found:
         """Run a file or a test; what it prints goes into a log of that name."""
         self._folder.mkdir(parents=True, exist_ok=True)
         result, log = self._folder / f"{name}.json", self._folder / f"{name}.log"
         result.unlink(missing_ok=True)
         environment = self._plain | (self._bridged if bridge else {})
         command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-p",
-            "dask_tests_plugin",
-            "-p",
-            "no:cacheprovider",
-            "-q",
+            *(sys.executable, "-m", "pytest", "-q", tests, *self._only),
+            *("-p", "dask_tests_plugin", "-p", "no:cacheprovider"),
+            # Or one test that hangs ends all of them.
+            *("-o", "timeout_method=signal"),
         ]
-        # Or one test that hangs ends all of them.
-        command += ["-o", "timeout_method=signal", tests, *self._only]
-        cpu = _cpu()
         with log.open("w") as output:
             subprocess.run(
                 command,
@@ -140,13 +118,14 @@ class Runner:
                 stderr=subprocess.STDOUT,
                 check=False,
             )
-        cpu = _cpu() - cpu
-        found = json.loads(result.read_text()) if result.exists() else {"tests": {}}
+        found = {"tests": {}, "threads": [], "versions": self.versions, "cpu": 0.0}
+        if result.exists():
+            found = json.loads(result.read_text())
         if "passed" not in found["tests"].values() and "::" not in tests:
             end = log.read_text(errors="replace")[-2000:]
             raise NothingPassed(f"{tests}: nothing passed; see {log}:\n{end}")
-        self.versions = found.get("versions", self.versions)
-        return Outcomes(found["tests"], found.get("threads", []), cpu)
+        self.versions = found["versions"]
+        return found
 
 
 def main() -> int:
@@ -208,15 +187,18 @@ def _compare(runner: Runner, file: str) -> dict[str, Any]:
             expected[test] = EXPECTED[function]
         else:
             new.append(test)
-    both = [outcomes.summary() for outcomes in (without, with_it)]
+    both = [
+        {**dict.fromkeys(_OUTCOMES, 0), **Counter(one["tests"].values()), "cpu": one["cpu"]}
+        for one in (without, with_it)
+    ]
     counts = ["/".join(str(one[name]) for name in _OUTCOMES) for one in both]
     lines = [
         f"{file}: {counts[0]} without, {counts[1]} with; "
-        f"{without.cpu:.0f} s of CPU without, {with_it.cpu:.0f} s with",
+        f"{without['cpu']:.0f} s of CPU without, {with_it['cpu']:.0f} s with",
         *(f"    now and then, with it or without: {test}" for test in flaky),
         *(f"    expected: {test}\n        {reason}" for test, reason in expected.items()),
         *(f"    NEW FAILURE: {test}" for test in new),
-        *(f"    LEFT: thread {thread}" for thread in with_it.threads),
+        *(f"    LEFT: thread {thread}" for thread in with_it["threads"]),
     ]
     print("\n".join(lines), flush=True)
     return {
@@ -225,7 +207,7 @@ def _compare(runner: Runner, file: str) -> dict[str, Any]:
         "new": new,
         "expected": expected,
         "now and then": flaky,
-        "threads": with_it.threads,
+        "threads": with_it["threads"],
     }
 
 
@@ -242,19 +224,13 @@ def _keep(versions: dict[str, str], part: str, file: str, found: dict[str, Any])
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
-def _new(without: Outcomes, with_it: Outcomes) -> list[str]:
+def _new(without: Found, with_it: Found) -> list[str]:
     """Return what passes without the bridge, and with it does not, or is not even there."""
     return [
         test
-        for test, outcome in without.tests.items()
-        if outcome == "passed" and with_it.tests.get(test) != "passed"
+        for test, outcome in without["tests"].items()
+        if outcome == "passed" and with_it["tests"].get(test) != "passed"
     ]
-
-
-def _cpu() -> float:
-    """Return the CPU seconds of all processes that were waited for, and of those below them."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import threading
 import time
 from importlib.metadata import version
@@ -32,8 +33,10 @@ def pytest_sessionfinish() -> None:
     deadline = time.monotonic() + _PATIENCE
     while (left := _threads()) and time.monotonic() < deadline:
         time.sleep(0.1)
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     found = {
         "tests": _outcomes,
+        "cpu": round(sum(one.ru_utime + one.ru_stime for one in used), 1),
         "threads": left,
         "versions": {name: version(name) for name in ("dask", "distributed", "opentelemetry-sdk")},
     }

@@ -1,1 +1,1 @@
-"""What takes long: a million tasks, a month, a day of names."""
+"""What takes long: a million tasks, a month of spans."""

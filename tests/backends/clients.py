@@ -99,10 +99,6 @@ class PrometheusClient:
         labels = [exemplar["labels"] for series in found for exemplar in series["exemplars"]]
         return {(one["trace_id"], one["span_id"]) for one in labels}
 
-    def head_series(self) -> int:
-        """How many series it holds in its head: what costs it memory."""
-        return int(self.get("status/tsdb")["headStats"]["numSeries"])
-
 
 def _series(data: Mapping[str, Any]) -> list[Series]:
     if data["resultType"] in ("scalar", "string"):

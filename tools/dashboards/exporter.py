@@ -6,7 +6,7 @@ from typing import Any
 
 from .limits import ANYTHING, limit
 from .meanings import BAD, GOOD, TEXT
-from .parts import Details, Line, Panel, Steps, cluster, graph, line, number, page
+from .parts import Details, Line, Panel, Steps, graph, line, number, page
 from .queries import CLUSTER, averaged, rates, selector, whole
 
 #: For counters that only exist once something went wrong: 0 where the bridge runs, and nothing
@@ -28,21 +28,6 @@ WAITS = f"(dask_otel_queue_size{{{CLUSTER}}} > 0 or dask_otel_spool_size{{{CLUST
 #: What a number says of a signal that waits, and had no success yet.
 NEVER = -1
 NOTHING_WAITS = "nothing waits"
-
-
-def build() -> Any:
-    return page(
-        "Dask / Exporter health",
-        "The bridge between Dask and OpenTelemetry: what it sends, drops and costs",
-        [cluster()],
-        [
-            "Is it complete?",
-            *_complete(),
-            "What does it send, and what does it cost?",
-            _cost(),
-            Details("When did what happen?", _when()),
-        ],
-    )
 
 
 def _trouble(title: str, read: str, series: str, label: str, steps: Steps, width: int) -> Panel:
@@ -198,45 +183,44 @@ _SMALLER = (
 )
 
 
-def _cost() -> Line:
-    return line(
-        graph(
-            "What does it send?",
-            "Spans and data points for each second that the endpoint accepted.",
-            (
-                rates(selector("dask_otel_exported_total", CLUSTER), "dask_otel_signal"),
-                "{{dask_otel_signal}}",
-            ),
-            unit="ops",
-            width=8,
+_COST = line(
+    graph(
+        "What does it send?",
+        "Spans and data points for each second that the endpoint accepted.",
+        (
+            rates(selector("dask_otel_exported_total", CLUSTER), "dask_otel_signal"),
+            "{{dask_otel_signal}}",
         ),
-        graph(
-            "How full is its queue?",
-            "Share of its capacity that waits for export. The line is the limit of the alert "
-            "DaskOtelQueueFull; at 100 % spans are dropped.",
-            (
-                "max by (dask_cluster_name) (dask_otel_queue_size"
-                f"{{{CLUSTER}}} / (dask_otel_queue_capacity{{{CLUSTER}}} > 0))",
-                "{{dask_cluster_name}}",
-            ),
-            unit="percentunit",
-            decimals=1,
-            width=8,
-            lines=[(limit("DaskOtelQueueFull"), BAD)],
-            empty="no spans are exported",
+        unit="ops",
+        width=8,
+    ),
+    graph(
+        "How full is its queue?",
+        "Share of its capacity that waits for export. The line is the limit of the alert "
+        "DaskOtelQueueFull; at 100 % spans are dropped.",
+        (
+            "max by (dask_cluster_name) (dask_otel_queue_size"
+            f"{{{CLUSTER}}} / (dask_otel_queue_capacity{{{CLUSTER}}} > 0))",
+            "{{dask_cluster_name}}",
         ),
-        graph(
-            "How much of the event loop does it use?",
-            "Seconds for each second of the scheduler's event loop, by cluster.",
-            (
-                rates(selector("dask_otel_loop_time_seconds_total", CLUSTER), "dask_cluster_name"),
-                "{{dask_cluster_name}}",
-            ),
-            unit="percentunit",
-            width=8,
+        unit="percentunit",
+        decimals=1,
+        width=8,
+        lines=[(limit("DaskOtelQueueFull"), BAD)],
+        empty="no spans are exported",
+    ),
+    graph(
+        "How much of the event loop does it use?",
+        "Seconds for each second of the scheduler's event loop, by cluster.",
+        (
+            rates(selector("dask_otel_loop_time_seconds_total", CLUSTER), "dask_cluster_name"),
+            "{{dask_cluster_name}}",
         ),
-        height=9,
-    )
+        unit="percentunit",
+        width=8,
+    ),
+    height=9,
+)
 
 
 def _when() -> tuple[Line, ...]:
@@ -306,3 +290,17 @@ def _when() -> tuple[Line, ...]:
             height=9,
         ),
     )
+
+
+PAGE: Any = page(
+    "Dask / Exporter health",
+    "The bridge between Dask and OpenTelemetry: what it sends, drops and costs",
+    ["cluster"],
+    [
+        "Is it complete?",
+        *_complete(),
+        "What does it send, and what does it cost?",
+        _COST,
+        Details("When did what happen?", _when()),
+    ],
+)

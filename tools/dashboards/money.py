@@ -34,35 +34,6 @@ def money(seconds: str) -> str:
     return f"({seconds} / 3600 * $price) > 0"
 
 
-def lines() -> list[Line]:
-    return [
-        line(
-            _amount("Cost", "The thread-hours of the clusters, times the price.", CAPACITY, TEXT),
-            _amount(
-                "Cost of idle time",
-                "The price of threads that had nothing to do while there was work.",
-                IDLE,
-                meanings.MEANINGS["idle"].colour,
-            ),
-            _amount(
-                "Cost of unused time",
-                "The price of threads while there was no work at all.",
-                UNUSED,
-                meanings.MEANINGS["unused"].colour,
-            ),
-            _amount(
-                "Cost of wasted time",
-                "The price of runs that failed or were cancelled, and of the time lost with dead "
-                "workers.",
-                WASTED,
-                meanings.MEANINGS["failed"].colour,
-            ),
-            height=4,
-        ),
-        line(_teams(), _clusters(), height=8),
-    ]
-
-
 def _amount(title: str, read: str, series: str, colour: str) -> Panel:
     return number(
         title,
@@ -113,3 +84,31 @@ def _clusters() -> Panel:
         empty="no cluster in the shown time",
         width=12,
     )
+
+
+LINES: list[Line] = [
+    line(
+        _amount("Cost", "The thread-hours of the clusters, times the price.", CAPACITY, TEXT),
+        _amount(
+            "Cost of idle time",
+            "The price of threads that had nothing to do while there was work.",
+            IDLE,
+            meanings.MEANINGS["idle"].colour,
+        ),
+        _amount(
+            "Cost of unused time",
+            "The price of threads while there was no work at all.",
+            UNUSED,
+            meanings.MEANINGS["unused"].colour,
+        ),
+        _amount(
+            "Cost of wasted time",
+            "The price of runs that failed or were cancelled, and of the time lost with dead "
+            "workers.",
+            WASTED,
+            meanings.MEANINGS["failed"].colour,
+        ),
+        height=4,
+    ),
+    line(_teams(), _clusters(), height=8),
+]

@@ -16,14 +16,12 @@ from .parts import (
     Panel,
     bars,
     bounded_runs,
-    cluster,
     failed_runs,
     graph,
     happened,
     line,
     number,
     page,
-    price,
     rows,
 )
 from .queries import (
@@ -71,31 +69,6 @@ FAILED = selector(
 BY_ROOT = "dask_span_root_name"
 BY_FUNCTION = "dask_span_root_name, dask_task_prefix"
 FUNCTION = "{{dask_span_root_name}}: {{dask_task_prefix}}"
-
-
-def build() -> Any:
-    return page(
-        "Dask / Overview",
-        "Where the time of Dask clusters went, and what could be saved",
-        [cluster(), price()],
-        [
-            line(_alerts(), _advice(), height=6),
-            *_sum(),
-            line(_workflows(), height=9),
-            line(failed_runs(), height=6),
-            line(happened(), height=7),
-            line(bounded_runs(CLUSTER), height=10),
-            line(_where(), height=10),
-            "What costs the most?",
-            *_costs(),
-            "What does it cost, in money?",
-            *money.lines(),
-            "How much am I losing, and to what?",
-            *_losses(),
-            "Did it get better?",
-            _scale(),
-        ],
-    )
 
 
 # ----------------------------------------------------------------------------- first screen
@@ -358,27 +331,26 @@ def _workflows() -> Panel:
     )
 
 
-def _where() -> Panel:
-    return graph(
-        "Where did the time go?",
-        "Threads by what they did, in the colours of the numbers above, below the line of the "
-        "threads that there were. Seconds of an activity are booked when the task ends: with long "
-        "tasks look at a longer time.",
-        *(
-            (
-                f"sum(rate({selector(CLUSTER_TIME, CLUSTER, meanings.matcher(part))}"
-                "[$__rate_interval]))",
-                part.title,
-            )
-            for part in PARTS
-        ),
-        (f"sum({selector('dask_cluster_thread_count', CLUSTER)})", "(threads)"),
-        unit="suffix:threads",
-        width=24,
-        stacked=True,
-        meant=True,
-        outline="(threads)",
-    )
+_WHERE = graph(
+    "Where did the time go?",
+    "Threads by what they did, in the colours of the numbers above, below the line of the "
+    "threads that there were. Seconds of an activity are booked when the task ends: with long "
+    "tasks look at a longer time.",
+    *(
+        (
+            f"sum(rate({selector(CLUSTER_TIME, CLUSTER, meanings.matcher(part))}"
+            "[$__rate_interval]))",
+            part.title,
+        )
+        for part in PARTS
+    ),
+    (f"sum({selector('dask_cluster_thread_count', CLUSTER)})", "(threads)"),
+    unit="suffix:threads",
+    width=24,
+    stacked=True,
+    meant=True,
+    outline="(threads)",
+)
 
 
 # ------------------------------------------------------------------------------------ costs
@@ -388,37 +360,36 @@ def _top(count: int, by: str, series: str) -> str:
     return f"topk({count}, {grown(series, by)} > 0)"
 
 
-def _costs() -> list[Line]:
-    return [
-        line(
-            bars(
-                "Which spans cost the most thread-time?",
-                "By full span name. Values are a span's own, without the spans inside of it.",
-                (
-                    _top(12, "dask_span_root_name, dask_span_name", SPAN_TIME),
-                    "{{dask_span_name}}",
-                ),
+_COSTS: list[Line] = [
+    line(
+        bars(
+            "Which spans cost the most thread-time?",
+            "By full span name. Values are a span's own, without the spans inside of it.",
+            (
+                _top(12, "dask_span_root_name, dask_span_name", SPAN_TIME),
+                "{{dask_span_name}}",
             ),
-            bars(
-                "Which functions cost the most thread-time?",
-                "By workflow and task prefix, over all activities.",
-                (_top(12, BY_FUNCTION, TASKS), FUNCTION),
-            ),
-            height=9,
         ),
-        line(
-            bars(
-                "Which activities cost the most thread-time?",
-                "What tasks did, by workflow. thread-cpu should be the longest by far.",
-                (
-                    _top(12, "dask_span_root_name, dask_activity", TASKS),
-                    "{{dask_span_root_name}}: {{dask_activity}}",
-                ),
-                width=24,
-            ),
-            height=10,
+        bars(
+            "Which functions cost the most thread-time?",
+            "By workflow and task prefix, over all activities.",
+            (_top(12, BY_FUNCTION, TASKS), FUNCTION),
         ),
-    ]
+        height=9,
+    ),
+    line(
+        bars(
+            "Which activities cost the most thread-time?",
+            "What tasks did, by workflow. thread-cpu should be the longest by far.",
+            (
+                _top(12, "dask_span_root_name, dask_activity", TASKS),
+                "{{dask_span_root_name}}: {{dask_activity}}",
+            ),
+            width=24,
+        ),
+        height=10,
+    ),
+]
 
 
 # ----------------------------------------------------------------------------------- losses
@@ -551,28 +522,51 @@ def _losses() -> list[Line]:
     ]
 
 
-def _scale() -> Line:
-    return line(
-        graph(
-            "Twice the cluster, not twice as fast: where did the inefficiency go?",
-            "Threads by activity, below the line of the threads that there were. An activity other "
-            "than thread-cpu that grows with the cluster is the answer.",
-            *folded(CLUSTER_TIME, CLUSTER),
-            (f"sum({selector('dask_cluster_thread_count', CLUSTER)})", "(threads)"),
-            unit="suffix:threads",
-            stacked=True,
-            outline="(threads)",
+_SCALE = line(
+    graph(
+        "Twice the cluster, not twice as fast: where did the inefficiency go?",
+        "Threads by activity, below the line of the threads that there were. An activity other "
+        "than thread-cpu that grows with the cluster is the answer.",
+        *folded(CLUSTER_TIME, CLUSTER),
+        (f"sum({selector('dask_cluster_thread_count', CLUSTER)})", "(threads)"),
+        unit="suffix:threads",
+        stacked=True,
+        outline="(threads)",
+    ),
+    graph(
+        "Does the same work take more than before?",
+        "CPU seconds for each second of the cluster, by workflow. A fall is a regression: open "
+        "the dashboard Span to see which activity has grown.",
+        (
+            f"{rates(CPU, BY_ROOT)} / ({rates(SPAN_TIME, BY_ROOT)} > 0)",
+            "{{dask_span_root_name}}",
         ),
-        graph(
-            "Does the same work take more than before?",
-            "CPU seconds for each second of the cluster, by workflow. A fall is a regression: open "
-            "the dashboard Span to see which activity has grown.",
-            (
-                f"{rates(CPU, BY_ROOT)} / ({rates(SPAN_TIME, BY_ROOT)} > 0)",
-                "{{dask_span_root_name}}",
-            ),
-            unit="percentunit",
-            decimals=1,
-        ),
-        height=10,
-    )
+        unit="percentunit",
+        decimals=1,
+    ),
+    height=10,
+)
+
+
+PAGE: Any = page(
+    "Dask / Overview",
+    "Where the time of Dask clusters went, and what could be saved",
+    ["cluster", "price"],
+    [
+        line(_alerts(), _advice(), height=6),
+        *_sum(),
+        line(_workflows(), height=9),
+        line(failed_runs(), height=6),
+        line(happened(), height=7),
+        line(bounded_runs(CLUSTER), height=10),
+        line(_WHERE, height=10),
+        "What costs the most?",
+        *_COSTS,
+        "What does it cost, in money?",
+        *money.LINES,
+        "How much am I losing, and to what?",
+        *_losses(),
+        "Did it get better?",
+        _SCALE,
+    ],
+)

@@ -100,42 +100,30 @@ DATASOURCES: list[Builder[Any]] = [
 ]
 
 
-def cluster() -> Builder[Any]:
-    return _names("cluster", "Cluster", "dask_cluster_name", "dask_otel_running")
-
-
-def root() -> Builder[Any]:
-    """One root span: runs of different workflows have nothing in common, Jaeger has no "all"."""
-    of = f"{_EXECUTED}{{{CLUSTER}}}"
-    return _names("root", "Root span", "dask_span_root_name", of, every=False)
-
-
-def span() -> Builder[Any]:
-    return _names("span", "Span", "dask_span_name", f"{_EXECUTED}{{{ROOT}}}")
-
-
-def prefix() -> Builder[Any]:
-    return _names("prefix", "Task prefix", "dask_task_prefix", f"{_EXECUTED}{{{SPAN}}}")
-
-
-def compared_with() -> Builder[Any]:
-    return (
+#: A page chooses by name. There is one root span: runs of different workflows have nothing in
+#: common, and Jaeger has no "all".
+VARIABLES: dict[str, Any] = {
+    "cluster": _names("cluster", "Cluster", "dask_cluster_name", "dask_otel_running"),
+    "root": _names(
+        "root", "Root span", "dask_span_root_name", f"{_EXECUTED}{{{CLUSTER}}}", every=False
+    ),
+    "span": _names("span", "Span", "dask_span_name", f"{_EXECUTED}{{{ROOT}}}"),
+    "prefix": _names("prefix", "Task prefix", "dask_task_prefix", f"{_EXECUTED}{{{SPAN}}}"),
+    "before": (
         dashboard.CustomVariable("before")
         .label("Compare with")
         .description("How long before the shown time the other one is")
         .values("1h,6h,1d,7d,14d,28d")
         .current(VariableOption(selected=True, text="7d", value="7d"))
-    )
-
-
-def price() -> Builder[Any]:
-    return (
+    ),
+    "price": (
         dashboard.TextBoxVariable("price")
         .label("Price of a thread-hour")
         .description("In any currency. With 0 no money is shown.")
         .default_value("0")
         .current(VariableOption(selected=True, text="0", value="0"))
-    )
+    ),
+}
 
 
 # ---------------------------------------------------------------------------------- colours
@@ -242,9 +230,8 @@ def _fill(
 ) -> Panel:
     """What all panels have; `kind` says how their queries are asked."""
     text = " ".join(expression for expression, _ in queries)
-    panel.title(title).description(read).datasource(PROMETHEUS).unit(unit)
-    panel.no_value(no_data(empty))
     traces = links.trace_links(text)
+    panel.title(title).description(read).datasource(PROMETHEUS).unit(unit).no_value(no_data(empty))
     panel.links(traces).data_links(links.series_links(_grouping(queries)))
     if decimals is not None:
         panel.decimals(decimals)
@@ -288,24 +275,27 @@ def graph(
         *(panel, title, read, queries, unit, empty, decimals, width),
         lambda query: query.range().exemplar(exemplars),
     )
-    panel.min(0).fill_opacity(60 if stacked else 10)
     if unit in _ZERO:
         panel.axis_soft_max(_ZERO[unit])
-    panel.tooltip(
-        common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING)
+    (
+        panel.min(0)
+        .fill_opacity(60 if stacked else 10)
+        .tooltip(
+            common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING)
+        )
+        .legend(
+            common.VizLegendOptions()
+            .display_mode(LegendDisplayMode.TABLE)
+            .placement(LegendPlacement.RIGHT if width > WIDTH / 2 else LegendPlacement.BOTTOM)
+            .width(440)
+            .show_legend(True)
+            .calcs(list(calcs))
+            .sort_by({"mean": "Mean", "lastNotNull": "Last *"}[calcs[0]])
+            .sort_desc(True)
+        )
+        .color_scheme(dashboard.FieldColor().mode("palette-classic"))
+        .thresholds(_thresholds("transparent", lines or []))
     )
-    panel.legend(
-        common.VizLegendOptions()
-        .display_mode(LegendDisplayMode.TABLE)
-        .placement(LegendPlacement.RIGHT if width > WIDTH / 2 else LegendPlacement.BOTTOM)
-        .width(440)
-        .show_legend(True)
-        .calcs(list(calcs))
-        .sort_by({"mean": "Mean", "lastNotNull": "Last *"}[calcs[0]])
-        .sort_desc(True)
-    )
-    panel.color_scheme(dashboard.FieldColor().mode("palette-classic"))
-    panel.thresholds(_thresholds("transparent", lines or []))
     if lines:
         panel.thresholds_style(
             common.GraphThresholdsStyleConfig().mode(GraphThresholdsStyleMode.DASHED)
@@ -339,13 +329,18 @@ def bars(
     """One bar for each series, over the whole time range, from 0 on and in one colour."""
     panel = bargauge.Panel()
     filled = _fill(panel, title, read, queries, unit, empty, None, width)
-    panel.orientation(VizOrientation.HORIZONTAL).display_mode(BarGaugeDisplayMode.BASIC)
-    panel.name_placement(BarGaugeNamePlacement.LEFT)
-    # A lone bar has no name else, and is as high as the panel.
-    panel.display_name(_LEGEND.sub(r"${__field.labels.\1}", queries[0][1]))
-    panel.sizing(BarGaugeSizing.MANUAL).max_viz_height(32)
-    panel.min(0).thresholds(_thresholds(colour, []))
-    panel.color_scheme(dashboard.FieldColor().mode("fixed").fixed_color(colour))
+    (
+        panel.orientation(VizOrientation.HORIZONTAL)
+        .display_mode(BarGaugeDisplayMode.BASIC)
+        .name_placement(BarGaugeNamePlacement.LEFT)
+        # A lone bar has no name else, and is as high as the panel.
+        .display_name(_LEGEND.sub(r"${__field.labels.\1}", queries[0][1]))
+        .sizing(BarGaugeSizing.MANUAL)
+        .max_viz_height(32)
+        .min(0)
+        .thresholds(_thresholds(colour, []))
+        .color_scheme(dashboard.FieldColor().mode("fixed").fixed_color(colour))
+    )
     return filled
 
 
@@ -362,9 +357,13 @@ def number(
     """One number for each query, over the whole time range. `steps`: from where on which colour."""
     panel = stat.Panel()
     filled = _fill(panel, title, read, queries, unit, "", decimals, width)
-    panel.graph_mode(BigValueGraphMode.NONE).color_mode(BigValueColorMode.VALUE)
-    panel.color_scheme(dashboard.FieldColor().mode("thresholds"))
-    panel.thresholds(_thresholds(below, steps or [])).mappings([_MISSING])
+    (
+        panel.graph_mode(BigValueGraphMode.NONE)
+        .color_mode(BigValueColorMode.VALUE)
+        .color_scheme(dashboard.FieldColor().mode("thresholds"))
+        .thresholds(_thresholds(below, steps or []))
+        .mappings([_MISSING])
+    )
     return filled
 
 
@@ -499,26 +498,31 @@ def failed_runs(of: str = "") -> Panel:
 
     Where it asks for attributes, Tempo answers with them as columns of the same names.
     """
-    panel = table.Panel()
-    panel.title("Which runs failed lately, and why?")
-    panel.description(
-        "The latest whole runs that ended with failure or error: the exception, and a link to the "
-        "trace. It asks Tempo. With Jaeger: the link above, and the tag dask.span.result=failure."
-    )
-    panel.datasource(TEMPO).no_value(no_data("no run failed, or there is no Tempo"))
     wanted = ("span.dask.span.root.name", "statusMessage", "span.error.type")
-    panel.with_target(
-        tempo.TempoQuery()
-        .ref_id("A")
+    panel = (
+        table.Panel()
+        .title("Which runs failed lately, and why?")
+        .description(
+            "The latest whole runs that ended with failure or error: the exception, and a link to "
+            "the trace. It asks Tempo. With Jaeger: the link above, and the tag "
+            "dask.span.result=failure."
+        )
         .datasource(TEMPO)
-        .query_type("traceql")
-        .query(f"{links.traces(*links.FAILED_RUN, of=of)} | select({', '.join(wanted)})")
-        .filters([])
-        .limit(20)
-        .table_type(SearchTableType.SPANS)
+        .no_value(no_data("no run failed, or there is no Tempo"))
+        .with_target(
+            tempo.TempoQuery()
+            .ref_id("A")
+            .datasource(TEMPO)
+            .query_type("traceql")
+            .query(f"{links.traces(*links.FAILED_RUN, of=of)} | select({', '.join(wanted)})")
+            .filters([])
+            .limit(20)
+            .table_type(SearchTableType.SPANS)
+        )
+        .links(links.trace_links(of))
+        .thresholds(_thresholds(meanings.TEXT, []))
+        .show_header(True)
     )
-    panel.links(links.trace_links(of))
-    panel.thresholds(_thresholds(meanings.TEXT, [])).show_header(True)
     return Panel(panel, WIDTH, ())
 
 
@@ -530,28 +534,39 @@ _EVENTS = (
 )
 #: Loki has a list as JSON.
 _OF_ROOT = ' | dask_span_root_names=~`.*"${root:regex}".*`'
+#: How its answer becomes a table.
+_EVENTS_SHOWN: dict[str, Any] = {
+    "extractFields": {"source": "labels"},
+    "filterFieldsByName": {
+        "include": {"names": ["Time", "severity_text", "dask_worker_name", "Line"]}
+    },
+    "organize": {
+        "renameByName": {"severity_text": "Severity", "dask_worker_name": "Worker"},
+    },
+}
 
 
 def happened(of: str = "") -> Panel:
     """A table of what happened on the cluster; `of` one root: to its work. It asks Loki."""
-    panel = table.Panel().title("What happened?").datasource(LOKI).show_header(True)
-    panel.description(
-        "Events of the cluster that are warnings or worse, the latest first: why a worker was "
-        "lost, and the last lines that it logged. It asks Loki; docs/logs.md explains how to send "
-        "them there."
-    )
-    panel.no_value(no_data("nothing happened, or there is no Loki"))
     query = loki.Dataquery().ref_id("A").datasource(LOKI).query_type("range").max_lines(100)
-    panel.with_target(query.expr(_EVENTS + (_OF_ROOT if of else "")))
-    shown = ["Time", "severity_text", "dask_worker_name", "Line"]
-    for id_, options in (
-        ("extractFields", {"source": "labels"}),
-        ("filterFieldsByName", {"include": {"names": shown}}),
-        ("organize", {"renameByName": {"severity_text": "Severity", "dask_worker_name": "Worker"}}),
-    ):
+    panel = (
+        table.Panel()
+        .title("What happened?")
+        .datasource(LOKI)
+        .show_header(True)
+        .description(
+            "Events of the cluster that are warnings or worse, the latest first: why a worker was "
+            "lost, and the last lines that it logged. It asks Loki; docs/logs.md explains how "
+            "to send them there."
+        )
+        .no_value(no_data("nothing happened, or there is no Loki"))
+        .with_target(query.expr(_EVENTS + (_OF_ROOT if of else "")))
+        .override_by_name("Line", Column("Line", wrapped=True).overrides())
+        .links(links.trace_links(of))
+    )
+    for id_, options in _EVENTS_SHOWN.items():
         panel.with_transformation(DataTransformerConfig(id_, options=options))
-    panel.override_by_name("Line", Column("Line", wrapped=True).overrides())
-    return Panel(panel.links(links.trace_links(of)), WIDTH, ())
+    return Panel(panel, WIDTH, ())
 
 
 # ------------------------------------------------------------------------------------ pages
@@ -627,7 +642,7 @@ _MARKS = (
 )
 
 
-def page(title: str, text: str, variables: list[Any], parts: list[str | Line | Details]) -> Any:
+def page(title: str, text: str, variables: list[str], parts: list[str | Line | Details]) -> Any:
     """A dashboard of rows (their titles) and lines of panels, with links to the others."""
     uid, _ = links.PAGES[title]
     made = (
@@ -640,12 +655,12 @@ def page(title: str, text: str, variables: list[Any], parts: list[str | Line | D
         .refresh("1m")
         .tooltip(DashboardCursorSync.CROSSHAIR)
         .readonly()
-        .annotation(_FiringAlerts([one.build().name for one in variables]))
+        .annotation(_FiringAlerts(variables))
         .annotation(_MARKS)
     )
     for link in links.page_links(title):
         made.link(link)
-    for variable in [*DATASOURCES, *variables]:
+    for variable in [*DATASOURCES, *(VARIABLES[name] for name in variables)]:
         made.with_variable(variable)
     ids = count(1)
 

@@ -13,18 +13,13 @@ from .parts import (
     Panel,
     bars,
     bounded_runs,
-    cluster,
-    compared_with,
     failed_runs,
     graph,
     happened,
     line,
     number,
     page,
-    prefix,
-    root,
     rows,
-    span,
 )
 from .queries import (
     CLUSTER,
@@ -52,15 +47,6 @@ FAILED_RUNS = selector(
 
 #: Submissions of it that Dask booked on another span.
 COLLIDED = selector("dask_span_collided_total", ROOT)
-
-
-def build() -> Any:
-    return page(
-        "Dask / Span",
-        "One workflow (root span): its parts, its runs, and its changes",
-        [cluster(), root(), span(), prefix(), compared_with()],
-        [*_parts(), "Its runs", *_runs(), "What has changed?", *_changes()],
-    )
 
 
 def _numbers() -> tuple[Line, Line]:
@@ -127,71 +113,70 @@ def _numbers() -> tuple[Line, Line]:
     return line(*cost, height=3), line(*runs, height=3)
 
 
-def _parts() -> list[Line]:
-    return [
-        *_numbers(),
-        line(
-            graph(
-                "What do its tasks spend their time on?",
-                "Threads by activity. thread-cpu is computing, thread-noncpu waits for I/O, GPU, a "
-                "sleep or the GIL, disk-… is spilling, failed and cancelled gave no result. Less "
-                "than 1 % is in other. Points are exemplars: they lead to traces.",
-                *folded(EXECUTE, PREFIX),
-                unit="suffix:threads",
-                width=24,
-                stacked=True,
-                exemplars=True,
-            ),
-            height=10,
+_PARTS: list[Line] = [
+    *_numbers(),
+    line(
+        graph(
+            "What do its tasks spend their time on?",
+            "Threads by activity. thread-cpu is computing, thread-noncpu waits for I/O, GPU, a "
+            "sleep or the GIL, disk-… is spilling, failed and cancelled gave no result. Less "
+            "than 1 % is in other. Points are exemplars: they lead to traces.",
+            *folded(EXECUTE, PREFIX),
+            unit="suffix:threads",
+            width=24,
+            stacked=True,
+            exemplars=True,
         ),
-        line(
-            bars(
-                "Which of its spans cost thread-time?",
-                "Thread-time by span, each without the spans inside of it.",
-                (
-                    "topk(12, sum by (dask_span_root_name, dask_span_name) "
-                    f"(increase({TASKS}[$__range])) > 0)",
-                    "{{dask_span_name}}",
-                ),
+        height=10,
+    ),
+    line(
+        bars(
+            "Which of its spans cost thread-time?",
+            "Thread-time by span, each without the spans inside of it.",
+            (
+                "topk(12, sum by (dask_span_root_name, dask_span_name) "
+                f"(increase({TASKS}[$__range])) > 0)",
+                "{{dask_span_name}}",
             ),
-            bars(
-                "Which functions, doing what?",
-                "The longest parts of its thread-time: task prefix and activity.",
-                (
-                    "topk(12, sum by (dask_span_root_name, dask_task_prefix, dask_activity) "
-                    f"(increase({TASKS}[$__range])) > 0)",
-                    "{{dask_task_prefix}}: {{dask_activity}}",
-                ),
-            ),
-            height=10,
         ),
-        line(
-            graph(
-                "How much data do its tasks read, and from where?",
-                "memory-read found its data in memory, disk-read had to bring it back.",
-                (
-                    rates(selector("dask_span_execute_io_bytes_total", PREFIX), "dask_activity"),
-                    "{{dask_activity}}",
-                ),
-                unit="Bps",
+        bars(
+            "Which functions, doing what?",
+            "The longest parts of its thread-time: task prefix and activity.",
+            (
+                "topk(12, sum by (dask_span_root_name, dask_task_prefix, dask_activity) "
+                f"(increase({TASKS}[$__range])) > 0)",
+                "{{dask_task_prefix}}: {{dask_activity}}",
             ),
-            graph(
-                "What do its peer-to-peer shuffles do?",
-                "Seconds for each second by stage and activity, without background stages that "
-                "wait for data, which is no fault.",
-                (
-                    rates(
-                        selector("dask_span_p2p_time_seconds_total", SPAN, 'dask_activity!="idle"'),
-                        "dask_p2p_stage, dask_activity",
-                    ),
-                    "{{dask_p2p_stage}}: {{dask_activity}}",
-                ),
-                unit="suffix:threads",
-                empty="no peer-to-peer shuffle ran in the shown time",
-            ),
-            height=9,
         ),
-    ]
+        height=10,
+    ),
+    line(
+        graph(
+            "How much data do its tasks read, and from where?",
+            "memory-read found its data in memory, disk-read had to bring it back.",
+            (
+                rates(selector("dask_span_execute_io_bytes_total", PREFIX), "dask_activity"),
+                "{{dask_activity}}",
+            ),
+            unit="Bps",
+        ),
+        graph(
+            "What do its peer-to-peer shuffles do?",
+            "Seconds for each second by stage and activity, without background stages that "
+            "wait for data, which is no fault.",
+            (
+                rates(
+                    selector("dask_span_p2p_time_seconds_total", SPAN, 'dask_activity!="idle"'),
+                    "dask_p2p_stage, dask_activity",
+                ),
+                "{{dask_p2p_stage}}: {{dask_activity}}",
+            ),
+            unit="suffix:threads",
+            empty="no peer-to-peer shuffle ran in the shown time",
+        ),
+        height=9,
+    ),
+]
 
 
 def _durations() -> list[tuple[str, str]]:
@@ -206,96 +191,6 @@ def _durations() -> list[tuple[str, str]]:
         (f"histogram_quantile(0.5, {buckets}) >= 0", "median"),
         (f"histogram_quantile(0.9, {buckets}) >= 0", "90 %"),
         (f"{grew('sum')} / ({grew('count')} > 0)", "mean"),
-    ]
-
-
-def _runs() -> list[Line]:
-    return [
-        line(
-            graph(
-                "How long do its runs take?",
-                "From submission to the end of the last task, a point where runs of the workflow "
-                "ended; spans inside are in the table below. Quantiles are estimates between the "
-                "bounds of the histogram, the mean is exact.",
-                *_durations(),
-                unit="s",
-                exemplars=True,
-                calcs=("lastNotNull", "max"),
-                empty="no run ended in the shown time",
-            ),
-            graph(
-                "How long do its spans wait for their first task?",
-                "By span, 90th percentile from submission to the start of the first task in it or "
-                "below it. Long: the cluster was full, or was still starting. The line is the "
-                "limit of DaskQueueLong.",
-                (
-                    "histogram_quantile(0.9, sum by (dask_span_root_name, dask_span_name, le) "
-                    f"(increase({selector('dask_span_queue_duration_seconds_bucket', SPAN)}"
-                    "[$__rate_interval]))) >= 0",
-                    "{{dask_span_name}}",
-                ),
-                unit="s",
-                exemplars=True,
-                calcs=("lastNotNull", "max"),
-                lines=[(limit("DaskQueueLong"), BAD)],
-                empty="no span ended in the shown time",
-            ).runbook("DaskQueueLong"),
-            height=9,
-        ),
-        line(bounded_runs(ROOT, each=True), height=10),
-        line(failed_runs("$root"), height=7),
-        line(happened("${root}"), height=7),
-        line(_ends(), height=8),
-        line(
-            graph(
-                "How many tasks ended, and how?",
-                "Runs of tasks for each second by outcome. Dask calls the ones that succeeded "
-                "memory, and those that failed erred.",
-                (
-                    renamed(
-                        rates(selector("dask_task_finished_total", PREFIX), "dask_task_outcome"),
-                        "dask_task_outcome",
-                        memory="succeeded",
-                        erred="failed",
-                    ),
-                    "{{dask_task_outcome}}",
-                ),
-                unit="ops",
-            ),
-            graph(
-                "Which tasks were repeated, and why?",
-                "Runs for each second that were repeated: error, they failed with retries left; "
-                "worker_lost; recomputed, the result was lost; client, Client.retry. rescheduled "
-                "is no error: the task asked for it, as a shuffle that restarts does.",
-                (
-                    rates(selector("dask_task_retried_total", PREFIX), "dask_task_retry_reason"),
-                    "{{dask_task_retry_reason}}",
-                ),
-                unit="ops",
-                empty="no task was repeated in the shown time",
-            ),
-            height=9,
-        ),
-        line(
-            graph(
-                "How long is one task?",
-                "90th percentile of the computing time of the chosen spans' functions, over all "
-                "spans of the cluster that have them. Below 0.1 s Dask's overhead begins to show; "
-                "above minutes work is spread badly.",
-                (
-                    "histogram_quantile(0.9, sum by (le, dask_task_prefix) (rate("
-                    f"dask_task_duration_seconds_bucket{{{CLUSTER}}}[$__rate_interval]))"
-                    # The functions of these spans: a list of all would be shorter than `.*`.
-                    " and on (dask_task_prefix) "
-                    f"last_over_time({TASKS}[$__range] @ end())) >= 0",
-                    "{{dask_task_prefix}}",
-                ),
-                unit="s",
-                width=24,
-                calcs=("lastNotNull", "max"),
-            ),
-            height=9,
-        ),
     ]
 
 
@@ -412,3 +307,100 @@ def _changes() -> list[Line]:
             height=8,
         ),
     ]
+
+
+_RUNS: list[Line] = [
+    line(
+        graph(
+            "How long do its runs take?",
+            "From submission to the end of the last task, a point where runs of the workflow "
+            "ended; spans inside are in the table below. Quantiles are estimates between the "
+            "bounds of the histogram, the mean is exact.",
+            *_durations(),
+            unit="s",
+            exemplars=True,
+            calcs=("lastNotNull", "max"),
+            empty="no run ended in the shown time",
+        ),
+        graph(
+            "How long do its spans wait for their first task?",
+            "By span, 90th percentile from submission to the start of the first task in it or "
+            "below it. Long: the cluster was full, or was still starting. The line is the "
+            "limit of DaskQueueLong.",
+            (
+                "histogram_quantile(0.9, sum by (dask_span_root_name, dask_span_name, le) "
+                f"(increase({selector('dask_span_queue_duration_seconds_bucket', SPAN)}"
+                "[$__rate_interval]))) >= 0",
+                "{{dask_span_name}}",
+            ),
+            unit="s",
+            exemplars=True,
+            calcs=("lastNotNull", "max"),
+            lines=[(limit("DaskQueueLong"), BAD)],
+            empty="no span ended in the shown time",
+        ).runbook("DaskQueueLong"),
+        height=9,
+    ),
+    line(bounded_runs(ROOT, each=True), height=10),
+    line(failed_runs("$root"), height=7),
+    line(happened("${root}"), height=7),
+    line(_ends(), height=8),
+    line(
+        graph(
+            "How many tasks ended, and how?",
+            "Runs of tasks for each second by outcome. Dask calls the ones that succeeded "
+            "memory, and those that failed erred.",
+            (
+                renamed(
+                    rates(selector("dask_task_finished_total", PREFIX), "dask_task_outcome"),
+                    "dask_task_outcome",
+                    memory="succeeded",
+                    erred="failed",
+                ),
+                "{{dask_task_outcome}}",
+            ),
+            unit="ops",
+        ),
+        graph(
+            "Which tasks were repeated, and why?",
+            "Runs for each second that were repeated: error, they failed with retries left; "
+            "worker_lost; recomputed, the result was lost; client, Client.retry. rescheduled "
+            "is no error: the task asked for it, as a shuffle that restarts does.",
+            (
+                rates(selector("dask_task_retried_total", PREFIX), "dask_task_retry_reason"),
+                "{{dask_task_retry_reason}}",
+            ),
+            unit="ops",
+            empty="no task was repeated in the shown time",
+        ),
+        height=9,
+    ),
+    line(
+        graph(
+            "How long is one task?",
+            "90th percentile of the computing time of the chosen spans' functions, over all "
+            "spans of the cluster that have them. Below 0.1 s Dask's overhead begins to show; "
+            "above minutes work is spread badly.",
+            (
+                "histogram_quantile(0.9, sum by (le, dask_task_prefix) (rate("
+                f"dask_task_duration_seconds_bucket{{{CLUSTER}}}[$__rate_interval]))"
+                # The functions of these spans: a list of all would be shorter than `.*`.
+                " and on (dask_task_prefix) "
+                f"last_over_time({TASKS}[$__range] @ end())) >= 0",
+                "{{dask_task_prefix}}",
+            ),
+            unit="s",
+            width=24,
+            calcs=("lastNotNull", "max"),
+        ),
+        height=9,
+    ),
+]
+
+
+PAGE: Any = page(
+    "Dask / Span",
+    "One workflow (root span): its parts, its runs, and its changes",
+    ["cluster", "root", "span", "prefix", "before"],
+    [*_PARTS, "Its runs", *_RUNS, "What has changed?", *_changes()],
+)

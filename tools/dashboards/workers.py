@@ -6,7 +6,7 @@ from typing import Any
 
 from .limits import limit
 from .meanings import BAD
-from .parts import Details, Line, cluster, graph, line, page
+from .parts import Details, Line, graph, line, page
 from .queries import CLUSTER, folded, rates, selector
 
 #: From which share of its limit on Dask spills, pauses and restarts a worker, as it is configured
@@ -24,148 +24,126 @@ def total(metric: str) -> str:
     return f"sum({metric}{{{CLUSTER}}})"
 
 
-def build() -> Any:
-    return page(
-        "Dask / Cluster and workers",
-        "What the cluster has, and how its workers are",
-        [cluster()],
-        [
-            "Is there enough to do, and enough to do it with?",
-            _capacity(),
-            "Do workers come and go?",
-            _churn(),
-            "Memory and disk",
-            *_memory(),
-            "Network and event loops",
-            *_transport(),
-            Details("Worker by worker, and time in flight or in excess", _details()),
-        ],
-    )
-
-
-def _capacity() -> Line:
-    return line(
-        graph(
-            "How large is the cluster?",
-            "Workers and threads, as the scheduler counts them.",
-            (total("dask_cluster_worker_count"), "workers"),
-            (total("dask_cluster_thread_count"), "threads"),
-            width=8,
-            decimals=None,
+_CAPACITY = line(
+    graph(
+        "How large is the cluster?",
+        "Workers and threads, as the scheduler counts them.",
+        (total("dask_cluster_worker_count"), "workers"),
+        (total("dask_cluster_thread_count"), "threads"),
+        width=8,
+        decimals=None,
+    ),
+    graph(
+        "What is there to do?",
+        "Tasks that are not done, by state. Many waiting or queued: the cluster is the "
+        "limit. Many processing and idle threads: the workers are, or the network.",
+        (
+            f"sum by (dask_task_state) (dask_cluster_task_count{{{CLUSTER}, {TO_DO}}})",
+            "{{dask_task_state}}",
         ),
-        graph(
-            "What is there to do?",
-            "Tasks that are not done, by state. Many waiting or queued: the cluster is the "
-            "limit. Many processing and idle threads: the workers are, or the network.",
-            (
-                f"sum by (dask_task_state) (dask_cluster_task_count{{{CLUSTER}, {TO_DO}}})",
-                "{{dask_task_state}}",
-            ),
-            width=8,
-            stacked=True,
-            decimals=None,
-        ),
-        graph(
-            "Which threads are idle, unused or lost?",
-            "idle: there is work and none of it can run. unused: there is none. lost: the worker "
-            "died, or was closed, before it reported.",
-            (
-                rates(
-                    selector(
-                        "dask_cluster_time_seconds_total",
-                        CLUSTER,
-                        'dask_activity=~"idle|unused|lost"',
-                    ),
-                    "dask_activity",
+        width=8,
+        stacked=True,
+        decimals=None,
+    ),
+    graph(
+        "Which threads are idle, unused or lost?",
+        "idle: there is work and none of it can run. unused: there is none. lost: the worker "
+        "died, or was closed, before it reported.",
+        (
+            rates(
+                selector(
+                    "dask_cluster_time_seconds_total",
+                    CLUSTER,
+                    'dask_activity=~"idle|unused|lost"',
                 ),
-                "{{dask_activity}}",
+                "dask_activity",
             ),
+            "{{dask_activity}}",
+        ),
+        unit="suffix:threads",
+        width=8,
+        stacked=True,
+    ),
+    height=9,
+)
+
+
+_CHURN = line(
+    graph(
+        "How often does the number of workers change?",
+        "Changes within the hour before, as the alert DaskWorkerChurn counts them in half of "
+        "one. Changes alone are no fault: they are normal for adaptive clusters.",
+        (
+            f"sum by (dask_cluster_name) (changes(dask_cluster_worker_count{{{CLUSTER}}}[1h]))",
+            "{{dask_cluster_name}}",
+        ),
+        decimals=None,
+        empty="no cluster in the shown time",
+    ).runbook("DaskWorkerChurn"),
+    graph(
+        "Which tasks were repeated, and why?",
+        "Runs for each second: repeated because of lost workers (worker_lost, recomputed), "
+        "and errors with retries left. rescheduled is no error: the task asked for it.",
+        (
+            rates(selector("dask_task_retried_total", CLUSTER), "dask_task_retry_reason"),
+            "{{dask_task_retry_reason}}",
+        ),
+        unit="ops",
+        empty="no task was repeated in the shown time",
+    ),
+    height=9,
+)
+
+
+_MEMORY: list[Line] = [
+    line(
+        graph(
+            "How full is each worker's memory?",
+            "Memory of the worker's process over its limit. Dask spills from 60 %, pauses at "
+            "80 % and restarts at 95 %, unless configured otherwise: the three lines.",
+            (
+                f"sum by (dask_worker_name) (dask_worker_memory_usage_bytes{{{CLUSTER}}}) / "
+                "(sum by (dask_worker_name) "
+                f"(dask_worker_memory_limit_bytes{{{CLUSTER}}}) > 0)",
+                "{{dask_worker_name}}",
+            ),
+            unit="percentunit",
+            decimals=1,
+            lines=MEMORY,
+            empty="no worker has a limit of its memory",
+        ),
+        graph(
+            "What is in it?",
+            "Dask's data in memory (managed), on disk (spilled), and all memory of the "
+            "processes. Much more than managed: leaks, or memory that the allocator keeps.",
+            (total("dask_worker_memory_usage_bytes"), "processes"),
+            (total("dask_worker_memory_managed_bytes"), "managed"),
+            (total("dask_worker_memory_spilled_bytes"), "spilled"),
+            unit="bytes",
+            meant=True,
+        ),
+        height=9,
+    ),
+    line(
+        graph(
+            "How much is on disk?",
+            "Dask's data that does not fit into memory.",
+            (total("dask_cluster_spill_size_bytes"), "on disk"),
+            unit="bytes",
+            meant=True,
+        ),
+        graph(
+            "What does the memory monitor spill?",
+            "Seconds for each second that workers spill beside their tasks. The dashboard "
+            "Overview has the spilling that tasks wait for.",
+            *folded("dask_cluster_spill_time_seconds_total", CLUSTER),
             unit="suffix:threads",
-            width=8,
             stacked=True,
+            empty="the memory monitor has spilled nothing in the shown time",
         ),
         height=9,
-    )
-
-
-def _churn() -> Line:
-    return line(
-        graph(
-            "How often does the number of workers change?",
-            "Changes within the hour before, as the alert DaskWorkerChurn counts them in half of "
-            "one. Changes alone are no fault: they are normal for adaptive clusters.",
-            (
-                f"sum by (dask_cluster_name) (changes(dask_cluster_worker_count{{{CLUSTER}}}[1h]))",
-                "{{dask_cluster_name}}",
-            ),
-            decimals=None,
-            empty="no cluster in the shown time",
-        ).runbook("DaskWorkerChurn"),
-        graph(
-            "Which tasks were repeated, and why?",
-            "Runs for each second: repeated because of lost workers (worker_lost, recomputed), "
-            "and errors with retries left. rescheduled is no error: the task asked for it.",
-            (
-                rates(selector("dask_task_retried_total", CLUSTER), "dask_task_retry_reason"),
-                "{{dask_task_retry_reason}}",
-            ),
-            unit="ops",
-            empty="no task was repeated in the shown time",
-        ),
-        height=9,
-    )
-
-
-def _memory() -> list[Line]:
-    return [
-        line(
-            graph(
-                "How full is each worker's memory?",
-                "Memory of the worker's process over its limit. Dask spills from 60 %, pauses at "
-                "80 % and restarts at 95 %, unless configured otherwise: the three lines.",
-                (
-                    f"sum by (dask_worker_name) (dask_worker_memory_usage_bytes{{{CLUSTER}}}) / "
-                    "(sum by (dask_worker_name) "
-                    f"(dask_worker_memory_limit_bytes{{{CLUSTER}}}) > 0)",
-                    "{{dask_worker_name}}",
-                ),
-                unit="percentunit",
-                decimals=1,
-                lines=MEMORY,
-                empty="no worker has a limit of its memory",
-            ),
-            graph(
-                "What is in it?",
-                "Dask's data in memory (managed), on disk (spilled), and all memory of the "
-                "processes. Much more than managed: leaks, or memory that the allocator keeps.",
-                (total("dask_worker_memory_usage_bytes"), "processes"),
-                (total("dask_worker_memory_managed_bytes"), "managed"),
-                (total("dask_worker_memory_spilled_bytes"), "spilled"),
-                unit="bytes",
-                meant=True,
-            ),
-            height=9,
-        ),
-        line(
-            graph(
-                "How much is on disk?",
-                "Dask's data that does not fit into memory.",
-                (total("dask_cluster_spill_size_bytes"), "on disk"),
-                unit="bytes",
-                meant=True,
-            ),
-            graph(
-                "What does the memory monitor spill?",
-                "Seconds for each second that workers spill beside their tasks. The dashboard "
-                "Overview has the spilling that tasks wait for.",
-                *folded("dask_cluster_spill_time_seconds_total", CLUSTER),
-                unit="suffix:threads",
-                stacked=True,
-                empty="the memory monitor has spilled nothing in the shown time",
-            ),
-            height=9,
-        ),
-    ]
+    ),
+]
 
 
 def _transport() -> list[Line]:
@@ -219,73 +197,88 @@ def _transport() -> list[Line]:
     ]
 
 
-def _details() -> tuple[Line, ...]:
-    return (
-        line(
-            graph(
-                "Do the threads use the CPU?",
-                "CPU of each worker's process per thread. Low and busy: I/O, sleep or the GIL.",
-                by_worker("dask_worker_cpu_utilization_ratio"),
-                unit="percentunit",
-                decimals=1,
-            ),
-            graph(
-                "Is the work spread evenly?",
-                "Seconds of work that the scheduler expects for each worker.",
-                by_worker("dask_worker_occupancy_seconds"),
-                unit="s",
-            ),
-            height=9,
+_DETAILS = (
+    line(
+        graph(
+            "Do the threads use the CPU?",
+            "CPU of each worker's process per thread. Low and busy: I/O, sleep or the GIL.",
+            by_worker("dask_worker_cpu_utilization_ratio"),
+            unit="percentunit",
+            decimals=1,
         ),
-        line(
-            graph(
-                "Which tasks are on the workers?",
-                "processing: assigned; executing: running now.",
-                (
-                    "sum by (dask_worker_name, dask_task_state) "
-                    f"(dask_worker_task_count{{{CLUSTER}}})",
-                    "{{dask_worker_name}}: {{dask_task_state}}",
-                ),
-                decimals=None,
-            ),
-            graph(
-                "How many threads has each worker?",
-                "Workers with different numbers of threads share work by their threads.",
-                by_worker("dask_worker_thread_count"),
-                decimals=None,
-            ),
-            height=9,
+        graph(
+            "Is the work spread evenly?",
+            "Seconds of work that the scheduler expects for each worker.",
+            by_worker("dask_worker_occupancy_seconds"),
+            unit="s",
         ),
-        line(
-            graph(
-                "When was each worker last heard of?",
-                "Heartbeats come every 0.5 s to some seconds, depending on the size of the "
-                "cluster. A rising line is a worker that hangs or is gone.",
-                (
-                    f"max by (dask_worker_name) (dask_worker_last_seen_age_seconds{{{CLUSTER}}})",
-                    "{{dask_worker_name}}",
-                ),
-                unit="s",
+        height=9,
+    ),
+    line(
+        graph(
+            "Which tasks are on the workers?",
+            "processing: assigned; executing: running now.",
+            (
+                f"sum by (dask_worker_name, dask_task_state) (dask_worker_task_count{{{CLUSTER}}})",
+                "{{dask_worker_name}}: {{dask_task_state}}",
             ),
-            graph(
-                "How much is not yet settled?",
-                "Thread-time of tasks that run or have not been reported: in flight.",
-                (total("dask_cluster_inflight_time_seconds"), "in flight"),
-                unit="s",
-                width=6,
-            ),
-            graph(
-                "How much was beyond capacity?",
-                "Seconds booked for each second beyond the threads there were: seceded tasks, "
-                "overlap, users' own metering.",
-                (
-                    "sum(rate(dask_cluster_excess_time_seconds_total"
-                    f"{{{CLUSTER}}}[$__rate_interval]))",
-                    "excess",
-                ),
-                unit="suffix:threads",
-                width=6,
-            ),
-            height=9,
+            decimals=None,
         ),
-    )
+        graph(
+            "How many threads has each worker?",
+            "Workers with different numbers of threads share work by their threads.",
+            by_worker("dask_worker_thread_count"),
+            decimals=None,
+        ),
+        height=9,
+    ),
+    line(
+        graph(
+            "When was each worker last heard of?",
+            "Heartbeats come every 0.5 s to some seconds, depending on the size of the "
+            "cluster. A rising line is a worker that hangs or is gone.",
+            (
+                f"max by (dask_worker_name) (dask_worker_last_seen_age_seconds{{{CLUSTER}}})",
+                "{{dask_worker_name}}",
+            ),
+            unit="s",
+        ),
+        graph(
+            "How much is not yet settled?",
+            "Thread-time of tasks that run or have not been reported: in flight.",
+            (total("dask_cluster_inflight_time_seconds"), "in flight"),
+            unit="s",
+            width=6,
+        ),
+        graph(
+            "How much was beyond capacity?",
+            "Seconds booked for each second beyond the threads there were: seceded tasks, "
+            "overlap, users' own metering.",
+            (
+                f"sum(rate(dask_cluster_excess_time_seconds_total{{{CLUSTER}}}[$__rate_interval]))",
+                "excess",
+            ),
+            unit="suffix:threads",
+            width=6,
+        ),
+        height=9,
+    ),
+)
+
+
+PAGE: Any = page(
+    "Dask / Cluster and workers",
+    "What the cluster has, and how its workers are",
+    ["cluster"],
+    [
+        "Is there enough to do, and enough to do it with?",
+        _CAPACITY,
+        "Do workers come and go?",
+        _CHURN,
+        "Memory and disk",
+        *_MEMORY,
+        "Network and event loops",
+        *_transport(),
+        Details("Worker by worker, and time in flight or in excess", _DETAILS),
+    ],
+)
