@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # More processes than most machines have cores: tests of clusters wait more than they compute.
 # The tests that share a server run in one of them.
-PYTEST_PROCESSES ?= 6
+PYTEST_PROCESSES ?= 4
 PARALLEL := --numprocesses $(PYTEST_PROCESSES) --dist loadgroup
 # What is not collected need not be imported by each process.
 NO_SERVERS := -m "not backend" --ignore=tests/backends

@@ -61,7 +61,7 @@ def test_the_schedulers_clock_is_set_by_hours(o: Simulated) -> None:
     Thread-seconds are the truth's. A span that is open has the times that the clock showed: one
     that would end before it began lasts as long as its longest task.
     """
-    o.is_steady = False
+    o.is_derivable = False
     for number, hours in enumerate((3, -3, 1, 0)):
         with span(f"across {number}"):
             across = o.client.map(time.sleep, [0.5] * 11, pure=False)

@@ -218,10 +218,8 @@ def test_the_slowest_and_the_failed_are_those_that_the_tasks_know_of(o: Simulate
     check(first, keys[4], saw[4])
     check(second, keys[1], saw[1])
     assert (first.attempt, first.type, first.nbytes is None) == (1, "tuple", False)
-    assert (failed.run.key, failed.failure and failed.failure.text) == (
-        "bad",
-        "ValueError('as asked')",
-    )
+    assert failed.run.failure is not None
+    assert (failed.run.key, failed.run.failure.text) == ("bad", "ValueError('as asked')")
     assert failed.run.seconds == pytest.approx(0.2, abs=CLOSE)
     assert finished.dropped_tasks == 0
     assert not o.adapter.task_events.queued_since

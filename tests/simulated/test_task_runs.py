@@ -90,6 +90,7 @@ def test_a_failure_that_a_client_has_retried_is_exported_as_a_failure_or_not_at_
 @pytest.mark.options(limits=QUICK, within=1.0)
 def test_the_times_of_another_run_become_no_span(o: Simulated) -> None:
     """Of a message that no end of a run has caused; Dask makes such ones for results it has."""
+    o.is_derivable = False
     events = o.adapter.task_events
     with span("repeated"):
         future = o.client.submit(nap, 0.5, key="repeated")
