@@ -225,7 +225,7 @@ def test_results_that_are_computed_again_are_work(tmp_path: Path, capsys: Any) -
     assert runs(tmp_path, capsys) == [("job", "success", 41)]
     reader = Reader()
     reader.read([tmp_path])
-    assert reader.runs()[0].roots()[0].number("dask.task.recomputed.count")
+    assert reader.sessions()[0].roots()[0].number("dask.task.recomputed.count")
 
 
 @pytest.mark.options(begins=False, workers=1, unreconciled="nothing is accepted")

@@ -6,7 +6,7 @@ from typing import Any
 
 from dask_otel.report.document import Report
 from dask_otel.report.money import Price
-from dask_otel.report.telemetry.model import Run, Span
+from dask_otel.report.telemetry.model import Session, Span
 from dask_otel.report.telemetry.reader import Reader
 
 #: Text that tries to be markup.
@@ -155,10 +155,10 @@ def report_of(*requests: Any, price: float | None = None) -> Report:
     for request in requests:
         reader.take(request)
     cost = None if price is None else Price(price)
-    return Report(reader.runs(), reader.skipped, price=cost)
+    return Report(reader.sessions(), reader.skipped, price=cost)
 
 
-def run_of(*requests: Any) -> Run:
+def run_of(*requests: Any) -> Session:
     """The run of some requests."""
     (run,) = report_of(*requests).runs
     return run
@@ -231,9 +231,9 @@ def everything(evil: str) -> list[dict[str, Any]]:
     return found
 
 
-def many(count: int) -> Run:
+def many(count: int) -> Session:
     """A run of spans with the attributes that real ones have."""
-    run = Run("Scheduler-1", "cluster")
+    run = Session("Scheduler-1", "cluster")
     for number in range(count):
         attributes: dict[str, Any] = {
             "dask.span.type": "span",

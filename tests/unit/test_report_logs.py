@@ -65,7 +65,7 @@ def test_they_are_bounded_and_what_is_left_out_is_said() -> None:
     reader = Reader()
     for request in (FILES[0], logs(*(log(number, "x") for number in range(MOST_LOGS + 7)))):
         reader.take(request)
-    (run,) = reader.runs()
+    (run,) = reader.sessions()
     assert (len(run.logs), reader.skipped.counts) == (MOST_LOGS, {"log record beyond the limit": 7})
 
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_otel.report.telemetry import json_files
-from dask_otel.report.telemetry.model import Run, Skipped
+from dask_otel.report.telemetry.model import Session, Skipped
 from dask_otel.report.telemetry.reader import Reader
 from dask_otel.report.telemetry.series import MOST_POINTS, MOST_TIMES, Point, Series
 from tests.unit.report_files import (
@@ -42,10 +42,10 @@ LOAD = span(
 )
 
 
-def read(*paths: Path, most_spans: int = 1000) -> tuple[list[Run], Skipped]:
+def read(*paths: Path, most_spans: int = 1000) -> tuple[list[Session], Skipped]:
     reader = Reader(most_spans)
     reader.read(paths)
-    return reader.runs(), reader.skipped
+    return reader.sessions(), reader.skipped
 
 
 def write(path: Path, *values: Any) -> Path:
@@ -53,7 +53,7 @@ def write(path: Path, *values: Any) -> Path:
     return path
 
 
-def seen(run: Run) -> list[Any]:
+def seen(run: Session) -> list[Any]:
     """What every way to write the two spans must give."""
     return [
         (

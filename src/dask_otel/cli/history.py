@@ -137,10 +137,10 @@ def _table(rows: Sequence[dict[str, str]]) -> Iterator[str]:
 def _serve(arguments: argparse.Namespace, price: Price | None) -> int:
     from dask_otel.cli.serve import Pages, link, serve
     from dask_otel.report.history.changes import trends
-    from dask_otel.report.history.sessions import Session, listing
+    from dask_otel.report.history.sessions import SessionFiles, listing
     from dask_otel.report.page.html import history_page
 
-    def listed() -> tuple[str, dict[str, Session]]:
+    def listed() -> tuple[str, dict[str, SessionFiles]]:
         found, left_out = listing(arguments.folders, _progress)
         runs = [run for run, _ in found]
         links = [link(run) for run in runs]

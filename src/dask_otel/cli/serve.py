@@ -20,7 +20,7 @@ from dask_otel.report.history.past import PastRun
 from dask_otel.report.telemetry.remote import copied
 
 if TYPE_CHECKING:
-    from dask_otel.report.history.sessions import Session
+    from dask_otel.report.history.sessions import SessionFiles
 
 _HOST: Final = "127.0.0.1"
 #: Seconds until a silent connection is closed.
@@ -37,10 +37,12 @@ class Pages(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, port: int, listed: Callable[[], tuple[str, Mapping[str, Session]]]) -> None:
+    def __init__(
+        self, port: int, listed: Callable[[], tuple[str, Mapping[str, SessionFiles]]]
+    ) -> None:
         super().__init__((_HOST, port), _Handler)
         self.listed = listed
-        self.sessions: Mapping[str, Session] = {}
+        self.sessions: Mapping[str, SessionFiles] = {}
         self.lock = threading.Lock()
 
     def page(self, path: str) -> str | None:

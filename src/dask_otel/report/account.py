@@ -15,14 +15,14 @@ from dask_otel.report.meanings import PARTS, Part
 from dask_otel.report.money import Bill, Price, bill
 from dask_otel.report.path import RunPath, path
 from dask_otel.report.seconds import ClusterTime, SpanTime, cluster_time, run_parts, span_times
-from dask_otel.report.telemetry.model import Run, Span
+from dask_otel.report.telemetry.model import Session, Span
 
 
 @dataclass(frozen=True)
 class Account:
     """The report's facts about one run. None if they were not exported."""
 
-    run: Run
+    session: Session
     #: Number of tasks by outcome, and of repeated runs by reason.
     outcomes: dict[str, float]
     repeated: dict[str, float]
@@ -51,22 +51,22 @@ class Account:
                 yield part, seconds, seconds / whole
 
 
-def account(run: Run, price: Price | None = None, tag: str = "team") -> Account:
+def account(session: Session, price: Price | None = None, tag: str = "team") -> Account:
     """Return the account of a run; with a `price`, its cost too, summed by the tags ``<tag>:…``."""
     return Account(
-        run=run,
-        outcomes=outcome_counts(run),
-        repeated=findings.retries(run),
-        cluster=cluster_time(run),
-        parts=run_parts(run),
-        spans=span_times(run),
-        path=path(run),
-        advice=advice(run),
-        failures=findings.failures(run),
-        slowest=findings.slowest(run),
-        workers=findings.workers(run),
-        idle=explain(run),
+        session=session,
+        outcomes=outcome_counts(session),
+        repeated=findings.retries(session),
+        cluster=cluster_time(session),
+        parts=run_parts(session),
+        spans=span_times(session),
+        path=path(session),
+        advice=advice(session),
+        failures=findings.failures(session),
+        slowest=findings.slowest(session),
+        workers=findings.workers(session),
+        idle=explain(session),
         price=price,
         tag=tag,
-        bill=None if price is None else bill(run, tag),
+        bill=None if price is None else bill(session, tag),
     )

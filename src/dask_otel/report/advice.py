@@ -23,7 +23,7 @@ from dask_otel.report.seconds import (
     cluster_time,
     span_times,
 )
-from dask_otel.report.telemetry.model import Run, text
+from dask_otel.report.telemetry.model import Session, text
 
 _SAY: Final = {part.title: part.advice for part in PARTS}
 
@@ -53,27 +53,27 @@ class Advice:
         return f"{RUNBOOKS}{self.alert}.md" if self.alert else ""
 
 
-def advice(run: Run) -> list[Advice]:
+def advice(session: Session) -> list[Advice]:
     """Return the advice, the worst and largest first."""
-    cluster, names = cluster_time(run), span_times(run)
-    stragglers = list(findings.stragglers(run))
+    cluster, names = cluster_time(session), span_times(session)
+    stragglers = list(findings.stragglers(session))
     waited = {one.span for one in stragglers}
     found = [
-        *_failures(run),
-        *_telemetry(run),
-        *_collisions(run),
-        *_gaps(run),
-        *(_of_cluster(run, cluster, stragglers) if cluster is not None else ()),
-        *(one for root in by_root(names) for one in _of_root(run, root)),
+        *_failures(session),
+        *_telemetry(session),
+        *_collisions(session),
+        *_gaps(session),
+        *(_of_cluster(session, cluster, stragglers) if cluster is not None else ()),
+        *(one for root in by_root(names) for one in _of_root(session, root)),
         *(one for entry in names if entry.name not in waited for one in _of_span(entry)),
-        *_stragglers(run, stragglers),
+        *_stragglers(session, stragglers),
     ]
     whole = cluster.used if cluster is not None else sum(entry.seconds for entry in names)
     worth = [one for one in found if one.severity != "note" or one.weight >= _NOTED * whole]
     return sorted(worth, key=lambda one: (_ORDER[one.severity], -one.weight))[:_MOST]
 
 
-def _stragglers(run: Run, found: Iterable[findings.Straggler]) -> Iterator[Advice]:
+def _stragglers(session: Session, found: Iterable[findings.Straggler]) -> Iterator[Advice]:
     for one in islice(found, 3):
         task = one.task
         prefix = task.text(semconv.TASK_PREFIX) or task.name
@@ -86,7 +86,7 @@ def _stragglers(run: Run, found: Iterable[findings.Straggler]) -> Iterator[Advic
         )
         # A quarter of the run deserves more than a note.
         yield Advice(
-            "warning" if task.seconds > run.seconds / 4 else "note",
+            "warning" if task.seconds > session.seconds / 4 else "note",
             f"{one.span}: one task of {prefix} took {words.seconds(task.seconds)}{where}",
             f"{others}; the span took {words.seconds(one.span_seconds)}. Split that task, or start"
             " it first.",
@@ -94,8 +94,8 @@ def _stragglers(run: Run, found: Iterable[findings.Straggler]) -> Iterator[Advic
         )
 
 
-def _gaps(run: Run) -> Iterator[Advice]:
-    for gap in findings.gaps(run)[:3]:
+def _gaps(session: Session) -> Iterator[Advice]:
+    for gap in findings.gaps(session)[:3]:
         where = f"{gap.span}: no task ran for" if gap.span else "No task ran for"
         when = f"from {words.seconds(gap.after)} on" if gap.after else "before the first one"
         when = "in between" if gap.after is None else when
@@ -106,15 +106,15 @@ def _gaps(run: Run) -> Iterator[Advice]:
             else "The client computed, or waited for something else, before it submitted work."
         )
         yield Advice(
-            "warning" if gap.seconds > run.seconds / 4 else "note",
+            "warning" if gap.seconds > session.seconds / 4 else "note",
             f"{where} {words.seconds(gap.seconds)}, {when}",
             say,
             weight=gap.seconds,
         )
 
 
-def _collisions(run: Run) -> Iterator[Advice]:
-    spans = run.of_type("span")
+def _collisions(session: Session) -> Iterator[Advice]:
+    spans = session.of_type("span")
     names = {span.full_name for span in spans}
     for span in spans:
         if span.attributes.get(semconv.SPAN_COLLISION) is True:
@@ -130,11 +130,11 @@ def _collisions(run: Run) -> Iterator[Advice]:
             )
 
 
-def _failures(run: Run) -> Iterator[Advice]:
-    failed = int(outcome_counts(run).get("erred", 0.0))
+def _failures(session: Session) -> Iterator[Advice]:
+    failed = int(outcome_counts(session).get("erred", 0.0))
     kinds = Counter(
         text(event.attributes.get(semconv.EXCEPTION_TYPE)) or "unknown"
-        for span in run.of_type("span")
+        for span in session.of_type("span")
         for event in span.exceptions()
     )
     if failed or kinds:
@@ -142,7 +142,7 @@ def _failures(run: Run) -> Iterator[Advice]:
         count = max(failed, sum(kinds.values()))
         title = f"{words.counted(count, 'task')} failed for good" + (f": {what}" if what else "")
         yield Advice("bad", title, "Their messages and tracebacks are below.", weight=float(count))
-    unfinished = [span for span in run.of_type("span") if span.unfinished]
+    unfinished = [span for span in session.of_type("span") if span.unfinished]
     if unfinished:
         plural = "s were" if len(unfinished) > 1 else " was"
         yield Advice(
@@ -153,17 +153,17 @@ def _failures(run: Run) -> Iterator[Advice]:
         )
 
 
-def outcome_counts(run: Run) -> dict[str, float]:
+def outcome_counts(session: Session) -> dict[str, float]:
     """Return the number of tasks by outcome; from the root spans if there are no metrics."""
-    counted = run.metrics.by(semconv.TASK_FINISHED.name, semconv.TASK_OUTCOME)
-    for root in [] if counted else run.roots():
+    counted = session.metrics.by(semconv.TASK_FINISHED.name, semconv.TASK_OUTCOME)
+    for root in [] if counted else session.roots():
         for outcome in ("memory", "erred", "cancelled"):
             add(counted, outcome, root.number(semconv.TASK_OUTCOME_COUNT.format(outcome)))
     return counted
 
 
-def _telemetry(run: Run) -> Iterator[Advice]:
-    dropped = run.metrics.by(semconv.OTEL_DROPPED.name, semconv.OTEL_REASON)
+def _telemetry(session: Session) -> Iterator[Advice]:
+    dropped = session.metrics.by(semconv.OTEL_DROPPED.name, semconv.OTEL_REASON)
     lost = {reason: count for reason, count in dropped.items() if count > 0}
     if lost:
         reasons = ", ".join(f"{count:,.0f} {reason}" for reason, count in lost.items())
@@ -187,7 +187,7 @@ def _over(
 
 
 def _of_cluster(
-    run: Run, cluster: ClusterTime, stragglers: Sequence[findings.Straggler]
+    session: Session, cluster: ClusterTime, stragglers: Sequence[findings.Straggler]
 ) -> Iterator[Advice]:
     seconds_of = cluster.activities.get
     idle_seconds, unused, lost = (seconds_of(name, 0.0) for name in (IDLE, UNUSED, LOST))
@@ -197,7 +197,7 @@ def _of_cluster(
         "Threads were idle though there was work",
         idle_seconds,
         worked,
-        _why_idle(run, cluster, idle_seconds, stragglers),
+        _why_idle(session, cluster, idle_seconds, stragglers),
     )
     yield from _over(
         "DaskClusterUnused",
@@ -206,11 +206,11 @@ def _of_cluster(
         cluster.used,
         _SAY["Unused"],
     )
-    what, say, severity = _LEFT if _nothing_lost_but_seconds(run) else _DIED
+    what, say, severity = _LEFT if _nothing_lost_but_seconds(session) else _DIED
     yield from _over("DaskTimeLost", what, lost, worked, say, severity)
     _, least_idle = LIMITS["DaskNetworkSlow"]
     if worked > 0 and idle_seconds / worked > least_idle:
-        received = run.metrics.by(semconv.CLUSTER_TRANSFER_TIME.name, semconv.IO_DIRECTION)
+        received = session.metrics.by(semconv.CLUSTER_TRANSFER_TIME.name, semconv.IO_DIRECTION)
         yield from _over(
             "DaskNetworkSlow",
             "Time spent fetching data, relative to execution",
@@ -218,15 +218,15 @@ def _of_cluster(
             worked - idle_seconds - lost,
             "Threads wait for others' data: use fewer and larger workers.",
         )
-    late = run.metrics.by(semconv.EVENT_LOOP_BLOCKED_TIME.name, semconv.PROCESS_ROLE)
-    seconds, blocked = run.metrics.seconds, late.get("scheduler", 0.0)
+    late = session.metrics.by(semconv.EVENT_LOOP_BLOCKED_TIME.name, semconv.PROCESS_ROLE)
+    seconds, blocked = session.metrics.seconds, late.get("scheduler", 0.0)
     if seconds:
         yield from _over(
             "DaskEventLoopBlocked",
             "The scheduler's event loop was blocked",
             blocked,
             seconds,
-            cpu.why_blocked(run, sum(outcome_counts(run).values()), blocked),
+            cpu.why_blocked(session, sum(outcome_counts(session).values()), blocked),
         )
 
 
@@ -245,24 +245,26 @@ _DIED: Final = (
 
 
 def _why_idle(
-    run: Run, cluster: ClusterTime, seconds: float, stragglers: Sequence[findings.Straggler]
+    session: Session, cluster: ClusterTime, seconds: float, stragglers: Sequence[findings.Straggler]
 ) -> str:
-    threads = (cluster.capacity or 0.0) / run.metrics.seconds if run.metrics.seconds else 0.0
+    threads = (
+        (cluster.capacity or 0.0) / session.metrics.seconds if session.metrics.seconds else 0.0
+    )
     longest = max((one.task.seconds for one in stragglers), default=0.0)
     if longest * (threads - 1) > seconds / 2:
         return "Most of it passed while one task, named below, ran alone."
-    why = idle.explain(run)
+    why = idle.explain(session)
     return " ".join(filter(None, (why.sentence() if why else "", _SAY["Idle"])))
 
 
-def _nothing_lost_but_seconds(run: Run) -> bool:
+def _nothing_lost_but_seconds(session: Session) -> bool:
     """Return whether it is certain that no task was lost with its worker."""
-    retried = run.metrics.by(semconv.TASK_RETRIED.name, semconv.TASK_RETRY_REASON)
+    retried = session.metrics.by(semconv.TASK_RETRIED.name, semconv.TASK_RETRY_REASON)
     counts = [retried.get(reason) for reason in _WITH_WORKERS]
-    roots = run.roots()
+    roots = session.roots()
     return (
         bool(roots)
-        and not any([*counts, run.metrics.total(semconv.TASK_LOST.name)])
+        and not any([*counts, session.metrics.total(semconv.TASK_LOST.name)])
         and all(
             not span.unfinished
             and all(span.number(semconv.TASK_OUTCOME_COUNT.format(one)) == 0 for one in _LOST)
@@ -276,7 +278,7 @@ _WITH_WORKERS: Final = ("worker_lost", "recomputed")
 _LOST: Final = ("lost", "recomputed")
 
 
-def _of_root(run: Run, root: SpanTime) -> Iterator[Advice]:
+def _of_root(session: Session, root: SpanTime) -> Iterator[Advice]:
     executed = sum(root.activities.values())
     spilled = sum(root.activities.get(name, 0.0) for name in MEANINGS["spill"].names)
     yield from _over(
@@ -284,7 +286,7 @@ def _of_root(run: Run, root: SpanTime) -> Iterator[Advice]:
     )
     failed, cancelled = (root.activities.get(name, 0.0) for name in ("failed", "cancelled"))
     say = _SAY["Wasted"]
-    if cancelled > failed and _only_rescheduled(run, root.name):
+    if cancelled > failed and _only_rescheduled(session, root.name):
         say = (
             "No task was cancelled: these runs asked to be rescheduled, as those of peer-to-peer "
             "shuffles do. Dask books them as cancelled."
@@ -296,7 +298,7 @@ def _of_root(run: Run, root: SpanTime) -> Iterator[Advice]:
         executed,
         say,
     )
-    yield from _waiting(run, root)
+    yield from _waiting(session, root)
     from_disk = root.bytes.get("disk-read", 0.0)
     read = from_disk + root.bytes.get("memory-read", 0.0)
     if read > ENOUGH_BYTES and 1 - from_disk / read < LIMITS["DaskCacheMisses"][0]:
@@ -308,11 +310,11 @@ def _of_root(run: Run, root: SpanTime) -> Iterator[Advice]:
         )
 
 
-def _waiting(run: Run, root: SpanTime) -> Iterator[Advice]:
+def _waiting(session: Session, root: SpanTime) -> Iterator[Advice]:
     """Yield one line about a root's prefixes that waited, the longest wait first."""
     (limit,) = LIMITS["DaskThreadsWait"]
     labels = (semconv.SPAN_ROOT_NAME, semconv.TASK_PREFIX, semconv.ACTIVITY)
-    seconds = run.metrics.sums(semconv.SPAN_EXECUTE_TIME.name, *labels)
+    seconds = session.metrics.sums(semconv.SPAN_EXECUTE_TIME.name, *labels)
     on_threads = [
         (waited, seconds.get((name, prefix, "thread-cpu"), 0.0), prefix)
         for (name, prefix, activity), waited in seconds.items()
@@ -328,13 +330,13 @@ def _waiting(run: Run, root: SpanTime) -> Iterator[Advice]:
             f"{root.name}: tasks of {named}{more} wait, off the CPU",
             waited,
             waited + sum(one[1] for one in found),
-            cpu.why_waiting(run),
+            cpu.why_waiting(session),
             "note",
         )
 
 
-def _only_rescheduled(run: Run, root: str) -> bool:
-    spans = [one for one in run.of_type("span") if one.text(semconv.SPAN_ROOT_NAME) == root]
+def _only_rescheduled(session: Session, root: str) -> bool:
+    spans = [one for one in session.of_type("span") if one.text(semconv.SPAN_ROOT_NAME) == root]
     rescheduled, cancelled = (
         sum(span.number(semconv.TASK_OUTCOME_COUNT.format(outcome)) or 0.0 for span in spans)
         for outcome in ("rescheduled", "cancelled")

@@ -6,7 +6,7 @@ from typing import Final
 
 from dask_otel import semconv
 from dask_otel.report.findings import workers
-from dask_otel.report.telemetry.model import Run
+from dask_otel.report.telemetry.model import Session
 from dask_otel.report.telemetry.series import at
 
 #: Approximate seconds that Dask's scheduler needs for a task, in about six transitions.
@@ -22,11 +22,11 @@ _STARVED: Final = 0.1
 _NO_CPU: Final = "other processes, more threads than cores, or a CPU limit"
 
 
-def why_blocked(run: Run, tasks: float, late: float) -> str:
+def why_blocked(session: Session, tasks: float, late: float) -> str:
     """Return why the scheduler's event loop was late, and what to do."""
-    seconds = run.metrics.seconds
-    used = run.metrics.total(semconv.EVENT_LOOP_CPU_TIME.name)
-    starved = run.metrics.total(semconv.EVENT_LOOP_STARVED_TIME.name)
+    seconds = session.metrics.seconds
+    used = session.metrics.total(semconv.EVENT_LOOP_CPU_TIME.name)
+    starved = session.metrics.total(semconv.EVENT_LOOP_STARVED_TIME.name)
     load = f"About {_TRANSITIONS * tasks / seconds:,.0f} transitions a second"
     if used is not None:
         load += f", and {used / seconds:.0%} of a CPU"
@@ -51,14 +51,14 @@ def why_blocked(run: Run, tasks: float, late: float) -> str:
     return load + next(reason for holds, reason in reasons if holds)
 
 
-def why_waiting(run: Run) -> str:
+def why_waiting(session: Session) -> str:
     """Return why tasks held threads without using the CPU, if it is known."""
-    starved = run.metrics.total(semconv.EVENT_LOOP_STARVED_TIME.name) or 0.0
-    no_cpu = f", or for a CPU ({_NO_CPU})" if starved > _STARVED * run.metrics.seconds else ""
-    threads = [worker.threads for worker in workers(run) if worker.threads]
+    starved = session.metrics.total(semconv.EVENT_LOOP_STARVED_TIME.name) or 0.0
+    no_cpu = f", or for a CPU ({_NO_CPU})" if starved > _STARVED * session.metrics.seconds else ""
+    threads = [worker.threads for worker in workers(session) if worker.threads]
     if threads and max(threads) == 1:
         return f"Likely I/O, sleep or a GPU{no_cpu}; not the GIL: each process has one thread."
-    samples = _samples(run)
+    samples = _samples(session)
     if len(samples) < _FEWEST:
         return f"Likely I/O, sleep, a GPU or the GIL{no_cpu}; there are too few samples to tell."
     cores, running = (sum(values) / len(samples) for values in zip(*samples, strict=True))
@@ -68,17 +68,17 @@ def why_waiting(run: Run) -> str:
     return f"{used}: they waited for I/O, sleep or a GPU{no_cpu}, and hardly for the GIL."
 
 
-def _samples(run: Run) -> list[tuple[float, float]]:
+def _samples(session: Session) -> list[tuple[float, float]]:
     """Return (cores used, tasks running) of worker processes with two or more running tasks."""
     tasks = {
         series.labels.get(semconv.WORKER_NAME): series.history()
-        for series in run.metrics.of(semconv.WORKER_TASK_COUNT.name)
+        for series in session.metrics.of(semconv.WORKER_TASK_COUNT.name)
         if series.labels.get(semconv.TASK_STATE) == "executing"
     }
-    threads = {worker.name: worker.threads or 0.0 for worker in workers(run)}
+    threads = {worker.name: worker.threads or 0.0 for worker in workers(session)}
     return [
         (share * threads[name], running)
-        for series in run.metrics.of(semconv.WORKER_CPU_UTILIZATION.name)
+        for series in session.metrics.of(semconv.WORKER_CPU_UTILIZATION.name)
         if (name := series.labels.get(semconv.WORKER_NAME, "")) in threads
         for time_ns, share in series.history()
         if (running := at(tasks.get(name, []), time_ns)) >= 2

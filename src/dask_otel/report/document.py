@@ -12,7 +12,7 @@ from dask_otel.report.account import Account, account
 from dask_otel.report.history.difference import Comparison, compare
 from dask_otel.report.money import Price
 from dask_otel.report.redaction import redacted
-from dask_otel.report.telemetry.model import Run, Skipped
+from dask_otel.report.telemetry.model import Session, Skipped
 from dask_otel.report.telemetry.reader import Reader
 
 
@@ -36,7 +36,7 @@ class Report:
         Whether it is a result of `redacted`.
     """
 
-    runs: Sequence[Run]
+    runs: Sequence[Session]
     skipped: Skipped = field(default_factory=Skipped)
     price: Price | None = field(default=None, kw_only=True)
     tag: str = field(default="team", kw_only=True)
@@ -45,7 +45,7 @@ class Report:
 
     def redacted(self) -> Report:
         """Return this report without messages, tracebacks, code, keys and users' attributes."""
-        return replace(self, runs=[redacted(run) for run in self.runs], is_redacted=True)
+        return replace(self, runs=[redacted(session) for session in self.runs], is_redacted=True)
 
     def compared_with(self, before: Report, titles: tuple[str, str] = ("A", "B")) -> Report:
         """Return this report with its changes since `before`.
@@ -57,7 +57,7 @@ class Report:
 
     def accounts(self) -> list[Account]:
         """Return the account of each run."""
-        return [account(run, self.price, self.tag) for run in self.runs]
+        return [account(session, self.price, self.tag) for session in self.runs]
 
     def html(self) -> str:
         """Return a self-contained page, which loads nothing.
@@ -130,4 +130,4 @@ def read_report(*paths: str | Path, price: float | None = None, tag: str = "team
     reader = Reader()
     reader.read(paths)
     cost = None if price is None else Price(price)
-    return Report(reader.runs(), reader.skipped, price=cost, tag=tag)
+    return Report(reader.sessions(), reader.skipped, price=cost, tag=tag)

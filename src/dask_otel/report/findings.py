@@ -9,7 +9,7 @@ from typing import Final
 
 from dask_otel import semconv
 from dask_otel.report.seconds import flow
-from dask_otel.report.telemetry.model import Event, Run, Span, grouped, text
+from dask_otel.report.telemetry.model import Event, Session, Span, grouped, text
 from dask_otel.report.telemetry.series import at
 
 #: A straggler takes at least this multiple of the mean of its group's other tasks, and this share
@@ -74,7 +74,7 @@ def _in_words(kind: str, message: str) -> str:
     return ": ".join(filter(None, (kind, message))) or "failure"
 
 
-def failures(run: Run) -> list[Failure]:
+def failures(session: Session) -> list[Failure]:
     """Return the failures: final ones, then repeated ones, each with the most frequent first.
 
     Only exported events are counted: a span has at most ``otel.spans.max-exceptions`` of each kind,
@@ -82,8 +82,8 @@ def failures(run: Run) -> list[Failure]:
     """
     found: dict[tuple[str, str, str, bool], Failure] = {}
     seen: set[tuple[str, str, int]] = set()
-    names = span_names(run)
-    for span in (*run.of_type("span"), *run.of_type("task")):
+    names = span_names(session)
+    for span in (*session.of_type("span"), *session.of_type("task")):
         owner = span.text(semconv.SPAN_ID)
         for event in span.events:
             if semconv.EXCEPTION_TYPE not in event.attributes:
@@ -96,7 +96,7 @@ def failures(run: Run) -> list[Failure]:
             seen.add(one)
             same = (failure.span, failure.kind, failure.message, failure.repeated)
             found.setdefault(same, failure).count += 1
-    logged = _logged(run)
+    logged = _logged(session)
     for failure in found.values():
         bodies = [*logged.get((semconv.WORKER_LOG, failure.key), ())] if failure.key else []
         if failure.kind == _KILLED:
@@ -105,10 +105,10 @@ def failures(run: Run) -> list[Failure]:
     return sorted(found.values(), key=lambda failure: (failure.repeated, -failure.count))
 
 
-def _logged(run: Run) -> Mapping[tuple[str, object], list[tuple[int, str]]]:
+def _logged(session: Session) -> Mapping[tuple[str, object], list[tuple[int, str]]]:
     """Return log records by their names and what they concern: their places and bodies."""
     found: defaultdict[tuple[str, object], list[tuple[int, str]]] = defaultdict(list)
-    for place, log in enumerate(run.logs):
+    for place, log in enumerate(session.logs):
         concerned = log.attributes.get(_CONCERNED.get(log.name, ""))
         if log.body and isinstance(concerned, str):
             found[log.name, concerned].append((place, log.body))
@@ -124,17 +124,17 @@ def _failure(event: Event, span: Span, name: str) -> Failure:
     return Failure(kind, message, stacktrace, name, prefix, key, worker, repeated)
 
 
-def span_names(run: Run) -> dict[str, str]:
+def span_names(session: Session) -> dict[str, str]:
     """Return the spans' full names by Dask span id."""
-    return {span.text(semconv.SPAN_ID): span.full_name for span in run.of_type("span")}
+    return {span.text(semconv.SPAN_ID): span.full_name for span in session.of_type("span")}
 
 
-def late_starts(run: Run) -> dict[str, float]:
+def late_starts(session: Session) -> dict[str, float]:
     """Return the delays of spans whose first task began late, by full name.
 
     Most are the first spans on new workers. Names of several spans are omitted.
     """
-    spans = run.of_type("span")
+    spans = session.of_type("span")
     found = {span.full_name: span.number(semconv.SPAN_QUEUE_TIME) or 0.0 for span in spans}
     times = Counter(span.full_name for span in spans)
     share, least = _LATE
@@ -145,9 +145,9 @@ def late_starts(run: Run) -> dict[str, float]:
     }
 
 
-def slowest(run: Run, most: int = 20) -> list[Span]:
+def slowest(session: Session, most: int = 20) -> list[Span]:
     """Return the longest runs of tasks among those with a span."""
-    return sorted(run.of_type("task"), key=lambda task: -task.seconds)[:most]
+    return sorted(session.of_type("task"), key=lambda task: -task.seconds)[:most]
 
 
 @dataclass(frozen=True)
@@ -160,15 +160,15 @@ class Straggler:
     span_seconds: float
 
 
-def stragglers(run: Run) -> Iterator[Straggler]:
+def stragglers(session: Session) -> Iterator[Straggler]:
     """Yield each group's longest task if it is a straggler, the longest first."""
-    owners = {span.text(semconv.SPAN_ID): span for span in run.of_type("span")}
+    owners = {span.text(semconv.SPAN_ID): span for span in session.of_type("span")}
     groups: dict[tuple[str, ...], tuple[float, float]] = {}
-    for group in run.of_type("group"):
+    for group in session.of_type("group"):
         count, compute = group.number(semconv.TASK_COUNT), group.number(_DURATION + "compute")
         if count and compute is not None:
             groups[_group_of(group)] = count, compute
-    for task in slowest(run, most=200):
+    for task in slowest(session, most=200):
         key = _group_of(task)
         span = owners.get(key[0])
         # The first task is the longest of its group.
@@ -203,41 +203,41 @@ class Gap:
     grown: float
 
 
-def gaps(run: Run) -> list[Gap]:
+def gaps(session: Session) -> list[Gap]:
     """Return the gaps before the first task and between tasks, longest first.
 
     Tasks are known by their groups, from the first start to the last end. Gaps inside a group, or
     without exported groups, are found in the metrics, as unused threads.
     """
-    groups = run.of_type("group")
-    begin = run.start_ns
-    if not groups or begin is None or any(span.unfinished for span in run.of_type("span")):
+    groups = session.of_type("group")
+    begin = session.start_ns
+    if not groups or begin is None or any(span.unfinished for span in session.of_type("span")):
         return []
     first, last = groups[0].start_ns, max(group.end_ns for group in groups)
-    known = flow(run)
-    found = [_gap(run, begin, first, known.unused(begin, first))] if known else []
+    known = flow(session)
+    found = [_gap(session, begin, first, known.unused(begin, first))] if known else []
     until, inside = first, known.unused(first, last) if known else 0.0
-    all_groups = sum(root.number(semconv.TASK_GROUP_COUNT) or 0.0 for root in run.roots())
+    all_groups = sum(root.number(semconv.TASK_GROUP_COUNT) or 0.0 for root in session.roots())
     for group in groups if len(groups) >= all_groups else ():
         if group.start_ns > until:
-            found.append(_gap(run, until, group.start_ns, (group.start_ns - until) / 1e9))
+            found.append(_gap(session, until, group.start_ns, (group.start_ns - until) / 1e9))
             inside -= found[-1].seconds
         until = max(until, group.end_ns)
-    found.append(Gap(_open_span(run, first, last), inside, None, 0.0))
+    found.append(Gap(_open_span(session, first, last), inside, None, 0.0))
     return sorted((g for g in found if g.seconds >= _GAP), key=lambda gap: -gap.seconds)
 
 
-def _gap(run: Run, begin: int, end: int, seconds: float) -> Gap:
-    memory = [series.history() for series in run.metrics.of(semconv.WORKER_MEMORY_USAGE.name)]
+def _gap(session: Session, begin: int, end: int, seconds: float) -> Gap:
+    memory = [series.history() for series in session.metrics.of(semconv.WORKER_MEMORY_USAGE.name)]
     # A new worker's memory is not zero.
     grown = sum(max(0.0, at(one, end) - (at(one, begin) or one[0][1])) for one in memory)
-    after = (begin - (run.start_ns or 0)) / 1e9
-    return Gap(_open_span(run, begin, end), seconds, after, grown)
+    after = (begin - (session.start_ns or 0)) / 1e9
+    return Gap(_open_span(session, begin, end), seconds, after, grown)
 
 
-def _open_span(run: Run, begin: int, end: int) -> str:
+def _open_span(session: Session, begin: int, end: int) -> str:
     """Return the shortest span that was open before and after; empty if there is none."""
-    times = grouped(run.of_type("span"), lambda span: span.text(semconv.SPAN_ID))
+    times = grouped(session.of_type("span"), lambda span: span.text(semconv.SPAN_ID))
     lasted = [(same[0], max(one.end_ns for one in same)) for same in times.values()]
     around = [
         (last - span.start_ns, span.full_name)
@@ -260,7 +260,7 @@ class Worker:
     failed: int = 0
 
 
-def workers(run: Run) -> list[Worker]:
+def workers(session: Session) -> list[Worker]:
     """Return the workers by name, with their largest figures and the number of their task spans."""
     found: dict[str, Worker] = {}
 
@@ -270,11 +270,11 @@ def workers(run: Run) -> list[Worker]:
         (semconv.WORKER_MEMORY_LIMIT, "limit"),
         (semconv.WORKER_MEMORY_SPILLED, "spilled"),
     ):
-        for series in run.metrics.of(metric.name):
+        for series in session.metrics.of(metric.name):
             name = series.labels.get(semconv.WORKER_NAME, "")
             largest = max((value for _, value in series.history()), default=series.value)
             setattr(found.setdefault(name, Worker(name)), figure, largest)
-    for task in run.of_type("task"):
+    for task in session.of_type("task"):
         name = task.text(semconv.WORKER_NAME)
         if name:
             worker = found.setdefault(name, Worker(name))
@@ -283,7 +283,7 @@ def workers(run: Run) -> list[Worker]:
     return sorted(found.values(), key=lambda worker: (len(worker.name), worker.name))
 
 
-def retries(run: Run) -> dict[str, float]:
+def retries(session: Session) -> dict[str, float]:
     """Return the number of repeated runs by reason, without those that rescheduled themselves."""
-    counted = run.metrics.by(semconv.TASK_RETRIED.name, semconv.TASK_RETRY_REASON)
+    counted = session.metrics.by(semconv.TASK_RETRIED.name, semconv.TASK_RETRY_REASON)
     return {reason: n for reason, n in counted.items() if n and reason != "rescheduled"}

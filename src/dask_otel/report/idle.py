@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dask_otel import semconv
 from dask_otel.report.seconds import IDLE
-from dask_otel.report.telemetry.model import Run
+from dask_otel.report.telemetry.model import Session
 from dask_otel.report.telemetry.series import at
 
 #: States of tasks that a thread could run, or is running.
@@ -66,26 +66,26 @@ class IdleReason:
         return next(found, "")
 
 
-def explain(run: Run) -> IdleReason | None:
+def explain(session: Session) -> IdleReason | None:
     """Return why threads were idle; None with too few samples."""
     idle = [
         series.history()
-        for series in run.metrics.of(semconv.CLUSTER_TIME.name)
+        for series in session.metrics.of(semconv.CLUSTER_TIME.name)
         if series.labels.get(semconv.ACTIVITY) == IDLE
     ]
     ready = [
         series.history()
-        for series in run.metrics.of(semconv.CLUSTER_TASK_COUNT.name)
+        for series in session.metrics.of(semconv.CLUSTER_TASK_COUNT.name)
         if series.labels.get(semconv.TASK_STATE) in _READY
     ]
-    threads = [s.history() for s in run.metrics.of(semconv.CLUSTER_THREAD_COUNT.name)]
+    threads = [s.history() for s in session.metrics.of(semconv.CLUSTER_THREAD_COUNT.name)]
     times = sorted({time for history in idle for time, _ in history})
     if len(times) <= _FEWEST_SAMPLES or not ready or not threads:
         return None
     first = min(
         (
             event.time_ns
-            for span in run.of_type("span")
+            for span in session.of_type("span")
             for event in span.events
             if event.name == semconv.EVENT_START
         ),

@@ -14,7 +14,7 @@ from dask_otel.report.seconds import (
     merged_by,
     span_times,
 )
-from dask_otel.report.telemetry.model import Run
+from dask_otel.report.telemetry.model import Session
 
 
 @dataclass(frozen=True)
@@ -58,15 +58,15 @@ class Bill:
         return self.capacity - sum(root.capacity or 0.0 for root in self.roots)
 
 
-def bill(run: Run, tag: str = "team") -> Bill:
+def bill(session: Session, tag: str = "team") -> Bill:
     """Return the capacity of a run by root and tag.
 
     Spans with a tag ``<tag>:<value>`` are summed by the value of the outermost such tag; the
     others, under an empty name.
     """
-    names = [entry for entry in span_times(run) if entry.capacity is not None]
+    names = [entry for entry in span_times(session) if entry.capacity is not None]
     tags_of = {
-        span.full_name: span.attributes.get(semconv.SPAN_TAGS) for span in run.of_type("span")
+        span.full_name: span.attributes.get(semconv.SPAN_TAGS) for span in session.of_type("span")
     }
 
     def value_of(entry: SpanTime) -> str:
@@ -76,7 +76,7 @@ def bill(run: Run, tag: str = "team") -> Bill:
         return next(values, "")
 
     tags = merged_by((value_of(entry), entry) for entry in names)
-    cluster = cluster_time(run)
+    cluster = cluster_time(session)
     return Bill(
         capacity=cluster.capacity if cluster else None,
         roots=_largest_first(by_root(names)),

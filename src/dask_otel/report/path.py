@@ -11,7 +11,7 @@ from dask_otel.report.advice import Advice
 from dask_otel.report.findings import late_starts, span_names
 from dask_otel.report.meanings import PATH, PathPart
 from dask_otel.report.seconds import add
-from dask_otel.report.telemetry.model import Run, Span, tree_of
+from dask_otel.report.telemetry.model import Session, Span, tree_of
 
 #: The smallest share of its span, and of the whole run, for a sentence, and the most sentences.
 _SHARE, _OF_RUN, _MOST = 0.25, 0.1, 5
@@ -75,27 +75,27 @@ class RunPath:
         return sorted(found, key=lambda item: -item[3])[:most]
 
 
-def path(run: Run) -> RunPath | None:
+def path(session: Session) -> RunPath | None:
     """Return what bounded a run; None if no span has a path."""
-    spans = run.of_type("span")
+    spans = session.of_type("span")
     _, below = tree_of(spans)
     names: dict[str, Waits] = {}
-    labels = span_names(run)
+    labels = span_names(session)
     for span in spans:
         if parts := span_path(span):
             entry = names.setdefault(span.full_name, Waits(span.full_name))
             _add(entry, span, parts, [span_path(one) for one in below.get(span.key, ())])
-    for task in run.of_type("task"):
+    for task in session.of_type("task"):
         name = labels.get(task.text(semconv.SPAN_ID), "")
         if name in names and task.attributes.get(semconv.TASK_ON_PATH) is True:
             names[name].shown.append(task)
     whole = Waits("all")
-    for root in run.roots():
+    for root in session.roots():
         if parts := span_path(root):
             _add(whole, root, parts, ())
     if not whole.seconds:
         return None
-    late = late_starts(run)
+    late = late_starts(session)
     found = [
         one
         for entry in names.values()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from dask_otel import semconv
-from dask_otel.report.telemetry.model import Event, Plain, Run
+from dask_otel.report.telemetry.model import Event, Plain, Session
 
 #: Replaced by numbers, so that they remain distinct.
 _NUMBERED: Final = {semconv.TASK_KEY: "task", semconv.TASK_GROUP_NAME: "group"}
@@ -24,7 +24,7 @@ _SECRET: Final = frozenset(
 )
 
 
-def redacted(run: Run) -> Run:
+def redacted(session: Session) -> Session:
     """Return a run without anything that can hold data, and without spans of other services."""
     numbers: dict[Plain, str] = {}
     spans = [
@@ -37,11 +37,13 @@ def redacted(run: Run) -> Run:
                 for event in span.events
             ],
         )
-        for span in run.spans
+        for span in session.spans
     ]
-    logs = [replace(log, body="", attributes=_kept(log.attributes, numbers)) for log in run.logs]
-    resource = {key: value for key, value in run.resource.items() if key in _RESOURCE}
-    return replace(run, spans=spans, foreign=[], resource=resource, logs=logs)
+    logs = [
+        replace(log, body="", attributes=_kept(log.attributes, numbers)) for log in session.logs
+    ]
+    resource = {key: value for key, value in session.resource.items() if key in _RESOURCE}
+    return replace(session, spans=spans, foreign=[], resource=resource, logs=logs)
 
 
 _RESOURCE: Final = (

@@ -14,7 +14,7 @@ from typing import Final
 
 from dask_otel import semconv
 from dask_otel.report.meanings import PART_TITLES, part_of
-from dask_otel.report.telemetry.model import Run, Span, grouped
+from dask_otel.report.telemetry.model import Session, Span, grouped
 from dask_otel.report.telemetry.series import History, at
 
 IDLE: Final = "idle"
@@ -85,12 +85,12 @@ def parts(activities: dict[str, float]) -> dict[str, float]:
     return result
 
 
-def cluster_time(run: Run) -> ClusterTime | None:
+def cluster_time(session: Session) -> ClusterTime | None:
     """Return the cluster's sum; None if the run has no metrics of it."""
-    activities = run.metrics.by(semconv.CLUSTER_TIME.name, semconv.ACTIVITY)
+    activities = session.metrics.by(semconv.CLUSTER_TIME.name, semconv.ACTIVITY)
     if not activities:
         return None
-    total = run.metrics.total
+    total = session.metrics.total
     return ClusterTime(
         activities,
         total(semconv.CLUSTER_INFLIGHT_TIME.name),
@@ -99,15 +99,15 @@ def cluster_time(run: Run) -> ClusterTime | None:
     )
 
 
-def run_parts(run: Run) -> dict[str, float]:
+def run_parts(session: Session) -> dict[str, float]:
     """Return the seconds of each part of a run: the cluster's, or else the sum of its spans'."""
-    cluster = cluster_time(run)
-    return parts(cluster.activities) if cluster else merged("", span_times(run)).parts()
+    cluster = cluster_time(session)
+    return parts(cluster.activities) if cluster else merged("", span_times(session)).parts()
 
 
-def span_times(run: Run) -> list[SpanTime]:
+def span_times(session: Session) -> list[SpanTime]:
     """Return the time of each span name, in the order of the spans' starts."""
-    measured, from_spans = _from_metrics(run), _from_spans(run)
+    measured, from_spans = _from_metrics(session), _from_spans(session)
     unknown = [entry for name, entry in measured.items() if name not in from_spans]
     return [*(measured.get(name, entry) for name, entry in from_spans.items()), *unknown]
 
@@ -119,7 +119,7 @@ _OF_SPANS: Final = (
 )
 
 
-def _from_metrics(run: Run) -> dict[str, SpanTime]:
+def _from_metrics(session: Session) -> dict[str, SpanTime]:
     found: dict[str, SpanTime] = {}
     names = (semconv.SPAN_NAME, semconv.SPAN_ROOT_NAME)
 
@@ -127,21 +127,23 @@ def _from_metrics(run: Run) -> dict[str, SpanTime]:
         return found.setdefault(name, SpanTime(name, root))
 
     activities = (*names, semconv.ACTIVITY)
-    executed = run.metrics.sums(semconv.SPAN_EXECUTE_TIME.name, *activities, semconv.TASK_PREFIX)
+    executed = session.metrics.sums(
+        semconv.SPAN_EXECUTE_TIME.name, *activities, semconv.TASK_PREFIX
+    )
     for (name, root, activity, _), seconds in executed.items():
         add(entry(name, root).activities, activity, seconds)
-    moved = run.metrics.sums(semconv.SPAN_EXECUTE_IO.name, *activities)
+    moved = session.metrics.sums(semconv.SPAN_EXECUTE_IO.name, *activities)
     for (name, root, activity), size in moved.items():
         add(entry(name, root).bytes, activity, size)
     for figure, metric, _ in _OF_SPANS:
-        for (name, root), seconds in run.metrics.sums(metric.name, *names).items():
+        for (name, root), seconds in session.metrics.sums(metric.name, *names).items():
             entry(name, root).count(figure, seconds)
     return found
 
 
-def _from_spans(run: Run) -> dict[str, SpanTime]:
+def _from_spans(session: Session) -> dict[str, SpanTime]:
     found: dict[str, SpanTime] = {}
-    for span in run.of_type("span"):
+    for span in session.of_type("span"):
         new = SpanTime(span.full_name, span.text(semconv.SPAN_ROOT_NAME), measured=False)
         entry = found.setdefault(span.full_name, new)
         _add_all(entry.activities, span_activities(span))
@@ -207,17 +209,17 @@ class Flow:
         return found
 
 
-def flow(run: Run, most: int = 240) -> Flow | None:
+def flow(session: Session, most: int = 240) -> Flow | None:
     """Return the threads' activities over time; None with fewer than two exports."""
     parts: dict[str, list[History]] = {title: [] for title in PART_TITLES}
-    for series in run.metrics.of(semconv.CLUSTER_TIME.name):
+    for series in session.metrics.of(semconv.CLUSTER_TIME.name):
         parts[part_of(series.labels.get(semconv.ACTIVITY, "")).title].append(series.history())
     times = sorted({time for every in parts.values() for one in every for time, _ in one})
     if len(times) < 2:
         return None
     step = max(1, -(-(len(times) - 1) // most))
     edges = [*times[:-1:step], times[-1]]
-    capacity = [one.history() for one in run.metrics.of(semconv.CLUSTER_CAPACITY_TIME.name)]
+    capacity = [one.history() for one in session.metrics.of(semconv.CLUSTER_CAPACITY_TIME.name)]
     result = {title: _rates(found, edges) for title, found in parts.items()}
     return Flow(edges, result, _rates(capacity, edges))
 

@@ -26,20 +26,20 @@ def summary(accounts: Sequence[Account], skipped: Skipped) -> dict[str, Any]:
 
 
 def _run(account: Account) -> dict[str, Any]:
-    run, why = account.run, account.idle
+    session, why = account.session, account.idle
     result: dict[str, Any] = {
-        "cluster": run.cluster,
-        "instance": run.instance,
-        "distributed": text(run.resource.get(semconv.SERVICE_VERSION)) or None,
-        "dask_otel": run.bridge or None,
-        "start": _epoch(run.start_ns),
-        "end": _epoch(run.end_ns),
+        "cluster": session.cluster,
+        "instance": session.instance,
+        "distributed": text(session.resource.get(semconv.SERVICE_VERSION)) or None,
+        "dask_otel": session.bridge or None,
+        "start": _epoch(session.start_ns),
+        "end": _epoch(session.end_ns),
         "tasks": account.outcomes,
         "repeated": account.repeated,
         "time": None if account.cluster is None else _cluster(account.cluster),
         "path": None if account.path is None else _path(account.path),
         "spans": [_span_time(entry) for entry in account.spans],
-        "traces": [_span(span) for span in run.of_type("span")],
+        "traces": [_span(span) for span in session.of_type("span")],
         "advice": [
             {
                 "severity": one.severity,
@@ -49,7 +49,7 @@ def _run(account: Account) -> dict[str, Any]:
             }
             for one in account.advice
         ],
-        "events": [_log(log) for log in run.logs],
+        "events": [_log(log) for log in session.logs],
         "failures": [dict(vars(failure)) for failure in account.failures],
         "slowest": [_task(task) for task in account.slowest],
         "workers": [dict(vars(worker)) for worker in account.workers],

@@ -73,7 +73,7 @@ def report_lines(accounts: Iterable[Account], skipped: Skipped, sheet: Sheet) ->
 
 def run_lines(account: Account, sheet: Sheet, only: Sequence[str] = ()) -> Iterator[Line]:
     """Yield the lines of one run; with `only`, those of the named sections."""
-    yield [(account.run.title, "bold")]
+    yield [(account.session.title, "bold")]
     if account.outcomes:
         counts = (f"{count:,.0f} {outcome}" for outcome, count in account.outcomes.items())
         yield [("Tasks: " + ", ".join(counts), "")]
@@ -117,9 +117,9 @@ def _advice(account: Account, sheet: Sheet) -> Iterator[Line]:
 
 
 def _happened(account: Account, sheet: Sheet) -> Iterator[Line]:
-    logs = account.run.warnings()
+    logs = account.session.warnings()
     for log in logs[:_MOST]:
-        after = words.seconds(max(0, log.time_ns - (account.run.start_ns or 0)) / 1e9)
+        after = words.seconds(max(0, log.time_ns - (account.session.start_ns or 0)) / 1e9)
         first, *more = log.description.splitlines() or [""]
         yield from _indented(f"{after} {log.level} {first}", sheet, "  ")
         for line in more:
@@ -137,9 +137,9 @@ def _indented(sentence: str, sheet: Sheet, indent: str) -> Iterator[Line]:
 
 
 def _trees(account: Account, sheet: Sheet) -> Iterator[Line]:
-    roots, below = tree_of(account.run.spans)
+    roots, below = tree_of(account.session.spans)
     for root in roots[:_MOST]:
-        same = (span for span in account.run.spans if span.trace_id == root.trace_id)
+        same = (span for span in account.session.spans if span.trace_id == root.trace_id)
         end_ns = max(span.end_ns for span in same)
         yield from _Trace(root, below, end_ns, sheet).lines()
     if len(roots) > _MOST:
@@ -273,7 +273,7 @@ def _activities(account: Account, sheet: Sheet) -> Iterator[Line]:
     room = max(20, sheet.width - bar - 49)
     heading = f"{'span and activity':<{room}}{'time':>9} share  {'':<{bar}} "
     yield [(heading + ("meaning" if sheet.width >= _MEANINGS else "data"), "dim")]
-    late = findings.late_starts(account.run)
+    late = findings.late_starts(account.session)
     for block in blocks:
         name = words.cut_beginning(block.name, room)
         total = f"{words.fit(name, room)}{words.seconds(block.seconds):>9}"

@@ -16,7 +16,7 @@ from dask_otel.report import words
 from dask_otel.report.history.past import COMPUTING, MOVED, RUNNING, PastRun, Terms, ended, total
 from dask_otel.report.meanings import PATH
 from dask_otel.report.seconds import add, summed
-from dask_otel.report.telemetry.model import Run
+from dask_otel.report.telemetry.model import Session
 
 #: The text without any run.
 NOTHING: Final = "no root span has ended: there is nothing to compare"
@@ -194,7 +194,7 @@ class Comparison:
 
 
 def compare(
-    before: Iterable[Run], after: Iterable[Run], titles: tuple[str, str] = ("A", "B")
+    before: Iterable[Session], after: Iterable[Session], titles: tuple[str, str] = ("A", "B")
 ) -> Comparison:
     """Compare the ended runs of two reports, those of one name together."""
     sides = _each((before, after), lambda runs: [one for run in runs for one in ended(run, "")])

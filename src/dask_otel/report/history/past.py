@@ -15,7 +15,7 @@ from dask_otel.report import words
 from dask_otel.report.money import Price
 from dask_otel.report.path import link_parts, span_path
 from dask_otel.report.seconds import IDLE, add, own_parts, span_activities, summed
-from dask_otel.report.telemetry.model import Run, Span, grouped, text, tree_of
+from dask_otel.report.telemetry.model import Session, Span, grouped, text, tree_of
 
 #: The headings of `PastRun.cells`, and which of them are numbers.
 HEADINGS: Final = ("time (UTC)", "name", "result", "duration", "tasks", "failed", "thread-hours",
@@ -152,10 +152,10 @@ def _value(kind: Any, value: Any) -> Any:
     return value
 
 
-def ended(run: Run, command: str) -> Iterator[PastRun]:
+def ended(session: Session, command: str) -> Iterator[PastRun]:
     """Yield the ended root spans of one scheduler, each with the spans below it."""
-    _, below = tree_of(run.spans)
-    roots = run.roots()
+    _, below = tree_of(session.spans)
+    roots = session.roots()
     count = Counter(root.full_name for root in roots)
     for root in roots:
         if root.unfinished or is_backwards(root):
@@ -163,12 +163,12 @@ def ended(run: Run, command: str) -> Iterator[PastRun]:
         tree = list(_tree(root, below))
         spans = [span for span in tree if span.type == "span"]
         capacity = _sum(spans, semconv.SPAN_CAPACITY)
-        is_alone = count[root.full_name] == 1 and _is_measured(run, root.full_name, spans)
-        alone = run if is_alone else Run("", "")
+        is_alone = count[root.full_name] == 1 and _is_measured(session, root.full_name, spans)
+        alone = session if is_alone else Session("", "")
         functions, work = _functions(alone, root.full_name, tree, capacity)
         yield PastRun(
             name=root.full_name,
-            cluster=run.cluster,
+            cluster=session.cluster,
             trace_id=root.trace_id,
             span_id=root.span_id,
             start=root.start_ns / 1e9,
@@ -187,9 +187,9 @@ def ended(run: Run, command: str) -> Iterator[PastRun]:
             steps=_steps(spans, tree),
             workers=root.number(semconv.WORKER_COUNT),
             threads=root.number(semconv.THREAD_COUNT),
-            python=text(run.resource.get(semconv.RUNTIME_VERSION)),
-            distributed=text(run.resource.get(semconv.SERVICE_VERSION)),
-            dask_otel=run.bridge,
+            python=text(session.resource.get(semconv.RUNTIME_VERSION)),
+            distributed=text(session.resource.get(semconv.SERVICE_VERSION)),
+            dask_otel=session.bridge,
             command=command,
         )
 
@@ -219,17 +219,17 @@ def _parts(spans: Iterable[Span]) -> dict[str, float]:
     return {part: seconds for part, seconds in found.items() if seconds}
 
 
-def _is_measured(run: Run, name: str, spans: Iterable[Span]) -> bool:
+def _is_measured(session: Session, name: str, spans: Iterable[Span]) -> bool:
     """Return whether a root's metrics agree with its spans, as far as both are there."""
     times = (semconv.SPAN_EXECUTE_TIME, semconv.SPAN_P2P_TIME)
-    seconds = sum(sum(_of_root(run, name, one, semconv.ACTIVITY).values()) for one in times)
+    seconds = sum(sum(_of_root(session, name, one, semconv.ACTIVITY).values()) for one in times)
     known = sum(sum(span_activities(span).values()) for span in spans)
     return not known or abs(seconds - known) <= _ROUGHLY * known
 
 
-def _of_root(run: Run, name: str, metric: semconv.Metric, *labels: str) -> dict[Any, float]:
+def _of_root(session: Session, name: str, metric: semconv.Metric, *labels: str) -> dict[Any, float]:
     """Return a metric's sums over all spans of a root, by the values of one or more labels."""
-    found = run.metrics.sums(metric.name, semconv.SPAN_ROOT_NAME, *labels)
+    found = session.metrics.sums(metric.name, semconv.SPAN_ROOT_NAME, *labels)
     return {
         key[0] if len(key) == 1 else tuple(key): value
         for (root, *key), value in found.items()
@@ -238,7 +238,7 @@ def _of_root(run: Run, name: str, metric: semconv.Metric, *labels: str) -> dict[
 
 
 def _functions(
-    run: Run, name: str, tree: Iterable[Span], capacity: float | None
+    session: Session, name: str, tree: Iterable[Span], capacity: float | None
 ) -> tuple[Terms, Terms]:
     """Return the thread-seconds of each function, whose sum is the capacity, and its work."""
     spans = [span for span in tree if span.type == "span"]
@@ -248,12 +248,14 @@ def _functions(
     work = {prefix: _sums(found, _WORK) for prefix, found in of_groups.items() if prefix}
     by_activity: Terms = {}
     labels = (semconv.TASK_PREFIX, semconv.ACTIVITY)
-    for (prefix, label), seconds in _of_root(run, name, semconv.SPAN_EXECUTE_TIME, *labels).items():
+    for (prefix, label), seconds in _of_root(
+        session, name, semconv.SPAN_EXECUTE_TIME, *labels
+    ).items():
         # As in the attributes of spans.
         activity = re.sub(r"[^A-Za-z0-9_-]", "_", label)
         known = activity in activities or capacity is None
         add(by_activity.setdefault(prefix, {}), activity if known else semconv.FOLDED, seconds)
-    counted = _of_root(run, name, semconv.TASK_FINISHED, semconv.TASK_PREFIX)
+    counted = _of_root(session, name, semconv.TASK_FINISHED, semconv.TASK_PREFIX)
     for prefix, tasks in counted.items():
         work.setdefault(prefix, {})["tasks"] = tasks
     functions = _largest(by_activity or groups)

@@ -31,7 +31,7 @@ _NAME: Final = re.compile(r"(.+)-\d{4,}-(traces|metrics|logs)\.jsonl")
 
 
 @dataclass(frozen=True)
-class Session:
+class SessionFiles:
     """The files of one scheduler, with their sizes.
 
     All files of a folder that the bridge did not name are one session, without a `prefix`. The
@@ -79,9 +79,9 @@ class Summary:
     left_out: list[str]
 
 
-def sessions(folders: Iterable[str | Path], left_out: list[str]) -> list[Session]:
+def sessions(folders: Iterable[str | Path], left_out: list[str]) -> list[SessionFiles]:
     """Return the sessions below some folders; a folder that can't be read adds a line."""
-    found: dict[tuple[str, str], Session] = {}
+    found: dict[tuple[str, str], SessionFiles] = {}
     for top in folders:
         try:
             is_remote = remote.is_remote(top)
@@ -90,7 +90,7 @@ def sessions(folders: Iterable[str | Path], left_out: list[str]) -> list[Session
                 named = _NAME.match(name)
                 if json_files.is_json(name) and not (named and named[2] == "logs"):
                     key = (folder, named[1] if named else "")
-                    found.setdefault(key, Session(*key, {})).files[name] = size
+                    found.setdefault(key, SessionFiles(*key, {})).files[name] = size
         except OSError as error:
             left_out.append(str(error))
     return list(found.values())
@@ -111,13 +111,13 @@ def _listed(top: str | Path, left_out: list[str]) -> Iterator[tuple[str, str, in
 
 def listing(
     folders: Iterable[str | Path], progress: Callable[[int, int], None]
-) -> tuple[list[tuple[PastRun, Session]], list[str]]:
+) -> tuple[list[tuple[PastRun, SessionFiles]], list[str]]:
     """Return the runs below some folders by their start, each once, and what was left out.
 
     `progress` is called with the number of sessions that were read, and of all.
     """
     left_out: list[str] = []
-    runs: dict[tuple[str, str], tuple[PastRun, Session]] = {}
+    runs: dict[tuple[str, str], tuple[PastRun, SessionFiles]] = {}
     found = sessions(folders, left_out)
     for number, session in enumerate(found, 1):
         progress(number, len(found))
@@ -127,7 +127,7 @@ def listing(
     return sorted(runs.values(), key=lambda one: one[0].start), left_out
 
 
-def summary(session: Session) -> Summary:
+def summary(session: SessionFiles) -> Summary:
     """Return the summary of a session: the present one, or a new one, which is kept."""
     said: list[str] = []
     writable: list[Path] = []
@@ -161,7 +161,7 @@ def summary(session: Session) -> Summary:
     return Summary(made.runs, [*said, *made.left_out])
 
 
-def _read(place: Path, session: Session) -> Summary | None:
+def _read(place: Path, session: SessionFiles) -> Summary | None:
     """Return a summary; None if there is none, or another one is due."""
     try:
         found: Any = json_files.parse(place.read_bytes())
@@ -176,8 +176,8 @@ def _read(place: Path, session: Session) -> Summary | None:
         return None
 
 
-def _made(session: Session, reader: Reader) -> Summary:
-    where, runs = session.where, reader.runs()
+def _made(session: SessionFiles, reader: Reader) -> Summary:
+    where, runs = session.where, reader.sessions()
     roots = [root for run in runs for root in run.roots()]
     left_out = [
         f"{where}: {words.counted(count, 'run')} {what}"

@@ -22,7 +22,7 @@ from dask_otel import semconv
 from dask_otel.report import words
 from dask_otel.report.meanings import NEUTRAL, PARTS, hex_colour
 from dask_otel.report.seconds import SpanTime, flow, merged
-from dask_otel.report.telemetry.model import Run
+from dask_otel.report.telemetry.model import Session
 from dask_otel.report.telemetry.series import History
 
 #: Placeholders that ``page.js`` replaces.
@@ -79,13 +79,13 @@ _THEME: Final = {
 }
 
 
-def charts(run: Run, names: list[SpanTime]) -> dict[str, Any]:
+def charts(session: Session, names: list[SpanTime]) -> dict[str, Any]:
     """Return the charts that have data, by their place on the page."""
     drawn = {
         "spans": _spans(names),
-        "flow": _flow(run),
-        "memory": _workers(run, "MiB, each worker", *_MEMORY),
-        "busy": _workers(run, "% CPU, each worker", *_BUSY),
+        "flow": _flow(session),
+        "memory": _workers(session, "MiB, each worker", *_MEMORY),
+        "busy": _workers(session, "% CPU, each worker", *_BUSY),
     }
     theme = Theme(json={"attrs": _THEME})
     return {place: json_item(plot, theme=theme) for place, plot in drawn.items() if plot}
@@ -144,9 +144,9 @@ def _labels(names: list[str]) -> list[str]:
     return result
 
 
-def _flow(run: Run) -> Any:
+def _flow(session: Session) -> Any:
     """Return the threads' activities over time, as stacked steps."""
-    found = flow(run)
+    found = flow(session)
     if found is None or len(found.threads) < _FEWEST_INTERVALS:
         # One block would only repeat the bar above it.
         return None
@@ -174,11 +174,11 @@ def _flow(run: Run) -> Any:
     )
     # A long task's seconds arrive at its end: their peak would make all the rest small.
     plot.y_range.end = 2 * max([*found.threads, 0.5])
-    return _timed(plot, "threads", run)
+    return _timed(plot, "threads", session)
 
 
-def _timed(plot: Any, label: str, run: Run) -> Any:
-    if events := run.warnings(_MOST_EVENTS):
+def _timed(plot: Any, label: str, session: Session) -> Any:
+    if events := session.warnings(_MOST_EVENTS):
         columns = {
             "time": [log.time_ns / 1e6 for log in events],
             "level": [log.level for log in events],
@@ -225,9 +225,9 @@ _BUSY: Final = (
 )
 
 
-def _workers(run: Run, label: str, *figures: _Drawn) -> Any:
+def _workers(session: Session, label: str, *figures: _Drawn) -> Any:
     """Return a line per worker for each figure; None if the first has fewer than two points."""
-    histories = [_highest(run, drawn) for drawn in figures]
+    histories = [_highest(session, drawn) for drawn in figures]
     if not any(len(history) > 1 for history in histories[0].values()):
         return None
     plot = figure(height=200, **_TIMED)
@@ -252,14 +252,14 @@ def _workers(run: Run, label: str, *figures: _Drawn) -> Any:
                 legend_label=drawn.legend,
             )
             _hover(plot, line, ("worker", "@worker"), (drawn.legend, f"@value{drawn.tip}"))
-    return _timed(plot, label, run)
+    return _timed(plot, label, session)
 
 
-def _highest(run: Run, drawn: _Drawn) -> dict[str, History]:
+def _highest(session: Session, drawn: _Drawn) -> dict[str, History]:
     """Return the histories of the workers with the highest values."""
     found = {
         series.labels.get(semconv.WORKER_NAME, ""): series.history()
-        for series in run.metrics.of(drawn.metric.name)
+        for series in session.metrics.of(drawn.metric.name)
     }
     ranked = sorted(found.items(), key=lambda item: -max((v for _, v in item[1]), default=0.0))
     return dict(ranked[:_MOST_LINES])

@@ -102,34 +102,34 @@ def history_page(
 
 def _run(account: Account, number: int) -> dict[str, Any]:
     """Return the values for a run's template besides its account."""
-    run, spans = account.run, account.run.of_type("span")
-    packed = {place: pack(item) for place, item in charts(run, account.spans).items()}
+    session, spans = account.session, account.session.of_type("span")
+    packed = {place: pack(item) for place, item in charts(session, account.spans).items()}
     return {
         "account": account,
         "key": f"r{number}",
         "charts": packed,
-        "timeline": timeline(run),
+        "timeline": timeline(session),
         "tiles": _tiles(account),
         "spans": spans,
         "logs": [
-            (max(0, log.time_ns - (run.start_ns or 0)) / 1e9, log)
-            for log in run.happened(_MOST_LOGS)
+            (max(0, log.time_ns - (session.start_ns or 0)) / 1e9, log)
+            for log in session.happened(_MOST_LOGS)
         ],
         "names": _by_name(account, spans) if len(spans) > _MOST_SPANS else [],
-        "span_names": findings.span_names(run),
+        "span_names": findings.span_names(session),
     }
 
 
 def _tiles(account: Account) -> list[tuple[str, str, str]]:
     """Return names, values and styles of the exported key figures."""
-    run, price, counts = account.run, account.price, account.outcomes
+    session, price, counts = account.session, account.price, account.outcomes
     shares = {part.title: share for part, _, share in account.shares()}
-    capacity = run.metrics.total(semconv.CLUSTER_CAPACITY_TIME.name)
+    capacity = session.metrics.total(semconv.CLUSTER_CAPACITY_TIME.name)
     done, failed = counts.get("memory"), int(counts.get("erred", 0))
     again, workers = sum(account.repeated.values()), len(account.workers)
-    mean = capacity / run.metrics.seconds if capacity and run.metrics.seconds else None
+    mean = capacity / session.metrics.seconds if capacity and session.metrics.seconds else None
     tiles = [
-        ("lasted", words.seconds(run.seconds), ""),
+        ("lasted", words.seconds(session.seconds), ""),
         ("thread-time", words.known(capacity), ""),
         ("cost", price.text(capacity) if price else "", ""),
         ("computing", f"{shares.get('Computing', 0.0):.0%}" if shares else "", ""),

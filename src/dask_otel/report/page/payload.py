@@ -22,7 +22,7 @@ from dask_otel.report import words
 from dask_otel.report.meanings import PARTS, PATH, hex_colour
 from dask_otel.report.path import link_parts
 from dask_otel.report.seconds import own_parts
-from dask_otel.report.telemetry.model import Plain, Run, Span, tree_of
+from dask_otel.report.telemetry.model import Plain, Session, Span, tree_of
 
 #: Most rows of one timeline. Beyond it, only the longest groups and tasks stay, and all failures.
 MOST_ROWS: Final = 20_000
@@ -69,9 +69,9 @@ class _Texts:
         return [self.long[value]]
 
 
-def timeline(run: Run, most: int = MOST_ROWS) -> Timeline:
+def timeline(session: Session, most: int = MOST_ROWS) -> Timeline:
     """Return the rows of a run's traces, in the order of the tree."""
-    spans = [*run.spans, *run.foreign]
+    spans = [*session.spans, *session.foreign]
     kept = sorted(spans, key=lambda one: (one.type != "span", not one.failed, -one.seconds))[:most]
     begin = min((span.start_ns for span in kept), default=0)
     end = max((span.end_ns for span in kept), default=0)
@@ -98,7 +98,7 @@ def timeline(run: Run, most: int = MOST_ROWS) -> Timeline:
         "path": path,
         "events": [
             [(log.time_ns - begin) / 1e9, log.level, log.description[:600]]
-            for log in run.warnings(200)
+            for log in session.warnings(200)
         ],
         "pathParts": [[part.title, part.colour] for part in PATH.values()],
         "keys": list(texts.keys),

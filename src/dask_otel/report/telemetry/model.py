@@ -1,4 +1,4 @@
-"""Runs with their spans and series, as plain data."""
+"""Sessions with their spans and series, as plain data: a session is what one scheduler left."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Span:
 
 
 @dataclass
-class Run:
+class Session:
     """The telemetry of one scheduler, as far as it was read.
 
     `resource` has the attributes of its process; `foreign`, other services' spans in its traces.

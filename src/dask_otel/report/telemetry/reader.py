@@ -9,7 +9,7 @@ from typing import Any, Final
 from dask_otel import semconv
 from dask_otel.report.telemetry import json_files
 from dask_otel.report.telemetry.decoding import Exported, decode
-from dask_otel.report.telemetry.model import Plain, Run, Skipped, Span, grouped, text
+from dask_otel.report.telemetry.model import Plain, Session, Skipped, Span, grouped, text
 
 #: Most spans of all runs together. Beyond it, only Dask spans and failures, up to twice as many.
 MOST_SPANS: Final = 100_000
@@ -26,7 +26,7 @@ class Reader:
     def __init__(self, most_spans: int = MOST_SPANS) -> None:
         self.skipped = Skipped()
         self._most_spans = most_spans
-        self._runs: dict[tuple[str, str], Run] = {}
+        self._sessions: dict[tuple[str, str], Session] = {}
         self._seen: set[tuple[str, str]] = set()
         self._logged: set[tuple[str, str]] = set()
         self._foreign: list[Span] = []
@@ -51,9 +51,9 @@ class Reader:
     def _add(self, item: Exported) -> None:
         # Other services' spans are not a run.
         is_ours = item.points or item.logs or any(span.type for span in item.spans)
-        run = self._run(item.resource, item.scope_version) if is_ours else Run("", "")
+        session = self._session(item.resource, item.scope_version) if is_ours else Session("", "")
         for measured in item.points:
-            if not run.metrics.add(measured):
+            if not session.metrics.add(measured):
                 self.skipped.add("data point of a series beyond the limit")
         for log in item.logs:
             key = (f"{log.time_ns} {log.name}", f"{log.body} {log.attributes}")
@@ -61,7 +61,7 @@ class Reader:
                 continue
             if len(self._logged) < MOST_LOGS:
                 self._logged.add(key)
-                run.logs.append(log)
+                session.logs.append(log)
             else:
                 self.skipped.add("log record beyond the limit")
         for span in item.spans:
@@ -73,31 +73,33 @@ class Reader:
                 continue
             self._seen.add(span.key)
             if span.type:
-                run.spans.append(span)
+                session.spans.append(span)
             else:
                 span.service = text(item.resource.get(semconv.SERVICE_NAME)) or "another service"
                 self._foreign.append(span)
 
-    def runs(self) -> list[Run]:
+    def sessions(self) -> list[Session]:
         """Return the runs by their start, each with other services' spans in its traces."""
-        for run in self._runs.values():
-            traces = {span.trace_id for span in run.spans}
-            run.foreign = [span for span in self._foreign if span.trace_id in traces]
-            run.logs.sort(key=lambda log: log.time_ns)
-            run.spans = [*run.spans, *_unfinished(run.spans)]
-            run.spans = [one for one in run.spans if one.type not in _SIGNS and not _is_empty(one)]
-        found = [run for run in self._runs.values() if run.start_ns is not None]
-        return sorted(found, key=lambda run: run.start_ns or 0)
+        for session in self._sessions.values():
+            traces = {span.trace_id for span in session.spans}
+            session.foreign = [span for span in self._foreign if span.trace_id in traces]
+            session.logs.sort(key=lambda log: log.time_ns)
+            session.spans = [*session.spans, *_unfinished(session.spans)]
+            session.spans = [
+                one for one in session.spans if one.type not in _SIGNS and not _is_empty(one)
+            ]
+        found = [session for session in self._sessions.values() if session.start_ns is not None]
+        return sorted(found, key=lambda session: session.start_ns or 0)
 
-    def _run(self, resource: dict[str, Plain], version: str) -> Run:
+    def _session(self, resource: dict[str, Plain], version: str) -> Session:
         cluster = text(resource.get(semconv.CLUSTER_NAME)) or text(
             resource.get(semconv.SERVICE_NAME)
         )
         instance = text(resource.get(semconv.SERVICE_INSTANCE_ID))
-        run = self._runs.setdefault((instance, cluster), Run(instance, cluster))
-        run.resource.update(resource)
-        run.bridge = version or run.bridge
-        return run
+        session = self._sessions.setdefault((instance, cluster), Session(instance, cluster))
+        session.resource.update(resource)
+        session.bridge = version or session.bridge
+        return session
 
 
 def _is_empty(span: Span) -> bool:
