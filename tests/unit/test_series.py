@@ -21,7 +21,6 @@ from dask_otel.core.records import Exemplar, NumberPoint
 from dask_otel.core.text import Sanitizer, label_text
 from tests.unit.metric_states import START, S, collect, durations, shown
 
-MS = 1_000_000
 CPU = ("execute", "load", "thread-cpu", "seconds")
 
 

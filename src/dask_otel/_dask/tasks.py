@@ -409,7 +409,8 @@ class TaskEvents:
             # The last of its runs on workers that died, if it has none now.
             failure = self._failed(group, key, info, started, stopped, now, assigned)
             run = TaskRun._make(run)._replace(nbytes=None, type=None, failure=failure)
-            self._to_erred(group, run, start, stimulus_id, ran, now)
+            self._end_path(group, run, start, stimulus_id, ran, now)
+            self._to_erred(group, run)
         elif finish == "erred" or task.exception_blame is not None:
             self._outcomes.blamed(group, now)
             self.paths.forget(key)
@@ -418,20 +419,14 @@ class TaskEvents:
             self._outcomes.interrupted(group, key, None if how == "stolen" else how, now)
             self.paths.interrupted(key, sent)
         else:
-            self._to_released(group, run, start, stimulus_id, ran, assigned, now)
+            self._end_path(group, run, start, stimulus_id, ran, now)
+            self._to_released(group, key, assigned, ran is None, now)
+            if processed:
+                self._count(semconv.TASK_FINISHED.name, group, "cancelled")
 
-    def _to_erred(
-        self,
-        group: Group,
-        run: RawRun,
-        start: str,
-        stimulus_id: str,
-        ran: Times | None,
-        now: float,
-    ) -> None:
+    def _to_erred(self, group: Group, run: RawRun) -> None:
         """A task failed for good."""
         self._count(semconv.TASK_FINISHED.name, group, "erred")
-        self._end_path(group, run, start, stimulus_id, ran, now)
         if run[STOP]:
             self._durations[group.prefix].add(run[SECONDS])
             if run[PARTS]:
@@ -442,20 +437,16 @@ class TaskEvents:
     def _to_released(
         self,
         group: Group,
-        run: RawRun,
-        start: str,
-        stimulus_id: str,
-        ran: Times | None,
+        key: Hashable,
         assigned: WorkerState | None,
+        may_run: bool,
         now: float,
     ) -> None:
-        """A task is cancelled: nobody wants its result."""
-        self._end_path(group, run, start, stimulus_id, ran, now)
-        self._outcomes.cancelled(group, None if assigned is None else assigned.address, now)
-        if start == "processing":
-            if assigned is not None and ran is None:
-                self.under_way.cancelled(run[KEY], assigned.address, group, now)
-            self._count(semconv.TASK_FINISHED.name, group, "cancelled")
+        """A task is cancelled: nobody wants its result. It may still run where it was assigned."""
+        worker = None if assigned is None else assigned.address
+        self._outcomes.cancelled(group, worker, now)
+        if worker is not None and may_run:
+            self.under_way.cancelled(key, worker, group, now)
 
     def _end_path(
         self,

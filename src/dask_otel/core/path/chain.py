@@ -124,9 +124,9 @@ def stretch(
     Parameters
     ----------
     begin
-        Links that began earlier are cut.
+        Steps that began earlier are cut.
     oldest
-        Links that ended earlier are left out.
+        Steps that ended earlier are left out.
     """
     own = last[SPAN]
     client = scheduler = no_thread = queue = compute = report = 0.0
