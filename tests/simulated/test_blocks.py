@@ -130,11 +130,13 @@ def test_a_graph_that_takes_longer_than_the_linger_to_come_in(
 
     # The scheduler orders in a thread: the block has long been left by then.
     threads = LabThreadPoolExecutor(o.cluster.pool, 1)
-    monkeypatch.setattr("distributed.utils._offload_executor", threads)
-    with dask_otel.span("workflow"):
-        compute(o.client, 1)
-        monkeypatch.setattr(dask.order, "order", slow)
-        future = o.client.compute(dask.delayed(inc)(2, dask_key_name="slow-2"))
-    assert future.result() == 3
+    # Only until the cluster ends: a worker that closes would shut down the real one.
+    with monkeypatch.context() as patch:
+        patch.setattr("distributed.utils._offload_executor", threads)
+        with dask_otel.span("workflow"):
+            compute(o.client, 1)
+            patch.setattr(dask.order, "order", slow)
+            future = o.client.compute(dask.delayed(inc)(2, dask_key_name="slow-2"))
+        assert future.result() == 3
     # The graph took 10 ms to the scheduler.
     o.assert_tree("workflow success 2.510 tasks=2 memory=2")
