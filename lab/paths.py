@@ -60,7 +60,7 @@ class Path:
     #: How many runs of the span's tasks are on it, and how many more took no time.
     tasks: int = 0
     momentary: int = 0
-    #: Seconds that no message tells from others on the worker: the computing of runs without a
+    #: Seconds that no message separates from others on the worker: the computing of runs without a
     #: result, and ends that waited for a blocked event loop, which notes the time after that.
     untold: float = 0.0
 
@@ -210,7 +210,7 @@ class Paths:
         return wait
 
     def _entered(self, number: int, wait: Wait) -> Wait:
-        """Return what is known of a task that has work left to do, or that begins again."""
+        """Return the known times of a task that has work left to do, or that begins again."""
         move = self._moves[number]
         if move.stimulus.startswith(SUBMISSION):
             return Wait(submitted=float(move.stimulus[len(SUBMISSION) :]) - EPOCH)

@@ -186,12 +186,12 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
         return sum(max(0.0, run.stop - run.done) for run in runs)
 
     def untold(self) -> float:
-        """Return seconds of which nobody told, since a heartbeat was lost.
+        """Return seconds that were never reported, because a heartbeat was lost.
 
         They are of runs that ended without a message that has their times: the heartbeat after the
         end had them. A late one holds up the next.
         """
-        told = set()
+        reported = set()
         for move in self.moves:
             if move.activities:
                 ended = [
@@ -199,12 +199,12 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
                     for r in self._cluster.runs
                     if r.key == move.key and r.stop <= move.when + STEP
                 ]
-                told.update(ended[-1:])
+                reported.update(ended[-1:])
         return sum(
             run.stop - run.start
             for run in self._cluster.runs
             if run.stop < inf
-            and run not in told
+            and run not in reported
             and any(
                 run.start <= when <= run.stop + 4 * HEARTBEAT and run.worker == f"lab://{one.name}"
                 for when, one in self._cluster.unheard
@@ -231,8 +231,8 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
     def unsettled(self) -> float:
         """Return seconds of threads that released tasks may have held, for all that is known.
 
-        Whether they did, the heartbeats after it tell, of which an observer may need three. Until
-        then it is unknown whether such a thread was free before or after the last work.
+        The heartbeats after it report whether they did; an observer may need three. Until then it
+        is unknown whether such a thread was free before or after the last work.
         """
         released = [one for one in self.moves if (one.start, one.finish) in RELEASED]
         return 3 * HEARTBEAT * len(released)

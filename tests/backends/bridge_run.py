@@ -202,7 +202,7 @@ def scheduler(
 
 
 def new_run(prometheus: PrometheusClient, name: str = "") -> Run:
-    """What is about to begin; by default on a cluster that nobody else has."""
+    """A run that is about to begin; by default on a cluster of its own."""
     return Run(prometheus, name or f"cluster-{uuid.uuid4().hex[:12]}", started=time.time())
 
 

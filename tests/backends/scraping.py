@@ -25,7 +25,7 @@ ORIGIN = {"job", "instance"}
 
 @dataclass
 class Scraped:
-    """One cluster's metrics in two Prometheus servers, one of which scrapes."""
+    """One cluster's metrics in two Prometheus servers; one of them scrapes."""
 
     pushed: Run
     scraped: PrometheusClient

@@ -28,7 +28,7 @@ Resource = Mapping[str, str]
 
 
 def send(to: Running, signal: str, *messages: bytes, protocol: str = "grpc") -> None:
-    """Send requests, each of which must be taken; to Prometheus by HTTP alone."""
+    """Send requests; each must be accepted. To Prometheus by HTTP alone."""
     made = (
         GrpcTransport(signal, {}, 60, partial(grpc.insecure_channel, to.grpc.split("//")[-1]))
         if protocol == "grpc" and to.grpc

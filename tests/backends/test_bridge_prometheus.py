@@ -102,7 +102,7 @@ def test_the_cluster_is_described(bridge_run: Run) -> None:
 
 
 def check_resource(run: Run, **more: str) -> None:
-    """What Prometheus promotes to labels of each series, and what is in `target_info`."""
+    """The resource attributes that Prometheus promotes to labels, and those in `target_info`."""
     (running,) = run.query("dask_otel_running")
     assert running.labels == {
         "dask_cluster_name": run.name,

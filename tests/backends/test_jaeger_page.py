@@ -86,7 +86,7 @@ def test_a_job_of_ten_minutes_with_work_that_came_late(
         *_spans(again, 700, 800),
         *_spans(late, 900, 910, late=True),
     ]
-    # What is sent again is shown once.
+    # A span that is sent again is shown once.
     for _ in range(2):
         send(jaeger, "traces", request(spans, resource))
     page = _page(jaeger_client, ids[0], 7)

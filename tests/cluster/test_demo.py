@@ -198,8 +198,8 @@ def test_what_cannot_work_is_said_before_anything_is_done(
     monkeypatch.setattr(showcase, "_compute", None)
     with dask.config.set(config):
         assert main(["demo", "--quick"]) == 1
-    told = capsys.readouterr()
-    assert (said in told.err, "✓" in told.out, list(tmp_path.iterdir())) == (True, False, [])
+    printed = capsys.readouterr()
+    assert (said in printed.err, "✓" in printed.out, list(tmp_path.iterdir())) == (True, False, [])
 
 
 @pytest.mark.parametrize(

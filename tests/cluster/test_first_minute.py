@@ -1,4 +1,4 @@
-"""What the README and the quickstart tell a newcomer to type, run as it stands there."""
+"""The commands and programs of the README and the quickstart, run as they stand there."""
 
 from __future__ import annotations
 

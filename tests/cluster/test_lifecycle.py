@@ -162,7 +162,7 @@ def check_path(found: Any, least: dict[str, float]) -> None:
 
 
 def lost_runs(b: Bridged) -> int:
-    """What Dask tells of the runs that were lost with their workers."""
+    """What Dask reports about the runs that were lost with their workers."""
     events = [event for _, event in b.scheduler.get_events("all")]
     removed = [event for event in events if event.get("action") == "remove-worker"]
     return sum(len(event["processing-tasks"]) for event in removed)

@@ -1,4 +1,4 @@
-"""Records over real sockets: what arrives, what is refused, and what an outage costs."""
+"""Records over real sockets: which arrive, which are refused, and which an outage costs."""
 
 from __future__ import annotations
 

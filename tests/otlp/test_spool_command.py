@@ -87,8 +87,8 @@ def command(path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
     def call(*options: str, at: Path = path) -> tuple[int, str, str]:
         capsys.readouterr()
         code = main(["spool", *options, str(at)])
-        told = capsys.readouterr()
-        return code, told.out, told.err
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
 
     return call
 

@@ -38,7 +38,7 @@ class Bridged:
     faults
         Whether the test makes the bridge fail.
     unreconciled
-        Why what is exported in the end is not all that Dask knows; None if it is.
+        Why the last export lacks something that Dask knows; None if it lacks nothing.
     relabelled
         Why only totals can be compared; None if all can.
     """
@@ -116,7 +116,7 @@ class Bridged:
             self.cluster.pool.start(self.cluster.machine("scheduler"), one._run)
 
     def check(self) -> None:
-        """Nothing went wrong, nothing was told twice, and all of it fits together."""
+        """Nothing went wrong, nothing was exported twice, and all of it fits together."""
         received = self.received
         assert self._faults or not received.last(semconv.OTEL_INTERNAL_ERRORS.name)
         ends = (semconv.SCHEDULER_CLOSING, semconv.OTEL_STOPPED)

@@ -1,4 +1,4 @@
-"""Spans that end with their ``with span()`` block, because the client tells the scheduler."""
+"""Spans that end with their ``with span()`` block, because the client notifies the scheduler."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_a_pause_does_not_split_a_span_with_the_clients_help(o: Simulated, conte
     # From the first graph to the end of the block, the work of the client included.
     o.assert_tree("workflow success 3.000 tasks=2 memory=2")
     assert o.named("workflow").identity.dask_id == span_id
-    told = [e for _, e in o.client.get_events("dask-otel")]
-    assert [what for e in told for what, _ in e["blocks"]] == ["entered", "left"]
+    messages = [e for _, e in o.client.get_events("dask-otel")]
+    assert [what for e in messages for what, _ in e["blocks"]] == ["entered", "left"]
 
 
 def test_without_help_the_linger_decides(o: Simulated) -> None:

@@ -1,4 +1,4 @@
-"""The caller's trace goes on in Dask: in submissions, in what is exported, and inside tasks."""
+"""The caller's trace goes on in Dask: in submissions, in the exported spans, and inside tasks."""
 
 from __future__ import annotations
 
@@ -229,19 +229,19 @@ def test_attributes_end_on_the_span_with_the_preload_and_without(o: Simulated, c
     assert sum("attributes" in message for message in messages) == 1
 
 
-# ------------------------------------------------------------------------ what is exported
+# --------------------------------------------------------------------- the exported spans
 
 
 def links(of: Span) -> list[tuple[int, int]]:
     return [(trace_id, span_id) for trace_id, span_id, _ in of.links]
 
 
-def told(b: Bridged, *kinds: str) -> list[float]:
-    """How many contexts of these kinds were counted up to now."""
-    # Metrics are exported each two seconds.
+def counted(b: Bridged, *kinds: str) -> list[float]:
+    """Return how many contexts of each kind were counted so far."""
+    # Metrics are exported every two seconds.
     time.sleep(2.5)
-    counted = b.received.last("dask.otel.callers")
-    return [counted.get((("dask.otel.kind", kind),), 0) for kind in kinds]
+    found = b.received.last("dask.otel.callers")
+    return [found.get((("dask.otel.kind", kind),), 0) for kind in kinds]
 
 
 def test_a_tree_in_one_process(b: Bridged) -> None:
@@ -279,7 +279,7 @@ def test_a_tree_in_one_process(b: Bridged) -> None:
         if p.attributes.get("dask.span.name") == "outer/etl"
     }
     assert exemplars == {trace_id}
-    assert told(b, "adopted") == [1]
+    assert counted(b, "adopted") == [1]
 
 
 def fails() -> None:
@@ -333,7 +333,7 @@ def test_a_span_inside_a_task_is_the_parent_of_nested_work(b: Bridged) -> None:
     """Also where the task is of a default span: it is all in that one's trace."""
     with calling(7), span("outer"):
         mine, inside = b.client.submit(nest_own, "inner").result()
-    assert told(b, "adopted", "linked") == [1, 0]
+    assert counted(b, "adopted", "linked") == [1, 0]
     by_default = b.client.submit(nest_own, "below default", key="default").result()
     received = b.exported()
     outer, inner = received.named("outer"), received.named("inner")
@@ -371,7 +371,7 @@ def test_two_tenants_that_share_a_function(b: Bridged) -> None:
     ]
     assert links(first) == [(B, 2)]
     assert links(second) == []
-    assert told(b, "adopted", "linked") == [2, 1]
+    assert counted(b, "adopted", "linked") == [2, 1]
 
 
 @pytest.mark.options(workers=1, threads=1)
@@ -408,18 +408,18 @@ def test_the_client_chooses_no_trace(b: Bridged, propagation: str) -> None:
     assert found == (root.trace_id, below.span_id, 1)
     linked = [(A, 7)] if propagation == "link" else []
     assert (links(root), links(below)) == (linked, [])
-    assert told(b, "adopted", "linked", "dropped") == [0, len(linked), 0]
+    assert counted(b, "adopted", "linked", "dropped") == [0, len(linked), 0]
 
 
 def test_work_of_a_caller_that_is_not_sampled_is_measured_and_not_exported(b: Bridged) -> None:
     with calling(7, flags=0), span("unseen"):
         found = b.client.submit(tasks.current, "unseen").result()
     assert found is not None
-    assert (found[0], found[2]) == (A, 0), "as its worker is told"
+    assert (found[0], found[2]) == (A, 0), "as its worker knows it"
     with span("seen"):
         b.client.submit(tasks.current_by_default).result()
     received = b.exported()
-    assert told(b, "adopted") == [1]
+    assert counted(b, "adopted") == [1]
     assert {s.name for s in received.spans if s.type == "span"} == {"seen"}
 
 
@@ -427,7 +427,7 @@ def test_work_of_a_caller_that_is_not_sampled_is_measured_and_not_exported(b: Br
     workers=1, threads=1, unreconciled="the bridge is restarted",
     otel={"environment": {"OTEL_TRACES_SAMPLER": "always_off"}},
 )  # fmt: skip
-def test_tasks_that_wait_are_told_again_when_the_sampler_has_been_made(
+def test_tasks_that_wait_are_annotated_again_when_the_sampler_has_been_made(
     b: Bridged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exporters are made in a thread, which takes a second; work can come before."""
@@ -443,7 +443,7 @@ def test_tasks_that_wait_are_told_again_when_the_sampler_has_been_made(
         first = b.client.submit(current_after, 2.0)
         sent, waited = b.client.gather([first, b.client.submit(tasks.current, first)])
     assert waited == (*sent[:2], 0), "as it is exported"
-    assert sent[2] == 1, "what is with a worker can't be told again"
+    assert sent[2] == 1, "a task on a worker can't be annotated again"
 
 
 @pytest.mark.options(workers=1, unreconciled="work is done between two bridges")
@@ -517,7 +517,7 @@ def test_in_threads_async_tasks_nested_work_and_actors(b: Bridged) -> None:
 
 @pytest.mark.options(workers=1)
 def test_a_task_that_joins_another_span_s_group(b: Bridged) -> None:
-    """Dask books it on that span, and no annotation says of which trace that is."""
+    """Dask books it on that span, and no annotation names its trace."""
     with dask_otel.span("outer"), dask_otel.span("etl"):
         kept = b.client.submit(tasks.current, "first")
         first = kept.result()

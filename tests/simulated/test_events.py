@@ -160,10 +160,10 @@ def test_clean_ends_are_no_warnings(b: Bridged) -> None:
     b.client.retire_workers([b.cluster.workers.pop("w0").address])
     assert b.said(semconv.WORKERS_RETIRED).attributes[semconv.WORKER_COUNT] == 1
     worker = b.cluster.workers.pop("w1")
-    b.cluster.do("w1", worker.close_gracefully, False, "told by a test")
+    b.cluster.do("w1", worker.close_gracefully, False, "asked by a test")
     time.sleep(1.0)
     assert b.said(semconv.WORKER_REMOVED).attributes[semconv.WORKER_CLOSE_REASON] == (
-        "told by a test"
+        "asked by a test"
     )
     # Its reason comes after Dask has removed it.
     b.cluster.add_worker("short", lifetime=2.0)

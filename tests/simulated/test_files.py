@@ -53,8 +53,8 @@ def test_the_straggler_is_named(b: Bridged, tmp_path: Path) -> None:
     dask_otel.unregister(b.client)
     report = read_report(tmp_path)
     (run,) = report.to_dict()["runs"]
-    (told,) = run["path"]["spans"]
-    parts = {name: seconds for name, seconds in told["parts"].items() if seconds}
+    (shown,) = run["path"]["spans"]
+    parts = {name: seconds for name, seconds in shown["parts"].items() if seconds}
     assert parts == {"compute": pytest.approx(2.0)}
     (said, *_) = run["path"]["sentences"]
     assert said == (
@@ -242,7 +242,7 @@ def test_a_scheduler_that_is_killed_after_its_workers_leaves_a_success_in_its_sp
     time.sleep(5.0)
     b.cluster.leave("w0")
     time.sleep(5.0)
-    # What is on the disk if it is killed now.
+    # The files on the disk if it is killed now.
     shutil.copytree(spool, tmp_path / "killed")
     assert main(["spool", str(tmp_path / "killed/spool.db")]) == 0
     listed = capsys.readouterr().out

@@ -57,7 +57,7 @@ ANNOTATIONS = st.fixed_dictionaries(
 
 
 class Beside(Simulated):
-    """A cluster with a worker of which neither Dask's numbers nor the truth's are to be had."""
+    """A cluster with a worker whose numbers neither Dask nor the truth has."""
 
     async def _finish(self, cluster: Cluster) -> None:
         del self.client

@@ -56,7 +56,7 @@ def test_idle_is_true_where_heartbeats_are_late(seed: int) -> None:
 
 @pytest.mark.options(config={"distributed.scheduler.worker-ttl": None})
 def test_the_schedulers_clock_is_set_by_hours(o: Simulated) -> None:
-    """Dask itself takes workers for dead whose last heartbeat is hours old, unless told not to.
+    """Dask itself gives up workers whose last heartbeat is hours old, unless configured otherwise.
 
     Thread-seconds are the truth's. A span that is open has the times that the clock showed: one
     that would end before it began lasts as long as its longest task.

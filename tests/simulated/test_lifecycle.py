@@ -401,7 +401,7 @@ def test_scattered_data_is_no_work(o: Simulated) -> None:
     o.assert_tree(wanted)
 
 
-# ------------------------------------------------------------------- what is kept of it
+# ------------------------------------------------------------------- the state that is kept
 
 
 def kept(adapter: SchedulerAdapter) -> list[Any]:

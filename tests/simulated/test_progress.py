@@ -30,7 +30,7 @@ def test_a_long_span_is_visible_before_it_ends(b: Bridged) -> None:
     for s in early:
         root = (s.attributes["dask.span.root.id"], s.attributes["dask.span.root.name"])
         assert (s.trace_id, *root) == (identity.trace_id(span_id), span_id, "long")
-        # What is not known, or not decided, is absent.
+        # An unknown or undecided value is absent.
         assert not {"dask.span.result", "dask.span.complete"} & s.attributes.keys()
         assert ("dask.task.count" in s.attributes) == (s.type == "progress")
     step = [s for s in early if s.name == "step running"][-1]

@@ -1,4 +1,4 @@
-"""A bridge that is stopped on a scheduler that goes on, and started again: nothing is told twice.
+"""A bridge is stopped on a scheduler that goes on, and started again: nothing is exported twice.
 
 Its stop is not the end of the scheduler, nor of anybody's job.
 """
@@ -33,8 +33,8 @@ def of(b: Bridged, name: str) -> list[Span]:
     return sorted(found, key=generation)
 
 
-def told(b: Bridged, name: str) -> list[tuple[Any, ...]]:
-    """Of each generation: its result, whether it is complete, status, and type of the error."""
+def generations(b: Bridged, name: str) -> list[tuple[Any, ...]]:
+    """Return of each generation its result, completeness, status, and type of error."""
     names = ("dask.span.result", "dask.span.complete", "error.type")
     found = [(s, *map(s.attributes.get, names)) for s in of(b, name)]
     return [(result, complete, s.status, error) for s, result, complete, error in found]
@@ -47,7 +47,7 @@ def test_a_healthy_job_is_not_red_and_goes_on_as_its_next_generation(b: Bridged)
     time.sleep(1.0)
     assert dask_otel.unregister(b.client) == "stopped"
     for name in ("outer", "job"):
-        assert told(b, name) == [("unknown", False, UNSET, None)]
+        assert generations(b, name) == [("unknown", False, UNSET, None)]
     # How long it takes is not known, nor whether anything is queued.
     assert not [p for p in received.points if p.metric == "dask.span.duration"]
     futures[0].result()
@@ -55,7 +55,7 @@ def test_a_healthy_job_is_not_red_and_goes_on_as_its_next_generation(b: Bridged)
     assert b.client.gather(futures) == [2.0, 9.0, 8.0]
     b.exported()
     first, second = of(b, "job")
-    assert told(b, "job")[1] == ("success", True, UNSET, None)
+    assert generations(b, "job")[1] == ("success", True, UNSET, None)
     assert (second.trace_id, second.parent_id) == (first.trace_id, first.parent_id)
     assert second.start_ns >= first.end_ns
     # One ended while nobody looked.
@@ -70,11 +70,11 @@ def test_a_failure_is_one_although_the_rest_is_not_known(b: Bridged) -> None:
         kept = [b.client.submit(boom), b.client.submit(nap, 5.0)]
     time.sleep(1.0)
     assert dask_otel.unregister(b.client) == "stopped"
-    assert told(b, "bad") == [("failure", False, ERROR, "ValueError")]
+    assert generations(b, "bad") == [("failure", False, ERROR, "ValueError")]
     assert dask_otel.register(b.client) == "started"
     assert kept[1].result() == 5.0
     b.exported()
-    assert told(b, "bad")[1:] == [("success", True, UNSET, None)]
+    assert generations(b, "bad")[1:] == [("success", True, UNSET, None)]
     # Asked for the whole, it has failed.
     assert dask_otel.span_metrics(b.client, bad_id).result == "failure"
 
@@ -85,7 +85,7 @@ def test_a_scheduler_that_closes_ends_the_work(b: Bridged) -> None:
         fire_and_forget(b.client.submit(nap, 1.0))
     time.sleep(1.0)
     b.cluster.do("scheduler", b.scheduler.close)
-    assert told(b, "cut") == [("error", False, ERROR, "SchedulerClosed")]
+    assert generations(b, "cut") == [("error", False, ERROR, "SchedulerClosed")]
 
 
 async def by_register(scheduler: Any) -> None:
@@ -114,7 +114,7 @@ async def while_it_leaves(scheduler: Any) -> None:
 
 @pytest.mark.parametrize("replace", [by_register, by_plugin, beside_it, while_it_leaves])
 def test_a_plugin_that_is_replaced_without_a_word(b: Bridged, replace: Any) -> None:
-    """`Client.unregister_scheduler_plugin` tells it nothing, and the next one comes at once."""
+    """`Client.unregister_scheduler_plugin` does not notify it, and the next one comes at once."""
     before = b.bridge
     with span("job"):
         future = b.client.submit(nap, 3.0)
@@ -124,10 +124,10 @@ def test_a_plugin_that_is_replaced_without_a_word(b: Bridged, replace: Any) -> N
     assert future.result() == 3.0
     b.exported()
     expected = ["success"] if replace is beside_it else ["unknown", "success"]
-    assert [result for result, *_ in told(b, "job")] == expected
+    assert [result for result, *_ in generations(b, "job")] == expected
 
 
-@pytest.mark.options(begins=False, unreconciled="only what is left of a bridge is looked at")
+@pytest.mark.options(begins=False, unreconciled="only the remains of a bridge are looked at")
 def test_a_bridge_that_is_gone_is_not_kept_alive(b: Bridged) -> None:
     bridges, extension = [], b.scheduler.extensions["spans"]
     for _ in range(3):
@@ -161,7 +161,7 @@ def test_totals_begin_anew_and_nothing_is_booked_twice(b: Bridged) -> None:
     b.exported()
     assert dask_otel.unregister(b.client) == "stopped"
     points = received.points[count:]
-    # Seconds that were told before are not told again; those of the run that went on are.
+    # Seconds are not exported twice; those of the run that went on are exported now.
     assert newest(points, EXECUTE) == [pytest.approx(8.0)]
     assert newest(points, ACTIVE) == [0]
     for point in points:

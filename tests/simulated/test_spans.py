@@ -1,4 +1,4 @@
-"""What is exported of spans and of single tasks, against what Dask and the tasks say."""
+"""The exported spans, also of single tasks, against what Dask and the tasks say."""
 
 from __future__ import annotations
 
@@ -270,10 +270,10 @@ def test_a_group_begins_with_the_first_transfer_which_is_an_event_of_its_task(
     assert group.durations["transfer"] == pytest.approx(0.5, abs=CLOSE)
     assert group.stop - group.start == pytest.approx(0.5, abs=CLOSE)
     tasks = [task.run for task in work.tasks if task.prefix == "together"]
-    told = [(task, part) for task in tasks for part in task.parts if part[0] == "transfer"]
+    shown = [(task, part) for task in tasks for part in task.parts if part[0] == "transfer"]
     # All came in one message.
-    assert len(told) == slowest
-    for task, (_, start, seconds) in told:
+    assert len(shown) == slowest
+    for task, (_, start, seconds) in shown:
         assert seconds == pytest.approx(0.5, abs=CLOSE)
         assert start + seconds == pytest.approx(task.start, abs=CLOSE)
         assert start > EPOCH

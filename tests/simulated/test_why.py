@@ -30,7 +30,7 @@ def same(*values: Any) -> int:
     return len(values)
 
 
-def told(b: Bridged, asked: Any, *expected: tuple[str, str]) -> tuple[Reason, ...]:
+def answered(b: Bridged, asked: Any, *expected: tuple[str, str]) -> tuple[Reason, ...]:
     """Check that the reasons have these kinds and say this after the next heartbeat."""
     time.sleep(1.1)
     reasons = dask_otel.why(b.client, asked).reasons
@@ -49,12 +49,12 @@ def test_a_chain_leads_to_the_task_that_holds_it_up(b: Bridged) -> None:
         "most urgent is slow-1, at depth 2."
     )
     executing = ("executing", f"executing on {W0} for 1.1 s")
-    _, running = told(b, after, ("dependencies", chain), executing)
+    _, running = answered(b, after, ("dependencies", chain), executing)
     about = (running.name, running.state, running.worker, running.seconds)
     assert about == ("slow-1", "processing", W0, pytest.approx(1.09))
     # The text of a key is a key.
     said = f"1 of 1: slow-1 (processing on {W0} for 2.2 s"
-    told(b, "('before', 0)", ("dependencies", said), ("executing", ""))
+    answered(b, "('before', 0)", ("dependencies", said), ("executing", ""))
 
 
 def test_long_chains_and_wide_fans_are_visited_in_part(b: Bridged) -> None:
@@ -63,20 +63,20 @@ def test_long_chains_and_wide_fans_are_visited_in_part(b: Bridged) -> None:
     fan = (
         ", and 1,995 more. Tasks before it that are ready or at work: 1. The most urgent is gate-1"
     )
-    told(b, wide, ("dependencies", fan), ("executing", ""))
+    answered(b, wide, ("dependencies", fan), ("executing", ""))
     for index in range(MOST + 50):
         future = b.client.submit(same, future, key=f"link-{index}")
-    told(b, "link-100", ("dependencies", "at depth 101"), ("executing", ""))
-    told(b, future, ("dependencies", f"visited ({MOST})"))
+    answered(b, "link-100", ("dependencies", "at depth 101"), ("executing", ""))
+    answered(b, future, ("dependencies", f"visited ({MOST})"))
 
 
 def test_restrictions_that_no_worker_meets(b: Bridged) -> None:
-    told(
+    answered(
         b,
         b.client.submit(same, resources={"GPU": 2}),
         ("restrictions", "asks for GPU = 2 (the most on a worker: 0)"),
     )
-    told(
+    answered(
         b,
         b.client.submit(same, 2, workers="nobody-here"),
         ("restrictions", "asks for a worker at nobody-here."),
@@ -85,13 +85,13 @@ def test_restrictions_that_no_worker_meets(b: Bridged) -> None:
 
 def test_queued_behind_threads_that_are_busy(b: Bridged) -> None:
     futures = b.client.map(nap, [60] * 50, pure=False)
-    told(b, futures[0], ("executing", ""))
+    answered(b, futures[0], ("executing", ""))
     # Two were sent to each worker, one more than it has threads.
     said = (
         "behind 45 others; tasks in the queue: 46. The running workers (2 of 2, threads: 2) are "
         "busy: 4 of nap."
     )
-    told(b, futures[-1], ("no free thread", said))
+    answered(b, futures[-1], ("no free thread", said))
 
 
 def test_paused_workers(b: Bridged) -> None:
@@ -103,28 +103,28 @@ def test_paused_workers(b: Bridged) -> None:
         b.cluster.do("scheduler", change)
 
     busy = b.client.submit(nap, 60, workers=["w0"])
-    told(b, busy, ("executing", ""))
+    answered(b, busy, ("executing", ""))
     sent = b.client.submit(same, 3, workers=["w0"])
-    told(b, sent, ("worker busy", "threads (1) execute 1 of nap, the longest for 2.2 s"))
+    answered(b, sent, ("worker busy", "threads (1) execute 1 of nap, the longest for 2.2 s"))
     become(Status.paused, "w0")
-    told(b, sent, ("worker paused", f"2.2 s ago to {W0}, which begins no task"))
-    told(b, busy, ("executing", ""))
+    answered(b, sent, ("worker paused", f"2.2 s ago to {W0}, which begins no task"))
+    answered(b, busy, ("executing", ""))
     later = b.client.submit(same, 4, workers=["w0"])
-    told(b, later, ("workers not running", f"take no tasks: {W0} (paused)"))
+    answered(b, later, ("workers not running", f"take no tasks: {W0} (paused)"))
     become(Status.paused, "w1")
     queued = b.client.map(same, range(50), pure=False)[-1]
-    reason, *_ = told(b, queued, ("workers not running", f" (paused), {W1} (paused)"))
+    reason, *_ = answered(b, queued, ("workers not running", f" (paused), {W1} (paused)"))
     assert reason.state == "queued"
 
 
 def test_a_silent_worker_is_the_most_urgent(b: Bridged) -> None:
     futures = [b.client.submit(nap, 60, name, workers=[name]) for name in ("w0", "w1")]
     both = b.client.submit(same, futures)
-    told(b, both, ("dependencies", ""), ("executing", ""), ("executing", ""))
+    answered(b, both, ("dependencies", ""), ("executing", ""), ("executing", ""))
     b.cluster.machines["w1"].stop(60.0)
     time.sleep(10.0)
     silent = ("worker silent", f" ago to {W1}, whose last heartbeat came 1")
-    told(b, both, ("dependencies", ""), silent, ("executing", W0))
+    answered(b, both, ("dependencies", ""), silent, ("executing", W0))
 
 
 def test_fetching_from_a_worker(b: Bridged) -> None:
@@ -134,24 +134,24 @@ def test_fetching_from_a_worker(b: Bridged) -> None:
     data = b.client.submit(same, workers=["w0"])
     wait(data)
     user = b.client.submit(same, data, workers=["w1"])
-    told(b, user, ("fetching", f"1 of 1, from {W0} (running)"))
+    answered(b, user, ("fetching", f"1 of 1, from {W0} (running)"))
     wait(user)
-    told(b, user, ("done", f"result is on {W1}."))
+    answered(b, user, ("done", f"result is on {W1}."))
 
 
 def test_a_task_apart_and_tasks_that_have_ended(b: Bridged) -> None:
-    told(b, b.client.submit(apart, 60), ("seceded", ""))
+    answered(b, b.client.submit(apart, 60), ("seceded", ""))
     failed = b.client.submit(boom, key="fail-1")
     error = "ValueError('no\\x1b[31m\\nway')"
-    told(b, b.client.submit(same, failed), ("dependency failed", f"fail-1 failed: {error}"))
-    told(b, failed, ("failed", error))
+    answered(b, b.client.submit(same, failed), ("dependency failed", f"fail-1 failed: {error}"))
+    answered(b, failed, ("failed", error))
     gone = b.client.submit(same, 5, key="gone-1", workers=["w0"])
-    told(b, gone, ("done", f"result is on {W0}."))
+    answered(b, gone, ("done", f"result is on {W0}."))
     kept = b.client.submit(same, gone)
     wait(kept)
     del gone
-    told(b, "gone-1", ("released", "no client wants one"))
-    told(b, "nobody\x1b", ("unknown", ""))
+    answered(b, "gone-1", ("released", "no client wants one"))
+    answered(b, "nobody\x1b", ("unknown", ""))
 
 
 @pytest.mark.options(threads=1, unreconciled="a tag has a slash in it")
@@ -163,14 +163,15 @@ def test_a_span_by_id_and_by_name(b: Bridged) -> None:
         used = b.client.submit(same, last, key="use-1")
     for asked in (loading, "train/lo\\/ad"):
         said = ("unfinished", "not done: 1 processing, 3 waiting.")
-        first, second = told(b, asked, said, ("executing", ""))
+        first, second = answered(b, asked, said, ("executing", ""))
         assert (first.name, first.state, second.name) == ("train/lo\\/ad", "span", "gate-2")
     # It has no task at work, but the group that it depends on has.
     assert (
-        told(b, "train/use", ("unfinished", ": 1 waiting."), ("executing", ""))[1].name == "gate-2"
+        answered(b, "train/use", ("unfinished", ": 1 waiting."), ("executing", ""))[1].name
+        == "gate-2"
     )
     assert used.result() == 1
-    told(b, loading, ("no unfinished task", "No task is left to do"))
+    answered(b, loading, ("no unfinished task", "No task is left to do"))
 
 
 def test_a_text_of_megabytes_is_no_name_of_a_span(
@@ -192,12 +193,12 @@ def test_the_path_so_far_of_an_open_span(b: Bridged) -> None:
         time.sleep(0.5)
         wait(b.client.submit(nap, 0.25, key="before-2"))
         gate = b.client.submit(nap, 9, key="gate-3")
-        first, _ = told(b, asked, ("unfinished", "Its path so far: "), ("executing", ""))
+        first, _ = answered(b, asked, ("unfinished", "Its path so far: "), ("executing", ""))
         # All of its time until the last task ended.
         known = {"client": 0.5, "compute": 0.75}
         assert first.path == pytest.approx({part: known.get(part, 0.0) for part in PATH_PARTS})
-        later, _ = told(b, asked, ("unfinished", ""), ("executing", ""))
+        later, _ = answered(b, asked, ("unfinished", ""), ("executing", ""))
         assert later.path == first.path, "a question changes nothing"
         assert dask_otel.why(b.client, gate).reasons[0].path is None
         wait(gate)
-        told(b, asked, ("no unfinished task", "Its path so far: "))
+        answered(b, asked, ("no unfinished task", "Its path so far: "))

@@ -59,7 +59,7 @@ class Worker:
     def __init__(self, offset: float, drift: float = 0.0) -> None:
         self.now = EPOCH
         self.clocks = ClockOffsets(float)
-        #: What is known of its clock.
+        #: The known bounds of its clock.
         self.known = self.clocks._workers.setdefault("w", WorkerOffset())
         self._offset = offset
         self._drift = drift

@@ -30,7 +30,7 @@ PICKLED = pickled({"inject": True})
 
 @pytest.mark.parametrize("settings", [{"inject": True}, {"later": [1]}, {}])
 def test_it_is_the_plugin_where_the_package_is(settings: dict[str, Any]):
-    """With settings of another version, too; as Dask pickles what is there; no name stays."""
+    """With settings of another version, too, as Dask pickles them; no name stays."""
     before = set(vars(sys.modules[__name__]))
     plugin = pickle.loads(pickled(settings))
     assert type(plugin) is TaskContextPlugin

@@ -375,7 +375,7 @@ PROMETHEUS = {"data": {"result": [{"metric": {"dask_otel_doctor_run": PROBE["run
 
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A server of answers: (status, body), the last of which goes on. Its requests, too."""
+    """A server of answers, (status, body); it repeats the last one. Its requests, too."""
     asked: list[Any] = []
     answers: list[tuple[int, Any]] = []
     monkeypatch.setattr(backends, "_PAUSE", 0.01)

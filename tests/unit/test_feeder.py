@@ -406,7 +406,7 @@ NO_SPACE, BROKEN, BUG = OSError(28, "no space left"), OSError(5, "error"), Runti
 
 
 @pytest.mark.parametrize(
-    ("fails", "error", "told", "later"),
+    ("fails", "error", "message", "later"),
     [
         # A note that could not be removed stays, and one that came meanwhile is written later.
         ("error", NO_SPACE, "can't use its spool", {50}),
@@ -416,7 +416,7 @@ NO_SPACE, BROKEN, BUG = OSError(28, "no space left"), OSError(5, "error"), Runti
         ("error", BUG, "an error in its spool was swallowed", set()),
     ],
 )
-def test_a_disk_in_trouble_costs_no_span_and_is_told_once(fails, error, told, later, caplog):
+def test_a_disk_in_trouble_costs_no_span_and_is_reported_once(fails, error, message, later, caplog):
     store, spans = Memory(), Spans()
     with pumping(store, spans) as pump:
         noted(pump, 1)
@@ -426,7 +426,7 @@ def test_a_disk_in_trouble_costs_no_span_and_is_told_once(fails, error, told, la
             offer(pump, n)
             turn(pump)
             assert n in spans.exported
-        assert (caplog.text.count(told), "again" in caplog.text) == (1, False)
+        assert (caplog.text.count(message), "again" in caplog.text) == (1, False)
         assert store.notes.keys() == {("otlp", ids(1))}
         noted(pump, 50)
         turn(pump)
@@ -438,7 +438,7 @@ def test_a_disk_in_trouble_costs_no_span_and_is_told_once(fails, error, told, la
             turns(pump)
         assert (sorted(spans.exported), store.rows) == (list(range(1, 32)), {})
         assert outcomes(pump) == {"exported": 31}
-        assert caplog.text.count(told) == 1
+        assert caplog.text.count(message) == 1
         assert caplog.text.count("uses its spool there.db again") == (error is not BUG)
 
 

@@ -214,7 +214,7 @@ def _headers() -> None:
 def test_variables_are_values_in_their_limits_or_one_error_without_a_credential(
     given: dict[str, str], dice: int
 ) -> None:
-    # A resource looks each time for what is installed, which is slow.
+    # A resource searches the installed packages each time, which is slow.
     parts = [_environment, _exporters, _headers, *([] if dice else [_resource])]
     others = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT}
     with patch.dict(os.environ, {**others, **given}, clear=True):
@@ -346,7 +346,7 @@ def _read(rows: list[Row]) -> set[str]:
 
 
 def _used(path: Path, right: set[str]) -> None:
-    """Use a file as a spool: it is refused, or what is right beside a damaged row is sent."""
+    """Use a file as a spool: it is refused, or the good rows beside a damaged one are sent."""
     path.chmod(0o600)
     with suppress(OSError):
         text = "\n".join(listing(path))

@@ -261,7 +261,7 @@ def test_the_entry_point_is_a_plain_class() -> None:
     ],
 )
 def test_the_current_span_does_with_its_state(span: Any, expected: Any) -> None:
-    # Again, from what is remembered of it.
+    # Again, from the remembered context.
     for _ in range(2):
         assert annotations(span) == (expected and {CARRIER_KEY: expected})
     with dask.annotate(**{CARRIER_KEY: "mine"}):

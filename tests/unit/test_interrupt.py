@@ -72,14 +72,14 @@ def test_dask_logs_no_traceback_of_a_cancel_before_the_start(
     loop: Any = runner.loop
     add, steps = loop.add_callback, iter((asked, cancelled))
 
-    def told(*call: Any) -> None:
+    def added(*call: Any) -> None:
         add(*call)
         next(steps, cancelled).set()
 
     try:
         with ctrl_c_is_not_lost():
             add(busy)
-            monkeypatch.setattr(loop, "add_callback", told)
+            monkeypatch.setattr(loop, "add_callback", added)
             with pytest.raises(KeyboardInterrupt):
                 sync(loop, nothing)
             # Callbacks run in order: the cancel has run by then.
@@ -89,10 +89,10 @@ def test_dask_logs_no_traceback_of_a_cancel_before_the_start(
     assert caplog.messages == []
 
 
-def test_other_errors_are_told_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[type[BaseException] | None] = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(unraisable.exc_type))
+def test_other_errors_are_reported_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    raised: list[type[BaseException] | None] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda error: raised.append(error.exc_type))
     before = sys.unraisablehook
     with ctrl_c_is_not_lost():
         type("Broken", (), {"__del__": lambda self: 1 / 0})()
-    assert (told, sys.unraisablehook) == ([ZeroDivisionError], before)
+    assert (raised, sys.unraisablehook) == ([ZeroDivisionError], before)

@@ -383,9 +383,9 @@ ODD = [
 def test_an_odd_record_costs_no_other_one() -> None:
     """Neither a worker's own code nor another version of it can throw away a message."""
     sent = [one for odd in ODD for one in (json.dumps(odd).encode(), line(5.0, 30, "user", "y"))]
-    told = records(Cluster().sends(106.0, **message(lines_=sent)))
-    assert [record.body for record in told[1::2]] == ["y"] * len(ODD)
-    assert {record.time_ns for record in told[::2]} == {105_000_000_000, 106_000_000_000}
+    said = records(Cluster().sends(106.0, **message(lines_=sent)))
+    assert [record.body for record in said[1::2]] == ["y"] * len(ODD)
+    assert {record.time_ns for record in said[::2]} == {105_000_000_000, 106_000_000_000}
 
 
 @pytest.mark.parametrize(
@@ -518,7 +518,7 @@ def test_the_last_lines_of_a_lost_worker() -> None:
     said = "2.0 s before: WARN user: xxxxxxxxxx"
     for about, kept, end in (
         (facts, (said,) * LAST, "The last lines of its log:" + f"\n{said}" * LAST),
-        # They are forgotten then, and what is not known is said.
+        # They are forgotten then, and the text says which facts are unknown.
         (facts, None, "No line of its log has arrived."),
         (
             {**facts, Fact.LOGS: False},

@@ -1,4 +1,4 @@
-"""The month of ``make chaos``, as a small day of it: its checks hold, and see what is missing."""
+"""The month of ``make chaos``, as a small day of it: its checks hold, and find what is missing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from chaos.long.month import Month
 
 
-def test_a_day_adds_up_and_one_of_which_something_is_missing_does_not() -> None:
+def test_a_day_adds_up_and_an_incomplete_one_does_not() -> None:
     month = Month()
     asyncio.run(month.play(1, spans=1000))
     assert month.compare().startswith("1,000 spans, 2,500 tasks")

@@ -46,7 +46,7 @@ BUSY = (
 HAD = "It had 3 tasks to run: 2 × `merge`, `sum`. Tasks still needed run again elsewhere."
 
 
-def told(
+def recorded(
     name: str, facts: dict[str, Any], *work: SpanIdentity, limits: SpanLimits | None = None
 ) -> LogRecord:
     event = ClusterEvent(1.5, name, facts, work)
@@ -62,7 +62,7 @@ def removed(*work: SpanIdentity, limits: SpanLimits | None = None, **changes: An
         key = vars(semconv).get(name, name)
         facts[getattr(key, "name", key)] = value
     known = {key: value for key, value in facts.items() if value is not None}
-    return told(semconv.WORKER_REMOVED, known, *work, limits=limits)
+    return recorded(semconv.WORKER_REMOVED, known, *work, limits=limits)
 
 
 UNKNOWN = ("WORKER_MEMORY_USAGE", "WORKER_MEMORY_LIMIT", "WORKER_CPU_UTILIZATION")
@@ -162,7 +162,7 @@ GUESS = "Probably it was killed for its memory, which was close to its limit."
             "2 × `p4` for up to 0.2 s, and 2 more. It had 3 tasks to run: `p0`, `p1`, `p2`, `p3`, "
             "`p4`, and 2 more. Tasks still needed run again elsewhere.",
         ),
-        # What is not known is not said.
+        # Unknown facts are left out.
         (
             dict.fromkeys(UNKNOWN),
             semconv.WARN,
@@ -223,13 +223,15 @@ def test_attributes_are_the_facts_of_the_event() -> None:
     }
     assert (record.time_ns, record.trace_id, record.span_id) == (1_500_000_000, None, None)
     joined = "Worker 3 (tcp://w:1) joined with 2 threads. Its memory limit is 4.0 GiB."
-    assert told(semconv.WORKER_ADDED, REMOVED).body == joined
+    assert recorded(semconv.WORKER_ADDED, REMOVED).body == joined
 
 
 def test_the_trace_of_the_work_if_there_is_one() -> None:
     one = SpanIdentity("a", "a", ("nightly",), 1, Trace(5), 6, None)
     two = SpanIdentity("b", "a", ("nightly", "load"), 1, Trace(5), 7, 6)
-    records = [told(semconv.P2P_FAILED, {semconv.P2P_ID: "x"}, *of) for of in ((one,), (one, two))]
+    records = [
+        recorded(semconv.P2P_FAILED, {semconv.P2P_ID: "x"}, *of) for of in ((one,), (one, two))
+    ]
     assert [(one.trace_id, one.span_id) for one in records] == [(5, 6), (None, None)]
     assert records[1].attributes[semconv.ROOT_NAMES] == ("nightly",)
 
@@ -274,7 +276,7 @@ def test_keys_and_messages_have_their_settings(
     name: str, key: str, facts: dict[str, Any], limits: SpanLimits, bodies: list[str]
 ) -> None:
     for allowed, part in zip((None, limits), bodies, strict=True):
-        record = told(name, {**facts, key: "key-1"}, limits=allowed)
+        record = recorded(name, {**facts, key: "key-1"}, limits=allowed)
         assert part in str(record.body)
         assert {"key-1" in str(record.body), key in record.attributes} == {allowed is None}
 
@@ -293,7 +295,7 @@ def test_keys_and_messages_have_their_settings(
     ],
 )
 def test_users_messages(message: object, body: str) -> None:
-    record = told(semconv.TOPIC_MESSAGE, {semconv.EVENT_TOPIC: "mine", MESSAGE: message})
+    record = recorded(semconv.TOPIC_MESSAGE, {semconv.EVENT_TOPIC: "mine", MESSAGE: message})
     assert (record.body, record.attributes) == (body, {semconv.EVENT_TOPIC: "mine"})
 
 
@@ -306,5 +308,5 @@ def test_a_huge_message_becomes_text_in_part() -> None:
             made.append(1)
             return "x"
 
-    record = told(semconv.TOPIC_MESSAGE, {MESSAGE: [Counted()] * 200_000})
+    record = recorded(semconv.TOPIC_MESSAGE, {MESSAGE: [Counted()] * 200_000})
     assert (str(record.body)[-1], len(made) < 100_000) == ("…", True)

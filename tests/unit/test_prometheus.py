@@ -135,14 +135,14 @@ def test_rendering_changes_nothing(rich: bool) -> None:
 
 
 def test_the_resource_is_told_once() -> None:
-    told = {
+    known = {
         "service_name": "dask-scheduler",
         "service_version": "2026.8.0",
         "dask_cluster_name": "nightly",
         "process_command_args": '["dask", "scheduler"]',
     }
     found = samples(MetricPage(RESOURCE), openmetrics=True, target_info=True)
-    assert [*found] == [("target_info", *sorted(told.items()))]
+    assert [*found] == [("target_info", *sorted(known.items()))]
     assert samples(MetricPage(RESOURCE)) == {}
 
 

@@ -84,8 +84,8 @@ def test_text_needs_no_extra(run, capsys, monkeypatch):
 def test_says_what_changes_nothing(tmp_path, capsys, options, warning):
     about = {"dask.span.tags": ["etl", "team:red"], "dask.span.capacity.time": 1.0}
     (tmp_path / "a-traces.jsonl").write_text(json.dumps(traces(span(1, "etl", **about))) + "\n")
-    told = said(capsys, tmp_path, "--text", *options, error=True)
-    assert (warning in told, told.count("\n")) == (True, bool(warning))
+    printed = said(capsys, tmp_path, "--text", *options, error=True)
+    assert (warning in printed, printed.count("\n")) == (True, bool(warning))
 
 
 @pytest.mark.parametrize(

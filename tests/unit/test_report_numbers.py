@@ -254,11 +254,11 @@ def blocked(tasks: int, **seconds: float) -> list[dict[str, Any]]:
 
 
 def waits(threads: int, share: float, samples: int) -> list[dict[str, Any]]:
-    """Tasks wait off the CPU, of which the process uses a share."""
+    """Tasks wait off the CPU; their process uses a share of it."""
     worker = {"dask.worker.name": "a"}
     executing = {**worker, "dask.task.state": "executing"}
     times = range(1, samples + 1)
-    # What is there at the end has no thread any more.
+    # A worker that is there at the end has no thread any more.
     counts = [*(point(threads, worker, time=t) for t in times), point(0, worker, time=99)]
     used = [point(share, worker, time=t) for t in times]
     return [

@@ -63,7 +63,7 @@ def test_files_are_for_the_owner_alone_whatever_the_umask(tmp_path: Path, umask:
             {"3": "004\n005\n", "4": "006\n007\n"},
             ["run-0001-traces.jsonl", "otel.files.max-files"],
         ),
-        # What is larger than a file gets one of its own.
+        # A request that is larger than a file gets one of its own.
         (
             [[b"1"], [b"x" * 20, b"y"], [b"2"]],
             3,

@@ -229,7 +229,7 @@ def test_files_are_for_the_owner_alone(path: Path, umask: int) -> None:
 
 
 def contents(path: Path) -> dict[str, tuple[bytes, float]]:
-    """Return what is in the spool's folder, but for the lock, and since when."""
+    """Return the files in the spool's folder, except the lock, and their times."""
     files = [each for each in path.parent.glob("*") if each.is_file()]
     return {each.name: (each.read_bytes(), each.stat().st_mtime_ns) for each in files}
 

@@ -399,7 +399,7 @@ def test_the_first_attributes_stay_under_a_limit():
     [
         # They would be one operation in Jaeger, and one series of Tempo's span metrics.
         ("workflow", 1024, {}),
-        # What tells a child from its span is never cut off.
+        # The part that distinguishes a child from its span is never cut off.
         ("x" * 5000, 1, dict.fromkeys((" tasks", " started", " running"), "…")),
         (
             "x" * 5000,

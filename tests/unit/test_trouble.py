@@ -219,7 +219,7 @@ def spaced(*reasons: str) -> Steps:
 
 
 @pytest.mark.parametrize(
-    ("steps", "told"),
+    ("steps", "messages"),
     [
         # Of spans and metrics, which mostly go to the same place.
         (
@@ -253,7 +253,7 @@ def spaced(*reasons: str) -> Steps:
     ],
 )  # fmt: skip
 def test_when_a_person_is_told_that_a_destination_fails_and_works_again(
-    steps: Steps, told: dict[int, str], caplog: pytest.LogCaptureFixture
+    steps: Steps, messages: dict[int, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "distributed.dask_otel")
     now, found = 0.0, {}
@@ -263,7 +263,7 @@ def test_when_a_person_is_told_that_a_destination_fails_and_works_again(
         caplog.clear()
         there.failed(sinks[signal], reason) if reason else there.ok(sinks[signal])
         found.update((step, record.levelname) for record in caplog.records)
-    assert found == told
+    assert found == messages
     names = [name.rpartition(".")[2] for name, _ in there.notices]
     # One for each failure, and one for its end.
     assert names == [*["failing", "recovered"] * len(names)][: len(names)]

@@ -462,7 +462,7 @@ class TaskEvents:
             self.paths.forget(run[KEY])
             return
         if not run[STOP]:
-            # What is not known of its run was waiting for the worker, or for a thread.
+            # The unknown part of its run was a wait for the worker, or for a thread.
             began, stopped = ran or (now, now)
             sent = run[SENT] or now
             run = TaskRun._make(run)._replace(start=began, stop=stopped, sent=sent)

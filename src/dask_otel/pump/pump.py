@@ -111,7 +111,7 @@ class Pump:
         #: With a spool, the feeder of the spans; else None.
         self.spooled: SpooledFeeder | None = None
         self._spans, self.feeder = self._fed("traces", spans)
-        self._logs, self._teller = self._fed("logs", logs)
+        self._logs, self._log_feeder = self._fed("logs", logs)
         made = [(*one, metrics.interval, self._tally) for one in metrics.sinks]
         if metrics.page is not None:
             made.append((*metrics.page, 0.0, Tally()))
@@ -121,7 +121,7 @@ class Pump:
         ]
         for lane in self._metrics:
             lane.peers = [peer for peer in self._metrics if peer is not lane]
-        self._feeders = [one for one in (self.feeder, self._teller) if one.lanes]
+        self._feeders = [one for one in (self.feeder, self._log_feeder) if one.lanes]
         #: All threads.
         self._threads: list[PumpThread] = [
             *self._spans, *self._logs, *self._metrics, *self._feeders
@@ -193,7 +193,7 @@ class Pump:
 
     def offer_event(self, event: ClusterEvent, counted: bool = True) -> bool:
         """Queue an event without waiting; see `Feeder.offer`."""
-        return not self._logs or self._teller.offer(event, counted)
+        return not self._logs or self._log_feeder.offer(event, counted)
 
     def accepts_metrics(self) -> bool:
         """Whether a batch can be handed over; if not, continue to fill the present one.
