@@ -211,7 +211,7 @@ def test_a_task_that_is_to_run_again_is_asked_for_before_it_is_sent_at_once() ->
 def test_the_tasks_on_the_path_are_exported_beside_the_others_and_each_once() -> None:
     span = OpenSpan(0.0, (), SpanIdentity("d", "d", ("a",), 1, 1, 2, None), False)
     tasks, limits = Group(span, "g-1", "g", None, 0.0), TaskLimits(slowest=1, most=3)
-    span.groups.append(tasks)
+    span.add(tasks)
     tasks.slowest = (run("9", 0.0, 0.0, 3.0, number=9),)
     paths = Paths(lambda stimulus: 0.0)
     paths.submitted("0", tasks, "update-graph", 0.0)

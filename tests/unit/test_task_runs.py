@@ -47,7 +47,7 @@ class Runs:
 
     def group(self, name: str = "load-1") -> Group:
         group = Group(self.span, name, name.partition("-")[0], None, self.limits.floor)
-        self.span.groups.append(group)
+        self.span.add(group)
         return group
 
     def run(

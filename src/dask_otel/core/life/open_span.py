@@ -336,6 +336,10 @@ class OpenSpan(SpanPath):
 
     # Changes that come from several modules.
 
+    def add(self, group: Group) -> None:
+        """Add a group."""
+        self.groups.append(group)
+
     def release(self) -> None:
         """Release its groups and its chain, after the export: they refer to it."""
         self.groups, self.runs = [], None
