@@ -100,11 +100,14 @@ OUTCOMES: Final = ("memory", "erred", "cancelled", "retried", "lost", "recompute
 PATH_PARTS: Final = (
     "client",
     "scheduler",
+    "no_worker",
     "no_thread",
+    "uneven",
     "repeated",
     "transfer",
-    "worker_queue",
+    "starting",
     "compute",
+    "inner",
     "report",
     "other_span",
 )

@@ -14,7 +14,9 @@ from typing import Final
 #: Grafana's palette by name.
 HEX: Final = {
     "green": "#73BF69",
+    "light-green": "#C8F2C2",
     "blue": "#5794F2",
+    "dark-blue": "#1F60C4",
     "purple": "#B877D9",
     "yellow": "#FADE2A",
     "orange": "#FF9830",
@@ -61,6 +63,11 @@ MEANINGS = {
     # States of tasks, not times.
     "to do": Meaning(NEUTRAL, ("waiting", "queued", "no-worker")),
     "running": Meaning("#9AD5D5", ("processing", "executing")),
+    # Waits of a path, which are no activities of threads.
+    "taken": Meaning("dark-blue", ()),
+    "absent": Meaning("#37474F", ()),
+    "starting": Meaning("#E58FC3", ()),
+    "seceded": Meaning("light-green", ()),
 }
 
 #: Names in other labels with the same meaning, which no activity has.
@@ -74,8 +81,8 @@ ALIKE = {
         "Scheduler",
     ),
     "network": ("Moving data", "p2p-shards", "Transfer"),
-    "spill": ("p2p-disk-read", "spilled", "on disk", "Worker's queue"),
-    "idle": ("Idle", "(idle threads)", "No free thread"),
+    "spill": ("p2p-disk-read", "spilled", "on disk"),
+    "idle": ("Idle", "(idle threads)", "Uneven"),
     "unused": ("Unused", "rescheduled", "client", "Client"),
     "failed": ("Wasted", "erred", "error", "Repeated"),
     "cancelled": ("recomputed",),
@@ -83,6 +90,10 @@ ALIKE = {
     "other": ("Other", "process", "released", "Report"),
     "to do": ("Other span",),
     "running": ("processes",),
+    "taken": ("No free thread",),
+    "absent": ("No worker",),
+    "starting": ("Starting",),
+    "seceded": ("Inner",),
 }
 
 
@@ -185,12 +196,23 @@ PATH: Final = {
         "{name} waited {took} for the scheduler",
         "It makes tasks of graphs, and finds those that are ready: make fewer, larger tasks.",
     ),
+    "no_worker": PathPart(
+        "No worker",
+        "{name} waited {took} for a worker",
+        "Start workers sooner, or raise the minimum of the adaptive cluster.",
+        "DaskNoWorkers",
+    ),
     "no_thread": PathPart(
         "No free thread",
-        "{name} waited {took} for a free thread",
-        "An upper bound, if the tasks do not change: use more threads, unless restrictions keep"
-        " the tasks from free ones.",
+        "{name} waited {took} while all threads of the cluster were taken",
+        "Use more threads, or give the tasks that hold them less work.",
         "DaskTooFewThreads",
+    ),
+    "uneven": PathPart(
+        "Uneven",
+        "{name} waited {took} while another worker had a free thread",
+        "Loosen restrictions, allow work stealing, and split the work more evenly.",
+        "DaskWorkersUneven",
     ),
     "repeated": PathPart(
         "Repeated",
@@ -204,18 +226,22 @@ PATH: Final = {
         "Use fewer and larger workers, a faster network, or more memory.",
         "DaskNetworkSlow",
     ),
-    "worker_queue": PathPart(
-        "Worker's queue",
-        "{name} waited {took} in the queue of a worker",
-        "Other workers may have been free: loosen restrictions, and allow work stealing. It can be"
-        " a transfer that Dask booked on another task.",
-        "DaskWorkersUneven",
+    "starting": PathPart(
+        "Starting",
+        "{name} waited {took} for tasks to begin on workers that had a free thread",
+        "Workers imported modules, unpickled tasks, or were blocked: preload modules, make"
+        " closures smaller, and release the GIL.",
     ),
     "compute": PathPart(
         "Computing",
         "More workers can't make {name} shorter than {took}",
         "A lower bound, if the tasks do not change: make them faster, or split them so that the"
         " pieces run side by side.",
+    ),
+    "inner": PathPart(
+        "Inner",
+        "{name} waited {took} for tasks that had seceded",
+        "They wait for tasks of their own: look at those.",
     ),
     "report": PathPart(
         "Report",

@@ -169,5 +169,5 @@ def stretch(
         else:
             break
         last = before
-    parts = client, scheduler, no_thread, 0.0, 0.0, queue, compute, report
+    parts = client, scheduler, 0.0, no_thread, 0.0, 0.0, 0.0, queue, compute, 0.0, report
     return last, parts, others, steps, known

@@ -134,10 +134,13 @@ def cut(step: RawStep, since: float, until: float = inf) -> tuple[float, ...]:
     return (
         submitted - since,
         ready - submitted,
+        0.0,
         (lost - ready) + (sent - again),
+        0.0,
         again - lost,
         transfer,
         (start - sent) - transfer,
         stop - start,
+        0.0,
         end - stop,
     )
