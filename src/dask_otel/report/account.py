@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dask_otel.core.diagnosis import Diagnosis
 from dask_otel.report import findings
 from dask_otel.report.advice import Advice, advice, outcome_counts
 from dask_otel.report.idle import IdleReason, explain
@@ -33,6 +34,8 @@ class Account:
     #: What bounded it; None if no path was exported.
     path: RunPath | None
     advice: list[Advice]
+    #: What to do: the first one is the headline. There is always one.
+    diagnoses: list[Diagnosis]
     failures: list[findings.Failure]
     slowest: list[Span]
     workers: list[findings.Worker]
@@ -53,6 +56,7 @@ class Account:
 
 def account(session: Session, price: Price | None = None, tag: str = "team") -> Account:
     """Return the account of a run; with a `price`, its cost too, summed by the tags ``<tag>:…``."""
+    said = advice(session)
     return Account(
         session=session,
         outcomes=outcome_counts(session),
@@ -61,7 +65,10 @@ def account(session: Session, price: Price | None = None, tag: str = "team") -> 
         parts=run_parts(session),
         spans=span_times(session),
         path=path(session),
-        advice=advice(session),
+        advice=said,
+        # For now the advice, until the causes are decided.
+        diagnoses=[Diagnosis("advice", "", one.weight, one.title, "", one.advice) for one in said]
+        or [Diagnosis("healthy", "", 0.0, "Nothing is in the way", "", "")],
         failures=findings.failures(session),
         slowest=findings.slowest(session),
         workers=findings.workers(session),
