@@ -31,8 +31,8 @@ from itertools import islice, takewhile
 from typing import Literal
 
 from dask_otel.core.context import Caller
-from dask_otel.core.life.computing import Computing
 from dask_otel.core.life.completion import finish
+from dask_otel.core.life.computing import Computing
 from dask_otel.core.life.generations import Generations
 from dask_otel.core.life.notes import OpenNotes
 from dask_otel.core.life.open_span import (
