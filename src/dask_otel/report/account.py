@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dask_otel.core.diagnosis import Diagnosis
+from dask_otel.core.diagnosis import Diagnosis, diagnose
 from dask_otel.report import findings
-from dask_otel.report.advice import Advice, advice, outcome_counts
+from dask_otel.report.facts import facts_of
 from dask_otel.report.idle import IdleReason, explain
 from dask_otel.report.meanings import PARTS, Part
 from dask_otel.report.money import Bill, Price, bill
@@ -33,7 +33,6 @@ class Account:
     spans: list[SpanTime]
     #: What bounded it; None if no path was exported.
     path: RunPath | None
-    advice: list[Advice]
     #: What to do: the first one is the headline. There is always one.
     diagnoses: list[Diagnosis]
     failures: list[findings.Failure]
@@ -56,19 +55,15 @@ class Account:
 
 def account(session: Session, price: Price | None = None, tag: str = "team") -> Account:
     """Return the account of a run; with a `price`, its cost too, summed by the tags ``<tag>:…``."""
-    said = advice(session)
     return Account(
         session=session,
-        outcomes=outcome_counts(session),
+        outcomes=findings.outcome_counts(session),
         repeated=findings.retries(session),
         cluster=cluster_time(session),
         parts=run_parts(session),
         spans=span_times(session),
         path=path(session),
-        advice=said,
-        # For now the advice, until the causes are decided.
-        diagnoses=[Diagnosis("advice", "", one.weight, one.title, "", one.advice) for one in said]
-        or [Diagnosis("healthy", "", 0.0, "Nothing is in the way", "", "")],
+        diagnoses=diagnose(facts_of(session)),
         failures=findings.failures(session),
         slowest=findings.slowest(session),
         workers=findings.workers(session),

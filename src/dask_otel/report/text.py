@@ -100,20 +100,15 @@ def _path(account: Account, sheet: Sheet) -> Iterator[Line]:
     for part, seconds, share in found.whole.shares():
         numbers = f"  {part.title:<14} {words.seconds(seconds):>8} {share:>5.0%}  "
         yield [(numbers, ""), (words.bar(share, _BAR), part.colour)]
-    for one in found.sentences:
-        yield from _indented(one.title, sheet, "  ")
-        yield from _indented(one.advice, sheet, "      ")
     for name, prefix, count, seconds in found.functions(5):
         what = f"{words.counted(count, 'task')} of {prefix} in {name}"
         yield [(f"  {words.seconds(seconds):>9}  {words.cut(what, max(20, sheet.width - 13))}", "")]
 
 
 def _advice(account: Account, sheet: Sheet) -> Iterator[Line]:
-    if not account.advice:
-        yield [("  No value exceeds the limit of an alert, and no task failed.", "green")]
-    for one in account.advice:
-        yield from _indented(f"[{one.severity}] {one.title}", sheet, "  ")
-        yield from _indented(one.advice, sheet, "      ")
+    for one in account.diagnoses:
+        yield from _indented(one.title, sheet, "  ")
+        yield from _indented(f"{one.evidence} {one.next}", sheet, "      ")
 
 
 def _happened(account: Account, sheet: Sheet) -> Iterator[Line]:
