@@ -29,3 +29,5 @@ ENOUGH_BYTES: Final = 1e9
 
 #: The common prefix of the addresses of the alerts' pages.
 RUNBOOKS: Final = "https://github.com/dask-otel/dask-otel/blob/main/docs/runbooks/"
+#: The same of the entries of the kinds of diagnoses.
+DIAGNOSES: Final = "https://github.com/dask-otel/dask-otel/blob/main/docs/diagnoses.md#"

@@ -65,7 +65,7 @@ MEANINGS = {
     "running": Meaning("#9AD5D5", ("processing", "executing")),
     # Waits of a path, which are no activities of threads.
     "taken": Meaning("dark-blue", ()),
-    "absent": Meaning("#37474F", ()),
+    "absent": Meaning("#8A4B6A", ()),
     "starting": Meaning("#E58FC3", ()),
     "seceded": Meaning("light-green", ()),
 }
