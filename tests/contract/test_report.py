@@ -1,20 +1,12 @@
-"""The report has the alerts' limits and the dashboards' colours."""
+"""The report's words lead to pages, and its colours mean the same everywhere."""
 
 from __future__ import annotations
 
 import math
 import re
-import sys
 from pathlib import Path
 
-REPOSITORY = Path(__file__).parents[2]
-sys.path.insert(0, str(REPOSITORY / "tools"))
-
-from dashboards import limits as rules  # noqa: E402
-
-from dask_otel.report.advice import Advice  # noqa: E402
-from dask_otel.report.limits import ENOUGH_BYTES, ENOUGH_SECONDS, LIMITS  # noqa: E402
-from dask_otel.report.meanings import (  # noqa: E402
+from dask_otel.report.meanings import (
     ALIKE,
     HEX,
     MEANINGS,
@@ -23,30 +15,15 @@ from dask_otel.report.meanings import (  # noqa: E402
     colour_of,
     hex_colour,
 )
-from dask_otel.semconv import PATH_PARTS  # noqa: E402
+from dask_otel.semconv import PATH_PARTS
+
+REPOSITORY = Path(__file__).parents[2]
+TITLES = {*(part.title for part in PARTS), *(part.title for part in PATH.values())}
 
 
-def test_limits_are_those_of_the_alerts() -> None:
-    found = {
-        alert: tuple(float(number) for number in rules._LIMIT.findall(rules.ALERTS[alert]["expr"]))
-        for alert in LIMITS
-    }
-    assert found == LIMITS
-    assert len(found) > 8
-
-
-def test_what_is_enough_is_what_the_recording_rules_say() -> None:
-    text = (rules.RULES / "dask-recording.yml").read_text(encoding="utf-8")
-    volumes = {float(number) for number in re.findall(r"> ([\d.e]+)\)?$", text, re.MULTILINE)}
-    assert {ENOUGH_SECONDS, ENOUGH_BYTES} <= volumes
-
-
-def test_advice_leads_to_a_page_that_is_there() -> None:
-    alerts = {*LIMITS, *(part.alert for part in PARTS), "DaskOtelSilent"}
-    alerts |= {part.alert for part in PATH.values() if part.alert}
-    for alert in alerts:
-        assert Advice("note", "", "", alert).url == rules.runbook(alert)
-        assert (REPOSITORY / "docs" / "runbooks" / f"{alert}.md").is_file()
+def test_parts_lead_to_a_page_that_is_there() -> None:
+    for part in PARTS:
+        assert (REPOSITORY / "docs" / "runbooks" / f"{part.alert}.md").is_file()
 
 
 def test_every_part_of_a_path_has_words_and_a_colour_of_its_own() -> None:
@@ -115,7 +92,7 @@ def test_opposite_meanings_never_share_a_colour() -> None:
     assert close == []
     spill = colour_of("spilled")
     names = {
-        *(part.title for part in (*PARTS, *PATH.values())),
+        *TITLES,
         *MEANINGS,
         *sum(ALIKE.values(), ()),
     }
@@ -141,5 +118,5 @@ def test_text_and_bars_can_be_read_on_light_and_dark_pages() -> None:
     ]
     assert faint == []
     # On a light page, an edge surrounds each colour.
-    bars = {colour_of(part.title) for part in (*PARTS, *PATH.values())}
+    bars = {*map(colour_of, TITLES)}
     assert [one for one in bars if contrast(one, dark_page["bg"]) < 2.5] == []

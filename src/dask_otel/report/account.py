@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from dask_otel import semconv
-from dask_otel.core.diagnosis import Diagnosis
+from dask_otel.core.diagnosis import Diagnosis, diagnose
 from dask_otel.report import findings, words
-from dask_otel.report.advice import Advice, advice, outcome_counts
+from dask_otel.report.facts import facts_of
 from dask_otel.report.idle import IdleReason, explain
 from dask_otel.report.meanings import PARTS, Part
 from dask_otel.report.money import Bill, Price, bill
@@ -20,8 +20,6 @@ from dask_otel.report.path import RunPath, path
 from dask_otel.report.seconds import ClusterTime, SpanTime, cluster_time, run_parts, span_times
 from dask_otel.report.telemetry.model import Session, Span
 
-#: Most diagnoses that the text and the page show.
-_SHOWN: Final = 5
 #: The share of the run from which on a cause is a warning.
 _MUCH: Final = 0.25
 #: Kinds whose severity does not depend on the time that they cost.
@@ -42,7 +40,6 @@ class Account:
     spans: list[SpanTime]
     #: What bounded it; None if no path was exported.
     path: RunPath | None
-    advice: list[Advice]
     #: What to do: the first one is the headline. There is always one.
     diagnoses: list[Diagnosis]
     failures: list[findings.Failure]
@@ -66,11 +63,6 @@ class Account:
     def seconds(self) -> float:
         """The durations of the root spans together; without spans, the session's."""
         return self.path.whole.seconds if self.path else self.session.seconds
-
-    @property
-    def others(self) -> list[Diagnosis]:
-        """The diagnoses below the headline."""
-        return self.diagnoses[1:_SHOWN]
 
     def severity(self, one: Diagnosis) -> str:
         """Return ``bad``, ``warning``, ``note`` or ``good``: by the share that its cure saves."""
@@ -113,19 +105,15 @@ class Account:
 
 def account(session: Session, price: Price | None = None, tag: str = "team") -> Account:
     """Return the account of a run; with a `price`, its cost too, summed by the tags ``<tag>:…``."""
-    said = advice(session)
     return Account(
         session=session,
-        outcomes=outcome_counts(session),
+        outcomes=findings.outcome_counts(session),
         repeated=findings.retries(session),
         cluster=cluster_time(session),
         parts=run_parts(session),
         spans=span_times(session),
         path=path(session),
-        advice=said,
-        # For now the advice, until the causes are decided.
-        diagnoses=[Diagnosis("advice", "", one.weight, one.title, "", one.advice) for one in said]
-        or [Diagnosis("healthy", "", 0.0, "Nothing is in the way", "", "")],
+        diagnoses=diagnose(facts_of(session)),
         failures=findings.failures(session),
         slowest=findings.slowest(session),
         workers=findings.workers(session),

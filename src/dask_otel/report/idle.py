@@ -58,13 +58,6 @@ class IdleReason:
             if seconds > 0
         ]
 
-    def sentence(self) -> str:
-        """Return the main reason in words; empty if none has more than half of the time."""
-        found = (
-            f"{share:.0%} of it {when}." for when, _, share, _ in self.reasons() if share > 0.5
-        )
-        return next(found, "")
-
 
 def explain(session: Session) -> IdleReason | None:
     """Return why threads were idle; None with too few samples."""

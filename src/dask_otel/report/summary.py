@@ -13,7 +13,7 @@ from dask_otel.report.seconds import ClusterTime, SpanTime, parts
 from dask_otel.report.telemetry.model import Log, Skipped, Span, text
 
 #: Increases when a key is renamed or changes its meaning, not when one is added.
-VERSION = 2
+VERSION = 3
 
 
 def summary(accounts: Sequence[Account], skipped: Skipped) -> dict[str, Any]:
@@ -40,15 +40,7 @@ def _run(account: Account) -> dict[str, Any]:
         "path": None if account.path is None else _path(account.path),
         "spans": [_span_time(entry) for entry in account.spans],
         "traces": [_span(span) for span in session.of_type("span")],
-        "advice": [
-            {
-                "severity": one.severity,
-                "title": one.title,
-                "advice": one.advice,
-                "alert": one.alert or None,
-            }
-            for one in account.advice
-        ],
+        "diagnosis": [{**vars(one), "span": one.span or None} for one in account.diagnoses],
         "events": [_log(log) for log in session.logs],
         "failures": [dict(vars(failure)) for failure in account.failures],
         "slowest": [_task(task) for task in account.slowest],
@@ -95,7 +87,6 @@ def _path(found: RunPath) -> dict[str, Any]:
             }
             for entry in found.names
         ],
-        "sentences": [one.title for one in found.sentences],
     }
 
 

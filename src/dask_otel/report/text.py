@@ -7,12 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from dask_otel import semconv
-from dask_otel.core.diagnosis import Diagnosis
 from dask_otel.report import findings, words
 from dask_otel.report.account import Account
 from dask_otel.report.history.difference import NOTHING, Comparison
-from dask_otel.report.limits import DIAGNOSES
-from dask_otel.report.meanings import MEANINGS, colour_of, meaning_of
+from dask_otel.report.meanings import DIAGNOSES, MEANINGS, colour_of, meaning_of
 from dask_otel.report.seconds import IDLE, SpanTime, merged
 from dask_otel.report.telemetry.model import Skipped, Span, tree_of
 
@@ -81,7 +79,7 @@ def run_lines(account: Account, sheet: Sheet) -> Iterator[Line]:
     figures = ", ".join(f"{value} {name}" for value, name, _ in account.figures())
     yield from _indented(figures, sheet, "")
     yield []
-    yield from _diagnosis(account, account.diagnoses[0], sheet, "")
+    yield from _headline(account, sheet)
     for title, section in _SECTIONS.items():
         if sheet.everything or title in _SHORT:
             body = list(section(account, sheet))
@@ -89,20 +87,28 @@ def run_lines(account: Account, sheet: Sheet) -> Iterator[Line]:
                 yield from ([], [(title, "bold")], *body)
 
 
-def _diagnosis(account: Account, one: Diagnosis, sheet: Sheet, indent: str) -> Iterator[Line]:
-    style = _STYLES.get(account.severity(one), "bold" if not indent else "")
-    for ((line, _),) in _indented(one.title, sheet, indent):
-        yield [(line, style)]
+def _headline(account: Account, sheet: Sheet) -> Iterator[Line]:
+    first = account.diagnoses[0]
+    style = _STYLES.get(account.severity(first), "bold")
+    yield from ([(line, style)] for line in words.wrapped(first.title, sheet.width))
+    yield from _indented(first.evidence, sheet, "  ")
     whole = f" of {words.seconds(account.seconds)}" if account.seconds else ""
-    saved = f"The cure saves at most {words.seconds(one.seconds)}{whole}." if one.seconds else ""
-    if sheet.everything or not indent:
-        yield from _indented(one.evidence, sheet, indent + "  ")
-    yield from _indented(f"{one.next} {saved}", sheet, indent + "  ")
+    saved = (
+        f" The cure saves at most {words.seconds(first.seconds)}{whole}." if first.seconds else ""
+    )
+    yield from _indented(first.next + saved, sheet, "  ")
 
 
 def _others(account: Account, sheet: Sheet) -> Iterator[Line]:
-    for one in account.others:
-        yield from _diagnosis(account, one, sheet, "  ")
+    for one in account.diagnoses[1:]:
+        first, *more = words.wrapped(one.title, sheet.width - 12)
+        style = _STYLES.get(account.severity(one), "")
+        saved = words.seconds(one.seconds) if one.seconds else ""
+        yield [(f"  {saved:>8}  ", ""), (first, style)]
+        yield from ([(f"{'':12}{line}", style)] for line in more)
+        if sheet.everything:
+            yield from _indented(one.evidence, sheet, " " * 14)
+            yield from _indented(one.next, sheet, " " * 14)
 
 
 def _next(account: Account, sheet: Sheet) -> Iterator[Line]:
@@ -147,7 +153,7 @@ def _happened(account: Account, sheet: Sheet) -> Iterator[Line]:
 
 
 def _indented(sentence: str, sheet: Sheet, indent: str) -> Iterator[Line]:
-    for line in words.wrapped(sentence, sheet.width - len(indent)) if sentence.strip() else ():
+    for line in words.wrapped(sentence, sheet.width - len(indent)) if sentence else ():
         yield [(indent + line, "")]
 
 
@@ -184,7 +190,8 @@ class _Trace:
         self._length = max(1, end_ns - root.start_ns)
 
     def lines(self) -> Iterator[Line]:
-        yield [("Trace ", "bold"), (self._root.trace_id, "cyan")]
+        if self._sheet.everything:
+            yield [("Trace ", "bold"), (self._root.trace_id, "cyan")]
         headings = ("duration", "queue", "tasks", "result")
         yield self._row("", "span", headings, [("timeline", "dim")], "dim")
         yield self._of(self._root, "", "bold")
@@ -393,7 +400,7 @@ def _money(account: Account, sheet: Sheet) -> Iterator[Line]:
 
 
 _SECTIONS: Final[dict[str, Callable[[Account, Sheet], Iterator[Line]]]] = {
-    "Other causes": _others,
+    "Other causes, and the most that their cures save": _others,
     "Where to look next": _next,
     "Where the duration went": _path,
     "Where the threads' time went": _where,
@@ -405,7 +412,12 @@ _SECTIONS: Final[dict[str, Callable[[Account, Sheet], Iterator[Line]]]] = {
     "What it cost": _money,
 }
 #: The sections of the short form.
-_SHORT: Final = ("Other causes", "Where to look next", "Spans", "What it cost")
+_SHORT: Final = (
+    "Other causes, and the most that their cures save",
+    "Where to look next",
+    "Spans",
+    "What it cost",
+)
 
 
 def comparison_lines(found: Comparison, sheet: Sheet) -> Iterator[Line]:

@@ -21,8 +21,7 @@ from dask_otel.report.account import Account
 from dask_otel.report.history.changes import Trend
 from dask_otel.report.history.difference import NOTHING, Comparison
 from dask_otel.report.history.past import HEADINGS, NUMBERS, PastRun
-from dask_otel.report.limits import DIAGNOSES
-from dask_otel.report.meanings import PARTS, PATH, hex_colour
+from dask_otel.report.meanings import DIAGNOSES, PARTS, PATH, hex_colour
 from dask_otel.report.money import Price
 from dask_otel.report.page.charts import charts
 from dask_otel.report.page.multiples import marks, panels

@@ -1,0 +1,444 @@
+"""Decides what cost an interval its time: each second of the paths has one cause at most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from typing import Final
+
+from dask_otel.core.diagnosis.facts import Facts, Link, RootFacts, SpanFacts
+from dask_otel.core.diagnosis.kinds import KINDS
+from dask_otel.core.figures import counted, seconds
+
+#: The smallest share of the run for a diagnosis, and the most of them.
+_SHARE, _MOST = 0.1, 5
+#: A shorter run is not judged.
+_SHORTEST: Final = 0.1
+#: What went wrong comes before what could be better, if it cost the smallest share.
+_INCIDENTS: Final = ("lost", "memory", "paused", "repeated")
+#: The most seconds that Dask itself needs for a task on a busy machine.
+_OVERHEAD: Final = 0.02
+#: A task is long if it takes so many times as long as the others of its group.
+_LONG: Final = 2.0
+#: The shares of time from which on event loops are blocked, or lack a CPU, beyond the usual.
+_BLOCKED, _STARVED = 0.1, 0.1
+#: The cores that a process uses while its threads share the GIL.
+_ONE_CORE: Final = (0.6, 1.4)
+
+_P2P: Final = ("shuffle-transfer", "shuffle-barrier", "p2pshuffle", "shuffle_p2p", "shuffle-p2p")
+_P2P_LATER: Final = ("hash-join", "rechunk-transfer", "rechunk-p2p", "rechunk-barrier")
+_SPILL: Final = ("disk-read", "disk-write", "compress", "decompress")
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """One cause that cost a run time; the first of a run is its headline."""
+
+    #: A stable name; docs/diagnoses.md has an entry for each.
+    kind: str
+    #: The full name of the span that it concerns; empty for the whole run.
+    span: str
+    #: The seconds of wall clock that the cure saves at most.
+    seconds: float
+    #: The cause, the evidence for it, and the next step: a sentence each.
+    title: str
+    evidence: str
+    next: str
+
+
+@dataclass
+class _Claim:
+    kind: str
+    span: SpanFacts | None
+    seconds: float
+    what: str = ""
+    evidence: str = ""
+
+
+def diagnose(facts: Facts) -> list[Diagnosis]:
+    """Return what cost an interval its time, the most expensive cause first.
+
+    Notices, such as gaps in the telemetry, come last. There is always one diagnosis.
+    """
+    claims = [one for span in facts.spans for one in _Case(facts, span).claims()]
+    claims += _between(facts)
+    found = [_merged(facts, [*same]) for _, same in _by_kind(claims)]
+    whole = facts.seconds + facts.before_first
+    worth = [one for one in found if one.seconds >= _SHARE * whole > 0]
+    worth.sort(key=lambda one: (one.kind not in _INCIDENTS, -one.seconds))
+    if whole < _SHORTEST:
+        worth = [] if facts.failed else [_said("short", None, whole)]
+    if facts.failed:
+        what = counted(facts.failed, "task")
+        worth.insert(0, _said("failed", None, 0.0, what, _listed(facts.exceptions)))
+    return [*(worth or [_healthy(facts)])[:_MOST], *_notices(facts)]
+
+
+def _by_kind(claims: Iterable[_Claim]) -> Iterator[tuple[str, Iterable[_Claim]]]:
+    kind = attrgetter("kind")
+    return groupby(sorted((one for one in claims if one.seconds > 0), key=kind), kind)
+
+
+def _merged(facts: Facts, same: list[_Claim]) -> Diagnosis:
+    """Return the claims of one kind as one diagnosis, in the words of the largest."""
+    largest = max(same, key=attrgetter("seconds"))
+    total = min(sum(one.seconds for one in same), facts.seconds + facts.before_first)
+    spans = {one.span.name for one in same if one.span}
+    evidence = largest.evidence
+    if len(spans) > 1 and largest.seconds < 0.99 * total:
+        evidence = " ".join(filter(None, (evidence, f"It is the largest of {len(spans)} spans.")))
+    return _said(largest.kind, largest.span, total, largest.what, evidence, facts.seconds)
+
+
+def _said(
+    kind: str,
+    span: SpanFacts | None,
+    took: float,
+    what: str = "",
+    evidence: str = "",
+    whole: float = 0.0,
+) -> Diagnosis:
+    name = "" if span is None else span.name
+    whole = max(whole if span is None else span.seconds, took)
+    words = {
+        "span": name,
+        "what": what,
+        "took": seconds(took) if whole == took else f"{seconds(took)} of {seconds(whole)}",
+    }
+    title, next_step = (text.format_map(words) for text in KINDS[kind])
+    return Diagnosis(kind, name, took, title, evidence, next_step)
+
+
+def _healthy(facts: Facts) -> Diagnosis:
+    roots = facts.roots.values()
+    computing = sum(_computing(root.activities) for root in roots)
+    paid = sum(root.busy + root.idle for root in roots)
+    what = f": computing {computing / paid:.0%}" if paid and computing else ""
+    return _said("healthy", None, 0.0, what)
+
+
+def _computing(activities: Mapping[str, float]) -> float:
+    return sum(took for name, took in activities.items() if name.endswith("-cpu"))
+
+
+def _between(facts: Facts) -> Iterator[_Claim]:
+    """Yield what cost time outside of all spans."""
+    if facts.before_first:
+        yield _Claim(
+            "client",
+            None,
+            facts.before_first,
+            "Nothing was submitted while workers were there, before the first task",
+            "The client computed, built a graph, or sent data.",
+        )
+
+
+def _notices(facts: Facts) -> Iterator[Diagnosis]:
+    if facts.open:
+        was = "span is" if len(facts.open) == 1 else "spans are"
+        yield _said("open", None, 0.0, f"{len(facts.open):,} {was}", _listed(facts.open))
+    if facts.dropped:
+        what = ", ".join(f"{count:,.0f} {why}" for why, count in facts.dropped.items())
+        yield _said("gaps", None, 0.0, what)
+    for name, asked in facts.merged[:1]:
+        known = any(span.name == asked for span in facts.spans)
+        evidence = "" if known else f"{asked} has no span of its own."
+        yield _said("merged", SpanFacts(name, name), 0.0, asked, evidence)
+
+
+def _listed(names: Iterable[str], most: int = 3) -> str:
+    texts = [*dict.fromkeys(filter(None, names))]
+    more = f" and {len(texts) - most:,} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
+
+
+class _Case:
+    """The seconds of one span's path, and the causes that claim them one after the other."""
+
+    def __init__(self, facts: Facts, span: SpanFacts) -> None:
+        self.facts, self.span = facts, span
+        self.root = facts.roots.get(span.root) or RootFacts(span.root, span.seconds)
+        self.left = dict(span.parts)
+        root = self.root
+        self.threads = max(1.0, root.threads)
+        #: What all threads did while none was free.
+        self.use = {"own": root.busy, "held": root.elsewhere, "unbegun": root.unbegun}
+        self.no_thread = {
+            name: self.left["no_thread"] * took / (sum(self.use.values()) or 1.0)
+            for name, took in self.use.items()
+        }
+        if not any(self.use.values()):
+            self.no_thread["own"] = self.left["no_thread"]
+        mean = root.busy / max(1, root.tasks)
+        #: What a task costs beside its computing.
+        overhead = max(0.0, root.seconds - root.busy / self.threads) / max(1, root.tasks)
+        self.tiny = mean < _LONG * overhead and overhead < _OVERHEAD and root.tasks > self.threads
+        self.stalls = self.left["scheduler"] + self.left["starting"] + self.no_thread["unbegun"]
+
+    def claims(self) -> Iterator[_Claim]:
+        """Yield the causes with their seconds."""
+        yield from self._incidents()
+        yield from self._shuffled()
+        yield from self._slow_workers()
+        yield self._claim("client", self.left["client"], f"The client of {self.span.name} took")
+        yield from self._placed()
+        yield from self._moved()
+        yield from self._stalled()
+        yield from self._held()
+        yield from self._worked()
+        yield self._claim("inner", self.left["inner"], "", self._evidence("inner"))
+
+    def _claim(self, kind: str, took: float, what: str = "", evidence: str = "") -> _Claim:
+        return _Claim(kind, self.span, took, what, evidence)
+
+    def _take(self, most: float, *parts: str) -> float:
+        """Take seconds of parts, which nobody else can claim then; return how many."""
+        taken = 0.0
+        for part in parts:
+            own = min(self.left[part], most - taken)
+            self.left[part] -= own
+            taken += own
+        return taken
+
+    def _links(self, part: str) -> list[Link]:
+        return sorted(self.span.links, key=lambda link: -link.parts.get(part, 0.0))
+
+    def _evidence(self, part: str) -> str:
+        """Return which function has most of a part."""
+        links = [link for link in self._links(part) if link.parts.get(part, 0.0) > 0]
+        if not links:
+            return ""
+        prefix = links[0].prefix
+        same = [link.parts[part] for link in links if link.prefix == prefix]
+        return f"{seconds(sum(same))} of it at {counted(len(same), 'task')} of {prefix}."
+
+    # ------------------------------------------------------------------------ incidents
+
+    def _incidents(self) -> Iterator[_Claim]:
+        facts, root = self.facts, self.root
+        reasons = {why: count for why, count in facts.retries.items() if count}
+        lost = sum(reasons.get(why, 0.0) for why in ("worker_lost", "recomputed"))
+        again = self._take(self.left["repeated"], "repeated")
+        share = self.span.seconds / (facts.seconds or 1.0)
+        if facts.deaths and lost:
+            # The same work again, on all threads.
+            cost = min(self.span.seconds, again + lost * facts.retried * share / self.threads)
+            kind = "memory" if facts.terminated else "lost"
+            said = " ".join(dict.fromkeys(one.said for one in facts.deaths if one.said))
+            suspects = [name for one in facts.deaths for name in one.suspects]
+            blamed = f" Suspected: {_listed(suspects)}." if suspects else ""
+            names = _listed(one.worker for one in facts.deaths)
+            what = f"{counted(len(facts.deaths), 'worker')} that died ({names})"
+            yield self._claim(kind, cost, what, said + blamed)
+        elif reasons.keys() & {"error", "client"}:
+            why = _listed(facts.causes) or "they failed"
+            runs = counted(int(sum(reasons.values())), "run")
+            yield self._claim("repeated", again, why, f"{runs} in all.")
+        elif reasons.keys() <= {"rescheduled"}:
+            yield self._claim("shuffle" if self._p2p() else "repeated", again, "they asked for it")
+        if facts.pauses:
+            took = self._take(root.paused, "no_worker", "uneven", "starting")
+            rest = min(root.paused - took, self.no_thread["unbegun"])
+            self.no_thread["unbegun"] -= rest
+            what = f"{counted(len(facts.pauses), 'worker')} were paused: {_listed(facts.pauses)}"
+            yield self._claim("paused", took + rest, what.replace("1 worker were", "1 worker was"))
+
+    # --------------------------------------------------------------------------- places
+
+    def _p2p(self) -> list[Link]:
+        return [link for link in self.span.links if link.prefix.startswith(_P2P + _P2P_LATER)]
+
+    def _shuffled(self) -> Iterator[_Claim]:
+        took = 0.0
+        for link in self._p2p():
+            for part in ("compute", "transfer", "starting", "uneven", "report"):
+                took += self._take(link.parts.get(part, 0.0), part)
+        yield self._claim("shuffle", took)
+
+    def _slow_workers(self) -> Iterator[_Claim]:
+        per_worker = max(1.0, self.facts.threads)
+        for slow in self.span.slow:
+            mean = (slow.seconds - slow.longest) / max(1, slow.runs - 1)
+            if slow.runs < 2 or mean < 1.5 * slow.others:
+                continue  # One long task, which was there by chance.
+            lost = (slow.seconds - slow.runs * slow.others) / per_worker
+            took = self._take(min(lost, self.span.seconds), "uneven", "compute", "no_thread")
+            self.no_thread["own"] = min(self.no_thread["own"], self.left["no_thread"])
+            whole = slow.seconds / slow.runs
+            yield self._claim(
+                "slow_worker",
+                took,
+                slow.name,
+                f"{counted(slow.runs, 'task')} of {slow.prefix} took {seconds(whole)} there on "
+                f"average, and {seconds(slow.others)} elsewhere.",
+            )
+
+    def _placed(self) -> Iterator[_Claim]:
+        left, facts = self.left, self.facts
+        kind = "lost" if facts.deaths and not facts.workers else "no_workers"
+        yield self._claim(kind, left["no_worker"], "workers that died", self._evidence("no_worker"))
+        restricted = {
+            how
+            for link in self.span.links
+            if link.parts.get("uneven") and (how := self.span.restrictions.get(link.prefix))
+        }
+        evidence = self._evidence("uneven")
+        if restricted:
+            what = " and ".join(f"{how}=" for how in sorted(restricted))
+            yield self._claim("restricted", left["uneven"], what, evidence)
+        else:
+            yield self._claim("uneven", left["uneven"], "", evidence)
+
+    # ------------------------------------------------------------------- data and stalls
+
+    def _moved(self) -> Iterator[_Claim]:
+        """Yield why tasks waited for data, also where Dask booked the transfer on another task."""
+        booked = 0.0
+        for link in self.span.links:
+            actions = self.span.before.get(link.prefix, {})
+            if sum(actions.values()) >= link.parts.get("starting", 0.0) > 0:
+                booked += self._take(link.parts["starting"], "starting")
+        took = self.left["transfer"] + booked
+        disk = sum(one.get("disk-read", 0.0) for one in self.span.before.values())
+        network = sum(one.get("transfer", 0.0) for one in self.span.before.values())
+        by = self.facts.transfers
+        packing = sum(one for name, one in by.items() if name != "network")
+        blocked = self.facts.blocked.get("worker", 0.0)
+        evidence = self._evidence("transfer")
+        if disk > network:
+            yield self._claim("spill", took, "", evidence)
+        elif packing > sum(by.values()) / 2:
+            moved = f"{seconds(packing)} of {seconds(sum(by.values()))} of the transfers."
+            yield self._claim("pickle", took, "", moved)
+        elif blocked >= took / 2:
+            said = f"Event loops of workers were blocked for {seconds(blocked)}."
+            yield self._claim("worker_loop", took, "", said)
+        else:
+            yield self._claim("transfer", took, "", evidence)
+
+    def _stalled(self) -> Iterator[_Claim]:
+        """Yield why tasks did not begin, or were not known to be ready or done."""
+        facts, left, root = self.facts, self.left, self.root
+        before = left["scheduler"]
+        later = left["starting"] + self.no_thread["unbegun"]
+        report = left["report"]
+        blocked = facts.blocked.get("scheduler", 0.0)
+        workers = facts.blocked.get("worker", 0.0)
+        said = f"The scheduler's event loop was blocked for {seconds(blocked)}."
+        if self.tiny:
+            what = f"{counted(root.tasks, 'task')} of {seconds(root.busy / root.tasks)}"
+            yield self._claim("tiny", before + later + report, what)
+            return
+        if blocked >= (before + later) / 2:
+            # Of one graph, only the beginning waits.
+            is_graph = self.span.queue >= before / 2 and later < before / 4
+            kind = "graph" if is_graph else "scheduler"
+            if facts.starved >= blocked / 2:
+                kind, said = "cpus", "The scheduler's thread was ready, and had no CPU."
+            yield self._claim(kind, before + later + report, "", said)
+            return
+        yield self._claim("scheduler", before, "", self._evidence("scheduler"))
+        evidence = self._evidence("starting")
+        if workers >= (later + report) / 2:
+            evidence += f" Event loops of workers were blocked for {seconds(workers)}."
+        is_late = self.span.queue >= later / 2
+        kind = "worker_loop" if workers >= (later + report) / 2 and not is_late else "starting"
+        yield self._claim(kind, later, "", evidence.strip())
+        yield self._claim("worker_loop", report, "", self._evidence("report"))
+
+    # ---------------------------------------------------------------------------- work
+
+    def _held(self) -> Iterator[_Claim]:
+        whole = self.use["held"]
+        holders = [name for name, took in self.root.holders if took > whole / 4]
+        evidence = f"Their tasks computed for {seconds(whole)} of the threads' time meanwhile."
+        yield self._claim("held", self.no_thread["held"], _listed(holders) or "others", evidence)
+
+    def _worked(self) -> Iterator[_Claim]:
+        """Yield what kept the threads that computed, and why other threads were idle meanwhile."""
+        own, compute, facts = self.no_thread["own"], self.left["compute"], self.facts
+        activities = self._activities()
+        whole = sum(activities.values()) or 1.0
+        spilled = sum(activities.get(name, 0.0) for name in _SPILL) + facts.spill
+        yield self._claim("spill", (own + compute) * min(1.0, spilled / whole))
+        off = sum(took for name, took in activities.items() if name.endswith("-noncpu")) / whole
+        unpickled = activities.get("deserialize", 0.0) / whole
+        kind, evidence = self._off_cpu(_computing(activities) / whole, off)
+        waited = (own + compute) * off
+        yield self._claim(kind, waited, self._function(), evidence)
+        yield self._claim("starting", (own + compute) * unpickled)
+        if kind == "off_cpu" or waited < (own + compute) / 4:
+            # More threads do not help those that wait for the GIL or a CPU.
+            useful = own * (1.0 - off - unpickled)
+            # Half of the computing remains, and a task is not divided.
+            longest = max((link.parts.get("compute", 0.0) for link in self.span.links), default=own)
+            most = self.root.busy / self.threads / 2 + longest
+            yield self._claim("threads", min(useful, most), "", self._evidence("no_thread"))
+        yield from self._alone(compute * (1.0 - off - unpickled))
+
+    def _activities(self) -> dict[str, float]:
+        """Return the seconds of the functions on the path by activity; else, of all functions."""
+        found: dict[str, float] = {}
+        prefixes = {link.prefix for link in self.span.links if link.parts.get("compute")}
+        for prefix in prefixes & self.span.work.keys() or self.span.work.keys():
+            for name, took in self.span.work[prefix].items():
+                found[name] = found.get(name, 0.0) + took
+        return found or self.root.activities
+
+    def _function(self) -> str:
+        links = self._links("compute")
+        return f"tasks of {links[0].prefix}" if links else "tasks"
+
+    def _off_cpu(self, on: float, off: float) -> tuple[str, str]:
+        """Return what tasks waited for off the CPU, and the evidence."""
+        facts = self.facts
+        length = facts.seconds or 1.0
+        blocked = facts.blocked.get("worker", 0.0) / length / max(1, facts.workers)
+        cores = on * facts.threads
+        if len(facts.cores) >= 3:
+            cores = sum(used for used, _ in facts.cores) / len(facts.cores)
+        if facts.threads > 1 and blocked > _BLOCKED:
+            low, high = _ONE_CORE
+            if low <= cores <= high or blocked > 0.5:
+                return "gil", (
+                    f"A worker's process used {cores:.1f} cores, and its event loop was blocked for"
+                    f" {blocked:.0%} of the time."
+                )
+        if facts.starved > _STARVED * length:
+            return "cpus", f"The scheduler had no CPU for {facts.starved / length:.0%} of the time."
+        return "off_cpu", f"{off:.0%} of their time was off the CPU."
+
+    def _alone(self, compute: float) -> Iterator[_Claim]:
+        """Yield the tasks on the path that ran while other threads were idle."""
+        root = self.root
+        spare = max(0.0, root.idle - root.unbegun) / self.threads
+        share = self.span.parts["compute"] / (root.parts["compute"] or 1.0)
+        most = min(compute, spare * min(1.0, share))
+        chain, long, longest = 0.0, 0.0, None
+        # Those that only the client led to followed its submissions, not one another.
+        links = [link for link in self.span.links if not link.parts.get("client")]
+        prefix = attrgetter("prefix")
+        for _, same in groupby(sorted(links, key=prefix), prefix):
+            on_path = [link for link in same if link.parts.get("compute")]
+            alike = sum({link.group: link.alike for link in on_path}.values())
+            for link in on_path:
+                took = link.parts["compute"]
+                if link.others is not None and link.alike > 1 and took >= _LONG * link.others:
+                    took -= link.others
+                elif len(on_path) > 2 and len(on_path) >= min(32, alike) / 2:
+                    chain += took
+                    continue
+                elif link.alike >= self.threads:
+                    continue
+                long += took
+                longest = max(longest or link, link, key=lambda one: one.parts["compute"])
+        if chain > long:
+            yield self._claim("chain", most, "", self._evidence("compute"))
+        elif longest is not None:
+            took = longest.parts["compute"]
+            what = f"one task of {longest.prefix} that took {seconds(took)}"
+            others = "" if longest.others is None else f"; the others, {seconds(longest.others)}"
+            where = f"It ran on {longest.worker}{others}." if longest.worker else ""
+            yield self._claim("long_task", min(most, long), what, where)
