@@ -181,7 +181,7 @@ def assert_success(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = read_report(folder)
     assert report.to_dict()["runs"][0]["tasks"] == {"memory": 41.0}
     for wrong in ("incomplete", "OOM", "SchedulerClosed", "died", "computes again", "runs again"):
-        assert wrong not in report.text(100)
+        assert wrong not in report.text(100, everything=True)
 
 
 ENDS = [

@@ -362,7 +362,7 @@ def test_why_runs_were_repeated_is_counted_by_what_they_said() -> None:
     run = run_of(traces(span(1, "etl", failed=True, events=events)))
     found = [(one.message, one.count, one.repeated) for one in findings.failures(run)]
     assert found == [("", 1, False), ("503 Slow Down", 8, True), ("reset", 1, True)]
-    assert "\n  OSError: 503 Slow Down x 8, repeated\n" in Report([run]).text()
+    assert "\n  OSError: 503 Slow Down x 8, repeated\n" in Report([run]).text(everything=True)
 
 
 def test_idle_is_explained_by_what_could_have_run() -> None:
@@ -405,9 +405,9 @@ def test_text_and_json_are_what_they_should_be() -> None:
     hostile = traces(span(1, "etl\x1b[31m", failed=True, dask_span_result="failure"))
     # The sum closes to the last bit but one: that is no negative zero.
     found = report_of(hostile, cluster({"thread-cpu": 1.0}, capacity=1.0 + 1e-12))
-    text = found.text(width=80)
+    text = found.text(width=80, everything=True)
     pieces = ("etl?[31m", "Computing", "remainder 0.000000 s", "\x1b")
     assert [piece in text for piece in pieces] == [True, True, True, False]
     assert max(map(len, text.splitlines())) <= 80
-    assert found.text(ascii_only=True).isascii()
+    assert found.text(ascii_only=True, everything=True).isascii()
     json.dumps(found.to_dict(), allow_nan=False)

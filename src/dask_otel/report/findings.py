@@ -157,9 +157,12 @@ class Worker:
 
 
 def workers(session: Session) -> list[Worker]:
-    """Return the workers by name, with their largest figures and the number of their task spans."""
-    found: dict[str, Worker] = {}
+    """Return the workers by name, with their largest figures and the number of their task spans.
 
+    A short run has no figures of some; their events name them.
+    """
+    named = (text(log.attributes.get(semconv.WORKER_NAME)) for log in session.logs)
+    found = {name: Worker(name) for name in named if name}
     for metric, figure in (
         (semconv.WORKER_THREAD_COUNT, "threads"),
         (semconv.WORKER_MEMORY_USAGE, "memory"),
