@@ -144,8 +144,8 @@ def _between(facts: Facts) -> Iterator[_Claim]:
             "client",
             None,
             facts.before_first,
-            "Nothing was submitted while workers were there, before the first task",
-            "The client computed, built a graph, or sent data.",
+            "Workers waited for the client, before the first task",
+            "It computed, built a graph, or sent data, before it submitted anything.",
         )
 
 
@@ -196,7 +196,7 @@ class _Case:
         yield from self._incidents()
         yield from self._shuffled()
         yield from self._slow_workers()
-        yield self._claim("client", self.left["client"], f"The client of {self.span.name} took")
+        yield self._claim("client", self.left["client"], f"{self.span.name} waited for its client")
         yield from self._placed()
         yield from self._moved()
         yield from self._stalled()
@@ -232,19 +232,20 @@ class _Case:
 
     def _incidents(self) -> Iterator[_Claim]:
         facts, root = self.facts, self.root
-        reasons = {why: count for why, count in facts.retries.items() if count}
+        reasons = root.retries
         lost = sum(reasons.get(why, 0.0) for why in ("worker_lost", "recomputed"))
         again = self._take(self.left["repeated"], "repeated")
-        share = self.span.seconds / (facts.seconds or 1.0)
-        if facts.deaths and lost:
+        deaths = [one for one in facts.deaths if not one.roots or root.name in one.roots]
+        if deaths and lost:
             # The same work again, on all threads.
-            cost = min(self.span.seconds, again + lost * facts.retried * share / self.threads)
+            share = self.span.seconds / (root.seconds or 1.0)
+            cost = min(self.span.seconds, again + lost * root.retried * share / self.threads)
             kind = "memory" if facts.terminated else "lost"
-            said = " ".join(dict.fromkeys(one.said for one in facts.deaths if one.said))
-            suspects = [name for one in facts.deaths for name in one.suspects]
+            said = " ".join(dict.fromkeys(one.said for one in deaths if one.said))
+            suspects = [name for one in deaths for name in one.suspects]
             blamed = f" Suspected: {_listed(suspects)}." if suspects else ""
-            names = _listed(one.worker for one in facts.deaths)
-            what = f"{counted(len(facts.deaths), 'worker')} that died ({names})"
+            names = _listed(one.worker for one in deaths)
+            what = f"{counted(len(deaths), 'worker')} that died ({names})"
             yield self._claim(kind, cost, what, said + blamed)
         elif reasons.keys() & {"error", "client"}:
             why = _listed(facts.causes) or "they failed"
@@ -349,8 +350,8 @@ class _Case:
             return
         each = workers / max(1, facts.workers)
         if blocked >= max(each, (before + later) / 2):
-            # The tasks of one graph wait at the beginning; large ones block workers, too.
-            at_first = self.span.queue >= before / 2 and later < before / 4
+            # A graph blocks it before the first task only; large ones block workers, too.
+            at_first = self.span.queue >= before / 2 and blocked - before < before / 4
             kind = "graph" if at_first or each > blocked / 3 else "scheduler"
             yield self._claim(kind, before + later + report, "", said)
             return
