@@ -37,6 +37,8 @@ def facts_of(session: Session) -> Facts:
     by = session.metrics.by
     blocked = by(semconv.EVENT_LOOP_BLOCKED_TIME.name, semconv.PROCESS_ROLE)
     dropped = by(semconv.OTEL_DROPPED.name, semconv.OTEL_REASON)
+    starved = session.metrics.total(semconv.EVENT_LOOP_STARVED_TIME.name)
+    cpu = session.metrics.total(semconv.EVENT_LOOP_CPU_TIME.name)
     errors = failures(session)
     known = workers(session)
     counted = Counter(kind.what for kind in errors if kind.repeated)
@@ -47,12 +49,13 @@ def facts_of(session: Session) -> Facts:
         spans=[*found.values()],
         before_first=_before(session, roots),
         blocked=blocked,
-        starved=session.metrics.total(semconv.EVENT_LOOP_STARVED_TIME.name) or 0.0,
+        starved=starved / cpu if starved and cpu else 0.0,
         workers=len(known),
         threads=max((worker.threads or 0.0 for worker in known), default=0.0),
         cores=_cores(session),
-        transfers=by(semconv.CLUSTER_TRANSFER_TIME.name, semconv.ACTIVITY),
-        spill=sum(by(semconv.CLUSTER_SPILL_TIME.name, semconv.ACTIVITY).values()),
+        transfers=session.metrics.sums(
+            semconv.CLUSTER_TRANSFER_TIME.name, semconv.IO_DIRECTION, semconv.ACTIVITY
+        ),
         failed=int(max(outcome_counts(session).get("erred", 0.0), _final(errors))),
         exceptions=[one.kind or "unknown" for one in errors if not one.repeated],
         deaths=[_death(log) for log in removed if _is_death(log)],
@@ -223,8 +226,8 @@ def _pauses(session: Session) -> Iterator[tuple[int, int]]:
         until = max(end, until)
 
 
-def _cores(session: Session) -> list[tuple[float, float]]:
-    """Return (cores used, tasks running) of worker processes with two or more running tasks."""
+def _cores(session: Session) -> list[float]:
+    """Return the cores that worker processes used while they ran two tasks at least."""
     tasks = {
         series.labels.get(semconv.WORKER_NAME): series.history()
         for series in session.metrics.of(semconv.WORKER_TASK_COUNT.name)
@@ -232,11 +235,11 @@ def _cores(session: Session) -> list[tuple[float, float]]:
     }
     threads = {worker.name: worker.threads or 0.0 for worker in workers(session)}
     return [
-        (share * threads[name], running)
+        share * threads[name]
         for series in session.metrics.of(semconv.WORKER_CPU_UTILIZATION.name)
         if (name := series.labels.get(semconv.WORKER_NAME, "")) in threads
         for time_ns, share in series.history()
-        if (running := at(tasks.get(name, []), time_ns)) >= 2
+        if at(tasks.get(name, []), time_ns) >= 2
     ]
 
 

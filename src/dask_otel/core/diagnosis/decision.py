@@ -22,14 +22,20 @@ _INCIDENTS: Final = ("lost", "memory", "paused", "repeated")
 _OVERHEAD: Final = 0.02
 #: A task is long if it takes so many times as long as the others of its group.
 _LONG: Final = 2.0
-#: The shares of time from which on event loops are blocked, or lack a CPU, beyond the usual.
-_BLOCKED, _STARVED = 0.1, 0.1
-#: The cores that a process uses while its threads share the GIL.
-_ONE_CORE: Final = (0.6, 1.4)
+#: The shares of time for which event loops are blocked if tasks wait for the GIL, and if they hold
+#: it; the cores that a process uses while its threads share it; fewest samples of these.
+_BLOCKED, _HELD = 0.3, 0.8
+_ONE_CORE: Final = (0.5, 1.4)
+_SAMPLES: Final = 3
 
-_P2P: Final = ("shuffle-transfer", "shuffle-barrier", "p2pshuffle", "shuffle_p2p", "shuffle-p2p")
-_P2P_LATER: Final = ("hash-join", "rechunk-transfer", "rechunk-p2p", "rechunk-barrier")
+#: Prefixes of peer-to-peer shuffles.
+_P2P: Final = (
+    *("shuffle-transfer", "shuffle-barrier", "p2pshuffle", "shuffle_p2p", "shuffle-p2p"),
+    *("hash-join", "rechunk-transfer", "rechunk-p2p", "rechunk-barrier"),
+)
 _SPILL: Final = ("disk-read", "disk-write", "compress", "decompress")
+_PACKING: Final = ("serialize", "deserialize", "compress", "decompress")
+_OVERHEAD_OF_TASKS: Final = ("executor", "other")
 
 
 @dataclass(frozen=True)
@@ -123,6 +129,14 @@ def _computing(activities: Mapping[str, float]) -> float:
     return sum(took for name, took in activities.items() if name.endswith("-cpu"))
 
 
+def _waiting(activities: Mapping[str, float]) -> float:
+    return sum(took for name, took in activities.items() if name.endswith("-noncpu"))
+
+
+def _computed(activities: Mapping[str, float]) -> float:
+    return _computing(activities) + _waiting(activities)
+
+
 def _between(facts: Facts) -> Iterator[_Claim]:
     """Yield what cost time outside of all spans."""
     if facts.before_first:
@@ -171,11 +185,11 @@ class _Case:
         }
         if not any(self.use.values()):
             self.no_thread["own"] = self.left["no_thread"]
-        mean = root.busy / max(1, root.tasks)
+        mean = _computed(root.activities) / max(1, root.tasks)
         #: What a task costs beside its computing.
-        overhead = max(0.0, root.seconds - root.busy / self.threads) / max(1, root.tasks)
+        overhead = max(0.0, root.seconds / max(1, root.tasks) - mean / self.threads)
         self.tiny = mean < _LONG * overhead and overhead < _OVERHEAD and root.tasks > self.threads
-        self.stalls = self.left["scheduler"] + self.left["starting"] + self.no_thread["unbegun"]
+        self.waits, self.why = self._off_cpu()
 
     def claims(self) -> Iterator[_Claim]:
         """Yield the causes with their seconds."""
@@ -248,7 +262,7 @@ class _Case:
     # --------------------------------------------------------------------------- places
 
     def _p2p(self) -> list[Link]:
-        return [link for link in self.span.links if link.prefix.startswith(_P2P + _P2P_LATER)]
+        return [link for link in self.span.links if link.prefix.startswith(_P2P)]
 
     def _shuffled(self) -> Iterator[_Claim]:
         took = 0.0
@@ -304,14 +318,17 @@ class _Case:
         disk = sum(one.get("disk-read", 0.0) for one in self.span.before.values())
         network = sum(one.get("transfer", 0.0) for one in self.span.before.values())
         by = self.facts.transfers
-        packing = sum(one for name, one in by.items() if name != "network")
+        packing = sum(one for (_, name), one in by.items() if name in _PACKING)
+        # A receiver waits while the sender serializes.
+        waited = by.get(("transmit", "serialize"), 0.0)
+        moving = max(0.0, by.get(("receive", "network"), 0.0) - waited)
         blocked = self.facts.blocked.get("worker", 0.0)
         evidence = self._evidence("transfer")
         if disk > network:
             yield self._claim("spill", took, "", evidence)
-        elif packing > sum(by.values()) / 2:
-            moved = f"{seconds(packing)} of {seconds(sum(by.values()))} of the transfers."
-            yield self._claim("pickle", took, "", moved)
+        elif packing > moving / 2:
+            moved = f"Workers packed data for {seconds(packing)}, and moved it for"
+            yield self._claim("pickle", took, "", f"{moved} {seconds(moving)}.")
         elif blocked >= took / 2:
             said = f"Event loops of workers were blocked for {seconds(blocked)}."
             yield self._claim("worker_loop", took, "", said)
@@ -320,7 +337,7 @@ class _Case:
 
     def _stalled(self) -> Iterator[_Claim]:
         """Yield why tasks did not begin, or were not known to be ready or done."""
-        facts, left, root = self.facts, self.left, self.root
+        facts, left = self.facts, self.left
         before = left["scheduler"]
         later = left["starting"] + self.no_thread["unbegun"]
         report = left["report"]
@@ -328,25 +345,28 @@ class _Case:
         workers = facts.blocked.get("worker", 0.0)
         said = f"The scheduler's event loop was blocked for {seconds(blocked)}."
         if self.tiny:
-            what = f"{counted(root.tasks, 'task')} of {seconds(root.busy / root.tasks)}"
-            yield self._claim("tiny", before + later + report, what)
+            yield self._claim("tiny", before + later + report, self._many())
             return
-        if blocked >= (before + later) / 2:
-            # Of one graph, only the beginning waits.
-            is_graph = self.span.queue >= before / 2 and later < before / 4
-            kind = "graph" if is_graph else "scheduler"
-            if facts.starved >= blocked / 2:
-                kind, said = "cpus", "The scheduler's thread was ready, and had no CPU."
+        each = workers / max(1, facts.workers)
+        if blocked >= max(each, (before + later) / 2):
+            # The tasks of one graph wait at the beginning; large ones block workers, too.
+            at_first = self.span.queue >= before / 2 and later < before / 4
+            kind = "graph" if at_first or each > blocked / 3 else "scheduler"
             yield self._claim(kind, before + later + report, "", said)
             return
         yield self._claim("scheduler", before, "", self._evidence("scheduler"))
-        evidence = self._evidence("starting")
+        evidence, kind, loop = self._evidence("starting"), "starting", "worker_loop"
         if workers >= (later + report) / 2:
             evidence += f" Event loops of workers were blocked for {seconds(workers)}."
-        is_late = self.span.queue >= later / 2
-        kind = "worker_loop" if workers >= (later + report) / 2 and not is_late else "starting"
-        yield self._claim(kind, later, "", evidence.strip())
-        yield self._claim("worker_loop", report, "", self._evidence("report"))
+            loop = "gil" if self.waits == "gil" else loop
+            # Imports block the loop of a worker before its first task.
+            kind = kind if self.span.queue >= later / 2 else loop
+        yield self._claim(kind, later, self._function(), evidence.strip())
+        yield self._claim(loop, report, self._function(), self._evidence("report"))
+
+    def _many(self) -> str:
+        mean = _computed(self.root.activities) / max(1, self.root.tasks)
+        return f"{counted(self.root.tasks, 'task')} of {seconds(mean)}"
 
     # ---------------------------------------------------------------------------- work
 
@@ -358,56 +378,72 @@ class _Case:
 
     def _worked(self) -> Iterator[_Claim]:
         """Yield what kept the threads that computed, and why other threads were idle meanwhile."""
-        own, compute, facts = self.no_thread["own"], self.left["compute"], self.facts
-        activities = self._activities()
-        whole = sum(activities.values()) or 1.0
-        spilled = sum(activities.get(name, 0.0) for name in _SPILL) + facts.spill
-        yield self._claim("spill", (own + compute) * min(1.0, spilled / whole))
-        off = sum(took for name, took in activities.items() if name.endswith("-noncpu")) / whole
-        unpickled = activities.get("deserialize", 0.0) / whole
-        kind, evidence = self._off_cpu(_computing(activities) / whole, off)
-        waited = (own + compute) * off
-        yield self._claim(kind, waited, self._function(), evidence)
-        yield self._claim("starting", (own + compute) * unpickled)
-        if kind == "off_cpu" or waited < (own + compute) / 4:
-            # More threads do not help those that wait for the GIL or a CPU.
-            useful = own * (1.0 - off - unpickled)
-            # Half of the computing remains, and a task is not divided.
-            longest = max((link.parts.get("compute", 0.0) for link in self.span.links), default=own)
+        work, links = self.span.work, self.span.links
+        everything = work or {"": self.root.activities}
+        path = {link.prefix for link in links if link.parts.get("compute")} & work.keys()
+        found: list[_Claim] = []
+        own = self._useful(self.no_thread["own"], everything, found)
+        on_path = {prefix: work[prefix] for prefix in path} or everything
+        compute = self._useful(self.left["compute"], on_path, found)
+        yield from found
+        waited = sum(one.seconds for one in found if one.kind == self.waits)
+        if self.waits == "off_cpu" or waited < (own + compute) / 4:
+            # More threads do not help those that wait for the GIL or a CPU. Half of the computing
+            # remains, and a task is not divided.
+            longest = max((link.parts.get("compute", 0.0) for link in links), default=own)
             most = self.root.busy / self.threads / 2 + longest
-            yield self._claim("threads", min(useful, most), "", self._evidence("no_thread"))
-        yield from self._alone(compute * (1.0 - off - unpickled))
+            yield self._claim("threads", min(own, most), "", self._evidence("no_thread"))
+        yield from self._alone(compute)
 
-    def _activities(self) -> dict[str, float]:
-        """Return the seconds of the functions on the path by activity; else, of all functions."""
-        found: dict[str, float] = {}
-        prefixes = {link.prefix for link in self.span.links if link.parts.get("compute")}
-        for prefix in prefixes & self.span.work.keys() or self.span.work.keys():
-            for name, took in self.span.work[prefix].items():
-                found[name] = found.get(name, 0.0) + took
-        return found or self.root.activities
+    def _useful(
+        self, took: float, works: Mapping[str, Mapping[str, float]], found: list[_Claim]
+    ) -> float:
+        """Return the seconds for which tasks computed; add what the others were spent on."""
+        sums: dict[str, float] = {}
+        for prefix, activities in works.items():
+            for name, spent in activities.items():
+                kind = "shuffle" if prefix.startswith(_P2P) else self._spent_on(name)
+                sums[kind] = sums.get(kind, 0.0) + spent
+        whole = sum(sums.values()) or 1.0
+        for kind in sums.keys() - {""}:
+            what, why = self._function(), self.why
+            if kind != self.waits:
+                what, why = self._many(), ""
+            found.append(self._claim(kind, took * sums[kind] / whole, what, why))
+        return took * (sums.get("", 0.0) / whole if sums else 1.0)
+
+    def _spent_on(self, activity: str) -> str:
+        """Return the kind of time of a task's thread; empty if it is useful."""
+        if activity.endswith("-noncpu"):
+            return self.waits
+        if activity in _OVERHEAD_OF_TASKS:
+            return "tiny" if self.tiny else "gil" if self.waits == "gil" else ""
+        return "spill" if activity in _SPILL else "starting" if activity == "deserialize" else ""
 
     def _function(self) -> str:
         links = self._links("compute")
         return f"tasks of {links[0].prefix}" if links else "tasks"
 
-    def _off_cpu(self, on: float, off: float) -> tuple[str, str]:
+    def _off_cpu(self) -> tuple[str, str]:
         """Return what tasks waited for off the CPU, and the evidence."""
-        facts = self.facts
-        length = facts.seconds or 1.0
-        blocked = facts.blocked.get("worker", 0.0) / length / max(1, facts.workers)
+        facts, root, span = self.facts, self.root, self.span
+        on, off = (of(root.activities) / (root.busy or 1.0) for of in (_computing, _waiting))
         cores = on * facts.threads
-        if len(facts.cores) >= 3:
-            cores = sum(used for used, _ in facts.cores) / len(facts.cores)
-        if facts.threads > 1 and blocked > _BLOCKED:
-            low, high = _ONE_CORE
-            if low <= cores <= high or blocked > 0.5:
-                return "gil", (
-                    f"A worker's process used {cores:.1f} cores, and its event loop was blocked for"
-                    f" {blocked:.0%} of the time."
-                )
-        if facts.starved > _STARVED * length:
-            return "cpus", f"The scheduler had no CPU for {facts.starved / length:.0%} of the time."
+        if len(facts.cores) >= _SAMPLES:
+            cores = sum(facts.cores) / len(facts.cores)
+        # Tasks that wait for the GIL make event loops wait for it, too; those that sleep do not.
+        # Imports block the loops before the first task.
+        begun = facts.seconds - max(span.queue, span.parts["starting"])
+        blocked = facts.blocked.get("worker", 0.0) / max(1, facts.workers) - facts.seconds + begun
+        share = max(0.0, blocked) / (begun or 1.0)
+        low, high = _ONE_CORE
+        if facts.threads > 1 and (share > _HELD or (share > _BLOCKED and low <= cores <= high)):
+            said = f"The event loops of workers were blocked for {share:.0%} of the time, and a"
+            return "gil", f"{said} process used {cores:.1f} cores for {facts.threads:.0f} threads."
+        # Its tasks wait for a CPU as the scheduler does.
+        if facts.starved * on >= off / 2 > 0:
+            said = f"For each second on a CPU, the scheduler waited {seconds(facts.starved)} for it"
+            return "cpus", f"{said}; its tasks were on a CPU for {on:.0%} of their time."
         return "off_cpu", f"{off:.0%} of their time was off the CPU."
 
     def _alone(self, compute: float) -> Iterator[_Claim]:

@@ -113,17 +113,17 @@ class Facts:
     spans: list[SpanFacts] = field(default_factory=list)
     #: Seconds without work while workers were there, before the first root.
     before_first: float = 0.0
-    #: For how long event loops were blocked, by role; for how long the scheduler's had no CPU.
+    #: For how long event loops were blocked, by role.
     blocked: Mapping[str, float] = field(default_factory=dict)
+    #: For how long the scheduler's event loop waited for a CPU, for each second that it had one.
     starved: float = 0.0
     #: Number of workers, and most threads of one.
     workers: int = 0
     threads: float = 0.0
-    #: Cores that a worker's process used while it ran so many tasks, at least two: samples.
-    cores: Sequence[tuple[float, float]] = ()
-    #: Seconds of transfers by activity, and of spilling outside of tasks.
-    transfers: Mapping[str, float] = field(default_factory=dict)
-    spill: float = 0.0
+    #: Samples of the cores that a worker's process used while it ran two tasks at least.
+    cores: Sequence[float] = ()
+    #: Seconds of transfers by direction and activity.
+    transfers: Mapping[tuple[str, ...], float] = field(default_factory=dict)
     #: Tasks that failed for good, and the kinds of their exceptions.
     failed: int = 0
     exceptions: Sequence[str] = ()
