@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, takewhile
 from operator import attrgetter
 from typing import Final
 
@@ -88,14 +88,17 @@ def _by_kind(claims: Iterable[_Claim]) -> Iterator[tuple[str, Iterable[_Claim]]]
 
 
 def _merged(facts: Facts, same: list[_Claim]) -> Diagnosis:
-    """Return the claims of one kind as one diagnosis, in the words of the largest."""
+    """Return the claims of one kind as one diagnosis, of the span that they are all in."""
     largest = max(same, key=attrgetter("seconds"))
     total = min(sum(one.seconds for one in same), facts.seconds + facts.before_first)
-    spans = {one.span.name for one in same if one.span}
-    evidence = largest.evidence
-    if len(spans) > 1 and largest.seconds < 0.99 * total:
-        evidence = " ".join(filter(None, (evidence, f"It is the largest of {len(spans)} spans.")))
-    return _said(largest.kind, largest.span, total, largest.what, evidence, facts.seconds)
+    span, evidence = largest.span, largest.evidence
+    if span is not None and largest.seconds < 0.99 * total:
+        evidence = f"{seconds(largest.seconds)} of it in {span.name}. {evidence}".rstrip()
+        levels = zip(*(one.span.name.split("/") for one in same if one.span), strict=False)
+        shared = "/".join(tags[0] for tags in takewhile(lambda tags: len({*tags}) == 1, levels))
+        whole = SpanFacts(shared or "The run", shared, seconds=facts.seconds)
+        span = next((one for one in facts.spans if one.name == shared), whole)
+    return _said(largest.kind, span, total, largest.what, evidence, facts.seconds)
 
 
 def _said(
