@@ -170,7 +170,7 @@ def test_the_json_has_what_the_text_and_the_page_say() -> None:
         "kind": "client",
         "span": "train",
         "seconds": 4.0,
-        "title": "train waited for its client: 4.00 s of 5.00 s",
+        "title": "train waited 4.00 s of 5.00 s for its client",
         "evidence": "",
         "next": diagnose(facts_of(found.runs[0]))[0].next,
     }
