@@ -81,14 +81,32 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
     "client": (run(client=4.0, compute=1.0), ["client"]),
     "before the first task": (replace(run(compute=1.0), before_first=8.0), ["client"]),
     "no workers": (run(no_worker=4.0, compute=1.0), ["no_workers"]),
-    "uneven": (run(uneven=4.0, compute=1.0), ["uneven"]),
+    "uneven": (run(idle=18.0, uneven=4.0, compute=1.0), ["uneven"]),
+    # Others had a free thread for moments only.
+    "hardly uneven": (run(idle=0.4, uneven=4.0, compute=1.0), ["healthy"]),
     "restricted": (
         run(
+            idle=10.0,
             uneven=4.0,
             compute=1.0,
             links=(link("f", uneven=4.0),),
             span={"restrictions": {"f": "workers"}},
         ),
+        ["restricted"],
+    ),
+    "restricted, to tasks that sleep": (
+        run(
+            idle=10.0,
+            work={"thread-noncpu": 10.0},
+            uneven=4.0,
+            compute=1.0,
+            links=(link("f", uneven=4.0),),
+            span={"restrictions": {"f": "workers"}},
+        ),
+        ["restricted", "off_cpu"],
+    ),
+    "one unit of a resource": (
+        run(idle=18.0, no_thread=8.0, compute=1.0, span={"restrictions": {"f": "resources"}}),
         ["restricted"],
     ),
     "inner": (run(inner=4.0, compute=1.0), ["inner"]),
@@ -98,7 +116,7 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
     # All threads had tasks, and these did not compute: more threads do not help.
     "imports, many tasks": (
         run(work={"thread-cpu": 4.0}, idle=32.0, span={"queue": 6.0}, **BUSY),
-        ["starting", "threads"],
+        ["starting"],
     ),
     "imports": (run(starting=4.0, compute=1.0), ["starting"]),
     "blocked later": (
@@ -114,6 +132,13 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
             run(scheduler=3.0, starting=2.0, compute=1.0), blocked={"scheduler": 5.0, "worker": 0.1}
         ),
         ["scheduler"],
+    ),
+    "a scheduler that does not hear the client": (
+        replace(
+            run(client=2.0, starting=1.5, compute=0.5),
+            blocked={"scheduler": 3.0, "worker": 4.0},
+        ),
+        ["graph"],
     ),
     "a large graph": (
         replace(run(scheduler=4.0, compute=1.0, span={"queue": 4.0}), blocked={"scheduler": 4.1}),
@@ -159,7 +184,7 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
     ),
     "spilling threads": (
         run(work={"thread-cpu": 6.0, "disk-write": 30.0}, **BUSY),
-        ["spill", "threads"],
+        ["spill"],
     ),
     "shuffle": (
         run(compute=6.0, links=(link("shuffle-transfer", compute=6.0),), idle=12.0),

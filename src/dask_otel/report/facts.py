@@ -193,7 +193,8 @@ def _roots(session: Session, roots: list[Span]) -> Iterator[RootFacts]:
             threads += root.number(semconv.SPAN_DASK_ACTIVE_CPU_TIME) or 0.0
         entry.threads = threads / entry.seconds if entry.seconds else 0.0
         for span in of_root.get(name, ()):
-            entry.idle += span.number(semconv.SPAN_IDLE) or 0.0
+            if (idle := span.number(semconv.SPAN_IDLE)) is not None:
+                entry.idle = (entry.idle or 0.0) + idle
             for activity, took in span_activities(span).items():
                 add(entry.activities, activity, took)
         entry.retries = {

@@ -12,8 +12,8 @@ from dask_otel.core.diagnosis.facts import Facts, Link, RootFacts, SpanFacts
 from dask_otel.core.diagnosis.kinds import KINDS
 from dask_otel.core.figures import counted, seconds
 
-#: The smallest share of the run for a diagnosis, and the most of them.
-_SHARE, _MOST = 0.1, 5
+#: The smallest share of the run, and of the largest saving, for a diagnosis; the most of them.
+_SHARE, _OF_LARGEST, _MOST = 0.1, 0.25, 5
 #: A shorter run is not judged.
 _SHORTEST: Final = 0.1
 #: What went wrong comes before what could be better, if it cost the smallest share.
@@ -76,10 +76,14 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
     """
     claims = [one for span in facts.spans for one in _Case(facts, span).claims()]
     claims += _between(facts)
+    order = [*KINDS]
     found = [_merged(facts, same) for same in _together(claims, "kind")]
+    found.sort(key=lambda one: order.index(one.kind))
     whole = facts.seconds + facts.before_first
-    worth = [one for one in found if one.seconds >= _SHARE * whole > 0]
-    worth.sort(key=lambda one: (one.kind not in _INCIDENTS, -one.seconds))
+    least = max(_SHARE * whole, _OF_LARGEST * max((one.seconds for one in found), default=0.0))
+    worth = [one for one in found if one.seconds >= least > 0]
+    # If two save the same, the more specific one comes first.
+    worth.sort(key=lambda one: (one.kind not in _INCIDENTS, -round(one.seconds / whole, 2)))
     if whole < _SHORTEST:
         worth = [] if facts.failed else [_said("short", None, whole)]
     if facts.failed:
@@ -134,7 +138,7 @@ def _said(
 def _healthy(facts: Facts) -> Diagnosis:
     roots = facts.roots.values()
     computing = sum(_computing(root.activities) for root in roots)
-    paid = sum(root.busy + root.idle for root in roots)
+    paid = sum(root.busy + (root.idle or 0.0) for root in roots)
     what = f": computing {computing / paid:.0%}" if paid and computing else ""
     return _said("healthy", None, 0.0, what)
 
@@ -204,6 +208,8 @@ class _Case:
         }
         if not any(self.use.values()):
             self.no_thread["own"] = self.left["no_thread"]
+        #: What other threads could have done while they were idle.
+        self.spare = root.spare
         mean = _computed(root.activities) / max(1, root.tasks)
         #: What a task costs beside its computing.
         overhead = max(0.0, root.seconds / max(1, root.tasks) - mean / self.threads)
@@ -215,10 +221,10 @@ class _Case:
         yield from self._incidents()
         yield from self._shuffled()
         yield from self._slow_workers()
-        yield self._claim("client", self.left["client"])
         yield from self._placed()
         yield from self._moved()
         yield from self._stalled()
+        yield self._claim("client", self.left["client"])
         yield from self._held()
         yield from self._worked()
         yield self._claim("inner", self.left["inner"], "", self._evidence("inner"))
@@ -256,7 +262,10 @@ class _Case:
         again = self._take(self.left["repeated"], "repeated")
         deaths = [one for one in facts.deaths if not one.roots or root.name in one.roots]
         if deaths and lost:
-            # The same work again, on all threads.
+            # The same work again, on all threads, and what tasks waited for on workers that died.
+            for link in self.span.links:
+                if link.parts.get("repeated"):
+                    again += self._take(link.parts.get("uneven", 0.0), "uneven")
             share = self.span.seconds / (root.seconds or 1.0)
             cost = min(self.span.seconds, again + lost * root.retried * share / self.threads)
             kind = "memory" if facts.terminated else "lost"
@@ -313,17 +322,18 @@ class _Case:
         left, facts = self.left, self.facts
         kind = "lost" if facts.deaths and not facts.workers else "no_workers"
         yield self._claim(kind, left["no_worker"], "workers that died", self._evidence("no_worker"))
-        restricted = {
-            how
-            for link in self.span.links
-            if link.parts.get("uneven") and (how := self.span.restrictions.get(link.prefix))
-        }
-        evidence = self._evidence("uneven")
-        if restricted:
-            what = " and ".join(f"{how}=" for how in sorted(restricted))
-            yield self._claim("restricted", left["uneven"], what, evidence)
-        else:
-            yield self._claim("uneven", left["uneven"], "", evidence)
+        waited = {link.prefix for link in self.span.links if link.parts.get("uneven")}
+        how = {self.span.restrictions.get(prefix, "") for prefix in waited} - {""}
+        took = self._take(self.spare, "uneven")
+        self.spare -= took
+        if "resources" in self.span.restrictions.values() and self.no_thread["unbegun"]:
+            # They hold threads, and wait for a resource that others hold.
+            how |= {"resources"}
+            took += self.no_thread["unbegun"] + self.no_thread["own"]
+            self.no_thread["unbegun"] = self.no_thread["own"] = 0.0
+        kind = "restricted" if how else "uneven"
+        what = " and ".join(f"{one}=" for one in sorted(how))
+        yield self._claim(kind, took, what, self._evidence("uneven"))
 
     # ------------------------------------------------------------------- data and stalls
 
@@ -372,7 +382,10 @@ class _Case:
             # A graph blocks it before the first task only; large ones block workers, too.
             at_first = self.span.queue >= before / 2 and blocked - before < before / 4
             kind = "graph" if at_first or each > blocked / 3 else "scheduler"
-            yield self._claim(kind, before + later + report, "", said)
+            # Nor does it receive what the client submits meanwhile.
+            most = blocked - before - later - report
+            unread = self._take(max(0.0, most), "client")
+            yield self._claim(kind, before + later + report + unread, "", said)
             return
         yield self._claim("scheduler", before, "", self._evidence("scheduler"))
         evidence, kind, loop = self._evidence("starting"), "starting", "worker_loop"
@@ -403,6 +416,8 @@ class _Case:
         path = {link.prefix for link in links if link.parts.get("compute")} & work.keys()
         found: list[_Claim] = []
         own = self._useful(self.no_thread["own"], everything, found)
+        # Those that wait behind tasks of one worker wait for what these wait for.
+        self._useful(self.left["uneven"], everything, found)
         on_path = {prefix: work[prefix] for prefix in path} or everything
         compute = self._useful(self.left["compute"], on_path, found)
         yield from found
@@ -469,10 +484,7 @@ class _Case:
 
     def _alone(self, compute: float) -> Iterator[_Claim]:
         """Yield the tasks on the path that ran while other threads were idle."""
-        root = self.root
-        spare = max(0.0, root.idle - root.unbegun) / self.threads
-        share = self.span.parts["compute"] / (root.parts["compute"] or 1.0)
-        most = min(compute, spare * min(1.0, share))
+        most = min(compute, self.spare)
         chain, long, longest = 0.0, 0.0, None
         # Those that only the client led to followed its submissions, not one another.
         links = [link for link in self.span.links if not link.parts.get("client")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
 
 from dask_otel.semconv import PATH_PARTS
@@ -71,9 +72,10 @@ class RootFacts:
     tasks: int = 0
     #: Mean number of the cluster's threads.
     threads: float = 0.0
-    #: Thread-seconds by activity, idle ones, and those that tasks of other roots computed.
+    #: Thread-seconds by activity, idle ones (None if not measured), and those that tasks of other
+    #: roots computed.
     activities: dict[str, float] = field(default_factory=dict)
-    idle: float = 0.0
+    idle: float | None = None
     elsewhere: float = 0.0
     #: The roots that computed meanwhile, with their thread-seconds, the most first.
     holders: Sequence[tuple[str, float]] = ()
@@ -92,7 +94,13 @@ class RootFacts:
     def unbegun(self) -> float:
         """Idle thread-seconds while all threads had tasks, at least: these had not begun."""
         outside = self.threads * (self.seconds - self.parts["no_thread"])
-        return max(0.0, self.idle - outside)
+        return max(0.0, (self.idle or 0.0) - outside)
+
+    @property
+    def spare(self) -> float:
+        """Wall clock for which all threads could have done what the idle ones did not."""
+        idle = inf if self.idle is None else self.idle - self.unbegun
+        return max(0.0, idle) / max(1.0, self.threads)
 
 
 class Death(NamedTuple):

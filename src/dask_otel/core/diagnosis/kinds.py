@@ -52,7 +52,7 @@ KINDS: Final[dict[str, Kind]] = {
     ),
     "restricted": Kind(
         "{span} waited {took} for workers that may run it, while others had a free thread",
-        "Loosen its {what}, or start more workers that meet them.",
+        "Loosen its {what}, or let more workers meet it.",
     ),
     "uneven": Kind(
         "{span} waited {took} behind other tasks of its worker, while others had a free thread",
