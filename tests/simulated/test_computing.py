@@ -62,6 +62,7 @@ def test_the_worker_that_takes_longer_is_named(o: Simulated) -> None:
     assert 2 <= runs < 7
 
 
+@pytest.mark.options(config={"distributed.worker.resources": {"gpu": 1}})
 @pytest.mark.parametrize(
     ("options", "expected"),
     [({}, ""), ({"workers": ["w0"]}, "workers"), ({"resources": {"gpu": 1}}, "resources")],
@@ -69,9 +70,7 @@ def test_the_worker_that_takes_longer_is_named(o: Simulated) -> None:
 def test_a_restricted_group_says_by_what(
     o: Simulated, options: dict[str, Any], expected: str
 ) -> None:
-    futures = o.client.map(nap, [0.1] * 4, key=[f"f-{n}" for n in range(4)], **options)
-    time.sleep(0.05)
-    found = [group.restriction for one in o.adapter.lifecycle.open.values() for group in one.groups]
-    o.client.cancel(futures)
+    with span("restricted"):
+        wait(o.client.map(nap, [0.1] * 4, key=[f"f-{n}" for n in range(4)], **options))
     o.quiet()
-    assert found == [expected]
+    assert [group.restriction for group in groups(o, "restricted")] == [expected]

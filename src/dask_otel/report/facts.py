@@ -25,6 +25,8 @@ from dask_otel.report.telemetry.series import at
 #: Of a removed worker: any of these tasks or results was lost with it.
 _LOST: Final = (semconv.TASK_COUNT, semconv.RESULT_LOST_COUNT, semconv.DATA_LOST_COUNT)
 _ORDERLY: Final = ("requested",)
+#: The least share of the threads' time that others need to be looked for.
+_HELD: Final = 0.05
 _DURATION: Final = semconv.TASK_GROUP_DURATION + "."
 
 
@@ -204,7 +206,7 @@ def _roots(session: Session, roots: list[Span]) -> Iterator[RootFacts]:
         }
         entry.retried = _mean_run(group for group in groups if _root_of(group) == name)
         entry.paused = sum(_overlap(one, pause) for one in times for pause in pauses)
-        if entry.elsewhere:
+        if entry.elsewhere > _HELD * entry.threads * entry.seconds:
             others: dict[str, float] = {}
             for group in groups:
                 owner = _root_of(group)

@@ -170,12 +170,10 @@ def _fold(span: OpenSpan, finished: FinishedSpan, parent: OpenSpan) -> None:
     into.groups += finished.group_count
     into.workers |= span.ran_on
     into.execute_seconds += span.execute_seconds
-    into.computed += span.computed
     into.seceded += finished.seceded
     if span.below is not None:
         into.workers |= span.below.workers
         into.execute_seconds += span.below.execute_seconds
-        into.computed += span.below.computed
     into.start = earliest(into.start, finished.first_start or 0.0)
     into.stop = max(into.stop, finished.stop)
     into.result = worst(into.result, finished.result)

@@ -29,7 +29,12 @@ class Computing:
     def ran(self, group: Group, worker: object, seconds: float) -> None:
         """Add a run: `worker` is the worker's name."""
         self.seconds += seconds
-        group.span.computed += seconds
+        span = group.span
+        span.computed += seconds
+        if span.above:
+            # A loop over none costs more than the question.
+            for above in span.above:
+                above.computed += seconds
         known, runs = group.computed, group.runs
         if worker in known:
             known[worker] += seconds
@@ -39,9 +44,8 @@ class Computing:
 
     def elsewhere(self, span: OpenSpan) -> float:
         """Return what other spans' tasks computed while a span, or one below it, had work."""
-        below = 0.0 if span.below is None else span.below.computed
         until = self.seconds if span.busy else span.cluster_computed
-        return max(0.0, until - span.cluster_before - span.computed - below)
+        return max(0.0, until - span.cluster_before - span.computed)
 
 
 def slow_worker(group: Group) -> SlowWorker | None:

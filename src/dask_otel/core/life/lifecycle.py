@@ -443,6 +443,7 @@ class Lifecycle:
         else:
             path = None if finished.path is None else finished.path.parts
             summary = summarize(span, finished.idle, finished.capacity, path)
+            summary.elsewhere = finished.elsewhere or 0.0
             self.generations.remember(finished, summary)
             self.finished.append(finished)
         self._cluster.span_exported(span)

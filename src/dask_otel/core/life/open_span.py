@@ -211,7 +211,6 @@ class Below:
     groups: int = 0
     workers: set[str] = field(default_factory=set)
     execute_seconds: float = 0.0
-    computed: float = 0.0
     seceded: float = 0.0
     #: First start of all; 0.0 if nothing started.
     start: float = 0.0
@@ -274,8 +273,8 @@ class OpenSpan(SpanPath):
     #: last export.
     idle: float = 0.0
     capacity: float = 0.0
-    #: Computed seconds of its own tasks, and of the cluster when it was opened and when its work
-    #: was last done; see `computing`.
+    #: Computed seconds of its tasks and of those below, and of the cluster when it was opened and
+    #: when its work was last done; see `computing`.
     computed: float = 0.0
     cluster_before: float = 0.0
     cluster_computed: float = 0.0
