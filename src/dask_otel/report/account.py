@@ -13,7 +13,6 @@ from dask_otel import semconv
 from dask_otel.core.diagnosis import Diagnosis, diagnose
 from dask_otel.report import findings, words
 from dask_otel.report.facts import facts_of
-from dask_otel.report.idle import IdleReason, explain
 from dask_otel.report.meanings import PARTS, Part
 from dask_otel.report.money import Bill, Price, bill
 from dask_otel.report.path import RunPath, path
@@ -45,7 +44,6 @@ class Account:
     failures: list[findings.Failure]
     slowest: list[Span]
     workers: list[findings.Worker]
-    idle: IdleReason | None
     price: Price | None
     tag: str
     #: None without a price.
@@ -117,7 +115,6 @@ def account(session: Session, price: Price | None = None, tag: str = "team") -> 
         failures=findings.failures(session),
         slowest=findings.slowest(session),
         workers=findings.workers(session),
-        idle=explain(session),
         price=price,
         tag=tag,
         bill=None if price is None else bill(session, tag),

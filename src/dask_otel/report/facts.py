@@ -16,7 +16,7 @@ from dask_otel.core.diagnosis.facts import (
     SpanFacts,
 )
 from dask_otel.report import words
-from dask_otel.report.findings import failures, outcome_counts, retries, span_names, workers
+from dask_otel.report.findings import failures, outcome_counts, span_names, workers
 from dask_otel.report.path import link_parts, span_path
 from dask_otel.report.seconds import add, span_activities
 from dask_otel.report.telemetry.model import Log, Session, Span, grouped, text, tree_of
@@ -61,8 +61,6 @@ def facts_of(session: Session) -> Facts:
         deaths=[_death(log) for log in removed if _is_death(log)],
         terminated=_named(session, semconv.WORKER_TERMINATED),
         pauses=_named(session, semconv.WORKER_PAUSED),
-        retries=retries(session),
-        retried=_mean_run(session),
         causes=[what for what, _ in counted.most_common()],
         open=[span.full_name for span in spans if span.unfinished],
         dropped={why: count for why, count in dropped.items() if count > 0},
@@ -109,8 +107,7 @@ def _spans(session: Session) -> dict[str, SpanFacts]:
     _, below = tree_of(spans)
     found: dict[str, SpanFacts] = {}
     for span in spans:
-        root = span.text(semconv.SPAN_ROOT_NAME) or span.full_name
-        entry = found.setdefault(span.full_name, SpanFacts(span.full_name, root))
+        entry = found.setdefault(span.full_name, SpanFacts(span.full_name, _root_of(span)))
         entry.count += 1
         entry.seconds += span.seconds
         entry.queue += span.number(semconv.SPAN_QUEUE_TIME) or 0.0
@@ -166,18 +163,22 @@ def _add_groups(session: Session, names: dict[str, str], found: dict[str, SpanFa
             )
 
 
+def _root_of(span: Span) -> str:
+    return span.text(semconv.SPAN_ROOT_NAME) or span.full_name
+
+
 def _group_of(span: Span) -> tuple[str, str]:
     return span.text(semconv.SPAN_ID), span.text(semconv.TASK_GROUP_NAME)
 
 
 def _roots(session: Session, roots: list[Span]) -> Iterator[RootFacts]:
     """Yield the facts of the trees by the names of their roots."""
-    of_root = grouped(
-        session.of_type("span"), lambda span: span.text(semconv.SPAN_ROOT_NAME) or span.full_name
-    )
+    of_root = grouped(session.of_type("span"), _root_of)
     same = grouped(roots, lambda root: root.full_name)
     groups = session.of_type("group")
     pauses = [*_pauses(session)]
+    labels = (semconv.SPAN_ROOT_NAME, semconv.TASK_RETRY_REASON)
+    repeated = session.metrics.sums(semconv.TASK_RETRIED.name, *labels)
     for name, found in same.items():
         entry = RootFacts(name)
         threads = 0.0
@@ -195,11 +196,17 @@ def _roots(session: Session, roots: list[Span]) -> Iterator[RootFacts]:
             entry.idle += span.number(semconv.SPAN_IDLE) or 0.0
             for activity, took in span_activities(span).items():
                 add(entry.activities, activity, took)
+        entry.retries = {
+            why: count
+            for (root_name, why), count in repeated.items()
+            if root_name == name and count and why != "rescheduled"
+        }
+        entry.retried = _mean_run(group for group in groups if _root_of(group) == name)
         entry.paused = sum(_overlap(one, pause) for one in times for pause in pauses)
         if entry.elsewhere:
             others: dict[str, float] = {}
             for group in groups:
-                owner = group.text(semconv.SPAN_ROOT_NAME)
+                owner = _root_of(group)
                 within = sum(_overlap(one, (group.start_ns, group.end_ns)) for one in times)
                 if owner != name and within:
                     took = group.number(_DURATION + "compute") or 0.0
@@ -262,8 +269,13 @@ def _death(log: Log) -> Death:
         text(log.attributes.get(semconv.WORKER_NAME)),
         text(log.attributes.get(semconv.WORKER_REMOVAL_REASON)),
         words.cut(said, 400),
-        [text(one) for one in suspects] if isinstance(suspects, (list, tuple)) else [],
+        _texts(suspects),
+        _texts(log.attributes.get(semconv.ROOT_NAMES)),
     )
+
+
+def _texts(value: object) -> list[str]:
+    return [one for one in value if isinstance(one, str)] if isinstance(value, tuple) else []
 
 
 def _named(session: Session, event: str) -> list[str]:
@@ -271,10 +283,10 @@ def _named(session: Session, event: str) -> list[str]:
     return [*dict.fromkeys(text(log.attributes.get(semconv.WORKER_NAME)) for log in found)]
 
 
-def _mean_run(session: Session) -> float:
+def _mean_run(groups: Iterable[Span]) -> float:
     """Return the mean seconds of a run in the groups with repeated ones."""
     count = took = 0.0
-    for group in session.of_type("group"):
+    for group in groups:
         again = sum(
             group.number(semconv.TASK_OUTCOME_COUNT.format(one)) or 0.0
             for one in ("retried", "recomputed")

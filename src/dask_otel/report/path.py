@@ -24,10 +24,6 @@ class Waits:
     #: Tasks on the paths, and the exported ones among them, which are their own tasks.
     tasks: int = 0
     shown: list[Span] = field(default_factory=list)
-    #: Lower bound of the duration with any number of threads.
-    chain: float = 0.0
-    #: The most seconds that twice the threads can save.
-    saved: float = 0.0
 
     def shares(self) -> Iterator[tuple[PathPart, float, float]]:
         """Yield the parts that took time, with their seconds and shares."""
@@ -100,16 +96,8 @@ def span_path(span: Span) -> dict[str, float]:
 
 
 def _add(entry: Waits, span: Span, parts: dict[str, float]) -> None:
-    seconds = sum(parts.values())
-    chain = span.number(semconv.SPAN_PATH_BOUND_CHAIN) or 0.0
-    threads = span.number(semconv.SPAN_PATH_BOUND_THREADS) or 0.0
-    if threads > 0.999 * seconds:
-        # Perhaps of seceded tasks, which need no thread of the workers'.
-        threads = 0.0
     entry.count += 1
-    entry.seconds += seconds
+    entry.seconds += sum(parts.values())
     entry.tasks += int(span.number(semconv.SPAN_PATH_TASKS) or 0)
-    entry.chain += chain
-    entry.saved += max(0.0, seconds - max(chain, threads / 2))
     for part, value in parts.items():
         add(entry.parts, part, value)

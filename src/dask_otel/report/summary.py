@@ -26,7 +26,7 @@ def summary(accounts: Sequence[Account], skipped: Skipped) -> dict[str, Any]:
 
 
 def _run(account: Account) -> dict[str, Any]:
-    session, why = account.session, account.idle
+    session = account.session
     result: dict[str, Any] = {
         "cluster": session.cluster,
         "instance": session.instance,
@@ -45,7 +45,6 @@ def _run(account: Account) -> dict[str, Any]:
         "failures": [dict(vars(failure)) for failure in account.failures],
         "slowest": [_task(task) for task in account.slowest],
         "workers": [dict(vars(worker)) for worker in account.workers],
-        "idle": None if why is None else dict(vars(why)),
     }
     if account.price is not None and account.bill is not None:
         result["cost"] = _cost(account.bill, account.price, account.tag)
@@ -78,8 +77,6 @@ def _path(found: RunPath) -> dict[str, Any]:
                 "seconds": entry.seconds,
                 "parts": entry.parts,
                 "tasks": entry.tasks,
-                "chain_bound": entry.chain,
-                "twice_the_threads_save_at_most": entry.saved,
                 "functions": {
                     prefix: {"tasks": count, "seconds": seconds}
                     for prefix, (count, seconds) in entry.functions().items()

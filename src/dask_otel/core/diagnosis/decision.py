@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby, takewhile
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Final
 
 from dask_otel.core.diagnosis.facts import Facts, Link, RootFacts, SpanFacts
@@ -22,10 +22,11 @@ _INCIDENTS: Final = ("lost", "memory", "paused", "repeated")
 _OVERHEAD: Final = 0.02
 #: A task is long if it takes so many times as long as the others of its group.
 _LONG: Final = 2.0
-#: The shares of time for which event loops are blocked if tasks wait for the GIL, and if they hold
-#: it; the cores that a process uses while its threads share it; fewest samples of these.
-_BLOCKED, _HELD = 0.3, 0.8
-_ONE_CORE: Final = (0.5, 1.4)
+#: The seconds between two ticks of an event loop, and those for which a thread keeps the GIL while
+#: others wait for it. On a busy machine, workers' ticks are later than the scheduler's.
+_TICK, _SWITCH, _LATE = 0.02, 0.005, 2.0
+#: The most cores that a process uses while its threads share the GIL; fewest samples of these.
+_ONE_CORE: Final = 1.4
 _SAMPLES: Final = 3
 
 #: Prefixes of peer-to-peer shuffles.
@@ -62,6 +63,11 @@ class _Claim:
     what: str = ""
     evidence: str = ""
 
+    @property
+    def name(self) -> str:
+        """The full name of its span; empty for the whole run."""
+        return "" if self.span is None else self.span.name
+
 
 def diagnose(facts: Facts) -> list[Diagnosis]:
     """Return what cost an interval its time, the most expensive cause first.
@@ -70,7 +76,7 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
     """
     claims = [one for span in facts.spans for one in _Case(facts, span).claims()]
     claims += _between(facts)
-    found = [_merged(facts, [*same]) for _, same in _by_kind(claims)]
+    found = [_merged(facts, same) for same in _together(claims, "kind")]
     whole = facts.seconds + facts.before_first
     worth = [one for one in found if one.seconds >= _SHARE * whole > 0]
     worth.sort(key=lambda one: (one.kind not in _INCIDENTS, -one.seconds))
@@ -82,23 +88,28 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
     return [*(worth or [_healthy(facts)])[:_MOST], *_notices(facts)]
 
 
-def _by_kind(claims: Iterable[_Claim]) -> Iterator[tuple[str, Iterable[_Claim]]]:
-    kind = attrgetter("kind")
-    return groupby(sorted((one for one in claims if one.seconds > 0), key=kind), kind)
+def _together(claims: Iterable[_Claim], *by: str) -> Iterator[list[_Claim]]:
+    """Yield the claims that are alike, the largest first."""
+    same: dict[object, list[_Claim]] = {}
+    for one in sorted(claims, key=attrgetter("seconds"), reverse=True):
+        same.setdefault(tuple(getattr(one, name) for name in by), []).append(one)
+    yield from same.values()
 
 
 def _merged(facts: Facts, same: list[_Claim]) -> Diagnosis:
     """Return the claims of one kind as one diagnosis, of the span that they are all in."""
-    largest = max(same, key=attrgetter("seconds"))
-    total = min(sum(one.seconds for one in same), facts.seconds + facts.before_first)
+    sums = [(sum(one.seconds for one in own), own[0]) for own in _together(same, "name")]
+    took, largest = max(sums, key=itemgetter(0))
+    most = facts.seconds + facts.before_first
+    total = min(sum(took for took, _ in sums), most)
     span, evidence = largest.span, largest.evidence
-    if span is not None and largest.seconds < 0.99 * total:
-        evidence = f"{seconds(largest.seconds)} of it in {span.name}. {evidence}".rstrip()
-        levels = zip(*(one.span.name.split("/") for one in same if one.span), strict=False)
+    if span is not None and took < 0.99 * total:
+        evidence = f"{seconds(took)} of it in {span.name}. {evidence}".rstrip()
+        levels = zip(*(one.name.split("/") for _, one in sums if one.span), strict=False)
         shared = "/".join(tags[0] for tags in takewhile(lambda tags: len({*tags}) == 1, levels))
-        whole = SpanFacts(shared or "The run", shared, seconds=facts.seconds)
+        whole = SpanFacts(shared, shared, seconds=facts.seconds)
         span = next((one for one in facts.spans if one.name == shared), whole)
-    return _said(largest.kind, span, total, largest.what, evidence, facts.seconds)
+    return _said(largest.kind, span, total, largest.what, evidence, most)
 
 
 def _said(
@@ -112,7 +123,7 @@ def _said(
     name = "" if span is None else span.name
     whole = max(whole if span is None else span.seconds, took)
     words = {
-        "span": name,
+        "span": name or "The run",
         "what": what,
         "took": seconds(took) if whole == took else f"{seconds(took)} of {seconds(whole)}",
     }
@@ -140,6 +151,11 @@ def _computed(activities: Mapping[str, float]) -> float:
     return _computing(activities) + _waiting(activities)
 
 
+def _late(blocked: float, whole: float) -> float:
+    """Return by how much a tick of an event loop is late that was blocked for so long."""
+    return _TICK * max(0.0, blocked) / max(whole - blocked, 0.001)
+
+
 def _between(facts: Facts) -> Iterator[_Claim]:
     """Yield what cost time outside of all spans."""
     if facts.before_first:
@@ -147,8 +163,8 @@ def _between(facts: Facts) -> Iterator[_Claim]:
             "client",
             None,
             facts.before_first,
-            "Nothing was submitted while workers were there, before the first task",
-            "The client computed, built a graph, or sent data.",
+            ", before it submitted anything",
+            "Workers were there. The client computed, built a graph, or sent data.",
         )
 
 
@@ -199,7 +215,7 @@ class _Case:
         yield from self._incidents()
         yield from self._shuffled()
         yield from self._slow_workers()
-        yield self._claim("client", self.left["client"], f"The client of {self.span.name} took")
+        yield self._claim("client", self.left["client"])
         yield from self._placed()
         yield from self._moved()
         yield from self._stalled()
@@ -235,19 +251,20 @@ class _Case:
 
     def _incidents(self) -> Iterator[_Claim]:
         facts, root = self.facts, self.root
-        reasons = {why: count for why, count in facts.retries.items() if count}
+        reasons = root.retries
         lost = sum(reasons.get(why, 0.0) for why in ("worker_lost", "recomputed"))
         again = self._take(self.left["repeated"], "repeated")
-        share = self.span.seconds / (facts.seconds or 1.0)
-        if facts.deaths and lost:
+        deaths = [one for one in facts.deaths if not one.roots or root.name in one.roots]
+        if deaths and lost:
             # The same work again, on all threads.
-            cost = min(self.span.seconds, again + lost * facts.retried * share / self.threads)
+            share = self.span.seconds / (root.seconds or 1.0)
+            cost = min(self.span.seconds, again + lost * root.retried * share / self.threads)
             kind = "memory" if facts.terminated else "lost"
-            said = " ".join(dict.fromkeys(one.said for one in facts.deaths if one.said))
-            suspects = [name for one in facts.deaths for name in one.suspects]
+            said = " ".join(dict.fromkeys(one.said for one in deaths if one.said))
+            suspects = [name for one in deaths for name in one.suspects]
             blamed = f" Suspected: {_listed(suspects)}." if suspects else ""
-            names = _listed(one.worker for one in facts.deaths)
-            what = f"{counted(len(facts.deaths), 'worker')} that died ({names})"
+            names = _listed(one.worker for one in deaths)
+            what = f"{counted(len(deaths), 'worker')} that died ({names})"
             yield self._claim(kind, cost, what, said + blamed)
         elif reasons.keys() & {"error", "client"}:
             why = _listed(facts.causes) or "they failed"
@@ -352,8 +369,8 @@ class _Case:
             return
         each = workers / max(1, facts.workers)
         if blocked >= max(each, (before + later) / 2):
-            # The tasks of one graph wait at the beginning; large ones block workers, too.
-            at_first = self.span.queue >= before / 2 and later < before / 4
+            # A graph blocks it before the first task only; large ones block workers, too.
+            at_first = self.span.queue >= before / 2 and blocked - before < before / 4
             kind = "graph" if at_first or each > blocked / 3 else "scheduler"
             yield self._claim(kind, before + later + report, "", said)
             return
@@ -434,15 +451,16 @@ class _Case:
         cores = on * facts.threads
         if len(facts.cores) >= _SAMPLES:
             cores = sum(facts.cores) / len(facts.cores)
-        # Tasks that wait for the GIL make event loops wait for it, too; those that sleep do not.
-        # Imports block the loops before the first task.
+        # Tasks that wait for the GIL make their event loop wait for it, too; those that sleep do
+        # not. Imports block it before the first task.
         begun = facts.seconds - max(span.queue, span.parts["starting"])
         blocked = facts.blocked.get("worker", 0.0) / max(1, facts.workers) - facts.seconds + begun
-        share = max(0.0, blocked) / (begun or 1.0)
-        low, high = _ONE_CORE
-        if facts.threads > 1 and (share > _HELD or (share > _BLOCKED and low <= cores <= high)):
-            said = f"The event loops of workers were blocked for {share:.0%} of the time, and a"
-            return "gil", f"{said} process used {cores:.1f} cores for {facts.threads:.0f} threads."
+        late = _late(blocked, begun) - _LATE * _late(facts.blocked.get("scheduler", 0.0), begun)
+        if cores <= _ONE_CORE and late >= _SWITCH * (facts.threads - 1) > 0:
+            said = (
+                f"A tick of their event loop was late by {seconds(late)} on average, and a process"
+            )
+            return "gil", f"{said} used {cores:.1f} cores for {facts.threads:.0f} threads."
         # Its tasks wait for a CPU as the scheduler does.
         if facts.starved * on >= off / 2 > 0:
             said = f"For each second on a CPU, the scheduler waited {seconds(facts.starved)} for it"

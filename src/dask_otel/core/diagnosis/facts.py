@@ -79,6 +79,9 @@ class RootFacts:
     holders: Sequence[tuple[str, float]] = ()
     #: For how long a worker was paused meanwhile.
     paused: float = 0.0
+    #: Repeated runs by `dask.task.retry.reason`, without those that asked for it; seconds of one.
+    retries: dict[str, float] = field(default_factory=dict)
+    retried: float = 0.0
 
     @property
     def busy(self) -> float:
@@ -99,8 +102,9 @@ class Death(NamedTuple):
     reason: str
     #: The event in words.
     said: str = ""
-    #: Tasks that Dask suspects, or that it was running.
+    #: Tasks that Dask suspects, or that it was running; the roots of its work, if known.
     suspects: Sequence[str] = ()
+    roots: Sequence[str] = ()
 
 
 @dataclass
@@ -131,9 +135,7 @@ class Facts:
     #: Workers that their nannies ended for their memory, and those that were paused.
     terminated: Sequence[str] = ()
     pauses: Sequence[str] = ()
-    #: Repeated runs by `dask.task.retry.reason`, the seconds of one, and the exceptions.
-    retries: Mapping[str, float] = field(default_factory=dict)
-    retried: float = 0.0
+    #: The exceptions of runs that were repeated.
     causes: Sequence[str] = ()
     #: Spans that are still open, exported items that were dropped, and (has, asked) of collisions.
     open: Sequence[str] = ()

@@ -104,7 +104,7 @@ KINDS: Final[dict[str, Kind]] = {
         "Submit smaller graphs: load data in tasks, or scatter it once, instead of passing it.",
     ),
     "client": Kind(
-        "{what}: {took}",
+        "{span} waited {took} for its client{what}",
         "Submit larger graphs at once, and look at the code between the submissions.",
     ),
     "chain": Kind(

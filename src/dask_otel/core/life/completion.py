@@ -93,6 +93,7 @@ def finish(
         capacity=described.capacity,
         elsewhere=elsewhere,
         activities=span.activities,
+        seceded=span.seceded + below.seceded,
         path=path,
         groups=tuple(kept) if limits.groups else (),
         dropped_groups=len(groups) - len(kept) if limits.groups else 0,
@@ -170,6 +171,7 @@ def _fold(span: OpenSpan, finished: FinishedSpan, parent: OpenSpan) -> None:
     into.workers |= span.ran_on
     into.execute_seconds += span.execute_seconds
     into.computed += span.computed
+    into.seceded += finished.seceded
     if span.below is not None:
         into.workers |= span.below.workers
         into.execute_seconds += span.below.execute_seconds
