@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+from html import unescape
 from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
 
 from dask_otel.report.meanings import (
     ALIKE,
@@ -15,6 +19,7 @@ from dask_otel.report.meanings import (
     colour_of,
     hex_colour,
 )
+from dask_otel.report.text import _SECTIONS as SECTIONS
 from dask_otel.semconv import PATH_PARTS
 
 REPOSITORY = Path(__file__).parents[2]
@@ -91,11 +96,7 @@ def test_opposite_meanings_never_share_a_colour() -> None:
     close = [pair for pair in OPPOSITE if difference(*map(colour_of, pair)) < 30]
     assert close == []
     spill = colour_of("spilled")
-    names = {
-        *TITLES,
-        *MEANINGS,
-        *sum(ALIKE.values(), ()),
-    }
+    names = {*TITLES, *MEANINGS, *sum(ALIKE.values(), ())}
     near = {name for name in names if difference(spill, colour_of(name)) < 20}
     assert {meaning for meaning, one in MEANINGS.items() if hex_colour(one.colour) == spill} == {
         "spill"
@@ -120,3 +121,24 @@ def test_text_and_bars_can_be_read_on_light_and_dark_pages() -> None:
     # On a light page, an edge surrounds each colour.
     bars = {*map(colour_of, TITLES)}
     assert [one for one in bars if contrast(one, dark_page["bg"]) < 2.5] == []
+
+
+@pytest.mark.parametrize("name", ["demo.svg", "demo-moving.svg"])
+def test_pictures_show_the_headings_that_the_code_prints(name: str) -> None:
+    """`make pictures` draws them again."""
+    text = (REPOSITORY / "docs" / "images" / name).read_text(encoding="utf-8")
+    ElementTree.fromstring(text)
+    # The last frame.
+    svg = text.rpartition('class="rich-terminal"')[2]
+    bold = re.findall(r"\.([\w-]+) \{[^}]*font-weight: bold", svg)
+    first = re.findall(r'<text class="([\w-]+)" x="0" [^>]*>([^<]+)</text>', svg)
+    shown = [unescape(said).replace("\N{NO-BREAK SPACE}", " ") for of, said in first if of in bold]
+    command, title, headline, *lines = [line.rstrip() for line in shown]
+    assert (command, headline in SECTIONS) == ("$ dask-otel demo", False)
+    assert re.fullmatch(r"dask-scheduler, \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", title)
+    headings = [line for line in lines if line in SECTIONS]
+    assert headings[-2:] == ["Where to look next", "Spans"]
+    assert headings == [heading for heading in SECTIONS if heading in headings]
+    # Only a long headline and the root span are bold besides.
+    assert lines[-len(headings) - 1 :] == [*headings, "Alice's workflow"]
+    assert len(lines) - len(headings) <= 3
