@@ -41,6 +41,8 @@ class Account:
     path: RunPath | None
     #: What to do: the first one is the headline. There is always one.
     diagnoses: list[Diagnosis]
+    #: The time that they explain: of open root spans, and of workers without any work before.
+    seconds: float
     failures: list[findings.Failure]
     slowest: list[Span]
     workers: list[findings.Worker]
@@ -56,11 +58,6 @@ class Account:
             seconds = self.parts[part.title]
             if seconds > 0:
                 yield part, seconds, seconds / whole
-
-    @property
-    def seconds(self) -> float:
-        """The durations of the root spans together; without spans, the session's."""
-        return self.path.whole.seconds if self.path else self.session.seconds
 
     def severity(self, one: Diagnosis) -> str:
         """Return ``bad``, ``warning``, ``note`` or ``good``: by the share that its cure saves."""
@@ -103,6 +100,7 @@ class Account:
 
 def account(session: Session, price: Price | None = None, tag: str = "team") -> Account:
     """Return the account of a run; with a `price`, its cost too, summed by the tags ``<tag>:…``."""
+    facts = facts_of(session)
     return Account(
         session=session,
         outcomes=findings.outcome_counts(session),
@@ -111,7 +109,8 @@ def account(session: Session, price: Price | None = None, tag: str = "team") -> 
         parts=run_parts(session),
         spans=span_times(session),
         path=path(session),
-        diagnoses=diagnose(facts_of(session)),
+        diagnoses=diagnose(facts),
+        seconds=facts.seconds + facts.before_first,
         failures=findings.failures(session),
         slowest=findings.slowest(session),
         workers=findings.workers(session),

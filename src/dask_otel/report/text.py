@@ -92,10 +92,7 @@ def _headline(account: Account, sheet: Sheet) -> Iterator[Line]:
     style = _STYLES.get(account.severity(first), "bold")
     yield from ([(line, style)] for line in words.wrapped(first.title, sheet.width))
     yield from _indented(first.evidence, sheet, "  ")
-    whole = f" of {words.seconds(account.seconds)}" if account.seconds else ""
-    saved = (
-        f" The cure saves at most {words.seconds(first.seconds)}{whole}." if first.seconds else ""
-    )
+    saved = f" The cure saves at most {words.seconds(first.seconds)}." if first.seconds else ""
     yield from _indented(first.next + saved, sheet, "  ")
 
 
