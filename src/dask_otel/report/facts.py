@@ -53,7 +53,7 @@ def facts_of(session: Session) -> Facts:
         blocked=blocked,
         starved=starved / cpu if starved and cpu else 0.0,
         workers=len(known),
-        threads=max((worker.threads or 0.0 for worker in known), default=0.0),
+        threads=max((worker.threads or 0.0 for worker in known), default=0.0) or _threads(session),
         cores=_cores(session),
         transfers=session.metrics.sums(
             semconv.CLUSTER_TRANSFER_TIME.name, semconv.IO_DIRECTION, semconv.ACTIVITY
@@ -72,6 +72,12 @@ def facts_of(session: Session) -> Facts:
             if span.attributes.get(semconv.SPAN_COLLISION) is True
         ],
     )
+
+
+def _threads(session: Session) -> float:
+    """Return the most threads of a worker by their events: a short run has no levels."""
+    known = (log.attributes.get(semconv.WORKER_THREAD_COUNT.name) for log in session.logs)
+    return max((float(one) for one in known if isinstance(one, int)), default=0.0)
 
 
 def _final(errors: Iterable[object]) -> int:

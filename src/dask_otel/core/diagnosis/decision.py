@@ -200,6 +200,7 @@ class _Case:
         self.left = dict(span.parts)
         root = self.root
         self.threads = max(1.0, root.threads)
+        self.deaths = [one for one in facts.deaths if not one.roots or root.name in one.roots]
         #: What all threads did while none was free.
         self.use = {"own": root.busy, "held": root.elsewhere, "unbegun": root.unbegun}
         self.no_thread = {
@@ -215,11 +216,17 @@ class _Case:
         overhead = max(0.0, root.seconds / max(1, root.tasks) - mean / self.threads)
         self.tiny = mean < _LONG * overhead and overhead < _OVERHEAD and root.tasks > self.threads
         self.waits, self.why = self._off_cpu()
+        # A thread is not given another task before its event loop has noticed the end of one.
+        spent = sum(root.activities.get(name, 0.0) for name in _OVERHEAD_OF_TASKS)
+        blocked = facts.blocked.get("worker", 0.0) * facts.threads
+        self.beside = "tiny" if self.tiny else "gil" if self.waits == "gil" else ""
+        self.beside = self.beside or ("worker_loop" if blocked >= spent / 2 > 0 else "")
 
     def claims(self) -> Iterator[_Claim]:
         """Yield the causes with their seconds."""
         yield from self._incidents()
         yield from self._shuffled()
+        yield self._inner()
         yield from self._slow_workers()
         yield from self._placed()
         yield from self._moved()
@@ -227,7 +234,6 @@ class _Case:
         yield self._claim("client", self.left["client"])
         yield from self._held()
         yield from self._worked()
-        yield self._claim("inner", self.left["inner"], "", self._evidence("inner"))
 
     def _claim(self, kind: str, took: float, what: str = "", evidence: str = "") -> _Claim:
         return _Claim(kind, self.span, took, what, evidence)
@@ -260,8 +266,7 @@ class _Case:
         reasons = root.retries
         lost = sum(reasons.get(why, 0.0) for why in ("worker_lost", "recomputed"))
         again = self._take(self.left["repeated"], "repeated")
-        deaths = [one for one in facts.deaths if not one.roots or root.name in one.roots]
-        if deaths and lost:
+        if self.deaths and lost:
             # The same work again, on all threads, and what tasks waited for on workers that died.
             for link in self.span.links:
                 if link.parts.get("repeated"):
@@ -269,12 +274,7 @@ class _Case:
             share = self.span.seconds / (root.seconds or 1.0)
             cost = min(self.span.seconds, again + lost * root.retried * share / self.threads)
             kind = "memory" if facts.terminated else "lost"
-            said = " ".join(dict.fromkeys(one.said for one in deaths if one.said))
-            suspects = [name for one in deaths for name in one.suspects]
-            blamed = f" Suspected: {_listed(suspects)}." if suspects else ""
-            names = _listed(one.worker for one in deaths)
-            what = f"{counted(len(deaths), 'worker')} that died ({names})"
-            yield self._claim(kind, cost, what, said + blamed)
+            yield self._claim(kind, cost, *self._dead())
         elif reasons.keys() & {"error", "client"}:
             why = _listed(facts.causes) or "they failed"
             runs = counted(int(sum(reasons.values())), "run")
@@ -288,6 +288,14 @@ class _Case:
             what = f"{counted(len(facts.pauses), 'worker')} were paused: {_listed(facts.pauses)}"
             yield self._claim("paused", took + rest, what.replace("1 worker were", "1 worker was"))
 
+    def _dead(self) -> tuple[str, str]:
+        """Return the workers that died, and what is known of it."""
+        said = " ".join(dict.fromkeys(one.said for one in self.deaths if one.said))
+        suspects = _listed(name for one in self.deaths for name in one.suspects)
+        names = _listed(one.worker for one in self.deaths)
+        what = f"{counted(len(self.deaths), 'worker')} that died ({names})"
+        return what, said + (f" Suspected: {suspects}." if suspects else "")
+
     # --------------------------------------------------------------------------- places
 
     def _p2p(self) -> list[Link]:
@@ -299,6 +307,16 @@ class _Case:
             for part in ("compute", "transfer", "starting", "uneven", "report"):
                 took += self._take(link.parts.get(part, 0.0), part)
         yield self._claim("shuffle", took)
+
+    def _inner(self) -> _Claim:
+        """Return what seceded tasks waited for; those that computed on are as others."""
+        took = 0.0
+        for link in self.span.links:
+            work = self.span.work.get(link.prefix, {})
+            share = _waiting(work) / (_computed(work) or 1.0) if work else 1.0
+            took += share * self._take(link.parts.get("inner", 0.0), "inner")
+        took += self._take(self.left["inner"], "inner")
+        return self._claim("inner", took, "", self._evidence("inner"))
 
     def _slow_workers(self) -> Iterator[_Claim]:
         per_worker = max(1.0, self.facts.threads)
@@ -319,11 +337,19 @@ class _Case:
             )
 
     def _placed(self) -> Iterator[_Claim]:
-        left, facts = self.left, self.facts
-        kind = "lost" if facts.deaths and not facts.workers else "no_workers"
-        yield self._claim(kind, left["no_worker"], "workers that died", self._evidence("no_worker"))
+        left = self.left
+        late = self.span.queue >= left["no_worker"] / 2
+        if late or not self.deaths:
+            yield self._claim("no_workers", left["no_worker"], "", self._evidence("no_worker"))
+        else:
+            yield self._claim("lost", left["no_worker"], *self._dead())
         waited = {link.prefix for link in self.span.links if link.parts.get("uneven")}
         how = {self.span.restrictions.get(prefix, "") for prefix in waited} - {""}
+        if not how:
+            # Behind tasks that had not begun either, nor any of others.
+            known = ("client", "scheduler", "no_worker", "no_thread", "starting")
+            before = self.span.queue - sum(left[part] for part in known) - self.root.elsewhere
+            left["starting"] += self._take(max(0.0, before), "uneven")
         took = self._take(self.spare, "uneven")
         self.spare -= took
         if "resources" in self.span.restrictions.values() and self.no_thread["unbegun"]:
@@ -415,7 +441,8 @@ class _Case:
         everything = work or {"": self.root.activities}
         path = {link.prefix for link in links if link.parts.get("compute")} & work.keys()
         found: list[_Claim] = []
-        own = self._useful(self.no_thread["own"], everything, found)
+        taken = self.no_thread["own"]
+        own = self._useful(taken, everything, found)
         # Those that wait behind tasks of one worker wait for what these wait for.
         self._useful(self.left["uneven"], everything, found)
         on_path = {prefix: work[prefix] for prefix in path} or everything
@@ -426,7 +453,7 @@ class _Case:
             # More threads do not help those that wait for the GIL or a CPU. Half of the computing
             # remains, and a task is not divided.
             longest = max((link.parts.get("compute", 0.0) for link in links), default=own)
-            most = self.root.busy / self.threads / 2 + longest
+            most = self.root.busy * own / (taken or 1.0) / self.threads / 2 + longest
             yield self._claim("threads", min(own, most), "", self._evidence("no_thread"))
         yield from self._alone(compute)
 
@@ -452,7 +479,7 @@ class _Case:
         if activity.endswith("-noncpu"):
             return self.waits
         if activity in _OVERHEAD_OF_TASKS:
-            return "tiny" if self.tiny else "gil" if self.waits == "gil" else ""
+            return self.beside
         return "spill" if activity in _SPILL else "starting" if activity == "deserialize" else ""
 
     def _function(self) -> str:
@@ -467,11 +494,15 @@ class _Case:
         if len(facts.cores) >= _SAMPLES:
             cores = sum(facts.cores) / len(facts.cores)
         # Tasks that wait for the GIL make their event loop wait for it, too; those that sleep do
-        # not. Imports block it before the first task.
-        begun = facts.seconds - max(span.queue, span.parts["starting"])
+        # not. Imports block it before tasks begin.
+        stalled = span.parts["starting"] + self.no_thread["unbegun"]
+        begun = facts.seconds - max(span.queue, stalled)
         blocked = facts.blocked.get("worker", 0.0) / max(1, facts.workers) - facts.seconds + begun
         late = _late(blocked, begun) - _LATE * _late(facts.blocked.get("scheduler", 0.0), begun)
-        if cores <= _ONE_CORE and late >= _SWITCH * (facts.threads - 1) > 0:
+        shares = off >= on / 2 and cores <= _ONE_CORE
+        # It is blocked for no longer than its tasks compute.
+        shares = shares and blocked * facts.workers <= _computed(root.activities)
+        if shares and late >= _SWITCH * (facts.threads - 1) > 0:
             said = (
                 f"A tick of their event loop was late by {seconds(late)} on average, and a process"
             )
@@ -508,6 +539,8 @@ class _Case:
         elif longest is not None:
             took = longest.parts["compute"]
             what = f"one task of {longest.prefix} that took {seconds(took)}"
-            others = "" if longest.others is None else f"; the others, {seconds(longest.others)}"
+            others = (
+                "" if longest.others is None else f"; the others took {seconds(longest.others)}"
+            )
             where = f"It ran on {longest.worker}{others}." if longest.worker else ""
             yield self._claim("long_task", min(most, long), what, where)

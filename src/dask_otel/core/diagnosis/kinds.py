@@ -122,7 +122,8 @@ KINDS: Final[dict[str, Kind]] = {
     ),
     "off_cpu": Kind(
         "{span}: {what} waited off the CPU for {took}",
-        "They wait for I/O, locks or sleep: use more threads for them, or wait for many at once.",
+        "They wait for I/O, locks or sleep: let one task wait for many at once, or give workers "
+        "more threads than cores.",
     ),
     "healthy": Kind("Nothing is in the way{what}", ""),
     "short": Kind("The run is too short to judge: {took}", ""),
