@@ -50,7 +50,7 @@ class Advice:
     @property
     def url(self) -> str:
         """The address of the alert's page; empty if there is none."""
-        return f"{RUNBOOKS}{self.alert}.md" if self.alert else ""
+        return f"{RUNBOOKS}{self.alert}.html" if self.alert else ""
 
 
 def advice(session: Session) -> list[Advice]:

@@ -28,4 +28,4 @@ ENOUGH_SECONDS: Final = 60.0
 ENOUGH_BYTES: Final = 1e9
 
 #: The common prefix of the addresses of the alerts' pages.
-RUNBOOKS: Final = "https://github.com/dask-otel/dask-otel/blob/main/docs/runbooks/"
+RUNBOOKS: Final = "https://dask-otel.readthedocs.io/en/stable/runbooks/"
