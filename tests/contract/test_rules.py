@@ -47,6 +47,10 @@ def test_an_alert_has_a_runbook_and_texts(name: str) -> None:
     assert alert["annotations"].keys() == {"summary", "description", "runbook_url"}
     assert alert["labels"]["severity"] in ("critical", "warning", "info")
     assert f"`{alert['labels']['severity']}`" in page.read_text(encoding="utf-8")
+    # The cause by its name in a report; the build of the site finds anchors that are not there.
+    assert (
+        "](../diagnoses.md" in page.read_text(encoding="utf-8").partition("**What it means.**")[0]
+    )
 
 
 def test_every_runbook_has_an_alert() -> None:
