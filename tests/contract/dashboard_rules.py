@@ -44,7 +44,7 @@ def defaults(panel: Panel) -> dict[str, Any]:
 
 def steps(panel: Panel) -> list[tuple[float | None, str]]:
     """Of the whole panel, and of each of its series that has its own."""
-    own = [properties(panel, target["legendFormat"]) for target in panel["targets"]]
+    own = [properties(panel, f"/{one['legendFormat']}$/") for one in panel["targets"]]
     every = [defaults(panel).get("thresholds", {})] + [one.get("thresholds", {}) for one in own]
     return [(step["value"], step["color"]) for one in every for step in one.get("steps", [])]
 

@@ -82,7 +82,7 @@ def last_export(width: int) -> Panel:
             steps=[(stopped, BAD)],
         )
         .mapped(NEVER, "never", BAD)
-        .coloured(NOTHING_WAITS, TEXT)
+        .stepped(NOTHING_WAITS, TEXT, [])
         .runbook("DaskOtelSignalStopped")
     )
 

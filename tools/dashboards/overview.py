@@ -7,7 +7,7 @@ from typing import Any
 
 from . import exporter, limits, links, meanings, money
 from .limits import limit
-from .meanings import BAD, GOOD, PARTS, TEXT, Part
+from .meanings import BAD, GOOD, PARTS, TEXT
 from .money import CLUSTER_TIME, IDLE, UNUSED
 from .parts import (
     FIRING,
@@ -229,30 +229,27 @@ def _advice() -> Panel:
     )
 
 
-def part_of(part: Part) -> str:
-    """The share of a part, of all the time that is accounted for."""
-    return share(selector(CLUSTER_TIME, CLUSTER, meanings.matcher(part)), TIME)
-
-
 def _parts() -> Panel:
     """All parts in one panel: each in its colour, and red beyond the limit of its alert."""
-    read = [
-        f"{part.title}: {part.advice}"
-        + (f" Red from {limit(part.alert):.0%} on, the limit of {part.alert}." * part.limited)
-        for part in PARTS
-    ]
     panel = number(
         "Where did the thread-time go?",
         "Shares of all booked time, which add up to 100 %; the time of a task is booked when it "
-        f"ends. {' '.join(read)}",
-        *((part_of(part), part.title) for part in PARTS),
+        "ends. "
+        + " ".join(
+            f"{part.title}: {part.advice}"
+            + (f" Red from {limit(part.alert):.0%} on, the limit of {part.alert}." * part.limited)
+            for part in PARTS
+        ),
+        *(
+            (share(selector(CLUSTER_TIME, CLUSTER, meanings.matcher(part)), TIME), part.title)
+            for part in PARTS
+        ),
         width=24,
     )
     for part in PARTS:
         # The wasted part is red by its meaning: while it is small, its number need not be.
         below = TEXT if part.colour == BAD else part.colour
-        steps = [(limit(part.alert), BAD)] if part.limited else []
-        panel.stepped(part.title, below, steps)
+        panel.stepped(part.title, below, [(limit(part.alert), BAD)] if part.limited else [])
     for alert in dict.fromkeys(part.alert for part in PARTS):
         panel = panel.runbook(alert)
     return panel

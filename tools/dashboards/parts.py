@@ -52,7 +52,7 @@ from grafana_foundation_sdk.models.dashboard import (
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 from grafana_foundation_sdk.models.tempo import SearchTableType
 
-from . import links, meanings
+from . import limits, links, meanings
 from .queries import CLUSTER, ITSELF, ROOT, SPAN, renamed, selector
 
 PROMETHEUS = DataSourceRef(type_val="prometheus", uid="${datasource}")
@@ -169,22 +169,16 @@ class Panel:
         self.builder.mappings([_MISSING, model.ValueMap(options={f"{value:g}": result})])
         return self
 
-    def coloured(self, of: str, colour: str) -> Panel:
-        """The panel with one colour for the series whose names end so."""
-        fixed = {"mode": "fixed", "fixedColor": colour}
-        self.builder.override_by_regexp(f"/{of}$/", [DynamicConfigValue("color", fixed)])
-        return self
-
     def stepped(self, of: str, below: str, steps: Steps) -> Panel:
-        """The panel with thresholds for the series of this name alone."""
+        """The panel with steps of their own for the series whose names end so."""
         made = [{"color": colour, "value": value} for value, colour in [(None, below), *steps]]
         thresholds = {"mode": "absolute", "steps": made}
-        self.builder.override_by_name(of, [DynamicConfigValue("thresholds", thresholds)])
+        self.builder.override_by_regexp(f"/{of}$/", [DynamicConfigValue("thresholds", thresholds)])
         return self
 
     def runbook(self, alert: str) -> Panel:
         """The panel with a link to the runbook of an alert."""
-        all_links = (*self.links, links.runbook_link(alert))
+        all_links = (*self.links, links.link(f"Runbook {alert}", limits.runbook(alert)))
         return Panel(self.builder.links(list(all_links)), self.width, all_links)
 
 
