@@ -6,7 +6,6 @@ Links and anchors are held by the build of the site (`make docs`), where a warni
 from __future__ import annotations
 
 import ast
-import html
 import re
 import shlex
 import subprocess
@@ -59,15 +58,6 @@ FENCES = [
     for page, text in TEXTS.items()
     for found in _FENCE.finditer(text)
 ]
-
-
-#: Every text of the package, one a line; what is filled in is a line's end, too.
-SAID = "\n".join(
-    node.value
-    for path in (REPOSITORY / "src").rglob("*.py")
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    if isinstance(node, ast.Constant) and isinstance(node.value, str)
-)
 
 
 def of(*languages: str) -> list[Any]:
@@ -198,30 +188,23 @@ def test_the_cost_of_trace_context_is_the_measured_one() -> None:
     )
 
 
-def test_the_readme_s_picture_shows_what_the_code_prints() -> None:
-    """A heading of the picture is a text of the package, or of the workflow that it runs."""
-    picture = (DOCS / "images" / "demo.svg").read_text(encoding="utf-8")
-    rows: dict[str, list[str]] = {}
-    for y, text in re.findall(r'<text[^>]* y="([\d.]+)"[^>]*>(.*?)</text>', picture):
-        plain = html.unescape(re.sub("<[^>]+>", "", text)).replace("\xa0", " ")
-        rows.setdefault(y, []).append(plain.strip())
-    headings = {
-        row[0] for row in rows.values() if len(row) == 1 and re.fullmatch(r"[A-Z][a-z' ?]+", row[0])
-    }
-    assert headings
-    assert {one for one in headings if one not in SAID} == set()
-
-
 def test_what_the_log_says_in_troubleshooting_is_what_it_says() -> None:
     page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
     quoted = re.findall(r"(?:`|INFO - )(dask-otel:? (?!-)[^`\n]+)", page)
     assert len(quoted) > 4
+    # Every text of the package, one a line; what is filled in is a line's end, too.
+    said = "\n".join(
+        node.value
+        for path in (REPOSITORY / "src").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
     # Up to what is filled in.
     starts = {re.split(r" ?…| http", words)[0] for words in quoted}
     # And what it says of an endpoint.
     starts |= set(re.findall(r'"([^"\n]+)"(?= …|,| \|)', page)) | {"does not resolve."}
     assert len(starts) > 10
-    assert {words for words in starts if words not in SAID} == set()
+    assert {words for words in starts if words not in said} == set()
 
 
 QUESTIONS = re.split(r"^## ", TEXTS[DOCS / "questions.md"], flags=re.MULTILINE)[1:]
