@@ -12,10 +12,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler, SamplingResult
 from opentelemetry.trace import Link as SdkLink
-from opentelemetry.trace import SpanContext, StatusCode
+from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 
 from dask_otel import semconv
-from dask_otel._otel.sdk.sampling import KINDS, SAMPLED, TraceSampler, parent_of
+from dask_otel._otel.sdk.sampling import SAMPLED, TraceSampler, parent_of
 from dask_otel._otel.sdk.transport import uninstrumented
 from dask_otel.core.records import Answer, Row, SpanRecord
 from dask_otel.pump.destination import Destination
@@ -123,7 +123,7 @@ class ProviderSpanSink:
             span = self._tracer.start_span(
                 record.name,
                 parent_of(record),
-                KINDS[record.kind],
+                SpanKind[record.kind.upper()],
                 dict(record.attributes),
                 [
                     SdkLink(
