@@ -67,11 +67,6 @@ class Blocks:
         #: Blocks left but not released yet, by client.
         self._leaving: dict[str, list[str]] = {}
 
-    @property
-    def leaving(self) -> bool:
-        """Whether a left block waits for `messages_arrived`."""
-        return bool(self._leaving)
-
     def entered(self, client: str, dask_id: str) -> None:
         """Record that a client entered a block."""
         if self._left_first.pop(dask_id, None) is not None:

@@ -116,7 +116,7 @@ class TaskRecords(Parts):
             kind="internal",
             start_ns=start_ns,
             end_ns=end_ns,
-            attributes=self._limited(out),
+            attributes=out,
             events=tuple(sorted(events, key=attrgetter("time_ns"))),
             links=links,
             error=error,
