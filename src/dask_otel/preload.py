@@ -29,7 +29,7 @@ async def dask_setup(server: Any) -> None:
     elif isinstance(server, Client):
         from dask_otel.client.instrumentation import INSTRUMENTATION
 
-        INSTRUMENTATION.hold()
+        INSTRUMENTATION.settle(holders=1)
     elif isinstance(server, Worker):
         from dask_otel.worker.preloaded import add_plugin
 
@@ -50,7 +50,7 @@ async def dask_teardown(server: Any) -> None:
     elif isinstance(server, Client):
         from dask_otel.client.instrumentation import INSTRUMENTATION
 
-        INSTRUMENTATION.release()
+        INSTRUMENTATION.settle(holders=-1)
     elif isinstance(server, Worker):
         from dask_otel.worker.preloaded import remove_plugin
 
