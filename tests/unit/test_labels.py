@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from dask_otel import semconv
 from dask_otel.core.metrics.batch import MetricBatch, SpanDeltas
-from dask_otel.core.metrics.cardinality import SeriesLimits
 from dask_otel.core.metrics.labels import LabelRules, NameRule, Patterns
-from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.text import Sanitizer
 from dask_otel.pump.destination import Notices
 from dask_otel.scheduler.advice import FoldAdvice
 from dask_otel.settings.keys import MetricSettings
+from tests.limits import make_series_limits, make_state
 from tests.unit.metric_states import START, collect, shown
 
 TIME = "dask.span.execute.time"
@@ -98,7 +97,7 @@ BOOKED: dict[str, tuple[LabelRules, list[MetricBatch], dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("rules", "booked", "expected"), BOOKED.values(), ids=BOOKED)
 def test_what_is_booked_under_rules(rules, booked, expected):
-    state = MetricState(START, rules=rules, limits=SeriesLimits(max_names=1))
+    state = make_state(START, rules=rules, limits=make_series_limits(max_names=1))
     for one in booked:
         state.apply(one)
     assert shown(state) == expected
@@ -154,7 +153,7 @@ def test_rules_work_with_patterns_and_by_root():
 
 
 def test_tags_become_labels_of_every_metric_with_a_span():
-    state = MetricState(START, rules=LabelRules(tags=["team", "env"]))
+    state = make_state(START, rules=LabelRules(tags=["team", "env"]))
     state.apply(batch(("etl", "team:risk", "load")))
     active, workers = ("dask.span.active", ("etl",)), ("dask.cluster.worker.count",)
     state.apply(MetricBatch(increments={active: 1}, levels={workers: 3}))
@@ -180,8 +179,8 @@ def test_tags_become_labels_of_every_metric_with_a_span():
 
 
 def test_values_of_a_tag_are_capped_and_their_places_come_back():
-    limits = SeriesLimits(max_names=3)
-    state = MetricState(START, rules=LabelRules(tags=["id"]), limits=limits)
+    limits = make_series_limits(max_names=3)
+    state = make_state(START, rules=LabelRules(tags=["id"]), limits=limits)
     for number in range(10):
         state.apply(batch(("etl", f"id:{number}")))
     found = shown(state)
@@ -215,9 +214,9 @@ def test_values_of_a_tag_are_capped_and_their_places_come_back():
 def test_whatever_is_decided_about_labels_no_sum_changes(
     items, span_label, allow, deny, rules, max_names
 ):
-    state = MetricState(
+    state = make_state(
         START,
-        limits=SeriesLimits(max_names=max_names, max_series=8),
+        limits=make_series_limits(max_names=max_names, max_series=8),
         rules=LabelRules(
             names=Patterns(allow, deny),
             prefixes=Patterns((), deny),
@@ -238,10 +237,10 @@ def test_whatever_is_decided_about_labels_no_sum_changes(
 
 
 def test_advice_comes_once_for_each_cap_and_names_the_setting(caplog):
-    limits = SeriesLimits(max_names=2, max_series=10)
+    limits = make_series_limits(max_names=2, max_series=10)
     notices: Notices = deque()
     advice = FoldAdvice(MetricSettings(max_names=2, max_series=10), notices)
-    state = MetricState(START, limits=limits, rules=LabelRules(tags=["id"]), on_folded=advice)
+    state = make_state(START, limits=limits, rules=LabelRules(tags=["id"]), on_folded=advice)
     for number in [*range(20)] * 2:
         state.apply(batch((f"run-{number}", f"id:{number}"), f"prefix-{number}"))
     expected = [

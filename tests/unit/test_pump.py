@@ -15,11 +15,11 @@ import pytest
 from dask_otel import semconv
 from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.metrics.batch import MetricBatch
-from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import Answer, MetricRecord, NumberPoint
 from dask_otel.pump import destination
 from dask_otel.pump.parts import parts as parts_of
 from dask_otel.pump.pump import MAX_METRIC_BATCHES, Pump, PumpLimits
+from tests.limits import make_state
 from tests.unit.pumps import (
     DROPPED,
     EXPORTED,
@@ -492,7 +492,7 @@ def test_a_page_and_an_eager_sink_get_every_batch_and_others_keep_their_interval
     sink.max_points, file.max_points, page.max_points = 1, 1, None
     eager = [True]
     file.destination.eager = lambda: eager[0]
-    options = {"page": (page, MetricState(0)), "interval": 3600.0}
+    options = {"page": (page, make_state(0)), "interval": 3600.0}
     with pumping(metrics=[sink, file], **options) as pump:
         for number, eager[0] in enumerate((True, True, False), start=1):
             exports(pump, 1)
@@ -513,7 +513,7 @@ def test_while_an_exporter_hangs_the_page_goes_on_and_what_waits_stays_bounded(
 ) -> None:
     """Also after an error while batches are made one: nothing is lost for the one that hung."""
     sink, page = Metrics("sink"), Metrics("page")
-    with pumping(metrics=[sink], page=(page, MetricState(0))) as pump:
+    with pumping(metrics=[sink], page=(page, make_state(0))) as pump:
         hanging, shown = pump._metrics
 
         def offered(count: int) -> None:

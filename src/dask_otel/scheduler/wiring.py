@@ -130,7 +130,6 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     span_limits = SpanLimits(
         message=ATTRIBUTE_LIMIT if spans.exception_message else 0,
         stacktrace=STACKTRACE_LIMIT if spans.exception_stacktrace else 0,
-        exceptions=spans.max_exceptions,
         task_keys=spans.task_keys,
         code=spans.code,
         redact=None if settings.redact is None else load_redaction(settings.redact),

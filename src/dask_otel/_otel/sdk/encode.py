@@ -145,7 +145,6 @@ class Encoder:
             ]
         if record.links:
             links = record.links[: limits.max_links]
-            most = limits.max_link_attributes
             fields["dropped_links_count"] = len(record.links) - len(links)
             fields["links"] = [
                 {
@@ -153,7 +152,6 @@ class Encoder:
                     "span_id": link.span_id.to_bytes(8, "big"),
                     "flags": _KNOWN,
                 }
-                | _attributes(link.attributes, most, length)
                 for link in links
             ]
         return _bytes(Span(**fields))

@@ -126,10 +126,7 @@ class ProviderSpanSink:
                 SpanKind[record.kind.upper()],
                 dict(record.attributes),
                 [
-                    SdkLink(
-                        SpanContext(link.trace_id, link.span_id, False, SAMPLED),
-                        dict(link.attributes),
-                    )
+                    SdkLink(SpanContext(link.trace_id, link.span_id, False, SAMPLED))
                     for link in record.links
                 ],
                 record.start_ns,

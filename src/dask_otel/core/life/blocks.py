@@ -54,7 +54,7 @@ class Blocks:
         entered. (The open spans limit the blocks that hold one.)
     """
 
-    def __init__(self, lifecycle: Lifecycle, remember: int = 10_000) -> None:
+    def __init__(self, lifecycle: Lifecycle, remember: int) -> None:
         self._lifecycle = lifecycle
         self._remember = remember
         #: Blocks by Dask span id, with and without their span.

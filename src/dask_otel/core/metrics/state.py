@@ -76,8 +76,8 @@ class MetricState:
         self,
         start_time_ns: int,
         *,
+        limits: SeriesLimits,
         temporality: Temporality = "cumulative",
-        limits: SeriesLimits | None = None,
         sanitizer: Sanitizer | None = None,
         sampled: Callable[[int], bool] | None = None,
         rules: LabelRules | None = None,
@@ -85,7 +85,7 @@ class MetricState:
         breathe: Callable[[], None] = lambda: None,
     ) -> None:
         self._breathe = breathe
-        self._limits = limits or SeriesLimits()
+        self._limits = limits
         self._delta = temporality == "delta"
         self._sampled = sampled
         self._sanitizer = sanitizer or Sanitizer()

@@ -25,6 +25,8 @@ from dask_otel.core.text import (
 )
 from dask_otel.core.traces.redact import Redact, redacted, redacted_tags
 
+#: Limit of a span's activities, with `semconv.FOLDED`; also of a group's actions.
+MAX_ACTIVITIES: Final = 32
 #: OTLP has 64 bits; some backends read the highest one as a sign.
 _TIME_LIMIT_NS: Final = 2.0**63
 _INT64_MAX: Final = 2**63 - 1
@@ -46,11 +48,6 @@ class SpanLimits:
     message: int = ATTRIBUTE_LIMIT
     #: Bytes of a stacktrace; 0 leaves it out.
     stacktrace: int = STACKTRACE_LIMIT
-    exceptions: int = 16
-    incidents: int = 32
-    links: int = 32
-    #: Activities of a span, with `semconv.FOLDED`; also actions of a group.
-    activities: int = 32
     #: Whether to export the keys of tasks, and the code that submitted them.
     task_keys: bool = True
     code: bool = True
@@ -105,12 +102,11 @@ class Parts:
             if number is not None:
                 suffix = suffix_text(raw, self.sanitizer)
                 sums[suffix] = sums.get(suffix, 0.0) + number
-        limit = self.limits.activities
-        if len(sums) > limit:
+        if len(sums) > MAX_ACTIVITIES:
             rest = sums.pop(semconv.FOLDED, 0.0)
             largest = sorted(sums.items(), key=lambda item: -item[1])
-            sums = dict(largest[: limit - 1])
-            sums[semconv.FOLDED] = rest + sum([value for _, value in largest[limit - 1 :]])
+            sums = dict(largest[: MAX_ACTIVITIES - 1])
+            sums[semconv.FOLDED] = rest + sum([value for _, value in largest[MAX_ACTIVITIES - 1 :]])
         for suffix, value in sums.items():
             # A sum of finite numbers may be infinite.
             self._put(out, self._seconds, {f"{namespace}.{suffix}": value})
