@@ -286,7 +286,7 @@ def named(**seconds) -> dict[tuple[str, ...], float]:
             worker_batch({("get-data", "network", "seconds"): 1.0}),
             worker_levels(4, [("no.such.metric", "a"), (TRANSFER, "transmit", "network")]),
             (10, True, {**FOUR, TRANSFER: {("transmit", "network"): 1.0},
-                        "dask.otel.sanitized": {("unknown_metric",): 1, ("shape",): 1}}),
+                        "dask.otel.sanitized": {("error",): 1, ("shape",): 1}}),
         ],
         "nothing retires within a quarter of an hour": [
             make_series_limits(retire_after_ns=0), span_batch({CPU: 5.0}),
@@ -304,8 +304,8 @@ def named(**seconds) -> dict[tuple[str, ...], float]:
             MetricBatch(increments={("no.such.metric",): 1, ("dask.otel.exported",): 1}),
             MetricBatch(levels={("dask.otel.exported", "traces"): 1}),
             (60, True, {
-                "dask.otel.exported": {("_EMPTY",): 1, ("traces",): 0},
-                "dask.otel.sanitized": {("unknown_metric",): 1, ("shape",): 2, ("empty",): 1},
+                "dask.otel.exported": {("traces",): 0},
+                "dask.otel.sanitized": {("error",): 2, ("shape",): 1},
             }),
         ],
         "series are identified by their text": [

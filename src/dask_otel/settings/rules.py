@@ -88,10 +88,6 @@ def _template(value: Any) -> Any:
     return value
 
 
-def _strings(**limits: Any) -> dict[str, Any]:
-    return {"type": "string", **limits}
-
-
 def one_of(*choices: str) -> Rule:
     """Return the rule for one of a few words, in upper or lower case."""
     known = {choice.lower(): choice for choice in choices}
@@ -258,7 +254,7 @@ def _list(allowed: str, item: Rule, most: int, **more: Any) -> Rule:
     return Rule(allowed, schema, read)
 
 
-_PATTERN: Final = Rule("", _strings(minLength=1, maxLength=MAX_PATTERN), _text)
+_PATTERN: Final = Rule("", {"type": "string", "minLength": 1, "maxLength": MAX_PATTERN}, _text)
 PATTERNS: Final = _list(
     f"a list of at most {MAX_LISTED} glob patterns, texts of 1 to {MAX_PATTERN} characters "
     "such as 'etl/*'",
@@ -269,7 +265,7 @@ PATTERNS: Final = _list(
 TAG_KEYS: Final = _list(
     "a list of at most 8 different keys of letters, digits, _ and - (which are the same to "
     "Prometheus)",
-    Rule("", _strings(pattern="^[A-Za-z0-9_-]{1,64}$"), _text),
+    Rule("", {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}, _text),
     8,
     uniqueItems=True,
 )
@@ -283,7 +279,10 @@ BAGGAGE_KEYS: Final = _list(
     Rule(
         "",
         # A token according to W3C Baggage, no longer than an attribute's key.
-        _strings(pattern=rf"^(?!(?:{_RESERVED}))[A-Za-z0-9!#$%&'*+.^_`|~-]{{1,{KEY_LIMIT}}}$"),
+        {
+            "type": "string",
+            "pattern": rf"^(?!(?:{_RESERVED}))[A-Za-z0-9!#$%&'*+.^_`|~-]{{1,{KEY_LIMIT}}}$",
+        },
         _text,
     ),
     MAX_BAGGAGE_KEYS,
@@ -291,7 +290,7 @@ BAGGAGE_KEYS: Final = _list(
 
 TOPICS: Final = _list(
     f"a list of at most {MAX_LISTED} topics, texts of 1 to {MAX_PATTERN} characters",
-    Rule("", _strings(minLength=1, maxLength=MAX_PATTERN), _text),
+    _PATTERN,
     MAX_LISTED,
 )
 
@@ -304,7 +303,7 @@ TOPICS: Final = _list(
 _REPEATED_GROUP: Final = re.compile(
     r"(?<!\\)(?:\\\\)*\)(?:[*+]|\{(?!,?[0-8]\}|[0-8],[0-8]\}))|\(\?[aiLmsu]*x"
 )
-_REPLACEMENT: Final = Rule("", _strings(maxLength=MAX_PATTERN), _text)
+_REPLACEMENT: Final = Rule("", {"type": "string", "maxLength": MAX_PATTERN}, _text)
 
 
 def _name_rule(entry: Any) -> NameRule:

@@ -161,14 +161,12 @@ class MetricState:
         series = self._families.of_raw(raw)
         if isinstance(series, LevelSeries):
             found.setdefault(series, []).extend(checked)
-        elif series is not None:
+        else:
             self._sanitizer.count("shape")
 
     def keep(self, raw: RawSeries) -> None:
         """Create a series, at 0 if it is new, that never retires."""
-        series = self._families.of_raw(raw)
-        if series is not None:
-            series.pinned = True
+        self._families.of_raw(raw).pinned = True
 
     def _guard(self, call: Callable[..., None], *args: object) -> None:
         # One bad item of a user must not lose the rest of the batch.
