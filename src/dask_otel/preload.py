@@ -25,7 +25,7 @@ async def dask_setup(server: Any) -> None:
     if isinstance(server, Scheduler):
         from dask_otel.scheduler.plugin import install
 
-        install(server)
+        await install(server)
     elif isinstance(server, Client):
         from dask_otel.client.instrumentation import INSTRUMENTATION
 
