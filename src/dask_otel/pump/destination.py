@@ -99,17 +99,9 @@ class Destination:
         The address of an OTLP server; None for anything else.
     advice
         The remedy for a failure; by default the advice for an endpoint.
-    now
-        Seconds on a monotonic clock.
     """
 
-    def __init__(
-        self,
-        name: str,
-        endpoint: Endpoint | None = None,
-        advice: str = "",
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, name: str, endpoint: Endpoint | None = None, advice: str = "") -> None:
         self.name, self.endpoint, self.advice = name, endpoint, advice
         #: The signals that it gets.
         self.signals: set[str] = set()
@@ -121,7 +113,6 @@ class Destination:
         self.keeps = "what fits its queue"
         #: The reason of the last failure, and its kind (`remedied_by`).
         self.reason = self._kind = ""
-        self._now = now
         self._failing: set[Sink] = set()
         #: When the open request of a sink began.
         self._open: dict[Sink, float] = {}
@@ -137,7 +128,7 @@ class Destination:
 
     def send(self, sink: SpanSink | MetricSink, items: Sequence[Any], longest: float) -> Answer:
         """Send one request within `longest` seconds; an exception of the sink means refusal."""
-        began = self._open[sink] = self._now()
+        began = self._open[sink] = time.monotonic()
         try:
             answer = sink.send(items, longest)
         except BaseException as error:
@@ -154,7 +145,7 @@ class Destination:
             "dask-otel: request of %s to %s took %.3f s: %s",
             WORDS[sink.signal][0],
             self.name,
-            self._now() - began,
+            time.monotonic() - began,
             "accepted" if answer.taken else answer.reason or "refused without a reason",
         )
         return answer
@@ -213,7 +204,7 @@ class Destination:
     def look(self) -> None:
         """Report requests that have been open for a minute, each once. Any thread may call it."""
         for sink, since in self._open.copy().items():
-            if self._now() - since >= LONG and self._open.pop(sink, None) is not None:
+            if time.monotonic() - since >= LONG and self._open.pop(sink, None) is not None:
                 self.failed(sink, f"no answer within {LONG:g} s; the request is still open")
 
     def condition(self) -> dict[str, Any]:
@@ -260,7 +251,7 @@ class Destination:
         None if it is known, or if a similar one was logged recently.
         """
         with self._lock:
-            now, new = self._now(), sink not in self._failing
+            now, new = time.monotonic(), sink not in self._failing
             self._failing.add(sink)
             if self._no_server:
                 return None

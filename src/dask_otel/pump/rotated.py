@@ -88,6 +88,9 @@ class RotatedFile:
         self._paths: deque[Path] = deque()
         self._told = False
 
+    def __repr__(self) -> str:
+        return f"<RotatedFile {self._prefix}{self._number:04}{self._suffix}, {self._size} bytes>"
+
     @property
     def is_first(self) -> bool:
         """Whether all lines are in one file."""

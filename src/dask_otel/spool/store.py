@@ -120,6 +120,9 @@ class Store:
         self._run = 0
         self._origins: dict[int, tuple[Origin, int]] = {}
 
+    def __repr__(self) -> str:
+        return f"<Store {self.path}: {self.count} waiting, {self.size} bytes>"
+
     @classmethod
     def open(
         cls,

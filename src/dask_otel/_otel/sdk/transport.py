@@ -183,6 +183,10 @@ class Transport(ABC):
         #: Servers may repeat parts of a request.
         self._mask = mask_of_environment()
 
+    def __repr__(self) -> str:
+        worked = "" if self._kept else "no "
+        return f"<{type(self).__name__} of {self._signal}, {worked}connection that worked>"
+
     def send(self, request: bytes, longest: float) -> Answer:
         """Send a request within `longest` seconds; never raises."""
         until = time.monotonic() + min(self._timeout, longest)
