@@ -80,7 +80,7 @@ def translate(item: Any) -> list[SpanRecord]:
 class FakeSink:
     """What both kinds of sinks have in common: it can hang, fail, raise."""
 
-    signal, loss, patience = "traces", "error", 0.0
+    signal, loss = "traces", "error"
     key: str | None = None
     max_points: int | None = 200
 

@@ -434,20 +434,18 @@ def overloaded(pause: float) -> Answer:
     return Answer(False, "refused by the test", pause=pause)
 
 
-def refuse(no: Answer, patience: float, *sinks: FakeSink) -> None:
+def refuse(no: Answer, *sinks: FakeSink) -> None:
     """Let sinks fail until further notice."""
     for sink in sinks:
-        sink.ok, sink.no, sink.patience = False, no, patience
+        sink.ok, sink.no = False, no
 
 
 @pytest.mark.parametrize(
-    ("no", "patience"),
-    [(NOBODY, 0.0), (overloaded(3600.0), 60.0)],
-    ids=["nobody is worth a wait", "more time than there is"],
+    "no", [NOBODY, overloaded(3600.0)], ids=["nobody", "more time than there is"]
 )
-def test_at_the_end_a_server_that_is_no_use_is_asked_once(no: Answer, patience: float) -> None:
+def test_at_the_end_a_server_that_is_no_use_is_asked_once(no: Answer) -> None:
     spans, metrics = Spans(), Metrics()
-    refuse(no, patience, spans, metrics)
+    refuse(no, spans, metrics)
     with pumping([spans], [metrics]) as pump:
         offer(pump, 1)
         beat(pump, 1)
@@ -455,10 +453,9 @@ def test_at_the_end_a_server_that_is_no_use_is_asked_once(no: Answer, patience: 
     assert (spans.calls, metrics.calls) == (1, 1)
 
 
-@pytest.mark.parametrize("pause", [0.0, 0.2], ids=["nobody", "overloaded"])
-def test_at_the_end_a_server_is_asked_again_after_its_pause(pause: float) -> None:
-    spans, metrics = Spans(), Metrics()
-    refuse(overloaded(pause) if pause else NOBODY, 60.0, spans, metrics)
+def test_at_the_end_a_server_is_asked_again_after_its_pause() -> None:
+    spans, metrics, pause = Spans(), Metrics(), 0.2
+    refuse(overloaded(pause), spans, metrics)
     # Spans wait for the close.
     with running([spans], [metrics], replace(LIMITS, schedule_delay=1000.0)) as pump:
         offer(pump, 1)

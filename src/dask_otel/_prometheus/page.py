@@ -79,7 +79,6 @@ class MetricPage:
     """
 
     signal = "metrics"
-    patience = 0.0
     #: All at once: there is no request that could become too large.
     max_points: int | None = None
 

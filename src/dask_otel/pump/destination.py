@@ -42,8 +42,6 @@ class Sink(Protocol):
     destination: Destination
     #: ``"traces"``, ``"metrics"`` or ``"logs"``.
     signal: str
-    #: Seconds to wait for a server at the end.
-    patience: float
 
     def close(self) -> None:
         """Release its resources."""

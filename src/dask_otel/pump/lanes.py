@@ -19,8 +19,6 @@ from dask_otel.pump.thread import PumpThread
 
 logger = logging.getLogger("distributed.dask_otel")
 
-#: Seconds between two attempts at the end, if there is no server.
-_MOMENT: Final = 0.1
 #: With a shorter schedule delay, in seconds, each span wakes the thread: no polling.
 AT_ONCE: Final = 0.05
 #: Failures in a row, without backoff, before the rest is dropped at the end. Quick failures cost
@@ -47,30 +45,17 @@ class Lane(PumpThread, Generic[_Sink]):
         self._sink = sink
         self._destination = sink.destination
         self._now = now
-        self._nobody_until = 0.0
-
-    def close(self, deadline: float) -> None:
-        """Ask it to finish before the deadline; returns at once."""
-        self._nobody_until = min(deadline, time.monotonic() + self._sink.patience)
-        super().close(deadline)
 
     def release(self) -> None:
         """Close the sink."""
         self._sink.close()
 
     def _comes_back(self) -> bool:
-        """While closing, sleep before the next attempt; False if another attempt is pointless.
-
-        The sleep is the server's pause, or a moment if no server answers.
-        """
-        now = time.monotonic()
-        if 0.0 < self.answer.pause < (self.deadline or 0.0) - now:
+        """While closing, sleep for the pause that the server demands; False without one."""
+        worthwhile = 0.0 < self.answer.pause < (self.deadline or 0.0) - time.monotonic()
+        if worthwhile:
             time.sleep(self.answer.pause)
-            return True
-        if not self.answer.absent or now >= self._nobody_until:
-            return False
-        time.sleep(_MOMENT)
-        return True
+        return worthwhile
 
 
 class SpanLane(Lane[SpanSink]):

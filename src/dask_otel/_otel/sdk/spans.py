@@ -74,7 +74,6 @@ class ProviderSpanSink:
     signal = "traces"
     #: No spool: the provider does not report which spans have arrived.
     key: str | None = None
-    patience = 0.0
     loss = "error"
 
     def __init__(self, provider: TracerProvider, version: str, sampler: TraceSampler) -> None:
