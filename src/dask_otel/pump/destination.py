@@ -107,8 +107,6 @@ class Destination:
         self.eager: Callable[[], bool] = bool
         #: Gets an event with each first warning and each recovery.
         self.notices: Notices = deque(maxlen=1)
-        #: The records that the bridge keeps, for the message.
-        self.keeps = "what fits its queue"
         #: The reason of the last failure, and its kind (`remedied_by`).
         self.reason = self._kind = ""
         self._failing: set[Sink] = set()
@@ -188,12 +186,12 @@ class Destination:
         logger.log(
             level,
             "dask-otel can't export %s to %s: %s. %s Dask is not affected; the bridge keeps "
-            "%s and retries, without logging each failure.",
+            "what fits its queue (spans: its spool, with otel.spool.path) and retries, without "
+            "logging each failure.",
             WORDS[sink.signal][0],
             self.name,
             reason or "no reason given",
             advice,
-            self.keeps,
         )
 
     def _notify(self, event: str, about: dict[str, Any] | None = None) -> None:
@@ -217,18 +215,20 @@ class Destination:
         if not answer.said:
             return
         items = WORDS[sink.signal][1]
-        message = "accepted the %s, with this message: %s. It is logged once."
-        values: tuple[Any, ...] = (items, answer.said)
-        if lost:
-            message = (
-                "refused %d of %d %s, with this message: %s. They are lost, because OTLP forbids "
-                "sending them again; later ones are only counted (dask.otel.dropped)."
-            )
-            values = (lost, count, *values)
         with self._lock:
             level = logging.DEBUG if (items, lost > 0) in self._logged else logging.WARNING
             self._logged.add((items, lost > 0))
-        logger.log(level, f"dask-otel: %s {message}", self.name, *values)
+        logger.log(
+            level,
+            "dask-otel: %s accepted a request, but refused %d of its %d %s, with this message: %s. "
+            "Refused ones are lost, because OTLP forbids sending them again; later messages are "
+            "not logged, and losses only counted (dask.otel.dropped).",
+            self.name,
+            lost,
+            count,
+            items,
+            answer.said,
+        )
 
     def gave_up(self, sink: Sink, what: str) -> None:
         """Log the records that could not be exported before the end."""

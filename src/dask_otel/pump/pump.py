@@ -136,8 +136,6 @@ class Pump:
         lanes = []
         for number, sink in enumerate(rows.sinks):
             key = sink.key if spool else None
-            if key:
-                sink.destination.keeps = "spans in its spool"
             lanes.append(
                 SpanLane(sink, key or f"memory {number}", bool(key), limits, self._tally, wake.set)
             )

@@ -14,16 +14,6 @@ LONGEST_RETRY: Final = 30.0
 #: The share of a full spool that must be free before it counts as having room again. It is more
 #: than a write drops at once; else each write would be logged.
 _FREE: Final = 0.1
-_NOT_OPENED: Final = (
-    "dask-otel runs without a spool: otel.spool.path is %s, and %s. The scheduler is not affected, "
-    "and spans are exported; those that wait in memory are lost if the scheduler is killed. The "
-    "bridge retries, without logging each failure."
-)
-_FAILED: Final = (
-    "dask-otel can't use its spool %s (otel.spool.path): %s. Spans are still exported, from "
-    "memory; those that wait there are lost if the scheduler is killed. The bridge retries, "
-    "without logging each failure."
-)
 
 
 class SpoolHealth:
@@ -61,8 +51,14 @@ class SpoolHealth:
         """Record a problem with the disk or, while opening, that another process has the spool."""
         if not self._warned:
             self._warned = True
-            level, text = (logging.ERROR, _NOT_OPENED) if opening else (logging.WARNING, _FAILED)
-            logger.log(level, text, self._path, error)
+            logger.log(
+                logging.ERROR if opening else logging.WARNING,
+                "dask-otel can't use its spool %s (otel.spool.path): %s. Dask is not affected, and "
+                "spans are exported from memory; those that wait there are lost if the scheduler "
+                "is killed. The bridge retries, without logging each failure.",
+                self._path,
+                error,
+            )
         self.trouble = str(error) or repr(error)
         self._retry_at = time.monotonic() + self._retry_after
         self._retry_after = min(LONGEST_RETRY, self._retry_after * 2)
@@ -93,11 +89,4 @@ class SpoolHealth:
 
 def found(path: str, waiting: int, recovered: int) -> str:
     """Return a description of a spool's content at the start."""
-    words = f"spool {path}"
-    if waiting:
-        spans = "a span of an earlier run waits"
-        words += f", in which {spans if waiting == 1 else f'{waiting} spans of earlier runs wait'}"
-    if recovered:
-        verb = "was" if recovered == 1 else "were"
-        words += f"; {recovered} of these {verb} open when the scheduler was lost"
-    return words
+    return f"spool {path} (spans of earlier runs: {waiting}, open at their end: {recovered})"
