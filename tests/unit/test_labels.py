@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dask_otel import semconv
 from dask_otel.core.metrics.batch import MetricBatch, SpanDeltas
-from dask_otel.core.metrics.labels import LabelRules, NameRule, Patterns
+from dask_otel.core.metrics.labels import LabelRules, NameRule, patterns
 from dask_otel.core.text import Sanitizer
 from dask_otel.pump.destination import Notices
 from dask_otel.scheduler.advice import FoldAdvice
@@ -44,15 +44,14 @@ def batch(tags, prefix="inc", value=1.0) -> MetricBatch:
     ],
 )
 def test_patterns_match_the_whole_name_and_deny_wins(allow, deny, passed):
-    patterns = Patterns(allow, deny)
-    assert [n for n in ("etl", "etl/load", "Tmp") if patterns.allows(n)] == passed
+    assert [*filter(patterns(allow, deny), ("etl", "etl/load", "Tmp"))] == passed
 
 
 #: Rules, what is booked, and all that is exported of it.
 BOOKED: dict[str, tuple[LabelRules, list[MetricBatch], dict[str, Any]]] = {
     # They take no place from the other names: here there is one for all.
     "denied names": (
-        LabelRules(names=Patterns(deny=["tmp*"])),
+        LabelRules(names=patterns(deny=["tmp*"])),
         [batch(tags) for tags in (("tmp-1",), ("tmp-2", "x"), ("etl", "load"), ("tmp-1",))],
         {
             TIME: {
@@ -63,7 +62,7 @@ BOOKED: dict[str, tuple[LabelRules, list[MetricBatch], dict[str, Any]]] = {
         },
     ),
     "denied prefixes": (
-        LabelRules(prefixes=Patterns(allow=["read-*"])),
+        LabelRules(prefixes=patterns(allow=["read-*"])),
         [
             *(batch(("etl",), prefix) for prefix in ("read-csv", "sum", "mean")),
             *(
@@ -143,7 +142,7 @@ def test_what_rules_make_of_tags(rules, tags, labels):
 
 def test_rules_work_with_patterns_and_by_root():
     rules = LabelRules(
-        span_label="root", rules=[NameRule(r"\d+", "#")], names=Patterns(allow=["run-#"])
+        span_label="root", rules=[NameRule(r"\d+", "#")], names=patterns(allow=["run-#"])
     )
     (allowed, *_), (_, denied) = (rules.span(tags, Sanitizer()) for tags in (("run-17", "x"), "j"))
     assert (allowed, denied) == (("run-#", "run-#"), True)
@@ -218,8 +217,8 @@ def test_whatever_is_decided_about_labels_no_sum_changes(
         START,
         limits=make_series_limits(max_names=max_names, max_series=8),
         rules=LabelRules(
-            names=Patterns(allow, deny),
-            prefixes=Patterns((), deny),
+            names=patterns(allow, deny),
+            prefixes=patterns((), deny),
             span_label=span_label,
             rules=rules,
             tags=["team"],

@@ -21,7 +21,7 @@ from dask_otel.core.endpoints.address import long_timeouts
 from dask_otel.core.events.lines import LastLines
 from dask_otel.core.events.narration import narrate
 from dask_otel.core.metrics.cardinality import SeriesLimits
-from dask_otel.core.metrics.labels import LabelRules, Patterns
+from dask_otel.core.metrics.labels import LabelRules, patterns
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import (
     Temporality,
@@ -193,8 +193,8 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         limits=limits,
         sampled=outputs.sampled,
         rules=LabelRules(
-            names=Patterns(settings.metrics.span_names.allow, settings.metrics.span_names.deny),
-            prefixes=Patterns(settings.metrics.prefixes.allow, settings.metrics.prefixes.deny),
+            names=patterns(settings.metrics.span_names.allow, settings.metrics.span_names.deny),
+            prefixes=patterns(settings.metrics.prefixes.allow, settings.metrics.prefixes.deny),
             span_label=settings.metrics.span_label,
             rules=settings.metrics.name_rules,
             tags=settings.metrics.tag_attributes,

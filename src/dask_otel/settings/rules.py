@@ -13,7 +13,7 @@ from dask.utils import parse_bytes, parse_timedelta
 
 from dask_otel.core.attributes import KEY_LIMIT, RESERVED
 from dask_otel.core.metrics.labels import NameRule
-from dask_otel.core.traces.address import TEMPLATE_LIMIT, TRACE_ID, is_template
+from dask_otel.core.traces.address import TRACE_ID
 
 HOUR: Final = 3600.0
 DAY: Final = 24 * HOUR
@@ -83,11 +83,6 @@ def _visible_text(value: Any) -> Any:
     return value
 
 
-def _template(value: Any) -> Any:
-    _require(is_template(value))
-    return value
-
-
 def one_of(*choices: str) -> Rule:
     """Return the rule for one of a few words, in upper or lower case."""
     known = {choice.lower(): choice for choice in choices}
@@ -134,15 +129,17 @@ FUNCTION_NAME: Final = Rule(
     },
     _text,
 )
+#: A character that stays within an attribute of HTML.
+_PLAIN: Final = r"""[^\s"'<>\\`\x00-\x1f\x7f-\x9f]"""
 TRACE_URL: Final = Rule(
-    f"null (no links), or an http or https address with {TRACE_ID} in it, at most "
-    f"{TEMPLATE_LIMIT} characters without blanks or quotes",
+    f"null (no links), or an http or https address with {TRACE_ID} in it, at most 2000 "
+    "characters without blanks or quotes",
     {
         "type": ["string", "null"],
-        "pattern": r"""^[Hh][Tt][Tt][Pp][Ss]?://[^\s"'<>\\`]*\{trace_id\}[^\s"'<>\\`]*$""",
-        "maxLength": TEMPLATE_LIMIT,
+        "pattern": f"^[Hh][Tt][Tt][Pp][Ss]?://(?![/?#]){_PLAIN}*\\{{trace_id\\}}{_PLAIN}*$",
+        "maxLength": 2000,
     },
-    _template,
+    _text,
 )
 
 # ----------------------------------------------------------------- numbers, durations, sizes
