@@ -74,13 +74,15 @@ def _flag(value: Any) -> Any:
 
 def _text(value: Any) -> Any:
     _require(isinstance(value, str))
-    value.encode()  # a lone surrogate raises here and not in the OTLP encoder
-    return value
+    text = str.__str__(value)  # of a subclass, such as a member of an enum
+    text.encode()  # a lone surrogate raises here and not in the OTLP encoder
+    return text
 
 
 def _visible_text(value: Any) -> Any:
-    _require(bool(_text(value).strip()))
-    return value
+    text = _text(value)
+    _require(bool(text.strip()))
+    return text
 
 
 def one_of(*choices: str) -> Rule:
@@ -342,8 +344,9 @@ def _variable_text(value: Any) -> Any:
         value = int(value)
     if isinstance(value, (int, float)) and math.isfinite(value):
         return str(value).lower()
-    _require("\0" not in _text(value))  # not possible in an environment
-    return value
+    text = _text(value)
+    _require("\0" not in text)  # not possible in an environment
+    return text
 
 
 VARIABLE: Final = Rule(
