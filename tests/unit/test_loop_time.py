@@ -197,13 +197,13 @@ class Scheduler:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.dask = SimpleNamespace(transition_counter=7)
+        self.count = 7
         self.seen: list[tuple[Any, ...]] = []
         #: Seconds that the hook takes.
         self.price = 0.001
         self.plugin: Any = SimpleNamespace(transition=self.hook)
         adapter: Any = SimpleNamespace(
-            scheduler=self.dask, transition=self.hook, wrappers=Wrappers()
+            transitions=lambda: self.count, transition=self.hook, wrappers=Wrappers()
         )
         self.cost = OwnCost(adapter)
 
@@ -213,7 +213,7 @@ class Scheduler:
 
     def transitions(self, count: int) -> float:
         for _ in range(count):
-            self.dask.transition_counter += 1
+            self.count += 1
             self.plugin.transition("key", "waiting", "processing", stimulus_id="s")
             self.clock.now += 1.0  # Dask's own
         return self.cost.take()
@@ -244,9 +244,7 @@ def test_the_adapter_s_own_work_is_added_once(clock: Clock) -> None:
         raise RuntimeError("which is caught")
 
     wrappers = Wrappers()
-    adapter: Any = SimpleNamespace(
-        scheduler=SimpleNamespace(transition_counter=0), transition=None, wrappers=wrappers
-    )
+    adapter: Any = SimpleNamespace(transitions=lambda: 0, transition=None, wrappers=wrappers)
     cost = OwnCost(adapter)
     for seconds in (2.0, 0.25):
         wrappers.run("tick", work, seconds)
