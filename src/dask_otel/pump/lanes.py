@@ -24,7 +24,7 @@ AT_ONCE: Final = 0.05
 #: Failures in a row, without backoff, before the rest is dropped at the end. Quick failures cost
 #: nothing; slow ones end at the deadline.
 LAST_TRIES: Final = 10
-#: Seconds until an endpoint that takes no log records is asked again.
+#: Seconds until an endpoint that accepts no log records is asked again.
 ASK_AGAIN: Final = 3600.0
 
 _Sink = TypeVar("_Sink", bound=Sink)
@@ -110,7 +110,7 @@ class SpanLane(Lane[SpanSink]):
         self._lock = threading.RLock()
         #: Rows of the spool that have left for good.
         self._settled: list[int] = []
-        #: Until then the endpoint takes no log records.
+        #: Until then the endpoint is not asked again, because it accepts no log records.
         self._asleep_until = -math.inf
         self._warned: set[str] = set()
 
@@ -183,8 +183,8 @@ class SpanLane(Lane[SpanSink]):
             self._asleep_until = self._now() + ASK_AGAIN
             logger.log(
                 self._level("unsupported", logging.INFO),
-                "dask-otel: %s takes no logs (%s), so events of the cluster are not exported there "
-                "(OTEL_LOGS_EXPORTER=none switches this off). The bridge tries again each hour.",
+                "dask-otel: %s accepts no logs (%s), so events of the cluster are not exported "
+                "there. The bridge tries again each hour; OTEL_LOGS_EXPORTER=none stops that.",
                 self._destination.name,
                 answer.reason,
             )

@@ -59,7 +59,7 @@ def _make(folder: Path) -> None:
 class RotatedFile:
     """Writes lines. A written line has left the process, so that a kill loses none of them.
 
-    Touches nothing before the first line. For one thread.
+    Makes no file or folder before the first line. For one thread.
 
     Parameters
     ----------
