@@ -112,9 +112,8 @@ async def _make_way(scheduler: Scheduler) -> None:
 def plugin_of(scheduler: Scheduler) -> OtelSchedulerPlugin | None:
     """Return the plugin of the scheduler's bridge; None without a bridge."""
     plugin = scheduler.plugins.get(NAME)
-    if isinstance(plugin, OtelSchedulerPlugin) and plugin.bridge is not None:
-        return plugin
-    return None
+    runs = isinstance(plugin, OtelSchedulerPlugin) and plugin.bridge is not None
+    return plugin if runs else None
 
 
 async def install(scheduler: Scheduler, overrides: Mapping[str, Any] | None = None) -> str:

@@ -99,9 +99,11 @@ def probe(
     if outputs is None:
         found["disabled"] = True
         return found
-    found["interval"] = outputs.environment.metric_interval
-    found["service"] = str(outputs.resource.get(semconv.SERVICE_NAME, ""))
-    found["results"] = _results(_tries(outputs, run, trace_id, span_id, sent_ns), seconds)
+    found |= {
+        "interval": outputs.environment.metric_interval,
+        "service": str(outputs.resource.get(semconv.SERVICE_NAME, "")),
+        "results": _results(_tries(outputs, run, trace_id, span_id, sent_ns), seconds),
+    }
     if files is not None:
         cluster = str(outputs.resource.get(semconv.CLUSTER_NAME, service_name))
         _remove(Path(files.path).expanduser(), run_name(cluster, instance, sent_ns))
