@@ -120,8 +120,12 @@ def unregister(
     status
         ``"stopped"`` or ``"absent"``. With an asynchronous client, an awaitable of it.
     """
-    answer: Unregistered = client.run_on_scheduler(uninstall, asynchronous=asynchronous)
+    answer: Unregistered = client.sync(_uninstall, client, asynchronous=asynchronous)
     return answer
+
+
+async def _uninstall(client: Client) -> Any:
+    return await client.run_on_scheduler(uninstall)
 
 
 @overload
@@ -213,4 +217,5 @@ async def _ask(client: Client, span_id: str, timeout: float) -> SpanMetrics:
 
 # Python's warning "… was never awaited" should name the function that the user called.
 _install.__qualname__ = "dask_otel.register"
+_uninstall.__qualname__ = "dask_otel.unregister"
 _ask.__qualname__ = "dask_otel.span_metrics"
