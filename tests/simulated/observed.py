@@ -23,19 +23,21 @@ from dask_otel._dask.adapter import HOOKS, SchedulerAdapter
 from dask_otel._dask.boundary import ErrorBoundary
 from dask_otel._dask.facts import ancestors
 from dask_otel.core.life.clock_offsets import DRIFT
-from dask_otel.core.life.open_span import Limits, TaskLimits
+from dask_otel.core.life.open_span import Limits
 from dask_otel.core.records import FinishedSpan, Progress, TaskCounts
 from dask_otel.core.traces.translate import translate
 from dask_otel.semconv import PATH_PARTS
+from dask_otel.settings.keys import Settings
 from tests.cluster import proof
 from tests.covering import uncovered
+from tests.limits import make_limits, make_task_limits
 from tests.waiting import eventually
 
 #: Short waits: heartbeats come twice a second. The timeout is for what never comes, and must not
 #: come before it where a machine is busy.
-LIMITS = Limits(linger=0.3, settle_timeout=30.0)
+LIMITS = make_limits(linger=0.3, settle_timeout=30.0)
 #: The slowest task of each group is shown, and spans end soon.
-QUICK = Limits(linger=0.1, settle_timeout=5.0, tasks=TaskLimits(slowest=1))
+QUICK = make_limits(linger=0.1, settle_timeout=5.0, tasks=make_task_limits(slowest=1))
 #: Floats of wall clocks, added up over a path.
 ROUNDING = 1e-6
 #: Between these, the border is when a run began, seceded or ended by its worker's clock.
@@ -70,7 +72,19 @@ class Observer(SchedulerPlugin):
         self.adapter: SchedulerAdapter
 
     async def start(self, scheduler: Any) -> None:
-        self.adapter = adapter = SchedulerAdapter(scheduler, self.limits, Errors(self.errors))
+        settings = Settings()
+        self.adapter = adapter = SchedulerAdapter(
+            scheduler,
+            self.limits,
+            Errors(self.errors),
+            max_workers=settings.metrics.max_workers,
+            propagation=settings.propagation,
+            baggage=settings.spans.baggage,
+            events=False,
+            topics=(),
+            level=None,
+            put=lambda event, counted: True,
+        )
         adapter.attach()
         vars(self).update({name: getattr(adapter, name) for name in HOOKS})
         self._ticking = asyncio.ensure_future(self._tick())

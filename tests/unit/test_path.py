@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dask_otel.core.life.open_span import Group, OpenSpan, TaskLimits
+from dask_otel.core.life.open_span import Group, OpenSpan
 from dask_otel.core.life.task_runs import failed, finish_tasks
 from dask_otel.core.path import chain as chains
 from dask_otel.core.path.chain import MAX_LONGEST, MAX_SPANS, MAX_STEPS, on_path, path_of, stretch
@@ -29,6 +29,7 @@ from dask_otel.core.path.waiting import (
 )
 from dask_otel.core.records import Failure, RawRun, SpanIdentity, TaskRun
 from dask_otel.semconv import PATH_PARTS
+from tests.limits import make_task_limits
 
 #: The threads of a cluster that are all taken, and of one that has had a free one since 3 s.
 BUSY = (0.0, 0.0, 0.0, TAKEN)
@@ -250,7 +251,7 @@ def test_a_task_that_is_to_run_again_is_asked_for_before_it_is_sent_at_once() ->
 
 def test_the_tasks_on_the_path_are_exported_beside_the_others_and_each_once() -> None:
     span = OpenSpan(0.0, (), SpanIdentity("d", "d", ("a",), 1, 1, 2, None), False)
-    tasks, limits = Group(span, "g-1", "g", None, 0.0), TaskLimits(slowest=1, most=3)
+    tasks, limits = Group(span, "g-1", "g", None, 0.0), make_task_limits(slowest=1, most=3)
     span.add(tasks)
     tasks.slowest = (run("9", 0.0, 0.0, 3.0, number=9),)
     paths = Paths(lambda stimulus: 0.0)

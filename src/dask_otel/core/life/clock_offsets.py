@@ -199,6 +199,9 @@ class WorkerOffset:
             self.upper = upper if upper < highest else highest
 
 
+_UNKNOWN: Final = WorkerOffset()
+
+
 class ClockOffsets:
     """The clocks of all workers of one scheduler, by address.
 
@@ -231,17 +234,12 @@ class ClockOffsets:
 
     def offset(self, worker: str | None) -> float | None:
         """Return the scheduler's clock minus a worker's own; None if unknown."""
-        known = self._workers.get(worker)
-        if known is None:
-            return None
-        offset = known.offset()
+        offset = self._workers.get(worker, _UNKNOWN).offset()
         return offset if -inf < offset < inf else None
 
     def bounds(self, worker: str | None) -> tuple[float | None, float | None]:
         """Return the bounds of the scheduler's clock minus a worker's; None if unknown."""
-        known = self._workers.get(worker)
-        if known is None:
-            return None, None
+        known = self._workers.get(worker, _UNKNOWN)
         lower, upper = known.lower, known.upper
         return (lower if lower > -inf else None), (upper if upper < inf else None)
 
