@@ -24,9 +24,7 @@ def main() -> int:
     parser = argparse.ArgumentParser("tests.planted", description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help="these only, instead of a set")
     parser.add_argument("--real", action="store_true", help="those with real processes, too")
-    parser.add_argument(
-        "--unseen", action="store_true", help="those that nobody tunes for, instead"
-    )
+    parser.add_argument("--unseen", action="store_true", help="those that nobody tunes for")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each case")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="write the telemetry there")
     asked = parser.parse_args()

@@ -13,8 +13,8 @@ Program = Callable[[Any, Any], None]
 
 #: What a diagnosis of another kind must not say either, where its kind would be wrong.
 ADVICE: Mapping[str, Sequence[str]] = {
-    "threads": ("more threads", "more workers", "twice the threads"),
-    "lost": ("killer", "died"),
+    "threads": ("twice the threads", "use more threads", "add threads", "start more workers"),
+    "lost": ("oom killer", "died"),
     "uneven": ("work stealing",),
     "restricted": ("loosen",),
 }

@@ -8,14 +8,14 @@ from typing import Any
 
 from dask_otel.core.diagnosis import Diagnosis
 from dask_otel.report.document import read_report
-from tests.planted import means, simulated
+from tests.planted import means, processes, simulated
 from tests.planted.case import Case
 from tests.simulated.bridged import Bridged
 
 #: Metrics are exported as often as an endpoint gets them by default: once in short runs.
 VARIABLES = {"OTEL_METRIC_EXPORT_INTERVAL": "10000"}
 
-CASES = {**simulated.SEEN}
+CASES = {**simulated.SEEN, **processes.SEEN}
 UNSEEN: dict[str, Case] = {}
 
 
@@ -29,8 +29,6 @@ def judged(case: Case, folder: Path) -> tuple[list[Diagnosis], list[str]]:
 def record(case: Case, folder: Path) -> None:
     """Run a case, and write its telemetry into a folder."""
     if case.real:
-        from tests.planted import processes
-
         processes.run(case, folder)
     else:
         simulate(case, folder)

@@ -1,0 +1,411 @@
+"""Planted causes that need real processes: the GIL, CPUs, imports, pickling, disks, deaths.
+
+``python -m tests.planted.processes CASE FOLDER`` runs one on a cluster of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import dask
+from distributed import Client, LocalCluster, SchedulerPlugin, span, wait
+
+import dask_otel
+from tests.environment import OFF, inherited
+from tests.planted import slow_to_import
+from tests.planted.case import Case, Cases
+
+SEEN = Cases()
+
+MB = 10**6
+CPUS = os.cpu_count() or 2
+
+#: A run has a moment to end: the last heartbeats come in.
+END = 1.2
+
+
+def plant(*kinds: str, **more: Any) -> Any:
+    """Plant a case with real processes; see `Cases.plant`."""
+    return SEEN.plant(*kinds, real=True, **more)
+
+
+def run(case: Case, folder: Path) -> None:
+    """Run a case in a process of its own, and write its telemetry into a folder."""
+    module = "tests.planted.processes"
+    done = subprocess.run(
+        [sys.executable, "-m", module, case.name, str(folder)],
+        env=inherited(**OFF, DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED="False"),
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+
+
+def main(case: Case, folder: str) -> None:
+    """Run a case here."""
+    warnings.simplefilter("ignore")
+    config = {"distributed.worker.multiprocessing-method": "forkserver", **case.config}
+    limit = config.pop("memory_limit", 0)
+    with (
+        dask.config.set(config),
+        LocalCluster(
+            n_workers=case.workers, threads_per_worker=case.threads, processes=True,
+            memory_limit=limit, dashboard_address=None,
+        ) as cluster,
+        Client(cluster) as client,
+    ):  # fmt: skip
+        client.wait_for_workers(case.workers)
+        dask_otel.register(client, {"files": {"path": folder}})
+        case.program(client, cluster)
+        time.sleep(END)
+
+
+# ---------------------------------------------------------------------------- what tasks do
+
+
+def hashed(seconds: float, *after: Any) -> float:
+    """Compute for so long on the CPU, without the GIL."""
+    data, end = bytes(MB), time.thread_time() + seconds
+    while time.thread_time() < end:
+        hashlib.sha256(data)
+    return seconds
+
+
+def looped(seconds: float, *after: Any) -> float:
+    """Compute for so long on the CPU, in Python."""
+    return slow_to_import.fit(seconds)
+
+
+def summed(numbers: int, *after: Any) -> int:
+    """Compute in C, without ever releasing the GIL."""
+    return sum(range(numbers))
+
+
+def random_bytes(size: int, *after: Any) -> bytes:
+    return os.urandom(size)
+
+
+def length(*data: Any) -> int:
+    return sum(map(len, data))
+
+
+def many(client: Any, name: str, function: Any, arguments: Any, *each: Any, **more: Any) -> Any:
+    """Submit tasks of that name, one for each argument."""
+    group = f"{name}-{uuid.uuid4().hex}"
+    keys = [(group, number) for number in range(len(arguments))]
+    return client.map(function, arguments, *each, key=keys, **more)
+
+
+# ---------------------------------------------------------------------------- GIL and CPUs
+
+
+@plant("gil", "cpus", never=("uneven", "restricted", "starting"))
+def gil_in_python(client: Any, cluster: Any) -> None:
+    """Loops in Python on two threads of each of two processes."""
+    with span("train"):
+        wait(many(client, "fit", looped, [0.25] * 16))
+
+
+@plant("gil", workers=1, threads=4, never=("uneven", "restricted", "cpus"))
+def gil_with_one_worker(client: Any, cluster: Any) -> None:
+    """Loops in Python on four threads of one process."""
+    with span("train"):
+        wait(many(client, "fit", looped, [0.25] * 16))
+
+
+@plant("gil", "worker_loop", workers=1, threads=4, never=("uneven", "restricted", "cpus"))
+def gil_in_c(client: Any, cluster: Any) -> None:
+    """Calls in C that hold the GIL for a quarter of a second, on four threads of one process."""
+    began = time.thread_time()
+    summed(3 * MB)
+    numbers = int(3 * MB * 0.25 / (time.thread_time() - began))
+    with span("train"):
+        wait(many(client, "fit", summed, [numbers] * 16))
+
+
+@plant("cpus", workers=CPUS, threads=4, never=("gil", "uneven", "restricted"))
+def four_threads_for_each_cpu(client: Any, cluster: Any) -> None:
+    """Hashing, which releases the GIL, on four times as many threads as there are CPUs."""
+    with span("train"):
+        wait(many(client, "fit", hashed, [0.25] * 12 * CPUS))
+
+
+# --------------------------------------------------------------------------------- imports
+
+
+@plant("starting", "worker_loop", never=("threads", "uneven", "restricted"))
+def real_import_8_tasks(client: Any, cluster: Any) -> None:
+    """Unpickling the first task imports a library for 2 s; 8 tasks."""
+    with span("train"):
+        wait(many(client, "fit", slow_to_import.fit, [0.02] * 8))
+
+
+@plant("starting", "worker_loop", never=("uneven", "restricted"))
+def real_import_40_tasks(client: Any, cluster: Any) -> None:
+    """The same with 40 tasks."""
+    with span("train"):
+        wait(many(client, "fit", slow_to_import.fit, [0.01] * 40))
+
+
+@plant("starting", "worker_loop", never=("uneven", "restricted"))
+def real_import_in_second_step(client: Any, cluster: Any) -> None:
+    """The first task of a second step imports for 2 s on each worker."""
+    with span("nightly"):
+        first = many(client, "load", hashed, [0.02] * 8)
+        wait(many(client, "fit", slow_to_import.fit, [0.02] * 8, first))
+
+
+@plant("long_task", "starting", "off_cpu", never=("uneven", "restricted"))
+def real_import_inside_task(client: Any, cluster: Any) -> None:
+    """The first tasks on each worker import for 2 s while they run."""
+
+    def fit(seconds: float) -> float:
+        from tests.planted import slow_to_import as library
+
+        return float(library.fit(seconds))
+
+    with span("train"):
+        wait(many(client, "fit", fit, [0.02] * 16))
+
+
+# -------------------------------------------------------------------------------- pickling
+
+
+class SlowToPickle:
+    """Takes half a second to pickle."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __reduce__(self) -> Any:
+        time.sleep(0.5)
+        return (SlowToPickle, ())
+
+
+def slow_to_pickle(number: int) -> SlowToPickle:
+    return SlowToPickle()
+
+
+@plant("pickle", threads=1, never=("threads", "uneven", "client"))
+def slow_reduce(client: Any, cluster: Any) -> None:
+    """Results take half a second to pickle, each; the sum needs all of them."""
+    with span("total"):
+        parts = many(client, "part", slow_to_pickle, range(12))
+        wait(client.submit(length, *parts))
+
+
+class Point:
+    """A small object."""
+
+    def __init__(self, x: int) -> None:
+        self.x, self.y = x, str(x)
+
+
+def points(number: int) -> list[Point]:
+    return [Point(x) for x in range(60_000)]
+
+
+@plant("pickle", threads=1, never=("threads", "uneven", "client"))
+def many_small_objects(client: Any, cluster: Any) -> None:
+    """Results are 60,000 small objects each; half of 8 go to the other worker."""
+    with span("total"):
+        parts = many(client, "part", points, range(8))
+        wait(client.submit(length, *parts))
+
+
+@plant("graph", "starting", never=("threads", "uneven", "long_task"))
+def closure_of_40_mb(client: Any, cluster: Any) -> None:
+    """The function of 6 tasks has 40 MB in its closure."""
+    data = os.urandom(40 * MB)
+    with dask_otel.span("train"):
+        wait(many(client, "fit", lambda number: len(data), range(6)))
+
+
+@plant("graph", "starting", "scheduler", never=("threads", "uneven", "long_task"))
+def arguments_of_30_mb(client: Any, cluster: Any) -> None:
+    """Each of 6 tasks has an argument of 30 MB."""
+    with dask_otel.span("train"):
+        wait([client.submit(length, os.urandom(30 * MB), pure=False) for _ in range(6)])
+
+
+# ---------------------------------------------------------------------------- memory, disk
+
+SPILL = {
+    "distributed.worker.memory.target": 0.05,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+    "distributed.worker.memory.terminate": False,
+    "memory_limit": "1GB",
+}
+
+
+@plant("spill", config=SPILL, threads=1, never=("threads", "uneven", "client"))
+def spilling(client: Any, cluster: Any) -> None:
+    """Results of 0.5 GB are written to disk, and read again by the next step."""
+    with span("nightly"):
+        loaded = many(client, "load", random_bytes, [30 * MB] * 16)
+        wait(loaded)
+        wait(many(client, "count", length, loaded))
+
+
+def once(folder: str) -> bool:
+    """Return whether it is the first call in any process."""
+    try:
+        Path(folder, "begun").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def hungry(folder: str, *after: Any) -> int:
+    """Take more and more memory, in the first run."""
+    kept = []
+    if once(folder):
+        while True:
+            kept.append(os.urandom(20 * MB))
+            time.sleep(0.05)
+    return 1
+
+
+def exits(folder: str, *after: Any) -> int:
+    """End the process of the worker, in the first run."""
+    if once(folder):
+        os._exit(3)
+    return 1
+
+
+@plant("memory", "lost", config={"memory_limit": "500MB"}, threads=1, workers=1,
+       never=("threads", "uneven"))  # fmt: skip
+def out_of_memory(client: Any, cluster: Any) -> None:
+    """A task takes too much memory, and the nanny kills its worker with all its results."""
+    with tempfile.TemporaryDirectory() as folder, span("train"):
+        parts = many(client, "part", hashed, [0.5] * 4)
+        wait(client.submit(hungry, folder, *parts))
+
+
+@plant("lost", threads=1, workers=1, never=("threads", "uneven", "memory"))
+def exit_in_a_task(client: Any, cluster: Any) -> None:
+    """A task ends the process of its worker, with all its results."""
+    with tempfile.TemporaryDirectory() as folder, span("train"):
+        parts = many(client, "part", hashed, [0.5] * 4)
+        wait(client.submit(exits, folder, *parts))
+
+
+# --------------------------------------------------------------------------------- off CPU
+
+
+def synced(seconds: float) -> None:
+    """Write to a disk."""
+    end = time.perf_counter() + seconds
+    with tempfile.NamedTemporaryFile(dir=".") as file:
+        while time.perf_counter() < end:
+            file.write(b"x")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+@plant("off_cpu", never=("gil", "cpus", "uneven"))
+def fsync_in_tasks(client: Any, cluster: Any) -> None:
+    """Tasks wait for a disk."""
+    with span("save"):
+        wait(many(client, "write", synced, [0.5] * 16))
+
+
+def asked(url: str) -> bytes:
+    with urlopen(url) as answer:
+        return bytes(answer.read())
+
+
+class Server(BaseHTTPRequestHandler):
+    """Takes half a second for an answer."""
+
+    def do_GET(self) -> None:
+        """See `BaseHTTPRequestHandler`."""
+        time.sleep(0.5)
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"done")
+
+    def log_message(self, *args: Any) -> None:
+        """Write no log."""
+
+
+@contextmanager
+def served() -> Iterator[str]:
+    """Serve slow answers at the address that it yields."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+@plant("off_cpu", never=("gil", "cpus", "uneven"))
+def http_in_tasks(client: Any, cluster: Any) -> None:
+    """Tasks wait for a server."""
+    with served() as url, span("crawl"):
+        wait(many(client, "fetch", asked, [url] * 24))
+
+
+# ------------------------------------------------------------------------- scheduler, shuffle
+
+
+class Slow(SchedulerPlugin):
+    """Blocks the scheduler's event loop."""
+
+    name = "slow"
+
+    def transition(self, *args: Any, **kwargs: Any) -> None:
+        """See `SchedulerPlugin`."""
+        time.sleep(0.01)
+
+
+@plant("scheduler", never=("threads", "uneven", "long_task"))
+def real_slow_scheduler_plugin(client: Any, cluster: Any) -> None:
+    """A plugin blocks the scheduler's event loop for 10 ms at each transition."""
+    client.register_plugin(Slow())
+    with span("train"):
+        wait(many(client, "fit", hashed, [0.01] * 40))
+
+
+@plant("tiny", "scheduler", never=("uneven", "long_task", "gil", "cpus"))
+def empty_tasks(client: Any, cluster: Any) -> None:
+    """1,500 tasks that do nothing."""
+    with span("count"):
+        wait(many(client, "count", length, [()] * 1500))
+
+
+@plant("tiny", "scheduler", "graph", never=("uneven", "long_task", "gil", "cpus"))
+def tiny_partitions(client: Any, cluster: Any) -> None:
+    """An array of 500 small chunks is added up."""
+    import dask.array as da
+
+    with span("count"):
+        da.ones((500, 10), chunks=(1, 10)).map_blocks(lambda x: x + 1).sum().compute()
+
+
+@plant("shuffle", never=("repeated", "lost"))
+def real_p2p_shuffle(client: Any, cluster: Any) -> None:
+    """A table of 70,000 rows is shuffled."""
+    frame = dask.datasets.timeseries("2000-01-01", "2000-01-09", freq="10s", partition_freq="12h")
+    wait(client.persist(frame.shuffle("id")))
+
+
+if __name__ == "__main__":
+    from tests.planted import recording
+
+    name, folder = sys.argv[1:]
+    main({**recording.CASES, **recording.UNSEEN}[name], folder)
