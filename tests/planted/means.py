@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from dask.sizeof import sizeof
-from distributed import get_worker
+from distributed import Status, get_worker
 from lab.clock import Machine
 from lab.threads import burn
 from lab.wires import Latency
@@ -109,3 +109,8 @@ def at(cluster: Any, seconds: float, function: Callable[[], Any]) -> None:
         function()
 
     cluster.thread("events", happen)
+
+
+async def become(worker: Any, status: str) -> None:
+    """Let a worker have a status, as its memory gives it one; for `Cluster.do`."""
+    worker.status = Status[status]

@@ -216,12 +216,12 @@ class Point:
 
 
 def points(number: int) -> list[Point]:
-    return [Point(x) for x in range(60_000)]
+    return [Point(x) for x in range(10_000)]
 
 
 @plant("pickle", threads=1, never=("threads", "uneven", "client"))
 def many_small_objects(client: Any, cluster: Any) -> None:
-    """Results are 60,000 small objects each; half of 8 go to the other worker."""
+    """Results are 10,000 small objects each; half of 8 go to the other worker."""
     with span("total"):
         parts = many(client, "part", points, range(8))
         wait(client.submit(length, *parts))
@@ -229,17 +229,17 @@ def many_small_objects(client: Any, cluster: Any) -> None:
 
 @plant("graph", "starting", never=("threads", "uneven", "long_task"))
 def closure_of_40_mb(client: Any, cluster: Any) -> None:
-    """The function of 6 tasks has 40 MB in its closure."""
+    """The function of 4 tasks has 40 MB in its closure."""
     data = os.urandom(40 * MB)
     with dask_otel.span("train"):
-        wait(many(client, "fit", lambda number: len(data), range(6)))
+        wait(many(client, "fit", lambda number: len(data), range(4)))
 
 
 @plant("graph", "starting", "scheduler", never=("threads", "uneven", "long_task"))
 def arguments_of_30_mb(client: Any, cluster: Any) -> None:
-    """Each of 6 tasks has an argument of 30 MB."""
+    """Each of 4 tasks has an argument of 30 MB."""
     with dask_otel.span("train"):
-        wait([client.submit(length, os.urandom(30 * MB), pure=False) for _ in range(6)])
+        wait([client.submit(length, os.urandom(30 * MB), pure=False) for _ in range(4)])
 
 
 # ---------------------------------------------------------------------------- memory, disk
@@ -255,9 +255,9 @@ SPILL = {
 
 @plant("spill", config=SPILL, threads=1, never=("threads", "uneven", "client"))
 def spilling(client: Any, cluster: Any) -> None:
-    """Results of 0.5 GB are written to disk, and read again by the next step."""
+    """Results of 0.3 GB are written to disk, and read again by the next step."""
     with span("nightly"):
-        loaded = many(client, "load", random_bytes, [30 * MB] * 16)
+        loaded = many(client, "load", random_bytes, [30 * MB] * 10)
         wait(loaded)
         wait(many(client, "count", length, loaded))
 
@@ -383,24 +383,24 @@ def real_slow_scheduler_plugin(client: Any, cluster: Any) -> None:
 
 @plant("tiny", "scheduler", never=("uneven", "long_task", "gil", "cpus"))
 def empty_tasks(client: Any, cluster: Any) -> None:
-    """1,500 tasks that do nothing."""
+    """1,000 tasks that do nothing."""
     with span("count"):
-        wait(many(client, "count", length, [()] * 1500))
+        wait(many(client, "count", length, [()] * 1000))
 
 
 @plant("tiny", "scheduler", "graph", never=("uneven", "long_task", "gil", "cpus"))
 def tiny_partitions(client: Any, cluster: Any) -> None:
-    """An array of 500 small chunks is added up."""
+    """An array of 400 small chunks is added up."""
     import dask.array as da
 
     with span("count"):
-        da.ones((500, 10), chunks=(1, 10)).map_blocks(lambda x: x + 1).sum().compute()
+        da.ones((400, 10), chunks=(1, 10)).map_blocks(lambda x: x + 1).sum().compute()
 
 
 @plant("shuffle", never=("repeated", "lost"))
 def real_p2p_shuffle(client: Any, cluster: Any) -> None:
-    """A table of 70,000 rows is shuffled."""
-    frame = dask.datasets.timeseries("2000-01-01", "2000-01-09", freq="10s", partition_freq="12h")
+    """A table of 43,000 rows is shuffled."""
+    frame = dask.datasets.timeseries("2000-01-01", "2000-01-06", freq="10s", partition_freq="12h")
     wait(client.persist(frame.shuffle("id")))
 
 

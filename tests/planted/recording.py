@@ -8,15 +8,14 @@ from typing import Any
 
 from dask_otel.core.diagnosis import Diagnosis
 from dask_otel.report.document import read_report
-from tests.planted import means, processes, simulated
+from tests.planted import means, processes, simulated, unseen
 from tests.planted.case import Case
 from tests.simulated.bridged import Bridged
 
-#: Metrics are exported as often as an endpoint gets them by default: once in short runs.
+#: As for a user: the receiver of `Bridged` gets both more often by default.
 VARIABLES = {"OTEL_METRIC_EXPORT_INTERVAL": "10000"}
-
 CASES = {**simulated.SEEN, **processes.SEEN}
-UNSEEN: dict[str, Case] = {}
+UNSEEN = {**unseen.UNSEEN}
 
 
 def judged(case: Case, folder: Path) -> tuple[list[Diagnosis], list[str]]:
@@ -37,7 +36,7 @@ def record(case: Case, folder: Path) -> None:
 def simulate(case: Case, folder: Path) -> None:
     """Run it in simulated time; what is exported must agree with what Dask knows."""
     b = Bridged(
-        otel={"files": {"path": str(folder)}, "environment": VARIABLES},
+        otel={"files": {"path": str(folder)}, "environment": VARIABLES, "spans": {"linger": "2s"}},
         workers=case.workers,
         threads=case.threads,
         config=dict(case.config),
@@ -46,7 +45,7 @@ def simulate(case: Case, folder: Path) -> None:
     def program() -> Any:
         case.program(b.client, b.cluster)
         # The last heartbeats come in.
-        time.sleep(2.0)
+        time.sleep(2.5)
 
     try:
         b.run(program)

@@ -17,6 +17,7 @@ from tests.planted.means import (
     MB,
     at,
     bandwidth,
+    become,
     compute,
     first,
     imports,
@@ -179,10 +180,6 @@ def sum_of_large_parts(client: Any, cluster: Any) -> None:
 
 
 # --------------------------------------------------------------------------------- deaths
-
-
-async def become(worker: Any, status: str) -> None:
-    worker.status = distributed.Status[status]
 
 
 @plant("paused", workers=4, never=("starting", "long_task"))
