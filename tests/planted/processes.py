@@ -1,11 +1,7 @@
-"""Planted causes that need real processes: the GIL, CPUs, imports, pickling, disks, deaths.
-
-``python -m tests.planted.processes CASE FOLDER`` runs one on a cluster of its own.
-"""
+"""Planted causes that need real processes: the GIL, CPUs, imports, pickling, disks, deaths."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -19,14 +15,13 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import dask
 from distributed import Client, LocalCluster, SchedulerPlugin, span, wait
 
 import dask_otel
 from tests.environment import OFF, inherited
-from tests.planted import slow_to_import
+from tests.planted import jobs, slow_to_import
 from tests.planted.case import Case, Cases
 
 SEEN = Cases()
@@ -45,9 +40,10 @@ def plant(*kinds: str, **more: Any) -> Any:
 
 def run(case: Case, folder: Path) -> None:
     """Run a case in a process of its own, and write its telemetry into a folder."""
-    module = "tests.planted.processes"
+    # Not by `-m`, which would let workers import the module when they start.
+    program = "import sys; from tests.planted import processes; processes.main(*sys.argv[1:])"
     done = subprocess.run(
-        [sys.executable, "-m", module, case.name, str(folder)],
+        [sys.executable, "-c", program, case.name, str(folder)],
         env=inherited(**OFF, DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED="False"),
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
     )  # fmt: skip
@@ -55,8 +51,11 @@ def run(case: Case, folder: Path) -> None:
         raise RuntimeError(done.stderr)
 
 
-def main(case: Case, folder: str) -> None:
+def main(name: str, folder: str) -> None:
     """Run a case here."""
+    from tests.planted import recording
+
+    case = {**recording.CASES, **recording.UNSEEN}[name]
     warnings.simplefilter("ignore")
     config = {"distributed.worker.multiprocessing-method": "forkserver", **case.config}
     limit = config.pop("memory_limit", 0)
@@ -77,32 +76,6 @@ def main(case: Case, folder: str) -> None:
 # ---------------------------------------------------------------------------- what tasks do
 
 
-def hashed(seconds: float, *after: Any) -> float:
-    """Compute for so long on the CPU, without the GIL."""
-    data, end = bytes(MB), time.thread_time() + seconds
-    while time.thread_time() < end:
-        hashlib.sha256(data)
-    return seconds
-
-
-def looped(seconds: float, *after: Any) -> float:
-    """Compute for so long on the CPU, in Python."""
-    return slow_to_import.fit(seconds)
-
-
-def summed(numbers: int, *after: Any) -> int:
-    """Compute in C, without ever releasing the GIL."""
-    return sum(range(numbers))
-
-
-def random_bytes(size: int, *after: Any) -> bytes:
-    return os.urandom(size)
-
-
-def length(*data: Any) -> int:
-    return sum(map(len, data))
-
-
 def many(client: Any, name: str, function: Any, arguments: Any, *each: Any, **more: Any) -> Any:
     """Submit tasks of that name, one for each argument."""
     group = f"{name}-{uuid.uuid4().hex}"
@@ -117,31 +90,31 @@ def many(client: Any, name: str, function: Any, arguments: Any, *each: Any, **mo
 def gil_in_python(client: Any, cluster: Any) -> None:
     """Loops in Python on two threads of each of two processes."""
     with span("train"):
-        wait(many(client, "fit", looped, [0.25] * 16))
+        wait(many(client, "fit", jobs.looped, [0.25] * 16))
 
 
 @plant("gil", workers=1, threads=4, never=("uneven", "restricted", "cpus"))
 def gil_with_one_worker(client: Any, cluster: Any) -> None:
     """Loops in Python on four threads of one process."""
     with span("train"):
-        wait(many(client, "fit", looped, [0.25] * 16))
+        wait(many(client, "fit", jobs.looped, [0.25] * 16))
 
 
 @plant("gil", "worker_loop", workers=1, threads=4, never=("uneven", "restricted", "cpus"))
 def gil_in_c(client: Any, cluster: Any) -> None:
     """Calls in C that hold the GIL for a quarter of a second, on four threads of one process."""
     began = time.thread_time()
-    summed(3 * MB)
+    jobs.summed(3 * MB)
     numbers = int(3 * MB * 0.25 / (time.thread_time() - began))
     with span("train"):
-        wait(many(client, "fit", summed, [numbers] * 16))
+        wait(many(client, "fit", jobs.summed, [numbers] * 16))
 
 
 @plant("cpus", workers=CPUS, threads=4, never=("gil", "uneven", "restricted"))
 def four_threads_for_each_cpu(client: Any, cluster: Any) -> None:
     """Hashing, which releases the GIL, on four times as many threads as there are CPUs."""
     with span("train"):
-        wait(many(client, "fit", hashed, [0.25] * 12 * CPUS))
+        wait(many(client, "fit", jobs.hashed, [0.25] * 12 * CPUS))
 
 
 # --------------------------------------------------------------------------------- imports
@@ -165,7 +138,7 @@ def real_import_40_tasks(client: Any, cluster: Any) -> None:
 def real_import_in_second_step(client: Any, cluster: Any) -> None:
     """The first task of a second step imports for 2 s on each worker."""
     with span("nightly"):
-        first = many(client, "load", hashed, [0.02] * 8)
+        first = many(client, "load", jobs.hashed, [0.02] * 8)
         wait(many(client, "fit", slow_to_import.fit, [0.02] * 8, first))
 
 
@@ -185,46 +158,22 @@ def real_import_inside_task(client: Any, cluster: Any) -> None:
 # -------------------------------------------------------------------------------- pickling
 
 
-class SlowToPickle:
-    """Takes half a second to pickle."""
-
-    def __len__(self) -> int:
-        return 1
-
-    def __reduce__(self) -> Any:
-        time.sleep(0.5)
-        return (SlowToPickle, ())
-
-
-def slow_to_pickle(number: int) -> SlowToPickle:
-    return SlowToPickle()
-
-
 @plant("pickle", threads=1, never=("threads", "uneven", "client"))
 def slow_reduce(client: Any, cluster: Any) -> None:
-    """Results take half a second to pickle, each; the sum needs all of them."""
+    """Results take half a second to pickle, each; another worker needs all of them."""
+    here, there = client.scheduler_info()["workers"]
     with span("total"):
-        parts = many(client, "part", slow_to_pickle, range(12))
-        wait(client.submit(length, *parts))
-
-
-class Point:
-    """A small object."""
-
-    def __init__(self, x: int) -> None:
-        self.x, self.y = x, str(x)
-
-
-def points(number: int) -> list[Point]:
-    return [Point(x) for x in range(10_000)]
+        parts = many(client, "part", jobs.slow_to_pickle, range(10), workers=[here])
+        wait(client.submit(jobs.length, *parts, workers=[there]))
 
 
 @plant("pickle", threads=1, never=("threads", "uneven", "client"))
 def many_small_objects(client: Any, cluster: Any) -> None:
-    """Results are 10,000 small objects each; half of 8 go to the other worker."""
+    """Results are 10,000 small objects each; another worker needs all of them."""
+    here, there = client.scheduler_info()["workers"]
     with span("total"):
-        parts = many(client, "part", points, range(8))
-        wait(client.submit(length, *parts))
+        parts = many(client, "part", jobs.points, range(6), workers=[here])
+        wait(client.submit(jobs.length, *parts, workers=[there]))
 
 
 @plant("graph", "starting", never=("threads", "uneven", "long_task"))
@@ -239,7 +188,7 @@ def closure_of_40_mb(client: Any, cluster: Any) -> None:
 def arguments_of_30_mb(client: Any, cluster: Any) -> None:
     """Each of 4 tasks has an argument of 30 MB."""
     with dask_otel.span("train"):
-        wait([client.submit(length, os.urandom(30 * MB), pure=False) for _ in range(4)])
+        wait([client.submit(jobs.length, os.urandom(30 * MB), pure=False) for _ in range(4)])
 
 
 # ---------------------------------------------------------------------------- memory, disk
@@ -257,77 +206,35 @@ SPILL = {
 def spilling(client: Any, cluster: Any) -> None:
     """Results of 0.3 GB are written to disk, and read again by the next step."""
     with span("nightly"):
-        loaded = many(client, "load", random_bytes, [30 * MB] * 10)
+        loaded = many(client, "load", jobs.random_bytes, [30 * MB] * 10)
         wait(loaded)
-        wait(many(client, "count", length, loaded))
+        wait(many(client, "count", jobs.length, loaded))
 
 
-def once(folder: str) -> bool:
-    """Return whether it is the first call in any process."""
-    try:
-        Path(folder, "begun").touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
-
-
-def hungry(folder: str, *after: Any) -> int:
-    """Take more and more memory, in the first run."""
-    kept = []
-    if once(folder):
-        while True:
-            kept.append(os.urandom(20 * MB))
-            time.sleep(0.05)
-    return 1
-
-
-def exits(folder: str, *after: Any) -> int:
-    """End the process of the worker, in the first run."""
-    if once(folder):
-        os._exit(3)
-    return 1
-
-
-@plant("memory", "lost", config={"memory_limit": "500MB"}, threads=1, workers=1,
-       never=("threads", "uneven"))  # fmt: skip
+@plant("memory", "lost", config={"memory_limit": "500MB"}, workers=1, never=("threads", "uneven"))
 def out_of_memory(client: Any, cluster: Any) -> None:
     """A task takes too much memory, and the nanny kills its worker with all its results."""
     with tempfile.TemporaryDirectory() as folder, span("train"):
-        parts = many(client, "part", hashed, [0.5] * 4)
-        wait(client.submit(hungry, folder, *parts))
+        parts = many(client, "part", jobs.hashed, [1.5] * 2)
+        wait(client.submit(jobs.hungry, folder, *parts))
 
 
-@plant("lost", threads=1, workers=1, never=("threads", "uneven", "memory"))
+@plant("lost", workers=1, never=("threads", "uneven", "memory"))
 def exit_in_a_task(client: Any, cluster: Any) -> None:
     """A task ends the process of its worker, with all its results."""
     with tempfile.TemporaryDirectory() as folder, span("train"):
-        parts = many(client, "part", hashed, [0.5] * 4)
-        wait(client.submit(exits, folder, *parts))
+        parts = many(client, "part", jobs.hashed, [1.5] * 2)
+        wait(client.submit(jobs.exits, folder, *parts))
 
 
 # --------------------------------------------------------------------------------- off CPU
-
-
-def synced(seconds: float) -> None:
-    """Write to a disk."""
-    end = time.perf_counter() + seconds
-    with tempfile.NamedTemporaryFile(dir=".") as file:
-        while time.perf_counter() < end:
-            file.write(b"x")
-            file.flush()
-            os.fsync(file.fileno())
 
 
 @plant("off_cpu", never=("gil", "cpus", "uneven"))
 def fsync_in_tasks(client: Any, cluster: Any) -> None:
     """Tasks wait for a disk."""
     with span("save"):
-        wait(many(client, "write", synced, [0.5] * 16))
-
-
-def asked(url: str) -> bytes:
-    with urlopen(url) as answer:
-        return bytes(answer.read())
+        wait(many(client, "write", jobs.synced, [0.5] * 16))
 
 
 class Server(BaseHTTPRequestHandler):
@@ -357,7 +264,7 @@ def served() -> Iterator[str]:
 def http_in_tasks(client: Any, cluster: Any) -> None:
     """Tasks wait for a server."""
     with served() as url, span("crawl"):
-        wait(many(client, "fetch", asked, [url] * 24))
+        wait(many(client, "fetch", jobs.asked, [url] * 24))
 
 
 # ------------------------------------------------------------------------- scheduler, shuffle
@@ -378,14 +285,14 @@ def real_slow_scheduler_plugin(client: Any, cluster: Any) -> None:
     """A plugin blocks the scheduler's event loop for 10 ms at each transition."""
     client.register_plugin(Slow())
     with span("train"):
-        wait(many(client, "fit", hashed, [0.01] * 40))
+        wait(many(client, "fit", jobs.hashed, [0.01] * 40))
 
 
 @plant("tiny", "scheduler", never=("uneven", "long_task", "gil", "cpus"))
 def empty_tasks(client: Any, cluster: Any) -> None:
     """1,000 tasks that do nothing."""
     with span("count"):
-        wait(many(client, "count", length, [()] * 1000))
+        wait(many(client, "count", jobs.length, [()] * 1000))
 
 
 @plant("tiny", "scheduler", "graph", never=("uneven", "long_task", "gil", "cpus"))
@@ -393,19 +300,14 @@ def tiny_partitions(client: Any, cluster: Any) -> None:
     """An array of 400 small chunks is added up."""
     import dask.array as da
 
+    client.run(__import__, "dask.array")
     with span("count"):
         da.ones((400, 10), chunks=(1, 10)).map_blocks(lambda x: x + 1).sum().compute()
 
 
 @plant("shuffle", never=("repeated", "lost"))
 def real_p2p_shuffle(client: Any, cluster: Any) -> None:
-    """A table of 43,000 rows is shuffled."""
-    frame = dask.datasets.timeseries("2000-01-01", "2000-01-06", freq="10s", partition_freq="12h")
+    """A table of 430,000 rows is shuffled."""
+    client.run(__import__, "dask.dataframe")
+    frame = dask.datasets.timeseries("2000-01-01", "2000-01-06", freq="1s", partition_freq="12h")
     wait(client.persist(frame.shuffle("id")))
-
-
-if __name__ == "__main__":
-    from tests.planted import recording
-
-    name, folder = sys.argv[1:]
-    main({**recording.CASES, **recording.UNSEEN}[name], folder)

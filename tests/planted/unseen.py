@@ -15,7 +15,7 @@ import distributed
 from distributed import Reschedule, as_completed, span, wait, worker_client
 
 import dask_otel
-from tests.planted import processes, slow_to_import
+from tests.planted import jobs, processes, slow_to_import
 from tests.planted.case import Cases
 from tests.planted.means import (
     MB,
@@ -119,7 +119,7 @@ def all_to_all(client: Any, cluster: Any) -> None:
     """Each of eight tasks needs a part from each of eight others, at 30 MB/s."""
     cluster.latency = bandwidth(30 * MB)
     with span("join"), span("exchange"):
-        parts = tasks(client, "split", [20 * MB] * 8, function=load)
+        parts = tasks(client, "split", [80 * MB] * 8, function=load)
         wait(parts)
         wait([task(client, "merge", 0.1, *parts) for _ in range(8)])
 
@@ -332,7 +332,7 @@ def transfer_and_skew(client: Any, cluster: Any) -> None:
     """One task fetches for 6 s, and another of a later step takes 3 s instead of 0.1 s."""
     cluster.latency = bandwidth(20 * MB)
     with span("join"):
-        parts = tasks(client, "part", [20 * MB] * 8, function=load)
+        parts = tasks(client, "part", [60 * MB] * 8, function=load)
         total = task(client, "total", 0.1, *parts)
         wait(tasks(client, "write", [3.0] + [0.1] * 7, [total] * 8))
 
@@ -385,7 +385,7 @@ many = processes.many
 def gil_with_eight_threads(client: Any, cluster: Any) -> None:
     """Loops in Python on eight threads of one process, in a nested span."""
     with span("etl"), span("clean"):
-        wait(many(client, "clean", processes.looped, [0.15] * 24))
+        wait(many(client, "clean", jobs.looped, [0.15] * 24))
 
 
 @plant("starting", "worker_loop", real=True, workers=4, threads=1, never=("uneven", "threads"))
@@ -399,27 +399,27 @@ def real_import_on_four_workers(client: Any, cluster: Any) -> None:
 def slow_reduce_of_arguments(client: Any, cluster: Any) -> None:
     """Each of four tasks on one worker needs eight results of the other, slow to pickle."""
     with span("total"):
-        (address, other) = client.scheduler_info()["workers"]
-        parts = many(client, "part", processes.slow_to_pickle, range(8), workers=[address])
+        address, other = client.scheduler_info()["workers"]
+        parts = many(client, "part", jobs.slow_to_pickle, range(8), workers=[address])
         wait(parts)
-        wait(client.submit(processes.length, *parts, workers=[other]))
+        wait(client.submit(jobs.length, *parts, workers=[other]))
 
 
 @plant("spill", real=True, config=processes.SPILL, workers=1, never=("uneven", "client"))
 def spilling_on_one_worker(client: Any, cluster: Any) -> None:
-    """Results of 0.6 GB do not fit into the memory of one worker."""
+    """Results of 0.3 GB do not fit into the memory of one worker."""
     with span("etl"):
-        loaded = many(client, "load", processes.random_bytes, [30 * MB] * 20)
-        wait(client.submit(processes.length, *loaded))
+        loaded = many(client, "load", jobs.random_bytes, [30 * MB] * 10)
+        wait(client.submit(jobs.length, *loaded))
 
 
 @plant("lost", real=True, workers=1, threads=2, never=("threads", "uneven", "memory"))
 def exit_after_two_steps(client: Any, cluster: Any) -> None:
     """A task of the third step ends the process of its worker."""
     with tempfile.TemporaryDirectory() as folder, span("nightly"):
-        loaded = many(client, "load", processes.hashed, [0.4] * 4)
-        fitted = many(client, "fit", processes.hashed, [0.4] * 4, loaded)
-        wait(client.submit(processes.exits, folder, *fitted))
+        loaded = many(client, "load", jobs.hashed, [0.8] * 2)
+        fitted = many(client, "fit", jobs.hashed, [0.8] * 2, loaded)
+        wait(client.submit(jobs.exits, folder, *fitted))
 
 
 @plant("off_cpu", real=True, workers=4, threads=1, never=("gil", "cpus", "uneven"))
@@ -431,7 +431,7 @@ def pipe_in_tasks(client: Any, cluster: Any) -> None:
 
 @plant("graph", "starting", real=True, workers=1, threads=2, never=("threads", "uneven"))
 def table_in_a_closure(client: Any, cluster: Any) -> None:
-    """The function of ten tasks has 25 MB in its closure."""
+    """The function of four tasks has 25 MB in its closure."""
     table = os.urandom(25 * MB)
     with dask_otel.span("look"):
-        wait(many(client, "find", lambda number: table[number], range(10)))
+        wait(many(client, "find", lambda number: table[number], range(4)))
