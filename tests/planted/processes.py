@@ -93,14 +93,14 @@ def gil_in_python(client: Any, cluster: Any) -> None:
         wait(many(client, "fit", jobs.looped, [0.25] * 16))
 
 
-@plant("gil", workers=1, threads=4, never=("uneven", "restricted", "cpus"))
+@plant("gil", workers=1, threads=4, never=("uneven", "restricted"))
 def gil_with_one_worker(client: Any, cluster: Any) -> None:
     """Loops in Python on four threads of one process."""
     with span("train"):
         wait(many(client, "fit", jobs.looped, [0.25] * 16))
 
 
-@plant("gil", "worker_loop", workers=1, threads=4, never=("uneven", "restricted", "cpus"))
+@plant("gil", "worker_loop", workers=1, threads=4, never=("uneven", "restricted"))
 def gil_in_c(client: Any, cluster: Any) -> None:
     """Calls in C that hold the GIL for a quarter of a second, on four threads of one process."""
     began = time.thread_time()
@@ -110,11 +110,11 @@ def gil_in_c(client: Any, cluster: Any) -> None:
         wait(many(client, "fit", jobs.summed, [numbers] * 16))
 
 
-@plant("cpus", workers=CPUS, threads=4, never=("gil", "uneven", "restricted"))
-def four_threads_for_each_cpu(client: Any, cluster: Any) -> None:
-    """Hashing, which releases the GIL, on four times as many threads as there are CPUs."""
+@plant("cpus", workers=4 * CPUS, threads=1, never=("gil", "uneven", "restricted"))
+def four_workers_for_each_cpu(client: Any, cluster: Any) -> None:
+    """Four times as many workers, of one thread each, as there are CPUs."""
     with span("train"):
-        wait(many(client, "fit", jobs.hashed, [0.25] * 12 * CPUS))
+        wait(many(client, "fit", jobs.hashed, [0.25] * 8 * CPUS))
 
 
 # --------------------------------------------------------------------------------- imports

@@ -409,9 +409,9 @@ def all_at_once(seconds: list[float]) -> None:
 
 @plant("client", never=("threads", "chain", "tiny"))
 def many_results(client: Any, cluster: Any) -> None:
-    """100 times: submit, wait for the result, look at it for 50 ms."""
+    """60 times: submit, wait for the result, look at it for 50 ms."""
     with dask_otel.span("explore"):
-        for _ in range(100):
+        for _ in range(60):
             task(client, "query", 0.02).result()
             time.sleep(0.05)
 
@@ -494,10 +494,10 @@ def slow_scheduler_plugin(client: Any, cluster: Any) -> None:
 
 @plant("tiny", "scheduler", never=("threads", "uneven", "long_task"))
 def tiny_tasks(client: Any, cluster: Any) -> None:
-    """400 tasks of 0.1 ms each; Dask takes 4 ms for each."""
-    client.register_plugin(Slow(0.001))
+    """250 tasks of 0.1 ms each; Dask takes 8 ms for each."""
+    client.register_plugin(Slow(0.002))
     with span("count"):
-        wait(tasks(client, "count", [0.0001] * 400))
+        wait(tasks(client, "count", [0.0001] * 250))
 
 
 # ---------------------------------------------------------------------------------- shuffle
@@ -549,12 +549,11 @@ def late_workers_and_skew(client: Any, cluster: Any) -> None:
 
 @plant("healthy", never=("threads", "uneven", "starting", "long_task", "chain"))
 def healthy_steps(client: Any, cluster: Any) -> None:
-    """Three steps with as many equal tasks as threads."""
+    """Three steps with as many equal tasks as threads, each after one of the step before."""
     with span("nightly"):
         before: list[Any] = []
         for step in ("load", "clean", "fit"):
-            tail = tasks(client, step, [1.5] * 4, *[[one] * 4 for one in before])
-            before = [task(client, f"{step}-all", 0.01, *tail)]
+            before = tasks(client, step, [1.5] * 4, *([before] if before else []))
         wait(before)
 
 

@@ -381,7 +381,7 @@ def tasks_that_ask_for_another_worker(client: Any, cluster: Any) -> None:
 many = processes.many
 
 
-@plant("gil", real=True, workers=1, threads=8, never=("uneven", "restricted", "cpus"))
+@plant("gil", real=True, workers=1, threads=8, never=("uneven", "restricted"))
 def gil_with_eight_threads(client: Any, cluster: Any) -> None:
     """Loops in Python on eight threads of one process, in a nested span."""
     with span("etl"), span("clean"):
