@@ -18,12 +18,13 @@ from typing import Final
 
 from lab.clock import EPOCH
 from lab.executor import Run
+from lab.occupancy import Occupancy
 from lab.truth import STEP, UNFINISHED, Move
 
 #: What a span waited for; the last part is the work of other spans.
 PARTS: Final = (
-    "client", "scheduler", "no_thread", "repeated", "transfer", "worker_queue", "compute",
-    "report", "other_span",
+    "client", "scheduler", "no_worker", "no_thread", "uneven", "repeated", "transfer", "starting",
+    "compute", "inner", "report", "other_span",
 )  # fmt: skip
 
 #: A task in one of these could run: it waits for a thread, or has one.
@@ -48,8 +49,9 @@ class Wait:
     #: When it was sent to the worker whose run was repeated, and when it was ready again.
     lost: float = -inf
     again: float = -inf
-    #: When it was last sent to a worker.
+    #: When it was last sent to a worker, and by which move.
     sent: float = inf
+    sending: int | None = None
 
 
 @dataclass
@@ -60,9 +62,16 @@ class Path:
     #: How many runs of the span's tasks are on it, and how many more took no time.
     tasks: int = 0
     momentary: int = 0
+    #: Those that only the client led to.
+    submitted: int = 0
     #: Seconds that no message separates from others on the worker: the computing of runs without a
     #: result, and ends that waited for a blocked event loop, which notes the time after that.
     untold: float = 0.0
+    #: Whether one of them may have waited on its worker for a thread.
+    queued: bool = False
+    #: Seconds of waits for which nobody knows the state of the cluster, or of the worker: a
+    #: released task may run on, or have ended.
+    unsettled: float = 0.0
 
 
 class Paths:
@@ -82,14 +91,18 @@ class Paths:
         runs: Sequence[Run],
         above: Mapping[str, Sequence[str]],
         begins: Mapping[str, Sequence[float]],
+        occupancy: Occupancy,
     ) -> None:
+        self._occupancy = occupancy
         self._moves, self._above, self._begins = moves, above, begins
         self._own: dict[Hashable, list[int]] = defaultdict(list)
         for number, move in enumerate(moves):
             self._own[move.key].append(number)
         self._runs: dict[Hashable, list[Run]] = defaultdict(list)
+        self._on_worker: dict[str, list[Run]] = defaultdict(list)
         for run in runs:
             self._runs[run.key].append(run)
+            self._on_worker[run.worker].append(run)
         self._ends = [number for number in range(len(moves)) if self._is_end(number)]
 
     def of(self, span: str, start: float, stop: float) -> Path:
@@ -124,20 +137,37 @@ class Paths:
             )
         ]
         run = runs[-1] if runs else None
-        began, done = (inf, inf) if run is None else (run.began, run.done)
+        began, seceded, done = (
+            (inf, inf, inf) if run is None else (run.began, run.seceded, run.done)
+        )
+        turn = self._turn(wait, run, min(began, until))
         borders = [since]
         for time in (
-            wait.submitted, wait.ready, wait.lost, wait.again, wait.sent, began, done, until
+            wait.submitted, wait.ready, wait.lost, wait.again, wait.sent, turn, began,
+            min(seceded, done), done, until,
         ):  # fmt: skip
             borders.append(min(max(time, borders[-1]), until))
         spent = [end - begin for begin, end in pairwise(borders)]
-        transfer = _transfers(move, borders[5], borders[6])
-        # In their order; the wait for a thread has two pieces, and a transfer is in the queue.
-        names = "client", "scheduler", "no_thread", "repeated", "no_thread", "worker_queue"
-        for part, seconds in zip((*names, "compute", "report"), spent, strict=True):
-            path.parts[part] += seconds
+        transfer = _transfers(move, borders[6], borders[7])
+        # In their order; a transfer is in the time until a task begins.
+        names = "client", "scheduler", "wait", "repeated", "wait", "wait", "starting"
+        for number, part in enumerate((*names, "compute", "inner", "report")):
+            if part == "wait":
+                between = borders[number], borders[number + 1]
+                for state, seconds in self._occupancy.spent(*between).items():
+                    path.parts[state] += seconds
+                path.unsettled += self._occupancy.unsettled(*between)
+            else:
+                path.parts[part] += spent[number]
         path.parts["transfer"] += transfer
-        path.parts["worker_queue"] -= transfer
+        path.parts["starting"] -= transfer
+        path.queued |= self._is_behind(wait)
+        sent = borders[5]
+        if wait.sending is not None and self._occupancy.unsettled(
+            sent - STEP, sent + STEP, self._moves[wait.sending].worker
+        ):
+            path.unsettled += spent[5] + spent[6]
+        path.submitted += wait.before is not None and spent[0] > 0.0
         if until - since > STEP:
             path.tasks += 1
         else:
@@ -145,7 +175,28 @@ class Paths:
         if run is not None and move.activities:
             path.untold += run.stop - run.done
         else:
-            path.untold += spent[6]
+            path.untold += spent[5] + spent[6] + spent[7] + spent[8]
+
+    def _is_behind(self, wait: Wait) -> bool:
+        """Whether a task was sent to a worker that may have no thread, or no resource, for it."""
+        return wait.sending is not None and (
+            wait.sending in self._occupancy.behind or self._moves[wait.sending].restricted
+        )
+
+    def _turn(self, wait: Wait, run: Run | None, began: float) -> float:
+        """Return when the worker of a task had a thread for it: when it was sent, or later."""
+        if wait.sending is None:
+            return wait.sent
+        worker = str(self._moves[wait.sending].worker)
+        turn = self._occupancy.resumed(worker, wait.sent, began + 0.01)
+        if self._is_behind(wait):
+            if run is None:
+                return inf
+            for one in self._on_worker[worker]:
+                end = min(one.seceded, one.done)
+                if one is not run and end <= began + STEP and self._occupancy.was_awaited(one):
+                    turn = max(turn, end)
+        return turn
 
     def _with_above(self, number: int) -> tuple[str, ...]:
         """Return the span of a move's task, and those above it."""
@@ -199,14 +250,14 @@ class Paths:
         own, wait = self._own[self._moves[end].key], Wait()
         for number in own[: bisect_left(own, end)]:
             move = self._moves[number]
-            if move.start == move.finish:
+            if move.start == move.finish != "processing":
                 continue
             if move.finish == "waiting":
                 wait = self._entered(number, wait)
             elif move.start == "waiting" and move.finish in READY:
                 wait = self._readied(number, wait)
             if move.finish == "processing":
-                wait.sent = move.when
+                wait.sent, wait.sending = move.when, number
         return wait
 
     def _entered(self, number: int, wait: Wait) -> Wait:
@@ -228,7 +279,7 @@ class Paths:
         lost = wait.lost
         if lost == -inf:
             lost = wait.sent if wait.sent < inf else wait.ready
-        return replace(wait, lost=lost, again=-inf, sent=inf)
+        return replace(wait, lost=lost, again=-inf, sent=inf, sending=None)
 
     def _readied(self, number: int, wait: Wait) -> Wait:
         """Return what a task waited for that could run from here on."""

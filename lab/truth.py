@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Final, NamedTuple
 
+from distributed.core import Status
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from lab.clock import EPOCH
@@ -63,6 +64,9 @@ class Move(NamedTuple):
     needs: tuple[Hashable, ...]
     #: The activities that its worker reported, with their starts and stops.
     activities: tuple[Any, ...]
+    #: Its worker from here on, and whether it needs a resource of that.
+    worker: str | None = None
+    restricted: bool = False
 
 
 @dataclass
@@ -95,12 +99,27 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
         #: Unfinished tasks, and the times at which there began to be some, and none.
         self._unfinished: set[Hashable] = set()
         self._borders: list[float] = []
-        #: What tasks did, in its order.
+        #: What tasks did, in its order. A task that is stolen moves from processing to processing.
         self.moves: list[Move] = []
+        #: When, after how many moves, which worker takes tasks, for so many threads.
+        self.taking: list[tuple[float, int, str, int]] = []
+        #: When, and after how many moves, the scheduler knew that a task had seceded.
+        self.seceded: list[tuple[float, int, Hashable]] = []
 
     def attach(self) -> None:
         """Begin to watch. Belongs to the scheduler's machine."""
         self._cluster.scheduler.add_plugin(self)
+        handlers = self._cluster.scheduler.stream_handlers
+        handle = handlers["long-running"]
+
+        def long_running(key: Hashable, **message: Any) -> None:
+            handle(key=key, **message)
+            task = self._cluster.scheduler.tasks.get(key)
+            ws = None if task is None else task.processing_on
+            if ws is not None and task in ws.long_running:
+                self.seceded.append((self.now, len(self.moves), key))
+
+        handlers["long-running"] = long_running
 
     @property
     def now(self) -> float:
@@ -112,21 +131,30 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
     def add_worker(self, scheduler: Any, worker: str) -> None:
         """See ``SchedulerPlugin.add_worker``."""
         self.workers[worker] = Presence(scheduler.workers[worker], self.now)
+        self._takes(worker)
 
     def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:
         """See ``SchedulerPlugin.remove_worker``."""
         self.workers[worker].left = self.now
+        self.taking.append((self.now, len(self.moves), worker, 0))
+
+    def log_event(self, topic: str, message: Any) -> None:
+        """See ``SchedulerPlugin.log_event``."""
+        if topic in self._cluster.scheduler.workers:
+            self._takes(topic)
+        elif topic == "stealing" and isinstance(message, tuple) and message[0] == "confirm":
+            self._moved(message[1], "processing", "processing", "steal", ())
+
+    def _takes(self, worker: str) -> None:
+        state = self._cluster.scheduler.workers[worker]
+        threads = state.nthreads if state.status is Status.running else 0
+        self.taking.append((self.now, len(self.moves), worker, threads))
 
     def transition(
         self, key: Hashable, start: str, finish: str, *, stimulus_id: str, **kwargs: Any
     ) -> None:
         """See ``SchedulerPlugin.transition``."""
-        task = self._cluster.scheduler.tasks[key]
-        needs = tuple(one.key for one in task.dependencies)
-        spent = tuple(kwargs.get("startstops") or ())
-        self.moves.append(
-            Move(self.now, key, start, finish, stimulus_id, task.group.span_id, needs, spent)
-        )
+        self._moved(key, start, finish, stimulus_id, tuple(kwargs.get("startstops") or ()))
         before = bool(self._unfinished)
         if finish in UNFINISHED:
             self._unfinished.add(key)
@@ -134,6 +162,19 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
             self._unfinished.discard(key)
         if bool(self._unfinished) is not before:
             self._borders.append(self.now)
+
+    def _moved(
+        self, key: Hashable, start: str, finish: str, stimulus: str, spent: tuple[Any, ...]
+    ) -> None:
+        task = self._cluster.scheduler.tasks[key]
+        needs = tuple(one.key for one in task.dependencies)
+        ws = task.processing_on if finish == "processing" else None
+        worker = None if ws is None else ws.address
+        tied = bool(task.resource_restrictions)
+        span = task.group.span_id
+        self.moves.append(
+            Move(self.now, key, start, finish, stimulus, span, needs, spent, worker, tied)
+        )
 
     def restart(self, scheduler: Any) -> None:
         """See ``SchedulerPlugin.restart``: tasks are forgotten without transitions."""

@@ -41,8 +41,10 @@ SPAN_DASK_IDLE_TIME: Final = "dask.span.dask.idle.time"
 SPAN_ACTIVITY_TIME: Final = "dask.span.activity.time"  # followed by .<activity>
 SPAN_CAPACITY: Final = "dask.span.capacity.time"
 SPAN_IDLE: Final = "dask.span.idle.time"
+SPAN_SECEDED: Final = "dask.span.seceded.time"
 SPAN_PATH_PART_TIME: Final = "dask.span.path.{}.time"
 SPAN_PATH_TASKS: Final = "dask.span.path.tasks"
+SPAN_PATH_SUBMITTED: Final = "dask.span.path.submitted.tasks"
 SPAN_PATH_BOUND_CHAIN: Final = "dask.span.path.bound.chain.time"
 SPAN_PATH_BOUND_THREADS: Final = "dask.span.path.bound.threads.time"
 SPAN_OUTPUT_SIZE: Final = "dask.span.output.size"
@@ -132,11 +134,13 @@ SPAN_ATTRIBUTES: Final[dict[str, dict[str, str]]] = {
         SPAN_QUEUE_TIME: _DOUBLE,
         SPAN_CAPACITY: _DOUBLE,
         SPAN_IDLE: _DOUBLE,
+        SPAN_SECEDED: _DOUBLE,
         SPAN_DASK_ACTIVE_CPU_TIME: _DOUBLE,
         SPAN_DASK_IDLE_TIME: _DOUBLE,
         f"{SPAN_ACTIVITY_TIME}.<activity>": _DOUBLE,
         **{SPAN_PATH_PART_TIME.format(part): _DOUBLE for part in PATH_PARTS},
         SPAN_PATH_TASKS: _INT,
+        SPAN_PATH_SUBMITTED: _INT,
         SPAN_PATH_BOUND_CHAIN: _DOUBLE,
         SPAN_PATH_BOUND_THREADS: _DOUBLE,
         SPAN_OUTPUT_SIZE: _INT,

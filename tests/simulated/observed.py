@@ -14,6 +14,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.metrics import time
 from lab.clock import EPOCH
 from lab.cluster import Cluster, simulate
+from lab.occupancy import Occupancy
 from lab.paths import Paths
 from lab.truth import HEARTBEAT, Truth
 
@@ -37,8 +38,10 @@ LIMITS = Limits(linger=0.3, settle_timeout=30.0)
 QUICK = Limits(linger=0.1, settle_timeout=5.0, tasks=TaskLimits(slowest=1))
 #: Floats of wall clocks, added up over a path.
 ROUNDING = 1e-6
-#: Between these, the border is when a run began or ended by its worker's clock.
-ON_WORKER = frozenset({"transfer", "worker_queue", "compute", "report"})
+#: Between these, the border is when a run began, seceded or ended by its worker's clock.
+ON_WORKER = frozenset({"transfer", "starting", "compute", "inner", "report"})
+#: What a ready task waited for. On its worker, the border is when another run ended.
+WAITS = frozenset({"no_worker", "no_thread", "uneven"})
 
 
 class Errors(ErrorBoundary):
@@ -234,7 +237,8 @@ class Simulated:
         begins: dict[str, list[float]] = defaultdict(list)
         for one in self.exported:
             begins[one.identity.dask_id].append(one.start - EPOCH)
-        paths = Paths(self.truth.moves, self.cluster.runs, above, begins)
+        occupancy = Occupancy(self.truth, self.cluster.runs)
+        paths = Paths(self.truth.moves, self.cluster.runs, above, begins, occupancy)
         for one in self.exported:
             if one.path is None:
                 continue
@@ -249,13 +253,21 @@ class Simulated:
                 + sum(abs(s) for _, _, s in self.cluster.steps)
             )
             either = path.tasks * off + path.untold
+            bounds = {
+                **dict.fromkeys(ON_WORKER, either),
+                **dict.fromkeys(
+                    WAITS, either * (path.queued or path.unsettled > 0.0) + path.unsettled
+                ),
+                "starting": either + path.unsettled,
+            }
             wrong = {
                 part: (found[part], seconds)
                 for part, seconds in path.parts.items()
-                if abs(found[part] - seconds) > ROUNDING + either * (part in ON_WORKER)
+                if abs(found[part] - seconds) > ROUNDING + bounds.get(part, 0.0)
             }
             assert not wrong, (one.identity.tags, one.identity.generation, wrong, path)
             assert 0 <= one.path.tasks - path.tasks <= path.momentary, (one, path)
+            assert one.path.submitted == path.submitted, (one.path, path)
 
     def named(self, name: str) -> FinishedSpan:
         """The only exported span of that name."""
@@ -272,7 +284,7 @@ class Simulated:
     def check(self) -> None:
         """Nothing went wrong, nothing is left, each span came once, and its path tiles it."""
         self.observer.take()
-        assert self.observer.errors == []
+        assert self.observer.errors == [], "\n".join(self.observer.errors)
         adapter = self.adapter
         active = [v for k, v in self.observer.increments.items() if k[0] == "dask.span.active"]
         left = [

@@ -14,7 +14,8 @@ from typing import Any
 import dask
 import distributed
 import pytest
-from distributed import Reschedule, as_completed, secede, wait
+from distributed import Reschedule, as_completed, secede, wait, worker_client
+from distributed.core import Status
 from distributed.shuffle import ShuffleWorkerPlugin
 
 from dask_otel import span
@@ -253,37 +254,156 @@ def adaptive(o: Simulated) -> None:
     wait(task)
 
 
+def saturated(o: Simulated) -> None:
+    """Without a limit on the tasks that workers get; all threads are taken to the end."""
+    wait(many(o.client, [0.1] * 40, "saturated"))
+
+
+def resource(o: Simulated) -> None:
+    """One worker has one unit of what each task needs; the other worker is free."""
+    o.cluster.add_worker("gpu", threads=4, resources={"GPU": 1})
+    keys = [f"resource-{number}" for number in range(5)]
+    wait(o.client.map(nap, [0.2] * 5, key=keys, resources={"GPU": 1}))
+
+
+def skewed(o: Simulated) -> None:
+    """All are sent to one worker, and nobody steals."""
+    keys = [f"skewed-{number}" for number in range(8)]
+    wait(o.client.map(nap, [0.25] * 8, key=keys, workers=["w0"], allow_other_workers=True))
+
+
+def late_worker(o: Simulated) -> None:
+    """No worker for a second."""
+    for name in ("w0", "w1"):
+        o.cluster.leave(name)
+    task = o.client.submit(nap, 0.2, key="late-worker")
+    time.sleep(1.0)
+    o.cluster.add_worker("late")
+    wait(task)
+
+
+def status(o: Simulated, name: str, paused: bool) -> None:
+    """Let a worker pause for its memory, or run again."""
+
+    async def change() -> None:
+        o.cluster.workers[name].status = Status.paused if paused else Status.running
+
+    o.cluster.do(name, change)
+
+
+def all_paused(o: Simulated) -> None:
+    for name in ("w0", "w1"):
+        status(o, name, paused=True)
+    time.sleep(0.1)
+    task = o.client.submit(nap, 0.2, key="all-paused")
+    time.sleep(1.0)
+    status(o, "w1", paused=False)
+    wait(task)
+
+
+def paused_with_tasks(o: Simulated) -> None:
+    """Six tasks are on w0 as it pauses, two of them run; w1 is free."""
+    keys = [f"paused-{number}" for number in range(6)]
+    tasks = o.client.map(nap, [0.3] * 6, key=keys, workers=["w0"])
+    time.sleep(0.1)
+    status(o, "w0", paused=True)
+    time.sleep(1.0)
+    status(o, "w0", paused=False)
+    wait(tasks)
+
+
+def importing(o: Simulated) -> None:
+    """Fresh workers import for 2 s, which blocks their event loops."""
+    for name in ("w0", "w1"):
+        o.cluster.machines[name].block(2.0)
+    wait(many(o.client, [0.5] * 4, "importing"))
+
+
+def blocked(o: Simulated) -> None:
+    """The event loop of one worker is blocked for 2 s as its task comes."""
+    o.cluster.machines["w0"].block(2.0)
+    wait(o.client.submit(nap, 0.2, key="blocked", workers=["w0"]))
+
+
+def waits_for_its_own(seconds: float) -> float:
+    with worker_client() as client:
+        return float(client.submit(nap, seconds, key="inner-own").result())
+
+
+def inner(o: Simulated) -> None:
+    """Its own task is submitted by its worker, in a span without a name."""
+    wait(o.client.submit(waits_for_its_own, 0.8, key="outer"))
+
+
+def stolen(o: Simulated) -> None:
+    """Three are sent to w0; the third one is stolen 0.2 s after another worker has joined."""
+    o.cluster.leave("w1")
+    tasks = many(o.client, [0.5] * 3, "stolen")
+    time.sleep(0.2)
+    o.cluster.add_worker("thief")
+    time.sleep(0.2)
+
+    async def steal() -> None:
+        scheduler = o.scheduler
+        (victim, thief) = (scheduler.workers[f"lab://{name}"] for name in ("w0", "thief"))
+        scheduler.extensions["stealing"].move_task_request(
+            scheduler.tasks["stolen-2"], victim, thief
+        )
+
+    o.cluster.do("scheduler", steal)
+    wait(tasks)
+
+
 #: By history, the parts in seconds, on two workers of two threads.
 HISTORIES: dict[Callable[[Simulated], None], dict[str, float]] = {
-    sixty: {"no_thread": 0.75, "worker_queue": 0.05, "compute": 0.05},
-    straggler: {"worker_queue": 0.05, "compute": 1.0, "report": 0.002},
+    sixty: {"no_thread": 0.75, "uneven": 0.05, "compute": 0.05},
+    straggler: {"no_thread": 0.05, "compute": 1.0, "report": 0.002},
     rounds: {"client": 1.0, "compute": 0.25},
     completed: {"client": 0.3, "compute": 0.4},
-    chain: {"worker_queue": 1.499, "compute": 0.998},
-    fan_in: {"no_thread": 0.325, "worker_queue": 0.01, "compute": 1.0},
+    chain: {"starting": 1.499, "compute": 0.998},
+    fan_in: {"no_thread": 0.325, "starting": 0.01, "compute": 1.0},
     tree: {"no_thread": 0.65, "compute": 0.3},
-    pairs: {"worker_queue": 0.3, "compute": 0.2},
+    pairs: {"no_thread": 0.3, "compute": 0.2},
     actor: {"client": 0.5},
-    pinned: {"worker_queue": 0.9, "compute": 0.1},
+    pinned: {"uneven": 0.9, "compute": 0.1},
     retried: {"repeated": 0.5, "compute": 0.5},
     rescheduled: {"repeated": 0.5, "compute": 0.5},
-    seceded: {"compute": 0.5},
+    seceded: {"inner": 0.5},
     slow_client: {"client": 1.0, "compute": 0.1},
     cancelled: {"compute": 0.99},
     nested: {"client": 0.2, "compute": 0.7},
     waits_for_another: {"compute": 1.0},
     persisted: {"compute": 0.8},
-    shuffled: {"repeated": 0.002, "worker_queue": 0.016, "compute": 1.5, "report": 0.002},
+    shuffled: {"repeated": 0.002, "starting": 0.016, "compute": 1.5, "report": 0.002},
     fetched: {"transfer": 0.5, "compute": 0.4},
     spilled: {"transfer": 1.0, "compute": 0.6},
     killed: {"repeated": 0.29, "compute": 0.5},
     restarted: {"client": 0.2, "compute": 1.7},
-    adaptive: {"no_thread": 0.99, "repeated": 0.2, "compute": 0.2},
+    adaptive: {"no_worker": 0.99, "repeated": 0.2, "compute": 0.2},
+    saturated: {"no_thread": 0.9, "compute": 0.1},
+    resource: {"uneven": 0.8, "compute": 0.2},
+    skewed: {"uneven": 0.75, "compute": 0.25},
+    late_worker: {"no_worker": 0.99, "compute": 0.2},
+    all_paused: {"no_worker": 1.0, "compute": 0.2},
+    paused_with_tasks: {"uneven": 1.39, "compute": 0.3},
+    importing: {"starting": 1.99, "compute": 0.5},
+    blocked: {"starting": 1.99, "compute": 0.2},
+    inner: {"client": 0.002, "inner": 0.81},
+    stolen: {"no_thread": 0.19, "uneven": 0.2, "compute": 0.5},
+}
+#: By history, the configuration of its cluster.
+CONFIGS: dict[Callable[[Simulated], None], dict[str, Any]] = {
+    saturated: {"distributed.scheduler.worker-saturation": float("inf")},
+    skewed: {"distributed.scheduler.work-stealing": False},
+    stolen: {
+        "distributed.scheduler.worker-saturation": float("inf"),
+        "distributed.scheduler.work-stealing-interval": "1 hour",
+    },
 }
 #: On older releases, which send tasks to workers in another order.
 OLDER: dict[Callable[[Simulated], None], dict[str, float]] = {
-    tree: {"no_thread": 0.6, "worker_queue": 0.05, "compute": 0.3},
-    shuffled: {"repeated": 0.002, "worker_queue": 0.016, "compute": 1.5, "report": 0.004},
+    tree: {"no_thread": 0.65, "compute": 0.3},
+    shuffled: {"repeated": 0.002, "starting": 0.016, "compute": 1.5, "report": 0.004},
 }
 #: Spans below those.
 BELOW: dict[Callable[[Simulated], None], dict[str, dict[str, float]]] = {
@@ -303,7 +423,7 @@ def parts_of(finished: FinishedSpan) -> dict[str, float]:
 def histories() -> Iterator[Any]:
     """Yield the histories, with the options of their clusters."""
     for make in HISTORIES:
-        options: dict[str, Any] = {"limits": QUICK}
+        options: dict[str, Any] = {"limits": QUICK, "config": CONFIGS.get(make)}
         if make is spilled:
             # A heartbeat that follows a read from the disk at once does not list it: that second
             # is booked as idle, and as excess when it is metered.

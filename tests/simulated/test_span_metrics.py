@@ -60,7 +60,7 @@ def test_all_of_it_at_once_and_nothing_later(b: Bridged) -> None:
     assert 5 * 0.05 <= metrics.duration <= 5 * 0.05 + 0.02 + 5 * BATCH
     assert metrics.path is not None
     assert sum(metrics.path.values()) == pytest.approx(metrics.duration, abs=1e-6)
-    waited = metrics.path["no_thread"] + metrics.path["worker_queue"]
+    waited = sum(metrics.path[part] for part in ("no_thread", "uneven", "starting"))
     assert metrics.path["compute"] + waited == pytest.approx(5 * 0.05, abs=5 * BATCH)
     # What was not reported of capacity is idle.
     execute = sum(v for k, v in metrics.tree.items() if (k[0], k[-1]) == ("execute", "seconds"))

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from dask_otel.core.idle.accounting import Accounting, Increments
 from dask_otel.core.idle.sharing import IdleSharing
 from dask_otel.core.life.clock_offsets import WorkerOffset
+from dask_otel.core.path.waiting import FreeThreads
 
 #: Seconds: some messages of 1 ms each, on a few threads.
 CLOSE = 0.02
@@ -84,7 +85,8 @@ class Stepped:
     """A worker with two threads, one task of the scheduler's, and a clock that is set at times."""
 
     def __init__(self) -> None:
-        self.accounting, self.totals, self.offset = Accounting(0.0), Totals(), WorkerOffset()
+        self.accounting = Accounting(0.0, FreeThreads(float))
+        self.totals, self.offset = Totals(), WorkerOffset()
         self.accounting.worker_added("w", 2, 0.0)
         self.accounting.span_active("a", "a", 0.0)
         self.accounting.task_assigned("w", "x", "a", 0.0)
@@ -264,7 +266,7 @@ SCRIPTS: dict[str, tuple[list[tuple[Any, ...]], dict[str, float]]] = {
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_script(name: str) -> None:
     calls, expected = SCRIPTS[name]
-    accounting, totals = Accounting(0.0), Totals()
+    accounting, totals = Accounting(0.0, FreeThreads(float)), Totals()
     accounting.worker_added("w", 1, 0.0)
     accounting.span_active("a", "a", 0.0)
     for call, *arguments in calls:
@@ -295,7 +297,7 @@ def test_late_idle_goes_to_who_was_active_when_it_passed() -> None:
 
 def test_late_idle_of_a_time_without_work_is_unused() -> None:
     """That a released task did not hold a thread is known two cuts later; then work has ended."""
-    accounting = Accounting(0.0)
+    accounting = Accounting(0.0, FreeThreads(float))
     accounting.worker_added("w", 2, 0.0)
     accounting.span_active("s", "s", 0.0)
     for key in ("runs", "released"):
@@ -311,7 +313,7 @@ def test_late_idle_of_a_time_without_work_is_unused() -> None:
 
 
 def test_a_task_that_was_stolen_at_once_leaves_no_span_on_its_first_worker() -> None:
-    accounting = Accounting(0.0)
+    accounting = Accounting(0.0, FreeThreads(float))
     for worker in ("a", "b"):
         accounting.worker_added(worker, 2, 0.0)
     accounting.span_active("s", "s", 1.0)
@@ -323,7 +325,7 @@ def test_a_task_that_was_stolen_at_once_leaves_no_span_on_its_first_worker() -> 
 
 
 def test_weeks_of_running_cost_no_precision() -> None:
-    accounting, totals, now = Accounting(0.0), Totals(), 0.0
+    accounting, totals, now = Accounting(0.0, FreeThreads(float)), Totals(), 0.0
     accounting.worker_added("w", 1000, now)
     accounting.span_active("a", "a", now)
     for i in range(2000):
@@ -338,7 +340,7 @@ def test_weeks_of_running_cost_no_precision() -> None:
 
 
 def test_memory_is_bounded_by_what_is_open() -> None:
-    accounting = Accounting(0.0)
+    accounting = Accounting(0.0, FreeThreads(float))
     accounting.worker_added("w", 2, 0.0)
     for i in range(1000):
         span, now = f"span-{i}", float(i)
@@ -394,7 +396,7 @@ beats = st.tuples(workers, listing, st.dictionaries(spans, odd), st.floats(0.0, 
 )
 def test_no_order_of_events_breaks_the_sums(events: list) -> None:
     """Whatever comes, in any order and with a clock that steps back, the sums are closed."""
-    accounting, totals, now = Accounting(0.0), Totals(), 0.0
+    accounting, totals, now = Accounting(0.0, FreeThreads(float)), Totals(), 0.0
     for passed, event in events:
         now += passed
         if event[0] in ("u", "v", "w"):

@@ -14,9 +14,25 @@ from dask_otel.core.life.task_runs import failed, finish_tasks
 from dask_otel.core.path import chain as chains
 from dask_otel.core.path.chain import MAX_LONGEST, MAX_SPANS, MAX_STEPS, on_path, path_of, stretch
 from dask_otel.core.path.following import Paths
-from dask_otel.core.path.step import BEFORE, Folded, RawStep, Share, SpanPath, cut
+from dask_otel.core.path.step import BEFORE, CLIENT, END, Folded, RawStep, Share, SpanPath, cut
+from dask_otel.core.path.waiting import (
+    AT_ONCE,
+    BEHIND,
+    BEHIND_RELEASED,
+    FREE,
+    MAX_ENDS,
+    NO_WORKER,
+    TAKEN,
+    FreeThreads,
+    Turns,
+    waits,
+)
 from dask_otel.core.records import Failure, RawRun, SpanIdentity, TaskRun
 from dask_otel.semconv import PATH_PARTS
+
+#: The threads of a cluster that are all taken, and of one that has had a free one since 3 s.
+BUSY = (0.0, 0.0, 0.0, TAKEN)
+FREED = (3.0, 0.0, 0.0, FREE)
 
 
 def run(
@@ -34,12 +50,12 @@ def chain(length: int, spans: int, start: float = 0.0) -> tuple[Paths, list[Span
     """Tasks of 1 s that follow one another, in spans by turns."""
     paths, roots = Paths(lambda stimulus: 0.0), [SpanPath(start) for _ in range(spans)]
     groups = [group(root) for root in roots]
-    paths.submitted(0, groups[0], "update-graph", 0.0)
+    paths.submitted(0, groups[0], "update-graph", 0.0, BUSY)
     for number in range(length):
         stimulus, begin, end = f"task-finished-{number}", float(number), number + 1.0
         stop = end - 0.25 * (number % 7 == 0)
         paths.ended(stimulus, end, groups[number % spans], run(number, begin, begin, stop))
-        assert paths.ready(number + 1, stimulus, end)
+        assert paths.ready(number + 1, stimulus, end, BUSY)
     return paths, roots
 
 
@@ -76,38 +92,61 @@ def test_spans_beyond_the_limit_are_left_out_of_a_folded_chain_and_not_lied_abou
     assert len(paths._folded.shares) <= MAX_SPANS
 
 
-TIMES = st.lists(st.integers(0, 9).map(float), min_size=8, max_size=8)
+TIMES = st.lists(st.integers(0, 9).map(float), min_size=10, max_size=10)
+#: The cluster's threads at some times.
+THREADS = st.sampled_from(
+    [BUSY, (2.0, 1.0, 1.0, FREE), (5.0, 2.0, 2.0, NO_WORKER), (7.0, 4.0, 2.0, TAKEN), None]
+)
+
+
+def in_order(begin: int) -> list[float]:
+    return [*map(float, range(begin, begin + 10))]
 
 
 @given(
-    st.lists(st.tuples(TIMES, *[st.booleans()] * 4), min_size=1, max_size=4),
+    st.lists(st.tuples(TIMES, *[st.booleans()] * 6, THREADS, THREADS), min_size=1, max_size=4),
     st.integers(0, 3),
     st.integers(0, 12),
 )
-@example([([*map(float, range(8))], True, True, False, False)], 0, 12)
-@example([([*map(float, range(at, at + 8))], True, False, False, True) for at in (0, 8)], 0, 16)
-@example([([*map(float, range(at, at + 8))], True, True, False, False) for at in (0, 8)], 0, 16)
+@example([(in_order(0), True, True, False, False, False, False, BUSY, BUSY)], 0, 12)
+@example([(in_order(0), True, False, False, False, True, True, BUSY, FREED)], 0, 12)
+@example(
+    [(in_order(at), True, False, False, True, False, False, BUSY, BUSY) for at in (0, 10)], 0, 20
+)
+@example(
+    [(in_order(at), True, False, False, False, False, False, BUSY, BUSY) for at in (0, 10)], 0, 20
+)
 def test_the_sums_of_links_are_those_of_their_cuts(
-    links: list[tuple[list[float], bool, bool, bool, bool]], begin: int, until: int
+    links: list[tuple[Any, ...]], begin: int, until: int
 ) -> None:
     last: RawStep | None = None
-    expected, since = [0.0] * 8, float(begin)
-    for times, ordered, repeated, fetched, at_once in links:
-        in_order = sorted(times) if ordered else times
-        submitted, ready, lost, again, sent, start, stop, end = in_order
-        waited = (submitted, ready, *((lost, again) if repeated else (0.0, 0.0)))
+    expected, since, submitted_alone = [0.0] * 11, float(begin), 0
+    for times, ordered, repeated, fetched, at_once, behind, secedes, first, then in links:
+        ordered_times = sorted(times) if ordered else times
+        submitted, ready, lost, again, sent, turn, start, seceded, stop, end = ordered_times
+        repeats = (lost, again) if repeated else (0.0, 0.0)
+        waited = (submitted, ready, *repeats, first, first, first)
         if at_once and last is not None:
             waited = None
         ended = run("", sent, start, stop, float(fetched))
-        last = (last, end, 1, None, waited, None, ended)
+        place = (then, (turn, then) if behind else None, seceded - start if secedes else None)
+        last = (last, end, 1, None, waited, None, ended, place)
         parts = cut(last, since, float(until))
         assert sum(parts) == max(0.0, min(end, until) - since)
+        assert min(parts) >= 0.0
+        before = -inf if last[BEFORE] is None else last[BEFORE][END]
+        submitted_alone += before >= begin and parts[CLIENT] > 0.0
         expected = [a + b for a, b in zip(expected, parts, strict=True)]
         since = max(float(begin), end)
-    none, parts, others, found, known = stretch(last, float(begin), -inf, float(until))
+    none, parts, joined, others, found, known = stretch(last, float(begin), -inf, float(until))
     share = Share()
-    share.add(len(found), known, parts, *[cut(link, max(at, begin), until) for at, link in others])
+    cuts = [cut(link, max(at, begin), until) for at, link in others]
+    share.add(len(found), joined, known, parts, *cuts)
     assert (share.parts, share.tasks, share.known, none) == (expected, len(links), True, None)
+    alone = sum(
+        at >= begin and one[CLIENT] > 0.0 for (at, _), one in zip(others, cuts, strict=True)
+    )
+    assert joined + alone == submitted_alone
 
 
 def test_a_folded_chain_keeps_its_longest_links_with_their_times(
@@ -116,14 +155,15 @@ def test_a_folded_chain_keeps_its_longest_links_with_their_times(
     paths, span = Paths(lambda stimulus: 0.0), SpanPath(0.0)
     cuts = []
     monkeypatch.setattr(chains, "cut", lambda *args: cuts.append(args) or cut(*args))
-    paths.submitted(0, tasks := group(span), "update-graph", 0.0)
+    paths.submitted(0, tasks := group(span), "update-graph", 0.0, BUSY)
     end = 0.0
     for number in range(1000):
         begin, end = end, end + (40.0 if number % 100 == 7 else 1.0)
         stimulus = f"task-finished-{end}"
         begin += 0.25
-        paths.ended(stimulus, end, tasks, run(number, begin, begin, end))
-        assert paths.ready(number + 1, stimulus, end)
+        one = run(number, begin, begin, end)
+        paths.ended(stimulus, end, tasks, one, place=(BUSY, None, None))
+        assert paths.ready(number + 1, stimulus, end, BUSY)
     assert len(cuts) <= 1, "the others are in order, and summed as they are"
     found = path_of(span, end)
     assert found is not None
@@ -149,9 +189,9 @@ def test_clocks_that_were_set_leave_a_sum_that_is_the_duration(
     first, second, *others = times
     paths, span = Paths(lambda stimulus: first), SpanPath(second)
     tasks = group(span)
-    paths.submitted("a", tasks, "update-graph", others[0])
+    paths.submitted("a", tasks, "update-graph", others[0], BUSY)
     paths.ended("one", others[1], tasks, run("a", others[2], others[3], others[4], fetched))
-    paths.ready("b", "one", others[5])
+    paths.ready("b", "one", others[5], BUSY)
     paths.ended("two", others[0], tasks, run("b", others[2], others[4], others[3], fetched))
     stop = max(second, others[1])
     found = path_of(span, stop)
@@ -164,7 +204,7 @@ def test_work_that_was_not_observed_from_its_beginning_has_no_path() -> None:
     paths, span = Paths(lambda stimulus: 0.0), SpanPath(0.0)
     child, other = SpanPath(0.0, (span,)), SpanPath(0.0)
     paths.ended("one", 1.0, group(child), run("a", 0.0, 0.0, 1.0))
-    paths.ready("b", "one", 1.0)
+    paths.ready("b", "one", 1.0, BUSY)
     paths.ended("two", 2.0, group(other), run("b", 1.0, 1.0, 2.0))
     assert path_of(span, 1.0) is path_of(child, 1.0) is None
     assert path_of(other, 2.0) is not None, "what it waited for is of another span"
@@ -180,31 +220,31 @@ def test_work_that_was_not_observed_from_its_beginning_has_no_path() -> None:
 def test_a_run_that_is_lost_twice_is_repeated_since_the_first_was_sent() -> None:
     paths, span = Paths(lambda stimulus: 1.0), SpanPath(0.0)
     tasks = group(span)
-    paths.submitted("a", tasks, "update-graph", 2.0)
+    paths.submitted("a", tasks, "update-graph", 2.0, BUSY)
     for sent in (3.0, 6.0):
-        paths.interrupted("a", sent)
-        assert not paths.ready("a", "a worker is lost", sent + 1.0)
-        paths.ready_again("a", sent + 1.0, span)
+        paths.interrupted("a", sent, BUSY)
+        assert not paths.ready("a", "a worker is lost", sent + 1.0, BUSY)
+        paths.ready_again("a", sent + 1.0, span, BUSY)
     paths.ended("one", 10.0, tasks, run("a", 7.5, 8.0, 9.0))
     found = path_of(span, 10.0)
     assert found is not None
     parts = dict(zip(PATH_PARTS, found[0].parts, strict=True))
     assert {part: seconds for part, seconds in parts.items() if seconds} == {
         "client": 1.0, "scheduler": 1.0, "no_thread": 1.5, "repeated": 4.0,
-        "worker_queue": 0.5, "compute": 1.0, "report": 1.0,
+        "starting": 0.5, "compute": 1.0, "report": 1.0,
     }  # fmt: skip
 
 
 def test_a_task_that_is_to_run_again_is_asked_for_before_it_is_sent_at_once() -> None:
     paths, span = Paths(lambda stimulus: 1.0), SpanPath(0.0)
     tasks = group(span)
-    paths.submitted("b", tasks, "update-graph", 1.0)
+    paths.submitted("b", tasks, "update-graph", 1.0, BUSY)
     paths.ended("one", 2.0, tasks, run("a", 1.0, 1.0, 2.0))
     assert paths.at_once("one") == span.last
     assert paths.at_once("two") is None
-    paths.interrupted("b", 1.0)
+    paths.interrupted("b", 1.0, BUSY)
     assert paths.at_once("one") is None
-    assert paths.ready("b", "one", 2.0)
+    assert paths.ready("b", "one", 2.0, BUSY)
     assert paths.at_once("one") == span.last
 
 
@@ -214,7 +254,7 @@ def test_the_tasks_on_the_path_are_exported_beside_the_others_and_each_once() ->
     span.add(tasks)
     tasks.slowest = (run("9", 0.0, 0.0, 3.0, number=9),)
     paths = Paths(lambda stimulus: 0.0)
-    paths.submitted("0", tasks, "update-graph", 0.0)
+    paths.submitted("0", tasks, "update-graph", 0.0, BUSY)
     for number, seconds in enumerate([1.0, 0.25, 0.5]):
         key, begin, end = str(number), float(number), number + seconds
         one = run(key, begin, begin, end, number=number)
@@ -222,7 +262,7 @@ def test_the_tasks_on_the_path_are_exported_beside_the_others_and_each_once() ->
             one = (*one[:-1], Failure(2.0, "2", "g", "w", "E()", None))
             failed(tasks, one, limits)
         paths.ended(key, end, tasks, one)
-        paths.ready(str(number + 1), key, end)
+        paths.ready(str(number + 1), key, end, BUSY)
     known = path_of(span, 2.5)
     assert known is not None
     shown, dropped = finish_tasks(span, {tasks: 1}, limits, known[1], 2.5)
@@ -238,13 +278,13 @@ def test_the_tasks_on_the_path_are_exported_beside_the_others_and_each_once() ->
 def test_a_folded_chain_of_spans_by_turns_keeps_the_longest_links_of_each(slow: int) -> None:
     paths, spans = Paths(lambda stimulus: 0.0), [SpanPath(0.0), SpanPath(0.0)]
     groups = [group(span) for span in spans]
-    paths.submitted(0, groups[0], "update-graph", 0.0)
+    paths.submitted(0, groups[0], "update-graph", 0.0, BUSY)
     took, begin = [], 0.0
     for number in range(300):
         took.append(1000.0 if number == slow else 1.0 + number * 37 % 300)
         stimulus, end = str(number), begin + took[-1]
         paths.ended(stimulus, end, groups[number % 4 // 3], run(number, begin, begin, end))
-        assert paths.ready(number + 1, stimulus, end)
+        assert paths.ready(number + 1, stimulus, end, BUSY)
         begin = end
     for turn, span in enumerate(spans):
         found = path_of(span, begin)
@@ -252,3 +292,54 @@ def test_a_folded_chain_of_spans_by_turns_keeps_the_longest_links_of_each(slow: 
         own = [number for number in range(300) if number % 4 // 3 == turn]
         expected = sorted(own, key=took.__getitem__)[-MAX_LONGEST:]
         assert [step.run[2] for step, _ in on_path(found[1], begin)] == sorted(expected)
+
+
+def test_the_seconds_of_a_wait_are_those_of_the_cluster_state() -> None:
+    now = 0.0
+    threads = FreeThreads(lambda: now)
+    seen = [threads.present]
+    for when, workers, free in ((1.0, 2, 0), (3.0, 0, 1), (3.5, 0, 1), (7.0, 0, -2), (15.0, -2, 0)):
+        now = when
+        threads.add(workers, free)
+        seen.append(threads.present)
+    assert [one[0] for one in seen] == [0.0, 1.0, 3.0, 3.0, 7.0, 15.0], "only changes of the state"
+    none, taken, free = seen[0], seen[1], seen[2]
+    assert waits(0.5, none, 2.0, taken) == (0.5, 1.0, 0.0)
+    assert waits(2.0, taken, 5.0, free) == (0.0, 1.0, 2.0)
+    assert waits(0.0, none, 20.0, seen[-1]) == (6.0, 10.0, 4.0)
+    assert waits(4.0, free, 6.0, free) == (0.0, 0.0, 2.0)
+    assert waits(8.0, seen[4], 9.0, None) == (0.0, 1.0, 0.0), "unknown"
+    assert waits(9.0, free, 9.0, free) == (0.0, 0.0, 0.0)
+
+
+def test_a_task_has_its_turn_when_the_last_one_before_it_ended() -> None:
+    turns = Turns(2)
+    # Its clock is 100 s ahead; the second end is known first.
+    turns.ended(106.0, 6.0, BUSY)
+    turns.ended(103.0, 3.0, BUSY)
+    assert turns.of(BEHIND, 1.0, 4.0, 104.0, FREED) == (3.0, BUSY)
+    assert turns.of(BEHIND, 1.0, 6.0, 106.0, FREED) == (6.0, BUSY), "not before its own start"
+    assert turns.of(AT_ONCE, 1.0, 4.0, 104.0, FREED) is None
+    assert turns.of(BEHIND, 1.0, 2.0, 102.0, FREED) is None, "no other one ended"
+    assert turns.of(BEHIND_RELEASED, 1.0, 2.0, 102.0, FREED) == (2.0, FREED), "a released one did"
+    assert turns.of(BEHIND_RELEASED, 1.0, 4.0, 104.0, FREED) == (3.0, BUSY)
+
+
+def test_a_worker_keeps_a_bounded_number_of_ends() -> None:
+    turns = Turns(1)
+    for second in range(10 * MAX_ENDS):
+        turns.ended(float(second), float(second), BUSY)
+        assert len(turns._ends) <= MAX_ENDS
+    oldest = turns._ends[0][0]
+    assert turns.of(BEHIND, 0.0, 1.0, 1.0, BUSY) == (oldest, BUSY), "it began as soon as it could"
+
+
+def test_tasks_on_a_paused_worker_have_their_turn_after_the_pause() -> None:
+    turns = Turns(2)
+    turns.ended(3.0, 3.0, BUSY)
+    turns.paused(False, 5.0, BUSY)
+    assert turns.of(BEHIND, 1.0, 3.0, 3.0, BUSY) == (3.0, BUSY), "it began before"
+    turns.paused(True, 8.0, FREED)
+    assert turns.of(AT_ONCE, 4.5, 8.0, 8.0, BUSY) == (8.0, FREED)
+    assert turns.of(BEHIND, 1.0, 3.0, 3.0, BUSY) == (3.0, BUSY)
+    assert turns.of(AT_ONCE, 9.0, 9.5, 9.5, BUSY) is None, "it was sent later"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Group, Phase
 from dask_otel.core.path.step import RawStep
+from dask_otel.core.path.waiting import AT_ONCE, Threads
 
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
 #: second, the run has ended or is listed.
 _HEARTBEATS = 2
 
-#: The worker of a task in processing, when the task was sent to it (0.0 if unknown), and the step
-#: before it on a path if that was at once.
-Assignment: TypeAlias = "tuple[WorkerState, float, RawStep | None]"
+#: The worker of a task in processing; when the task was sent to it (0.0 if unknown), the step
+#: before it on a path if that was at once, the cluster's threads then, and whether it waits there
+#: for a thread.
+Assignment: TypeAlias = "tuple[WorkerState, float, RawStep | None, Threads | None, int]"
 #: In its place.
-NOT_ASSIGNED: Final = (None, 0.0, None)
+NOT_ASSIGNED: Final = (None, 0.0, None, None, AT_ONCE)
 
 
 #: Most actions of one run; the longest are kept.
@@ -80,7 +82,7 @@ class RunsUnderWay:
         cancelled = self._cancelled.get(worker, {})
         for key, seconds in executing.items():
             start = began - seconds
-            ws, _, _ = self.assigned.get(key, NOT_ASSIGNED)
+            ws, *_ = self.assigned.get(key, NOT_ASSIGNED)
             if ws is not None and ws.address == worker:
                 before = self.seen.get(key)
                 # The fastest message is the most accurate.
@@ -109,7 +111,11 @@ class RunsUnderWay:
 
 
 def actions(
-    startstops: Iterable[Mapping[str, Any]], sent: float, start: float, offset: float | None
+    startstops: Iterable[Mapping[str, Any]],
+    sent: float,
+    turn: float,
+    start: float,
+    offset: float | None,
 ) -> tuple[tuple[Part, ...], float]:
     """Return a worker's longest actions before a run computed, and the time with any of them.
 
@@ -121,8 +127,9 @@ def actions(
     startstops
         As the worker reports them. It appends to the list while it knows the task, so earlier runs
         may be in it.
-    sent, start
-        When the run was sent to the worker, and when it began to compute.
+    sent, turn, start
+        When the run was sent to the worker, when that had a thread for it, and when it began to
+        compute. Actions before its turn took no time from the run.
     offset
         The scheduler's clock minus the worker's; None if unknown.
     """
@@ -147,7 +154,7 @@ def actions(
             began = max(stop - took, sent)
             parts.append((action, began, took))
             spent.append((began, stop))
-    busy, until = 0.0, sent
+    busy, until = 0.0, turn
     for began, stop in sorted(spent):
         busy += max(0.0, stop - max(began, until))
         until = max(until, stop)

@@ -14,10 +14,10 @@ _INTERRUPTIONS: Final[tuple[tuple[str, Interruption], ...]] = (
     ("steal", "stolen"),
 )
 
-#: Beginnings of the ids of a worker's messages about the end of a run, and their first letter,
-#: which no other stimulus has. A message with another id may be repeated from a run with another
-#: number.
-ENDS: Final = ("task-finished", "task-erred")
+#: Beginnings of the ids of a worker's messages about a thread that became free. The first two are
+#: of the end of a run with times; no other stimulus has their first letter. A message with another
+#: id may be repeated from a run with another number.
+ENDS: Final = ("task-finished", "task-erred", "reschedule", "secede", "worker-client-secede")
 END: Final = "t"
 
 #: Prefix of the id of a client's submission, and its length: comparing slices takes a fifth of the
@@ -49,7 +49,7 @@ def interruption(stimulus_id: str) -> Interruption:
 
 
 def stimulus_time(stimulus_id: str) -> float | None:
-    """Return when a worker reported the end of a run, by the worker's clock.
+    """Return when a worker noticed that a run ended or seceded, by the worker's clock.
 
     Dask writes this time into the message's id. None for a repeated message, which has another id.
     """

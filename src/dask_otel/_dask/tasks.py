@@ -21,16 +21,19 @@ from dask_otel._dask.stimuli import (
     RETRY,
     SUBMISSION,
     interruption,
+    stimulus_time,
     submission_time,
 )
 from dask_otel._dask.threads import ThreadTime
+from dask_otel.core.idle.worker import WorkerTime
 from dask_otel.core.life import task_runs
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Cause, Group, RetryReason, TaskLimits
 from dask_otel.core.metrics.batch import Distribution, MetricBatch
 from dask_otel.core.path.following import Paths
-from dask_otel.core.path.step import KEY, NUMBER, PARTS, SECONDS, SENT, STOP
+from dask_otel.core.path.step import KEY, NUMBER, PARTS, SECONDS, SENT, STOP, Place, RawStep
+from dask_otel.core.path.waiting import AT_ONCE, BEHIND, Threads, Turn
 from dask_otel.core.records import Failure, RawRun, TaskRun
 from dask_otel.core.text import STACKTRACE_LIMIT
 
@@ -71,6 +74,7 @@ class TaskEvents:
         self._follows = lifecycle.follows
         self._time = time
         self._accounting = time.accounting
+        self._available = time.accounting.available
         self._clocks = clocks
         #: Which runs are kept, to become spans; see `task_runs`.
         self._limits = limits
@@ -103,7 +107,7 @@ class TaskEvents:
         accounting = self._accounting
         for ws in self._scheduler.workers.values():
             for task in ws.processing:
-                self.assigned[task.key] = (ws, 0.0, None)
+                self.assigned[task.key] = (ws, 0.0, None, None, AT_ONCE)
                 accounting.task_assigned(ws.address, task.key, task.group.span_id, monotonic())
                 if task in ws.long_running:
                     accounting.task_seceded(ws.address, task.key, None, monotonic())
@@ -112,7 +116,7 @@ class TaskEvents:
 
     def close(self, now: float) -> None:
         """Record the runs that are still under way, and recomputations that have not begun."""
-        for key, (ws, _, _) in self.assigned.items():
+        for key, (ws, *_) in self.assigned.items():
             seen = self.under_way.seen.pop(key, None)
             group = self._groups.get(self._scheduler.tasks[key].group)
             if seen is not None and group is not None:
@@ -123,6 +127,7 @@ class TaskEvents:
     def all_gone(self) -> None:
         """Forget all tasks: the scheduler was restarted, or the bridge releases it."""
         self.under_way.clear()
+        self._time.seceded.clear()
         self._lost, self._sent_again = {}, {}
         self.paths = Paths(submission_time)
         self.queued_since.clear()
@@ -134,6 +139,7 @@ class TaskEvents:
         for key in self.assigned.keys() - processing:
             del self.assigned[key]
             self.under_way.seen.pop(key, None)
+            self._time.seceded.pop(key, None)
         tasks = self._scheduler.tasks.values()
         unfinished = {task.key for task in tasks if task.state in UNFINISHED}
         self.paths.repair(unfinished)
@@ -199,8 +205,14 @@ class TaskEvents:
                     before = self.paths.at_once(stimulus_id)
                     if before is None:
                         self._ready(key, stimulus_id, now)
-                self.assigned[key] = (ws, now, before)
-                self._accounting.task_assigned(ws.address, key, task.group.span_id, monotonic())
+                threads = self._available.present
+                waits = self._accounting.task_assigned(
+                    ws.address, key, task.group.span_id, monotonic()
+                )
+                if not waits and task.resource_restrictions:
+                    # A task can hold what it needs, even if a thread is free.
+                    waits = BEHIND
+                self.assigned[key] = (ws, now, before, threads, waits)
             elif start in UNFINISHED:
                 self._from_unfinished(key, start, finish, stimulus_id, info)
             elif finish == "forgotten":
@@ -233,7 +245,7 @@ class TaskEvents:
                 self._lost.pop(key, None)
             reason = self._outcomes.added(group, key, now)
             if self._follows and not task.waiting_on:
-                self.paths.submitted(key, group, stimulus_id, now)
+                self.paths.submitted(key, group, stimulus_id, now, self._available.present)
             if self._spans.requested and (tags := self._spans.requested.get(task.group)):
                 group.span.requested = tags
         else:
@@ -281,9 +293,10 @@ class TaskEvents:
 
     def _ready(self, key: Hashable, stimulus_id: str, now: float) -> None:
         """Record that a task is ready to run that was not when it was submitted."""
-        known = self.paths.ready(key, stimulus_id, now)
+        threads = self._available.present
+        known = self.paths.ready(key, stimulus_id, now, threads)
         if not known and (group := self._groups.get(self._scheduler.tasks[key].group)) is not None:
-            self.paths.ready_again(key, now, group.span)
+            self.paths.ready_again(key, now, group.span, threads)
 
     def _repeated(self, group: Group, key: Hashable, reason: RetryReason, now: float) -> None:
         """Record that a task will run again."""
@@ -317,14 +330,18 @@ class TaskEvents:
         task = self._scheduler.tasks[key]
         # Not the message's copy: tables find the same object without comparing.
         key, group = task.key, self._groups.get(task.group)
-        ran = None
+        ran = account = None
         processed = start == "processing"
-        assigned, sent, before = self.assigned.pop(key, NOT_ASSIGNED) if processed else NOT_ASSIGNED
+        assigned, sent, before, sent_to, waits = (
+            self.assigned.pop(key, NOT_ASSIGNED) if processed else NOT_ASSIGNED
+        )
+        held = self._time.seceded.pop(key, None) if self._time.seceded else None
+        threads = self._available.present
         if assigned is not None:
             if startstops:
                 if self.under_way.seen:
                     self.under_way.seen.pop(key, None)
-                self._accounting.task_done(assigned.address, key, seconds, monotonic())
+                account = self._accounting.task_done(assigned.address, key, seconds, monotonic())
             else:
                 ran = self._ended_without_times(key, assigned, stimulus_id, sent, group)
         queued = self.queued_since.pop(key, 0.0)
@@ -346,7 +363,7 @@ class TaskEvents:
                 # It may be sent again.
                 self._outcomes.not_recomputed(group, counted, now)
                 self._lost[key] = group if counted else None
-                self.paths.interrupted(key, sent)
+                self.paths.interrupted(key, sent, sent_to)
                 return
             if sent:
                 self._outcomes.computed_again(group)
@@ -354,17 +371,25 @@ class TaskEvents:
         worker: str | None = info.get("worker")
         span, number, waited = group.span, None, None
         parts: tuple[Part, ...] = ()
+        turn = None
         fetched = 0.0
         if stopped:
             started, stopped = self._clocks.corrected(
                 worker, started, stopped, stimulus_id, sent, now
             )
+            if account is not None and (waits or not account.free or account.turns.pause):
+                turn = self._turn(
+                    account, task, waits, sent, started, stopped, stimulus_id, threads
+                )
+            if held is not None and computed > held:
+                span.seceded += computed - held
             if stimulus_id[0] == END:
                 # A message with another id may repeat the times of a run with another number.
                 number = task.run_id
             if len(startstops) > 1:
                 offset = self._clocks.offset(worker)
-                parts, fetched = actions(startstops, sent, started, offset)
+                began = sent if turn is None else max(sent, turn[0])
+                parts, fetched = actions(startstops, sent, began, started, offset)
         if queued:
             waited = sent - queued if queued < sent else 0.0
         elif sent and queued is not None:
@@ -386,6 +411,7 @@ class TaskEvents:
             fetched,
             None,
         )
+        place = (sent_to, turn, held)
         if finish == "memory":
             self._outcomes.finished(group, worker, started, stopped, now)
             if processed:
@@ -401,15 +427,18 @@ class TaskEvents:
                 self.paths.forget(key)
                 before = None
             if self._follows:
-                self.paths.ended(stimulus_id, now, group, run, before)
+                self.paths.ended(stimulus_id, now, group, run, before, place)
             return
         if before is not None:
-            self.paths.sent(key, before, sent)
+            self.paths.sent(key, before, sent, sent_to)
+        if waits and not stopped:
+            # What is not known of its run was a wait for a thread of its worker.
+            place = (sent_to, (inf, threads), held)
         if finish == "erred" and info.get("cause") == key:
             # The last of its runs on workers that died, if it has none now.
             failure = self._failed(group, key, info, started, stopped, now, assigned)
             run = TaskRun._make(run)._replace(nbytes=None, type=None, failure=failure)
-            self._end_path(group, run, start, stimulus_id, ran, now)
+            self._end_path(group, run, start, stimulus_id, ran, now, place)
             self._to_erred(group, run)
         elif finish == "erred" or task.exception_blame is not None:
             self._outcomes.blamed(group, now)
@@ -417,9 +446,9 @@ class TaskEvents:
         elif not task.has_lost_dependencies and (task.who_wants or task.waiters):
             how = interruption(stimulus_id) if processed else "stolen"
             self._outcomes.interrupted(group, key, None if how == "stolen" else how, now)
-            self.paths.interrupted(key, sent)
+            self.paths.interrupted(key, sent, sent_to)
         else:
-            self._end_path(group, run, start, stimulus_id, ran, now)
+            self._end_path(group, run, start, stimulus_id, ran, now, place)
             self._to_released(group, key, assigned, ran is None, now)
             if processed:
                 self._count(semconv.TASK_FINISHED.name, group, "cancelled")
@@ -456,6 +485,7 @@ class TaskEvents:
         stimulus_id: str,
         ran: Times | None,
         now: float,
+        place: Place,
     ) -> None:
         """Record for the path that a ready task ended without a result."""
         if not self._follows or start == "waiting":
@@ -466,7 +496,27 @@ class TaskEvents:
             began, stopped = ran or (now, now)
             sent = run[SENT] or now
             run = TaskRun._make(run)._replace(start=began, stop=stopped, sent=sent)
-        self.paths.ended(stimulus_id, now, group, run)
+        self.paths.ended(stimulus_id, now, group, run, None, place)
+
+    def _turn(
+        self,
+        account: WorkerTime,
+        task: TaskState,
+        waited: int,
+        sent: float,
+        start: float,
+        stop: float,
+        stimulus_id: str,
+        threads: Threads,
+    ) -> Turn | None:
+        """Return when a worker had a thread for a task that ended now; its thread is free."""
+        noticed = stimulus_time(stimulus_id)
+        if noticed is None:
+            return None
+        turn = account.turns.of(waited, sent, start, noticed - (stop - start), threads)
+        if not account.free or task.resource_restrictions:
+            account.turns.ended(noticed, stop, threads)
+        return turn
 
     @staticmethod
     def _is_whole(run: RawRun) -> bool:
@@ -499,7 +549,9 @@ class TaskEvents:
         if how in ("error", "rescheduled"):
             # The run has ended, and a retry follows.
             known = seconds if startstops else None
-            self._accounting.task_done(address, key, known, monotonic())
+            threads = self._available.present
+            account = self._accounting.task_done(address, key, known, monotonic())
+            self._time.freed(account, address, stimulus_id, threads)
         else:
             self._accounting.task_released(address, key, monotonic())
         if how == "error" and stopped:
@@ -576,11 +628,29 @@ class TaskEvents:
         if type(message) is tuple and len(message) > 4 and message[0] == "confirm":
             _, key, _, _, thief, *_ = message
             try:
-                victim, sent, before = self.assigned.get(key, NOT_ASSIGNED)
+                victim, sent, before, threads, _ = self.assigned.get(key, NOT_ASSIGNED)
                 ws = self._scheduler.workers.get(thief)
             except TypeError:
                 # Any client may log any event.
                 return
             if victim is not None and ws is not None:
-                self.assigned[key] = (ws, sent, before)
-                self._accounting.task_stolen(key, victim.address, ws.address, monotonic())
+                self._moved(key, victim, ws, sent, before, threads)
+
+    def _moved(
+        self,
+        key: Hashable,
+        victim: WorkerState,
+        thief: WorkerState,
+        sent: float,
+        before: RawStep | None,
+        threads: Threads | None,
+    ) -> None:
+        """Record that a task is sent anew, to another worker."""
+        if before is not None:
+            self.paths.sent(key, before, sent, threads)
+        now, threads = time(), self._available.present
+        waits = self._accounting.task_stolen(key, victim.address, thief.address, monotonic())
+        self.assigned[key] = (thief, now, None, threads, waits)
+        if queued := self.queued_since.get(key):
+            # It is in no queue of the scheduler meanwhile.
+            self.queued_since[key] = queued + now - sent

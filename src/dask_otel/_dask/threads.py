@@ -12,11 +12,17 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+from distributed.metrics import time
+
 from dask_otel import semconv
+from dask_otel._dask.stimuli import stimulus_time
 from dask_otel._dask.wrapping import Wrappers
 from dask_otel.core.idle.accounting import Accounting, Increments
+from dask_otel.core.idle.worker import WorkerTime
+from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.open_span import OpenSpan
 from dask_otel.core.metrics.batch import Batches, MetricBatch
+from dask_otel.core.path.waiting import FreeThreads, Threads
 from dask_otel.core.records import Tags
 
 if TYPE_CHECKING:
@@ -35,10 +41,13 @@ class ThreadTime:
     All methods belong to the scheduler's event loop. The adapter guards the calls of its hooks.
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, clocks: ClockOffsets) -> None:
         self._scheduler = scheduler
+        self._clocks = clocks
         #: `TaskEvents` and `Heartbeats` call this directly.
-        self.accounting = Accounting(monotonic())
+        self.accounting = Accounting(monotonic(), FreeThreads(time))
+        #: Seconds after which tasks in processing seceded.
+        self.seceded: dict[Hashable, float] = {}
         #: Execute seconds since the last export, by activity; `Heartbeats` adds them.
         self.activities: dict[Hashable, float] = {}
         #: The interval that `fold` has begun to add.
@@ -74,11 +83,31 @@ class ThreadTime:
         return task_erred
 
     def _seceded(
-        self, key: Hashable, worker: str, compute_duration: float | None = None, **_: Any
+        self,
+        key: Hashable,
+        worker: str,
+        compute_duration: float | None = None,
+        stimulus_id: str = "",
+        **_: Any,
     ) -> None:
         task, ws = self._scheduler.tasks.get(key), self._scheduler.workers.get(worker)
-        if task is not None and ws is not None and task in ws.long_running:
-            self.accounting.task_seceded(worker, key, compute_duration, monotonic())
+        if task is None or ws is None or task not in ws.long_running:
+            return
+        threads = self.accounting.available.present
+        account = self.accounting.task_seceded(worker, key, compute_duration, monotonic())
+        self.freed(account, worker, stimulus_id, threads)
+        if compute_duration is not None:
+            self.seceded.setdefault(task.key, compute_duration)
+
+    def freed(
+        self, account: WorkerTime | None, worker: str, stimulus_id: str, threads: Threads
+    ) -> None:
+        """Record that a run left its thread, which the message of its worker says without times."""
+        noticed = stimulus_time(stimulus_id)
+        if account is not None and noticed is not None and not account.free:
+            now, offset = time(), self._clocks.offset(worker)
+            stop = now if offset is None else min(now, noticed + offset)
+            account.turns.ended(noticed, stop, threads)
 
     # --------------------------------------------------------------------------- spans
 

@@ -211,8 +211,9 @@ class SpanPathFacts(NamedTuple):
 
     #: Seconds by `semconv.PATH_PARTS`; their sum is the duration.
     parts: tuple[float, ...]
-    #: Tasks on it.
+    #: Tasks on it, and those of them that only the client led to.
     tasks: int
+    submitted: int = 0
     #: Execute seconds divided by threads; None if unknown.
     threads_bound: float | None = None
 
@@ -261,6 +262,8 @@ class FinishedSpan(SpanDescription):
     dask_idle: float
     #: Own seconds of context ``execute``, by Dask's name of the activity.
     activities: Mapping[Hashable, float]
+    #: Seconds for which tasks ran after they had seceded, its own and those of the tree below.
+    seceded: float = 0.0
     #: Own share of the cluster's idle seconds, and that plus own execute seconds; None if not
     #: measured.
     idle: float | None = None

@@ -63,6 +63,7 @@ from math import inf
 
 from dask_otel.core.idle.sharing import ActiveSpan, IdleSharing
 from dask_otel.core.idle.worker import WorkerTime
+from dask_otel.core.path.waiting import AT_ONCE, BEHIND, BEHIND_RELEASED, FreeThreads
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +95,12 @@ class Accounting:
     ----------
     now
         The start of the observation.
+    available
+        Is notified of the free threads that a ready task could have, for the paths.
     """
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, available: FreeThreads) -> None:
+        self.available = available
         self._now = now
         self._threads = 0
         #: Threads that are certainly idle, and their seconds up to `_now` that are not shared yet.
@@ -121,6 +125,7 @@ class Accounting:
         self._workers[worker] = WorkerTime(threads, self._now, self._worked)
         self._threads += threads
         self._free += threads
+        self.available.add(1, threads)
 
     def worker_removed(self, worker: str, now: float) -> None:
         """Remove a worker that left or was lost, after its tasks were released."""
@@ -132,26 +137,46 @@ class Accounting:
         left = account.close()
         self._lost += left.lost
         self._free -= account.free
+        if account.running:
+            self.available.add(-1, -account.free)
         if left.idle > 0.0:
             unworked = account.earlier_unworked + account.unworked
             spans = account.recent_spans
             self._sharing.book_late(left.idle, account.tasks.cut, spans, unworked)
         self._threads -= account.threads
 
+    def worker_status(self, worker: str, running: bool, now: float) -> None:
+        """Record whether a worker takes tasks; its threads are part of the capacity anyway.
+
+        `now` is a time of `available`.
+        """
+        account = self._workers.get(worker)
+        if account is not None and account.running is not running:
+            account.running = running
+            self.available.add(*((1, account.free) if running else (-1, -account.free)))
+            account.turns.paused(running, now, self.available.present)
+
     # ------------------------------------------------------------------------- tasks
 
-    def task_assigned(self, worker: str, key: Hashable, span_id: str | None, now: float) -> None:
-        """Book a task that entered processing on a worker. Its span is active already."""
+    def task_assigned(self, worker: str, key: Hashable, span_id: str | None, now: float) -> int:
+        """Book a task that entered processing on a worker. Its span is active already.
+
+        Returns whether it waits for a thread there: `AT_ONCE`, `BEHIND` or `BEHIND_RELEASED`.
+        """
         account = self._workers.get(worker)
         if account is not None:
             span = None if span_id is None else self._spans.get(span_id)
             account.tasks.assign(key, span, now)
             if span is not None:
                 account.recent_spans.add(span)
-            if account.free:
-                self._refresh(account, now)
+            if not account.free:
+                return BEHIND_RELEASED if account.tasks.zombies else BEHIND
+            self._refresh(account, now)
+        return AT_ONCE
 
-    def task_done(self, worker: str, key: Hashable, seconds: float | None, now: float) -> None:
+    def task_done(
+        self, worker: str, key: Hashable, seconds: float | None, now: float
+    ) -> WorkerTime | None:
         """Book the end of a run that a worker reported, successful or not.
 
         Parameters
@@ -159,6 +184,11 @@ class Accounting:
         seconds
             Compute seconds (`startstops`); None if unknown, for example if it failed before
             it computed.
+
+        Returns
+        -------
+        worker
+            If it is known.
         """
         account = self._workers.get(worker)
         if account is not None:
@@ -170,6 +200,7 @@ class Accounting:
             # Faster than `_refresh`, which finds no change if all threads are still occupied.
             if account.free or tasks.seceded or len(tasks.processing) < account.threads:
                 self._refresh(account, now)
+        return account
 
     def task_released(self, worker: str, key: Hashable, now: float) -> None:
         """Book a task that left processing without a report: it may still run there."""
@@ -178,26 +209,24 @@ class Accounting:
             account.tasks.release(key, now)
             self._refresh(account, now)
 
-    def task_stolen(self, key: Hashable, victim: str, thief: str, now: float) -> None:
-        """Book that a task was stolen before it started."""
+    def task_stolen(self, key: Hashable, victim: str, thief: str, now: float) -> int:
+        """Book that a task was stolen before it started; return as `task_assigned` does."""
         span: ActiveSpan | None = None
         loser = self._workers.get(victim)
         if loser is not None:
             span = loser.tasks.unassign(key)
             self._refresh(loser, now)
-        winner = self._workers.get(thief)
-        if winner is not None:
-            winner.tasks.assign(key, span, now)
-            if span is not None:
-                winner.recent_spans.add(span)
-            self._refresh(winner, now)
+        return self.task_assigned(thief, key, None if span is None else span.id, now)
 
-    def task_seceded(self, worker: str, key: Hashable, elapsed: float | None, now: float) -> None:
+    def task_seceded(
+        self, worker: str, key: Hashable, elapsed: float | None, now: float
+    ) -> WorkerTime | None:
         """Book that a running task left its thread slot, `elapsed` seconds after its start."""
         account = self._workers.get(worker)
         if account is not None:
             account.tasks.secede(key, elapsed, now)
             self._refresh(account, now)
+        return account
 
     # -------------------------------------------------------------------- heartbeats
 
@@ -334,5 +363,7 @@ class Accounting:
         self._advance(now)
         account.advance(self._now, self._worked)
         self._free += free - account.free
+        if account.running:
+            self.available.add(0, free - account.free)
         account.free = free
         account.changed = self._now

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from dask_otel.core.idle.sharing import ActiveSpan
 from dask_otel.core.idle.worker_tasks import Observed, WorkerTasks
+from dask_otel.core.path.waiting import Turns
 
 
 class Settlement(NamedTuple):
@@ -46,14 +47,19 @@ class WorkerTime:
         "earlier_unworked",
         "free",
         "recent_spans",
+        "running",
         "tasks",
         "threads",
+        "turns",
         "unworked",
     )
 
     def __init__(self, threads: int, now: float, worked: float) -> None:
         self.threads = threads
         self.tasks = WorkerTasks(now, now)
+        #: Whether it takes tasks, and when those that wait on it could have a thread.
+        self.running = True
+        self.turns = Turns(threads)
         #: Number of certainly idle threads, since `changed`.
         self.free = threads
         self.changed = now

@@ -88,6 +88,7 @@ def finish(
         idle=described.idle,
         capacity=described.capacity,
         activities=span.activities,
+        seceded=span.seceded + below.seceded,
         path=path,
         groups=tuple(kept) if limits.groups else (),
         dropped_groups=len(groups) - len(kept) if limits.groups else 0,
@@ -162,6 +163,7 @@ def _fold(span: OpenSpan, finished: FinishedSpan, parent: OpenSpan) -> None:
     into.groups += finished.group_count
     into.workers |= span.ran_on
     into.execute_seconds += span.execute_seconds
+    into.seceded += finished.seceded
     if span.below is not None:
         into.workers |= span.below.workers
         into.execute_seconds += span.below.execute_seconds

@@ -205,6 +205,7 @@ class Below:
     groups: int = 0
     workers: set[str] = field(default_factory=set)
     execute_seconds: float = 0.0
+    seceded: float = 0.0
     #: First start of all; 0.0 if nothing started.
     start: float = 0.0
     stop: float = 0.0
@@ -268,6 +269,8 @@ class OpenSpan(SpanPath):
     capacity: float = 0.0
     #: Seconds of context ``execute``, by activity.
     activities: dict[Hashable, float] = field(default_factory=dict)
+    #: Seconds for which its tasks ran after they had seceded.
+    seceded: float = 0.0
     #: Tags of another span, if Dask assigned that span's work to this one.
     requested: Tags | None = None
     #: The user's attributes.

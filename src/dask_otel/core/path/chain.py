@@ -28,6 +28,7 @@ from dask_otel.core.path.step import (
     Step,
     cut,
 )
+from dask_otel.core.path.waiting import TAKEN
 from dask_otel.core.records import SpanPathFacts
 
 #: The longest chain of single steps.
@@ -36,6 +37,8 @@ MAX_STEPS: Final = 64
 MAX_LONGEST: Final = 32
 #: The most spans whose steps are folded; time in the others is ``other_span``.
 MAX_SPANS: Final = 64
+#: In `Threads`.
+STATE: Final = 3
 #: Rounding.
 _NOTHING: Final = 1e-6
 
@@ -77,7 +80,7 @@ def path_of(span: SpanPath, stop: float) -> tuple[SpanPathFacts, list[LongStep]]
         return None
     share.parts[CLIENT] += stop - end
     return (
-        SpanPathFacts((*share.parts, max(0.0, elsewhere)), share.tasks),
+        SpanPathFacts((*share.parts, max(0.0, elsewhere)), share.tasks, share.submitted),
         sorted(share.longest, key=_seconds)[-MAX_LONGEST:],
     )
 
@@ -97,29 +100,35 @@ def _shares(last: Any, only: SpanPath | None, until: float) -> dict[SpanPath, Sh
         asked = [
             span for span in (own, *own.above) if not span.closed and (only is None or span is only)
         ]
-        last, parts, others, steps, known = stretch(
+        last, parts, submitted, others, steps, known = stretch(
             last, max([span.start for span in asked], default=inf), oldest, until
         )
         for span in reversed(asked):
             share = shares.setdefault(span, Share())
             cuts = [cut(step, max(since, span.start), until) for since, step in others]
-            share.add(len(steps), known and not own.unknown, parts, *cuts)
+            joined = sum(
+                step[BEFORE] is not None and since >= span.start and cut_[CLIENT] > 0.0
+                for (since, step), cut_ in zip(others, cuts, strict=True)
+            )
+            known = known and not own.unknown
+            share.add(len(steps), submitted + joined, known, parts, *cuts)
             share.longest += steps if span is own else ()
     for span, old in last.shares.items() if isinstance(last, Folded) else ():
         if not span.closed and (only is None or span is only):
             share = shares.setdefault(span, Share())
-            share.add(old.tasks, old.known, old.parts)
+            share.add(old.tasks, old.submitted, old.known, old.parts)
             share.longest += old.longest
     return shares
 
 
 def stretch(
     last: Any, begin: float, oldest: float, until: float
-) -> tuple[Any, Sequence[float], list[tuple[float, RawStep]], list[LongStep], bool]:
+) -> tuple[Any, Sequence[float], int, list[tuple[float, RawStep]], list[LongStep], bool]:
     """Return the sums of a step and of those before it that are of its span.
 
-    Returns what is before them; the sums of those in order, as `cut` returns them; the others, and
-    when each began; all of them, the last one first; and whether all are known.
+    Returns what is before them; the sums of those in order, as `cut` returns them; how many of
+    these only the client led to; the others, and when each began; all of them, the last one first;
+    and whether all are known.
 
     Parameters
     ----------
@@ -129,21 +138,29 @@ def stretch(
         Steps that ended earlier are left out.
     """
     own = last[SPAN]
-    client = scheduler = no_thread = queue = compute = report = 0.0
+    client = scheduler = no_thread = starting = compute = report = 0.0
+    joined = 0
     others: list[tuple[float, RawStep]] = []
     steps: list[LongStep] = []
     known = True
     while last is not None and last[SPAN] is own:
-        before, end, _, _, waited, _, run = last
+        before, end, _, _, waited, _, run, (sent_to, turn, held) = last
         sent, start, stop = run[SENT], run[START], run[STOP]
         since = -inf if before is None else before[END]
         if waited is None:
             in_order = since <= sent
         else:
-            submitted, ready, _, again = waited
-            in_order = since <= submitted <= ready <= sent and not again
+            submitted, ready, _, again, ready_to, _, _ = waited
+            in_order = (
+                since <= submitted <= ready <= sent
+                and not again
+                # In most waits, all threads were taken, and nothing changed.
+                and (ready == sent or (ready_to is sent_to and sent_to[STATE] == TAKEN))
+            )
         if (
             in_order
+            and turn is None
+            and held is None
             and not run[FETCHED]
             and begin <= since
             and sent <= start
@@ -155,9 +172,11 @@ def stretch(
                 scheduler += sent - since
             else:
                 client += submitted - since
+                if submitted > since and before is not None:
+                    joined += 1
                 scheduler += ready - submitted
                 no_thread += sent - ready
-            queue += start - sent
+            starting += start - sent
             compute += stop - start
             report += end - stop
             steps.append((end - since, since, last))
@@ -169,5 +188,5 @@ def stretch(
         else:
             break
         last = before
-    parts = client, scheduler, 0.0, no_thread, 0.0, 0.0, 0.0, queue, compute, 0.0, report
-    return last, parts, others, steps, known
+    parts = client, scheduler, 0.0, no_thread, 0.0, 0.0, 0.0, starting, compute, 0.0, report
+    return last, parts, joined, others, steps, known

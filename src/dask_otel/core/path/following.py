@@ -12,11 +12,25 @@ from collections.abc import Callable, Container, Hashable
 from typing import Any, Final
 
 from dask_otel.core.path.chain import MAX_STEPS, folded
-from dask_otel.core.path.step import DEPTH, END, KEY, RawStep, Readiness, SpanPath, Step
+from dask_otel.core.path.step import (
+    ANY_PLACE,
+    DEPTH,
+    END,
+    KEY,
+    Place,
+    RawStep,
+    Readiness,
+    SpanPath,
+    Step,
+    Waited,
+)
+from dask_otel.core.path.waiting import Threads
 from dask_otel.core.records import RawRun, TaskRun
 
 #: Tasks of one submission that are ready within these seconds share one time.
 MOMENT: Final = 0.001
+#: Of a task that was not ready yet.
+_NEVER: Final[Waited] = (0.0, 0.0, 0.0, 0.0, None, None, None)
 
 
 class Paths:
@@ -37,7 +51,7 @@ class Paths:
         self._submission: str | None = None
         self._alike: Any = None
         self._until = 0.0
-        self._shared: Readiness = (None, (0.0, 0.0, 0.0, 0.0))
+        self._shared: Readiness = (None, _NEVER)
         #: The stimulus of the last end, and its step.
         self._stimulus: str | None = None
         self._last: RawStep = ()
@@ -48,15 +62,18 @@ class Paths:
     def __repr__(self) -> str:
         return f"<Paths: {len(self.waits)} ready tasks, {len(self._again)} to run again>"
 
-    def submitted(self, key: Hashable, group: Any, stimulus: str, now: float) -> None:
+    def submitted(
+        self, key: Hashable, group: Any, stimulus: str, now: float, threads: Threads
+    ) -> None:
         """Record that a task is ready in the moment of its submission."""
         if stimulus is not self._submission or group is not self._alike:
             self._submission, self._alike = stimulus, group
-            self._shared = _last(group.span), (self._submission_time(stimulus), now, 0.0, 0.0)
+            submitted = self._submission_time(stimulus)
+            self._shared = _last(group.span), (submitted, now, 0.0, 0.0, threads, None, threads)
             self._until = now + MOMENT
         elif now > self._until:
-            before, (submitted, _, _, _) = self._shared
-            self._shared = before, (submitted, now, 0.0, 0.0)
+            before, (submitted, *_) = self._shared
+            self._shared = before, (submitted, now, 0.0, 0.0, threads, None, threads)
             self._until = now + MOMENT + (now - (submitted or now)) / 100
         self.waits[key] = self._shared
 
@@ -68,41 +85,45 @@ class Paths:
         """
         return self._last if stimulus is self._stimulus and not self._again else None
 
-    def ready(self, key: Hashable, stimulus: str, now: float) -> bool:
+    def ready(self, key: Hashable, stimulus: str, now: float, threads: Threads) -> bool:
         """Record that a task is ready, if a dependency of it has just ended; return whether."""
         if stimulus is not self._stimulus:
             return False
         self._again.pop(key, None)
-        self.sent(key, self._last, now)
+        self.sent(key, self._last, now, threads)
         return True
 
-    def sent(self, key: Hashable, before: RawStep, now: float) -> None:
+    def sent(self, key: Hashable, before: RawStep, now: float, threads: Threads | None) -> None:
         """Record that a task was ready after a dependency: the step that `at_once` returned."""
-        self.waits[key] = before, (before[END], now, 0.0, 0.0)
+        self.waits[key] = before, (before[END], now, 0.0, 0.0, threads, None, threads)
 
-    def ready_again(self, key: Hashable, now: float, span: SpanPath) -> None:
+    def ready_again(self, key: Hashable, now: float, span: SpanPath, threads: Threads) -> None:
         """Record that a task is ready for any other reason."""
-        before, waited = self._again.pop(key, None) or (_last(span), (0.0, now, 0.0, 0.0))
-        self.waits[key] = before, (*waited[:3], now)
+        before, waited = self._again.pop(key, None) or (_last(span), (0.0, now, *_NEVER[2:]))
+        submitted, ready, lost, _, first, lost_to, _ = waited
+        self.waits[key] = before, (submitted, ready, lost, now, first, lost_to, threads)
 
-    def interrupted(self, key: Hashable, sent: float) -> None:
+    def interrupted(self, key: Hashable, sent: float, threads: Threads | None) -> None:
         """Record that a ready task will be ready again; its run, if any, is repeated."""
         known = self.waits.pop(key, None)
         if known is not None:
-            self._again[key] = _repeated(known, sent)
+            self._again[key] = _repeated(known, sent, threads)
 
     def recomputed(self, key: Hashable, span: SpanPath) -> None:
         """Record that a task that has ended will run again."""
         if key in self._again:
             return
         last = _last(span)
-        self._again[key] = last, (0.0, 0.0, 0.0, 0.0)
+        self._again[key] = last, _NEVER
         if last is not None:
             step = Step._make(last)
             run = TaskRun._make(step.run)
             if run.key == key and (step.before or step.waited):
-                waited = step.waited or (step.before[END], run.sent, 0.0, 0.0)
-                self._again[key] = _repeated((step.before, waited), run.sent)
+                threads = step.place[0]
+                waited = step.waited or (
+                    step.before[END], run.sent, 0.0, 0.0, threads, None, threads
+                )  # fmt: skip
+                self._again[key] = _repeated((step.before, waited), run.sent, threads)
 
     def forget(self, key: Hashable) -> None:
         """Forget a task that will not run."""
@@ -116,7 +137,13 @@ class Paths:
                 del table[key]
 
     def ended(
-        self, stimulus: str, now: float, group: Any, run: RawRun, before: RawStep | None = None
+        self,
+        stimulus: str,
+        now: float,
+        group: Any,
+        run: RawRun,
+        before: RawStep | None = None,
+        place: Place = ANY_PLACE,
     ) -> None:
         """Record the end of a run.
 
@@ -124,6 +151,8 @@ class Paths:
         ----------
         before
             The step before, if the task was sent as soon as that ended; see `at_once`.
+        place
+            What the run waited for on its worker.
         """
         waited, depth = None, 1
         if before is None:
@@ -140,7 +169,7 @@ class Paths:
                 depth, before = 1, self._folded
         span = group.span
         # In the order of `Step`.
-        self._last = step = (before, now, depth, span, waited, group, run)
+        self._last = step = (before, now, depth, span, waited, group, run, place)
         self._stimulus = stimulus
         span.last = step
         if span.above:
@@ -154,8 +183,10 @@ def _last(span: SpanPath) -> RawStep | None:
     return next((one.last for one in (span, *span.above) if one.last is not None), None)
 
 
-def _repeated(readiness: Readiness, sent: float) -> Readiness:
+def _repeated(readiness: Readiness, sent: float, threads: Threads | None) -> Readiness:
     """Return what a task waited for whose run is repeated."""
-    before, (submitted, ready, lost, again) = readiness
+    before, (submitted, ready, lost, again, first, lost_to, _) = readiness
     # After the first run, it is repeated from when that was sent.
-    return before, (submitted, ready, lost if lost or again else sent or ready, 0.0)
+    if not (lost or again):
+        lost, lost_to = (sent, threads) if sent else (ready, first)
+    return before, (submitted, ready, lost, 0.0, first, lost_to, None)

@@ -8,6 +8,7 @@ from math import inf
 from operator import add
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from dask_otel.core.path.waiting import Threads, Turn, waits
 from dask_otel.core.records import TaskRun
 from dask_otel.semconv import PATH_PARTS
 
@@ -16,8 +17,17 @@ COMPUTE: Final = PATH_PARTS.index("compute")
 
 #: When a task was submitted (after a dependency: the end of the step before), when it was ready
 #: first, when it was sent to the first worker whose run was repeated, and when it was ready again
-#: (both 0.0 for a first run).
-Waited: TypeAlias = tuple[float, float, float, float]
+#: (both 0.0 for a first run); and the cluster's threads when it was ready first, when it was sent
+#: to that worker, and when it was last ready.
+Waited: TypeAlias = tuple[
+    float, float, float, float, Threads | None, Threads | None, Threads | None
+]
+
+#: Of a run: the cluster's threads when it was sent, when its worker had a thread for it (None if
+#: that was at once), and the seconds after which it seceded (None if it did not).
+Place: TypeAlias = tuple[Threads | None, Turn | None, float | None]
+#: Of a run that is not known to have waited.
+ANY_PLACE: Final[Place] = (None, None, None)
 
 #: What a task waited for before it was ready: the step before (None for the span's first), and the
 #: times.
@@ -64,6 +74,7 @@ class Step(NamedTuple):
     #: Its task group, and the fields of its `TaskRun`.
     group: Any
     run: tuple[Any, ...]
+    place: Place
 
 
 BEFORE: Final = Step._fields.index("before")
@@ -89,14 +100,17 @@ class Share:
     #: As `cut` returns them.
     parts: list[float] = field(default_factory=lambda: [0.0] * (len(PATH_PARTS) - 1))
     tasks: int = 0
+    #: Those that only the client led to: they need none of the tasks before.
+    submitted: int = 0
     #: Whether all its steps are known.
     known: bool = True
     #: The longest steps of its own tasks.
     longest: list[LongStep] = field(default_factory=list)
 
-    def add(self, tasks: int, known: bool, *parts: Sequence[float]) -> None:
+    def add(self, tasks: int, submitted: int, known: bool, *parts: Sequence[float]) -> None:
         """Add the tasks and the parts of other steps."""
         self.tasks += tasks
+        self.submitted += submitted
         self.known &= known
         for more in parts:
             self.parts = [*map(add, self.parts, more)]
@@ -115,11 +129,14 @@ class Folded(NamedTuple):
 def cut(step: RawStep, since: float, until: float = inf) -> tuple[float, ...]:
     """Return the seconds of a step's parts, as far as they lie in an interval.
 
-    By `PATH_PARTS`, without the last. ``repeated`` lies within ``no_thread``.
+    By `PATH_PARTS`, without the last. ``repeated`` lies within the waits for a thread.
     """
-    _, end, _, _, waited, _, run = step
+    _, end, _, _, waited, _, run, (sent_to, turn, held) = step
     sent, fetched, start, stop = run[SENT], run[FETCHED], run[START], run[STOP]
-    submitted, ready, lost, again = waited or (since, sent, 0.0, 0.0)
+    submitted, ready, lost, again, first, lost_to, last = waited or (
+        since, sent, 0.0, 0.0, None, None, None
+    )  # fmt: skip
+    seceded = stop if held is None else start + held
     end = until if end > until else end
     end = since if end < since else end
     # In order, whatever the clocks said.
@@ -130,17 +147,29 @@ def cut(step: RawStep, since: float, until: float = inf) -> tuple[float, ...]:
     sent = again if sent < again else end if sent > end else sent
     start = sent if start < sent else end if start > end else start
     stop = start if stop < start else end if stop > end else stop
-    transfer = fetched if fetched < start - sent else start - sent
+    seceded = start if seceded < start else stop if seceded > stop else seceded
+    began, taken = turn or (sent, None)
+    began = sent if began < sent else start if began > start else began
+    transfer = fetched if fetched < start - began else start - began
+    absent, busy, uneven = map(
+        sum,
+        zip(
+            waits(ready, first, lost, lost_to),
+            waits(again, last, sent, sent_to),
+            waits(sent, sent_to, began, taken),
+            strict=True,
+        ),
+    )
     return (
         submitted - since,
         ready - submitted,
-        0.0,
-        (lost - ready) + (sent - again),
-        0.0,
+        absent,
+        busy,
+        uneven,
         again - lost,
         transfer,
-        (start - sent) - transfer,
-        stop - start,
-        0.0,
+        (start - began) - transfer,
+        seceded - start,
+        stop - seceded,
         end - stop,
     )

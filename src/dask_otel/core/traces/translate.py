@@ -239,6 +239,7 @@ class _Translation(TaskRecords):
             semconv.SPAN_DASK_IDLE_TIME: finished.dask_idle,
             semconv.SPAN_CAPACITY: finished.capacity,
             semconv.SPAN_IDLE: finished.idle,
+            semconv.SPAN_SECEDED: finished.seceded or None,
         }
         self._put(out, self._seconds, seconds)
         if finished.path is not None:
@@ -250,7 +251,11 @@ class _Translation(TaskRecords):
 
     def _put_path(self, out: Written, path: SpanPathFacts) -> None:
         self._put_path_parts(out, semconv.SPAN_PATH_PART_TIME, path.parts)
-        self._put(out, self._count, {semconv.SPAN_PATH_TASKS: path.tasks})
+        counts = {
+            semconv.SPAN_PATH_TASKS: path.tasks,
+            semconv.SPAN_PATH_SUBMITTED: path.submitted,
+        }
+        self._put(out, self._count, counts)
         bounds = {
             semconv.SPAN_PATH_BOUND_CHAIN: path.parts[COMPUTE],
             semconv.SPAN_PATH_BOUND_THREADS: path.threads_bound,
