@@ -21,7 +21,7 @@ DECIDED = False
 WRONG: dict[str, str] = {}
 
 #: Of those with real processes, the ones that are always run.
-QUICK = ("gil-with-one-worker", "real-import-8-tasks")
+QUICK = ("real-import-8-tasks", "slow-reduce")
 
 
 def param(case: Case) -> object:
