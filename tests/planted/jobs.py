@@ -13,8 +13,16 @@ from urllib.request import urlopen
 MB = 10**6
 
 
+def busy(seconds: float, *after: Any) -> float:
+    """Compute for so long on the clock, without the GIL, however busy the CPUs are."""
+    data, end = bytes(MB), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        hashlib.sha256(data)
+    return seconds
+
+
 def hashed(seconds: float, *after: Any) -> float:
-    """Compute for so long on the CPU, without the GIL."""
+    """Compute for so many seconds of a CPU, without the GIL."""
     data, end = bytes(MB), time.thread_time() + seconds
     while time.thread_time() < end:
         hashlib.sha256(data)
@@ -107,3 +115,10 @@ def synced(seconds: float) -> None:
 def asked(url: str) -> bytes:
     with urlopen(url) as answer:
         return bytes(answer.read())
+
+
+def table(number: int) -> Any:
+    import pandas
+
+    ids = range(number, number + 200_000)
+    return pandas.DataFrame({"id": ids, **dict.fromkeys("abcd", 0.5)})

@@ -138,7 +138,7 @@ def real_import_40_tasks(client: Any, cluster: Any) -> None:
 def real_import_in_second_step(client: Any, cluster: Any) -> None:
     """The first task of a second step imports for 2 s on each worker."""
     with span("nightly"):
-        first = many(client, "load", jobs.hashed, [0.02] * 8)
+        first = many(client, "load", jobs.busy, [0.02] * 8)
         wait(many(client, "fit", slow_to_import.fit, [0.02] * 8, first))
 
 
@@ -215,7 +215,7 @@ def spilling(client: Any, cluster: Any) -> None:
 def out_of_memory(client: Any, cluster: Any) -> None:
     """A task takes too much memory, and the nanny kills its worker with all its results."""
     with tempfile.TemporaryDirectory() as folder, span("train"):
-        parts = many(client, "part", jobs.hashed, [1.5] * 2)
+        parts = many(client, "part", jobs.busy, [2.0] * 2)
         wait(client.submit(jobs.hungry, folder, *parts))
 
 
@@ -223,7 +223,7 @@ def out_of_memory(client: Any, cluster: Any) -> None:
 def exit_in_a_task(client: Any, cluster: Any) -> None:
     """A task ends the process of its worker, with all its results."""
     with tempfile.TemporaryDirectory() as folder, span("train"):
-        parts = many(client, "part", jobs.hashed, [1.5] * 2)
+        parts = many(client, "part", jobs.busy, [2.0] * 2)
         wait(client.submit(jobs.exits, folder, *parts))
 
 
@@ -285,7 +285,7 @@ def real_slow_scheduler_plugin(client: Any, cluster: Any) -> None:
     """A plugin blocks the scheduler's event loop for 10 ms at each transition."""
     client.register_plugin(Slow())
     with span("train"):
-        wait(many(client, "fit", jobs.hashed, [0.01] * 40))
+        wait(many(client, "fit", jobs.busy, [0.01] * 40))
 
 
 @plant("tiny", "scheduler", never=("uneven", "long_task", "gil", "cpus"))
@@ -307,7 +307,11 @@ def tiny_partitions(client: Any, cluster: Any) -> None:
 
 @plant("shuffle", never=("repeated", "lost"))
 def real_p2p_shuffle(client: Any, cluster: Any) -> None:
-    """A table of 430,000 rows is shuffled."""
-    client.run(__import__, "dask.dataframe")
-    frame = dask.datasets.timeseries("2000-01-01", "2000-01-06", freq="1s", partition_freq="12h")
-    wait(client.persist(frame.shuffle("id")))
+    """A table of two million rows is shuffled; it takes no time to make."""
+    import dask.dataframe as dd
+
+    for library in ("dask.dataframe", "distributed.shuffle", "pyarrow", "tests.planted.jobs"):
+        client.run(__import__, library)
+    with dask_otel.span("join"):
+        frame = dd.from_map(jobs.table, range(10)).shuffle("id").persist()
+        wait(frame)

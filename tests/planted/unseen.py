@@ -417,8 +417,8 @@ def spilling_on_one_worker(client: Any, cluster: Any) -> None:
 def exit_after_two_steps(client: Any, cluster: Any) -> None:
     """A task of the third step ends the process of its worker."""
     with tempfile.TemporaryDirectory() as folder, span("nightly"):
-        loaded = many(client, "load", jobs.hashed, [0.8] * 2)
-        fitted = many(client, "fit", jobs.hashed, [0.8] * 2, loaded)
+        loaded = many(client, "load", jobs.busy, [1.5] * 2)
+        fitted = many(client, "fit", jobs.busy, [1.5] * 2, loaded)
         wait(client.submit(jobs.exits, folder, *fitted))
 
 
