@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from dask_otel.core.diagnosis import Diagnosis
@@ -13,7 +14,7 @@ Program = Callable[[Any, Any], None]
 
 #: What a diagnosis of another kind must not say either, where its kind would be wrong.
 ADVICE: Mapping[str, Sequence[str]] = {
-    "threads": ("twice the threads", "use more threads", "add threads", "start more workers"),
+    "threads": ("twice the threads", "use more threads", "start more workers"),
     "lost": ("oom killer", "died"),
     "uneven": ("work stealing",),
     "restricted": ("loosen",),
@@ -33,6 +34,8 @@ class Case:
     names: tuple[str, ...] = ()
     #: Kinds that the facts of the run refute: no diagnosis has them, or gives their advice.
     never: tuple[str, ...] = ()
+    #: The seconds that the run would be shorter without the cause: the headline promises no more.
+    most: float = inf
     #: Of the cluster.
     workers: int = 2
     threads: int = 2
@@ -62,6 +65,9 @@ class Case:
         first, *_ = said
         if first.kind not in self.kinds:
             found.append(f"the headline is {first.kind}, not {' or '.join(self.kinds)}")
+        # Messages take some milliseconds.
+        if first.seconds > 1.02 * self.most:
+            found.append(f"the headline promises {first.seconds:.3g} s of {self.most:.3g} s")
         headline = f"{first.span} {first.title} {first.evidence}"
         found += [
             f"the headline does not name {name}" for name in self.names if name not in headline

@@ -37,7 +37,7 @@ NO_STEALING = {"distributed.scheduler.work-stealing": False}
 # ------------------------------------------------------------------------------- threads
 
 
-@plant("threads", never=("uneven", "starting", "restricted"))
+@plant("threads", never=("uneven", "starting", "restricted"), most=3.0)
 def too_few_threads_queued(client: Any, cluster: Any) -> None:
     """40 equal tasks on 4 threads; they wait on the scheduler."""
     with span("train"):
@@ -55,14 +55,14 @@ def too_few_threads_on_workers(client: Any, cluster: Any) -> None:
         wait(tasks(client, "fit", [0.5] * 40))
 
 
-@plant("threads", config=INF, never=("uneven", "starting", "restricted"))
+@plant("threads", config=INF, never=("uneven", "starting", "restricted"), most=3.0)
 def too_few_threads_no_queue(client: Any, cluster: Any) -> None:
     """40 equal tasks on 4 threads; Dask sends all at once."""
     with span("train"):
         wait(tasks(client, "fit", [0.5] * 40))
 
 
-@plant("threads", never=("uneven", "starting", "client"))
+@plant("threads", never=("uneven", "starting", "client"), most=2.0)
 def last_wave(client: Any, cluster: Any) -> None:
     """Five tasks on four threads: a fifth thread halves the time."""
     with span("train"):
@@ -72,7 +72,7 @@ def last_wave(client: Any, cluster: Any) -> None:
 # -------------------------------------------------------------------- starting, worker_loop
 
 
-@plant("starting", "worker_loop", never=("threads", "uneven", "restricted"))
+@plant("starting", "worker_loop", never=("threads", "uneven", "restricted"), most=2.0)
 def import_8_tasks(client: Any, cluster: Any) -> None:
     """Unpickling the first task imports for 2 s on each worker; 8 tasks."""
     cluster.latency = imports(2.0, "fit")
@@ -80,7 +80,7 @@ def import_8_tasks(client: Any, cluster: Any) -> None:
         wait(tasks(client, "fit", [0.1] * 8))
 
 
-@plant("starting", "worker_loop", never=("uneven", "restricted"))
+@plant("starting", "worker_loop", never=("uneven", "restricted"), most=2.0)
 def import_80_tasks(client: Any, cluster: Any) -> None:
     """Unpickling the first task imports for 2 s on each worker; 80 tasks."""
     cluster.latency = imports(2.0, "fit")
@@ -88,7 +88,7 @@ def import_80_tasks(client: Any, cluster: Any) -> None:
         wait(tasks(client, "fit", [0.05] * 80))
 
 
-@plant("starting", "worker_loop", never=("uneven", "restricted"))
+@plant("starting", "worker_loop", never=("uneven", "restricted"), most=3.0)
 def import_in_second_step(client: Any, cluster: Any) -> None:
     """The first task of the second step imports for 3 s on each worker."""
     cluster.latency = imports(3.0, "fit")
@@ -110,7 +110,7 @@ def importing(seconds: float) -> float:
     return compute(seconds)
 
 
-@plant("worker_loop", never=("threads", "uneven"))
+@plant("worker_loop", never=("threads", "uneven"), most=5.0)
 def data_on_blocked_worker(client: Any, cluster: Any) -> None:
     """Data lie on a worker whose event loop is blocked for 5 s."""
     with span("report"):
@@ -134,7 +134,7 @@ def no_stealing(client: Any, cluster: Any) -> None:
         wait(futures)
 
 
-@plant("restricted", never=("threads", "starting"))
+@plant("restricted", never=("threads", "starting"), most=2.5)
 def pinned(client: Any, cluster: Any) -> None:
     """All tasks must run on one of two workers."""
     with span("train"):
@@ -205,7 +205,7 @@ def flaky(seconds: float) -> float:
     return seconds
 
 
-@plant("repeated", never=("uneven", "lost"))
+@plant("repeated", never=("uneven", "lost"), most=3.0)
 def flaky_tasks(client: Any, cluster: Any) -> None:
     """Each of four tasks fails after 3 s and is retried."""
     with span("download"):
@@ -226,7 +226,7 @@ def checked(seconds: float) -> float:
     return compute(seconds)
 
 
-@plant("lost", never=("client", "uneven"))
+@plant("lost", never=("client", "uneven"), most=6.5)
 def worker_killed(client: Any, cluster: Any) -> None:
     """One of two workers is killed after 6 of 7 s; its results are computed again."""
     with span("train"):
@@ -272,7 +272,7 @@ def adaptive_from_zero(client: Any, cluster: Any) -> None:
         wait(tasks(client, "fit", [0.5] * 8))
 
 
-@plant("no_workers", workers=0, never=("threads", "restricted", "client"))
+@plant("no_workers", workers=0, never=("threads", "restricted", "client"), most=10.0)
 def late_workers(client: Any, cluster: Any) -> None:
     """Two workers come 10 s after the work."""
     at(cluster, 10.0, lambda: [cluster.add_worker(name) for name in ("w0", "w1")])
@@ -301,7 +301,7 @@ def tail_of_a_barrier(client: Any, cluster: Any) -> None:
         wait(before)
 
 
-@plant("chain", never=("threads", "uneven", "client"))
+@plant("chain", never=("threads", "uneven", "client"), most=5.0)
 def chain(client: Any, cluster: Any) -> None:
     """Ten tasks, each of which needs the one before."""
     with span("simulate"):
@@ -427,7 +427,7 @@ def as_completed_loop(client: Any, cluster: Any) -> None:
                 futures.add(task(client, "next", 0.1))
 
 
-@plant("client", never=("threads", "uneven"))
+@plant("client", never=("threads", "uneven"), most=12.0)
 def gather_of_large_results(client: Any, cluster: Any) -> None:
     """The client fetches 400 MB at 50 MB/s."""
     cluster.latency = bandwidth(50 * MB)
@@ -435,7 +435,7 @@ def gather_of_large_results(client: Any, cluster: Any) -> None:
         client.gather(tasks(client, "part", [50 * MB] * 8, function=load))
 
 
-@plant("client", never=("threads", "uneven"))
+@plant("client", never=("threads", "uneven"), most=5.1)
 def graph_building(client: Any, cluster: Any) -> None:
     """The client builds a graph for 5 s between two steps."""
     with dask_otel.span("train"):
@@ -460,7 +460,7 @@ def graph_building_outside(client: Any, cluster: Any) -> None:
         wait(tasks(client, "fit", [2.0] * 4))
 
 
-@plant("client", "transfer", never=("threads", "uneven", "no_workers"))
+@plant("client", "transfer", never=("threads", "uneven", "no_workers"), most=15.0)
 def scatter(client: Any, cluster: Any) -> None:
     """The client scatters 150 MB at 20 MB/s before its tasks."""
     cluster.latency = bandwidth(20 * MB)

@@ -13,12 +13,14 @@ from dask_otel.core.diagnosis import Diagnosis
 from tests.planted.case import Case
 from tests.planted.recording import CASES, UNSEEN, judged
 
-#: Whether `Account.diagnoses` has causes. Until then, a case shows only that it can be recorded and
-#: read, and that what was exported agrees with Dask.
-DECIDED = False
-
-#: Cases whose diagnoses are wrong, and why.
-WRONG: dict[str, str] = {}
+#: Cases whose diagnoses are wrong, and why. Nobody tunes for those of `unseen`.
+WRONG = {
+    "two-of-four-killed": "the deaths cost 10 s, and all 18.5 s are said to be lost",
+    "all-on-one-of-four": "one step is restricted, and another waits for its data's worker",
+    "slow-one-of-eight": "one task on each slow worker is too few to tell it from skew",
+    "import-and-waiting": "an import of an eighth of the run is not told from its sleep",
+    "late-workers-and-chain": "a chain of functions that run once looks like long tasks",
+}
 
 #: Of those with real processes, the ones that are always run.
 QUICK = ("real-import-8-tasks", "slow-reduce")
@@ -40,10 +42,7 @@ def param(case: Case) -> object:
 )
 @pytest.mark.filterwarnings("ignore:Sending large graph:UserWarning")
 def test_the_planted_cause_comes_first(case: Case, tmp_path: Path) -> None:
-    said, faults = judged(case, tmp_path / "telemetry")
-    assert said
-    if not DECIDED:
-        pytest.xfail("causes are not decided yet")
+    _, faults = judged(case, tmp_path / "telemetry")
     assert not faults
 
 
@@ -54,15 +53,15 @@ def test_few_are_wrong() -> None:
     assert not CASES.keys() & UNSEEN.keys()
 
 
-def said(kind: str, title: str = "", then: str = "") -> Diagnosis:
-    return Diagnosis(kind, "train", 1.0, title, "", then)
+def said(kind: str, title: str = "", then: str = "", seconds: float = 1.0) -> Diagnosis:
+    return Diagnosis(kind, "train", seconds, title, "", then)
 
 
 def test_a_case_tells_right_from_wrong() -> None:
     def bobs(client: object, cluster: object) -> None:
         """Bob waits for Alice."""
 
-    case = Case(bobs, ("held",), also=("spill",), names=("alice",), never=("threads",))
+    case = Case(bobs, ("held",), also=("spill",), names=("alice",), never=("threads",), most=2.0)
     right = [said("held", "bob waited for alice"), said("spill")]
     assert not case.faults(right)
     for wrong in (
@@ -71,5 +70,6 @@ def test_a_case_tells_right_from_wrong() -> None:
         [said("held", "bob waited"), *right[1:]],
         [*right, said("threads")],
         [*right, said("uneven", then="Twice the threads save 3 s.")],
+        [said("held", "bob waited for alice", seconds=3.0), said("spill")],
     ):
         assert case.faults(wrong), wrong

@@ -50,7 +50,7 @@ def two_more_tasks_than_threads(client: Any, cluster: Any) -> None:
         wait(tasks(client, "score", [3.0] * 10))
 
 
-@plant("starting", "worker_loop", workers=4, never=("uneven", "restricted", "chain"))
+@plant("starting", "worker_loop", workers=4, never=("uneven", "restricted", "chain"), most=6.0)
 def import_in_a_nested_step(client: Any, cluster: Any) -> None:
     """The second of three nested steps imports for 6 s on each of four workers."""
     cluster.latency = imports(6.0, "fit")
@@ -67,7 +67,7 @@ async def hog(seconds: float) -> None:
     time.sleep(seconds)
 
 
-@plant("worker_loop", workers=8, threads=1, never=("threads", "uneven", "client"))
+@plant("worker_loop", workers=8, threads=1, never=("threads", "uneven", "client"), most=7.0)
 def coroutine_that_blocks(client: Any, cluster: Any) -> None:
     """A coroutine blocks the event loop of the worker that has the data."""
     with span("report"):
@@ -88,7 +88,7 @@ def all_on_one_of_four(client: Any, cluster: Any) -> None:
         wait(tasks(client, "clean", [1.0] * 16, loaded))
 
 
-@plant("restricted", never=("threads", "starting", "chain"))
+@plant("restricted", never=("threads", "starting", "chain"), most=9.8)
 def one_gpu(client: Any, cluster: Any) -> None:
     """One worker of three has a GPU; the second step needs it."""
     cluster.add_worker("gpu", 4, resources={"GPU": 1})
@@ -97,7 +97,7 @@ def one_gpu(client: Any, cluster: Any) -> None:
         wait(tasks(client, "infer", [0.8] * 12, loaded, resources={"GPU": 1}))
 
 
-@plant("restricted", workers=8, threads=1, never=("threads", "starting"))
+@plant("restricted", workers=8, threads=1, never=("threads", "starting"), most=5.4)
 def pinned_beside_a_healthy_root(client: Any, cluster: Any) -> None:
     """The first root is healthy; the tasks of the second must run on two of eight workers."""
     with span("first"):
@@ -148,7 +148,7 @@ def twice(seconds: float) -> float:
     return seconds
 
 
-@plant("repeated", workers=8, threads=1, never=("uneven", "lost", "threads"))
+@plant("repeated", workers=8, threads=1, never=("uneven", "lost", "threads"), most=4.0)
 def two_retries_each(client: Any, cluster: Any) -> None:
     """Each of eight tasks fails twice after 2 s."""
     with span("etl"), span("fetch"):
@@ -171,7 +171,7 @@ def failed_at_the_end(client: Any, cluster: Any) -> None:
             wait(task(client, "save", 0.5, *loaded, function=raises))
 
 
-@plant("lost", workers=4, never=("client", "uneven", "restricted"))
+@plant("lost", workers=4, never=("client", "uneven", "restricted"), most=10.0)
 def two_of_four_killed(client: Any, cluster: Any) -> None:
     """Two of four workers are killed with the results of long tasks."""
     with span("etl"), span("fit"):
@@ -195,7 +195,7 @@ def scaled_down_in_order(client: Any, cluster: Any) -> None:
         cluster.workers.pop(name)
 
 
-@plant("no_workers", never=("lost", "threads", "client"))
+@plant("no_workers", never=("lost", "threads", "client"), most=12.0)
 def no_workers_in_between(client: Any, cluster: Any) -> None:
     """All workers leave in order before the second step; another comes after 12 s."""
     with span("nightly"):
