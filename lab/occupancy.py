@@ -23,7 +23,10 @@ UNSETTLED = 3
 class Occupancy:
     """The threads of the workers that take tasks, and the tasks that were sent to each."""
 
-    def __init__(self, truth: Truth, runs: Sequence[Run]) -> None:
+    def __init__(
+        self, truth: Truth, runs: Sequence[Run], resumed: Sequence[tuple[float, str]]
+    ) -> None:
+        self._resumed = resumed
         #: When, after how many moves, where: how many threads, how many more tasks, and which one.
         changes: list[tuple[float, float, str, int | None, int, Hashable]] = [
             (when, moves - 0.5, worker, threads, 0, None)
@@ -81,11 +84,6 @@ class Occupancy:
             free = any(threads[one] > open_tasks[one] for one in taking)
             self._times.append(when)
             self._states.append("uneven" if free else "no_thread" if taking else "no_worker")
-        self._resumed = [
-            (when, worker)
-            for when, _, worker, many in truth.taking
-            if many and any(w == worker and t < when and not m for t, _, w, m in truth.taking)
-        ]
 
     def spent(self, begin: float, end: float) -> dict[str, float]:
         """Return the seconds of each state in an interval."""
@@ -111,7 +109,9 @@ class Occupancy:
 
     def resumed(self, worker: str, sent: float, began: float) -> float:
         """Return when a worker took tasks again between two times; `sent` if it always did."""
-        return max([t for t, w in self._resumed if w == worker and sent < t <= began], default=sent)
+        return max(
+            [t for t, w in self._resumed if w == worker and sent < t <= began + STEP], default=sent
+        )
 
     def unsettled(self, begin: float, end: float, worker: str | None = None) -> float:
         """Return the seconds in an interval for which the state of the cluster is not known."""

@@ -193,7 +193,7 @@ class Paths:
         if wait.sending is None:
             return wait.sent, unnoticed
         worker = str(self._moves[wait.sending].worker)
-        turn = self._occupancy.resumed(worker, wait.sent, began + 0.01)
+        turn = self._occupancy.resumed(worker, wait.sent, began)
         if self._is_behind(wait):
             if run is None:
                 return inf, unnoticed
