@@ -205,14 +205,13 @@ class TaskEvents:
                     before = self.paths.at_once(stimulus_id)
                     if before is None:
                         self._ready(key, stimulus_id, now)
-                threads = self._available.present
                 waits = self._accounting.task_assigned(
                     ws.address, key, task.group.span_id, monotonic()
                 )
                 if not waits and task.resource_restrictions:
                     # A task can hold what it needs, even if a thread is free.
                     waits = BEHIND
-                self.assigned[key] = (ws, now, before, threads, waits)
+                self.assigned[key] = (ws, now, before, self._available.present, waits)
             elif start in UNFINISHED:
                 self._from_unfinished(key, start, finish, stimulus_id, info)
             elif finish == "forgotten":
@@ -293,10 +292,9 @@ class TaskEvents:
 
     def _ready(self, key: Hashable, stimulus_id: str, now: float) -> None:
         """Record that a task is ready to run that was not when it was submitted."""
-        threads = self._available.present
-        known = self.paths.ready(key, stimulus_id, now, threads)
+        known = self.paths.ready(key, stimulus_id, now, self._available.present)
         if not known and (group := self._groups.get(self._scheduler.tasks[key].group)) is not None:
-            self.paths.ready_again(key, now, group.span, threads)
+            self.paths.ready_again(key, now, group.span, self._available.present)
 
     def _repeated(self, group: Group, key: Hashable, reason: RetryReason, now: float) -> None:
         """Record that a task will run again."""
@@ -336,9 +334,8 @@ class TaskEvents:
             self.assigned.pop(key, NOT_ASSIGNED) if processed else NOT_ASSIGNED
         )
         held = self._time.seceded.pop(key, None) if self._time.seceded else None
-        threads = self._available.present
         if assigned is None:
-            sent_to = threads
+            sent_to = self._available.present
         elif startstops:
             if self.under_way.seen:
                 self.under_way.seen.pop(key, None)
@@ -372,16 +369,14 @@ class TaskEvents:
         worker: str | None = info.get("worker")
         span, number, waited = group.span, None, None
         parts: tuple[Part, ...] = ()
-        turn = None
+        turn: Turn | None = None
         fetched = 0.0
         if stopped:
             started, stopped = self._clocks.corrected(
                 worker, started, stopped, stimulus_id, sent, now
             )
             if account is not None and (waits or not account.free or account.turns.pause):
-                turn = self._turn(
-                    account, task, waits, sent, started, stopped, stimulus_id, threads
-                )
+                turn = self._turn(account, task, waits, sent, started, stopped, stimulus_id)
             if held is not None and computed > held:
                 span.seceded += computed - held
             if stimulus_id[0] == END:
@@ -391,6 +386,9 @@ class TaskEvents:
                 offset = self._clocks.offset(worker)
                 began = sent if turn is None else max(sent, turn[0])
                 parts, fetched = actions(startstops, sent, began, started, offset)
+        elif waits:
+            # What is not known of its run was a wait for a thread of its worker.
+            turn = (inf, self._available.present)
         if queued:
             waited = sent - queued if queued < sent else 0.0
         elif sent and queued is not None:
@@ -432,9 +430,6 @@ class TaskEvents:
             return
         if before is not None:
             self.paths.sent(key, before, sent, sent_to)
-        if waits and not stopped:
-            # What is not known of its run was a wait for a thread of its worker.
-            place = (sent_to, (inf, threads), held)
         if finish == "erred" and info.get("cause") == key:
             # The last of its runs on workers that died, if it has none now.
             failure = self._failed(group, key, info, started, stopped, now, assigned)
@@ -508,10 +503,9 @@ class TaskEvents:
         start: float,
         stop: float,
         stimulus_id: str,
-        threads: Threads,
     ) -> Turn | None:
         """Return when a worker had a thread for a task that ended now; its thread is free."""
-        noticed = stimulus_time(stimulus_id)
+        noticed, threads = stimulus_time(stimulus_id), self._available.present
         if noticed is None:
             return None
         turn = account.turns.of(waited, sent, start, noticed - (stop - start), threads)
@@ -550,9 +544,8 @@ class TaskEvents:
         if how in ("error", "rescheduled"):
             # The run has ended, and a retry follows.
             known = seconds if startstops else None
-            threads = self._available.present
             account = self._accounting.task_done(address, key, known, monotonic())
-            self._time.freed(account, address, stimulus_id, threads)
+            self._time.freed(account, address, stimulus_id)
         else:
             self._accounting.task_released(address, key, monotonic())
         if how == "error" and stopped:
@@ -649,9 +642,9 @@ class TaskEvents:
         """Record that a task is sent anew, to another worker."""
         if before is not None:
             self.paths.sent(key, before, sent, threads)
-        now, threads = time(), self._available.present
+        now = time()
         waits = self._accounting.task_stolen(key, victim.address, thief.address, monotonic())
-        self.assigned[key] = (thief, now, None, threads, waits)
+        self.assigned[key] = (thief, now, None, self._available.present, waits)
         if queued := self.queued_since.get(key):
             # It is in no queue of the scheduler meanwhile.
             self.queued_since[key] = queued + now - sent
