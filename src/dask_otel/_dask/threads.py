@@ -23,7 +23,6 @@ from dask_otel.core.idle.worker import WorkerTime
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.open_span import OpenSpan
 from dask_otel.core.metrics.batch import Batches, MetricBatch
-from dask_otel.core.path.waiting import FreeThreads
 from dask_otel.core.records import Tags
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class ThreadTime:
         self._scheduler = scheduler
         self._clocks = clocks
         #: `TaskEvents` and `Heartbeats` call this directly.
-        self.accounting = Accounting(monotonic(), FreeThreads(time))
+        self.accounting = Accounting(monotonic(), time)
         #: Seconds after which tasks in processing seceded.
         self.seceded: dict[Hashable, float] = {}
         #: Execute seconds since the last export, by activity; `Heartbeats` adds them.
@@ -109,7 +108,7 @@ class ThreadTime:
         if account is not None and noticed is not None and not account.free:
             now, offset = time(), self._clocks.offset(worker)
             stop = now if offset is None else min(now, noticed + offset)
-            account.turns.ended(noticed, stop, self.accounting.available.present)
+            account.ended(stimulus_id, stop, self.accounting.present)
 
     # --------------------------------------------------------------------------- spans
 
