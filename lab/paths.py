@@ -30,6 +30,9 @@ PARTS: Final = (
 #: A task in one of these could run: it waits for a thread, or has one.
 READY: Final = UNFINISHED - {"waiting"}
 
+#: A client that was waited for no longer was not waited for.
+NOTHING: Final = 1e-6
+
 #: How Dask names a submission; its time follows.
 SUBMISSION: Final = "update-graph-"
 
@@ -120,11 +123,13 @@ class Paths:
             if span not in self._with_above(number):
                 path.parts["other_span"] += until - since
             else:
-                self._add(path, number, wait, since, until)
+                self._add(path, number, wait, start, since, until)
             number = wait.before
         return path
 
-    def _add(self, path: Path, number: int, wait: Wait, since: float, until: float) -> None:
+    def _add(
+        self, path: Path, number: int, wait: Wait, start: float, since: float, until: float
+    ) -> None:
         """Add a run of a span's own."""
         move = self._moves[number]
         runs = [
@@ -168,7 +173,8 @@ class Paths:
             borders[5] - STEP, borders[7], self._moves[wait.sending].worker
         ):
             path.unsettled += spent[5] + spent[6]
-        path.submitted += wait.before is not None and spent[0] > 1e-6
+        after = wait.before is not None and self._moves[wait.before].when >= start - STEP
+        path.submitted += after and spent[0] > NOTHING
         if until - since > STEP:
             path.tasks += 1
         else:

@@ -539,7 +539,7 @@ def test_a_task_knows_whether_it_waits_for_a_thread_of_its_worker() -> None:
 def test_a_worker_keeps_a_bounded_number_of_ends() -> None:
     worker = WorkerTime(1, 0.0, 0.0)
     for second in range(10 * MAX_ENDS):
-        worker.ended(str(second), float(second), (0.0, 0.0, 0.0, TAKEN))
+        worker.ended(str(second), float(second), (0.0, 0.0, 0.0, TAKEN), second)
         kept = worker.ends[0] or [None]
         assert len(worker.ends) <= MAX_ENDS
         assert second < MAX_ENDS or len(kept) > MAX_ENDS

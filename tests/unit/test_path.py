@@ -20,7 +20,6 @@ from dask_otel.core.path.waiting import (
     BEHIND,
     BEHIND_RELEASED,
     FREE,
-    MAX_ENDS,
     NO_WORKER,
     TAKEN,
     turn_of,
@@ -309,8 +308,8 @@ def waited(
     how: int, began: float, *ends: tuple[float, float], pause: Any = None, earlier: Any = None
 ) -> tuple[Any, ...]:
     """A run whose worker's clock is 100 s ahead; it took a second."""
-    listed = [earlier, *((str(noticed), stop, BUSY) for noticed, stop in ends)]
-    return (float, how, str(began + 1.0), listed, len(listed), earlier, pause, FREED)
+    listed = [earlier, *((str(noticed), stop, BUSY, "o") for noticed, stop in ends)]
+    return (float, how, "own", str(began + 1.0), listed, len(listed), earlier, pause, FREED)
 
 
 def test_a_task_has_its_turn_when_the_last_one_before_it_ended() -> None:
@@ -321,12 +320,12 @@ def test_a_task_has_its_turn_when_the_last_one_before_it_ended() -> None:
     assert turn_of(waited(BEHIND, 102.0, *ends), 1.0, 2.0, 3.0) is None, "no other one ended"
     assert turn_of(waited(BEHIND_RELEASED, 102.0, *ends), 1.0, 2.0, 3.0) == (2.0, FREED)
     assert turn_of(waited(BEHIND_RELEASED, 104.0, *ends), 1.0, 4.0, 5.0) == (3.0, BUSY)
-    earlier = [None, ("101.5", 1.5, FREED)]
+    earlier = [None, ("101.5", 1.5, FREED, "o"), ("102.0", 2.0, BUSY, "own")]
     run = waited(BEHIND, 102.0, *ends, earlier=earlier)
-    assert turn_of(run, 1.0, 2.0, 3.0) == (1.5, FREED)
-    many = [(100.0 + second, float(second)) for second in range(50, 50 + MAX_ENDS)]
-    run = waited(BEHIND, 102.0, *many)
-    assert turn_of(run, 1.0, 2.0, 3.0) == (50.0, BUSY), "it began as soon as it could"
+    assert turn_of(run, 1.0, 2.0, 3.0) == (1.5, FREED), "not when it seceded itself"
+    earlier = [None, ("102.5", 2.5, FREED, "o")]
+    run = waited(BEHIND, 102.0, *ends, earlier=earlier)
+    assert turn_of(run, 1.0, 2.0, 3.0) == (2.5, FREED), "it began as soon as it could"
     assert turn_of(None, 1.0, 2.0, 3.0) is None
     assert turn_of((1.5, BUSY), 1.0, 2.0, 3.0) == (1.5, BUSY)
 

@@ -383,11 +383,11 @@ class TaskEvents:
                         ends, threads = account.ends, self._accounting.present
                         # In the order of `Waited`.
                         place = (
-                            stimulus_time, waits, stimulus_id, ends, len(ends), ends[0],
+                            stimulus_time, waits, key, stimulus_id, ends, len(ends), ends[0],
                             account.pause, threads,
                         )  # fmt: skip
                     if not account.free or task.resource_restrictions:
-                        account.ended(stimulus_id, stopped, self._accounting.present)
+                        account.ended(stimulus_id, stopped, self._accounting.present, key)
             if len(startstops) > 1:
                 offset = self._clocks.offset(worker)
                 place = turn_of(place, sent, started, stopped)
@@ -534,7 +534,7 @@ class TaskEvents:
             # The run has ended, and a retry follows.
             known = seconds if startstops else None
             account = self._accounting.task_done(address, key, known, monotonic())
-            self._time.freed(account, address, stimulus_id)
+            self._time.freed(account, address, key, stimulus_id)
         else:
             self._accounting.task_released(address, key, monotonic())
         if how == "error" and stopped:

@@ -98,17 +98,19 @@ class ThreadTime:
         if task is None or ws is None or task not in ws.long_running:
             return
         account = self.accounting.task_seceded(worker, key, compute_duration, monotonic())
-        self.freed(account, worker, stimulus_id)
+        self.freed(account, worker, key, stimulus_id)
         if compute_duration is not None:
             self.seceded.setdefault(task.key, compute_duration)
 
-    def freed(self, account: WorkerTime | None, worker: str, stimulus_id: str) -> None:
+    def freed(
+        self, account: WorkerTime | None, worker: str, key: Hashable, stimulus_id: str
+    ) -> None:
         """Record that a run left its thread, which the message of its worker says without times."""
         noticed = stimulus_time(stimulus_id)
         if account is not None and noticed is not None and not account.free:
             now, offset = time(), self._clocks.offset(worker)
             stop = now if offset is None else min(now, noticed + offset)
-            account.ended(stimulus_id, stop, self.accounting.present)
+            account.ended(stimulus_id, stop, self.accounting.present, key)
 
     # --------------------------------------------------------------------------- spans
 

@@ -84,10 +84,10 @@ class WorkerTime:
         #: Rule 9: idle held back at the last cut.
         self._held = 0.0
 
-    def ended(self, message: str, stop: float, threads: Threads) -> None:
+    def ended(self, message: str, stop: float, threads: Threads, key: Hashable) -> None:
         """Record the end of a run that others may have waited for: all threads are still taken."""
         ends = self.ends
-        ends.append((message, stop, threads))
+        ends.append((message, stop, threads, key))
         if len(ends) > MAX_ENDS:
             ends[0], self.ends = None, [ends]
 

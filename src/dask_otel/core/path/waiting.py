@@ -9,7 +9,7 @@ seconds are computed later, and only for the runs of a path.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Final, NamedTuple, TypeAlias
 
 #: The states of a cluster: no worker takes tasks, all threads of those that do are taken, or some
@@ -35,7 +35,7 @@ Place: TypeAlias = tuple[Any, ...] | None
 Pause: TypeAlias = tuple[float, float, Threads | None]
 
 #: The last ends on one worker, after those before them: of each, the worker's message, when it was,
-#: and the cluster's threads then.
+#: the cluster's threads then, and the task.
 Ends: TypeAlias = list[Any]
 #: The most ends in one such list. A run keeps two of them at most.
 MAX_ENDS: Final = 64
@@ -51,7 +51,8 @@ class Waited(NamedTuple):
     clock: Callable[[str], float | None]
     #: See `BEHIND`.
     waited: int
-    #: The message of its own end.
+    #: Its task, and the message of its end.
+    key: Hashable
     message: str
     #: The ends, their number at its own end, and those before them.
     ends: Ends
@@ -99,13 +100,14 @@ def turn_of(place: Place, sent: float, start: float, stop: float) -> Turn | None
     run = Waited._make(place)
     noticed = run.clock(run.message)
     if run.waited and noticed is not None:
-        # In their order, but for a clock that was set.
-        ends = [*(run.earlier or ())[1:], *run.ends[1 : run.number]]
+        # In their order, but for a clock that was set; without that it seceded itself.
+        known = [*(run.earlier or ())[1:], *run.ends[1 : run.number]]
+        ends = [end for end in known if end[3] != run.key]
         began = noticed - (stop - start)
         number = bisect_right(ends, began, key=lambda end: run.clock(end[0]) or 0.0)
         # If too many others have ended since, it began as soon as it could.
-        if number or len(ends) >= MAX_ENDS:
-            turn = ends[max(0, number - 1)][1:]
+        if number or (ends and run.earlier is not None):
+            turn = ends[max(0, number - 1)][1:3]
         if run.waited == BEHIND_RELEASED and (turn is None or turn[0] <= sent):
             turn = start, run.threads
     if run.pause is not None:
