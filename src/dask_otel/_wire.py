@@ -188,6 +188,9 @@ class SpanMetrics:
     #: Tree: seconds of the path that bounded it, by part, such as ``no_thread``. They add up to the
     #: duration, or the durations of several generations. None if unknown, or not followed.
     path: Mapping[str, float] | None = None
+    #: What cost it this time, the most expensive cause first: ``kind``, ``span``, ``seconds``,
+    #: ``title``, ``evidence`` and ``next`` of each. Empty without a path.
+    diagnosis: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def url(self) -> str | None:
@@ -274,6 +277,8 @@ class Reason:
     #: Of a span that is open: seconds of its path so far, by part, such as ``no_thread``, up to the
     #: last end of a task; None if unknown, or not followed.
     path: Mapping[str, float] | None = None
+    #: Of such a span: what has cost it this time, as in `SpanMetrics`.
+    diagnosis: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, repr=False)

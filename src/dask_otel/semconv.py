@@ -41,6 +41,7 @@ SPAN_DASK_IDLE_TIME: Final = "dask.span.dask.idle.time"
 SPAN_ACTIVITY_TIME: Final = "dask.span.activity.time"  # followed by .<activity>
 SPAN_CAPACITY: Final = "dask.span.capacity.time"
 SPAN_IDLE: Final = "dask.span.idle.time"
+SPAN_ELSEWHERE: Final = "dask.span.elsewhere.time"
 SPAN_SECEDED: Final = "dask.span.seceded.time"
 SPAN_PATH_PART_TIME: Final = "dask.span.path.{}.time"
 SPAN_PATH_TASKS: Final = "dask.span.path.tasks"
@@ -68,6 +69,10 @@ ERROR_TYPE: Final = "error.type"
 TASK_GROUP_NAME: Final = "dask.task_group.name"
 TASK_GROUP_DURATION: Final = "dask.task_group.duration"  # followed by .<action>
 TASK_GROUP_TYPES: Final = "dask.task_group.types"
+TASK_GROUP_RESTRICTION: Final = "dask.task_group.restriction"
+TASK_GROUP_SLOW_WORKER: Final = "dask.task_group.slow_worker.name"
+TASK_GROUP_SLOW_COUNT: Final = "dask.task_group.slow_worker.count"
+TASK_GROUP_SLOW_TIME: Final = "dask.task_group.slow_worker.time"
 TASK_PREFIX: Final = "dask.task.prefix"
 TASK_KEY: Final = "dask.task.key"
 TASK_ATTEMPT: Final = "dask.task.attempt"
@@ -114,6 +119,9 @@ PATH_PARTS: Final = (
     "other_span",
 )
 
+#: By what tasks are restricted to some workers.
+RESTRICTIONS: Final = ("resources", "workers")
+
 _STRING, _BOOL, _INT, _DOUBLE, _STRINGS = "string", "bool", "int", "double", "string[]"
 _COUNTS = {
     TASK_COUNT: _INT,
@@ -134,6 +142,7 @@ SPAN_ATTRIBUTES: Final[dict[str, dict[str, str]]] = {
         SPAN_QUEUE_TIME: _DOUBLE,
         SPAN_CAPACITY: _DOUBLE,
         SPAN_IDLE: _DOUBLE,
+        SPAN_ELSEWHERE: _DOUBLE,
         SPAN_SECEDED: _DOUBLE,
         SPAN_DASK_ACTIVE_CPU_TIME: _DOUBLE,
         SPAN_DASK_IDLE_TIME: _DOUBLE,
@@ -167,6 +176,10 @@ SPAN_ATTRIBUTES: Final[dict[str, dict[str, str]]] = {
         **_COUNTS,
         SPAN_OUTPUT_SIZE: _INT,
         TASK_GROUP_TYPES: _STRINGS,
+        TASK_GROUP_RESTRICTION: _STRING,
+        TASK_GROUP_SLOW_WORKER: _STRING,
+        TASK_GROUP_SLOW_COUNT: _INT,
+        TASK_GROUP_SLOW_TIME: _DOUBLE,
         f"{TASK_GROUP_DURATION}.<action>": _DOUBLE,
     },
     "task": {

@@ -212,7 +212,12 @@ EVERYTHING = FinishedSpan(
     activities={"thread-cpu": 0.25},
     idle=0.5,
     capacity=0.75,
-    groups=(FinishedGroup("g", "p", 1, 2.0, 3.0, COUNTS, 7, {"compute": 1.0}, ("int",)),),
+    elsewhere=0.5,
+    groups=(
+        FinishedGroup(
+            "g", "p", 1, 2.0, 3.0, COUNTS, 7, {"compute": 1.0}, ("int",), "workers", ("a", 2, 3.0)
+        ),
+    ),
     dropped_groups=1,
     tasks=(
         FinishedTask(

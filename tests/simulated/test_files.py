@@ -56,12 +56,13 @@ def test_the_straggler_is_named(b: Bridged, tmp_path: Path) -> None:
     (shown,) = run["path"]["spans"]
     parts = {name: seconds for name, seconds in shown["parts"].items() if seconds}
     assert parts == {"compute": pytest.approx(2.0)}
-    (said, *_) = run["path"]["sentences"]
-    assert said == (
-        "More workers can't make train shorter than 2.00 s of its 2.00 s: one task of fit took "
-        "2.00 s on worker w1"
+    (said, *_) = run["diagnosis"]
+    assert (said["span"], "fit" in said["title"], said["seconds"]) == (
+        "train",
+        True,
+        pytest.approx(2.0),
     )
-    assert said in " ".join(report.text(500).split())
+    assert said["title"] in " ".join(report.text(500).split())
 
 
 def tasks(b: Bridged, function: Callable[..., Any], number: int, *each: Sequence[Any]) -> Any:
@@ -181,7 +182,7 @@ def assert_success(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = read_report(folder)
     assert report.to_dict()["runs"][0]["tasks"] == {"memory": 41.0}
     for wrong in ("incomplete", "OOM", "SchedulerClosed", "died", "computes again", "runs again"):
-        assert wrong not in report.text(100)
+        assert wrong not in report.text(100, everything=True)
 
 
 ENDS = [

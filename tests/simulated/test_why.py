@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from distributed import Status, secede, span, wait
+from lab.threads import burn
 
 import dask_otel
 from dask_otel import Reason, _wire
@@ -202,3 +203,22 @@ def test_the_path_so_far_of_an_open_span(b: Bridged) -> None:
         assert dask_otel.why(b.client, gate).reasons[0].path is None
         wait(gate)
         answered(b, asked, ("no unfinished task", "Its path so far: "))
+
+
+def test_an_open_span_has_its_diagnosis_so_far(b: Bridged) -> None:
+    """Bob's tasks wait for two of Alice's, and two of his four have ended since."""
+    with span("alice"):
+        held = b.client.map(burn, [2.0] * 2, key=["alice-0", "alice-1"])
+    with span("bob"):
+        own = b.client.map(burn, [1.0] * 4, key=[f"bob-{number}" for number in range(4)])
+    time.sleep(3.5)
+    reason, *_ = dask_otel.why(b.client, "bob").reasons
+    first, *others = reason.diagnosis
+    # Alice computed for 4 s of the threads' time meanwhile, and Bob for 2 s.
+    assert (first["kind"], first["seconds"]) == ("held", pytest.approx(2.0 * 4 / 6, abs=0.1))
+    assert [one["kind"] for one in others] == ["threads"]
+    assert first["title"] in reason.what
+    wait(own + held)
+    with span("carol") as carol:
+        wait(b.client.submit(burn, 1.0, key="carol-0"))
+    assert [one["kind"] for one in dask_otel.span_metrics(b.client, carol).diagnosis] == ["healthy"]

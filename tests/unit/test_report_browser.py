@@ -44,7 +44,7 @@ async def show(address: str, path: Path, **options: Any) -> AsyncIterator[Page]:
 
 
 @looped
-@pytest.mark.parametrize(("dark", "width"), [(False, 1400), (True, 420)], ids=["wide", "narrow"])
+@pytest.mark.parametrize(("dark", "width"), [(False, 1400), (True, 500)], ids=["wide", "narrow"])
 async def test_shows_itself(tmp_path: Path, address: str, dark: bool, width: int) -> None:
     saved = report_of(*everything(EVIL), price=1.0).save(tmp_path / "page.html")
 
@@ -55,6 +55,11 @@ async def test_shows_itself(tmp_path: Path, address: str, dark: bool, width: int
         assert await page.ask("document.documentElement.scrollWidth") <= width
         ground = await page.ask("getComputedStyle(document.body).backgroundColor")
         assert ground == ("rgb(20, 23, 27)" if dark else "rgb(255, 255, 255)")
+        # The headline is on the first screen, in the colour of the text.
+        headline = "document.querySelector('.verdict')"
+        assert await page.ask(f"{headline}.getBoundingClientRect().bottom") < 600
+        colour = await page.ask(f"getComputedStyle({headline}.querySelector('p')).color")
+        assert colour == ("rgb(228, 231, 235)" if dark else "rgb(28, 33, 40)")
         # Each row that can be picked shows its attributes as text.
         rows = await page.ask(f"{TIMELINE}.data.rows.length")
         for row in range(rows):
@@ -65,6 +70,24 @@ async def test_shows_itself(tmp_path: Path, address: str, dark: bool, width: int
             await page.ask("document.querySelectorAll('.picked script, .picked img').length") == 0
         )
         assert await page.ask("window.pwned === undefined")
+
+
+@looped
+async def test_a_printed_page_has_its_pictures_and_no_buttons(tmp_path: Path, address: str) -> None:
+    saved = report_of(*everything(EVIL), price=1.0).save(tmp_path / "page.html")
+
+    async with show(address, saved, width=760) as page:
+        await page.call("Emulation.setEmulatedMedia", media="print")
+        heights = (
+            "Object.fromEntries(['.verdict', '.bar', '.legend', '.timeline', '.tools'].map("
+            "name => [name, document.querySelector(name).offsetHeight > 0]))"
+        )
+        assert await page.ask(heights) == {
+            ".verdict": True, ".bar": True, ".legend": True, ".timeline": True, ".tools": False,
+        }  # fmt: skip
+        adjusted = "getComputedStyle(document.querySelector('.bar i')).printColorAdjust"
+        assert await page.ask(adjusted) == "exact"
+        assert await page.ask("document.documentElement.scrollWidth") <= 760
 
 
 @looped

@@ -66,7 +66,16 @@ def test_json_has_the_cost(run, capsys):
 
 def test_text_needs_no_extra(run, capsys, monkeypatch):
     monkeypatch.setattr(report, "find_spec", lambda name: None)
-    assert "Where the threads' time went" in said(capsys, run, "--text")
+    short, everything = (
+        said(capsys, run, *options) for options in (("--text",), ("--text", "--all"))
+    )
+    command = f"  dask-otel report {run}"
+    more = f"\nWhere to look next\n{command} --open\n{command} --text --all\n"
+    threads = "\nWhere the threads' time went\n"
+    assert [(more in shown, threads in shown) for shown in (short, everything)] == [
+        (True, False),
+        (False, True),
+    ]
     assert "pip install 'dask-otel[report]'" in said(capsys, run, code=1, error=True)
 
 
@@ -120,6 +129,7 @@ def test_says_what_is_wrong(run, tmp_path, capsys, arguments, wrong):
         (("report", "{run}", "--price", "-1"), "'-1' is not a price"),
         (("report", "{run}", "--last", "few"), "'few' is not a number of runs"),
         (("report", "{run}", "--json", "-o", "x"), "-o and --open are for the page"),
+        (("report", "{run}", "--json", "--all"), "--all is for --text"),
         (("report", "{run}", "--text", "--open"), "-o and --open are for the page"),
         (("doctor", "--patience", "soon"), "'soon' is not more than 0"),
         (("doctor", "--timeout", "3601"), "'3601' is not more than 0 and at most 3600 seconds"),

@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 
 pytest.importorskip("bokeh")
 
+from dask_otel.core.diagnosis import Diagnosis
+from dask_otel.report.account import account
 from dask_otel.report.document import Report
 from dask_otel.report.page.payload import timeline
 from tests.unit.report_files import (
@@ -21,10 +24,13 @@ from tests.unit.report_files import (
     counter,
     everything,
     level,
+    log,
+    logs,
     many,
     metrics,
     point,
     report_of,
+    run_of,
     span,
     traces,
 )
@@ -116,7 +122,11 @@ def test_redacted_pages_have_no_secret() -> None:
     report = report_of(*requests, traces({**span(50, secret), "attributes": []}), price=1.0)
     for shown, is_there in ((report, True), (report.redacted(), False)):
         page = shown.html()
-        for text in (page + "".join(_Page(page).packed), shown.text(), json.dumps(shown.to_dict())):
+        for text in (
+            page + "".join(_Page(page).packed),
+            shown.text(everything=True),
+            json.dumps(shown.to_dict()),
+        ):
             assert (secret in text) == is_there
     assert "redacted" in page
     # It still tells the tasks apart, and what failed.
@@ -145,16 +155,35 @@ def over_time(*times: float) -> dict[str, Any]:
 
 ALICE = {"dask.worker.name": "alice", "dask.task.outcome": "memory"}
 MEMORY = level("dask.worker.memory.usage", point(5.0, ALICE))
-SHORT = traces(span(1, "etl"), span(2, "work", parent=1, kind="task", dask_worker_name="alice"))
+#: Only one of its tasks has a span.
+SHORT = traces(
+    span(1, "etl", dask_span_root_id="id-1", dask_worker_count=3),
+    span(2, "work", parent=1, kind="task", dask_worker_name="alice"),
+)
 NO_TIMES = "OTEL_METRIC_EXPORT_INTERVAL"
 #: Requests, what the page of them says, and what it does not.
 SAYS = {
     # A short run ends before its first export of metrics.
-    "no memory exported": ([SHORT], ["tasks shown here"], "(memory|spilled), at most"),
+    "no memory exported": (
+        [SHORT],
+        ["tasks shown here", '<b class="">3</b><span>workers</span>'],
+        "(memory|spilled), at most",
+    ),
     "memory exported": (
         [SHORT, metrics(MEMORY)],
         ["tasks shown here", "memory, at most"],
         "spilled, at most",
+    ),
+    "a worker that only an event names": (
+        [
+            SHORT,
+            *(
+                logs(log(n, "", "dask.worker.added", **{"dask.worker.name": f"w{n}"}))
+                for n in range(4)
+            ),
+        ],
+        ['<b class="">5</b><span>workers</span>', '<td class="name">w3</td>'],
+        "<span>worker</span>",
     ),
     # From the begin of the metrics on, which is the bridge's, and not from the first span's.
     "as long as its thread-time was counted": (
@@ -163,10 +192,10 @@ SAYS = {
             metrics(counter("dask.cluster.capacity.time", point(0.0, time=0), point(20.0, time=8))),
         ],
         [
-            '<b class="">8.00 s</b><span>lasted</span>',
+            '<b class="">8.00 s</b><span>observed</span>',
             '<b class="">2.5</b><span>mean threads</span>',
         ],
-        "<span>lasted</span>.*<span>lasted</span>",
+        "<span>observed</span>.*<span>observed</span>",
     ),
     "one thing is singular": (
         [
@@ -182,8 +211,8 @@ SAYS = {
         [f"<span>{one}</span>" for one in ("task done", "task failed", "run repeated", "worker")],
         r">1 \w+s\b",
     ),
-    "one interval": ([SHORT, over_time(0, 10)], [NO_TIMES], "<h3>Over time</h3>"),
-    "two intervals": ([SHORT, over_time(0, 5, 10)], ["<h3>Over time</h3>"], NO_TIMES),
+    "one interval": ([SHORT, over_time(0, 10)], [NO_TIMES], "<h2>Threads’ time over time</h2>"),
+    "two intervals": ([SHORT, over_time(0, 5, 10)], ["<h2>Threads’ time over time</h2>"], NO_TIMES),
 }
 
 
@@ -192,6 +221,58 @@ def test_what_a_page_says(requests: list[Any], shown: list[str], hidden: str) ->
     page = report_of(*requests).html()
     assert [text for text in shown if text not in page] == []
     assert not re.search(hidden, page)
+
+
+CAUSES = [
+    Diagnosis(
+        kind, "etl", 10.0 - number, f"Title of {kind}.", f"Evidence of {kind}.", f"Cure of {kind}."
+    )
+    for number, kind in enumerate(("threads", "starting", "lost", "spill", "client"))
+]
+
+
+def test_page_and_text_tell_one_story(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The headline and the other causes; all else is below."""
+    given = replace(account(run_of(traces(span(1, "etl", seconds=20)))), diagnoses=CAUSES)
+    monkeypatch.setattr(Report, "accounts", lambda report: [given])
+    found = Report([given.session])
+    short, everything, page = found.text(80), found.text(80, everything=True), found.html()
+    shown = {
+        what: [re.findall(rf"{what} of (\w+)", text) for text in (short, everything, page)]
+        for what in ("Title", "Evidence", "Cure")
+    }
+    five = [one.kind for one in CAUSES]
+    more = [five[:1], five, five]
+    assert shown == {"Title": [five] * 3, "Evidence": more, "Cure": more}
+    assert short.count("The cure saves at most 10.0 s.") == 1
+    # Nothing comes before it but the title and the key figures.
+    lines = short.splitlines()
+    assert lines[2:4] == ["", "Title of threads."]
+    assert lines.index("Where to look next") < 20
+    assert max(map(len, lines)) <= 80
+    links = [str(one["href"]) for one in _Page(page).of("a")]
+    assert [link.partition("docs/diagnoses.md#")[2] for link in links] == five
+    first = page.partition("<main>")[2].partition("</div>")[0]
+    assert ("Title of threads." in first, 'class="verdict warning"' in first) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "seconds", "severity"),
+    [
+        ("threads", 5.1, "warning"),
+        ("threads", 4.9, "note"),
+        ("failed", 0.0, "bad"),
+        ("lost", 0.1, "bad"),
+        ("gaps", 0.0, "warning"),
+        ("healthy", 0.0, "good"),
+        ("short", 0.0, "note"),
+    ],
+)
+def test_a_severity_is_the_share_that_the_cure_saves(
+    kind: str, seconds: float, severity: str
+) -> None:
+    given = account(run_of(traces(span(1, "etl", seconds=20, dask_span_root_id="id-1"))))
+    assert given.severity(Diagnosis(kind, "", seconds, "", "", "")) == severity
 
 
 def test_times_of_a_short_run_can_be_told_apart() -> None:

@@ -11,7 +11,7 @@ import pytest
 from dask_otel.report import words
 from dask_otel.report.account import Account, account
 from dask_otel.report.findings import late_starts
-from dask_otel.report.text import Sheet, plain, run_lines
+from dask_otel.report.text import _SECTIONS, Sheet, plain, run_lines
 from tests.unit.report_files import counter, metrics, point, run_of, span, traces
 
 FAILURE = ("exception", {"exception.type": "ValueError", "exception.message": "no\nconvergence"})
@@ -21,17 +21,20 @@ def account_of(*requests: Any) -> Account:
     return account(run_of(*requests))
 
 
-def section(title: str, found: Account, width: int, **sheet: Any) -> list[str]:
+def section(title: str, found: Account, width: int, everything: bool = True) -> list[str]:
     """The lines of one section, without its title."""
-    _, _, _, *lines = plain(run_lines(found, Sheet(width, **sheet), [title]))
+    *lines, _ = [*plain(run_lines(found, Sheet(width, everything))), *("", "Spans")]
+    begin = lines.index(title) + 1
+    titles = (number for number in range(begin, len(lines)) if lines[number] in _SECTIONS)
+    lines = lines[begin : next(titles, len(lines)) - 1]
     assert [line for line in lines if words.fit(line, width).rstrip() != line] == []
     return lines
 
 
-def tree(width: int, *spans: dict[str, Any], **sheet: Any) -> list[str]:
-    trace, *lines = section("Spans", account_of(traces(*spans)), width, **sheet)
-    assert trace == "Trace " + "ab" * 16
-    return lines
+def tree(width: int, *spans: dict[str, Any], everything: bool = True) -> list[str]:
+    lines = section("Spans", account_of(traces(*spans)), width, everything)
+    assert (lines[0] == "Trace " + "ab" * 16) == everything
+    return lines[everything:]
 
 
 WORKFLOW = (
@@ -130,21 +133,27 @@ GROUPS = [
 
 
 @pytest.mark.parametrize(
-    ("sheet", "below", "shown"),
+    ("below", "shown"),
     [
-        ({}, GROUPS, ["g2", "g3", "g4", "g5", "2 more task groups"]),
-        # For a picture.
-        ({"groups": 1, "tasks": 0}, GROUPS, ["g5"]),
+        (GROUPS, ["g2", "g3", "g4", "g5", "2 more task groups"]),
         # The only task of a group says what its group says, unless it failed.
-        ({}, [GROUPS[0], task(3, "load-x", parent=10)], ["g0"]),
-        ({}, [GROUPS[0], task(3, "load-x", parent=10, failed=True)], ["g0", "load-x"]),
-        ({}, [task(3, "load-x", parent=1)], ["load-x"]),
+        ([GROUPS[0], task(3, "load-x", parent=10)], ["g0"]),
+        ([GROUPS[0], task(3, "load-x", parent=10, failed=True)], ["g0", "load-x"]),
+        ([task(3, "load-x", parent=1)], ["load-x"]),
     ],
 )
 def test_the_largest_groups_and_tasks_are_shown(
-    sheet: dict[str, int], below: list[dict[str, Any]], shown: list[str]
+    below: list[dict[str, Any]], shown: list[str]
 ) -> None:
-    assert names(tree(80, span(1, "root", seconds=9), *below, **sheet)) == ["root", *shown]
+    assert names(tree(80, span(1, "root", seconds=9), *below)) == ["root", *shown]
+
+
+def test_the_short_tree_has_the_longest_spans_directly_below_the_root() -> None:
+    steps = [span(20 + n, f"s{n}", parent=1, seconds=n + 1) for n in range(10)]
+    steps[0]["status"] = {"code": 2}
+    below = span(40, "inner", parent=29)
+    lines = tree(80, span(1, "root", seconds=11), *steps, *GROUPS, below, everything=False)
+    assert names(lines) == ["root", "s0", *(f"s{n}" for n in range(3, 10)), "2 more spans"]
 
 
 @pytest.mark.parametrize("text", ["x" * 300, "日本語" * 60, "a\x1b[31mb\x00\n\r\t" * 30, ""])
@@ -216,11 +225,7 @@ Alice/data load             8.00 s
   thread-cpu                6.00 s   75%  ████▌  computing
   thread-noncpu             1.99 s   25%  █▌     waiting: I/O, GIL, GPU, core
   2 small ones               10 ms    0%  ▌
-  p2p-shards                                     3.0 MiB
-
-Threads are idle until the first task begins. New workers begin late: they first
-import the modules that the tasks need. Workers that have run for a while begin
-at once."""
+  p2p-shards                                     3.0 MiB"""
 
 
 def test_the_table_says_where_the_time_of_each_span_went() -> None:

@@ -330,7 +330,10 @@ class SchedulerAdapter:
     def summary(self, span_id: str) -> SpanSummary | None:
         """Return the summary of a span's own work, exported or not; None if it is unknown."""
         span = self.lifecycle.open.get(span_id)
-        present = None if span is None else summarize(span, *self._span_totals(span))
+        present = None
+        if span is not None:
+            present = summarize(span, *self._span_totals(span))
+            present.elsewhere = self.lifecycle.computing.elsewhere(span)
         return self.lifecycle.generations.summary(span_id, present)
 
     def _span_totals(self, span: OpenSpan) -> tuple[float, float] | tuple[None, None]:

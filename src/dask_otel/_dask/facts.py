@@ -20,7 +20,7 @@ from dask_otel.core.life.open_span import NO_SUMS, GroupFacts
 from dask_otel.core.trace import Trace
 
 if TYPE_CHECKING:
-    from distributed.scheduler import MemoryState, Scheduler, TaskGroup, WorkerState
+    from distributed.scheduler import MemoryState, Scheduler, TaskGroup, TaskState, WorkerState
     from distributed.spans import Span
 
 #: Task states with work left.
@@ -56,6 +56,13 @@ def unfinished(group: TaskGroup) -> int:
 def has_ended(group: TaskGroup) -> bool:
     """Whether any task of a group has ended or is gone."""
     return any(count for state, count in group.states.items() if state not in UNFINISHED)
+
+
+def restriction(task: TaskState) -> str:
+    """Return by what a task is restricted to some workers; empty if any may run it."""
+    if task.resource_restrictions:
+        return "resources"
+    return "workers" if task.worker_restrictions or task.host_restrictions else ""
 
 
 def ancestors(dask_span: Span) -> list[Span]:

@@ -17,6 +17,7 @@ from distributed.metrics import time
 from distributed.scheduler import heartbeat_interval
 
 from dask_otel import semconv
+from dask_otel._dask.diagnosing import diagnosis
 from dask_otel._dask.facts import UNFINISHED, measured
 from dask_otel._dask.runs import NOT_ASSIGNED
 from dask_otel._dask.settled import missing
@@ -97,7 +98,7 @@ class Present:
         states = {
             state: sum(group.states[state] for group in groups) for state in sorted(UNFINISHED)
         }
-        facts = {
+        facts: dict[str, Any] = {
             "name": line_text(span_path(span.name, Sanitizer())),
             "state": "span",
             "states": states,
@@ -111,6 +112,7 @@ class Present:
                 parts = found_path[0].parts
                 facts["path"] = dict(zip(semconv.PATH_PARTS, parts, strict=True))
                 facts["since"] = self._now - end
+                facts["diagnosis"] = diagnosis(self._adapter, below, parts, found_path[1], end)
         # And the groups that these depend on, which may be of other spans: the list grows.
         foreign = dict.fromkeys(groups, False)
         for group in groups:

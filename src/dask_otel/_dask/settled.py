@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from dask_otel import semconv
+from dask_otel._dask.diagnosing import diagnosis
 from dask_otel._dask.facts import root_of, trace_of
 from dask_otel.core import identity
 from dask_otel.core.life.completion import worst
@@ -115,7 +116,8 @@ class SettledSpans:
     def _read(self, dask_span: Span) -> dict[str, Any]:
         tree = dask_span.cumulative_worker_metrics
         dask_idle = tree.pop(NOT_MEASURED, 0.0)
-        known = [self._adapter.summary(below.id) for below in dask_span.traverse_spans()]
+        spans = [*dask_span.traverse_spans()]
+        known = [self._adapter.summary(below.id) for below in spans]
         summary = SpanSummary()
         for one in known:
             summary.add(one or SpanSummary())
@@ -150,6 +152,7 @@ class SettledSpans:
             "dask_idle_time": dask_idle,
             "unreported": tuple(sorted(summary.unreported)),
             "path": dict(zip(semconv.PATH_PARTS, path, strict=True)) if path else None,
+            "diagnosis": diagnosis(self._adapter, spans, path) if path else (),
         }
 
     def _path(

@@ -16,6 +16,7 @@ from dask_otel._dask.facts import (
     ancestors,
     group_sums,
     has_ended,
+    restriction,
     unfinished,
 )
 from dask_otel._dask.past import Past
@@ -170,7 +171,9 @@ class DaskSpans:
         if not task.group.span_id:
             # Data announced by a Variable or Queue has no span, and no work yet.
             return None
-        return self._adopt(task.group, now, self.contexts.caller(task))
+        group = self._adopt(task.group, now, self.contexts.caller(task))
+        group.restriction = restriction(task)
+        return group
 
     def _adopt(self, group: TaskGroup, now: float, caller: Caller | None = None) -> Group:
         self._take_in_spans()

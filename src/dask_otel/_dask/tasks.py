@@ -68,6 +68,7 @@ class TaskEvents:
         self._groups = spans.groups
         self._contexts = spans.contexts
         self._outcomes = lifecycle.outcomes
+        self._computing = lifecycle.computing
         #: What bounds the spans, if it is followed.
         self.paths = Paths(submission_time)
         self._follows = lifecycle.follows
@@ -423,6 +424,8 @@ class TaskEvents:
                 self._in_memory[group] += 1
             if stopped:
                 self._durations[group.prefix].add(computed)
+                if assigned is not None:
+                    self._computing.ran(group, assigned.name, computed)
                 if parts:
                     self._prepared(group, run)
                 if (computed > group.floor or self._samples) and self._is_whole(run):

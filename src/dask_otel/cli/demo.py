@@ -43,7 +43,6 @@ ARGUMENTS: Final[dict[str, Any]] = {
         "help": "write the files into DIR, even if the telemetry also goes to an endpoint"
         " (default: dask-otel-demo, without an endpoint)",
     },
-    "--save-svg": {"type": Path, "metavar": "FILE", "help": "save a picture of the result"},
 }
 
 
@@ -56,12 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     from dask_otel.cli import showcase
 
     try:
-        showcase.perform(
-            quick=arguments.quick,
-            fail=arguments.fail,
-            output=arguments.output,
-            svg=arguments.save_svg,
-        )
+        showcase.perform(quick=arguments.quick, fail=arguments.fail, output=arguments.output)
     except DemoError as error:
         return terminal.fail("demo", str(error))
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 import webbrowser
 from collections.abc import Iterator
@@ -69,6 +70,7 @@ ARGUMENTS: Final[dict[str, Any]] = {
     },
     "--open": {"action": "store_true", "help": "open the page in a browser"},
     "--text": {"action": "store_true", "help": "write text to standard output instead"},
+    "--all": {"action": "store_true", "help": "with --text: all figures, spans and failures"},
     "--json": {"action": "store_true", "help": "write JSON to standard output instead"},
     "--price": {
         "type": terminal.number(0.0, 1e9, "a price: a number, at least 0, without a unit"),
@@ -98,6 +100,8 @@ def run(arguments: argparse.Namespace) -> int:
     page = not (arguments.text or arguments.json)
     if not page and (arguments.output or arguments.open):
         arguments.usage_error("-o and --open are for the page, not for --text or --json")
+    if arguments.all and not arguments.text:
+        arguments.usage_error("--all is for --text; the page and --json have everything")
     if page and find_spec("bokeh") is None:
         return terminal.fail("report", NO_BOKEH)
     try:
@@ -109,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
         text = (
             json.dumps(report.to_dict(), indent=2, allow_nan=False)
             if arguments.json
-            else _text(report)
+            else _text(report, arguments)
         )
         terminal.show(text)
     except BrokenPipeError:
@@ -162,9 +166,16 @@ def _read(arguments: argparse.Namespace) -> Report:
     return read(after).compared_with(read(before), (before, after))
 
 
-def _text(report: Report) -> str:
+def _text(report: Report, arguments: argparse.Namespace) -> str:
     encoding = (sys.stdout.encoding or "ascii").lower()
-    return report.text(terminal.width(_WIDE), ascii_only=not encoding.startswith("utf"))
+    last = ["--last", str(arguments.last)] if arguments.last else []
+    command = shlex.join(["dask-otel", "report", *arguments.paths, *last])
+    return report.text(
+        terminal.width(_WIDE),
+        ascii_only=not encoding.startswith("utf"),
+        everything=arguments.all,
+        command="" if arguments.all else command,
+    )
 
 
 def _write_page(report: Report, arguments: argparse.Namespace) -> int:

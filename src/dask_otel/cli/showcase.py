@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import logging
 import os
-import re
 import shlex
 import shutil
 import socket
@@ -45,7 +44,7 @@ from dask_otel.client.traces import trace_context
 from dask_otel.core import identity
 from dask_otel.report import words
 from dask_otel.report.document import Report, read_report
-from dask_otel.report.text import Line, Sheet, report_lines, run_lines
+from dask_otel.report.text import Line, Sheet, report_lines
 from dask_otel.settings.problems import ConfigurationError
 
 
@@ -68,14 +67,14 @@ _DEFAULT_ENDPOINT: Final = "http://localhost:4317"
 SETTLE_LIMIT: Final = 20.0
 #: Seconds to wait until a worker is lost.
 _LOSS_LIMIT: Final = 5.0
-#: Most columns of the text, columns of the picture, and the picture's sections.
+#: Most columns of the text.
 _WIDE: Final = 160
-_SVG_WIDTH: Final = 112
-_SVG_SECTIONS: Final = ("Where the threads' time went", "Spans")
 
-_WRITTEN: Final = (
-    "Traces and metrics, for Jaeger's UI (upload) or the Collector (otlpjsonfile receiver):"
+_ABOUT: Final = (
+    "Ran a workflow on a new cluster, and ended one of its idle workers on purpose.",
+    "New workers import pandas and pyarrow with their first tasks.",
 )
+_WRITTEN: Final = "Jaeger's UI and the Collector can read the files in"
 _SWITCHED_OFF: Final = """\
 the bridge is switched off: `otel.enabled` is false in Dask's configuration.
 Set it to true in the Dask config file with `otel:`, or run with DASK_OTEL__ENABLED=true."""
@@ -88,8 +87,10 @@ Is there a message of dask-otel above? Another cause: the program runs under
 _Step: TypeAlias = Callable[[str], AbstractContextManager[None]]
 
 
-def perform(*, quick: bool, fail: bool, output: Path | None, svg: Path | None) -> None:
-    """Run the demo with the command's options.
+def perform(
+    *, quick: bool, fail: bool, output: Path | None, console: Console | None = None
+) -> None:
+    """Run the demo with the command's options, and print the result on a console.
 
     Raises
     ------
@@ -98,12 +99,12 @@ def perform(*, quick: bool, fail: bool, output: Path | None, svg: Path | None) -
     """
     if not dask.config.get("otel.enabled", True):
         raise DemoError(_SWITCHED_OFF)
-    for path in filter(None, (output, svg)):
-        _check_writable(path, is_folder=path is output)
+    if output is not None:
+        _check_writable(output)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A name that the terminal's encoding lacks must not end the demo.
         sys.stdout.reconfigure(errors="replace")
-    console = Console(highlight=False)
+    console = console or Console(highlight=False)
     sent, endpoint = _destinations(console)
     with tempfile.TemporaryDirectory(prefix="dask-otel-demo-") as temporary:
         data, files = Path(temporary, "data"), Path(temporary, "files")
@@ -113,28 +114,28 @@ def perform(*, quick: bool, fail: bool, output: Path | None, svg: Path | None) -
             report = read_report(files)
         except FileNotFoundError:
             report = Report([])
-        console.print()
-        sheet = Sheet(min(console.width, _WIDE))
+        folder = output or (None if sent else DEFAULT_OUTPUT)
+        command = f"dask-otel report {shlex.quote(str(folder))}" if folder else ""
+        _print(console, [*([(line, "dim")] for line in _ABOUT), []])
+        sheet = Sheet(min(console.width, _WIDE), command=command)
         _print(console, report_lines(report.accounts(), report.skipped, sheet))
-        if svg is not None:
-            _save_svg(svg, report)
         for message in messages:
             print(message, file=sys.stderr)
         unread = [f"can't read the bridge's files: {line}" for line in report.skipped.lines()]
         errors = [*unread, *_missing(report), *_unexpected(fail, failure)]
-        if output is not None or not sent:
-            errors += _copy(console, files, output or DEFAULT_OUTPUT)
+        if folder is not None:
+            errors += _copy(console, files, folder)
     if errors:
         raise DemoError("\n".join(errors))
 
 
-def _check_writable(path: Path, is_folder: bool) -> None:
+def _check_writable(path: Path) -> None:
     """Fail before the work if the path is not writable."""
     parent = path.absolute().parent
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise DemoError(f"can't write {path}: no such directory, or no permission")
-    if path.exists() and path.is_dir() != is_folder:
-        raise DemoError(f"can't write {path}: it is {'no' if is_folder else 'a'} directory")
+    if path.exists() and not path.is_dir():
+        raise DemoError(f"can't write {path}: it is no directory")
 
 
 def _destinations(console: Console) -> tuple[bool, str | None]:
@@ -167,7 +168,7 @@ def _listens(address: tuple[str, int]) -> bool:
 
 @contextmanager
 def _step(console: Console, title: str) -> Iterator[None]:
-    """Print a step while it runs, and then its duration."""
+    """Print a step while it runs, and then its duration where that stays readable."""
     begin = time.monotonic()
     mark = ("✗", "red")
     spinner = "line" if console.options.ascii_only else "dots"
@@ -177,8 +178,10 @@ def _step(console: Console, title: str) -> Iterator[None]:
             yield
         mark = ("✓", "green")
     finally:
-        took = words.seconds(time.monotonic() - begin)
-        _print(console, [[mark, (f" {title} ", ""), (took, "dim")]])
+        # On a terminal, the steps make room for the result.
+        if mark[0] == "✗" or not console.is_terminal:
+            took = words.seconds(time.monotonic() - begin)
+            _print(console, [[mark, (f" {title} ", ""), (took, "dim")]])
 
 
 def _compute(
@@ -256,15 +259,11 @@ def _copy(console: Console, files: Path, folder: Path) -> list[str]:
         return []
     try:
         folder.mkdir(exist_ok=True)
-        written = [shutil.copy(path, folder) for path in sorted(files.iterdir())]
+        for path in files.iterdir():
+            shutil.copy(path, folder)
     except OSError as error:
         return [f"can't write the telemetry: {error}"]
-    # Unchanged paths, each on its own line, for copying.
-    page = f"dask-otel report {shlex.quote(str(folder))} --open"
-    for title, lines in ((_WRITTEN, written), ("The same as a page:", [page])):
-        console.print(title, style="green")
-        for line in lines:
-            console.print(Text(f"  {line}"), soft_wrap=True)
+    console.print(_WRITTEN, Text(f"{folder}/"), style="green", soft_wrap=True)
     return []
 
 
@@ -285,21 +284,3 @@ def _unexpected(fail: bool, failure: Exception | None) -> list[str]:
     if failure and not fail:
         return [f"the workflow failed: {type(failure).__name__}: {failure}"]
     return []
-
-
-def _save_svg(path: Path, report: Report) -> None:
-    console = Console(
-        record=True,
-        width=_SVG_WIDTH,
-        file=io.StringIO(),
-        force_terminal=True,
-        color_system="truecolor",
-        highlight=False,
-    )
-    console.print(Text("$ dask-otel demo", "bold"))
-    sheet = Sheet(_SVG_WIDTH, groups=1, tasks=0)
-    for account in report.accounts():
-        _print(console, run_lines(account, sheet, _SVG_SECTIONS))
-    svg = console.export_svg(title="dask-otel demo", unique_id="dask-otel-demo")
-    # Without rich's web font: a picture in a README cannot load other files.
-    path.write_text(re.sub(r"@font-face\s*{[^}]*}", "", svg), encoding="utf-8")

@@ -243,6 +243,7 @@ def reasons(subjects: Sequence[Facts], cluster: Facts) -> list[dict[str, Any]]:
         rules = _RULES[facts["state"]]
         kind, what, next_step = next(rule for true, *rule in rules if not true or words[true])
         given = {name: facts.get(name) for name in ("name", "state", "worker", "seconds", "path")}
+        given["diagnosis"] = facts.get("diagnosis", ())
         texts = {"what": what.format_map(words), "next_step": next_step.format_map(words)}
         found.append({**given, "kind": kind, **texts})
     return found
@@ -260,7 +261,7 @@ def _words(facts: Facts) -> dict[str, str]:
         "counts": _listed(
             f"{count:,} {state}" for state, count in facts.get("states", {}).items() if count
         ),
-        "bounded": _bounded(facts.get("path"), facts.get("since")),
+        "bounded": _bounded(facts.get("path"), facts.get("since"), facts.get("diagnosis", ())),
         "waits": _listed(
             (
                 f"{name} ({state}{_given(' on {}', worker)}{_given(' for {:,.1f} s', seconds)})"
@@ -281,14 +282,17 @@ def _words(facts: Facts) -> dict[str, str]:
     }
 
 
-def _bounded(path: Mapping[str, float] | None, since: float | None) -> str:
-    """Return what an open span has waited for so far, the longest first."""
+def _bounded(
+    path: Mapping[str, float] | None, since: float | None, diagnosis: Sequence[Facts]
+) -> str:
+    """Return what an open span has waited for so far, the longest first, and why."""
     if path is None or since is None:
         return ""
     parts = sorted(path.items(), key=lambda part: -part[1])
     said = [f"{part.replace('_', ' ')} {took:,.1f} s" for part, took in parts if took >= 0.05]
     spent = ", ".join(said) or "less than 0.1 s"
-    return f" Its path so far: {spent}; no task of it has ended for {since:,.1f} s."
+    why = "".join(f" {one['title']}." for one in diagnosis[:1])
+    return f" Its path so far: {spent}; no task of it has ended for {since:,.1f} s.{why}"
 
 
 def _given(words: str, value: object) -> str:

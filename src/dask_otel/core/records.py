@@ -136,6 +136,10 @@ class FinishedGroup:
     #: Seconds by action, as Dask's ``TaskGroup.all_durations``.
     durations: Mapping[str, float]
     types: tuple[str, ...]
+    #: Of `semconv.RESTRICTIONS`; empty if any worker may run its first task.
+    restriction: str = ""
+    #: Name, runs and compute seconds of the worker that is slower than the others; None if none is.
+    slow_worker: tuple[str, int, float] | None = None
 
 
 class TaskRun(NamedTuple):
@@ -268,6 +272,8 @@ class FinishedSpan(SpanDescription):
     #: measured.
     idle: float | None = None
     capacity: float | None = None
+    #: Seconds that tasks outside of the tree computed while it had work; None if not measured.
+    elsewhere: float | None = None
     #: None if not measured.
     path: SpanPathFacts | None = None
     groups: tuple[FinishedGroup, ...] = ()

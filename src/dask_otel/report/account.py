@@ -7,16 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
-from dask_otel.core.diagnosis import Diagnosis
-from dask_otel.report import findings
-from dask_otel.report.advice import Advice, advice, outcome_counts
-from dask_otel.report.idle import IdleReason, explain
+from dask_otel import semconv
+from dask_otel.core.diagnosis import Diagnosis, diagnose
+from dask_otel.report import findings, words
+from dask_otel.report.facts import facts_of
 from dask_otel.report.meanings import PARTS, Part
 from dask_otel.report.money import Bill, Price, bill
 from dask_otel.report.path import RunPath, path
 from dask_otel.report.seconds import ClusterTime, SpanTime, cluster_time, run_parts, span_times
 from dask_otel.report.telemetry.model import Session, Span
+
+#: The share of the run from which on a cause is a warning.
+_MUCH: Final = 0.25
+#: Kinds whose severity does not depend on the time that they cost.
+_SEVERITIES: Final = {"failed": "bad", "lost": "bad", "gaps": "warning", "healthy": "good"}
 
 
 @dataclass(frozen=True)
@@ -33,13 +39,13 @@ class Account:
     spans: list[SpanTime]
     #: What bounded it; None if no path was exported.
     path: RunPath | None
-    advice: list[Advice]
     #: What to do: the first one is the headline. There is always one.
     diagnoses: list[Diagnosis]
+    #: The time that they explain: of open root spans, and of workers without any work before.
+    seconds: float
     failures: list[findings.Failure]
     slowest: list[Span]
     workers: list[findings.Worker]
-    idle: IdleReason | None
     price: Price | None
     tag: str
     #: None without a price.
@@ -53,26 +59,61 @@ class Account:
             if seconds > 0:
                 yield part, seconds, seconds / whole
 
+    def severity(self, one: Diagnosis) -> str:
+        """Return ``bad``, ``warning``, ``note`` or ``good``: by the share that its cure saves."""
+        costs = "warning" if one.seconds > _MUCH * self.seconds else "note"
+        return _SEVERITIES.get(one.kind, costs)
+
+    def figures(self) -> list[tuple[str, str, str]]:
+        """Return the key figures that were exported: their values, names and styles."""
+        session, price, counts = self.session, self.price, self.outcomes
+        shares = {part.title: share for part, _, share in self.shares()}
+        capacity = session.metrics.total(semconv.CLUSTER_CAPACITY_TIME.name)
+        done, failed = counts.get("memory"), int(counts.get("erred", 0))
+        again = sum(self.repeated.values())
+        # The figures of a worker come later than its first task.
+        known = [
+            *(one.attributes for one in session.roots()),
+            *(log.attributes for log in session.logs),
+        ]
+        counted = (one.get(semconv.WORKER_COUNT) for one in known)
+        workers = max([len(self.workers), *(one for one in counted if isinstance(one, int))])
+        mean = capacity / session.metrics.seconds if capacity and session.metrics.seconds else None
+        found = [
+            (words.seconds(session.seconds), "observed", ""),
+            (words.known(capacity), "thread-time", ""),
+            (price.text(capacity) if price else "", "cost", ""),
+            (f"{shares.get('Computing', 0.0):.0%}" if shares else "", "computing", ""),
+            (f"{shares.get('Idle', 0.0):.0%}" if shares else "", "idle", ""),
+            (words.whole(done), f"{words.noun(done or 0, 'task')} done", ""),
+            (
+                f"{failed:,}" if counts else "",
+                f"{words.noun(failed, 'task')} failed",
+                "bad" if failed else "good",
+            ),
+            (words.whole(again or None), f"{words.noun(again, 'run')} repeated", "warning"),
+            (words.whole(workers or None), words.noun(workers, "worker"), ""),
+            ("" if mean is None else f"{mean:.1f}", "mean threads", ""),
+        ]
+        return [one for one in found if one[0]]
+
 
 def account(session: Session, price: Price | None = None, tag: str = "team") -> Account:
     """Return the account of a run; with a `price`, its cost too, summed by the tags ``<tag>:…``."""
-    said = advice(session)
+    facts = facts_of(session)
     return Account(
         session=session,
-        outcomes=outcome_counts(session),
+        outcomes=findings.outcome_counts(session),
         repeated=findings.retries(session),
         cluster=cluster_time(session),
         parts=run_parts(session),
         spans=span_times(session),
         path=path(session),
-        advice=said,
-        # For now the advice, until the causes are decided.
-        diagnoses=[Diagnosis("advice", "", one.weight, one.title, "", one.advice) for one in said]
-        or [Diagnosis("healthy", "", 0.0, "Nothing is in the way", "", "")],
+        diagnoses=diagnose(facts),
+        seconds=facts.seconds + facts.before_first,
         failures=findings.failures(session),
         slowest=findings.slowest(session),
         workers=findings.workers(session),
-        idle=explain(session),
         price=price,
         tag=tag,
         bill=None if price is None else bill(session, tag),

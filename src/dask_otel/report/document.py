@@ -73,11 +73,21 @@ class Report:
             self.accounts(), self.skipped, redacted=self.is_redacted, comparison=self.comparison
         )
 
-    def text(self, width: int = 100, *, ascii_only: bool = False) -> str:
-        """Return the report for a terminal, without colours."""
+    def text(
+        self,
+        width: int = 100,
+        *,
+        ascii_only: bool = False,
+        everything: bool = False,
+        command: str = "",
+    ) -> str:
+        """Return the report for a terminal, without colours.
+
+        It ends after the spans, except if it shows `everything`. `command` reads these files.
+        """
         from dask_otel.report import text, words
 
-        sheet = text.Sheet(width)
+        sheet = text.Sheet(width, everything, command)
         if self.comparison is not None:
             lines = text.comparison_lines(self.comparison, sheet)
         else:

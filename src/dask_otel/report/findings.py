@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from dask_otel import semconv
-from dask_otel.report.seconds import flow
-from dask_otel.report.telemetry.model import Event, Session, Span, grouped, text
-from dask_otel.report.telemetry.series import at
+from dask_otel.report.seconds import add
+from dask_otel.report.telemetry.model import Event, Session, Span, text
 
-#: A straggler takes at least this multiple of the mean of its group's other tasks, and this share
-#: of its span's time.
-_STRAGGLES: Final = ((5.0, 0.3), (2.0, 0.5))
-#: The shortest gap that is reported, in seconds.
-_GAP: Final = 2.0
 #: The shortest reported wait for the first task: as a share of the span's time, and in seconds.
 _LATE: Final = (0.25, 0.1)
 _OF_FAILURES: Final = (
@@ -34,7 +28,6 @@ _CONCERNED: Final = {
     semconv.WORKER_LOG: semconv.TASK_KEY,
     semconv.WORKER_REMOVED: semconv.WORKER_NAME,
 }
-_DURATION: Final = semconv.TASK_GROUP_DURATION + "."
 
 
 @dataclass
@@ -150,103 +143,6 @@ def slowest(session: Session, most: int = 20) -> list[Span]:
     return sorted(session.of_type("task"), key=lambda task: -task.seconds)[:most]
 
 
-@dataclass(frozen=True)
-class Straggler:
-    """A task that delayed its span; `average` is the mean of its group's other tasks, if any."""
-
-    task: Span
-    span: str
-    average: float | None
-    span_seconds: float
-
-
-def stragglers(session: Session) -> Iterator[Straggler]:
-    """Yield each group's longest task if it is a straggler, the longest first."""
-    owners = {span.text(semconv.SPAN_ID): span for span in session.of_type("span")}
-    groups: dict[tuple[str, ...], tuple[float, float]] = {}
-    for group in session.of_type("group"):
-        count, compute = group.number(semconv.TASK_COUNT), group.number(_DURATION + "compute")
-        if count and compute is not None:
-            groups[_group_of(group)] = count, compute
-    for task in slowest(session, most=200):
-        key = _group_of(task)
-        span = owners.get(key[0])
-        # The first task is the longest of its group.
-        count, compute = groups.pop(key, (0.0, 0.0))
-        if not count or span is None or not span.seconds:
-            continue
-        others = max(0.0, compute - task.seconds) / (count - 1) if count > 1 else None
-        capacity, idle = span.number(semconv.SPAN_CAPACITY), span.number(semconv.SPAN_IDLE)
-        if others is None and capacity and idle is not None and idle < capacity / 2:
-            continue  # Other spans had work for the threads meanwhile.
-        if any(
-            task.seconds > times * (others or 0.0) and task.seconds > share * span.seconds
-            for times, share in _STRAGGLES
-        ):
-            yield Straggler(task, span.full_name, others, span.seconds)
-
-
-def _group_of(span: Span) -> tuple[str, ...]:
-    return span.text(semconv.SPAN_ID), span.text(semconv.TASK_GROUP_NAME)
-
-
-@dataclass(frozen=True)
-class Gap:
-    """An interval in which no task ran although there was a worker."""
-
-    #: The open span; empty before the first task.
-    span: str
-    seconds: float
-    #: Seconds since the run began. None for a gap inside a group, known only from the metrics.
-    after: float | None
-    #: Growth of the workers' process memory in bytes.
-    grown: float
-
-
-def gaps(session: Session) -> list[Gap]:
-    """Return the gaps before the first task and between tasks, longest first.
-
-    Tasks are known by their groups, from the first start to the last end. Gaps inside a group, or
-    without exported groups, are found in the metrics, as unused threads.
-    """
-    groups = session.of_type("group")
-    begin = session.start_ns
-    if not groups or begin is None or any(span.unfinished for span in session.of_type("span")):
-        return []
-    first, last = groups[0].start_ns, max(group.end_ns for group in groups)
-    known = flow(session)
-    found = [_gap(session, begin, first, known.unused(begin, first))] if known else []
-    until, inside = first, known.unused(first, last) if known else 0.0
-    all_groups = sum(root.number(semconv.TASK_GROUP_COUNT) or 0.0 for root in session.roots())
-    for group in groups if len(groups) >= all_groups else ():
-        if group.start_ns > until:
-            found.append(_gap(session, until, group.start_ns, (group.start_ns - until) / 1e9))
-            inside -= found[-1].seconds
-        until = max(until, group.end_ns)
-    found.append(Gap(_open_span(session, first, last), inside, None, 0.0))
-    return sorted((g for g in found if g.seconds >= _GAP), key=lambda gap: -gap.seconds)
-
-
-def _gap(session: Session, begin: int, end: int, seconds: float) -> Gap:
-    memory = [series.history() for series in session.metrics.of(semconv.WORKER_MEMORY_USAGE.name)]
-    # A new worker's memory is not zero.
-    grown = sum(max(0.0, at(one, end) - (at(one, begin) or one[0][1])) for one in memory)
-    after = (begin - (session.start_ns or 0)) / 1e9
-    return Gap(_open_span(session, begin, end), seconds, after, grown)
-
-
-def _open_span(session: Session, begin: int, end: int) -> str:
-    """Return the shortest span that was open before and after; empty if there is none."""
-    times = grouped(session.of_type("span"), lambda span: span.text(semconv.SPAN_ID))
-    lasted = [(same[0], max(one.end_ns for one in same)) for same in times.values()]
-    around = [
-        (last - span.start_ns, span.full_name)
-        for span, last in lasted
-        if span.start_ns <= begin and last >= end
-    ]
-    return min(around, default=(0, ""))[1]
-
-
 @dataclass
 class Worker:
     """The figures of one worker. None if they were not exported."""
@@ -261,9 +157,12 @@ class Worker:
 
 
 def workers(session: Session) -> list[Worker]:
-    """Return the workers by name, with their largest figures and the number of their task spans."""
-    found: dict[str, Worker] = {}
+    """Return the workers by name, with their largest figures and the number of their task spans.
 
+    A short run has no figures of some; their events name them.
+    """
+    named = (text(log.attributes.get(semconv.WORKER_NAME)) for log in session.logs)
+    found = {name: Worker(name) for name in named if name}
     for metric, figure in (
         (semconv.WORKER_THREAD_COUNT, "threads"),
         (semconv.WORKER_MEMORY_USAGE, "memory"),
@@ -287,3 +186,12 @@ def retries(session: Session) -> dict[str, float]:
     """Return the number of repeated runs by reason, without those that rescheduled themselves."""
     counted = session.metrics.by(semconv.TASK_RETRIED.name, semconv.TASK_RETRY_REASON)
     return {reason: n for reason, n in counted.items() if n and reason != "rescheduled"}
+
+
+def outcome_counts(session: Session) -> dict[str, float]:
+    """Return the number of tasks by outcome; from the root spans if there are no metrics."""
+    counted = session.metrics.by(semconv.TASK_FINISHED.name, semconv.TASK_OUTCOME)
+    for root in [] if counted else session.roots():
+        for outcome in ("memory", "erred", "cancelled"):
+            add(counted, outcome, root.number(semconv.TASK_OUTCOME_COUNT.format(outcome)))
+    return counted

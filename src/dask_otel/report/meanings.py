@@ -65,7 +65,7 @@ MEANINGS = {
     "running": Meaning("#9AD5D5", ("processing", "executing")),
     # Waits of a path, which are no activities of threads.
     "taken": Meaning("dark-blue", ()),
-    "absent": Meaning("#37474F", ()),
+    "absent": Meaning("#8A4B6A", ()),
     "starting": Meaning("#E58FC3", ()),
     "seceded": Meaning("light-green", ()),
 }
@@ -172,11 +172,6 @@ class PathPart:
     """What a span waited for at a moment of its path. The parts add up to its duration."""
 
     title: str
-    #: A sentence with the name of the span, and the seconds of its duration.
-    claim: str
-    advice: str
-    #: The alert whose runbook covers it; empty if there is none.
-    alert: str = ""
 
     @property
     def colour(self) -> str:
@@ -186,76 +181,22 @@ class PathPart:
 
 #: By the names of `semconv.PATH_PARTS`, in their order.
 PATH: Final = {
-    "client": PathPart(
-        "Client",
-        "{name}: the client took {took} before it submitted more, or ended the span",
-        "Submit larger graphs at once, and look at the code between the submissions.",
-    ),
-    "scheduler": PathPart(
-        "Scheduler",
-        "{name} waited {took} for the scheduler",
-        "It makes tasks of graphs, and finds those that are ready: make fewer, larger tasks.",
-    ),
-    "no_worker": PathPart(
-        "No worker",
-        "{name} waited {took} for a worker",
-        "Start workers sooner, or raise the minimum of the adaptive cluster.",
-        "DaskNoWorkers",
-    ),
-    "no_thread": PathPart(
-        "No free thread",
-        "{name} waited {took} while all threads of the cluster were taken",
-        "Use more threads, or give the tasks that hold them less work.",
-        "DaskTooFewThreads",
-    ),
-    "uneven": PathPart(
-        "Uneven",
-        "{name} waited {took} while another worker had a free thread",
-        "Loosen restrictions, allow work stealing, and split the work more evenly.",
-        "DaskWorkersUneven",
-    ),
-    "repeated": PathPart(
-        "Repeated",
-        "{name} lost {took} to runs that were repeated",
-        "They failed, were rescheduled, or were lost with their worker: look for the reason.",
-        "DaskWorkWasted",
-    ),
-    "transfer": PathPart(
-        "Transfer",
-        "{name} waited {took} for data from other workers or from disk",
-        "Use fewer and larger workers, a faster network, or more memory.",
-        "DaskNetworkSlow",
-    ),
-    "starting": PathPart(
-        "Starting",
-        "{name} waited {took} for tasks to begin on workers that had a free thread",
-        "Workers imported modules, unpickled tasks, or were blocked: preload modules, make"
-        " closures smaller, and release the GIL.",
-    ),
-    "compute": PathPart(
-        "Computing",
-        "More workers can't make {name} shorter than {took}",
-        "A lower bound, if the tasks do not change: make them faster, or split them so that the"
-        " pieces run side by side.",
-    ),
-    "inner": PathPart(
-        "Inner",
-        "{name} waited {took} for tasks that had seceded",
-        "They wait for tasks of their own: look at those.",
-    ),
-    "report": PathPart(
-        "Report",
-        "{name} waited {took} until the scheduler knew that tasks had ended",
-        "An event loop was busy: look for functions that hold the GIL.",
-        "DaskEventLoopBlocked",
-    ),
-    "other_span": PathPart(
-        "Other span",
-        "{name} waited {took} for tasks of other spans",
-        "Look at those spans.",
-    ),
+    "client": PathPart("Client"),
+    "scheduler": PathPart("Scheduler"),
+    "no_worker": PathPart("No worker"),
+    "no_thread": PathPart("No free thread"),
+    "uneven": PathPart("Uneven"),
+    "repeated": PathPart("Repeated"),
+    "transfer": PathPart("Transfer"),
+    "starting": PathPart("Starting"),
+    "compute": PathPart("Computing"),
+    "inner": PathPart("Inner"),
+    "report": PathPart("Report"),
+    "other_span": PathPart("Other span"),
 }
 
+#: The common prefix of the addresses of what the kinds of diagnoses mean.
+DIAGNOSES: Final = "https://github.com/dask-otel/dask-otel/blob/main/docs/diagnoses.md#"
 
 #: The parts in spoken words.
 PART_TITLES: Final = tuple(part.title for part in PARTS)

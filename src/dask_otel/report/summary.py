@@ -13,7 +13,7 @@ from dask_otel.report.seconds import ClusterTime, SpanTime, parts
 from dask_otel.report.telemetry.model import Log, Skipped, Span, text
 
 #: Increases when a key is renamed or changes its meaning, not when one is added.
-VERSION = 2
+VERSION = 3
 
 
 def summary(accounts: Sequence[Account], skipped: Skipped) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def summary(accounts: Sequence[Account], skipped: Skipped) -> dict[str, Any]:
 
 
 def _run(account: Account) -> dict[str, Any]:
-    session, why = account.session, account.idle
+    session = account.session
     result: dict[str, Any] = {
         "cluster": session.cluster,
         "instance": session.instance,
@@ -40,20 +40,11 @@ def _run(account: Account) -> dict[str, Any]:
         "path": None if account.path is None else _path(account.path),
         "spans": [_span_time(entry) for entry in account.spans],
         "traces": [_span(span) for span in session.of_type("span")],
-        "advice": [
-            {
-                "severity": one.severity,
-                "title": one.title,
-                "advice": one.advice,
-                "alert": one.alert or None,
-            }
-            for one in account.advice
-        ],
+        "diagnosis": [{**vars(one), "span": one.span or None} for one in account.diagnoses],
         "events": [_log(log) for log in session.logs],
         "failures": [dict(vars(failure)) for failure in account.failures],
         "slowest": [_task(task) for task in account.slowest],
         "workers": [dict(vars(worker)) for worker in account.workers],
-        "idle": None if why is None else dict(vars(why)),
     }
     if account.price is not None and account.bill is not None:
         result["cost"] = _cost(account.bill, account.price, account.tag)
@@ -86,8 +77,6 @@ def _path(found: RunPath) -> dict[str, Any]:
                 "seconds": entry.seconds,
                 "parts": entry.parts,
                 "tasks": entry.tasks,
-                "chain_bound": entry.chain,
-                "twice_the_threads_save_at_most": entry.saved,
                 "functions": {
                     prefix: {"tasks": count, "seconds": seconds}
                     for prefix, (count, seconds) in entry.functions().items()
@@ -95,7 +84,6 @@ def _path(found: RunPath) -> dict[str, Any]:
             }
             for entry in found.names
         ],
-        "sentences": [one.title for one in found.sentences],
     }
 
 

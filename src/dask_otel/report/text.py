@@ -10,7 +10,7 @@ from dask_otel import semconv
 from dask_otel.report import findings, words
 from dask_otel.report.account import Account
 from dask_otel.report.history.difference import NOTHING, Comparison
-from dask_otel.report.meanings import MEANINGS, colour_of, meaning_of
+from dask_otel.report.meanings import DIAGNOSES, MEANINGS, colour_of, meaning_of
 from dask_otel.report.seconds import IDLE, SpanTime, merged
 from dask_otel.report.telemetry.model import Skipped, Span, tree_of
 
@@ -19,15 +19,18 @@ Line: TypeAlias = list[tuple[str, str]]
 
 
 class Sheet(NamedTuple):
-    """The format: columns, and the most groups and tasks below a span."""
+    """The format: columns, all sections or the first ones, and the command that shows more."""
 
     width: int = 100
-    groups: int = 4
-    tasks: int = 2
+    everything: bool = False
+    command: str = ""
 
 
 #: Most traces, failures and slow tasks; columns of a bar.
 _MOST, _BAR = 12, 24
+#: Most traces, and most spans below one, of the short form. The most groups and tasks of the other.
+_FEW, _BELOW = 3, 8
+_SHOWN: Final = {"group": 4, "task": 2}
 #: Most functions of a comparison.
 _MOST_FUNCTIONS: Final = 60
 
@@ -40,20 +43,18 @@ _LEAST: Final = 12
 #: The key of a collection's task: a name with a hash, and the indices of its chunk.
 _PARTITION: Final = re.compile(r"\('[^']*', ([\d, ]+)\)")
 _STYLES: Final = {
+    "bad": "bold red",
+    "good": "bold green",
     "success": "green",
     "failure": "bold red",
     "error": "bold red",
     "incomplete": "bold red",
     "still open": "bold red",
-    "cancellation": "yellow",
+    "cancellation": "magenta",
 }
 
 #: Below these shares, activities of a span and spans of the run are summed up as small ones.
 _SMALL, _SMALL_SPAN = 0.01, 0.02
-_LATE: Final = (
-    "Threads are idle until the first task begins. New workers begin late: they first import the "
-    "modules that the tasks need. Workers that have run for a while begin at once."
-)
 
 
 def plain(lines: Iterable[Line]) -> Iterator[str]:
@@ -67,20 +68,51 @@ def report_lines(accounts: Iterable[Account], skipped: Skipped, sheet: Sheet) ->
     for account in accounts:
         yield from run_lines(account, sheet)
         yield []
+        sheet = sheet._replace(command="")
     if skipped.counts:
         yield [("Not read: " + "; ".join(skipped.lines()) + ".", "")]
 
 
-def run_lines(account: Account, sheet: Sheet, only: Sequence[str] = ()) -> Iterator[Line]:
-    """Yield the lines of one run; with `only`, those of the named sections."""
+def run_lines(account: Account, sheet: Sheet) -> Iterator[Line]:
+    """Yield the lines of one run: its headline, its other diagnoses, and its sections."""
     yield [(account.session.title, "bold")]
-    if account.outcomes:
-        counts = (f"{count:,.0f} {outcome}" for outcome, count in account.outcomes.items())
-        yield [("Tasks: " + ", ".join(counts), "")]
+    figures = ", ".join(f"{value} {name}" for value, name, _ in account.figures())
+    yield from _indented(figures, sheet, "")
+    yield []
+    yield from _headline(account, sheet)
     for title, section in _SECTIONS.items():
-        body = [] if only and title not in only else list(section(account, sheet))
-        if body:
-            yield from ([], [(title, "bold")], *body)
+        if sheet.everything or title in _SHORT:
+            body = list(section(account, sheet))
+            if body:
+                yield from ([], [(title, "bold")], *body)
+
+
+def _headline(account: Account, sheet: Sheet) -> Iterator[Line]:
+    first = account.diagnoses[0]
+    style = _STYLES.get(account.severity(first), "bold")
+    yield from ([(line, style)] for line in words.wrapped(first.title, sheet.width))
+    yield from _indented(first.evidence, sheet, "  ")
+    saved = f" The cure saves at most {words.seconds(first.seconds)}." if first.seconds else ""
+    yield from _indented(first.next + saved, sheet, "  ")
+
+
+def _others(account: Account, sheet: Sheet) -> Iterator[Line]:
+    for one in account.diagnoses[1:]:
+        first, *more = words.wrapped(one.title, sheet.width - 12)
+        style = _STYLES.get(account.severity(one), "")
+        saved = words.seconds(one.seconds) if one.seconds else ""
+        yield [(f"  {saved:>8}  ", ""), (first, style)]
+        yield from ([(f"{'':12}{line}", style)] for line in more)
+        if sheet.everything:
+            yield from _indented(one.evidence, sheet, " " * 14)
+            yield from _indented(one.next, sheet, " " * 14)
+
+
+def _next(account: Account, sheet: Sheet) -> Iterator[Line]:
+    if sheet.command:
+        yield [(f"  {sheet.command} --open", "")]
+        yield [(f"  {sheet.command} --text --all", "")]
+    yield [(f"  {DIAGNOSES}{account.diagnoses[0].kind}", "")]
 
 
 def _where(account: Account, _: Sheet) -> Iterator[Line]:
@@ -100,20 +132,9 @@ def _path(account: Account, sheet: Sheet) -> Iterator[Line]:
     for part, seconds, share in found.whole.shares():
         numbers = f"  {part.title:<14} {words.seconds(seconds):>8} {share:>5.0%}  "
         yield [(numbers, ""), (words.bar(share, _BAR), part.colour)]
-    for one in found.sentences:
-        yield from _indented(one.title, sheet, "  ")
-        yield from _indented(one.advice, sheet, "      ")
     for name, prefix, count, seconds in found.functions(5):
         what = f"{words.counted(count, 'task')} of {prefix} in {name}"
         yield [(f"  {words.seconds(seconds):>9}  {words.cut(what, max(20, sheet.width - 13))}", "")]
-
-
-def _advice(account: Account, sheet: Sheet) -> Iterator[Line]:
-    if not account.advice:
-        yield [("  No value exceeds the limit of an alert, and no task failed.", "green")]
-    for one in account.advice:
-        yield from _indented(f"[{one.severity}] {one.title}", sheet, "  ")
-        yield from _indented(one.advice, sheet, "      ")
 
 
 def _happened(account: Account, sheet: Sheet) -> Iterator[Line]:
@@ -129,7 +150,7 @@ def _happened(account: Account, sheet: Sheet) -> Iterator[Line]:
 
 
 def _indented(sentence: str, sheet: Sheet, indent: str) -> Iterator[Line]:
-    for line in words.wrapped(sentence, sheet.width - len(indent)):
+    for line in words.wrapped(sentence, sheet.width - len(indent)) if sentence else ():
         yield [(indent + line, "")]
 
 
@@ -138,12 +159,13 @@ def _indented(sentence: str, sheet: Sheet, indent: str) -> Iterator[Line]:
 
 def _trees(account: Account, sheet: Sheet) -> Iterator[Line]:
     roots, below = tree_of(account.session.spans)
-    for root in roots[:_MOST]:
+    most = _MOST if sheet.everything else _FEW
+    for root in roots[:most]:
         same = (span for span in account.session.spans if span.trace_id == root.trace_id)
         end_ns = max(span.end_ns for span in same)
         yield from _Trace(root, below, end_ns, sheet).lines()
-    if len(roots) > _MOST:
-        yield [(f"and {len(roots) - _MOST:,} more traces", "dim italic")]
+    if len(roots) > most:
+        yield [(f"and {len(roots) - most:,} more traces", "dim italic")]
 
 
 class _Trace:
@@ -159,10 +181,14 @@ class _Trace:
         self._timeline = min(_LONGEST, room) if room >= _SHORTEST else 0
         if self._timeline:
             self._right += self._timeline + 2
+        # In the short form, only spans directly below the root have lines.
+        self._deepest = sheet.width - self._right - _LEAST if sheet.everything else 0
+        self._most = {"span": len(below), **_SHOWN} if sheet.everything else {"span": _BELOW}
         self._length = max(1, end_ns - root.start_ns)
 
     def lines(self) -> Iterator[Line]:
-        yield [("Trace ", "bold"), (self._root.trace_id, "cyan")]
+        if self._sheet.everything:
+            yield [("Trace ", "bold"), (self._root.trace_id, "cyan")]
         headings = ("duration", "queue", "tasks", "result")
         yield self._row("", "span", headings, [("timeline", "dim")], "dim")
         yield self._of(self._root, "", "bold")
@@ -176,7 +202,7 @@ class _Trace:
             if isinstance(span, Span):
                 style = "dim" if span.type in ("group", "task") else ""
                 yield self._of(span, own, style)
-                if len(own) < self._sheet.width - self._right - _LEAST:
+                if len(own) < self._deepest:
                     yield from self._branches(span, guide + ("    " if last else "│   "))
             else:
                 note, style = span
@@ -196,13 +222,13 @@ class _Trace:
             children = [child for child in children if child.failed]
         hidden: set[tuple[str, str]] = set()
         notes: list[tuple[str, str]] = []
-        for kind, most in (("group", self._sheet.groups), ("task", self._sheet.tasks)):
+        for kind, what in (("span", "span"), ("group", "task group"), ("task", "task span")):
             same = [child for child in children if child.type == kind]
+            most = self._most.get(kind, 0)
             rest = sorted(same, key=lambda one: (not one.failed, -one.seconds))[most:]
             hidden |= {one.key for one in rest}
-            if rest and self._sheet.tasks:
-                what = "more task group" if kind == "group" else "more task span"
-                notes.append((words.counted(len(rest), what), "dim italic"))
+            if rest and most:
+                notes.append((words.counted(len(rest), f"more {what}"), "dim italic"))
         yield from (child for child in children if child.key not in hidden)
         yield from notes
 
@@ -295,9 +321,6 @@ def _activities(account: Account, sheet: Sheet) -> Iterator[Line]:
                 (f"{drawn:<{bar}} ", colour),
                 (", ".join(filter(None, notes)), "dim"),
             ]
-    if any(block.name in late for block in blocks):
-        yield []
-        yield from _indented(_LATE, sheet, "")
 
 
 def _blocks(spans: list[SpanTime]) -> list[SpanTime]:
@@ -353,11 +376,6 @@ def _slow(account: Account, sheet: Sheet) -> Iterator[Line]:
         yield [(f"  {words.seconds(task.seconds):>9}  {shown}{where}", ""), failed]
 
 
-def _idle(account: Account, _: Sheet) -> Iterator[Line]:
-    for when, seconds, share, _hint in account.idle.reasons() if account.idle else ():
-        yield [(f"  {words.seconds(seconds):>9} {share:>5.0%}  {when}", "")]
-
-
 def _money(account: Account, sheet: Sheet) -> Iterator[Line]:
     price, found = account.price, account.bill
     if price is None or found is None:
@@ -379,17 +397,24 @@ def _money(account: Account, sheet: Sheet) -> Iterator[Line]:
 
 
 _SECTIONS: Final[dict[str, Callable[[Account, Sheet], Iterator[Line]]]] = {
-    "What bounded this run": _path,
+    "Other causes, and the most that their cures save": _others,
+    "Where to look next": _next,
+    "Where the duration went": _path,
     "Where the threads' time went": _where,
-    "What to do next": _advice,
-    "What happened": _happened,
     "Spans": _trees,
-    "By span and activity": _activities,
     "Failures": _failures,
+    "What happened": _happened,
+    "By span and activity": _activities,
     "Slowest tasks": _slow,
-    "Why threads were idle": _idle,
     "What it cost": _money,
 }
+#: The sections of the short form.
+_SHORT: Final = (
+    "Other causes, and the most that their cures save",
+    "Where to look next",
+    "Spans",
+    "What it cost",
+)
 
 
 def comparison_lines(found: Comparison, sheet: Sheet) -> Iterator[Line]:

@@ -7,6 +7,10 @@ import unicodedata
 from datetime import datetime, timezone
 from typing import Final
 
+from dask_otel.core.figures import counted as counted
+from dask_otel.core.figures import noun as noun
+from dask_otel.core.figures import seconds as seconds
+
 #: The characters of the text that some terminals lack, and their replacements.
 _ASCII: Final = str.maketrans(
     {"█": "#", "▌": "#", "·": ".", "…": "~", "✓": "ok", "✗": "x"}
@@ -18,20 +22,6 @@ def in_ascii(text: str) -> str:
     """Return text for a terminal that has only ASCII."""
     # Behind a whole character of a bar, a half has no replacement.
     return text.replace("█▌", "█ ").translate(_ASCII)
-
-
-def seconds(value: float) -> str:
-    """Return a duration with about three significant digits: ``4 ms``, ``1.25 s``, ``3 m 05 s``."""
-    if value >= 119.95:
-        minutes, rest = divmod(round(value), 60)
-        return f"{minutes:,} m {rest:02} s"
-    if value >= 9.995:
-        return f"{value:.1f} s"
-    if value >= 0.9995:
-        return f"{value:.2f} s"
-    if value >= 0.0005:
-        return f"{value * 1000:.0f} ms"
-    return "0 s" if value == 0 else "<1 ms"
 
 
 def known(value: float | None) -> str:
@@ -65,19 +55,9 @@ def size(value: float | None) -> str:
     return f"{value:,.1f} TiB"
 
 
-def counted(count: int, what: str) -> str:
-    """Return a number of things: ``1 span``, ``1,024 spans``."""
-    return f"{count:,} {noun(count, what)}"
-
-
 def share(value: float | None, whole: float | None) -> str:
     """Return a share in percent; empty if one of the two values is unknown."""
     return f"{value / whole:.0%}" if value is not None and whole else ""
-
-
-def noun(count: float, what: str) -> str:
-    """Return the noun for a number, without the number: ``span`` for 1, else ``spans``."""
-    return what if count == 1 else f"{what}s"
 
 
 def cut(value: str, width: int) -> str:

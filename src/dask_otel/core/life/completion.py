@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dask_otel.core.life.computing import slow_worker
 from dask_otel.core.life.open_span import Below, Cluster, Group, GroupFacts, Limits, OpenSpan
 from dask_otel.core.life.task_runs import finish_tasks
 from dask_otel.core.path.chain import path_of
@@ -35,6 +36,7 @@ def finish(
     limits: Limits,
     complete: bool,
     cut_off: Result = "error",
+    elsewhere: float | None = None,
 ) -> FinishedSpan:
     """Return the record of a span's generation, and add it to its parent's sums.
 
@@ -50,6 +52,8 @@ def finish(
         False if its own work was cut off.
     cut_off
         The result of a span that was cut off, unless a worse one is known.
+    elsewhere
+        What other spans' tasks computed meanwhile.
     """
     below = span.below or Below()
     complete = complete and below.complete
@@ -87,6 +91,7 @@ def finish(
         dask_idle=max(0.0, active_cpu - execute),
         idle=described.idle,
         capacity=described.capacity,
+        elsewhere=elsewhere,
         activities=span.activities,
         seceded=span.seceded + below.seceded,
         path=path,
@@ -148,6 +153,8 @@ def _finish_groups(
                     output_bytes=fact.output_bytes,
                     durations=fact.durations,
                     types=fact.types,
+                    restriction=group.restriction,
+                    slow_worker=slow_worker(group),
                 )
             )
     return finished, facts, by_group

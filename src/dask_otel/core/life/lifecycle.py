@@ -32,6 +32,7 @@ from typing import Literal
 
 from dask_otel.core.context import Caller
 from dask_otel.core.life.completion import finish
+from dask_otel.core.life.computing import Computing
 from dask_otel.core.life.generations import Generations
 from dask_otel.core.life.notes import OpenNotes
 from dask_otel.core.life.open_span import (
@@ -127,6 +128,8 @@ class Lifecycle:
         self.unsettled = 0
         #: The outcomes of the spans' tasks; the adapter feeds it.
         self.outcomes = Outcomes(limits, self._activate, self._deactivate)
+        #: Computed seconds; the adapter feeds it.
+        self.computing = Computing()
         self.generations = generations or Generations(limits)
         self.generations.resume(limits)
         self._long = LongSpans(limits, self.generations, self.open)
@@ -193,6 +196,7 @@ class Lifecycle:
         parent = next((self.open[a] for a in reversed(ancestors) if a in self.open), None)
         above = () if parent is None else (parent, *parent.above)
         span = OpenSpan(start, above, ident, self._is_late(ancestors))
+        span.cluster_before = span.cluster_computed = self.computing.seconds
         if parent is not None:
             parent.open_children += 1
         if not self.follows:
@@ -283,6 +287,7 @@ class Lifecycle:
     def _work_ended(self, span: OpenSpan, now: float) -> None:
         self._step(span, Trigger.QUIET)
         span.quiet_since = now
+        span.cluster_computed = self.computing.seconds
         self._begin_to_settle(span)
 
     def _begin_to_settle(self, span: OpenSpan) -> None:
@@ -415,7 +420,16 @@ class Lifecycle:
     def _export(self, span: OpenSpan, complete: bool, cut_off: Result = "error") -> None:
         self.outcomes.exported(span)
         finished = (
-            None if span.empty else finish(span, self._cluster, self._limits, complete, cut_off)
+            None
+            if span.empty
+            else finish(
+                span,
+                self._cluster,
+                self._limits,
+                complete,
+                cut_off,
+                elsewhere=self.computing.elsewhere(span),
+            )
         )
         del self.open[span.identity.dask_id]
         self._lingering.remove(span.identity.dask_id)
@@ -429,6 +443,7 @@ class Lifecycle:
         else:
             path = None if finished.path is None else finished.path.parts
             summary = summarize(span, finished.idle, finished.capacity, path)
+            summary.elsewhere = finished.elsewhere or 0.0
             self.generations.remember(finished, summary)
             self.finished.append(finished)
         self._cluster.span_exported(span)

@@ -144,7 +144,8 @@ class Group(TaskCounts):
     """One task group's part of an open generation, with the counts of its tasks."""
 
     __slots__ = (
-        "before", "blamed", "floor", "name", "prefix", "slowest", "source", "span", "start", "stop",
+        "before", "blamed", "computed", "floor", "name", "prefix", "restriction", "runs", "slowest",
+        "source", "span", "start", "stop",
     )  # fmt: skip
     __eq__, __hash__ = object.__eq__, object.__hash__
 
@@ -171,6 +172,11 @@ class Group(TaskCounts):
         #: A worker's first action for one of its runs, and the end of the last run; 0.0 until a
         #: run has computed.
         self.start = self.stop = 0.0
+        #: Computed seconds, and runs, by the worker's name; see `computing`.
+        self.computed: dict[object, float] = {}
+        self.runs: dict[object, int] = {}
+        #: By what Dask restricts its first task to some workers: `semconv.RESTRICTIONS`, or empty.
+        self.restriction = ""
         #: Its slowest runs, the slowest first.
         self.slowest: tuple[RawRun, ...] = ()
 
@@ -267,6 +273,11 @@ class OpenSpan(SpanPath):
     #: last export.
     idle: float = 0.0
     capacity: float = 0.0
+    #: Computed seconds of its tasks and of those below, and of the cluster when it was opened and
+    #: when its work was last done; see `computing`.
+    computed: float = 0.0
+    cluster_before: float = 0.0
+    cluster_computed: float = 0.0
     #: Seconds of context ``execute``, by activity.
     activities: dict[Hashable, float] = field(default_factory=dict)
     #: Seconds for which its tasks ran after they had seceded.

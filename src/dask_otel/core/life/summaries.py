@@ -37,6 +37,8 @@ class SpanSummary:
     #: Of the whole tree: seconds by `semconv.PATH_PARTS` that bounded the exported generations;
     #: None if one is unknown.
     path: tuple[float, ...] | None = ()
+    #: Seconds that tasks outside of the tree computed meanwhile; see `computing`.
+    elsewhere: float = 0.0
 
     def add(self, other: SpanSummary) -> None:
         """Add another generation, or another span."""
@@ -49,6 +51,7 @@ class SpanSummary:
             self.unreported |= other.unreported
         self.partial = self.partial or other.partial
         self.path = join_paths(self.path, other.path)
+        self.elsewhere += other.elsewhere
 
 
 def _sum(one: float | None, other: float | None) -> float | None:

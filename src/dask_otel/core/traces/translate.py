@@ -239,6 +239,7 @@ class _Translation(TaskRecords):
             semconv.SPAN_DASK_IDLE_TIME: finished.dask_idle,
             semconv.SPAN_CAPACITY: finished.capacity,
             semconv.SPAN_IDLE: finished.idle,
+            semconv.SPAN_ELSEWHERE: finished.elsewhere,
             semconv.SPAN_SECEDED: finished.seceded or None,
         }
         self._put(out, self._seconds, seconds)
@@ -331,6 +332,13 @@ class _Translation(TaskRecords):
         if group.types:
             out[semconv.TASK_GROUP_TYPES] = self._distinct(group.types)
         self._put_parts(out, semconv.TASK_GROUP_DURATION, group.durations)
+        if group.restriction:
+            out[semconv.TASK_GROUP_RESTRICTION] = group.restriction
+        if group.slow_worker is not None:
+            name, runs, seconds = group.slow_worker
+            out[semconv.TASK_GROUP_SLOW_WORKER] = self._text(name)
+            self._put(out, self._count, {semconv.TASK_GROUP_SLOW_COUNT: runs})
+            self._put(out, self._seconds, {semconv.TASK_GROUP_SLOW_TIME: seconds})
         return SpanRecord(
             trace_id=who.trace_id,
             span_id=identity.group_span_id(who.dask_id, who.generation, group.name, group.ordinal),

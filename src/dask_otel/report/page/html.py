@@ -21,7 +21,7 @@ from dask_otel.report.account import Account
 from dask_otel.report.history.changes import Trend
 from dask_otel.report.history.difference import NOTHING, Comparison
 from dask_otel.report.history.past import HEADINGS, NUMBERS, PastRun
-from dask_otel.report.meanings import PARTS, PATH, hex_colour
+from dask_otel.report.meanings import DIAGNOSES, PARTS, PATH, hex_colour
 from dask_otel.report.money import Price
 from dask_otel.report.page.charts import charts
 from dask_otel.report.page.multiples import marks, panels
@@ -109,7 +109,6 @@ def _run(account: Account, number: int) -> dict[str, Any]:
         "key": f"r{number}",
         "charts": packed,
         "timeline": timeline(session),
-        "tiles": _tiles(account),
         "spans": spans,
         "logs": [
             (max(0, log.time_ns - (session.start_ns or 0)) / 1e9, log)
@@ -118,33 +117,6 @@ def _run(account: Account, number: int) -> dict[str, Any]:
         "names": _by_name(account, spans) if len(spans) > _MOST_SPANS else [],
         "span_names": findings.span_names(session),
     }
-
-
-def _tiles(account: Account) -> list[tuple[str, str, str]]:
-    """Return names, values and styles of the exported key figures."""
-    session, price, counts = account.session, account.price, account.outcomes
-    shares = {part.title: share for part, _, share in account.shares()}
-    capacity = session.metrics.total(semconv.CLUSTER_CAPACITY_TIME.name)
-    done, failed = counts.get("memory"), int(counts.get("erred", 0))
-    again, workers = sum(account.repeated.values()), len(account.workers)
-    mean = capacity / session.metrics.seconds if capacity and session.metrics.seconds else None
-    tiles = [
-        ("lasted", words.seconds(session.seconds), ""),
-        ("thread-time", words.known(capacity), ""),
-        ("cost", price.text(capacity) if price else "", ""),
-        ("computing", f"{shares.get('Computing', 0.0):.0%}" if shares else "", ""),
-        ("idle", f"{shares.get('Idle', 0.0):.0%}" if shares else "", ""),
-        (f"{words.noun(done or 0, 'task')} done", words.whole(done), ""),
-        (
-            f"{words.noun(failed, 'task')} failed",
-            f"{failed:,}" if counts else "",
-            "bad" if failed else "good",
-        ),
-        (f"{words.noun(again, 'run')} repeated", words.whole(again or None), "warning"),
-        (words.noun(workers, "worker"), words.whole(workers or None), ""),
-        ("mean threads", "" if mean is None else f"{mean:.1f}", ""),
-    ]
-    return [tile for tile in tiles if tile[1]]
 
 
 def _by_name(account: Account, spans: Sequence[Span]) -> list[tuple[SpanTime, list[Span]]]:
@@ -174,6 +146,6 @@ _ENVIRONMENT.filters |= {
     for name in ("seconds", "known", "whole", "size", "share", "exact", "counted", "inside")
 }
 _ENVIRONMENT.globals |= {
-    "PARTS": PARTS, "PATH": PATH, "NOTHING": NOTHING, "semconv": semconv,
+    "PARTS": PARTS, "PATH": PATH, "NOTHING": NOTHING, "DIAGNOSES": DIAGNOSES, "semconv": semconv,
     "hex_colour": hex_colour, "own_parts": own_parts,
 }  # fmt: skip

@@ -1,0 +1,79 @@
+"""What cost a span its time so far, from what the scheduler knows of it now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from dask_otel._dask.facts import thread_seconds
+from dask_otel.core.diagnosis import diagnose
+from dask_otel.core.diagnosis.facts import Facts, Link, RootFacts, SpanFacts
+from dask_otel.core.life.summaries import SpanSummary
+from dask_otel.core.path.chain import on_path
+from dask_otel.core.path.step import LongStep
+from dask_otel.core.records import TaskRun
+from dask_otel.core.text import Sanitizer, line_text, span_path
+from dask_otel.semconv import PATH_PARTS
+
+if TYPE_CHECKING:
+    from distributed.spans import Span
+
+    from dask_otel._dask.adapter import SchedulerAdapter
+
+
+def diagnosis(
+    adapter: SchedulerAdapter,
+    spans: Sequence[Span],
+    parts: Iterable[float],
+    steps: Iterable[LongStep] = (),
+    until: float = 0.0,
+) -> tuple[dict[str, Any], ...]:
+    """Return the diagnoses of a span, as plain data.
+
+    What only exports have is unknown here: blocked event loops, transfers, events of workers.
+
+    Parameters
+    ----------
+    spans
+        The span, and those below it.
+    parts
+        The seconds of its path by `semconv.PATH_PARTS`.
+    steps, until
+        The longest steps of its own tasks on the path, and the end of the path.
+    """
+    name = line_text(span_path(spans[0].name, Sanitizer()))
+    known = SpanSummary()
+    span = SpanFacts(name, name, 1, parts=dict(zip(PATH_PARTS, parts, strict=True)))
+    took = span.seconds = sum(span.parts.values())
+    start = spans[0].enqueued
+    threads = thread_seconds(adapter.scheduler, start, start + took) / (took or 1.0)
+    root = RootFacts(name, took, span.parts, threads=threads)
+    for one in spans:
+        summary = adapter.summary(one.id) or SpanSummary()
+        known.add(summary)
+        root.elsewhere = root.elsewhere if one is not spans[0] else summary.elsewhere
+        for key, value in one._cumulative_worker_metrics.items():
+            if len(key) == 4 and (key[0], key[3]) == ("execute", "seconds"):
+                prefix, activity = line_text(key[1]), str(key[2])
+                work = span.work.setdefault(prefix, {})
+                for sums in (work, root.activities):
+                    sums[activity] = sums.get(activity, 0.0) + value
+    root.tasks, root.idle = known.counts.tasks, known.idle
+    for step, own in on_path(steps, until):
+        run, group = TaskRun._make(step.run), step.group
+        span.restrictions[line_text(group.prefix)] = group.restriction
+        others = max(0.0, sum(group.computed.values()) - run.seconds)
+        span.links.append(
+            Link(
+                line_text(group.prefix),
+                str(run.worker),
+                dict(zip(PATH_PARTS, own, strict=False)),
+                group.name,
+                group.tasks,
+                others / (group.memory - 1) if group.memory > 1 else None,
+            )
+        )
+    facts = Facts(took, {name: root}, [span])
+    facts.failed = known.counts.erred
+    return tuple(asdict(one) for one in diagnose(facts))

@@ -1,0 +1,151 @@
+"""The facts of an interval, from which its diagnoses are decided. Times are in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import NamedTuple
+
+from dask_otel.semconv import PATH_PARTS
+
+
+class Link(NamedTuple):
+    """A task on the path of its span."""
+
+    prefix: str
+    worker: str
+    #: By `semconv.PATH_PARTS`.
+    parts: Mapping[str, float]
+    group: str = ""
+    #: The number of tasks in its group, and the mean duration of the others; None if unknown.
+    alike: int = 0
+    others: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """From the end of the link before to its own end."""
+        return sum(self.parts.values())
+
+
+class SlowWorker(NamedTuple):
+    """A worker whose runs take longer than the others' runs of the same tasks."""
+
+    name: str
+    prefix: str
+    runs: int
+    seconds: float
+    #: Of these, its longest run; the mean of the others' runs.
+    longest: float
+    others: float
+
+
+@dataclass
+class SpanFacts:
+    """All spans of one name."""
+
+    name: str
+    root: str
+    count: int = 0
+    seconds: float = 0.0
+    #: What bounded them, without the spans below: seconds by `semconv.PATH_PARTS`.
+    parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PATH_PARTS, 0.0))
+    #: From its start to the start of its first task.
+    queue: float = 0.0
+    links: list[Link] = field(default_factory=list)
+    #: Seconds of own tasks by activity, for each prefix.
+    work: dict[str, dict[str, float]] = field(default_factory=dict)
+    #: Seconds that Dask booked on tasks before they computed, by action, for each prefix.
+    before: dict[str, dict[str, float]] = field(default_factory=dict)
+    #: By what tasks of a prefix are restricted to some workers.
+    restrictions: dict[str, str] = field(default_factory=dict)
+    slow: list[SlowWorker] = field(default_factory=list)
+
+
+@dataclass
+class RootFacts:
+    """All trees of spans with one root name."""
+
+    name: str
+    seconds: float = 0.0
+    parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PATH_PARTS, 0.0))
+    tasks: int = 0
+    #: Mean number of the cluster's threads.
+    threads: float = 0.0
+    #: Thread-seconds by activity, idle ones (None if not measured), and those that tasks of other
+    #: roots computed.
+    activities: dict[str, float] = field(default_factory=dict)
+    idle: float | None = None
+    elsewhere: float = 0.0
+    #: The roots that computed meanwhile, with their thread-seconds, the most first.
+    holders: Sequence[tuple[str, float]] = ()
+    #: For how long a worker was paused meanwhile.
+    paused: float = 0.0
+    #: Repeated runs by `dask.task.retry.reason`, without those that asked for it; seconds of one.
+    retries: dict[str, float] = field(default_factory=dict)
+    retried: float = 0.0
+
+    @property
+    def busy(self) -> float:
+        """Thread-seconds of its tasks."""
+        return sum(self.activities.values())
+
+    @property
+    def unbegun(self) -> float:
+        """Idle thread-seconds while all threads had tasks, at least: these had not begun."""
+        outside = self.threads * (self.seconds - self.parts["no_thread"])
+        return max(0.0, (self.idle or 0.0) - outside)
+
+    @property
+    def spare(self) -> float:
+        """Wall clock for which all threads could have done what the idle ones did not."""
+        idle = inf if self.idle is None else self.idle - self.unbegun
+        return max(0.0, idle) / max(1.0, self.threads)
+
+
+class Death(NamedTuple):
+    """A worker that left against the plan, and took tasks or results with it."""
+
+    worker: str
+    reason: str
+    #: The event in words.
+    said: str = ""
+    #: Tasks that Dask suspects, or that it was running; the roots of its work, if known.
+    suspects: Sequence[str] = ()
+    roots: Sequence[str] = ()
+
+
+@dataclass
+class Facts:
+    """The facts of a run, or of an open span."""
+
+    #: The time in which a root was open.
+    seconds: float = 0.0
+    roots: dict[str, RootFacts] = field(default_factory=dict)
+    spans: list[SpanFacts] = field(default_factory=list)
+    #: Seconds without work while workers were there, before the first root.
+    before_first: float = 0.0
+    #: For how long event loops were blocked, by role.
+    blocked: Mapping[str, float] = field(default_factory=dict)
+    #: For how long the scheduler's event loop waited for a CPU, for each second that it had one.
+    starved: float = 0.0
+    #: Number of workers, and most threads of one.
+    workers: int = 0
+    threads: float = 0.0
+    #: Samples of the cores that a worker's process used while it ran two tasks at least.
+    cores: Sequence[float] = ()
+    #: Seconds of transfers by direction and activity.
+    transfers: Mapping[tuple[str, ...], float] = field(default_factory=dict)
+    #: Tasks that failed for good, and the kinds of their exceptions.
+    failed: int = 0
+    exceptions: Sequence[str] = ()
+    deaths: Sequence[Death] = ()
+    #: Workers that their nannies ended for their memory, and those that were paused.
+    terminated: Sequence[str] = ()
+    pauses: Sequence[str] = ()
+    #: The exceptions of runs that were repeated.
+    causes: Sequence[str] = ()
+    #: Spans that are still open, exported items that were dropped, and (has, asked) of collisions.
+    open: Sequence[str] = ()
+    dropped: Mapping[str, float] = field(default_factory=dict)
+    merged: Sequence[tuple[str, str]] = ()

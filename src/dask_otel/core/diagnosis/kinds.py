@@ -1,0 +1,140 @@
+"""The kinds of diagnoses: their sentences and the next steps. docs/diagnoses.md explains each."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class Kind(NamedTuple):
+    """A cause in words: the title has `span`, `took` and `what`, which depends on the facts."""
+
+    title: str
+    next: str
+
+
+_LOOP: Final = "look for long functions on its event loop, and for tasks that hold the GIL."
+
+#: By name, the order is that of the documentation.
+KINDS: Final[dict[str, Kind]] = {
+    "failed": Kind("{what} failed for good", "Look at their messages and tracebacks."),
+    "lost": Kind(
+        "{span} lost {took} with {what}",
+        "Look at the worker's last lines and at the suspected tasks; give workers more memory if "
+        "the system killed them.",
+    ),
+    "memory": Kind(
+        "{span} lost {took} with {what}",
+        "Give each worker more memory, or make partitions smaller.",
+    ),
+    "repeated": Kind(
+        "{span} lost {took} to runs that were repeated: {what}",
+        "Correct the cause of these failures; shorter tasks lose less.",
+    ),
+    "paused": Kind(
+        "{span} waited {took} while {what}",
+        "Their memory is full: release results, make partitions smaller, or give workers more.",
+    ),
+    "spill": Kind(
+        "{span} spent {took} on writing data to disk and reading it again",
+        "Give workers more memory, or keep fewer results at a time.",
+    ),
+    "no_workers": Kind(
+        "{span} waited {took} for workers",
+        "Start workers sooner, or raise the minimum of the adaptive cluster.",
+    ),
+    "held": Kind(
+        "{span} waited for threads that {what} held: {took}",
+        "Give it a higher priority= at its submission, or a cluster of its own.",
+    ),
+    "threads": Kind(
+        "{span} waited for a free thread: twice the threads save {took} at most",
+        "Use more threads, or give its tasks less work.",
+    ),
+    "restricted": Kind(
+        "{span} waited {took} for workers that may run it, while others had a free thread",
+        "Loosen its {what}, or let more workers meet it.",
+    ),
+    "uneven": Kind(
+        "{span} waited {took} behind other tasks of its worker, while others had a free thread",
+        "Allow work stealing, and spread the data and the partitions more evenly.",
+    ),
+    "slow_worker": Kind(
+        "{span} waited {took} for a slow worker, {what}",
+        "See what else runs on its machine, or replace it.",
+    ),
+    "starting": Kind(
+        "{span} waited {took} for tasks to begin on workers that had a free thread",
+        "Import modules before the run (worker preload, PipInstall plugin), and make closures "
+        "smaller.",
+    ),
+    "worker_loop": Kind(
+        "{span} waited {took} for a worker whose event loop was blocked",
+        f"On that worker, {_LOOP}",
+    ),
+    "gil": Kind(
+        "{span}: tasks waited for the GIL for {took}",
+        "Use workers with one thread each, or functions that release the GIL.",
+    ),
+    "cpus": Kind(
+        "{span} waited {took} for a CPU",
+        "Use as many threads as there are cores, and look at what else uses these machines.",
+    ),
+    "pickle": Kind(
+        "{span} spent {took} on pickling and unpickling data",
+        "Return arrays or data frames instead of many small objects; look for a slow __reduce__.",
+    ),
+    "transfer": Kind(
+        "{span} waited {took} for data from other workers",
+        "Use fewer and larger workers, or a faster network, or reduce data before it moves.",
+    ),
+    "shuffle": Kind(
+        "{span} spent {took} in a shuffle",
+        "Avoid it by an index or by larger partitions, or filter before it.",
+    ),
+    "tiny": Kind(
+        "{span} spent {took} on Dask's own work for {what}",
+        "Make fewer and longer tasks: larger partitions, or batches.",
+    ),
+    "scheduler": Kind(
+        "{span} waited {took} for the scheduler, whose event loop was blocked",
+        "Look at scheduler plugins, at what else runs in its process, and at its CPU.",
+    ),
+    "graph": Kind(
+        "{span} waited {took} until the scheduler had made tasks of its graph",
+        "Submit smaller graphs: load data in tasks, or scatter it once, instead of passing it.",
+    ),
+    "client": Kind(
+        "{span} waited {took} for its client{what}",
+        "Submit larger graphs at once, and look at the code between the submissions.",
+    ),
+    "chain": Kind(
+        "{span}: tasks followed one another while threads were idle; side by side saves {took}"
+        " at most",
+        "Split the steps into pieces that run side by side.",
+    ),
+    "long_task": Kind(
+        "{span} waited for {what} while threads were idle: {took} at most",
+        "Split that task, or start it first.",
+    ),
+    "inner": Kind(
+        "{span} waited {took} for tasks that tasks had submitted",
+        "Submit them at once, or by the client: see which of them are slow.",
+    ),
+    "off_cpu": Kind(
+        "{span}: {what} waited off the CPU for {took}",
+        "They wait for I/O, locks or sleep: let one task wait for many at once, or give workers "
+        "more threads than cores.",
+    ),
+    "healthy": Kind("Nothing is in the way{what}", ""),
+    "short": Kind("The run is too short to judge: {took}", ""),
+    "open": Kind(
+        "{what} still open at the end of the telemetry",
+        "They still run, or the scheduler died: see its log.",
+    ),
+    "gaps": Kind("The telemetry has gaps: {what}", "What was dropped is missing here."),
+    "merged": Kind(
+        "{span} includes the work of {what}, and perhaps of other spans",
+        "While any future of a function is alive, all its tasks belong to the span that submitted "
+        "them first. Give each span a key of its own: client.map(f, items, key='f_2').",
+    ),
+}

@@ -1,0 +1,372 @@
+"""What is said of which facts: each kind, what refutes it, and which one is the headline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dask_otel.core.diagnosis import KINDS, Diagnosis, diagnose
+from dask_otel.core.diagnosis.facts import (
+    Death,
+    Facts,
+    Link,
+    RootFacts,
+    SlowWorker,
+    SpanFacts,
+)
+from dask_otel.semconv import PATH_PARTS
+
+NOTICES = {"open", "gaps", "merged"}
+
+
+def link(prefix: str, alike: int = 0, others: float | None = None, **parts: float) -> Link:
+    return Link(prefix, "w1", parts, prefix, alike, others)
+
+
+def run(
+    name: str = "train",
+    *,
+    threads: float = 4.0,
+    tasks: int = 40,
+    work: dict[str, float] | None = None,
+    idle: float | None = None,
+    links: tuple[Link, ...] = (),
+    span: dict[str, Any] | None = None,
+    root: dict[str, Any] | None = None,
+    **parts: float,
+) -> Facts:
+    """One root without spans below it, bounded by `parts`; threads computed all the time."""
+    seconds = sum(parts.values())
+    spent = {"thread-cpu": threads * seconds - (idle or 0.0)} if work is None else work
+    all_parts = dict.fromkeys(PATH_PARTS, 0.0) | parts
+    left = max(0.0, threads * seconds - sum(spent.values())) if idle is None else idle
+    return Facts(
+        seconds=seconds,
+        workers=2,
+        threads=2.0,
+        roots={
+            name: RootFacts(
+                name, seconds, dict(all_parts), tasks, threads, spent, left, **(root or {})
+            )
+        },
+        spans=[
+            SpanFacts(
+                name, name, 1, seconds, all_parts, links=[*links], work={"f": spent}, **(span or {})
+            )
+        ],
+    )
+
+
+def said(facts: Facts) -> list[str]:
+    return [one.kind for one in diagnose(facts)]
+
+
+BUSY = {"no_thread": 8.0, "compute": 1.0}
+ASLEEP = {"thread-cpu": 0.1, "thread-noncpu": 35.9}
+HALF = {"thread-cpu": 9.0, "thread-noncpu": 27.0}
+DEAD = Death("w2", "lost", "It was killed.", ["fit-3"])
+GONE = {"retries": {"worker_lost": 2.0, "recomputed": 6.0}, "retried": 1.0}
+SLOW = SlowWorker("w2", "f", 8, 32.0, 4.5, 1.0)
+HELD = {"elsewhere": 30.0, "holders": [("alice", 28.0), ("carol", 2.0)]}
+PACKED = {("receive", "network"): 5.0, ("transmit", "serialize"): 4.9}
+
+#: Facts, and the kinds in their order.
+CASES: dict[str, tuple[Facts, list[str]]] = {
+    # Which part it was, and what the threads did meanwhile.
+    "threads": (run(**BUSY), ["threads"]),
+    "a wave too many": (run(threads=4, tasks=5, idle=3.0, no_thread=1.0, compute=1.0), ["threads"]),
+    "client": (run(client=4.0, compute=1.0), ["client"]),
+    "before the first task": (replace(run(compute=1.0), before_first=8.0), ["client"]),
+    "no workers": (run(no_worker=4.0, compute=1.0), ["no_workers"]),
+    "uneven": (run(idle=18.0, uneven=4.0, compute=1.0), ["uneven"]),
+    # Others had a free thread for moments only.
+    "hardly uneven": (run(idle=0.4, uneven=4.0, compute=1.0), ["healthy"]),
+    "restricted": (
+        run(
+            idle=10.0,
+            uneven=4.0,
+            compute=1.0,
+            links=(link("f", uneven=4.0),),
+            span={"restrictions": {"f": "workers"}},
+        ),
+        ["restricted"],
+    ),
+    "restricted, to tasks that sleep": (
+        run(
+            idle=10.0,
+            work={"thread-noncpu": 10.0},
+            uneven=4.0,
+            compute=1.0,
+            links=(link("f", uneven=4.0),),
+            span={"restrictions": {"f": "workers"}},
+        ),
+        ["restricted", "off_cpu"],
+    ),
+    "one unit of a resource": (
+        run(idle=18.0, no_thread=8.0, compute=1.0, span={"restrictions": {"f": "resources"}}),
+        ["restricted"],
+    ),
+    "inner": (run(inner=4.0, compute=1.0), ["inner"]),
+    # The holder is named, not who waited. A few threads of others are no reason.
+    "held": (run(work={"thread-cpu": 1.0}, idle=0.0, root=HELD, **BUSY), ["held"]),
+    "hardly held": (run(root={"elsewhere": 1.0, "holders": [("alice", 1.0)]}, **BUSY), ["threads"]),
+    # All threads had tasks, and these did not compute: more threads do not help.
+    "imports, many tasks": (
+        run(work={"thread-cpu": 4.0}, idle=32.0, span={"queue": 6.0}, **BUSY),
+        ["starting"],
+    ),
+    "imports": (run(starting=4.0, compute=1.0), ["starting"]),
+    "blocked later": (
+        replace(run(starting=4.0, compute=1.0), blocked={"worker": 4.0}),
+        ["worker_loop"],
+    ),
+    "blocked before the first task": (
+        replace(run(starting=4.0, compute=1.0, span={"queue": 3.9}), blocked={"worker": 4.0}),
+        ["starting"],
+    ),
+    "blocked scheduler": (
+        replace(
+            run(scheduler=3.0, starting=2.0, compute=1.0), blocked={"scheduler": 5.0, "worker": 0.1}
+        ),
+        ["scheduler"],
+    ),
+    "a scheduler that does not hear the client": (
+        replace(
+            run(client=2.0, starting=1.5, compute=0.5),
+            blocked={"scheduler": 3.0, "worker": 4.0},
+        ),
+        ["graph"],
+    ),
+    "a large graph": (
+        replace(run(scheduler=4.0, compute=1.0, span={"queue": 4.0}), blocked={"scheduler": 4.1}),
+        ["graph"],
+    ),
+    "large arguments": (
+        replace(
+            run(starting=4.0, compute=1.0, span={"queue": 1.0}),
+            blocked={"scheduler": 4.0, "worker": 5.0},
+        ),
+        ["graph"],
+    ),
+    "tiny tasks": (
+        run(work={"thread-cpu": 0.4}, tasks=4000, scheduler=4.0, no_thread=6.0),
+        ["tiny"],
+    ),
+    "long tasks of a slow scheduler": (
+        replace(
+            run(work={"thread-cpu": 20.0}, tasks=40, scheduler=10.0, compute=0.5),
+            blocked={"scheduler": 9.0},
+        ),
+        ["scheduler"],
+    ),
+    # Data.
+    "transfer": (run(transfer=4.0, compute=1.0), ["transfer"]),
+    "a transfer booked on another task": (
+        run(
+            starting=4.0,
+            compute=1.0,
+            links=(link("f", starting=4.0),),
+            span={"before": {"f": {"transfer": 9.0}}},
+        ),
+        ["transfer"],
+    ),
+    "pickling": (replace(run(transfer=4.0, compute=1.0), transfers=PACKED), ["pickle"]),
+    "data on a blocked worker": (
+        replace(run(transfer=4.0, compute=1.0), blocked={"worker": 4.1}),
+        ["worker_loop"],
+    ),
+    "data on disk": (
+        run(transfer=4.0, compute=1.0, span={"before": {"f": {"disk-read": 4.0}}}),
+        ["spill"],
+    ),
+    "spilling threads": (
+        run(work={"thread-cpu": 6.0, "disk-write": 30.0}, **BUSY),
+        ["spill"],
+    ),
+    "shuffle": (
+        run(compute=6.0, links=(link("shuffle-transfer", compute=6.0),), idle=12.0),
+        ["shuffle"],
+    ),
+    # What tasks that hold threads wait for.
+    "sleeping tasks": (run(work=ASLEEP, **BUSY), ["off_cpu"]),
+    "a lock": (run(work=HALF, **BUSY), ["off_cpu", "threads"]),
+    "GIL": (replace(run(work=HALF, **BUSY), blocked={"worker": 9.0}), ["gil"]),
+    "GIL held in C": (replace(run(work=ASLEEP, **BUSY), blocked={"worker": 17.0}), ["gil"]),
+    "one thread has no GIL to wait for": (
+        replace(run(work=HALF, **BUSY), blocked={"worker": 9.0}, threads=1.0),
+        ["off_cpu", "threads"],
+    ),
+    "CPUs": (replace(run(work=HALF, **BUSY), starved=4.0), ["cpus"]),
+    "sleeping tasks on a busy machine": (
+        replace(run(work=ASLEEP, **BUSY), starved=4.0),
+        ["off_cpu"],
+    ),
+    # Threads that were idle while the path computed.
+    "skew": (
+        run(idle=15.0, compute=5.0, links=(link("f", 12, 0.1, compute=5.0),)),
+        ["long_task"],
+    ),
+    "its transfer was long, not its computing": (
+        run(idle=15.0, transfer=4.9, compute=0.1, links=(link("f", 12, 0.1, compute=0.1),)),
+        ["transfer"],
+    ),
+    "other tasks ran meanwhile": (
+        run(idle=0.0, compute=5.0, links=(link("f", 12, 0.1, compute=5.0),)),
+        ["healthy"],
+    ),
+    "chain": (
+        run(idle=15.0, compute=5.0, links=tuple(link("f", 1, compute=0.5) for _ in range(10))),
+        ["chain"],
+    ),
+    "a loop of the client is no chain": (
+        run(
+            idle=3.0,
+            client=4.0,
+            compute=1.0,
+            links=tuple(link("f", 1, client=0.4, compute=0.1) for _ in range(10)),
+        ),
+        ["client"],
+    ),
+    "two long tasks": (
+        run(idle=30.0, threads=8, compute=5.0, links=(link("f", 2, 5.0, compute=5.0),)),
+        ["long_task"],
+    ),
+    "slow worker": (run(idle=8.0, compute=5.0, uneven=3.0, span={"slow": [SLOW]}), ["slow_worker"]),
+    "one slow task is no slow worker": (
+        run(
+            idle=8.0,
+            compute=8.0,
+            links=(link("f", 12, 0.1, compute=8.0),),
+            span={"slow": [SlowWorker("w2", "f", 3, 8.2, 8.0, 0.1)]},
+        ),
+        ["long_task"],
+    ),
+    # What went wrong comes first if it cost time.
+    "lost": (replace(run(root=GONE, repeated=2.0, **BUSY), deaths=[DEAD]), ["lost", "threads"]),
+    "killed for its memory": (
+        replace(run(root=GONE, repeated=2.0, **BUSY), deaths=[DEAD], terminated=["w2"]),
+        ["memory", "threads"],
+    ),
+    "retired in order": (run(root=GONE, repeated=0.1, **BUSY), ["threads"]),
+    "a death of others": (
+        replace(run(**BUSY), deaths=[DEAD._replace(roots=["alice"])]),
+        ["threads"],
+    ),
+    "flaky": (
+        replace(
+            run(root={"retries": {"error": 4.0}}, repeated=3.0, **BUSY), causes=["OSError: 503"]
+        ),
+        ["repeated", "threads"],
+    ),
+    "p2p asks to be rescheduled": (
+        run(
+            repeated=1.0,
+            compute=5.0,
+            idle=10.0,
+            links=(link("p2pshuffle", repeated=1.0, compute=5.0),),
+        ),
+        ["shuffle"],
+    ),
+    "paused": (
+        replace(run(root={"paused": 4.0}, starting=4.0, compute=1.0), pauses=["w1"]),
+        ["paused"],
+    ),
+    "paused, but nobody waited": (
+        replace(run(root={"paused": 4.0}, idle=0.0, compute=5.0), pauses=["w1"]),
+        ["healthy"],
+    ),
+    "failed": (replace(run(**BUSY), failed=2, exceptions=["KeyError"]), ["failed", "threads"]),
+    # Neither.
+    "healthy": (run(idle=0.0, compute=5.0), ["healthy"]),
+    "short": (run(no_thread=0.02, compute=0.02), ["short"]),
+    "short and failed": (replace(run(compute=0.02), failed=1), ["failed"]),
+    "nothing at all": (Facts(), ["short"]),
+    "notices are last": (
+        replace(run(**BUSY), dropped={"queue_full": 3.0}, open=["late"], merged=[("train", "b")]),
+        ["threads", "open", "gaps", "merged"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_facts_have_their_causes(name: str) -> None:
+    facts, kinds = CASES[name]
+    assert said(facts) == kinds
+
+
+def test_every_kind_is_decided_somewhere_and_has_an_entry_of_its_own() -> None:
+    found = {one.kind for facts, _ in CASES.values() for one in diagnose(facts)}
+    assert found == {*KINDS}
+    page = Path(__file__).parents[2].joinpath("docs", "diagnoses.md").read_text(encoding="utf-8")
+    entries = [line[3:] for line in page.splitlines() if line.startswith("## `")]
+    assert entries == [f"`{kind}`" for kind in KINDS]
+
+
+def test_the_seconds_of_a_path_are_spent_once() -> None:
+    """Whatever is said, the causes together do not save more than the run took."""
+    for name, (facts, _) in CASES.items():
+        costs = sum(one.seconds for one in diagnose(facts) if one.kind not in ("lost", "memory"))
+        assert costs <= facts.seconds + facts.before_first + 1e-9, name
+
+
+def one(name: str) -> Diagnosis:
+    return diagnose(CASES[name][0])[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("held", "train waited for threads that alice held: 7.74 s of 9.00 s"),
+        ("lost", "train lost 4.00 s of 11.0 s with 1 worker that died (w2)"),
+        ("skew", "train waited for one task of f that took 5.00 s while threads were idle: 3.75 s"),
+        ("paused", "train waited 4.00 s of 5.00 s while 1 worker was paused: w1"),
+        ("flaky", "train lost 3.00 s of 12.0 s to runs that were repeated: OSError: 503"),
+        ("failed", "2 tasks failed for good"),
+        (
+            "before the first task",
+            "The run waited 8.00 s of 9.00 s for its client, before it submitted anything",
+        ),
+        ("healthy", "Nothing is in the way: computing 100%"),
+        ("tiny tasks", "train spent 9.90 s of 10.0 s on Dask's own work for 4,000 tasks of <1 ms"),
+        ("slow worker", "train waited 8.00 s for a slow worker, w2"),
+        ("a wave too many", "train waited for a free thread: twice the threads save 1.00 s"),
+    ],
+)
+def test_a_title_has_its_figures(name: str, title: str) -> None:
+    assert one(name).title.startswith(title)
+
+
+def test_a_death_has_its_reason_and_the_suspects() -> None:
+    assert one("lost").evidence == "It was killed. Suspected: fit-3."
+
+
+def test_at_most_five_causes_are_said() -> None:
+    facts = run(
+        **dict.fromkeys(("client", "no_worker", "uneven", "transfer", "starting", "inner"), 1.0)
+    )
+    assert len(said(facts)) == 5
+
+
+def test_causes_of_several_spans_are_one_diagnosis() -> None:
+    first, second = run("etl", client=4.0), run("load", client=2.0)
+    both = replace(
+        first, seconds=6.0, spans=first.spans + second.spans, roots=first.roots | second.roots
+    )
+    (found,) = diagnose(both)
+    assert (found.kind, found.span, found.seconds) == ("client", "", 6.0)
+    assert found.title == "The run waited 6.00 s for its client"
+    assert found.evidence == "4.00 s of it in etl."
+
+
+def test_each_alert_has_the_kinds_that_it_corresponds_to() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    page = docs.joinpath("diagnoses.md").read_text(encoding="utf-8").partition("## Alerts")[2]
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| [")]
+    alerts = [row[1].strip().partition("]")[0].strip("[") for row in rows]
+    pages = {path.stem for path in docs.joinpath("runbooks").glob("*.md")} - {"README"}
+    assert alerts == sorted(pages)
+    kinds = {kind.strip().strip("`") for row in rows for kind in row[2].split(",")} - {""}
+    assert kinds < KINDS.keys()

@@ -1,0 +1,178 @@
+"""The facts of a run for its diagnoses, from telemetry as it stands in files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dask_otel.core.diagnosis import diagnose
+from dask_otel.core.diagnosis.facts import Facts, SlowWorker
+from dask_otel.report.facts import facts_of
+from tests.unit.report_files import (
+    counter,
+    log,
+    logs,
+    metrics,
+    point,
+    report_of,
+    run_of,
+    span,
+    traces,
+)
+from tests.unit.test_report_path import bounded, link
+
+WORKER = {"dask.worker.name": "w1"}
+
+
+def root(number: int, name: str, parts: dict[str, float], **more: Any) -> dict[str, Any]:
+    """A root with four threads; underscores in `more` are dots."""
+    seconds = sum(parts.values())
+    own = {"dask.span.dask.active_cpu.time": 4.0 * seconds, "dask.task.count": 9}
+    return bounded(number, name, parts, **own, **more)
+
+
+def group(number: int, owner: int, prefix: str, count: int, compute: float, **own: Any) -> Any:
+    return span(
+        number,
+        f"{prefix} tasks",
+        kind="group",
+        parent=owner,
+        seconds=2.0,
+        **{"dask.span.id": f"id-{owner}", "dask.task.prefix": prefix, "dask.task.count": count},
+        **{"dask.task_group.name": f"{prefix}-1", "dask.span.root.name": own.pop("of", "train")},
+        **{"dask.task_group.duration.compute": compute},
+        **{f"dask.task_group.{key}": value for key, value in own.items()},
+    )
+
+
+def of(*requests: Any) -> Facts:
+    return facts_of(run_of(*requests))
+
+
+def test_the_parts_of_a_span_are_without_those_below_it() -> None:
+    facts = of(
+        traces(
+            root(1, "etl", {"no_thread": 40.0, "client": 20.0}),
+            bounded(2, "etl/load", {"no_thread": 39.0, "other_span": 1.0}, parent=1),
+        )
+    )
+    parts = {
+        one.name: {part: took for part, took in one.parts.items() if took} for one in facts.spans
+    }
+    assert parts == {
+        "etl": {"no_thread": 1.0, "client": 20.0},
+        "etl/load": {"no_thread": 39.0, "other_span": 1.0},
+    }
+    assert (facts.seconds, facts.roots["etl"].threads) == (60.0, 4.0)
+
+
+def test_a_link_is_compared_by_its_computing_alone() -> None:
+    """It fetched for 4 s: its group computed for 1.1 s, and it for 0.1 s of these."""
+    one = link(3, 1, "f", 5.0, transfer=4.0, compute=0.1)
+    one["attributes"] += span(9, **{"dask.task_group.name": "f-1"})["attributes"][-1:]
+    facts = of(
+        traces(root(1, "train", {"transfer": 4.0, "compute": 0.1}), group(2, 1, "f", 11, 1.1), one)
+    )
+    (found,) = facts.spans[0].links
+    assert (found.prefix, found.worker, found.alike) == ("f", "w1", 11)
+    assert found.others == pytest.approx(0.1)
+
+
+def test_restrictions_and_slow_workers_come_with_the_groups() -> None:
+    slow = {"slow_worker.name": "w2", "slow_worker.count": 4, "slow_worker.time": 16.0}
+    facts = of(
+        traces(
+            root(1, "train", {"uneven": 4.0}),
+            group(2, 1, "f", 12, 20.0, restriction="resources", **slow),
+        )
+    )
+    assert facts.spans[0].restrictions == {"f": "resources"}
+    assert facts.spans[0].slow == [SlowWorker("w2", "f", 4, 16.0, 0.0, 0.5)]
+
+
+def test_the_holders_are_those_that_computed_meanwhile() -> None:
+    facts = of(
+        traces(
+            root(1, "join", {"no_thread": 2.0}, **{"dask.span.elsewhere.time": 7.0}),
+            root(2, "train", {"compute": 4.0}),
+            group(3, 2, "fit", 8, 8.0),
+            group(4, 1, "merge", 8, 0.1, of="join"),
+        )
+    )
+    assert facts.roots["join"].holders == [("train", 8.0)]
+    assert facts.roots["train"].holders == ()
+
+
+def removed(**own: Any) -> dict[str, Any]:
+    return log(3.0, "It left.", "dask.worker.removed", **WORKER, **own)
+
+
+@pytest.mark.parametrize(
+    ("own", "died"),
+    [
+        ({"dask.worker.removal.reason": "lost", "dask.task.count": 1}, True),
+        ({"dask.worker.removal.reason": "closed", "dask.result.lost.count": 2}, True),
+        # A cluster that closes, and a worker that is retired.
+        ({"dask.worker.removal.reason": "closed", "dask.task.count": 0}, False),
+        ({"dask.worker.removal.reason": "requested", "dask.task.count": 3}, False),
+        ({"dask.worker.removal.expected": True, "dask.task.count": 3}, False),
+    ],
+)
+def test_a_worker_that_leaves_in_order_is_no_death(own: dict[str, Any], died: bool) -> None:
+    facts = of(traces(root(1, "train", {"compute": 1.0})), logs(removed(**own)))
+    assert [one.said for one in facts.deaths] == ["It left."] * died
+
+
+def test_a_pause_counts_while_the_root_was_open() -> None:
+    facts = of(
+        traces(root(1, "train", {"starting": 6.0})),
+        logs(
+            log(2.0, "", "dask.worker.paused", **WORKER),
+            log(2.5, "", "dask.worker.paused", **{"dask.worker.name": "w2"}),
+            log(4.0, "", "dask.worker.resumed", **WORKER),
+            log(9.0, "", "dask.worker.resumed", **{"dask.worker.name": "w2"}),
+        ),
+    )
+    assert facts.roots["train"].paused == pytest.approx(4.0)
+    assert facts.pauses == ["w1", "w2"]
+
+
+@pytest.mark.parametrize(("events", "seconds"), [(("worker", "client"), 5.0), (("worker",), 0.0)])
+def test_the_time_before_the_first_root_is_the_clients(
+    events: tuple[str, ...], seconds: float
+) -> None:
+    """If it was connected, and a worker was there."""
+    first = root(1, "train", {"compute": 1.0})
+    first["startTimeUnixNano"] = str(int(first["startTimeUnixNano"]) + 7 * 10**9)
+    first["endTimeUnixNano"] = str(int(first["endTimeUnixNano"]) + 7 * 10**9)
+    added = [log(1.0 + n, "", f"dask.{one}.added") for n, one in enumerate(events)]
+    assert of(traces(first), logs(*added)).before_first == pytest.approx(seconds)
+
+
+def test_repeated_runs_are_those_of_their_root() -> None:
+    labels = {"dask.span.root.name": "train", "dask.task.retry.reason": "error"}
+    asked = {**labels, "dask.task.retry.reason": "rescheduled"}
+    facts = of(
+        traces(root(1, "train", {"repeated": 1.0}), root(2, "join", {"compute": 1.0})),
+        metrics(counter("dask.task.retried", point(4, labels), point(9, asked))),
+    )
+    assert {name: one.retries for name, one in facts.roots.items()} == {
+        "train": {"error": 4.0},
+        "join": {},
+    }
+
+
+def test_the_json_has_what_the_text_and_the_page_say() -> None:
+    found = report_of(traces(root(1, "train", {"client": 4.0, "compute": 1.0})))
+    (one,) = found.to_dict()["runs"][0]["diagnosis"]
+    assert one == {
+        "kind": "client",
+        "span": "train",
+        "seconds": 4.0,
+        "title": "train waited 4.00 s of 5.00 s for its client",
+        "evidence": "",
+        "next": diagnose(facts_of(found.runs[0]))[0].next,
+    }
+    assert one["title"] in found.text()
+    assert found.to_dict()["version"] == 3
