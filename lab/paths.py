@@ -193,7 +193,7 @@ class Paths:
     def _turn(self, wait: Wait, run: Run | None, began: float) -> tuple[float, float]:
         """Return when the worker of a task had a thread for it: when it was sent, or later.
 
-        And the seconds for which the worker did not notice that the thread was free.
+        And the seconds from then on for which the worker or the scheduler did not know it.
         """
         unnoticed = 0.0
         if wait.sending is None:
@@ -204,13 +204,14 @@ class Paths:
             if run is None:
                 return inf, unnoticed
             for one in self._on_worker[worker]:
-                left = min(one.seceded, one.done)
-                # A resource is held until the end.
-                ends = [left] if self._occupancy.was_awaited(one) else []
-                ends += [one.done] if one.key in self._restricted else []
-                for end in ends if one is not run else ():
+                known = self._occupancy.awaited(one)
+                ends = [] if known is None else [(min(one.seceded, one.done), known)]
+                if one.key in self._restricted:
+                    # A resource is held until the end.
+                    ends.append((one.done, one.stop))
+                for end, then in ends if one is not run else ():
                     if turn < end <= began + STEP:
-                        turn, unnoticed = end, min(began, one.stop) - end
+                        turn, unnoticed = end, min(began, then) - end
         return turn, max(0.0, unnoticed)
 
     def _with_above(self, number: int) -> tuple[str, ...]:
