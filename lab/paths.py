@@ -195,14 +195,14 @@ class Paths:
 
         And the seconds from then on for which the worker or the scheduler did not know it.
         """
-        unnoticed = 0.0
+        late = 0.0
         if wait.sending is None:
-            return wait.sent, unnoticed
+            return wait.sent, 0.0
         worker = str(self._moves[wait.sending].worker)
         turn = self._occupancy.resumed(worker, wait.sent, began)
         if self._is_behind(wait):
             if run is None:
-                return inf, unnoticed
+                return inf, 0.0
             for one in self._on_worker[worker]:
                 known = self._occupancy.awaited(one)
                 ends = [] if known is None else [(min(one.seceded, one.done), known)]
@@ -210,9 +210,9 @@ class Paths:
                     # A resource is held until the end.
                     ends.append((one.done, one.stop))
                 for end, then in ends if one is not run else ():
-                    if turn < end <= began + STEP:
-                        turn, unnoticed = end, min(began, then) - end
-        return turn, max(0.0, unnoticed)
+                    if end <= began + STEP:
+                        turn, late = max(turn, end), max(late, min(began, then))
+        return turn, max(0.0, late - turn)
 
     def _with_above(self, number: int) -> tuple[str, ...]:
         """Return the span of a move's task, and those above it."""
