@@ -30,6 +30,9 @@ PARTS: Final = (
 #: A task in one of these could run: it waits for a thread, or has one.
 READY: Final = UNFINISHED - {"waiting"}
 
+#: A client that was waited for no longer was not waited for.
+NOTHING: Final = 1e-6
+
 #: How Dask names a submission; its time follows.
 SUBMISSION: Final = "update-graph-"
 
@@ -103,6 +106,7 @@ class Paths:
         for run in runs:
             self._runs[run.key].append(run)
             self._on_worker[run.worker].append(run)
+        self._restricted = {move.key for move in moves if move.restricted}
         self._ends = [number for number in range(len(moves)) if self._is_end(number)]
 
     def of(self, span: str, start: float, stop: float) -> Path:
@@ -119,11 +123,13 @@ class Paths:
             if span not in self._with_above(number):
                 path.parts["other_span"] += until - since
             else:
-                self._add(path, number, wait, since, until)
+                self._add(path, number, wait, start, since, until)
             number = wait.before
         return path
 
-    def _add(self, path: Path, number: int, wait: Wait, since: float, until: float) -> None:
+    def _add(
+        self, path: Path, number: int, wait: Wait, start: float, since: float, until: float
+    ) -> None:
         """Add a run of a span's own."""
         move = self._moves[number]
         runs = [
@@ -140,7 +146,8 @@ class Paths:
         began, seceded, done = (
             (inf, inf, inf) if run is None else (run.began, run.seceded, run.done)
         )
-        turn = self._turn(wait, run, min(began, until))
+        turn, unnoticed = self._turn(wait, run, min(began, until))
+        path.unsettled += unnoticed
         borders = [since]
         for time in (
             wait.submitted, wait.ready, wait.lost, wait.again, wait.sent, turn, began,
@@ -162,12 +169,12 @@ class Paths:
         path.parts["transfer"] += transfer
         path.parts["starting"] -= transfer
         path.queued |= self._is_behind(wait)
-        sent = borders[5]
         if wait.sending is not None and self._occupancy.unsettled(
-            sent - STEP, sent + STEP, self._moves[wait.sending].worker
+            borders[5] - STEP, borders[7], self._moves[wait.sending].worker
         ):
             path.unsettled += spent[5] + spent[6]
-        path.submitted += wait.before is not None and spent[0] > 0.0
+        after = wait.before is not None and self._moves[wait.before].when >= start - STEP
+        path.submitted += after and spent[0] > NOTHING
         if until - since > STEP:
             path.tasks += 1
         else:
@@ -183,20 +190,29 @@ class Paths:
             wait.sending in self._occupancy.behind or self._moves[wait.sending].restricted
         )
 
-    def _turn(self, wait: Wait, run: Run | None, began: float) -> float:
-        """Return when the worker of a task had a thread for it: when it was sent, or later."""
+    def _turn(self, wait: Wait, run: Run | None, began: float) -> tuple[float, float]:
+        """Return when the worker of a task had a thread for it: when it was sent, or later.
+
+        And the seconds from then on for which the worker or the scheduler did not know it.
+        """
+        late = 0.0
         if wait.sending is None:
-            return wait.sent
+            return wait.sent, 0.0
         worker = str(self._moves[wait.sending].worker)
-        turn = self._occupancy.resumed(worker, wait.sent, began + 0.01)
+        turn = self._occupancy.resumed(worker, wait.sent, began)
         if self._is_behind(wait):
             if run is None:
-                return inf
+                return inf, 0.0
             for one in self._on_worker[worker]:
-                end = min(one.seceded, one.done)
-                if one is not run and end <= began + STEP and self._occupancy.was_awaited(one):
-                    turn = max(turn, end)
-        return turn
+                known = self._occupancy.awaited(one)
+                ends = [] if known is None else [(min(one.seceded, one.done), known)]
+                if one.key in self._restricted:
+                    # A resource is held until the end.
+                    ends.append((one.done, one.stop))
+                for end, then in ends if one is not run else ():
+                    if end <= began + STEP:
+                        turn, late = max(turn, end), max(late, min(began, then))
+        return turn, max(0.0, late - turn)
 
     def _with_above(self, number: int) -> tuple[str, ...]:
         """Return the span of a move's task, and those above it."""
