@@ -195,7 +195,9 @@ class User:
     def scatter(self, where: Sequence[str], size: int) -> None:
         """Bring data to workers, or to any."""
         there = [one for one in where if one in self.client.scheduler_info()["workers"]]
-        self.futures += self.client.scatter([bytes(size)], workers=there or None, hash=False)
+        # A worker can leave before Dask has chosen it.
+        with suppress(KeyError):
+            self.futures += self.client.scatter([bytes(size)], workers=there or None, hash=False)
 
     def publish(self, which: int) -> None:
         """Publish a result; it outlives its future."""
@@ -207,7 +209,7 @@ class User:
 
     def actor(self, seconds: float) -> None:
         """Let an actor work, and wait for it; its worker may be lost meanwhile."""
-        with suppress(CancelledError, OSError, ValueError, KilledWorker):
+        with suppress(CancelledError, OSError, ValueError, RuntimeError, KilledWorker):
             made = self.client.submit(Counter, actor=True, pure=False).result()
             made.work(seconds).result()
 
