@@ -60,8 +60,8 @@ class Path:
     #: How many runs of the span's tasks are on it, and how many more took no time.
     tasks: int = 0
     momentary: int = 0
-    #: Seconds that no message separates from others on the worker: the computing of runs without a
-    #: result, and ends that waited for a blocked event loop, which notes the time after that.
+    #: Seconds that no message separates from others on the worker: those of runs without a result,
+    #: and ends that waited for a blocked event loop, which notes the time after that.
     untold: float = 0.0
 
 
@@ -145,7 +145,7 @@ class Paths:
         if run is not None and move.activities:
             path.untold += run.stop - run.done
         else:
-            path.untold += spent[6]
+            path.untold += spent[6] + spent[7]
 
     def _with_above(self, number: int) -> tuple[str, ...]:
         """Return the span of a move's task, and those above it."""

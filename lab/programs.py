@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from typing import Any, Final, TypeAlias
+from weakref import WeakKeyDictionary
 
 from distributed import Reschedule, get_worker, secede, span, wait, worker_client
 from distributed.client import Future
@@ -98,13 +98,13 @@ def boss(seconds: float, *after: Any) -> float:
         return float(client.submit(nap, seconds, pure=False).result())
 
 
-#: Tasks that have begun once, by their simulation's scheduler.
-_begun: defaultdict[int, set[Hashable]] = defaultdict(set)
+#: Tasks that have begun once, by the loop of their simulation.
+_begun: WeakKeyDictionary[Any, set[Hashable]] = WeakKeyDictionary()
 
 
 def _first(seconds: float, error: type[Exception]) -> float:
     worker = get_worker()
-    key, begun = worker.get_current_task(), _begun[id(worker.loop)]
+    key, begun = worker.get_current_task(), _begun.setdefault(worker.loop, set())
     time.sleep(seconds)
     if key not in begun:
         begun.add(key)
@@ -236,7 +236,9 @@ class User:
     def retry(self, which: int) -> None:
         """Retry a task, if it has failed."""
         if self.futures and (one := self.futures[which % len(self.futures)]).status == "error":
-            self.client.retry([one])
+            # A restart forgets tasks.
+            with suppress(KeyError):
+                self.client.retry([one])
 
 
 def happen(cluster: Cluster, events: Sequence[Step]) -> None:
@@ -277,7 +279,6 @@ def run(program: Program, cluster: Cluster, enter: Enter = span) -> None:
     ]
     for one in [events, *users]:
         one.result()
-    _begun.clear()
 
 
 # ----------------------------------------------------------------------- random programs

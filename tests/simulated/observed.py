@@ -108,8 +108,6 @@ class Simulated:
     is_derivable = True
     #: Seconds by which estimates of workers' clocks may be wrong: messages wait for a batch.
     estimate = 0.0
-    #: Seconds by which the last heartbeat of a worker that left may have been late.
-    late = 0.0
 
     client: Client
     cluster: Cluster
@@ -206,9 +204,8 @@ class Simulated:
         found, truth, base = self.sums(), self.truth.seconds(), self._within
         late, secret = self.truth.unnoticed(), self.truth.unannounced()
         less, either = late + self.truth.unheard() + 2 * secret, self.truth.unsettled()
-        less += sum(one.threads * self.late for one in self.truth.workers.values() if one.silent)
         late += self.truth.untold() + self.truth.misdated()
-        less += self.truth.misdated()
+        less += self.truth.misdated() + self.truth.hidden()
         lost = truth.busy + truth.excess - found["reported"]
         known = {
             "capacity": (found["capacity"] - truth.capacity, 0.0, 0.0),

@@ -127,7 +127,7 @@ def log(seed):
     kept = [(*one[:3], *one[4:]) for one in transitions]
     return repr((runs, kept, made[0].seconds()))
 
-print(*[hashlib.sha256(log(seed).encode()).hexdigest() for seed in (3, 5, 3)])
+print(*[hashlib.sha256(log(seed).encode()).hexdigest() for seed in (81, 5, 81)])
 """
 
 
