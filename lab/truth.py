@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf
 from typing import Any, Final, NamedTuple
 
@@ -183,6 +184,17 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
                 beats = [b.sent for b in self._beats(address) if b.arrives <= heard]
                 silent += one.threads * (one.left - max(beats, default=one.joined))
         return silent
+
+    def silence(self) -> float:
+        """Return the longest time without a heartbeat of a worker that was not late."""
+        longest = 0.0
+        for address, one in self.workers.items():
+            ways = [(beat.arrives - beat.sent, beat.arrives) for beat in self._beats(address)]
+            quick = min(ways, default=(inf, inf))[0] + STEP
+            came = [arrives for way, arrives in ways if way <= quick < inf]
+            times = [one.joined, *came, min(one.left, self.now)]
+            longest = max(longest, *(after - before for before, after in pairwise(times)))
+        return longest
 
     def _beats(self, address: str) -> list[Beat]:
         """Return the heartbeats of a worker."""

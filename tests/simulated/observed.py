@@ -15,7 +15,7 @@ from distributed.metrics import time
 from lab.clock import EPOCH
 from lab.cluster import Cluster, simulate
 from lab.paths import Paths
-from lab.truth import HEARTBEAT, Truth
+from lab.truth import Truth
 
 from dask_otel import semconv
 from dask_otel._dask.adapter import HOOKS, SchedulerAdapter
@@ -223,6 +223,11 @@ class Simulated:
         for when, idle in self.samples:
             most = self.truth.seconds(when).idle + late + either + 3 * base
             assert idle <= most, (when, idle, most)
+        accounting = self.adapter.time.accounting
+        tasks = [one.tasks for one in accounting._workers.values()]
+        kept = [one for one in tasks if one.any or one.seceded]
+        assert not kept
+        assert not accounting._spans
 
     def compare_paths(self) -> None:
         """Compare the parts of each path with an independent walk of the finished history."""
@@ -242,7 +247,7 @@ class Simulated:
             off = (
                 self.estimate
                 + self._way
-                + DRIFT * HEARTBEAT
+                + DRIFT * self.truth.silence()
                 + sum(abs(s) for _, _, s in self.cluster.steps)
             )
             either = path.tasks * off + path.untold
