@@ -249,8 +249,8 @@ def happen(cluster: Cluster, events: Sequence[Step]) -> None:
         if name == "join":
             cluster.add_worker(f"more{len(cluster.machines)}", *arguments)
         elif name in ("restart", "adapt"):
-            # As for users.
-            with suppress(CommClosedError):
+            # As for users. A worker that adaptive scaling closed does not come back.
+            with suppress(CommClosedError, TimeoutError):
                 getattr(cluster, name)(*arguments)
         elif names:
             which, *more = arguments
