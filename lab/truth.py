@@ -210,7 +210,7 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
 
         An observer finds no more of them idle than were of runs that ended without a message that
         has their times. Which seconds were in the lost heartbeat is unknown, so that those of such
-        runs, up to the last one, pay for those of others.
+        runs, from the first to the last, pay for those of others.
         """
         reported = set()
         for move in self.moves:
@@ -226,7 +226,7 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
             runs = [r for r in self._cluster.runs if r.worker == address and r.stop < inf]
             gaps = list(self._gaps(address))
             lost = [r for r in runs if any(since <= r.stop <= until for since, until in gaps)]
-            timeless = [r for r in runs if r not in reported and gaps and r.stop >= gaps[0][0]]
+            timeless = [r for r in runs if r not in reported]
             untold += min(sum(r.stop - r.start for r in some) for some in (lost, timeless))
         return untold
 
