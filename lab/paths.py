@@ -67,7 +67,7 @@ class Path:
     momentary: int = 0
     #: Those that only the client led to.
     submitted: int = 0
-    #: Seconds that no message separates from others on the worker: the computing of runs without a
+    #: Seconds that no message separates from others on the worker: those of runs without a
     #: result, and ends that waited for a blocked event loop, which notes the time after that.
     untold: float = 0.0
     #: Whether one of them may have waited on its worker for a thread.

@@ -16,12 +16,13 @@ from lab.clock import EPOCH
 from lab.cluster import Cluster, simulate
 from lab.occupancy import Occupancy
 from lab.paths import Paths
-from lab.truth import HEARTBEAT, Truth
+from lab.truth import Truth
 
 from dask_otel import semconv
 from dask_otel._dask.adapter import HOOKS, SchedulerAdapter
 from dask_otel._dask.boundary import ErrorBoundary
 from dask_otel._dask.facts import ancestors
+from dask_otel.core.idle.worker_tasks import WorkerTasks
 from dask_otel.core.life.clock_offsets import DRIFT
 from dask_otel.core.life.open_span import Limits
 from dask_otel.core.records import FinishedSpan, Progress, TaskCounts
@@ -125,8 +126,6 @@ class Simulated:
     is_derivable = True
     #: Seconds by which estimates of workers' clocks may be wrong: messages wait for a batch.
     estimate = 0.0
-    #: Seconds by which the last heartbeat of a worker that left may have been late.
-    late = 0.0
 
     client: Client
     cluster: Cluster
@@ -192,11 +191,19 @@ class Simulated:
             await asyncio.sleep(0.5)
             self.observer.take()
             self.adapter.fold_time_now()
-            if not self.adapter.lifecycle.open and not self._in_flight():
+            if not (self.adapter.lifecycle.open or self._in_flight() or self._kept()):
                 return
 
     def _in_flight(self) -> float:
         return sum(one.in_flight for one in self.adapter.time.accounting._workers.values())
+
+    def _kept(self) -> list[WorkerTasks]:
+        """The tasks that workers may be running, for all that the account of threads knows.
+
+        A cancelled one, which may have seceded, is forgotten with the second heartbeat after.
+        """
+        tasks = [one.tasks for one in self.adapter.time.accounting._workers.values()]
+        return [one for one in tasks if one.any or one.seceded]
 
     def sums(self) -> dict[str, float]:
         """Return the thread-seconds that were exported, and those that the workers reported."""
@@ -223,9 +230,8 @@ class Simulated:
         found, truth, base = self.sums(), self.truth.seconds(), self._within
         late, secret = self.truth.unnoticed(), self.truth.unannounced()
         less, either = late + self.truth.unheard() + 2 * secret, self.truth.unsettled()
-        less += sum(one.threads * self.late for one in self.truth.workers.values() if one.silent)
         late += self.truth.untold() + self.truth.misdated()
-        less += self.truth.misdated()
+        less += self.truth.misdated() + self.truth.hidden()
         lost = truth.busy + truth.excess - found["reported"]
         known = {
             "capacity": (found["capacity"] - truth.capacity, 0.0, 0.0),
@@ -243,6 +249,8 @@ class Simulated:
         for when, idle in self.samples:
             most = self.truth.seconds(when).idle + late + either + 3 * base
             assert idle <= most, (when, idle, most)
+        assert not self._kept()
+        assert not self.adapter.time.accounting._spans
 
     def compare_paths(self) -> None:
         """Compare the parts of each path with an independent walk of the finished history."""
@@ -263,7 +271,7 @@ class Simulated:
             off = (
                 self.estimate
                 + self._way
-                + DRIFT * HEARTBEAT
+                + DRIFT * self.truth.silence()
                 + sum(abs(s) for _, _, s in self.cluster.steps)
             )
             either = path.tasks * off + path.untold

@@ -45,7 +45,9 @@ that ends short tasks all the time), and is never revoked. It can be too large b
 unknown part of the cuts' times (threads x the travel time of the quickest message), by the
 seconds that tasks of unknown length (cancelled ones) had run when a heartbeat was lost, and
 while users' metering books seconds that hide such a loss. It is too small while a cancelled
-task continues after it seceded, because there is no message for that.
+task continues after it seceded, because there is no message for that; where a clock that was set
+forward makes a run too long; and by free threads of a worker that left, since its last heartbeat,
+if it had open tasks.
 
 Memory is bounded by workers, open tasks, active spans, and the tasks that ended since their
 worker's last heartbeat.

@@ -160,6 +160,8 @@ class WorkerOffset:
             stop = received
         elif fits and stop - length < sent:
             stop = sent + length
+        # Not by the worker's own estimate, which may be wrong by more than the run has taken.
+        start = stop - length
         if start >= self._began:
             if applied > self._applied:
                 self._applied = applied
@@ -167,7 +169,7 @@ class WorkerOffset:
             if self._samples >= SAMPLES:
                 self.settled = self._began
                 self.error = self._applied - self._offset(self._applied)
-        return stop - length, stop
+        return start, stop
 
     def _offset(self, applied: float) -> float:
         """Return the most likely offset, if the worker assumes `applied`."""
