@@ -100,7 +100,7 @@ class ThreadTime:
         account = self.accounting.task_seceded(worker, key, compute_duration, monotonic())
         self.freed(account, worker, key, stimulus_id)
         if compute_duration is not None:
-            self.held.setdefault(task.key, compute_duration)
+            self.held.setdefault(key, compute_duration)
 
     def freed(
         self, account: WorkerTime | None, worker: str, key: Hashable, stimulus_id: str
