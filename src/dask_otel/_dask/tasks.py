@@ -126,7 +126,7 @@ class TaskEvents:
     def all_gone(self) -> None:
         """Forget all tasks: the scheduler was restarted, or the bridge releases it."""
         self.under_way.clear()
-        self._time.seceded.clear()
+        self._time.held.clear()
         self._lost, self._sent_again = {}, {}
         self.paths = Paths(submission_time)
         self.queued_since.clear()
@@ -138,7 +138,7 @@ class TaskEvents:
         for key in self.assigned.keys() - processing:
             del self.assigned[key]
             self.under_way.seen.pop(key, None)
-            self._time.seceded.pop(key, None)
+            self._time.held.pop(key, None)
         tasks = self._scheduler.tasks.values()
         unfinished = {task.key for task in tasks if task.state in UNFINISHED}
         self.paths.repair(unfinished)
@@ -332,7 +332,7 @@ class TaskEvents:
         assigned, sent, before, sent_to, waits = (
             self.assigned.pop(key, NOT_ASSIGNED) if processed else NOT_ASSIGNED
         )
-        held = self._time.seceded.pop(key, None) if self._time.seceded else None
+        held = self._time.held.pop(key, None) if self._time.held else None
         if assigned is None:
             sent_to = self._accounting.present
         elif startstops:
@@ -375,7 +375,7 @@ class TaskEvents:
                 worker, started, stopped, stimulus_id, sent, now
             )
             if held is not None and computed > held:
-                span.seceded += computed - held
+                span.ran_beside(computed - held)
             if stimulus_id[0] == END:
                 # A message with another id may repeat the times of a run with another number.
                 number = task.run_id

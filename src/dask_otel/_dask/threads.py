@@ -47,7 +47,7 @@ class ThreadTime:
         #: `TaskEvents` and `Heartbeats` call this directly.
         self.accounting = Accounting(monotonic(), time)
         #: Seconds after which tasks in processing seceded.
-        self.seceded: dict[Hashable, float] = {}
+        self.held: dict[Hashable, float] = {}
         #: Execute seconds since the last export, by activity; `Heartbeats` adds them.
         self.activities: dict[Hashable, float] = {}
         #: The interval that `fold` has begun to add.
@@ -100,7 +100,7 @@ class ThreadTime:
         account = self.accounting.task_seceded(worker, key, compute_duration, monotonic())
         self.freed(account, worker, key, stimulus_id)
         if compute_duration is not None:
-            self.seceded.setdefault(task.key, compute_duration)
+            self.held.setdefault(key, compute_duration)
 
     def freed(
         self, account: WorkerTime | None, worker: str, key: Hashable, stimulus_id: str

@@ -366,6 +366,10 @@ class OpenSpan(SpanPath):
         """Begin with a debt: time of an earlier generation that will be credited to this one."""
         self.idle, self.capacity = -idle, -capacity
 
+    def ran_beside(self, seconds: float) -> None:
+        """Add seconds for which a task of it ran after it had seceded."""
+        self.seceded += seconds
+
     def credit(self, idle: float, capacity: float) -> None:
         """Add a share of the cluster's idle seconds, and of its capacity."""
         self.idle += idle
