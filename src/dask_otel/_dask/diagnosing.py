@@ -44,7 +44,7 @@ def diagnosis(
     """
     name = line_text(span_path(spans[0].name, Sanitizer()))
     known = SpanSummary()
-    span = SpanFacts(name, name, 1, parts=dict(zip(PATH_PARTS, parts, strict=True)))
+    span = SpanFacts(name, name, parts=dict(zip(PATH_PARTS, parts, strict=True)))
     took = span.seconds = sum(span.parts.values())
     start = spans[0].enqueued
     threads = thread_seconds(adapter.scheduler, start, start + took) / (took or 1.0)
@@ -68,7 +68,7 @@ def diagnosis(
             Link(
                 line_text(group.prefix),
                 str(run.worker),
-                dict(zip(PATH_PARTS, own, strict=False)),
+                {part: took for part, took in zip(PATH_PARTS, own, strict=False) if took},
                 group.name,
                 group.tasks,
                 others / (group.memory - 1) if group.memory > 1 else None,

@@ -2,70 +2,67 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, TypeAlias
 
 from dask_otel import semconv
-from dask_otel.core.diagnosis.facts import (
-    Death,
-    Facts,
-    Link,
-    RootFacts,
-    SlowWorker,
-    SpanFacts,
-)
+from dask_otel.core.diagnosis.facts import Death, Facts, Link, RootFacts, SlowWorker, SpanFacts
 from dask_otel.report import words
 from dask_otel.report.findings import failures, outcome_counts, span_names, workers
 from dask_otel.report.path import link_parts, span_path
 from dask_otel.report.seconds import add, span_activities
 from dask_otel.report.telemetry.model import Log, Session, Span, grouped, text, tree_of
-from dask_otel.report.telemetry.series import at
+from dask_otel.report.telemetry.series import History, at
+
+Times: TypeAlias = list[tuple[int, int]]
 
 #: Of a removed worker: any of these tasks or results was lost with it.
 _LOST: Final = (semconv.TASK_COUNT, semconv.RESULT_LOST_COUNT, semconv.DATA_LOST_COUNT)
-_ORDERLY: Final = ("requested",)
+_DURATION: Final = semconv.TASK_GROUP_DURATION + "."
+_COUNT: Final = semconv.TASK_OUTCOME_COUNT
 #: The least share of the threads' time that others need to be looked for.
 _HELD: Final = 0.05
-_DURATION: Final = semconv.TASK_GROUP_DURATION + "."
 
 
 def facts_of(session: Session) -> Facts:
     """Return the facts of a run."""
     spans, roots = session.of_type("span"), session.roots()
-    names = span_names(session)
-    found = _spans(session)
-    _add_groups(session, names, found)
-    by = session.metrics.by
-    blocked = by(semconv.EVENT_LOOP_BLOCKED_TIME.name, semconv.PROCESS_ROLE)
-    dropped = by(semconv.OTEL_DROPPED.name, semconv.OTEL_REASON)
-    starved = session.metrics.total(semconv.EVENT_LOOP_STARVED_TIME.name)
-    cpu = session.metrics.total(semconv.EVENT_LOOP_CPU_TIME.name)
-    errors = failures(session)
-    known = workers(session)
-    counted = Counter(kind.what for kind in errors if kind.repeated)
-    removed = [log for log in session.logs if log.name == semconv.WORKER_REMOVED]
+    errors, known = failures(session), workers(session)
+    final = [one for one in errors if not one.repeated]
+    again = Counter({one.what: one.count for one in errors if one.repeated})
+    events = grouped(session.logs, lambda log: log.name)
+    named = {
+        event: [*dict.fromkeys(_worker(log) for log in events.get(event, ()))]
+        for event in (semconv.WORKER_TERMINATED, semconv.WORKER_PAUSED)
+    }
+    first = [events.get(name, [None])[0] for name in (semconv.WORKER_ADDED, semconv.CLIENT_ADDED)]
+    there = [log.time_ns for log in first if log is not None]
     return Facts(
         seconds=sum(end - start for start, end in _joined(roots)) / 1e9,
         roots={root.name: root for root in _roots(session, roots)},
-        spans=[*found.values()],
-        before_first=_before(session, roots),
-        blocked=blocked,
-        starved=starved / cpu if starved and cpu else 0.0,
+        spans=_spans(session),
+        before_first=max(0, roots[0].start_ns - max(there)) / 1e9
+        if roots and len(there) == len(first) and not any(span.unfinished for span in roots)
+        else 0.0,
         workers=len(known),
-        threads=max((worker.threads or 0.0 for worker in known), default=0.0) or _threads(session),
+        threads=max((worker.threads or 0.0 for worker in known), default=0.0),
         cores=_cores(session),
-        transfers=session.metrics.sums(
-            semconv.CLUSTER_TRANSFER_TIME.name, semconv.IO_DIRECTION, semconv.ACTIVITY
-        ),
-        failed=int(max(outcome_counts(session).get("erred", 0.0), _final(errors))),
-        exceptions=[one.kind or "unknown" for one in errors if not one.repeated],
-        deaths=[_death(log) for log in removed if _is_death(log)],
-        terminated=_named(session, semconv.WORKER_TERMINATED),
-        pauses=_named(session, semconv.WORKER_PAUSED),
-        causes=[what for what, _ in counted.most_common()],
+        failed=int(max(outcome_counts(session).get("erred", 0), sum(one.count for one in final))),
+        exceptions=[one.kind or "unknown" for one in final],
+        causes=[what for what, _ in again.most_common()],
+        deaths=[_death(log) for log in events.get(semconv.WORKER_REMOVED, ()) if _is_death(log)],
+        terminated=named[semconv.WORKER_TERMINATED],
+        pauses=named[semconv.WORKER_PAUSED],
         open=[span.full_name for span in spans if span.unfinished],
-        dropped={why: count for why, count in dropped.items() if count > 0},
+        dropped={
+            why: count
+            for why, count in session.metrics.by(
+                semconv.OTEL_DROPPED.name, semconv.OTEL_REASON
+            ).items()
+            if count > 0
+        },
         merged=[
             (span.full_name, span.text(semconv.SPAN_REQUESTED_NAME))
             for span in spans
@@ -74,19 +71,9 @@ def facts_of(session: Session) -> Facts:
     )
 
 
-def _threads(session: Session) -> float:
-    """Return the most threads of a worker by their events: a short run has no levels."""
-    known = (log.attributes.get(semconv.WORKER_THREAD_COUNT.name) for log in session.logs)
-    return max((float(one) for one in known if isinstance(one, int)), default=0.0)
-
-
-def _final(errors: Iterable[object]) -> int:
-    return sum(getattr(one, "count", 0) for one in errors if not getattr(one, "repeated", True))
-
-
-def _joined(spans: Iterable[Span]) -> list[tuple[int, int]]:
+def _joined(spans: Iterable[Span]) -> Times:
     """Return the times of spans, those that overlap as one."""
-    found: list[tuple[int, int]] = []
+    found: Times = []
     for span in spans:
         if found and span.start_ns <= found[-1][1]:
             found[-1] = found[-1][0], max(found[-1][1], span.end_ns)
@@ -95,28 +82,20 @@ def _joined(spans: Iterable[Span]) -> list[tuple[int, int]]:
     return found
 
 
-def _overlap(one: tuple[int, int], other: tuple[int, int]) -> float:
-    return max(0, min(one[1], other[1]) - max(one[0], other[0])) / 1e9
+def _overlap(times: Times, start: int, end: int) -> float:
+    return sum(max(0, min(end, until) - max(start, since)) for since, until in times) / 1e9
 
 
-def _before(session: Session, roots: list[Span]) -> float:
-    """Return the seconds from the first worker, and the first client, to the first root."""
-    added = (semconv.WORKER_ADDED, semconv.CLIENT_ADDED)
-    first = [next((log.time_ns for log in session.logs if log.name == one), None) for one in added]
-    known = [time for time in first if time is not None]
-    if len(known) < len(added) or not roots or any(span.unfinished for span in roots):
-        return 0.0
-    return max(0, roots[0].start_ns - max(known)) / 1e9
+# ------------------------------------------------------------------------------- spans
 
 
-def _spans(session: Session) -> dict[str, SpanFacts]:
-    """Return the spans by name, with their paths."""
-    spans = session.of_type("span")
+def _spans(session: Session) -> list[SpanFacts]:
+    """Return the spans by name, with their paths, links and groups."""
+    spans, names = session.of_type("span"), span_names(session)
     _, below = tree_of(spans)
     found: dict[str, SpanFacts] = {}
     for span in spans:
         entry = found.setdefault(span.full_name, SpanFacts(span.full_name, _root_of(span)))
-        entry.count += 1
         entry.seconds += span.seconds
         entry.queue += span.number(semconv.SPAN_QUEUE_TIME) or 0.0
         inner = [span_path(one) for one in below.get(span.key, ())]
@@ -127,38 +106,37 @@ def _spans(session: Session) -> dict[str, SpanFacts]:
     for (name, prefix, activity), took in metered.items():
         if name in found:
             add(found[name].work.setdefault(prefix, {}), activity, took)
-    return found
+    tasks = grouped(session.of_type("task"), _group_of)
+    groups = {_group_of(group): group for group in session.of_type("group")}
+    for key in {**groups, **tasks}:
+        if (owner := names.get(key[0], "")) in found:
+            _add_group(found[owner], groups.get(key), tasks.get(key, ()))
+    return [*found.values()]
 
 
-def _add_groups(session: Session, names: dict[str, str], found: dict[str, SpanFacts]) -> None:
-    """Add the groups, and the links of the paths."""
-    sums: dict[tuple[str, str], tuple[int, float]] = {}
-    tasks = session.of_type("task")
-    for group in session.of_type("group"):
-        entry = found.get(names.get(group.text(semconv.SPAN_ID), ""))
-        if entry is None:
-            continue
-        prefix, count = group.text(semconv.TASK_PREFIX), int(group.number(semconv.TASK_COUNT) or 0)
-        compute = group.number(_DURATION + "compute") or 0.0
-        sums[_group_of(group)] = count, compute
-        before = entry.before.setdefault(prefix, {})
+def _add_group(entry: SpanFacts, group: Span | None, tasks: Iterable[Span]) -> None:
+    """Add a group to its span, and those of its tasks that are on the path."""
+    number = dict[str, float]().get if group is None else group.number
+    count, compute = int(number(semconv.TASK_COUNT) or 0), number(_DURATION + "compute") or 0.0
+    if group is not None:
+        prefix = group.text(semconv.TASK_PREFIX)
         for action in ("transfer", "disk-read"):
-            add(before, action, group.number(_DURATION + action))
+            add(entry.before.setdefault(prefix, {}), action, number(_DURATION + action))
         if how := group.text(semconv.TASK_GROUP_RESTRICTION):
             entry.restrictions[prefix] = how
-        name = group.text(semconv.TASK_GROUP_SLOW_WORKER)
-        runs = int(group.number(semconv.TASK_GROUP_SLOW_COUNT) or 0)
-        if name and count > runs:
-            took = group.number(semconv.TASK_GROUP_SLOW_TIME) or 0.0
-            there = [task.seconds for task in tasks if _group_of(task) == _group_of(group)]
-            others = max(0.0, compute - took) / (count - runs)
-            longest = max(there, default=0.0)
-            entry.slow.append(SlowWorker(name, prefix, runs, took, longest, others))
+        runs, took = (
+            number(key) or 0.0
+            for key in (semconv.TASK_GROUP_SLOW_COUNT, semconv.TASK_GROUP_SLOW_TIME)
+        )
+        if name := group.text(semconv.TASK_GROUP_SLOW_WORKER):
+            longest = max((task.seconds for task in tasks), default=0.0)
+            others = max(0.0, compute - took) / max(1.0, count - runs)
+            entry.slow.append(SlowWorker(name, prefix, int(runs), took, longest, others))
     for task in tasks:
-        entry = found.get(names.get(task.text(semconv.SPAN_ID), ""))
-        if entry is not None and task.attributes.get(semconv.TASK_ON_PATH) is True:
-            count, compute = sums.get(_group_of(task), (0, 0.0))
-            own = dict(zip(semconv.PATH_PARTS, link_parts(task), strict=True))
+        if task.attributes.get(semconv.TASK_ON_PATH) is True:
+            parts = zip(semconv.PATH_PARTS, link_parts(task), strict=True)
+            own = {part: took for part, took in parts if took}
+            others = max(0.0, compute - own.get("compute", 0.0))
             entry.links.append(
                 Link(
                     task.text(semconv.TASK_PREFIX) or task.name,
@@ -166,7 +144,7 @@ def _add_groups(session: Session, names: dict[str, str], found: dict[str, SpanFa
                     own,
                     "/".join(_group_of(task)),
                     count,
-                    max(0.0, compute - own["compute"]) / (count - 1) if count > 1 else None,
+                    others / (count - 1) if count > 1 else None,
                 )
             )
 
@@ -179,67 +157,113 @@ def _group_of(span: Span) -> tuple[str, str]:
     return span.text(semconv.SPAN_ID), span.text(semconv.TASK_GROUP_NAME)
 
 
+# ------------------------------------------------------------------------------- roots
+
+
 def _roots(session: Session, roots: list[Span]) -> Iterator[RootFacts]:
-    """Yield the facts of the trees by the names of their roots."""
-    of_root = grouped(session.of_type("span"), _root_of)
-    same = grouped(roots, lambda root: root.full_name)
-    groups = session.of_type("group")
-    pauses = [*_pauses(session)]
+    """Yield the facts of the trees by the names of their roots, and of the cluster meanwhile."""
+    spans, groups = (grouped(session.of_type(one), _root_of) for one in ("span", "group"))
     labels = (semconv.SPAN_ROOT_NAME, semconv.TASK_RETRY_REASON)
     repeated = session.metrics.sums(semconv.TASK_RETRIED.name, *labels)
-    for name, found in same.items():
-        entry = RootFacts(name)
-        threads = 0.0
-        times = _joined(found)
+    pauses, counters = _pauses(session), _Counters(session)
+    for name, found in grouped(roots, lambda root: root.full_name).items():
+        entry, times, threads = RootFacts(name), _joined(found), 0.0
         for root in found:
-            path = span_path(root)
-            for part, took in path.items():
+            for part, took in span_path(root).items():
                 entry.parts[part] += took
             entry.seconds += root.seconds
             entry.tasks += int(root.number(semconv.TASK_COUNT) or 0)
             entry.elsewhere += root.number(semconv.SPAN_ELSEWHERE) or 0.0
             threads += root.number(semconv.SPAN_DASK_ACTIVE_CPU_TIME) or 0.0
-        entry.threads = threads / entry.seconds if entry.seconds else 0.0
-        for span in of_root.get(name, ()):
+        entry.threads = threads / (entry.seconds or 1.0)
+        for span in spans.get(name, ()):
             if (idle := span.number(semconv.SPAN_IDLE)) is not None:
                 entry.idle = (entry.idle or 0.0) + idle
             for activity, took in span_activities(span).items():
                 add(entry.activities, activity, took)
-        entry.retries = {
-            why: count
-            for (root_name, why), count in repeated.items()
-            if root_name == name and count and why != "rescheduled"
-        }
-        entry.retried = _mean_run(group for group in groups if _root_of(group) == name)
-        entry.paused = sum(_overlap(one, pause) for one in times for pause in pauses)
-        if entry.elsewhere > _HELD * entry.threads * entry.seconds:
-            others: dict[str, float] = {}
-            for group in groups:
-                owner = _root_of(group)
-                within = sum(_overlap(one, (group.start_ns, group.end_ns)) for one in times)
-                if owner != name and within:
-                    took = group.number(_DURATION + "compute") or 0.0
-                    add(others, owner, took * within / (group.seconds or 1.0))
+        entry.paused = sum(_overlap(times, *pause) for pause in pauses)
+        reasons = {why: count for (root_name, why), count in repeated.items() if root_name == name}
+        entry.retries = {why: n for why, n in reasons.items() if n and why != "rescheduled"}
+        entry.retried = _mean_run(groups.get(name, ()))
+        if entry.elsewhere > _HELD * threads:
+            others = {one: _computed(groups[one], times) for one in groups if one != name}
             entry.holders = sorted(others.items(), key=lambda item: -item[1])
+        blocked = counters.grown(semconv.EVENT_LOOP_BLOCKED_TIME, times)
+        entry.blocked = {role: took for (role,), took in blocked.items()}
+        entry.transfers = counters.grown(semconv.CLUSTER_TRANSFER_TIME, times)
+        starved, cpu = (
+            sum(counters.grown(metric, times).values())
+            for metric in (semconv.EVENT_LOOP_STARVED_TIME, semconv.EVENT_LOOP_CPU_TIME)
+        )
+        entry.starved = starved / cpu if cpu else 0.0
         yield entry
 
 
-def _pauses(session: Session) -> Iterator[tuple[int, int]]:
-    """Yield the times in which workers were paused."""
+class _Counters:
+    """What counters of the cluster grew by while a root was open, to an export interval."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._known: dict[str, list[tuple[tuple[str, ...], History]]] = {}
+
+    def grown(self, metric: semconv.Metric, times: Times) -> dict[tuple[str, ...], float]:
+        """Return the sums by the values of the metric's labels."""
+        if metric.name not in self._known:
+            self._known[metric.name] = [
+                (tuple(one.labels.get(label, "") for label in metric.labels), one.history())
+                for one in self._session.metrics.of(metric.name)
+            ]
+        found: dict[tuple[str, ...], float] = {}
+        for key, history in self._known[metric.name]:
+            ends = [(bisect_left(history, (a,)), bisect_left(history, (b,))) for a, b in times]
+            steps = {step for first, last in ends for step in range(first, last + 1)}
+            values = [0.0, *(value for _, value in history)]
+            took = sum(values[step + 1] - values[step] for step in steps if step < len(history))
+            found[key] = found.get(key, 0.0) + took
+        return found
+
+
+def _computed(groups: Iterable[Span], times: Times) -> float:
+    """Return the seconds that groups computed in some times, if they did it evenly."""
+    return sum(
+        (group.number(_DURATION + "compute") or 0.0)
+        * _overlap(times, group.start_ns, group.end_ns)
+        / (group.seconds or 1.0)
+        for group in groups
+    )
+
+
+def _mean_run(groups: Iterable[Span]) -> float:
+    """Return the mean seconds of a run in the groups with repeated ones."""
+    count = took = 0.0
+    for group in groups:
+        numbers = (group.number(_COUNT.format(one)) for one in ("retried", "recomputed"))
+        if again := sum(filter(None, numbers)):
+            count += again + (group.number(semconv.TASK_COUNT) or 0.0)
+            took += group.number(_DURATION + "compute") or 0.0
+    return took / count if count else 0.0
+
+
+# ------------------------------------------------------------------------------ workers
+
+
+def _pauses(session: Session) -> Times:
+    """Return the times in which workers were paused; those that overlap are one."""
     since: dict[str, int] = {}
-    found: list[tuple[int, int]] = []
+    found: Times = []
     ended = (semconv.WORKER_RESUMED, semconv.WORKER_REMOVED)
     for log in session.logs:
-        name = text(log.attributes.get(semconv.WORKER_NAME))
+        name = _worker(log)
         if log.name == semconv.WORKER_PAUSED:
             since.setdefault(name, log.time_ns)
         elif log.name in ended and name in since:
             found.append((since.pop(name), log.time_ns))
-    found += [(start, session.end_ns or start) for start in since.values()]
-    until = 0
+    found += [(start, max(start, session.end_ns or 0)) for start in since.values()]
+    until, joined = 0, list[tuple[int, int]]()
     for start, end in sorted(found):
-        yield max(start, until), max(end, until)
+        joined.append((max(start, until), max(end, until)))
         until = max(end, until)
+    return joined
 
 
 def _cores(session: Session) -> list[float]:
@@ -259,48 +283,25 @@ def _cores(session: Session) -> list[float]:
     ]
 
 
+def _worker(log: Log) -> str:
+    return text(log.attributes.get(semconv.WORKER_NAME))
+
+
 def _is_death(log: Log) -> bool:
     """Return whether a worker took tasks or results with it, without a request to leave."""
     own = log.attributes
-    return (
-        own.get(semconv.WORKER_REMOVAL_EXPECTED) is not True
-        and own.get(semconv.WORKER_REMOVAL_REASON) not in _ORDERLY
-        and any(own.get(key) for key in _LOST)
-    )
+    in_order = own.get(semconv.WORKER_REMOVAL_EXPECTED) is True
+    asked = own.get(semconv.WORKER_REMOVAL_REASON) == "requested"
+    return not (in_order or asked) and any(own.get(key) for key in _LOST)
 
 
 def _death(log: Log) -> Death:
-    suspects = log.attributes.get(semconv.TASK_SUSPECTS) or log.attributes.get(
-        semconv.TASK_PREFIXES
-    )
+    own = log.attributes
     said = words.one_line((log.body or "").partition("\n")[0])
-    return Death(
-        text(log.attributes.get(semconv.WORKER_NAME)),
-        text(log.attributes.get(semconv.WORKER_REMOVAL_REASON)),
-        words.cut(said, 400),
-        _texts(suspects),
-        _texts(log.attributes.get(semconv.ROOT_NAMES)),
-    )
-
-
-def _texts(value: object) -> list[str]:
-    return [one for one in value if isinstance(one, str)] if isinstance(value, tuple) else []
-
-
-def _named(session: Session, event: str) -> list[str]:
-    found = (log for log in session.logs if log.name == event)
-    return [*dict.fromkeys(text(log.attributes.get(semconv.WORKER_NAME)) for log in found)]
-
-
-def _mean_run(groups: Iterable[Span]) -> float:
-    """Return the mean seconds of a run in the groups with repeated ones."""
-    count = took = 0.0
-    for group in groups:
-        again = sum(
-            group.number(semconv.TASK_OUTCOME_COUNT.format(one)) or 0.0
-            for one in ("retried", "recomputed")
+    suspects, prefixes, roots = (
+        [one for one in value if isinstance(one, str)] if isinstance(value, tuple) else []
+        for value in map(
+            own.get, (semconv.TASK_SUSPECTS, semconv.TASK_PREFIXES, semconv.ROOT_NAMES)
         )
-        if again:
-            count += again + (group.number(semconv.TASK_COUNT) or 0.0)
-            took += group.number(_DURATION + "compute") or 0.0
-    return took / count if count else 0.0
+    )
+    return Death(_worker(log), words.cut(said, 400), suspects or prefixes, roots)
