@@ -5,9 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 from dask_otel import semconv
+from dask_otel.core.diagnosis import diagnose
 from dask_otel.core.diagnosis.facts import Death, Facts, Link, RootFacts, SlowWorker, SpanFacts
 from dask_otel.report import words
 from dask_otel.report.findings import failures, outcome_counts, span_names, workers
@@ -69,6 +71,18 @@ def facts_of(session: Session) -> Facts:
             if span.attributes.get(semconv.SPAN_COLLISION) is True
         ],
     )
+
+
+def headlines(session: Session) -> dict[str, str]:
+    """Return the kind and the title of the first diagnosis of the runs of each root name."""
+    facts = facts_of(session)
+    found = {}
+    for name, root in facts.roots.items():
+        spans = [span for span in facts.spans if span.root == name]
+        own = replace(facts, seconds=root.seconds, before_first=0.0, failed=0, spans=spans)
+        first, *_ = diagnose(own)
+        found[name] = f"{first.kind}: {first.title}"
+    return found
 
 
 def _joined(spans: Iterable[Span]) -> Times:
