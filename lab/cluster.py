@@ -27,7 +27,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import dask
 from distributed import Client, Scheduler
-from distributed.core import _expects_comm
+from distributed.core import Status, _expects_comm
 from distributed.http.routing import RoutingApplication
 from distributed.worker_state_machine import TaskState
 
@@ -96,6 +96,8 @@ class Cluster:
         self.unheard: list[tuple[float, Machine]] = []
         #: When clocks were set, whose, and by how much.
         self.steps: list[tuple[float, Machine, float]] = []
+        #: When workers took tasks again after a pause, and which.
+        self.resumed: list[tuple[float, str]] = []
         self.client: Any = None
         self._clients: list[tuple[Machine | None, Any]] = []
         self._begun: list[Future[Any]] = []
@@ -186,6 +188,20 @@ class Cluster:
     def leave(self, name: str) -> None:
         """Let a worker close as it does when it is asked to."""
         self.do(name, self.workers.pop(name).close)
+
+    def pause(self, name: str, seconds: float) -> None:
+        """Let a worker begin no tasks for so long, as if its memory was nearly full."""
+        worker = self.workers[name]
+
+        async def pause() -> None:
+            if worker.status is Status.running:
+                worker.status = Status.paused
+                await asyncio.sleep(seconds)
+                if worker.status is Status.paused:
+                    worker.status = Status.running
+                    self.resumed.append((self.loop.now, str(worker.address)))
+
+        self.begin(self.machines[name], pause)
 
     def set_clock(self, name: str, seconds: float) -> None:
         """Set the clock of a worker forward, or back."""

@@ -12,8 +12,10 @@ from collections.abc import Hashable, Sequence
 from math import inf
 
 from lab.executor import Run
-from lab.truth import HEARTBEAT, RELEASED, STEP, Move, Truth
+from lab.truth import HEARTBEAT, RELEASED, STEP, Truth
 
+#: How Dask names the ends of runs without a result that their workers report.
+ENDED = ("task-erred", "reschedule")
 #: Heartbeats until an observer knows whether a released task still runs.
 UNSETTLED = 3
 
@@ -21,10 +23,14 @@ UNSETTLED = 3
 class Occupancy:
     """The threads of the workers that take tasks, and the tasks that were sent to each."""
 
-    def __init__(self, truth: Truth, runs: Sequence[Run]) -> None:
-        #: When, after how many moves, where: how many threads, and how many more tasks.
-        changes: list[tuple[float, float, str, int | None, int]] = [
-            (when, moves - 0.5, worker, threads, 0) for when, moves, worker, threads in truth.taking
+    def __init__(
+        self, truth: Truth, runs: Sequence[Run], resumed: Sequence[tuple[float, str]]
+    ) -> None:
+        self._resumed = resumed
+        #: When, after how many moves, where: how many threads, how many more tasks, and which one.
+        changes: list[tuple[float, float, str, int | None, int, Hashable]] = [
+            (when, moves - 0.5, worker, threads, 0, None)
+            for when, moves, worker, threads in truth.taking
         ]
         ran: dict[tuple[str, Hashable], list[Run]] = defaultdict(list)
         for run in runs:
@@ -35,14 +41,14 @@ class Occupancy:
         #: By worker, from when to when nobody knows whether it has a free thread.
         self._unsettled: dict[str, list[tuple[float, float]]] = defaultdict(list)
         places: dict[Hashable, tuple[str, int]] = {}
-        freed: dict[tuple[float, float], Move] = {}
         for number, move in enumerate(truth.moves):
             place = places.pop(move.key, None) if move.start == "processing" else None
             if place is not None:
                 worker, since = place
                 end = move.when, float(number)
                 left = [one for one in apart[move.key] if since < one[1] < number]
-                if (move.start, move.finish) in RELEASED:
+                known = move.stimulus.startswith(ENDED) or truth.workers[worker].left <= move.when
+                if (move.start, move.finish) in RELEASED and not known:
                     open_ = [r for r in ran[worker, move.key] if r.start <= move.when < r.stop]
                     until = max([move.when, *(min(r.stop, r.seceded) for r in open_)])
                     if until > move.when:
@@ -50,13 +56,12 @@ class Occupancy:
                     late = UNSETTLED * HEARTBEAT
                     self._unsettled[worker].append((move.when, until + late))
                 when, order = min([end, *left])
-                changes.append((when, order, worker, None, -1))
-                freed[when, order] = move
+                changes.append((when, order, worker, None, -1, move.key))
             if move.finish == "processing" and move.worker is not None:
                 places[move.key] = move.worker, number
-                changes.append((move.when, float(number), move.worker, None, 1))
+                changes.append((move.when, float(number), move.worker, None, 1, move.key))
         for key, (worker, since) in places.items():
-            changes += [(*one, worker, None, -1) for one in apart[key] if since < one[1]]
+            changes += [(*one, worker, None, -1, key) for one in apart[key] if since < one[1]]
         threads: dict[str, int] = {}
         open_tasks: dict[str, int] = defaultdict(int)
         #: The moves that sent tasks to workers without a thread for them.
@@ -66,25 +71,19 @@ class Occupancy:
         self._freed: dict[str, list[tuple[float, Hashable, bool]]] = defaultdict(list)
         #: The state of the cluster from each time on.
         self._times, self._states = [-inf], ["no_worker"]
-        for when, order, worker, many, more in sorted(changes, key=lambda one: one[:2]):
+        for when, order, worker, many, more, changed in sorted(changes, key=lambda one: one[:2]):
             if many is not None:
                 threads[worker] = many
             open_tasks[worker] += more
             if more > 0 and open_tasks[worker] > threads.get(worker, 0):
                 self.behind.add(int(order))
-            left_by = freed.get((when, order))
-            if left_by is not None:
-                taken = left_by.restricted or open_tasks[worker] >= threads.get(worker, 0)
-                self._freed[worker].append((when, left_by.key, taken))
+            if more < 0:
+                taken = open_tasks[worker] >= threads.get(worker, 0)
+                self._freed[worker].append((when, changed, taken))
             taking = [one for one, count in threads.items() if count]
             free = any(threads[one] > open_tasks[one] for one in taking)
             self._times.append(when)
             self._states.append("uneven" if free else "no_thread" if taking else "no_worker")
-        self._resumed = [
-            (when, worker)
-            for when, _, worker, many in truth.taking
-            if many and any(w == worker and t < when and not m for t, _, w, m in truth.taking)
-        ]
 
     def spent(self, begin: float, end: float) -> dict[str, float]:
         """Return the seconds of each state in an interval."""
@@ -110,7 +109,9 @@ class Occupancy:
 
     def resumed(self, worker: str, sent: float, began: float) -> float:
         """Return when a worker took tasks again between two times; `sent` if it always did."""
-        return max([t for t, w in self._resumed if w == worker and sent < t <= began], default=sent)
+        return max(
+            [t for t, w in self._resumed if w == worker and sent < t <= began + STEP], default=sent
+        )
 
     def unsettled(self, begin: float, end: float, worker: str | None = None) -> float:
         """Return the seconds in an interval for which the state of the cluster is not known."""

@@ -103,6 +103,7 @@ class Paths:
         for run in runs:
             self._runs[run.key].append(run)
             self._on_worker[run.worker].append(run)
+        self._restricted = {move.key for move in moves if move.restricted}
         self._ends = [number for number in range(len(moves)) if self._is_end(number)]
 
     def of(self, span: str, start: float, stop: float) -> Path:
@@ -140,7 +141,8 @@ class Paths:
         began, seceded, done = (
             (inf, inf, inf) if run is None else (run.began, run.seceded, run.done)
         )
-        turn = self._turn(wait, run, min(began, until))
+        turn, unnoticed = self._turn(wait, run, min(began, until))
+        path.unsettled += unnoticed
         borders = [since]
         for time in (
             wait.submitted, wait.ready, wait.lost, wait.again, wait.sent, turn, began,
@@ -162,12 +164,11 @@ class Paths:
         path.parts["transfer"] += transfer
         path.parts["starting"] -= transfer
         path.queued |= self._is_behind(wait)
-        sent = borders[5]
         if wait.sending is not None and self._occupancy.unsettled(
-            sent - STEP, sent + STEP, self._moves[wait.sending].worker
+            borders[5] - STEP, borders[7], self._moves[wait.sending].worker
         ):
             path.unsettled += spent[5] + spent[6]
-        path.submitted += wait.before is not None and spent[0] > 0.0
+        path.submitted += wait.before is not None and spent[0] > 1e-6
         if until - since > STEP:
             path.tasks += 1
         else:
@@ -183,20 +184,28 @@ class Paths:
             wait.sending in self._occupancy.behind or self._moves[wait.sending].restricted
         )
 
-    def _turn(self, wait: Wait, run: Run | None, began: float) -> float:
-        """Return when the worker of a task had a thread for it: when it was sent, or later."""
+    def _turn(self, wait: Wait, run: Run | None, began: float) -> tuple[float, float]:
+        """Return when the worker of a task had a thread for it: when it was sent, or later.
+
+        And the seconds for which the worker did not notice that the thread was free.
+        """
+        unnoticed = 0.0
         if wait.sending is None:
-            return wait.sent
+            return wait.sent, unnoticed
         worker = str(self._moves[wait.sending].worker)
-        turn = self._occupancy.resumed(worker, wait.sent, began + 0.01)
+        turn = self._occupancy.resumed(worker, wait.sent, began)
         if self._is_behind(wait):
             if run is None:
-                return inf
+                return inf, unnoticed
             for one in self._on_worker[worker]:
-                end = min(one.seceded, one.done)
-                if one is not run and end <= began + STEP and self._occupancy.was_awaited(one):
-                    turn = max(turn, end)
-        return turn
+                left = min(one.seceded, one.done)
+                # A resource is held until the end.
+                ends = [left] if self._occupancy.was_awaited(one) else []
+                ends += [one.done] if one.key in self._restricted else []
+                for end in ends if one is not run else ():
+                    if turn < end <= began + STEP:
+                        turn, unnoticed = end, min(began, one.stop) - end
+        return turn, max(0.0, unnoticed)
 
     def _with_above(self, number: int) -> tuple[str, ...]:
         """Return the span of a move's task, and those above it."""

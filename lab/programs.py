@@ -252,8 +252,8 @@ def happen(cluster: Cluster, events: Sequence[Step]) -> None:
             which, *more = arguments
             chosen = names[which % len(names)]
             machine = cluster.machines[chosen]
-            if name == "set_clock":
-                cluster.set_clock(chosen, *more)
+            if name in ("set_clock", "pause"):
+                getattr(cluster, name)(chosen, *more)
             elif name in ("kill", "leave"):
                 if len(names) > 1:
                     getattr(cluster, name)(chosen)

@@ -237,7 +237,7 @@ class Simulated:
         begins: dict[str, list[float]] = defaultdict(list)
         for one in self.exported:
             begins[one.identity.dask_id].append(one.start - EPOCH)
-        occupancy = Occupancy(self.truth, self.cluster.runs)
+        occupancy = Occupancy(self.truth, self.cluster.runs, self.cluster.resumed)
         paths = Paths(self.truth.moves, self.cluster.runs, above, begins, occupancy)
         for one in self.exported:
             if one.path is None:

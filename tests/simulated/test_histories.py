@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -28,6 +29,16 @@ EACH = 10
 def test_random_programs(first: int) -> None:
     found = faults(range(first, first + EACH))
     assert not found, "\n\n".join(found)
+
+
+@pytest.mark.parametrize("seed", range(0, 200, 10))
+def test_random_programs_on_workers_that_pause(seed: int) -> None:
+    program, rng = draw(seed), random.Random(seed)
+    pauses = [
+        (rng.choice([0.05, 0.3, 0.8]), "pause", (rng.randint(0, 9), rng.choice([0.1, 1.0, 3.0])))
+        for _ in range(3)
+    ]
+    check(replace(program, events=tuple(sorted([*program.events, *pauses], key=repr))))
 
 
 #: The smallest parts of programs that something was wrong with: workers whose clocks are set back

@@ -15,7 +15,6 @@ import dask
 import distributed
 import pytest
 from distributed import Reschedule, as_completed, secede, wait, worker_client
-from distributed.core import Status
 from distributed.shuffle import ShuffleWorkerPlugin
 
 from dask_otel import span
@@ -282,23 +281,12 @@ def late_worker(o: Simulated) -> None:
     wait(task)
 
 
-def status(o: Simulated, name: str, paused: bool) -> None:
-    """Let a worker pause for its memory, or run again."""
-
-    async def change() -> None:
-        o.cluster.workers[name].status = Status.paused if paused else Status.running
-
-    o.cluster.do(name, change)
-
-
 def all_paused(o: Simulated) -> None:
-    for name in ("w0", "w1"):
-        status(o, name, paused=True)
+    """One of them for a second, the other one for longer."""
+    o.cluster.pause("w0", 5.0)
+    o.cluster.pause("w1", 1.1)
     time.sleep(0.1)
-    task = o.client.submit(nap, 0.2, key="all-paused")
-    time.sleep(1.0)
-    status(o, "w1", paused=False)
-    wait(task)
+    wait(o.client.submit(nap, 0.2, key="all-paused"))
 
 
 def paused_with_tasks(o: Simulated) -> None:
@@ -306,9 +294,7 @@ def paused_with_tasks(o: Simulated) -> None:
     keys = [f"paused-{number}" for number in range(6)]
     tasks = o.client.map(nap, [0.3] * 6, key=keys, workers=["w0"])
     time.sleep(0.1)
-    status(o, "w0", paused=True)
-    time.sleep(1.0)
-    status(o, "w0", paused=False)
+    o.cluster.pause("w0", 1.0)
     wait(tasks)
 
 
@@ -444,3 +430,37 @@ def test_a_history_with_a_known_answer(o: Simulated, make: Callable[[Simulated],
         answers[make.__name__] = OLDER[make]
     assert found == {name: pytest.approx(parts, abs=STEP) for name, parts in answers.items()}
     assert not o.adapter.task_events.paths.waits
+
+
+@pytest.mark.options(limits=QUICK)
+def test_a_path_says_how_much_the_client_and_seceded_tasks_had_to_do_with_it(o: Simulated) -> None:
+    for make in (rounds, seceded, tree):
+        with span(make.__name__):
+            make(o)
+    o.quiet()
+    found = {one.identity.tags[-1]: one for one in o.exported}
+    # The first round was led to by nothing.
+    submitted = {name: one.path and one.path.submitted for name, one in found.items()}
+    assert submitted == {"rounds": 4, "seceded": 0, "tree": 0}
+    apart = {name: one.seceded for name, one in found.items()}
+    assert apart == {"rounds": 0.0, "seceded": pytest.approx(8 * 0.5), "tree": 0.0}
+
+
+@pytest.mark.options(limits=QUICK)
+def test_a_folded_chain_among_other_tasks_has_the_waits_of_all_its_links(o: Simulated) -> None:
+    """The fixture compares them with the walk, which folds nothing."""
+    others = many(o.client, [0.03] * 400, "others")
+    with span("chain"):
+        task = dask.delayed(nap)(0.01, dask_key_name="link-0")
+        for number in range(1, 150):
+            task = dask.delayed(nap)(0.01, task, dask_key_name=f"link-{number}")
+        kept = o.client.compute(task, optimize_graph=False)
+        wait(kept)
+    wait(others)
+    o.quiet()
+    path = next(one.path for one in o.exported if one.identity.tags[-1] == "chain")
+    assert path is not None
+    assert path.tasks == 150
+    parts = dict(zip(PATH_PARTS, path.parts, strict=True))
+    assert parts["compute"] == pytest.approx(1.5)
+    assert parts["no_thread"] > 1.0

@@ -330,6 +330,7 @@ def test_a_worker_keeps_a_bounded_number_of_ends() -> None:
     for second in range(10 * MAX_ENDS):
         turns.ended(float(second), float(second), BUSY)
         assert len(turns._ends) <= MAX_ENDS
+    assert turns.of(BEHIND, 0.0, second, second, BUSY) == (second, BUSY)
     oldest = turns._ends[0][0]
     assert turns.of(BEHIND, 0.0, 1.0, 1.0, BUSY) == (oldest, BUSY), "it began as soon as it could"
 

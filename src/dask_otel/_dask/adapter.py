@@ -199,7 +199,7 @@ class SchedulerAdapter:
         if topic == "stealing":
             self.task_events.stolen(message)
         elif (ws := self.scheduler.workers.get(topic)) is not None:
-            self._worker_status(ws)
+            self.time.worker_status(ws)
         elif topic == TOPIC:
             if wrong := self.blocks.handle_message(message, time()):
                 self.batch.add(semconv.OTEL_SANITIZED.name, "message", value=wrong)
@@ -228,13 +228,9 @@ class SchedulerAdapter:
 
     def _worker_added(self, ws: WorkerState) -> None:
         self.time.accounting.worker_added(ws.address, ws.nthreads, monotonic())
-        self._worker_status(ws)
+        self.time.worker_status(ws)
         # For a registration, Dask does not call the handler that we wrap.
         self.heartbeats.report(ws)
-
-    def _worker_status(self, ws: WorkerState) -> None:
-        running = ws.status is Status.running
-        self.time.accounting.worker_status(ws.address, running, time())
 
     @_guarded
     def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:

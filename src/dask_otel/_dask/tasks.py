@@ -338,13 +338,14 @@ class TaskEvents:
         )
         held = self._time.seceded.pop(key, None) if self._time.seceded else None
         threads = self._available.present
-        if assigned is not None:
-            if startstops:
-                if self.under_way.seen:
-                    self.under_way.seen.pop(key, None)
-                account = self._accounting.task_done(assigned.address, key, seconds, monotonic())
-            else:
-                ran = self._ended_without_times(key, assigned, stimulus_id, sent, group)
+        if assigned is None:
+            sent_to = threads
+        elif startstops:
+            if self.under_way.seen:
+                self.under_way.seen.pop(key, None)
+            account = self._accounting.task_done(assigned.address, key, seconds, monotonic())
+        else:
+            ran = self._ended_without_times(key, assigned, stimulus_id, sent, group)
         queued = self.queued_since.pop(key, 0.0)
         now = self._now = time()
         if self._lost and key in self._lost:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+from distributed.core import Status
 from distributed.metrics import time
 
 from dask_otel import semconv
@@ -26,7 +27,7 @@ from dask_otel.core.path.waiting import FreeThreads, Threads
 from dask_otel.core.records import Tags
 
 if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler
+    from distributed.scheduler import Scheduler, WorkerState
 
 #: In ``dask.cluster.time``, a user's activity with the name of one of ours.
 _OTHER_TIME: Final = "other"
@@ -63,6 +64,10 @@ class ThreadTime:
         wrappers.handler(messages, "task-erred", self._wrapped_task_erred)
 
     # --------------------------------------------------------------------------- tasks
+
+    def worker_status(self, ws: WorkerState) -> None:
+        """Record whether a worker takes tasks: it joins, pauses, resumes, or will leave."""
+        self.accounting.worker_status(ws.address, ws.status is Status.running, time())
 
     def failure_of(self, key: Hashable) -> Mapping[str, Any]:
         """Return the worker's message of the present failure, if it is this task's.

@@ -28,7 +28,7 @@ from dask_otel.core.path.step import (
     Step,
     cut,
 )
-from dask_otel.core.path.waiting import TAKEN
+from dask_otel.core.path.waiting import STATE, TAKEN
 from dask_otel.core.records import SpanPathFacts
 
 #: The longest chain of single steps.
@@ -37,8 +37,6 @@ MAX_STEPS: Final = 64
 MAX_LONGEST: Final = 32
 #: The most spans whose steps are folded; time in the others is ``other_span``.
 MAX_SPANS: Final = 64
-#: In `Threads`.
-STATE: Final = 3
 #: Rounding.
 _NOTHING: Final = 1e-6
 
@@ -107,7 +105,7 @@ def _shares(last: Any, only: SpanPath | None, until: float) -> dict[SpanPath, Sh
             share = shares.setdefault(span, Share())
             cuts = [cut(step, max(since, span.start), until) for since, step in others]
             joined = sum(
-                step[BEFORE] is not None and since >= span.start and cut_[CLIENT] > 0.0
+                step[BEFORE] is not None and since >= span.start and cut_[CLIENT] > _NOTHING
                 for (since, step), cut_ in zip(others, cuts, strict=True)
             )
             known = known and not own.unknown
@@ -155,7 +153,7 @@ def stretch(
                 since <= submitted <= ready <= sent
                 and not again
                 # In most waits, all threads were taken, and nothing changed.
-                and (ready == sent or (ready_to is sent_to and sent_to[STATE] == TAKEN))
+                and (ready == sent or (ready_to is sent_to and sent_to and sent_to[STATE] == TAKEN))
             )
         if (
             in_order
@@ -172,7 +170,7 @@ def stretch(
                 scheduler += sent - since
             else:
                 client += submitted - since
-                if submitted > since and before is not None:
+                if submitted - since > _NOTHING and before is not None:
                     joined += 1
                 scheduler += ready - submitted
                 no_thread += sent - ready

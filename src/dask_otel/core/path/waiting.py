@@ -23,6 +23,7 @@ AT_ONCE, BEHIND, BEHIND_RELEASED = range(3)
 #: Since when the cluster is in its state, the seconds before that without a worker and with a free
 #: thread, and the state.
 Threads: TypeAlias = tuple[float, float, float, int]
+STATE: Final = 3
 
 #: When a thread of a worker became free, and the cluster's threads just before that.
 Turn: TypeAlias = tuple[float, Threads | None]
@@ -45,15 +46,16 @@ class FreeThreads:
         self._workers += workers
         self._free += free
         state = FREE if self._free else TAKEN if self._workers else NO_WORKER
-        since, absent, spare, before = self.present
-        if state != before:
+        if state != self.present[STATE]:
             now = self._now()
-            if now > since:
-                if before == NO_WORKER:
-                    absent += now - since
-                elif before == FREE:
-                    spare += now - since
-            self.present = (now, absent, spare, state)
+            self.present = (now, *_sums(self.present, now), state)
+
+
+def _sums(threads: Threads, at: float) -> tuple[float, float]:
+    """Return the seconds until a time without a worker, and with a free thread."""
+    since, absent, free, state = threads
+    passed = at - since if at > since else 0.0
+    return absent + passed * (state == NO_WORKER), free + passed * (state == FREE)
 
 
 def waits(
@@ -71,41 +73,29 @@ def waits(
     passed = end - begin
     if passed <= 0.0 or first is None or last is None:
         return 0.0, passed, 0.0
-    since, absent, free, state = last
-    if end > since:
-        absent += end - since if state == NO_WORKER else 0.0
-        free += end - since if state == FREE else 0.0
-    since, earlier_absent, earlier_free, state = first
-    absent, free = absent - earlier_absent, free - earlier_free
-    if begin > since:
-        absent -= begin - since if state == NO_WORKER else 0.0
-        free -= begin - since if state == FREE else 0.0
+    (absent, free), (absent_before, free_before) = _sums(last, end), _sums(first, begin)
     # The times may be of several clocks.
-    absent = min(max(0.0, absent), passed)
-    free = min(max(0.0, free), passed - absent)
+    absent = min(max(0.0, absent - absent_before), passed)
+    free = min(max(0.0, free - free_before), passed - absent)
     return absent, passed - absent - free, free
 
 
 class Turns:
     """When tasks that waited on one worker could have a thread: another one ended or seceded."""
 
-    __slots__ = ("_ends", "_limit", "_trimmed", "pause")
+    __slots__ = ("_ends", "_limit", "pause")
 
     def __init__(self, threads: int) -> None:
         self._limit = max(MAX_ENDS, 4 * threads)
         #: When the worker noticed each end, by its own clock, and the turn.
         self._ends: list[tuple[float, float, Threads]] = []
-        self._trimmed = False
         #: When its last pause began, when that ended, and the cluster's threads then.
         self.pause: tuple[float, float, Threads | None] | None = None
 
     def ended(self, noticed: float, stop: float, threads: Threads) -> None:
         """Record that a thread became free: at `stop`, which its worker noticed then."""
-        ends = self._ends
-        insort(ends, (noticed, stop, threads))
-        if len(ends) > self._limit:
-            del ends[: self._limit // 2]
-            self._trimmed = True
+        insort(self._ends, (noticed, stop, threads))
+        del self._ends[: -self._limit]
 
     def paused(self, running: bool, now: float, threads: Threads) -> None:
         """Record that the worker begins no tasks any more, or that it does again."""
@@ -134,7 +124,7 @@ class Turns:
         if waited:
             number = bisect_right(self._ends, (began, inf))
             # If too many others have ended since, it began as soon as it could.
-            if number or self._trimmed:
+            if number or len(self._ends) == self._limit:
                 turn = self._ends[max(0, number - 1)][1:]
             if waited == BEHIND_RELEASED and (turn is None or turn[0] <= sent):
                 turn = start, threads
