@@ -213,6 +213,7 @@ EVERYTHING = FinishedSpan(
     idle=0.5,
     capacity=0.75,
     elsewhere=0.5,
+    seceded=0.25,
     groups=(
         FinishedGroup(
             "g", "p", 1, 2.0, 3.0, COUNTS, 7, {"compute": 1.0}, ("int",), "workers", ("a", 2, 3.0)

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from dask_otel import semconv
 from dask_otel.report import words
-from dask_otel.report.facts import headlines
+from dask_otel.report.evidence import headlines
 from dask_otel.report.money import Price
 from dask_otel.report.path import link_parts, span_path
 from dask_otel.report.seconds import IDLE, add, own_parts, span_activities, summed

@@ -8,7 +8,7 @@ import pytest
 
 from dask_otel.core.diagnosis import diagnose
 from dask_otel.core.diagnosis.facts import Facts, SlowWorker
-from dask_otel.report.facts import facts_of
+from dask_otel.report.evidence import facts_of
 from tests.unit.report_files import (
     counter,
     log,
