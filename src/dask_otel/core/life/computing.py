@@ -26,6 +26,14 @@ class Computing:
     def __init__(self) -> None:
         self.seconds = 0.0
 
+    def opened(self, span: OpenSpan) -> None:
+        """Note when a span began."""
+        span.cluster_before = span.cluster_computed = self.seconds
+
+    def quiet(self, span: OpenSpan) -> None:
+        """Note when the work of a span was done."""
+        span.cluster_computed = self.seconds
+
     def ran(self, group: Group, worker: object, seconds: float) -> None:
         """Add a run: `worker` is the worker's name."""
         self.seconds += seconds
@@ -35,7 +43,7 @@ class Computing:
             # A loop over none costs more than the question.
             for above in span.above:
                 above.computed += seconds
-        known, runs = group.computed, group.runs
+        known, runs = group.computed, group.run_counts
         if worker in known:
             known[worker] += seconds
             runs[worker] += 1
@@ -50,12 +58,12 @@ class Computing:
 
 def slow_worker(group: Group) -> SlowWorker | None:
     """Return the slowest worker of a group, if it differs from the others; each has two runs."""
-    means = {w: group.computed[w] / n for w, n in group.runs.items() if n > 1}
+    means = {w: group.computed[w] / n for w, n in group.run_counts.items() if n > 1}
     if len(means) < 2:
         return None
     name = max(means, key=means.__getitem__)
-    runs = sum(group.runs.values()) - group.runs[name]
+    runs = sum(group.run_counts.values()) - group.run_counts[name]
     others = (sum(group.computed.values()) - group.computed[name]) / runs
     if means[name] < _DIFFERS * others:
         return None
-    return SlowWorker(str(name), group.runs[name], group.computed[name])
+    return SlowWorker(str(name), group.run_counts[name], group.computed[name])

@@ -144,8 +144,8 @@ class Group(TaskCounts):
     """One task group's part of an open generation, with the counts of its tasks."""
 
     __slots__ = (
-        "before", "blamed", "computed", "floor", "name", "prefix", "restriction", "runs", "slowest",
-        "source", "span", "start", "stop",
+        "before", "blamed", "computed", "floor", "name", "prefix", "restriction", "run_counts",
+        "slowest", "source", "span", "start", "stop",
     )  # fmt: skip
     __eq__, __hash__ = object.__eq__, object.__hash__
 
@@ -174,7 +174,7 @@ class Group(TaskCounts):
         self.start = self.stop = 0.0
         #: Computed seconds, and runs, by the worker's name; see `computing`.
         self.computed: dict[object, float] = {}
-        self.runs: dict[object, int] = {}
+        self.run_counts: dict[object, int] = {}
         #: By what Dask restricts its first task to some workers: `semconv.RESTRICTIONS`, or empty.
         self.restriction = ""
         #: Its slowest runs, the slowest first.
