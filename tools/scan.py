@@ -54,7 +54,7 @@ OWNERS = {
     "progress": "signs last_sign",
     "task_runs": "runs slowest floor",
     "blocks": "attributes",
-    "computing": "computed run_counts cluster_before cluster_computed",
+    "computing": "computed by_worker cluster_before cluster_computed",
     "spans": "partial unknown restriction",
     "following": "last",
     "completion": "below",

@@ -216,7 +216,17 @@ EVERYTHING = FinishedSpan(
     seceded=0.25,
     groups=(
         FinishedGroup(
-            "g", "p", 1, 2.0, 3.0, COUNTS, 7, {"compute": 1.0}, ("int",), "workers", ("a", 2, 3.0)
+            "g",
+            "p",
+            1,
+            2.0,
+            3.0,
+            COUNTS,
+            7,
+            {"compute": 1.0},
+            ("int",),
+            "workers",
+            ("a", 0.5, 3.0, 1.0),
         ),
     ),
     dropped_groups=1,

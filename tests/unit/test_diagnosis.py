@@ -76,7 +76,7 @@ ASLEEP = {"thread-cpu": 0.1, "thread-noncpu": 35.9}
 HALF = {"thread-cpu": 9.0, "thread-noncpu": 27.0}
 DEAD = Death("w2", "It was killed.", ["fit-3"])
 GONE = {"retries": {"worker_lost": 2.0, "recomputed": 6.0}, "retried": 1.0}
-SLOW = SlowWorker("w2", "f", 8, 32.0, 4.5, 1.0)
+SLOW = SlowWorker("w2", "f", 8, 4.0, 1.0, 4.5)
 HELD = {"elsewhere": 30.0, "holders": [("alice", 28.0), ("carol", 2.0)]}
 PACKED = {("receive", "network"): 5.0, ("transmit", "serialize"): 4.9}
 
@@ -247,7 +247,7 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
             idle=8.0,
             compute=8.0,
             links=(link("f", 12, 0.1, compute=8.0),),
-            span={"slow": [SlowWorker("w2", "f", 3, 8.2, 8.0, 0.1)]},
+            span={"slow": [SlowWorker("w2", "f", 3, 8.2 / 3, 0.1, 8.0)]},
         ),
         ["long_task"],
     ),

@@ -75,7 +75,9 @@ def diagnosis(
         run = TaskRun._make(step.run)
         group: Group = step.group
         span.restrictions[line_text(group.prefix)] = group.restriction
-        others = max(0.0, sum(group.computed.values()) - run.seconds)
+        runs = [*group.by_worker.values()]
+        counted = sum(count for count, _ in runs)
+        others = max(0.0, sum(spent for _, spent in runs) - run.seconds)
         span.links.append(
             Link(
                 line_text(group.prefix),
@@ -83,7 +85,7 @@ def diagnosis(
                 {part: took for part, took in zip(PATH_PARTS, own, strict=False) if took},
                 group.name,
                 group.tasks,
-                others / (group.memory - 1) if group.memory > 1 else None,
+                others / (counted - 1) if counted > 1 else None,
             )
         )
     facts = Facts(took, {name: root}, [span], failed=known.counts.erred)

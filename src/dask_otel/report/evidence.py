@@ -138,14 +138,17 @@ def _add_group(entry: SpanFacts, group: Span | None, tasks: Iterable[Span]) -> N
             add(entry.before.setdefault(prefix, {}), action, number(_DURATION + action))
         if how := group.text(semconv.TASK_GROUP_RESTRICTION):
             entry.restrictions[prefix] = how
-        runs, took = (
+        share, mean, others = (
             number(key) or 0.0
-            for key in (semconv.TASK_GROUP_SLOW_COUNT, semconv.TASK_GROUP_SLOW_TIME)
+            for key in (
+                semconv.TASK_GROUP_SLOW_SHARE,
+                semconv.TASK_GROUP_SLOW_TIME,
+                semconv.TASK_GROUP_OTHERS_TIME,
+            )
         )
         if name := group.text(semconv.TASK_GROUP_SLOW_WORKER):
             longest = max((task.seconds for task in tasks), default=0.0)
-            others = max(0.0, compute - took) / max(1.0, count - runs)
-            entry.slow.append(SlowWorker(name, prefix, int(runs), took, longest, others))
+            entry.slow.append(SlowWorker(name, prefix, share * count, mean, others, longest))
     for task in tasks:
         if task.attributes.get(semconv.TASK_ON_PATH) is True:
             parts = zip(semconv.PATH_PARTS, link_parts(task), strict=True)

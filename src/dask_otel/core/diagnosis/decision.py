@@ -282,13 +282,13 @@ class _Case:
     def had_slow_workers(self) -> None:
         """Claim what tasks took longer on a slow worker."""
         for slow in self.span.slow:
-            mean = (slow.seconds - slow.longest) / max(1, slow.runs - 1)
+            without = (slow.mean * slow.runs - slow.longest) / max(1.0, slow.runs - 1)
             # Not one long task, which was there by chance.
-            if mean >= _SLOW * slow.others:
-                lost = slow.seconds - slow.runs * slow.others
+            if without >= _SLOW * slow.others:
+                lost = slow.runs * (slow.mean - slow.others)
                 took = self._take(lost / max(1.0, self.facts.threads), "uneven", "compute", "own")
-                there = f"{counted(slow.runs, 'task')} of {slow.prefix} took"
-                said = f"{there} {seconds(slow.seconds / slow.runs)} there on average, and"
+                there = f"{counted(round(slow.runs), 'task')} of {slow.prefix} took"
+                said = f"{there} {seconds(slow.mean)} there on average, and"
                 self._say(
                     "slow_worker", took, slow.name, f"{said} {seconds(slow.others)} elsewhere."
                 )

@@ -28,11 +28,11 @@ class SlowWorker(NamedTuple):
 
     name: str
     prefix: str
-    runs: int
-    seconds: float
-    #: Of these, its longest run; the mean of the others' runs.
-    longest: float
+    runs: float
+    #: Mean seconds of its runs, and of the others'; the longest run of them all.
+    mean: float
     others: float
+    longest: float
 
 
 @dataclass
