@@ -103,6 +103,10 @@ LAB_SEEDS ?= 20000
 lab: $(VENV)/.done ## Compare random programs in simulated time with the truth (LAB_SEEDS=20000; an hour)
 	$(BIN)/python -m tests.simulated 0 $(LAB_SEEDS)
 
+.PHONY: planted
+planted: $(VENV)/.done ## Compare the report's headline with causes that were planted (ARGS=--unseen for the others)
+	$(BIN)/python -m tests.planted --real $(ARGS)
+
 DASK_TESTS := .venv-dask-tests
 
 .PHONY: dask-tests

@@ -213,7 +213,7 @@ async def arm(kind: str, seconds: float) -> dict[str, Any]:
     async with SimulatedCluster(WORKERS) as cluster:
         if kind == "bridge":
             watch_bridges(own)
-            install(cluster.scheduler)
+            await install(cluster.scheduler)
         probe = await _load(cluster, seconds)
         collections: dict[str, list[float]] = {"0": [], "1": [], "2": []}
         for start, stop, generation in probe.collections:

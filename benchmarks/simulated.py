@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import dask
@@ -193,14 +194,24 @@ class Observer:
 
         from dask_otel._dask.adapter import HOOKS, SchedulerAdapter
         from dask_otel._dask.boundary import ErrorBoundary
-        from dask_otel.core.life.open_span import Limits, TaskLimits
-        from dask_otel.settings.keys import TaskSettings
+        from dask_otel.scheduler.bridge import limits_of
+        from dask_otel.settings.keys import Settings
 
         self.cluster = cluster
         self.boundary = ErrorBoundary()
-        tasks = TaskSettings()
-        limits = Limits(linger=0.0, tasks=TaskLimits(tasks.slowest, tasks.ratio, tasks.max))
-        self.adapter = SchedulerAdapter(cluster.scheduler, limits, self.boundary)
+        settings = Settings()
+        self.adapter = SchedulerAdapter(
+            cluster.scheduler,
+            replace(limits_of(settings), linger=0.0),
+            self.boundary,
+            max_workers=settings.metrics.max_workers,
+            propagation=settings.propagation,
+            baggage=settings.spans.baggage,
+            events=False,
+            topics=(),
+            level=None,
+            put=lambda event, counted: True,
+        )
         self.adapter.attach()
         # A bridge has a sampler from its start on.
         self.adapter.decide_with(lambda trace: True)

@@ -53,7 +53,7 @@ ROWS = (
     ),
     (
         "Its name does not resolve; a proxy or TLS is wrong on the way",
-        "It arrives once after the repair; until then a close takes a second longer",
+        "It arrives once after the repair",
         "As above. With `http://` and a server that wants TLS, requests are sent unencrypted",
         "dead-name late-name tls-untrusted tls-name tls-to-plain plain-to-tls reverse-proxy "
         "http-proxy connect-proxy",
@@ -163,7 +163,7 @@ _FOOT = """
   spans stay on the disk.
 - **A quick close with a busy collector** (429, 502, 503, 504; gRPC likewise), or one that does not
   answer. It may still accept the data, so it gets all of `otel.close-timeout`. If nobody listens, a
-  name does not resolve, one side refuses TLS, or connections break, a close takes a second longer.
+  name does not resolve, one side refuses TLS, or connections break, it is asked once more.
 - **A warning about slow headers over HTTP.** HTTP clients restart their timeout with each byte:
   until the headers of an answer are complete, the bridge waits without a warning.
 - **One copy after a lost answer.** The bridge cannot know whether the collector has the data, and

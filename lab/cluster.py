@@ -23,12 +23,14 @@ import random
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, Final, TypeAlias, TypeVar
+from math import inf
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import dask
 from distributed import Client, Scheduler
 from distributed.core import Status, _expects_comm
 from distributed.http.routing import RoutingApplication
+from distributed.utils_comm import _round_robin_counter
 from distributed.worker_state_machine import TaskState
 
 from lab.clock import MACHINE, Loop, Machine
@@ -72,6 +74,15 @@ class LabScheduler(Scheduler):  # type: ignore[misc]
         self.http_application = RoutingApplication()
 
 
+class Beat(NamedTuple):
+    """A heartbeat; by the simulation's clock."""
+
+    worker: str
+    sent: float
+    #: Infinite: it was lost.
+    arrives: float
+
+
 class Cluster:
     """Scheduler, workers and clients, each on a machine of its own. Made by `simulate`.
 
@@ -92,8 +103,8 @@ class Cluster:
         self.held: list[Held] = []
         #: By a worker's name, gives the seconds that its next heartbeat takes, or None: it is lost.
         self.heartbeats: dict[str, Callable[[], float | None]] = {}
-        #: When heartbeats were lost, and whose.
-        self.unheard: list[tuple[float, Machine]] = []
+        #: The heartbeats that were sent, in their order.
+        self.beats: list[Beat] = []
         #: When clocks were set, whose, and by how much.
         self.steps: list[tuple[float, Machine, float]] = []
         #: When workers took tasks again after a pause, and which.
@@ -250,10 +261,11 @@ class Cluster:
         seconds = self.latency(sender, receiver, message)
         if type(message) is dict and message.get("op") == "heartbeat_worker":
             fate = self.heartbeats.get(sender.name, lambda: 0.0)()
+            seconds += inf if fate is None else fate
+            now = self.loop.now
+            self.beats.append(Beat(f"lab://{sender.name}", now, now + seconds))
             if fate is None:
-                self.unheard.append((self.loop.now, sender))
                 raise OSError("this heartbeat is lost")
-            seconds += fate
         return seconds
 
     async def open(self, prepare: Step | None, workers: int, threads: int) -> None:
@@ -269,7 +281,7 @@ class Cluster:
 
     async def close(self) -> None:
         """Close workers and scheduler. Belongs to the scheduler's machine."""
-        for name, worker in self.workers.items():
+        for name, worker in [*self.workers.items()]:
             await self.machines[name].run(asyncio.ensure_future, worker.close())
         await self.scheduler.close()
 
@@ -366,6 +378,8 @@ def _alone(wires: Wires, seed: int) -> Iterator[None]:
     """Keep what belongs to the process from the simulation, and put it back."""
     state = random.getstate()
     random.seed(seed)
+    # Which worker gets the next scattered data.
+    _round_robin_counter[0] = 0
     collecting = gc.isenabled()
     # When objects go would depend on what ran before.
     gc.disable()

@@ -97,15 +97,18 @@ class Occupancy:
             spent[self._states[number]] += max(0.0, until - since)
         return spent
 
-    def was_awaited(self, run: Run) -> bool:
-        """Whether others may have waited when a run left its thread: all were still taken."""
+    def awaited(self, run: Run) -> float | None:
+        """Return when the scheduler knew that a run had left its thread.
+
+        None if no other one waited for it: some of its worker's threads were free then.
+        """
         left = min(run.seceded, run.done)
         found = [
-            awaited
+            when if awaited else None
             for when, key, awaited in self._freed[run.worker]
             if key == run.key and when >= left - STEP
         ]
-        return next(iter(found), True)
+        return next(iter(found), inf)
 
     def resumed(self, worker: str, sent: float, began: float) -> float:
         """Return when a worker took tasks again between two times; `sent` if it always did."""

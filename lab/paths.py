@@ -30,6 +30,9 @@ PARTS: Final = (
 #: A task in one of these could run: it waits for a thread, or has one.
 READY: Final = UNFINISHED - {"waiting"}
 
+#: A client that was waited for no longer was not waited for.
+NOTHING: Final = 1e-6
+
 #: How Dask names a submission; its time follows.
 SUBMISSION: Final = "update-graph-"
 
@@ -64,7 +67,7 @@ class Path:
     momentary: int = 0
     #: Those that only the client led to.
     submitted: int = 0
-    #: Seconds that no message separates from others on the worker: the computing of runs without a
+    #: Seconds that no message separates from others on the worker: those of runs without a
     #: result, and ends that waited for a blocked event loop, which notes the time after that.
     untold: float = 0.0
     #: Whether one of them may have waited on its worker for a thread.
@@ -120,11 +123,13 @@ class Paths:
             if span not in self._with_above(number):
                 path.parts["other_span"] += until - since
             else:
-                self._add(path, number, wait, since, until)
+                self._add(path, number, wait, start, since, until)
             number = wait.before
         return path
 
-    def _add(self, path: Path, number: int, wait: Wait, since: float, until: float) -> None:
+    def _add(
+        self, path: Path, number: int, wait: Wait, start: float, since: float, until: float
+    ) -> None:
         """Add a run of a span's own."""
         move = self._moves[number]
         runs = [
@@ -168,7 +173,8 @@ class Paths:
             borders[5] - STEP, borders[7], self._moves[wait.sending].worker
         ):
             path.unsettled += spent[5] + spent[6]
-        path.submitted += wait.before is not None and spent[0] > 1e-6
+        after = wait.before is not None and self._moves[wait.before].when >= start - STEP
+        path.submitted += after and spent[0] > NOTHING
         if until - since > STEP:
             path.tasks += 1
         else:
@@ -187,25 +193,26 @@ class Paths:
     def _turn(self, wait: Wait, run: Run | None, began: float) -> tuple[float, float]:
         """Return when the worker of a task had a thread for it: when it was sent, or later.
 
-        And the seconds for which the worker did not notice that the thread was free.
+        And the seconds from then on for which the worker or the scheduler did not know it.
         """
-        unnoticed = 0.0
+        late = 0.0
         if wait.sending is None:
-            return wait.sent, unnoticed
+            return wait.sent, 0.0
         worker = str(self._moves[wait.sending].worker)
         turn = self._occupancy.resumed(worker, wait.sent, began)
         if self._is_behind(wait):
             if run is None:
-                return inf, unnoticed
+                return inf, 0.0
             for one in self._on_worker[worker]:
-                left = min(one.seceded, one.done)
-                # A resource is held until the end.
-                ends = [left] if self._occupancy.was_awaited(one) else []
-                ends += [one.done] if one.key in self._restricted else []
-                for end in ends if one is not run else ():
-                    if turn < end <= began + STEP:
-                        turn, unnoticed = end, min(began, one.stop) - end
-        return turn, max(0.0, unnoticed)
+                known = self._occupancy.awaited(one)
+                ends = [] if known is None else [(min(one.seceded, one.done), known)]
+                if one.key in self._restricted:
+                    # A resource is held until the end.
+                    ends.append((one.done, one.stop))
+                for end, then in ends if one is not run else ():
+                    if end <= began + STEP:
+                        turn, late = max(turn, end), max(late, min(began, then))
+        return turn, max(0.0, late - turn)
 
     def _with_above(self, number: int) -> tuple[str, ...]:
         """Return the span of a move's task, and those above it."""

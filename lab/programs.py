@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from typing import Any, Final, TypeAlias
+from weakref import WeakKeyDictionary
 
 from distributed import Reschedule, get_worker, secede, span, wait, worker_client
 from distributed.client import Future
@@ -98,13 +98,13 @@ def boss(seconds: float, *after: Any) -> float:
         return float(client.submit(nap, seconds, pure=False).result())
 
 
-#: Tasks that have begun once, by their simulation's scheduler.
-_begun: defaultdict[int, set[Hashable]] = defaultdict(set)
+#: Tasks that have begun once, by the loop of their simulation.
+_begun: WeakKeyDictionary[Any, set[Hashable]] = WeakKeyDictionary()
 
 
 def _first(seconds: float, error: type[Exception]) -> float:
     worker = get_worker()
-    key, begun = worker.get_current_task(), _begun[id(worker.loop)]
+    key, begun = worker.get_current_task(), _begun.setdefault(worker.loop, set())
     time.sleep(seconds)
     if key not in begun:
         begun.add(key)
@@ -195,7 +195,9 @@ class User:
     def scatter(self, where: Sequence[str], size: int) -> None:
         """Bring data to workers, or to any."""
         there = [one for one in where if one in self.client.scheduler_info()["workers"]]
-        self.futures += self.client.scatter([bytes(size)], workers=there or None, hash=False)
+        # A worker can leave before Dask has chosen it.
+        with suppress(KeyError):
+            self.futures += self.client.scatter([bytes(size)], workers=there or None, hash=False)
 
     def publish(self, which: int) -> None:
         """Publish a result; it outlives its future."""
@@ -207,7 +209,7 @@ class User:
 
     def actor(self, seconds: float) -> None:
         """Let an actor work, and wait for it; its worker may be lost meanwhile."""
-        with suppress(CancelledError, OSError, ValueError, KilledWorker):
+        with suppress(CancelledError, OSError, ValueError, RuntimeError, KilledWorker):
             made = self.client.submit(Counter, actor=True, pure=False).result()
             made.work(seconds).result()
 
@@ -234,7 +236,9 @@ class User:
     def retry(self, which: int) -> None:
         """Retry a task, if it has failed."""
         if self.futures and (one := self.futures[which % len(self.futures)]).status == "error":
-            self.client.retry([one])
+            # A restart forgets tasks.
+            with suppress(KeyError):
+                self.client.retry([one])
 
 
 def happen(cluster: Cluster, events: Sequence[Step]) -> None:
@@ -245,8 +249,8 @@ def happen(cluster: Cluster, events: Sequence[Step]) -> None:
         if name == "join":
             cluster.add_worker(f"more{len(cluster.machines)}", *arguments)
         elif name in ("restart", "adapt"):
-            # As for users.
-            with suppress(CommClosedError):
+            # As for users. A worker that adaptive scaling closed does not come back.
+            with suppress(CommClosedError, TimeoutError):
                 getattr(cluster, name)(*arguments)
         elif names:
             which, *more = arguments
@@ -275,7 +279,6 @@ def run(program: Program, cluster: Cluster, enter: Enter = span) -> None:
     ]
     for one in [events, *users]:
         one.result()
-    _begun.clear()
 
 
 # ----------------------------------------------------------------------- random programs

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +17,7 @@ from distributed.core import Status
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from lab.clock import EPOCH
-from lab.cluster import Cluster
+from lab.cluster import Beat, Cluster
 
 #: A task in one of these has work left.
 UNFINISHED: Final = frozenset({"waiting", "queued", "no-worker", "processing"})
@@ -81,11 +82,6 @@ class Presence:
     def threads(self) -> int:
         """Its threads."""
         return int(self.state.nthreads)
-
-    @property
-    def silent(self) -> float:
-        """For how long it had not been heard when it left."""
-        return 0.0 if self.left == inf else self.left - (self.state.last_seen - EPOCH)
 
 
 class Truth(SchedulerPlugin):  # type: ignore[misc]
@@ -218,8 +214,32 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
         }
 
     def unheard(self) -> float:
-        """Return thread-seconds that workers took with them when they left."""
-        return sum(one.threads * one.silent for one in self.workers.values())
+        """Return thread-seconds that workers took with them when they left.
+
+        They are those after the last heartbeat that came, from its sending on.
+        """
+        silent = 0.0
+        for address, one in self.workers.items():
+            if one.left < inf:
+                heard = one.state.last_seen - EPOCH + STEP
+                beats = [b.sent for b in self._beats(address) if b.arrives <= heard]
+                silent += one.threads * (one.left - max(beats, default=one.joined))
+        return silent
+
+    def silence(self) -> float:
+        """Return the longest time without a heartbeat of a worker that was not late."""
+        longest = 0.0
+        for address, one in self.workers.items():
+            ways = [(beat.arrives - beat.sent, beat.arrives) for beat in self._beats(address)]
+            quick = min(ways, default=(inf, inf))[0] + STEP
+            came = [arrives for way, arrives in ways if way <= quick < inf]
+            times = [one.joined, *came, min(one.left, self.now)]
+            longest = max(longest, *(after - before for before, after in pairwise(times)))
+        return longest
+
+    def _beats(self, address: str) -> list[Beat]:
+        """Return the heartbeats of a worker."""
+        return [one for one in self._cluster.beats if one.worker == address]
 
     def unnoticed(self) -> float:
         """Return seconds for which ends waited for a blocked event loop; Dask meters them."""
@@ -227,10 +247,11 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
         return sum(max(0.0, run.stop - run.done) for run in runs)
 
     def untold(self) -> float:
-        """Return seconds that were never reported, because a heartbeat was lost.
+        """Return seconds that were not reported, because a heartbeat was lost.
 
-        They are of runs that ended without a message that has their times: the heartbeat after the
-        end had them. A late one holds up the next.
+        An observer finds no more of them idle than were of runs that ended without a message that
+        has their times. Which seconds were in the lost heartbeat is unknown, so that those of such
+        runs, from the first to the last, pay for those of others.
         """
         reported = set()
         for move in self.moves:
@@ -241,16 +262,25 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
                     if r.key == move.key and r.stop <= move.when + STEP
                 ]
                 reported.update(ended[-1:])
-        return sum(
-            run.stop - run.start
-            for run in self._cluster.runs
-            if run.stop < inf
-            and run not in reported
-            and any(
-                run.start <= when <= run.stop + 4 * HEARTBEAT and run.worker == f"lab://{one.name}"
-                for when, one in self._cluster.unheard
-            )
-        )
+        untold = 0.0
+        for address in self.workers:
+            runs = [r for r in self._cluster.runs if r.worker == address and r.stop < inf]
+            gaps = list(self._gaps(address))
+            lost = [r for r in runs if any(since <= r.stop <= until for since, until in gaps)]
+            timeless = [r for r in runs if r not in reported]
+            untold += min(sum(r.stop - r.start for r in some) for some in (lost, timeless))
+        return untold
+
+    def _gaps(self, address: str) -> Iterator[tuple[float, float]]:
+        """Yield the times between a worker's heartbeats before and after each that was lost."""
+        came, lost = [self.workers[address].joined], []
+        for beat in self._beats(address):
+            if beat.arrives == inf:
+                lost.append(len(came))
+            else:
+                came.append(beat.sent)
+        for number in lost:
+            yield came[number - 1], [*came, inf][number]
 
     def misdated(self) -> float:
         """Return seconds that are wrong since a worker's clock was set.
@@ -268,6 +298,21 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
                 if run.start <= when <= run.stop and run.worker == address
             )
         return wrong
+
+    def hidden(self) -> float:
+        """Return seconds of free threads that nobody can see, since a clock was set forward.
+
+        A run meanwhile is reported too long, by the step. What is more than the worker's threads
+        had time for is known to be wrong, but not the part that fills the time of free threads,
+        from the heartbeat before the run to the one after it.
+        """
+        hidden = 0.0
+        for when, one, seconds in self._cluster.steps:
+            for run in self._cluster.runs:
+                if run.start <= when <= run.stop and run.worker == f"lab://{one.name}":
+                    around = run.stop - run.start + 4 * HEARTBEAT
+                    hidden += min(max(0.0, seconds), self.workers[run.worker].threads * around)
+        return hidden
 
     def unsettled(self) -> float:
         """Return seconds of threads that released tasks may have held, for all that is known.

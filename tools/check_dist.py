@@ -8,6 +8,7 @@ environment, and ``smoke.py`` runs there. Exit status 1 where anything failed.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -70,6 +71,17 @@ def check_contents(wheel: Path, sdist: Path) -> None:
         raise SystemExit(f"{wheel.name} installs more than its package: {strange}")
 
 
+def check_readme(wheel: Path) -> None:
+    """The index shows the README without the repository: its links and pictures are whole."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [one for one in archive.namelist() if one.endswith(".dist-info/METADATA")]
+        shown = archive.read(name).decode()
+    links = re.findall(r"\]\(([^)\s]+)\)", shown)
+    strange = [one for one in links if not one.startswith("https://") or "$" in one]
+    if strange or not links:
+        raise SystemExit(f"{wheel.name}: the README leads nowhere on the package index: {strange}")
+
+
 def check_recipe(version: str) -> None:
     """conda-forge's build tool accepts the recipe; it refuses fields that it does not know."""
     from rattler_build import Stage0Recipe
@@ -98,6 +110,7 @@ def main() -> None:
     """Build, check and try; print what was tried."""
     wheel, sdist = build()
     check_contents(wheel, sdist)
+    check_readme(wheel)
     version = wheel.name.split("-")[1]
     check_recipe(version)
     print(f"built {wheel.name} ({wheel.stat().st_size:,} bytes), {sdist.name}", flush=True)

@@ -21,6 +21,7 @@ from chaos.world import World
 from dask_otel import semconv
 from dask_otel.core.metrics.cardinality import SeriesLimits
 from dask_otel.core.metrics.state import MetricState
+from dask_otel.settings.keys import Settings
 
 _DAYS = int(os.environ.get("CHAOS_DAYS", "30"))
 #: Of a day; of one name; between two exports of metrics, and between two workers that are lost.
@@ -37,7 +38,13 @@ class Month:
         #: The bridge's bytes after each day.
         self.sizes: list[int] = []
         self._now_ns = _MINUTE_NS
-        self._limits = SeriesLimits()
+        metrics = Settings().metrics
+        self._limits = SeriesLimits(
+            max_names=metrics.max_names,
+            max_series=metrics.max_series,
+            retire_after_ns=int(metrics.retire_after * 1e9),
+            interval_ns=_MINUTE_NS,
+        )
         self._state = MetricState(self._now_ns, limits=self._limits)
         #: The last value of each series in each of its lives.
         self._last: dict[Hashable, float] = {}

@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 DOCS: Final = Path(__file__).parents[1]
 REPOSITORY: Final = DOCS.parent
 GITHUB: Final = "https://github.com/dask-otel/dask-otel"
+#: What Read the Docs builds: the tag of a release, or the branch.
+VERSION: Final = os.environ.get("READTHEDOCS_GIT_IDENTIFIER", "main")
 
 #: File at the top of the repository: the page of the site that shows it.
 PAGES: Final = {
@@ -93,5 +95,5 @@ def _target(target: str, origin: Path, page: Path) -> str:
         file = DOCS / PAGES[name]
     elif not file.is_relative_to(DOCS) or file.is_dir():
         kind = "tree" if file.is_dir() else "blob"
-        return f"{GITHUB}/{kind}/main/{name}{hash_sign}{anchor}"
+        return f"{GITHUB}/{kind}/{VERSION}/{name}{hash_sign}{anchor}"
     return os.path.relpath(file, page.parent) + hash_sign + anchor

@@ -34,10 +34,9 @@ KEY_COLUMNS = ("context", "prefix", "activity", "unit")
 
 async def install(config: Mapping[str, Any], dask_scheduler: Scheduler) -> str:
     """Start a bridge on the scheduler; see `dask_otel.register`."""
-    from dask_otel.scheduler.plugin import install, make_way
+    from dask_otel.scheduler.plugin import install
 
-    await make_way(dask_scheduler)
-    return install(dask_scheduler, config)
+    return await install(dask_scheduler, config)
 
 
 def unused(config: Mapping[str, Any], dask_scheduler: Scheduler) -> tuple[str, ...]:

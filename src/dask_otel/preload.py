@@ -25,11 +25,11 @@ async def dask_setup(server: Any) -> None:
     if isinstance(server, Scheduler):
         from dask_otel.scheduler.plugin import install
 
-        install(server)
+        await install(server)
     elif isinstance(server, Client):
         from dask_otel.client.instrumentation import INSTRUMENTATION
 
-        INSTRUMENTATION.hold()
+        INSTRUMENTATION.settle(holders=1)
     elif isinstance(server, Worker):
         from dask_otel.worker.preloaded import add_plugin
 
@@ -50,7 +50,7 @@ async def dask_teardown(server: Any) -> None:
     elif isinstance(server, Client):
         from dask_otel.client.instrumentation import INSTRUMENTATION
 
-        INSTRUMENTATION.release()
+        INSTRUMENTATION.settle(holders=-1)
     elif isinstance(server, Worker):
         from dask_otel.worker.preloaded import remove_plugin
 

@@ -105,13 +105,10 @@ def test_money_is_thread_hours_times_the_price(run: Run) -> None:
 
 
 def test_unused_money_is_the_cluster_s(run: Run) -> None:
-    for title, single in (
-        ("Cost", "Cost"),
-        ("Unused cost", "Cost of unused time"),
-        ("Idle cost", "Cost of idle time"),
-    ):
+    (cost,) = expressions(PANELS["overview: Cost"])
+    idle, unused, _ = expressions(PANELS["overview: What was paid for nothing?"])
+    for title, expression in (("Cost", cost), ("Unused cost", unused), ("Idle cost", idle)):
         (value,) = column(run, CLUSTERS, title, "dask_cluster_name").values()
-        (expression,) = expressions(PANELS[f"overview: {single}"])
         assert [one.value for one in asked(run, expression)] == pytest.approx([value])
 
 

@@ -44,6 +44,10 @@ BEFORE = 2
 
 #: The first screen's shares of the time that is accounted for.
 PARTS = ("Computing", "Off the CPU", "Moving data", "Other", "Idle", "Unused", "Wasted")
+SHARES = {
+    target["legendFormat"]: target["expr"]
+    for target in PANELS["overview: Where did the thread-time go?"]["targets"]
+}
 
 
 def substituted(expression: str, run: Run, root: str = ".*") -> str:
@@ -115,9 +119,9 @@ def test_a_query_of_the_pages_has_data(fence: Fence, bridge_run: Run) -> None:
 
 def test_the_first_row_adds_up(bridge_run: Run) -> None:
     """Every second that Dask has accounted for is in one part, and only in one."""
+    assert tuple(SHARES) == PARTS
     shares = {}
-    for title in PARTS:
-        (expression,) = expressions(PANELS[f"overview: {title}"])
+    for title, expression in SHARES.items():
         (one,) = asked(bridge_run, expression)
         shares[title] = one.value
     assert sum(shares.values()) == pytest.approx(1, abs=1e-9)
@@ -133,8 +137,7 @@ def test_the_parts_have_the_activities_that_they_say(bridge_run: Run) -> None:
     }
     everything = sum(seconds.values())
     for title, activity in (("Computing", "thread-cpu"), ("Idle", "idle"), ("Unused", "unused")):
-        (expression,) = expressions(PANELS[f"overview: {title}"])
-        (one,) = asked(bridge_run, expression)
+        (one,) = asked(bridge_run, SHARES[title])
         assert one.value == pytest.approx(seconds[activity] / everything, abs=0.05), title
 
 
@@ -200,12 +203,10 @@ def test_a_page_shows_what_belongs_to_its_workflow(
 
 def test_an_event_loop_is_judged_by_the_time_that_has_data(bridge_run: Run) -> None:
     """Some seconds of work are not the whole of the ten minutes that are shown."""
-    (expression,) = expressions(PANELS["overview: Event loop blocked"])
+    (expression,) = expressions(PANELS["exporter-health: Its event loop"])
     often = expression.replace("$__rate_interval", "4s").replace("$__interval", "1s")
     (shown,) = asked(bridge_run, often)
-    counter = bridge_run.selector(
-        "dask_event_loop_blocked_time_seconds_total", dask_process_role="scheduler"
-    )
+    counter = bridge_run.selector("dask_otel_loop_time_seconds_total")
     # Prometheus evaluates a subquery at whole multiples of its step.
     end = float(int(bridge_run.at + BEFORE))
     (rates,) = bridge_run.prometheus.query_range(f"sum(rate({counter}[4s]))", end - 600, end, 1.0)

@@ -113,7 +113,7 @@ def test_it_can_be_switched_off(start: Start, config: Any, environ: Any) -> None
 def test_a_scheduler_without_spans_runs_on(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> str:
         async with Scheduler(dashboard_address=":0", extensions={}) as scheduler:
-            return install(scheduler)
+            return await install(scheduler)
 
     with caplog.at_level(logging.ERROR, "distributed.dask_otel"):
         assert asyncio.run(run()) == "off"

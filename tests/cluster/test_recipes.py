@@ -1,4 +1,4 @@
-"""The scripts of deploy/ do what they say, run as they are.
+"""The scripts of deploy/ and examples/ do what they say, run as they are.
 
 SLURM and SSH are stand-ins that run what they get at once, on this machine; a command that comes by
 SSH has none of the caller's variables. Coiled needs an account: `tests/contract` checks what can be
@@ -7,6 +7,8 @@ checked of that.
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import signal
 import sys
@@ -27,6 +29,7 @@ pytestmark = [
 ]
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 NEEDS = "needs the dependency group `deploy`"
 
 #: What SLURM's commands do, as far as dask-jobqueue asks them.
@@ -99,6 +102,35 @@ def slurm(folder: Path) -> Iterator[str]:
         for job in jobs.read_text(encoding="utf-8").split():
             with suppress(ProcessLookupError):
                 os.killpg(int(job), signal.SIGKILL)
+
+
+def test_a_local_cluster_leaves_files_and_says_what_it_waited_for(tmp_path: Path) -> None:
+    telemetry = tmp_path / "telemetry"
+    said = run(EXAMPLES / "local_cluster.py", str(telemetry)).splitlines()
+    total = sum(n * (n - 1) // 2 for n in range(0, 800_000, 100_000))
+    assert said[:2] == [f"sum: {total}", "tasks: 9"]
+    (left,) = read_report(telemetry).runs
+    (root,) = [one for one in left.of_type("span") if one.full_name == "example"]
+    assert root.attributes["customer"] == "acme"
+    # What it printed is what was exported.
+    assert float(said[2].partition(" ")[0]) == pytest.approx(root.seconds, abs=0.006)
+    parts = [float(line.split()[1]) for line in said[3:]]
+    assert sum(parts) == pytest.approx(root.seconds, abs=0.005 * (len(parts) + 1))
+
+
+def test_the_cells_of_the_notebook_run_in_their_order(tmp_path: Path) -> None:
+    """In one process without a file of its own, as a kernel is."""
+    cells = json.loads((EXAMPLES / "notebook.ipynb").read_text(encoding="utf-8"))["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    code.append("print(total, report._repr_html_()[:1])")
+    said = environment.run(
+        "-c", "\n".join(code), within=tmp_path, DASK_OTEL__CLOSE_TIMEOUT="60s"
+    ).stdout.splitlines()
+    assert said[-1] == "2470 <"
+    # The duration, the idle time, and the parts, which add up to the duration.
+    duration, idle, parts = said[0].split(maxsplit=2)
+    assert float(idle) >= 0
+    assert sum(ast.literal_eval(parts).values()) == pytest.approx(float(duration))
 
 
 @pytest.mark.skipif(find_spec("dask_jobqueue") is None, reason=NEEDS)

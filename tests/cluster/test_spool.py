@@ -76,8 +76,8 @@ def test_what_was_not_sent_survives_a_kill(tmp_path: Path) -> None:
         scheduler = dask.start_scheduler(*PRELOAD, env={**quick, **received.environ})
         eventually(lambda: len(received.spans) >= left + 2, 120, "all of them")
         assert scheduler.terminate(120) == 0
-        assert f"{left + 2} spans of earlier runs wait" in scheduler.output
-        assert "2 of these were open" in scheduler.output
+        assert f"spans of earlier runs: {left + 2}, open" in scheduler.output
+        assert "open at their end: 2)" in scheduler.output
         assert not path.exists()
 
     spans = spans_by_path(received)

@@ -43,8 +43,10 @@ def defaults(panel: Panel) -> dict[str, Any]:
 
 
 def steps(panel: Panel) -> list[tuple[float | None, str]]:
-    found = defaults(panel).get("thresholds", {}).get("steps", [])
-    return [(step["value"], step["color"]) for step in found]
+    """Of the whole panel, and of each of its series that has its own."""
+    own = [properties(panel, f"/{one['legendFormat']}$/") for one in panel["targets"]]
+    every = [defaults(panel).get("thresholds", {})] + [one.get("thresholds", {}) for one in own]
+    return [(step["value"], step["color"]) for one in every for step in one.get("steps", [])]
 
 
 def properties(panel: Panel, column: str) -> dict[str, Any]:
@@ -59,6 +61,17 @@ def properties(panel: Panel, column: str) -> dict[str, Any]:
 
 def variables(page: Page) -> dict[str, dict[str, Any]]:
     return {item["name"]: item for item in page["templating"]["list"]}
+
+
+def colour_of(panel: Panel, name: str) -> str:
+    """The colour that a panel gives to a series of this name; empty if it has none."""
+    found = ""
+    for override in panel["fieldConfig"]["overrides"]:
+        pattern = override["matcher"]["options"]
+        if override["matcher"]["id"] == "byRegexp" and re.search(pattern.strip("/"), name):
+            colours = [x["value"] for x in override["properties"] if x["id"] == "color"]
+            found = colours[-1]["fixedColor"] if colours else found
+    return found
 
 
 # ------------------------------------------------------------------------- rules of a page
@@ -170,6 +183,17 @@ def each_signal_is_seen(panel: Panel, _: Page) -> object:
         for target in panel["targets"]
         if re.search(r"dask_otel_(export_last_success|queue|spool)_", target["expr"])
     )
+
+
+#: A window of 1,280 px beside the docked menu leaves 40 px to each of the 24 columns. A panel's
+#: margins and icons take 48 px, and a character of its title 7.2 px on average.
+COLUMN, AROUND, CHARACTER = 40, 48, 7.2
+
+
+@of_each()
+def a_title_fits_its_width(panel: Panel, _: Page) -> object:
+    """Else Grafana cuts it."""
+    return len(panel["title"]) * CHARACTER > panel["gridPos"]["w"] * COLUMN - AROUND
 
 
 # ---------------------------------------------------------------------- rules of all pages

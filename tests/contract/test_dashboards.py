@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from dask_otel import semconv
-from dask_otel.report.meanings import ALIKE, MEANINGS
+from dask_otel.report.meanings import ALIKE, HEX, MEANINGS, PARTS, PATH
 from tests.backends import prometheus_names
 
 from . import dashboard_rules as rules
@@ -52,10 +52,10 @@ QUESTIONS = (
     "overview: Off the CPU: GIL, I/O, GPU",
     "overview: Does the network cost time?",
     "overview: More throughput, or better data locality?",
-    "overview: How much time is lost to spilling?",
+    "overview: How much does spilling cost?",
     "overview: Would more memory help? (cache hits)",
     "overview: The event loop is blocked: should I worry?",
-    "overview: Twice the cluster, not twice as fast: where did the inefficiency go?",
+    "overview: Twice the cluster, not twice as fast: where is the rest?",
     "overview: Where did the time go?",
     "span: Slower than before: where do I spend more time?",
     "span: A new version of Dask: where do I spend more time?",
@@ -163,15 +163,73 @@ def test_the_lines_of_memory_are_those_of_dask() -> None:
     )
 
 
-def test_the_first_row_has_a_limit_an_advice_and_a_runbook_each() -> None:
-    line = [one for one in PAGES["overview"]["panels"] if one["gridPos"]["y"] in (6, 9)]
-    titles = ["Computing", "Off the CPU", "Moving data", "Other", "Idle", "Unused", "Wasted"]
-    assert [one["title"] for one in line] == ["Thread-time", *titles]
-    for panel in line[1:]:
-        assert any(link["title"].startswith("Runbook ") for link in panel["links"])
+#: What the first screen of *Overview* answers, and where.
+FIRST_SCREEN = {
+    "what it cost": {"Thread-time", "Cost"},
+    "what bounded the runs": {"What bounded the runs?", "What should I do next?"},
+    "what failed": {"Failed runs", "Which runs failed lately, and why?", "Which alerts fire now?"},
+    "whether the telemetry is complete": {"Telemetry lost", "Last export"},
+    "where the time went": {"Where did the thread-time go?"},
+}
+
+
+def test_the_first_screen_answers_what_matters_and_few_panels_are_open() -> None:
+    """A window of 1080 px shows 24 units of height; what is below has to be looked for."""
+    shown = [one for one in PAGES["overview"]["panels"] if one["type"] != "row"]
+    first = {one["title"] for one in shown if one["gridPos"]["y"] + one["gridPos"]["h"] <= 24}
+    assert first == set().union(*FIRST_SCREEN.values())
+    assert len(shown) <= 24
+
+
+def test_each_part_of_the_time_has_a_limit_an_advice_and_a_runbook() -> None:
+    panel = PANELS["overview: Where did the thread-time go?"]
+    runbooks = {link["title"].partition("Runbook ")[2] for link in panel["links"]}
+    assert [one["legendFormat"] for one in panel["targets"]] == [one.title for one in PARTS]
+    for part in PARTS:
+        assert f"{part.title}: {part.advice}" in panel["description"]
+        assert part.alert in runbooks
+        own = rules.properties(panel, f"/{part.title}$/")["thresholds"]["steps"]
         # No rule says how much computing or overhead is right.
-        limited = panel["title"] not in ("Computing", "Other")
-        assert (len(rules.steps(panel)) == 2) == limited, panel["title"]
+        assert (len(own) == 2) == (part.title not in ("Computing", "Other"))
+
+
+#: Names that mean opposite things. Who takes one for the other does the opposite of what helps.
+OPPOSITES = (
+    ("idle", "No free thread"),
+    ("Idle", "Computing"),
+    ("Uneven", "No free thread"),
+    ("No worker", "No free thread"),
+    ("Starting", "Computing"),
+    ("Inner", "Computing"),
+    ("Repeated", "Computing"),
+    ("Wasted", "Computing"),
+    ("Wasted", "Idle"),
+    ("Idle", "Unused"),
+    ("succeeded", "failed"),
+    ("memory-read", "disk-read"),
+    ("managed", "spilled"),
+    ("waiting", "processing"),
+)
+
+
+def test_opposite_meanings_never_share_a_colour() -> None:
+    """In no panel; and the parts of one whole are told apart by their colours."""
+    meant = [one for one in PANELS.values() if rules.colour_of(one, "idle")]
+    assert len(meant) > 10
+    for panel in meant:
+        for one, other in OPPOSITES:
+            colours = rules.colour_of(panel, one), rules.colour_of(panel, other)
+            assert all(colours), (panel["title"], one, other)
+            assert distance(*colours) > 60, (panel["title"], one, other)
+    for whole in (PATH.values(), PARTS):
+        shades = [rules.colour_of(meant[0], one.title) for one in whole]
+        assert len({*shades}) == len(shades), shades
+
+
+def distance(one: str, other: str) -> float:
+    """How far two colours are from each other: at most 441."""
+    pairs = zip(*(bytes.fromhex(HEX.get(x, x)[1:]) for x in (one, other)), strict=True)
+    return sum((a - b) ** 2 for a, b in pairs) ** 0.5
 
 
 # ---------------------------------------------------- each rule finds a dashboard that breaks it
@@ -206,6 +264,7 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
     "nothing_looks_neither_good_nor_bad": [(STAT, r'"match": "null\+nan"', '"match": "nan"')],
     "nothing_is_not_a_number": [(CURVES, r'\) >= 0"', ')"')],
     "runs_are_those_of_the_root": [(STAT, r', dask_span_name!=\\"_OTHER\\"', "")],
+    "a_title_fits_its_width": [(STAT, r'"w": \d+', '"w": 2')],
     "runs_are_whole": [
         (STAT, rf"round\(increase\({rules.RUNS}_count", f"(increase({rules.RUNS}_count")
     ],

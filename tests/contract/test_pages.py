@@ -22,6 +22,7 @@ from dask_otel.settings.reading import read_settings
 from . import queries
 from .queries import ALERTS
 from .test_dashboards import PANELS
+from .test_packaging import PROJECT, PYPROJECT
 
 REPOSITORY = Path(__file__).parents[2]
 DOCS = REPOSITORY / "docs"
@@ -130,25 +131,61 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_the_readme_leads_to_what_is_there_from_anywhere() -> None:
-    """The package index shows it, too, and knows no other file: every link is whole."""
-    links = re.findall(r"\]\(([^)\s]+)\)", (REPOSITORY / "README.md").read_text(encoding="utf-8"))
-    assert [link for link in links if not link.startswith("https://")] == []
-    ours = [
-        found["path"].partition("#")
-        for link in links
-        if (
-            found := re.match(
-                r"https://(?:github\.com/dask-otel/dask-otel/(?:blob|tree)"
-                r"|raw\.githubusercontent\.com/dask-otel/dask-otel)/main/(?P<path>.*)",
-                link,
-            )
-        )
-    ]
+README = TEXTS[REPOSITORY / "README.md"]
+LINKS = re.findall(r"\]\(([^)\s]+)\)", README)
+
+
+def test_the_readme_is_short_and_leads_to_what_is_there() -> None:
+    """Any checkout shows its own pictures and pages: links into the repository are relative."""
+    assert len(README.split()) <= 800
+    assert [one for one in LINKS if "/dask-otel/dask-otel/" in one and "/actions/" not in one] == []
+    ours = [one.partition("#") for one in LINKS if not one.startswith("https://")]
     assert len(ours) > 20
     assert {path for path, _, _ in ours if not (REPOSITORY / path).exists()} == set()
     wanted = {(path, anchor) for path, _, anchor in ours if anchor}
     assert {(p, a) for p, a in wanted if a not in _anchors(REPOSITORY / p)} == set()
+
+
+def test_the_package_index_shows_the_readme_with_whole_links() -> None:
+    """It knows no other file. `make dist` checks what the build makes of these substitutions."""
+    hook = PYPROJECT["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    shown = README
+    for one in hook["substitutions"]:
+        shown = re.sub(one["pattern"], one["replacement"], shown)
+    links = re.findall(r"\]\(([^)\s]+)\)", shown)
+    assert len(links) == len(LINKS)
+    assert [link for link in links if not link.startswith("https://")] == []
+    for link, made in zip(LINKS, links, strict=True):
+        # A page of the site is linked there.
+        if re.match(r"docs/(?!images/)", link):
+            assert made.startswith(f"{PROJECT['urls']['Documentation']}/en/v$HFPR_VERSION/")
+        assert link.startswith("https://") or made.rpartition("/")[2].partition(".")[0].lower() == (
+            link.rpartition("/")[2].partition(".")[0].lower()
+        )
+
+
+def test_the_readme_s_make_targets_and_figures_exist() -> None:
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"`make ([\w-]+)`", README))
+    assert targets >= {"demo", "test"}
+    assert targets <= set(re.findall(r"^([\w-]+):.*##", makefile, re.MULTILINE))
+    (cost,) = re.findall(r"^\*\*It costs\*\* (.*)$", README, re.MULTILINE)
+    figures = re.findall(r"\d[\d.,]*(?: %)?", cost.partition("(")[0])
+    measured = TEXTS[DOCS / "benchmarks.md"].replace("%", " %").replace("  %", " %")
+    assert [one for one in figures if one.strip(", ") not in measured] == []
+
+
+def test_the_cost_of_trace_context_is_the_measured_one() -> None:
+    (row,) = re.findall(
+        r"CPU that trace context adds.*?([\d.]+) µs \(([\d.]+) hooks, ([\d.]+) Dask",
+        TEXTS[DOCS / "benchmarks.md"],
+    )
+    total, hooks, calls = (f"{float(one) + 1e-9:.1f}" for one in row)
+    assert f"takes about {total} µs a task, {calls} of them" in TEXTS[DOCS / "cost.md"]
+    assert (
+        f"about {hooks} µs of CPU a task on the worker, and {calls} µs for"
+        in (TEXTS[DOCS / "context.md"])
+    )
 
 
 def test_what_the_log_says_in_troubleshooting_is_what_it_says() -> None:

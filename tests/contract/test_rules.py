@@ -10,9 +10,12 @@ import yaml
 
 from . import queries
 from .queries import ALERTS, RECORDED, REPOSITORY
+from .test_packaging import PROJECT
 
 PROMETHEUS = REPOSITORY / "deploy" / "prometheus"
 RUNBOOKS = REPOSITORY / "docs" / "runbooks"
+#: The pages of the last release.
+RUNBOOKS_ON_SITE = f"{PROJECT['urls']['Documentation']}/en/stable/runbooks/"
 
 
 @pytest.mark.parametrize("name", [*ALERTS, *RECORDED])
@@ -40,10 +43,14 @@ def test_an_alert_has_a_runbook_and_texts(name: str) -> None:
     alert = ALERTS[name]
     page = RUNBOOKS / f"{name}.md"
     assert page.read_text(encoding="utf-8").startswith(f"# {name}\n")
-    assert alert["annotations"]["runbook_url"].endswith(f"/docs/runbooks/{name}.md")
+    assert alert["annotations"]["runbook_url"] == f"{RUNBOOKS_ON_SITE}{name}.html"
     assert alert["annotations"].keys() == {"summary", "description", "runbook_url"}
     assert alert["labels"]["severity"] in ("critical", "warning", "info")
     assert f"`{alert['labels']['severity']}`" in page.read_text(encoding="utf-8")
+    # The cause by its name in a report; the build of the site finds anchors that are not there.
+    assert (
+        "](../diagnoses.md" in page.read_text(encoding="utf-8").partition("**What it means.**")[0]
+    )
 
 
 def test_every_runbook_has_an_alert() -> None:

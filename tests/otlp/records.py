@@ -35,7 +35,7 @@ ROOT = SpanRecord(
         "dask.span.name": "a/b",
     },
     events=(Event("dask.span.start", 1_700_000_001 * SECOND, {"n": 1}),),
-    links=(Link(7, 8, {"why": "first"}),),
+    links=(Link(7, 8),),
     error=None,
 )
 CHILD = replace(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import threading
@@ -355,21 +354,6 @@ def test_the_seconds_of_retry_after(header: str, low: float, high: float) -> Non
 
 
 # ------------------------------------------------------------------------------ the process
-
-
-def test_a_forked_child_has_connections_of_its_own(server: Receiver, build: Build) -> None:
-    (sink,) = build(server.environ).span_sinks
-    assert send(sink, [ROOT]).taken
-    transport: Any = sink.transport  # type: ignore[union-attr]
-    before = transport._client
-    transport._process = os.getppid()
-    assert send(sink, [ROOT]).taken
-    assert transport._client is not before
-    # The parent's still works: it was not closed.
-    transport._client, mine = before, transport._client
-    assert send(sink, [ROOT]).taken
-    mine.close()
-    assert len(server.spans) == 3
 
 
 def test_instrumented_clients_trace_nothing_of_it(

@@ -95,7 +95,7 @@ def test_opentelemetrys_own_exporters_are_used_as_they_are(build: Build) -> None
     """They get what ours send: the same spans and points, with the same resource."""
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 
-    records = [ROOT, replace(CHILD, links=(Link(7, 8, {"x": (1, 2)}),)), REMOTE]
+    records = [ROOT, replace(CHILD, links=(Link(7, 8),)), REMOTE]
     metrics = [
         counter(number(1.5, a="x"), number(2)),
         counter(number(-3), name="dask.u", instrument="updowncounter", temporality="delta"),

@@ -61,10 +61,7 @@ def readable(record: SpanRecord) -> ReadableSpan:
         resource=Resource(RESOURCE),
         attributes=dict(record.attributes),
         events=[SdkEvent(e.name, dict(e.attributes), e.time_ns) for e in record.events],
-        links=[
-            SdkLink(context(one.trace_id, one.span_id, False), dict(one.attributes))
-            for one in record.links
-        ],
+        links=[SdkLink(context(one.trace_id, one.span_id, False)) for one in record.links],
         kind=KINDS[record.kind],
         status=Status() if error is None else Status(StatusCode.ERROR, error),
         start_time=record.start_ns,
@@ -93,7 +90,7 @@ def corpus() -> list[SpanRecord]:
                 span_id=index + 1,
                 attributes=attributes,
                 events=tuple(Event(f"e{n}", n, attributes) for n in range(dice.randrange(3))),
-                links=tuple(Link(n + 1, n + 2, attributes) for n in range(dice.randrange(3))),
+                links=tuple(Link(n + 1, n + 2) for n in range(dice.randrange(3))),
             )
         )
     return records

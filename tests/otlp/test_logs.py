@@ -180,7 +180,7 @@ def test_an_endpoint_that_takes_no_logs_is_asked_again_each_hour(
         assert len(server.requests) == 1
         server.takes_no_logs = False
         eventually(lambda: made.pump.offer_event(EVENT) and server.logs, what="it is asked again")
-    lines = [r for r in caplog.records if "takes no logs" in r.getMessage()]
+    lines = [r for r in caplog.records if "accepts no logs" in r.getMessage()]
     assert [r.levelno for r in lines] == [logging.INFO]
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
     assert [d["failing"] for d in made.pump.condition()["destinations"]] == [[]]

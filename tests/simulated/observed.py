@@ -16,26 +16,29 @@ from lab.clock import EPOCH
 from lab.cluster import Cluster, simulate
 from lab.occupancy import Occupancy
 from lab.paths import Paths
-from lab.truth import HEARTBEAT, Truth
+from lab.truth import Truth
 
 from dask_otel import semconv
 from dask_otel._dask.adapter import HOOKS, SchedulerAdapter
 from dask_otel._dask.boundary import ErrorBoundary
 from dask_otel._dask.facts import ancestors
+from dask_otel.core.idle.worker_tasks import WorkerTasks
 from dask_otel.core.life.clock_offsets import DRIFT
-from dask_otel.core.life.open_span import Limits, TaskLimits
+from dask_otel.core.life.open_span import Limits
 from dask_otel.core.records import FinishedSpan, Progress, TaskCounts
 from dask_otel.core.traces.translate import translate
 from dask_otel.semconv import PATH_PARTS
+from dask_otel.settings.keys import Settings
 from tests.cluster import proof
 from tests.covering import uncovered
+from tests.limits import make_limits, make_task_limits
 from tests.waiting import eventually
 
 #: Short waits: heartbeats come twice a second. The timeout is for what never comes, and must not
 #: come before it where a machine is busy.
-LIMITS = Limits(linger=0.3, settle_timeout=30.0)
+LIMITS = make_limits(linger=0.3, settle_timeout=30.0)
 #: The slowest task of each group is shown, and spans end soon.
-QUICK = Limits(linger=0.1, settle_timeout=5.0, tasks=TaskLimits(slowest=1))
+QUICK = make_limits(linger=0.1, settle_timeout=5.0, tasks=make_task_limits(slowest=1))
 #: Floats of wall clocks, added up over a path.
 ROUNDING = 1e-6
 #: Between these, the border is when a run began, seceded or ended by its worker's clock.
@@ -70,7 +73,19 @@ class Observer(SchedulerPlugin):
         self.adapter: SchedulerAdapter
 
     async def start(self, scheduler: Any) -> None:
-        self.adapter = adapter = SchedulerAdapter(scheduler, self.limits, Errors(self.errors))
+        settings = Settings()
+        self.adapter = adapter = SchedulerAdapter(
+            scheduler,
+            self.limits,
+            Errors(self.errors),
+            max_workers=settings.metrics.max_workers,
+            propagation=settings.propagation,
+            baggage=settings.spans.baggage,
+            events=False,
+            topics=(),
+            level=None,
+            put=lambda event, counted: True,
+        )
         adapter.attach()
         vars(self).update({name: getattr(adapter, name) for name in HOOKS})
         self._ticking = asyncio.ensure_future(self._tick())
@@ -111,8 +126,6 @@ class Simulated:
     is_derivable = True
     #: Seconds by which estimates of workers' clocks may be wrong: messages wait for a batch.
     estimate = 0.0
-    #: Seconds by which the last heartbeat of a worker that left may have been late.
-    late = 0.0
 
     client: Client
     cluster: Cluster
@@ -178,11 +191,19 @@ class Simulated:
             await asyncio.sleep(0.5)
             self.observer.take()
             self.adapter.fold_time_now()
-            if not self.adapter.lifecycle.open and not self._in_flight():
+            if not (self.adapter.lifecycle.open or self._in_flight() or self._kept()):
                 return
 
     def _in_flight(self) -> float:
         return sum(one.in_flight for one in self.adapter.time.accounting._workers.values())
+
+    def _kept(self) -> list[WorkerTasks]:
+        """The tasks that workers may be running, for all that the account of threads knows.
+
+        A cancelled one, which may have seceded, is forgotten with the second heartbeat after.
+        """
+        tasks = [one.tasks for one in self.adapter.time.accounting._workers.values()]
+        return [one for one in tasks if one.any or one.seceded]
 
     def sums(self) -> dict[str, float]:
         """Return the thread-seconds that were exported, and those that the workers reported."""
@@ -209,9 +230,8 @@ class Simulated:
         found, truth, base = self.sums(), self.truth.seconds(), self._within
         late, secret = self.truth.unnoticed(), self.truth.unannounced()
         less, either = late + self.truth.unheard() + 2 * secret, self.truth.unsettled()
-        less += sum(one.threads * self.late for one in self.truth.workers.values() if one.silent)
         late += self.truth.untold() + self.truth.misdated()
-        less += self.truth.misdated()
+        less += self.truth.misdated() + self.truth.hidden()
         lost = truth.busy + truth.excess - found["reported"]
         known = {
             "capacity": (found["capacity"] - truth.capacity, 0.0, 0.0),
@@ -229,6 +249,8 @@ class Simulated:
         for when, idle in self.samples:
             most = self.truth.seconds(when).idle + late + either + 3 * base
             assert idle <= most, (when, idle, most)
+        assert not self._kept()
+        assert not self.adapter.time.accounting._spans
 
     def compare_paths(self) -> None:
         """Compare the parts of each path with an independent walk of the finished history."""
@@ -249,7 +271,7 @@ class Simulated:
             off = (
                 self.estimate
                 + self._way
-                + DRIFT * HEARTBEAT
+                + DRIFT * self.truth.silence()
                 + sum(abs(s) for _, _, s in self.cluster.steps)
             )
             either = path.tasks * off + path.untold

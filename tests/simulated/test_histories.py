@@ -43,7 +43,8 @@ def test_random_programs_on_workers_that_pause(seed: int) -> None:
 
 #: The smallest parts of programs that something was wrong with: workers whose clocks are set back
 #: by more than their tasks have run; tasks that are cancelled before they run again; a task that
-#: begins and ends between a late heartbeat and its receipt.
+#: begins and ends between a late heartbeat and its receipt. From 2119 on, the truth was wrong about
+#: what messages tell: of lost and late heartbeats, of a clock that is set forward, of blocks.
 FOUND = [
     Program(
         729, 3, 2, False, 0.02,
@@ -74,6 +75,36 @@ FOUND = [
          ((1.0, "scatter", ((), 1000)),
           (1.0, "tasks", ("nap", [0.7, 0.2, 0.05, 1.5, 0.7, 0.7, 0.0], 1)))),
         (),
+    ),
+    Program(
+        2119, 1, 2, True, 0.0,
+        (((0.3, "tasks", ("apart", [0.01, 1.5, 0.7, 0.01, 0.0, 0.0, 0.7], 3)),
+          (0.0, "tasks", ("moved", [0.01, 0.01, 0.2, 0.2, 0.2, 0.01, 1.5, 0.2], 0))),
+         ((0.05, "chain", ([1.5, 0.05, 0.01, 1.5, 0.05],)),)),
+        ((0.05, "heartbeats", (8, None, 3)),),
+    ),
+    Program(
+        2285, 3, 2, True, 0.02,
+        (((0.0, "tasks", ("flaky", [0.0, 0.01], 1)), (0.0, "actor", (0.05,))),
+         ((0.0, "actor", (0.7,)), (0.0, "actor", (0.7,)))),
+        ((0.3, "heartbeats", (9, 0.2, 1)), (0.8, "kill", (3,))),
+    ),
+    Program(
+        2981, 3, 3, True, 0.0,
+        (((0.0, "tasks", ("flaky", [0.05, 0.01, 0.05, 0.01, 0.7], 1)), (0.0, "drop", (6,))),),
+        ((0.05, "kill", (6,)), (0.8, "set_clock", (0, 20.0))),
+    ),
+    Program(
+        10630, 1, 3, True, 0.02,
+        (((0.3, "tasks", ("apart", [0.7, 0.01, 0.7, 0.01, 0.0], 3)), (0.05, "publish", (7,))), ()),
+        ((0.8, "block", (4, 3.0)), (0.8, "restart", ())),
+    ),
+    Program(
+        14709, 1, 2, True, 0.0,
+        (((0.0, "go_into", ("c",)),
+          (0.3, "tasks", ("moved", [0.0, 1.5, 1.5, 0.7, 0.01, 0.05, 0.7, 0.01], 0))),
+         ((1.0, "actor", (0.05,)),)),
+        ((0.3, "heartbeats", (4, 0.2, 2)),),
     ),
 ]  # fmt: skip
 
@@ -138,7 +169,7 @@ def log(seed):
     kept = [(*one[:3], *one[4:]) for one in transitions]
     return repr((runs, kept, made[0].seconds()))
 
-print(*[hashlib.sha256(log(seed).encode()).hexdigest() for seed in (3, 5, 3)])
+print(*[hashlib.sha256(log(seed).encode()).hexdigest() for seed in (81, 5, 81)])
 """
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 import dask
@@ -34,10 +35,23 @@ async def coroutine(seconds: float) -> None:
 
 def gives_up_once(seconds: float) -> None:
     time.sleep(seconds)
-    worker = get_worker()
-    if not hasattr(worker.loop, "given_up"):
-        worker.loop.given_up = True
+    if is_first():
         raise Reschedule
+
+
+def fails_once(seconds: float) -> None:
+    time.sleep(seconds)
+    if is_first():
+        raise ValueError("as asked")
+
+
+def is_first() -> bool:
+    """Whether the present task runs for the first time on its worker."""
+    worker = get_worker()
+    begun, key = vars(worker).setdefault("begun", set()), worker.get_current_task()
+    known = key in begun
+    begun.add(key)
+    return not known
 
 
 def client_in_a_task(seconds: float) -> None:
@@ -252,11 +266,25 @@ def test_a_task_that_is_released_on_its_way_to_the_worker(o: Simulated) -> None:
     time.sleep(3)
 
 
-@pytest.mark.options(workers=1, threads=2, latency=0.001, within=0.02)
-def test_tasks_that_begin_again_on_a_full_worker(o: Simulated) -> None:
-    for number in range(8):
-        o.cluster.loop.__dict__.pop("given_up", None)
-        futures = o.client.map(gives_up_once, [0.33 + number / 100] * 4, pure=False)
+@pytest.mark.options(workers=1, latency=0.002, within=0.02)
+@pytest.mark.parametrize("task", [gives_up_once, fails_once])
+@pytest.mark.parametrize("blocked", [0.0, 0.1])
+def test_tasks_that_begin_again_on_a_full_worker(
+    o: Simulated, task: Callable[..., None], blocked: float
+) -> None:
+    """With a heartbeat at each 10 ms around the second begin; a block delays that.
+
+    Heartbeats take longer than other messages, so that one can list a run whose end is known.
+    """
+    o.cluster.heartbeats["w0"] = cycle([0.0, 0.005, 0.005]).__next__
+    machine = o.cluster.machines["w0"]
+    for number in range(20):
+        time.sleep((0.1 + number / 100 - o.cluster.loop.now) % 0.5)
+        futures = o.client.map(task, [0.8] * 2, pure=False, retries=1)
+        futures += o.client.map(nap, [0.3] * 2, pure=False)
+        time.sleep(0.75)
+        machine.block(blocked)
         wait(futures)
         del futures
     time.sleep(3)
+    assert o.sums()["excess"] == pytest.approx(0.0, abs=0.01)

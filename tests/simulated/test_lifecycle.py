@@ -314,6 +314,22 @@ def test_results_lost_after_the_export_are_recomputed_in_a_continuation(o: Simul
     assert 0.2 <= again.stop - again.start <= 0.25
 
 
+@pytest.mark.options(config={"distributed.scheduler.no-workers-timeout": "1 s"}, within=2.3)
+def test_a_lost_result_fails_again_without_a_worker(o: Simulated) -> None:
+    """Dask gives it up before it is sent to one; until it is, it is no work, and threads unused."""
+    with span("restricted"):
+        result = o.client.submit(nap, 0.1, workers=["w0"])
+        wait(result)
+        o.cluster.kill("w0")
+        time.sleep(0.1)
+        wait(result)
+    assert result.status == "error"
+    o.assert_tree("""
+        restricted success 0.100 tasks=1 memory=1
+          restricted#2 failure 0.000 tasks=1 erred=1
+    """)
+
+
 def test_a_task_that_asks_to_be_rescheduled_starts_with_its_first_run(o: Simulated) -> None:
     with span("moved"):
         future = o.client.submit(first, Reschedule, 1.5)

@@ -12,9 +12,10 @@ from lab.clock import EPOCH
 
 from dask_otel import span as own_span
 from dask_otel.core import identity
-from dask_otel.core.life.open_span import Limits, TaskLimits
+from dask_otel.core.life.open_span import Limits
 from dask_otel.core.records import TaskRun
 from tests.cluster.tasks import current
+from tests.limits import make_limits, make_task_limits
 from tests.receiver import Receiver
 from tests.simulated.bridged import Bridged
 from tests.simulated.observed import Simulated
@@ -169,7 +170,7 @@ def test_chosen_tasks_have_spans_of_their_own_which_are_current_in_them(b: Bridg
 
 
 def limits(**tasks: Any) -> Limits:
-    return Limits(linger=0.3, settle_timeout=30.0, tasks=TaskLimits(**tasks), path=False)
+    return make_limits(linger=0.3, settle_timeout=30.0, tasks=make_task_limits(**tasks), path=False)
 
 
 def timed(number: int, seconds: float) -> tuple[float, float, int, str]:

@@ -11,9 +11,9 @@ import pytest
 from distributed import wait
 
 from dask_otel import span
-from dask_otel.core.life.open_span import TaskLimits
 from dask_otel.core.records import FinishedTask
 from dask_otel.core.traces.translate import translate
+from tests.limits import make_task_limits
 from tests.simulated.observed import QUICK, Simulated
 
 RUNS: dict[str, int] = {}
@@ -56,7 +56,7 @@ def test_a_run_that_is_exported_for_the_path_says_all_that_others_say(o: Simulat
     assert sizes.count(1000) == 2
 
 
-@pytest.mark.options(limits=replace(QUICK, tasks=TaskLimits(slowest=5)))
+@pytest.mark.options(limits=replace(QUICK, tasks=make_task_limits(slowest=5)))
 @pytest.mark.parametrize(("times", "attempt"), [(1, 2), (9, 3)])
 def test_a_run_that_is_repeated_has_its_number(o: Simulated, times: int, attempt: int) -> None:
     RUNS.clear()

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dask_otel.core.life.completion import worst
-from dask_otel.core.life.open_span import Limits, Phase
+from dask_otel.core.life.open_span import Phase
+from tests.limits import make_limits
 from tests.unit.simulation import Life, Simulation, Task
 
-LIMITS = Limits(
+LIMITS = make_limits(
     linger=2.0,
     settle_timeout=10.0,
     remember=1000,

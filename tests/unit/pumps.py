@@ -12,7 +12,6 @@ from typing import Any
 from dask_otel import semconv
 from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.metrics.batch import MetricBatch
-from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import (
     Answer,
     FinishedGroup,
@@ -31,6 +30,7 @@ from dask_otel.pump.limits import PumpLimits
 from dask_otel.pump.pump import Pump, Rows
 from dask_otel.pump.spooled import Spool
 from dask_otel.pump.tally import Tally
+from tests.limits import make_state
 from tests.waiting import eventually
 
 DROPPED, EXPORTED = semconv.OTEL_DROPPED.name, semconv.OTEL_EXPORTED.name
@@ -80,7 +80,7 @@ def translate(item: Any) -> list[SpanRecord]:
 class FakeSink:
     """What both kinds of sinks have in common: it can hang, fail, raise."""
 
-    signal, loss, patience = "traces", "error", 0.0
+    signal, loss = "traces", "error"
     key: str | None = None
     max_points: int | None = 200
 
@@ -170,7 +170,7 @@ def pumping(
     spool: Spool | None = None, sanitized: Callable[[], dict[str, int]] = dict, **options: Any,
 ) -> Iterator[Pump]:  # fmt: skip
     """A pump whose threads stand still until its end; `turn` does their work."""
-    made = module.Metrics([(sink, MetricState(0)) for sink in metrics], **options)
+    made = module.Metrics([(sink, make_state(0)) for sink in metrics], **options)
     pump = Pump(Rows(spans, translate, limits, spool), made, Rows(), sanitized)
     try:
         yield pump

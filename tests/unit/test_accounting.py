@@ -16,8 +16,16 @@ from hypothesis import strategies as st
 
 from dask_otel.core.idle.accounting import Accounting, Increments
 from dask_otel.core.idle.sharing import IdleSharing
-from dask_otel.core.life.clock_offsets import WorkerOffset
-from dask_otel.core.path.waiting import FreeThreads
+from dask_otel.core.idle.worker import WorkerTime
+from dask_otel.core.path.waiting import (
+    AT_ONCE,
+    BEHIND,
+    BEHIND_RELEASED,
+    FREE,
+    MAX_ENDS,
+    NO_WORKER,
+    TAKEN,
+)
 
 #: Seconds: some messages of 1 ms each, on a few threads.
 CLOSE = 0.02
@@ -79,55 +87,6 @@ def taken(sharing: IdleSharing) -> tuple[float, float, dict[str, float]]:
     sharing.settle()
     shares, sharing.closed_shares = sharing.closed_shares, {}
     return idle, unused, shares
-
-
-class Stepped:
-    """A worker with two threads, one task of the scheduler's, and a clock that is set at times."""
-
-    def __init__(self) -> None:
-        self.accounting = Accounting(0.0, FreeThreads(float))
-        self.totals, self.offset = Totals(), WorkerOffset()
-        self.accounting.worker_added("w", 2, 0.0)
-        self.accounting.span_active("a", "a", 0.0)
-        self.accounting.task_assigned("w", "x", "a", 0.0)
-
-    def beat(self, second: float, shift: float, executing: dict[str, float]) -> None:
-        """A heartbeat arrives after a millisecond, as the worker's clock has it."""
-        now = second + 0.001
-        travelled = self.offset.heartbeat(now, 0.001 - shift, 0.002)
-        self.accounting.heartbeat("w", executing, {}, now, travelled)
-        self.totals.add(exported(self.accounting, now))
-        self.totals.check()
-        assert self.totals.idle <= 2 * second + 0.01
-
-
-@pytest.mark.parametrize("step", [-100.0, -1.0, 1.0, 100.0])
-def test_a_worker_whose_clock_is_set_makes_no_phantom_idle(step: float) -> None:
-    """Elapsed seconds and the delay both come from its wall clock."""
-    worker = Stepped()
-    for second in range(1, 60):
-        shift = step if second > 20 else 0.0
-        worker.beat(second, shift, {"x": second + shift})
-        assert worker.totals.idle <= second + 0.01
-    accounting, totals = worker.accounting, worker.totals
-    accounting.task_done("w", "x", 60.0 + step, 60.0)
-    accounting.span_inactive("a", 60.0)
-    accounting.heartbeat("w", {}, {"a": 60.0}, 60.5)
-    for second in (61.0, 61.5, 62.0):
-        accounting.heartbeat("w", {}, {}, second)
-    totals.add(exported(accounting, 62.0))
-    totals.check()
-    assert totals.idle == pytest.approx(60.0, abs=0.02)
-
-
-@pytest.mark.parametrize("step", [-7200.0, -2.0, 2.0, 7200.0])
-def test_where_a_clock_is_set_by_hours_idle_comes_as_soon_as_ever(step: float) -> None:
-    """A task that waits for its input on a worker: only a cut tells that its thread is idle."""
-    worker = Stepped()
-    for second in range(1, 60):
-        # There and back again: each way of the two is the one that looks late.
-        worker.beat(second, step if 20 < second <= 40 else 0.0, {})
-        assert 2 * (second - 3) <= worker.totals.idle
 
 
 #: Two cuts in a row between the end of a task and its seconds.
@@ -211,6 +170,18 @@ SCRIPTS: dict[str, tuple[list[tuple[Any, ...]], dict[str, float]]] = {
         ],
         {"idle": 1.1, "lost": 0.0, "excess": 0.0, "in_flight": 0.0},
     ),
+    # By a clock that was set forward, and back again; it had run for half a second.
+    "a guess of the elapsed seconds makes no excess": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("task_done", "x", 0.5, 0.5),
+            ("task_assigned", "y", "a", 0.5),
+            ("heartbeat", {"y": 20.5}, {"a": 0.5}, 1.0),
+            ("task_done", "y", 0.7, 1.2),
+            *[("heartbeat", {}, {"a": seconds}, now) for seconds, now in ((0.7, 1.5), (0.0, 2.0))],
+        ],
+        {"excess": 0.0, "idle": 0.8, "lost": 0.0, "in_flight": 0.0},
+    ),
     # Seconds of a span that is not active any more.
     "late seconds are in the capacity of their span": (
         [
@@ -266,7 +237,7 @@ SCRIPTS: dict[str, tuple[list[tuple[Any, ...]], dict[str, float]]] = {
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_script(name: str) -> None:
     calls, expected = SCRIPTS[name]
-    accounting, totals = Accounting(0.0, FreeThreads(float)), Totals()
+    accounting, totals = Accounting(0.0, float), Totals()
     accounting.worker_added("w", 1, 0.0)
     accounting.span_active("a", "a", 0.0)
     for call, *arguments in calls:
@@ -297,7 +268,7 @@ def test_late_idle_goes_to_who_was_active_when_it_passed() -> None:
 
 def test_late_idle_of_a_time_without_work_is_unused() -> None:
     """That a released task did not hold a thread is known two cuts later; then work has ended."""
-    accounting = Accounting(0.0, FreeThreads(float))
+    accounting = Accounting(0.0, float)
     accounting.worker_added("w", 2, 0.0)
     accounting.span_active("s", "s", 0.0)
     for key in ("runs", "released"):
@@ -313,7 +284,7 @@ def test_late_idle_of_a_time_without_work_is_unused() -> None:
 
 
 def test_a_task_that_was_stolen_at_once_leaves_no_span_on_its_first_worker() -> None:
-    accounting = Accounting(0.0, FreeThreads(float))
+    accounting = Accounting(0.0, float)
     for worker in ("a", "b"):
         accounting.worker_added(worker, 2, 0.0)
     accounting.span_active("s", "s", 1.0)
@@ -325,7 +296,7 @@ def test_a_task_that_was_stolen_at_once_leaves_no_span_on_its_first_worker() -> 
 
 
 def test_weeks_of_running_cost_no_precision() -> None:
-    accounting, totals, now = Accounting(0.0, FreeThreads(float)), Totals(), 0.0
+    accounting, totals, now = Accounting(0.0, float), Totals(), 0.0
     accounting.worker_added("w", 1000, now)
     accounting.span_active("a", "a", now)
     for i in range(2000):
@@ -340,7 +311,7 @@ def test_weeks_of_running_cost_no_precision() -> None:
 
 
 def test_memory_is_bounded_by_what_is_open() -> None:
-    accounting = Accounting(0.0, FreeThreads(float))
+    accounting = Accounting(0.0, float)
     accounting.worker_added("w", 2, 0.0)
     for i in range(1000):
         span, now = f"span-{i}", float(i)
@@ -396,7 +367,7 @@ beats = st.tuples(workers, listing, st.dictionaries(spans, odd), st.floats(0.0, 
 )
 def test_no_order_of_events_breaks_the_sums(events: list) -> None:
     """Whatever comes, in any order and with a clock that steps back, the sums are closed."""
-    accounting, totals, now = Accounting(0.0, FreeThreads(float)), Totals(), 0.0
+    accounting, totals, now = Accounting(0.0, float), Totals(), 0.0
     for passed, event in events:
         now += passed
         if event[0] in ("u", "v", "w"):
@@ -474,3 +445,64 @@ def test_idle_is_shared_among_roots_and_then_among_their_spans(events: list) -> 
         assert shares[span] == pytest.approx(truth[span], abs=1e-9)
     assert idle == pytest.approx(sum(truth.values()), abs=1e-9)
     assert unused == pytest.approx(true_unused, abs=1e-9)
+
+
+def test_the_record_of_the_cluster_changes_with_its_state_alone() -> None:
+    now = 0.0
+    accounting = Accounting(0.0, lambda: now)
+    seen = [accounting.present]
+
+    def then(when: float, change: Any) -> None:
+        nonlocal now
+        now = when
+        change(when)
+        if accounting.present is not seen[-1]:
+            seen.append(accounting.present)
+
+    accounting.span_active("a", "a", 0.0)
+    then(1.0, lambda at: accounting.worker_added("v", 1, at))
+    then(2.0, lambda at: accounting.task_assigned("v", "x", "a", at))
+    then(4.0, lambda at: accounting.worker_added("w", 1, at))
+    then(5.0, lambda at: accounting.worker_added("u", 2, at))
+    then(6.0, lambda at: accounting.worker_status("u", False, at))
+    then(7.0, lambda at: accounting.worker_status("w", False, at))
+    then(9.0, lambda at: accounting.task_assigned("w", "y", "a", at))
+    then(10.0, lambda at: accounting.worker_status("v", False, at))
+    then(13.0, lambda at: accounting.worker_status("u", True, at))
+    then(14.0, lambda at: accounting.task_done("w", "y", 5.0, at))
+    then(15.0, lambda at: accounting.worker_removed("u", at))
+    then(16.0, lambda at: accounting.worker_removed("v", at))
+    then(17.0, lambda at: accounting.worker_status("w", True, at))
+    assert seen == [
+        (0.0, 0.0, 0.0, NO_WORKER),
+        (1.0, 1.0, 0.0, FREE),
+        (2.0, 1.0, 1.0, TAKEN),
+        (4.0, 1.0, 1.0, FREE),
+        (7.0, 1.0, 4.0, TAKEN),
+        (10.0, 1.0, 4.0, NO_WORKER),
+        (13.0, 4.0, 4.0, FREE),
+        (15.0, 4.0, 6.0, NO_WORKER),
+        (17.0, 6.0, 6.0, FREE),
+    ]
+
+
+def test_a_task_knows_whether_it_waits_for_a_thread_of_its_worker() -> None:
+    accounting = Accounting(0.0, float)
+    accounting.worker_added("v", 1, 0.0)
+    accounting.worker_added("w", 1, 0.0)
+    assert accounting.task_assigned("v", "x", None, 0.0) == AT_ONCE
+    assert accounting.task_assigned("v", "y", None, 0.0) == BEHIND
+    accounting.task_released("v", "x", 1.0)
+    assert accounting.task_assigned("v", "z", None, 1.0) == BEHIND_RELEASED
+    assert accounting.task_stolen("z", "v", "w", 2.0) == AT_ONCE
+    assert accounting.task_assigned("unknown", "u", None, 2.0) == AT_ONCE
+
+
+def test_a_worker_keeps_a_bounded_number_of_ends() -> None:
+    worker = WorkerTime(1, 0.0, 0.0)
+    for second in range(10 * MAX_ENDS):
+        worker.ended(str(second), float(second), (0.0, 0.0, 0.0, TAKEN), second)
+        kept = worker.ends[0] or [None]
+        assert len(worker.ends) <= MAX_ENDS
+        assert second < MAX_ENDS or len(kept) > MAX_ENDS
+        assert kept[0] is None, "they have none before them"

@@ -139,7 +139,7 @@ def test_every_generation_has_them_whatever_comes_first(first: bool) -> None:
 
 
 def test_what_is_remembered_of_them_is_bounded() -> None:
-    blocks = Blocks(Blocked(LIMITS).lifecycle)
+    blocks = Blocks(Blocked(LIMITS).lifecycle, LIMITS.remember)
     for number in range(DESCRIBED + 10):
         blocks.described(f"s{number}", {"n": number})
     assert [*blocks._described] == [f"s{number}" for number in range(10, DESCRIBED + 10)]

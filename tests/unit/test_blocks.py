@@ -66,7 +66,7 @@ class BlockHistories(Histories):
         self.sim.lose_client("c0")
         self.sim.lose_client("c1")
         blocks = self.sim.blocks
-        kept = blocks._holding, blocks._waiting, blocks._left_first, blocks.leaving
+        kept = blocks._holding, blocks._waiting, blocks._left_first, blocks._leaving
         assert [*map(bool, kept)] == [False] * 4
         super().teardown()
 
@@ -91,7 +91,7 @@ def test_what_is_remembered_is_bounded():
     for number in range(100):
         sim.blocks.left("c0", f"entered-{number}", sim.now)
     sim.blocks.messages_arrived("c0", sim.now)
-    assert (len(sim.blocks._waiting), sim.blocks.leaving) == (0, False)
+    assert (len(sim.blocks._waiting), sim.blocks._leaving) == (0, {})
 
 
 def test_a_span_ends_when_its_block_was_left_not_when_that_is_certain():

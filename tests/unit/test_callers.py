@@ -13,8 +13,9 @@ from dask_otel.core import identity
 from dask_otel.core.context import Caller, Traceparent, make_carrier, parse_traceparent
 from dask_otel.core.life.callers import MAX_LINKS, Callers
 from dask_otel.core.life.generations import Generations
-from dask_otel.core.life.open_span import Limits, OpenSpan
+from dask_otel.core.life.open_span import OpenSpan
 from dask_otel.core.trace import Trace
+from tests.limits import make_limits
 from tests.unit.garbage import Hostile, anything
 
 A, B = 0xA << 64, 0xB << 64
@@ -28,7 +29,7 @@ class Setup:
     def __init__(self, propagation: Any = "adopt", baggage: tuple[str, ...] = ()) -> None:
         self.counts: Counter[str] = Counter()
         self.callers = Callers(propagation, lambda kind: self.counts.update([kind]), baggage)
-        self.generations = Generations(Limits())
+        self.generations = Generations(make_limits())
 
     def span(self, name: str, carrier: Any = None, parent: OpenSpan | None = None) -> OpenSpan:
         """As it is opened where Dask has made it."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dask_otel.core.life.clock_offsets import DRIFT, ClockOffsets, WorkerOffset, shifted
+from dask_otel.core.life.clock_offsets import DRIFT, SAMPLES, ClockOffsets, WorkerOffset, shifted
 
 #: Of times since the epoch, with a sum or two.
 ROUNDING = 5e-6
@@ -247,6 +247,20 @@ def test_a_step_in_the_middle_of_a_run_is_over_with_the_next(step):
     assert start <= stop <= worker.now
     shown, true, *_ = worker.run(QUICK_RUN)
     assert shown == pytest.approx(true, abs=0.002)
+
+
+def test_runs_that_began_before_a_heartbeat_do_not_show_what_the_worker_assumes_after_it():
+    worker = Worker(0.0)
+    worker.send(QUICK_BEAT)
+    worker.step(2.0)
+    began, assumed = worker.now, worker._estimate
+    worker.send(QUICK_BEAT)
+    for _ in range(SAMPLES):
+        worker.now += 0.5
+        start, stop = (worker.clock(at) + assumed for at in (began, worker.now))
+        worker.clocks.corrected("w", start, stop, repr(worker.clock(worker.now)), began, worker.now)
+    shown, true, *_ = worker.run(Run(there=30.0, length=0.1, unnoticed=0.0, back=0.001))
+    assert shown == pytest.approx(true, abs=0.01)
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 
 from dask_otel import semconv
 from dask_otel.core.metrics.batch import MetricBatch
-from dask_otel.core.metrics.state import MetricState
 from dask_otel.doctor import backends
 from dask_otel.doctor.backends import read_back
 from dask_otel.doctor.finding import Finding, exit_code
 from dask_otel.doctor.findings import all_findings
 from dask_otel.doctor.page import as_json, as_text
 from dask_otel.pump.destination import Destination
+from tests.limits import make_state
 from tests.unit.pumps import Spans
 
 VERSIONS = {"python": "3.12.1", "dask-otel": "1", "distributed": "2", "opentelemetry-sdk": "3"}
@@ -335,7 +335,7 @@ def test_a_destination_says_what_fails_now() -> None:
 
 
 def test_the_bridge_s_own_counts_are_those_that_it_exports() -> None:
-    state, own = MetricState(1), {("dask.otel.callers", "malformed"): 1}
+    state, own = make_state(1), {("dask.otel.callers", "malformed"): 1}
     state.apply(MetricBatch(10, increments={**own, (semconv.SPAN_ACTIVE.name, ("a",)): 1}))
     assert state.totals("dask.otel.") == own
 

@@ -265,7 +265,7 @@ def test_what_a_dead_collector_has_not_taken_waits_for_the_next_run(caplog):
     with pumping(store, alive) as pump:
         for _ in range(3):
             turns(pump)
-        assert "302 spans of earlier runs wait" in pump.open_spool(30)
+        assert "spans of earlier runs: 302, open" in pump.open_spool(30)
     assert Counter(alive.exported) == Counter(2 * list(range(1, 151)))
     assert (store.rows, outcomes(pump)) == ({}, {"exported": 300, "unreadable": 2})
 
@@ -380,7 +380,7 @@ def test_the_oldest_rows_that_are_in_no_queue_are_dropped_and_counted(caplog):
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (OSError("it is in use"), "otel.spool.path is there.db, and it is in use"),
+        (OSError("it is in use"), "spool there.db (otel.spool.path): it is in use"),
         (RuntimeError("a bug"), "an error in its spool was swallowed"),
     ],
 )
@@ -398,7 +398,10 @@ def test_until_it_can_be_opened_spans_are_exported_without_it(error, said, caplo
         turns(pump)
         assert spans.exported == [1, 100]
         assert pump.spooled.takes_notes
-    assert "now uses the spool there.db, in which a span of an earlier run waits" in caplog.text
+    assert (
+        "now uses the spool there.db (spans of earlier runs: 1, open at their end: 0)"
+        in caplog.text
+    )
     assert store.closed == [True]
 
 

@@ -16,15 +16,14 @@ from dask_otel._dask.clients import MOST, ClientBlocks
 from dask_otel._dask.workers.samples import WorkerSamples
 from dask_otel._otel.sdk.environment import count, number
 from dask_otel.core.endpoints.address import Endpoint, oddities
-from dask_otel.core.life.open_span import Limits
 from dask_otel.core.masking import MASK, Mask, masked_headers, masked_url
 from dask_otel.core.metrics.batch import Batches, MetricBatch
-from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.text import Sanitizer
 from dask_otel.core.traces.translate import translate
 from dask_otel.settings.keys import ConfigurationError
 from dask_otel.settings.origins import settings_in_force
 from dask_otel.settings.reading import read_settings
+from tests.limits import make_limits, make_state
 from tests.unit.finished import make_span
 from tests.unit.garbage import Pretender
 from tests.unit.metric_states import START, shown
@@ -54,7 +53,7 @@ class _Held:
 
 def blocks_of(client: str) -> ClientBlocks:
     known = {client: SimpleNamespace(last_seen=0.0)}
-    return ClientBlocks(SimpleNamespace(clients=known), _Held(), Limits())
+    return ClientBlocks(SimpleNamespace(clients=known), _Held(), make_limits())
 
 
 @pytest.mark.parametrize(
@@ -189,7 +188,7 @@ def test_a_worker_that_reports_no_numbers_costs_no_other_its_metrics(wrong: dict
 
 def test_workers_of_any_names_are_summed_and_none_is_taken_for_another() -> None:
     names: list[Any] = ["", "_EMPTY", "a\0b", "a\ufffdb", 1, "1", "alone"]
-    state = MetricState(START)
+    state = make_state(START)
     state.apply(sampled(*(worker(name, GOOD) for name in names)))
     found = shown(state)
     assert found[semconv.WORKER_THREAD_COUNT.name] == {

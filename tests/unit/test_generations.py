@@ -11,10 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from dask_otel.core import identity
 from dask_otel.core.context import Caller, Traceparent
 from dask_otel.core.life.generations import Generations
-from dask_otel.core.life.open_span import Limits
 from dask_otel.core.life.summaries import SpanSummary
 from dask_otel.core.records import SpanIdentity, TaskCounts
 from dask_otel.core.trace import Trace
+from tests.limits import make_limits
 from tests.unit.finished import make_span
 
 A, B = 0xA << 64, 0xB << 64
@@ -33,7 +33,7 @@ def summary(first_start: float, stop: float, **more: Any) -> SpanSummary:
 
 
 def test_the_summaries_of_generations_add_up() -> None:
-    generations = Generations(Limits())
+    generations = Generations(make_limits())
     first = make_span(identity=generations.first("a", ("a",), ()), stop=1.0)
     generations.remember(first, summary(1.0, 2.0, idle=0.5, unreported=frozenset({"w"})))
     second = make_span(identity=generations.next("a", ("a",), (), 3.0, ()), stop=1.0)
@@ -46,7 +46,7 @@ def test_the_summaries_of_generations_add_up() -> None:
 
 
 def test_the_paths_of_generations_add_up_and_one_that_is_unknown_is_not_left_out() -> None:
-    generations = Generations(Limits())
+    generations = Generations(make_limits())
     for number, path, total in [(1, (1.0, 2.0), (1.0, 2.0)), (2, (0.5, 0.0), (1.5, 2.0))]:
         ident = generations.next("a", ("a",), (), 3.0, ()) if number > 1 else None
         ident = ident or generations.first("a", ("a",), ())
@@ -63,7 +63,7 @@ def test_the_paths_of_generations_add_up_and_one_that_is_unknown_is_not_left_out
 
 
 def test_a_root_is_its_callers_child_and_all_below_is_in_that_trace() -> None:
-    generations = Generations(Limits())
+    generations = Generations(make_limits())
     root = generations.first("r", ("root",), (), caller(A, 7))
     assert (root.trace_id, root.parent_span_id, root.remote) == (A, 7, True)
     assert root.span_id == identity.span_id("r"), "span ids stay what they are"
@@ -76,7 +76,7 @@ def test_a_root_is_its_callers_child_and_all_below_is_in_that_trace() -> None:
 
 
 def test_a_span_inside_a_task_is_the_parent_of_what_is_nested_below_it() -> None:
-    generations = Generations(Limits())
+    generations = Generations(make_limits())
     generations.first("r", ("root",), (), caller(A, 7))
     inside = generations.first("i", ("root", "i"), ("r",), caller(A, 5, nested=True))
     assert (inside.trace_id, inside.parent_span_id, inside.remote) == (A, 5, True)
@@ -87,7 +87,7 @@ def test_a_span_inside_a_task_is_the_parent_of_what_is_nested_below_it() -> None
 
 
 def test_a_continuation_stays_in_the_adopted_trace_whoever_calls() -> None:
-    generations = Generations(Limits(trace_gap=100.0))
+    generations = Generations(make_limits(trace_gap=100.0))
     root = generations.first("r", ("root",), (), caller(A, 7))
     end(generations, root, 10.0)
     again = generations.next("r", ("root",), (), 50.0, (), caller(B, 8))
@@ -97,7 +97,7 @@ def test_a_continuation_stays_in_the_adopted_trace_whoever_calls() -> None:
 
 
 def test_a_continuation_that_leaves_its_trace_is_decided_anew() -> None:
-    generations = Generations(Limits(trace_gap=100.0))
+    generations = Generations(make_limits(trace_gap=100.0))
     root = generations.first("r", ("root",), (), caller(A, 7))
     end(generations, root, 10.0)
     adopted = generations.next("r", ("root",), (), 500.0, (), caller(B, 8))
@@ -112,7 +112,7 @@ def test_a_continuation_that_leaves_its_trace_is_decided_anew() -> None:
 
 
 def test_a_full_trace_is_not_entered_again_and_counts_by_root() -> None:
-    generations = Generations(Limits(max_per_trace=3))
+    generations = Generations(make_limits(max_per_trace=3))
     root = generations.first("r", ("root",), (), caller(A, 7))
     other = generations.first("o", ("other",), (), caller(A, 7))
     assert [generations.claim(root) for _ in range(4)] == [True, True, True, False]
@@ -126,7 +126,7 @@ def test_a_full_trace_is_not_entered_again_and_counts_by_root() -> None:
 
 
 def test_what_has_open_spans_is_not_forgotten() -> None:
-    generations = Generations(Limits(remember=1))
+    generations = Generations(make_limits(remember=1))
     root = generations.first("r", ("root",), (), caller(A, 7))
     for number in range(5):
         end(generations, generations.first(f"{number}", ("x",), ()))
@@ -136,7 +136,7 @@ def test_what_has_open_spans_is_not_forgotten() -> None:
 
 
 def test_where_an_adopted_trace_is_forgotten_no_parent_is_named_that_is_elsewhere() -> None:
-    generations = Generations(Limits(remember=1))
+    generations = Generations(make_limits(remember=1))
     root = generations.first("r", ("root",), (), caller(A, 7))
     end(generations, root)
     end(generations, generations.first("x", ("x",), ()))
@@ -155,7 +155,7 @@ callers = st.none() | st.builds(caller, st.sampled_from([A, B]), st.integers(1, 
 class Histories(RuleBasedStateMachine):
     """Spans of three trees come and go, with callers and without."""
 
-    limits = Limits(trace_gap=20.0, max_per_trace=6, remember=1000)
+    limits = make_limits(trace_gap=20.0, max_per_trace=6, remember=1000)
 
     def __init__(self) -> None:
         super().__init__()

@@ -41,13 +41,12 @@ from dask_otel.cli.spool_view import listing
 from dask_otel.core.attributes import COUNT_LIMIT, TOTAL_LIMIT
 from dask_otel.core.endpoints.explaining import partly_taken
 from dask_otel.core.life.blocks import ATTRIBUTES, BLOCKS, CLIENT, ENTERED, LEFT
-from dask_otel.core.life.open_span import Limits
 from dask_otel.core.metrics.batch import MetricBatch, Observation
-from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import Event, HistogramPoint, Link, Origin, Row, SpanRecord
 from dask_otel.settings.keys import ConfigurationError
 from dask_otel.settings.origins import variables_in_force
 from dask_otel.spool.store import Encoded, Store
+from tests.limits import make_limits, make_state
 from tests.unit.garbage import anything, hashables, numbers, texts, values
 from tests.unit.metric_states import START, S
 
@@ -68,7 +67,7 @@ CHANGES = st.lists(st.tuples(st.lists(hashables, max_size=3).map(tuple), KEYS, n
 @given(st.lists(CHANGES, min_size=2, max_size=2), st.sampled_from([*semconv.METRICS, "odd"]))
 def test_metrics_of_garbage_cost_no_valid_increment(rounds: list[Any], name: str) -> None:
     """The valid one is of the first span; totals never go back, and all values are numbers."""
-    state, before = MetricState(START), dict[Any, float]()
+    state, before = make_state(START), dict[Any, float]()
     for number, changes in enumerate(rounds, 1):
         batch = MetricBatch(time_ns=START + number * 10 * S)
         batch.deltas_of("good", ("good",), (1, 99)).values["execute", "f", "cpu", "seconds"] = 1.5
@@ -127,7 +126,7 @@ def test_a_message_of_garbage_costs_no_good_line(
     )
     clients = {"me": SimpleNamespace(last_seen=0.0)}
     scheduler: Any = SimpleNamespace(clients=clients, _active_graph_updates=0)
-    blocks = ClientBlocks(scheduler, holder, Limits())
+    blocks = ClientBlocks(scheduler, holder, make_limits())
     blocks.handle_message(message, 0.0)
     described |= {"a": of_a, "good": {"batch.id": 7}}
     lines = [*before, [ENTERED, "good"], *after]
@@ -314,7 +313,7 @@ def _encoded(number: int, ids: bytes | None = None) -> Encoded:
         number, number, 7, f"span {number}", "server", START, START + number,
         {"text": "a", "number": 1.5, "array": ("b", 2)},
         (Event("exception", START, {"exception.type": "ValueError"}),),
-        (Link(5, 6, {"why": "c"}),), "d", "root",
+        (Link(5, 6),), "d", "root",
     )  # fmt: skip
     return "otlp", ids, Encoder({}, "1").span(record)
 

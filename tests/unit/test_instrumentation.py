@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -32,6 +33,9 @@ from tests.environment import python
 
 TRACE, SPAN = 0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7
 TRACEPARENT = f"00-{TRACE:032x}-{SPAN:016x}-01"
+
+#: A client with the preload, or a worker's plugin, comes or goes.
+HOLD, RELEASE = (partial(INSTRUMENTATION.settle, holders=change) for change in (1, -1))
 
 
 def a_span(span_id: int = SPAN, state: TraceState | None = None) -> NonRecordingSpan:
@@ -90,7 +94,7 @@ def test_uninstrument_leaves_dask_exactly_as_it_was() -> None:
 def test_a_client_with_the_preload_keeps_what_it_asked_for() -> None:
     wanted: list[bool] = []
     original = Client.__dict__[METHOD]
-    hold, release = INSTRUMENTATION.hold, INSTRUMENTATION.release
+    hold, release = HOLD, RELEASE
     requests = (hold, hold, dask_otel.instrument, dask_otel.uninstrument)
     for request in (*requests, release, release, release, hold, release):
         assert INSTRUMENTATION.on == (Client.__dict__[METHOD] is not original)
@@ -140,8 +144,8 @@ def test_many_threads_may_put_and_take() -> None:
             first()
             second()
 
-    first = (dask_otel.instrument, INSTRUMENTATION.hold) * 4
-    second = (dask_otel.uninstrument, INSTRUMENTATION.release) * 4
+    first = (dask_otel.instrument, HOLD) * 4
+    second = (dask_otel.uninstrument, RELEASE) * 4
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(turn, first, second))
     dask_otel.uninstrument()

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from dask_otel import semconv
 from dask_otel.core.metrics.batch import MetricBatch, SpanDeltas
-from dask_otel.core.metrics.cardinality import SeriesLimits
-from dask_otel.core.metrics.labels import LabelRules, NameRule, Patterns
-from dask_otel.core.metrics.state import MetricState
+from dask_otel.core.metrics.labels import LabelRules, NameRule, patterns
 from dask_otel.core.text import Sanitizer
 from dask_otel.pump.destination import Notices
 from dask_otel.scheduler.advice import FoldAdvice
 from dask_otel.settings.keys import MetricSettings
+from tests.limits import make_series_limits, make_state
 from tests.unit.metric_states import START, collect, shown
 
 TIME = "dask.span.execute.time"
@@ -45,15 +44,14 @@ def batch(tags, prefix="inc", value=1.0) -> MetricBatch:
     ],
 )
 def test_patterns_match_the_whole_name_and_deny_wins(allow, deny, passed):
-    patterns = Patterns(allow, deny)
-    assert [n for n in ("etl", "etl/load", "Tmp") if patterns.allows(n)] == passed
+    assert [*filter(patterns(allow, deny), ("etl", "etl/load", "Tmp"))] == passed
 
 
 #: Rules, what is booked, and all that is exported of it.
 BOOKED: dict[str, tuple[LabelRules, list[MetricBatch], dict[str, Any]]] = {
     # They take no place from the other names: here there is one for all.
     "denied names": (
-        LabelRules(names=Patterns(deny=["tmp*"])),
+        LabelRules(names=patterns(deny=["tmp*"])),
         [batch(tags) for tags in (("tmp-1",), ("tmp-2", "x"), ("etl", "load"), ("tmp-1",))],
         {
             TIME: {
@@ -64,7 +62,7 @@ BOOKED: dict[str, tuple[LabelRules, list[MetricBatch], dict[str, Any]]] = {
         },
     ),
     "denied prefixes": (
-        LabelRules(prefixes=Patterns(allow=["read-*"])),
+        LabelRules(prefixes=patterns(allow=["read-*"])),
         [
             *(batch(("etl",), prefix) for prefix in ("read-csv", "sum", "mean")),
             *(
@@ -98,7 +96,7 @@ BOOKED: dict[str, tuple[LabelRules, list[MetricBatch], dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("rules", "booked", "expected"), BOOKED.values(), ids=BOOKED)
 def test_what_is_booked_under_rules(rules, booked, expected):
-    state = MetricState(START, rules=rules, limits=SeriesLimits(max_names=1))
+    state = make_state(START, rules=rules, limits=make_series_limits(max_names=1))
     for one in booked:
         state.apply(one)
     assert shown(state) == expected
@@ -144,7 +142,7 @@ def test_what_rules_make_of_tags(rules, tags, labels):
 
 def test_rules_work_with_patterns_and_by_root():
     rules = LabelRules(
-        span_label="root", rules=[NameRule(r"\d+", "#")], names=Patterns(allow=["run-#"])
+        span_label="root", rules=[NameRule(r"\d+", "#")], names=patterns(allow=["run-#"])
     )
     (allowed, *_), (_, denied) = (rules.span(tags, Sanitizer()) for tags in (("run-17", "x"), "j"))
     assert (allowed, denied) == (("run-#", "run-#"), True)
@@ -154,7 +152,7 @@ def test_rules_work_with_patterns_and_by_root():
 
 
 def test_tags_become_labels_of_every_metric_with_a_span():
-    state = MetricState(START, rules=LabelRules(tags=["team", "env"]))
+    state = make_state(START, rules=LabelRules(tags=["team", "env"]))
     state.apply(batch(("etl", "team:risk", "load")))
     active, workers = ("dask.span.active", ("etl",)), ("dask.cluster.worker.count",)
     state.apply(MetricBatch(increments={active: 1}, levels={workers: 3}))
@@ -180,8 +178,8 @@ def test_tags_become_labels_of_every_metric_with_a_span():
 
 
 def test_values_of_a_tag_are_capped_and_their_places_come_back():
-    limits = SeriesLimits(max_names=3)
-    state = MetricState(START, rules=LabelRules(tags=["id"]), limits=limits)
+    limits = make_series_limits(max_names=3)
+    state = make_state(START, rules=LabelRules(tags=["id"]), limits=limits)
     for number in range(10):
         state.apply(batch(("etl", f"id:{number}")))
     found = shown(state)
@@ -215,12 +213,12 @@ def test_values_of_a_tag_are_capped_and_their_places_come_back():
 def test_whatever_is_decided_about_labels_no_sum_changes(
     items, span_label, allow, deny, rules, max_names
 ):
-    state = MetricState(
+    state = make_state(
         START,
-        limits=SeriesLimits(max_names=max_names, max_series=8),
+        limits=make_series_limits(max_names=max_names, max_series=8),
         rules=LabelRules(
-            names=Patterns(allow, deny),
-            prefixes=Patterns((), deny),
+            names=patterns(allow, deny),
+            prefixes=patterns((), deny),
             span_label=span_label,
             rules=rules,
             tags=["team"],
@@ -238,10 +236,10 @@ def test_whatever_is_decided_about_labels_no_sum_changes(
 
 
 def test_advice_comes_once_for_each_cap_and_names_the_setting(caplog):
-    limits = SeriesLimits(max_names=2, max_series=10)
+    limits = make_series_limits(max_names=2, max_series=10)
     notices: Notices = deque()
     advice = FoldAdvice(MetricSettings(max_names=2, max_series=10), notices)
-    state = MetricState(START, limits=limits, rules=LabelRules(tags=["id"]), on_folded=advice)
+    state = make_state(START, limits=limits, rules=LabelRules(tags=["id"]), on_folded=advice)
     for number in [*range(20)] * 2:
         state.apply(batch((f"run-{number}", f"id:{number}"), f"prefix-{number}"))
     expected = [

@@ -12,9 +12,11 @@ import pytest
 import dask_otel.core.life.lifecycle
 from dask_otel.core import identity
 from dask_otel.core.life.generations import Generations
-from dask_otel.core.life.open_span import Limits, OpenSpan, Phase
+from dask_otel.core.life.open_span import OpenSpan, Phase
+from dask_otel.core.life.outcomes import MAX_INCIDENTS
 from dask_otel.core.life.reports import Reports
 from dask_otel.core.records import Failure, FinishedSpan, TaskCounts
+from tests.limits import make_limits
 from tests.unit.simulation import Simulation
 
 LINGER = 2.0
@@ -23,7 +25,7 @@ SETTLE = 30.0
 
 @pytest.fixture
 def sim() -> Simulation:
-    return Simulation(Limits(linger=LINGER, settle_timeout=SETTLE))
+    return Simulation(make_limits(linger=LINGER, settle_timeout=SETTLE))
 
 
 def open_span(sim: Simulation, dask_id: str) -> OpenSpan:
@@ -91,6 +93,16 @@ def test_a_run_that_ends_in_the_future_keeps_its_length(sim: Simulation) -> None
     assert (group.start, group.stop) == (1_000_000.03125, 1_000_000.0625)
 
 
+def test_a_span_keeps_its_first_events_and_counts_the_others(sim: Simulation) -> None:
+    dask_id = done(sim)
+    for number in range(MAX_INCIDENTS + 3):
+        sim.lifecycle.outcomes.incident(open_span(sim, dask_id), sim.now, "e", {"n": number})
+    sim.lifecycle.close(sim.now)
+    (finished,) = sim.lifecycle.finished
+    assert [one.attributes["n"] for one in finished.incidents] == [*range(MAX_INCIDENTS)]
+    assert finished.dropped_incidents == 3
+
+
 def test_a_worker_that_left_is_not_waited_for(sim: Simulation) -> None:
     a = done(sim)
     sim.tick()
@@ -107,7 +119,7 @@ def test_the_settle_timeout_ends_the_wait_and_is_counted(sim: Simulation) -> Non
 
 
 def test_a_full_trace_is_left_by_the_next_continuation() -> None:
-    sim = Simulation(Limits(linger=LINGER, max_per_trace=4))
+    sim = Simulation(make_limits(linger=LINGER, max_per_trace=4))
     a = sim.create(None)
     traces = []
     for generation in range(1, 5):
@@ -187,7 +199,7 @@ def test_repair_takes_over_the_truth(sim: Simulation) -> None:
 
 
 def test_a_tick_looks_at_spans_only_where_there_is_news(monkeypatch) -> None:
-    sim = Simulation(Limits(linger=0.05))
+    sim = Simulation(make_limits(linger=0.05))
     looks: list[OpenSpan] = []
     complete = Reports._complete
 
@@ -249,9 +261,9 @@ MANY_SHORT_SPANS = """
 import gc, sys
 from tests.unit.simulation import Simulation
 from tests.unit.test_lifecycle import short_span
-from dask_otel.core.life.open_span import Limits
+from tests.limits import make_limits
 
-sim = Simulation(Limits(linger=0.05, remember=2_000))
+sim = Simulation(make_limits(linger=0.05, remember=2_000))
 sim.span_exported = lambda span: None
 for number in range(1, 12_001):
     short_span(sim, number)
@@ -274,7 +286,7 @@ def test_12_000_short_spans_leave_the_memory_where_it_was_after_3_000() -> None:
 
 
 def test_a_worker_that_only_reported_is_waited_for_but_ran_nothing():
-    ident = Generations(Limits()).first("s", ("s",), (), None)
+    ident = Generations(make_limits()).first("s", ("s",), (), None)
     span = OpenSpan(0.0, (), ident, False)
     for worker, ran in (("ran", False), ("ran", True), ("ran", False), ("reported", False)):
         span.reported(worker, ran)

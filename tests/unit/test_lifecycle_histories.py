@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import invariant
 
-from dask_otel.core.life.open_span import Limits
+from tests.limits import make_limits
 from tests.unit.histories import Histories
 
 
 class Forgetful(Histories):
     """The same with a memory for two exported spans only."""
 
-    limits = Limits(linger=2.0, settle_timeout=10.0, remember=2, trace_gap=100.0)
+    limits = make_limits(linger=2.0, settle_timeout=10.0, remember=2, trace_gap=100.0)
 
     @invariant()
     def memory_is_bounded(self) -> None:

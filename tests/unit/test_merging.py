@@ -20,7 +20,7 @@ from dask_otel.core.metrics.batch import (
     SpanDeltas,
 )
 from dask_otel.core.metrics.merging import merge
-from dask_otel.core.metrics.state import MetricState
+from tests.limits import make_state
 from tests.unit.metric_states import S, durations
 
 USAGE, CPU = semconv.WORKER_MEMORY_USAGE.name, semconv.WORKER_CPU_UTILIZATION.name
@@ -73,7 +73,7 @@ def batches(draw: st.DrawFn) -> list[MetricBatch]:
 
 def totals(parts: list[MetricBatch]) -> dict[str, dict[tuple[Any, ...], Any]]:
     """The exported values by metric and labels, two exports later: what ended is gone then."""
-    state = MetricState(S // 2)
+    state = make_state(S // 2)
     for part in parts:
         state.apply(part)
     for number in (10, 11, 12):
@@ -177,7 +177,7 @@ def test_a_batch_that_nobody_takes_grows_with_the_names_alone() -> None:
 
 
 def test_only_a_span_that_stands_alone_is_an_exemplar() -> None:
-    batch, state = MetricBatch(time_ns=10 * S), MetricState(S // 2)
+    batch, state = MetricBatch(time_ns=10 * S), make_state(S // 2)
     for number in [*range(99)] * 2:
         deltas_of(batch, number, ("x",), number + 1.0)
     state.apply(batch)

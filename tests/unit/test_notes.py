@@ -13,13 +13,13 @@ from dask_otel import semconv
 from dask_otel.core import identity
 from dask_otel.core.context import Traceparent
 from dask_otel.core.life.notes import FIRST_AT_ONCE, LATER_AT_ONCE, RENEWAL
-from dask_otel.core.life.open_span import Limits
 from dask_otel.core.records import OpenNote, TaskCounts
 from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
+from tests.limits import make_limits
 from tests.unit.simulation import Simulation
 
-LIMITS = Limits(linger=2.0, settle_timeout=10.0, progress_after=None, notes=True)
+LIMITS = make_limits(linger=2.0, settle_timeout=10.0, progress_after=None, notes=True)
 
 
 def simulation(**changes) -> Simulation:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dask_otel.core.life.open_span import Group, OpenSpan, TaskLimits
+from dask_otel.core.life.open_span import Group, OpenSpan
 from dask_otel.core.life.task_runs import failed, finish_tasks
 from dask_otel.core.path import chain as chains
 from dask_otel.core.path.chain import MAX_LONGEST, MAX_SPANS, MAX_STEPS, on_path, path_of, stretch
@@ -20,15 +20,14 @@ from dask_otel.core.path.waiting import (
     BEHIND,
     BEHIND_RELEASED,
     FREE,
-    MAX_ENDS,
     NO_WORKER,
     TAKEN,
-    FreeThreads,
-    Turns,
+    turn_of,
     waits,
 )
 from dask_otel.core.records import Failure, RawRun, SpanIdentity, TaskRun
 from dask_otel.semconv import PATH_PARTS
+from tests.limits import make_task_limits
 
 #: The threads of a cluster that are all taken, and of one that has had a free one since 3 s.
 BUSY = (0.0, 0.0, 0.0, TAKEN)
@@ -129,8 +128,9 @@ def test_the_sums_of_links_are_those_of_their_cuts(
         if at_once and last is not None:
             waited = None
         ended = run("", sent, start, stop, float(fetched))
-        place = (then, (turn, then) if behind else None, seceded - start if secedes else None)
-        last = (last, end, 1, None, waited, None, ended, place)
+        held = seceded - start if secedes else None
+        place = (turn, then) if behind else None
+        last = (last, end, 1, None, waited, None, ended, then, place, held)
         parts = cut(last, since, float(until))
         assert sum(parts) == max(0.0, min(end, until) - since)
         assert min(parts) >= 0.0
@@ -162,7 +162,7 @@ def test_a_folded_chain_keeps_its_longest_links_with_their_times(
         stimulus = f"task-finished-{end}"
         begin += 0.25
         one = run(number, begin, begin, end)
-        paths.ended(stimulus, end, tasks, one, place=(BUSY, None, None))
+        paths.ended(stimulus, end, tasks, one, sent_to=BUSY)
         assert paths.ready(number + 1, stimulus, end, BUSY)
     assert len(cuts) <= 1, "the others are in order, and summed as they are"
     found = path_of(span, end)
@@ -250,7 +250,7 @@ def test_a_task_that_is_to_run_again_is_asked_for_before_it_is_sent_at_once() ->
 
 def test_the_tasks_on_the_path_are_exported_beside_the_others_and_each_once() -> None:
     span = OpenSpan(0.0, (), SpanIdentity("d", "d", ("a",), 1, 1, 2, None), False)
-    tasks, limits = Group(span, "g-1", "g", None, 0.0), TaskLimits(slowest=1, most=3)
+    tasks, limits = Group(span, "g-1", "g", None, 0.0), make_task_limits(slowest=1, most=3)
     span.add(tasks)
     tasks.slowest = (run("9", 0.0, 0.0, 3.0, number=9),)
     paths = Paths(lambda stimulus: 0.0)
@@ -295,52 +295,47 @@ def test_a_folded_chain_of_spans_by_turns_keeps_the_longest_links_of_each(slow: 
 
 
 def test_the_seconds_of_a_wait_are_those_of_the_cluster_state() -> None:
-    now = 0.0
-    threads = FreeThreads(lambda: now)
-    seen = [threads.present]
-    for when, workers, free in ((1.0, 2, 0), (3.0, 0, 1), (3.5, 0, 1), (7.0, 0, -2), (15.0, -2, 0)):
-        now = when
-        threads.add(workers, free)
-        seen.append(threads.present)
-    assert [one[0] for one in seen] == [0.0, 1.0, 3.0, 3.0, 7.0, 15.0], "only changes of the state"
-    none, taken, free = seen[0], seen[1], seen[2]
+    none, taken, free = (0.0, 0.0, 0.0, NO_WORKER), (1.0, 1.0, 0.0, TAKEN), (3.0, 1.0, 0.0, FREE)
+    later, gone = (7.0, 1.0, 4.0, TAKEN), (15.0, 1.0, 4.0, NO_WORKER)
     assert waits(0.5, none, 2.0, taken) == (0.5, 1.0, 0.0)
     assert waits(2.0, taken, 5.0, free) == (0.0, 1.0, 2.0)
-    assert waits(0.0, none, 20.0, seen[-1]) == (6.0, 10.0, 4.0)
+    assert waits(0.0, none, 20.0, gone) == (6.0, 10.0, 4.0)
     assert waits(4.0, free, 6.0, free) == (0.0, 0.0, 2.0)
-    assert waits(8.0, seen[4], 9.0, None) == (0.0, 1.0, 0.0), "unknown"
+    assert waits(8.0, later, 9.0, None) == (0.0, 1.0, 0.0), "unknown"
     assert waits(9.0, free, 9.0, free) == (0.0, 0.0, 0.0)
 
 
+def waited(
+    how: int, began: float, *ends: tuple[float, float], pause: Any = None, earlier: Any = None
+) -> tuple[Any, ...]:
+    """A run whose worker's clock is 100 s ahead; it took a second."""
+    listed = [earlier, *((str(noticed), stop, BUSY, "o") for noticed, stop in ends)]
+    return (float, how, "own", str(began + 1.0), listed, len(listed), earlier, pause, FREED)
+
+
 def test_a_task_has_its_turn_when_the_last_one_before_it_ended() -> None:
-    turns = Turns(2)
-    # Its clock is 100 s ahead; the second end is known first.
-    turns.ended(106.0, 6.0, BUSY)
-    turns.ended(103.0, 3.0, BUSY)
-    assert turns.of(BEHIND, 1.0, 4.0, 104.0, FREED) == (3.0, BUSY)
-    assert turns.of(BEHIND, 1.0, 6.0, 106.0, FREED) == (6.0, BUSY), "not before its own start"
-    assert turns.of(AT_ONCE, 1.0, 4.0, 104.0, FREED) is None
-    assert turns.of(BEHIND, 1.0, 2.0, 102.0, FREED) is None, "no other one ended"
-    assert turns.of(BEHIND_RELEASED, 1.0, 2.0, 102.0, FREED) == (2.0, FREED), "a released one did"
-    assert turns.of(BEHIND_RELEASED, 1.0, 4.0, 104.0, FREED) == (3.0, BUSY)
-
-
-def test_a_worker_keeps_a_bounded_number_of_ends() -> None:
-    turns = Turns(1)
-    for second in range(10 * MAX_ENDS):
-        turns.ended(float(second), float(second), BUSY)
-        assert len(turns._ends) <= MAX_ENDS
-    assert turns.of(BEHIND, 0.0, second, second, BUSY) == (second, BUSY)
-    oldest = turns._ends[0][0]
-    assert turns.of(BEHIND, 0.0, 1.0, 1.0, BUSY) == (oldest, BUSY), "it began as soon as it could"
+    ends = (103.0, 3.0), (106.0, 6.0)
+    assert turn_of(waited(BEHIND, 104.0, *ends), 1.0, 4.0, 5.0) == (3.0, BUSY)
+    assert turn_of(waited(BEHIND, 106.0, *ends), 1.0, 6.0, 7.0) == (6.0, BUSY)
+    assert turn_of(waited(AT_ONCE, 104.0, *ends), 1.0, 4.0, 5.0) is None
+    assert turn_of(waited(BEHIND, 102.0, *ends), 1.0, 2.0, 3.0) is None, "no other one ended"
+    assert turn_of(waited(BEHIND_RELEASED, 102.0, *ends), 1.0, 2.0, 3.0) == (2.0, FREED)
+    assert turn_of(waited(BEHIND_RELEASED, 104.0, *ends), 1.0, 4.0, 5.0) == (3.0, BUSY)
+    earlier = [None, ("101.5", 1.5, FREED, "o"), ("102.0", 2.0, BUSY, "own")]
+    run = waited(BEHIND, 102.0, *ends, earlier=earlier)
+    assert turn_of(run, 1.0, 2.0, 3.0) == (1.5, FREED), "not when it seceded itself"
+    earlier = [None, ("102.5", 2.5, FREED, "o")]
+    run = waited(BEHIND, 102.0, *ends, earlier=earlier)
+    assert turn_of(run, 1.0, 2.0, 3.0) == (2.5, FREED), "it began as soon as it could"
+    assert turn_of(None, 1.0, 2.0, 3.0) is None
+    assert turn_of((1.5, BUSY), 1.0, 2.0, 3.0) == (1.5, BUSY)
 
 
 def test_tasks_on_a_paused_worker_have_their_turn_after_the_pause() -> None:
-    turns = Turns(2)
-    turns.ended(3.0, 3.0, BUSY)
-    turns.paused(False, 5.0, BUSY)
-    assert turns.of(BEHIND, 1.0, 3.0, 3.0, BUSY) == (3.0, BUSY), "it began before"
-    turns.paused(True, 8.0, FREED)
-    assert turns.of(AT_ONCE, 4.5, 8.0, 8.0, BUSY) == (8.0, FREED)
-    assert turns.of(BEHIND, 1.0, 3.0, 3.0, BUSY) == (3.0, BUSY)
-    assert turns.of(AT_ONCE, 9.0, 9.5, 9.5, BUSY) is None, "it was sent later"
+    going, over = (5.0, inf, FREED), (5.0, 8.0, FREED)
+    end = (103.0, 3.0)
+    run = waited(BEHIND, 103.0, end, pause=going)
+    assert turn_of(run, 1.0, 3.0, 4.0) == (3.0, BUSY), "it began before"
+    assert turn_of(waited(AT_ONCE, 108.0, end, pause=over), 4.5, 8.0, 9.0) == (8.0, FREED)
+    assert turn_of(waited(BEHIND, 103.0, end, pause=over), 1.0, 3.0, 4.0) == (3.0, BUSY)
+    assert turn_of(waited(AT_ONCE, 109.5, end, pause=over), 9.0, 9.5, 10.5) is None, "sent later"

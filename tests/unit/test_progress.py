@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_otel.core.life.open_span import Limits
 from dask_otel.core.life.progress import AT_ONCE
 from dask_otel.core.records import Progress, TaskCounts
 from dask_otel.core.traces.translate import translate
+from tests.limits import make_limits
 from tests.unit.simulation import Simulation
 
-LIMITS = Limits(linger=2.0, settle_timeout=10.0, progress_after=60.0, progress_interval=300.0)
+LIMITS = make_limits(linger=2.0, settle_timeout=10.0, progress_after=60.0, progress_interval=300.0)
 
 
 def simulation(**changes) -> Simulation:

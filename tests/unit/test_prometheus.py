@@ -13,10 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from dask_otel import semconv
 from dask_otel._prometheus.page import MetricPage
 from dask_otel.core.metrics.batch import MetricBatch, Observation
-from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import MetricRecord, NumberPoint
 from dask_otel.semconv import METRICS
 from tests.backends import prometheus_names
+from tests.limits import make_state
 
 SECOND = 1_000_000_000
 START = 1_700_000_000 * SECOND
@@ -45,7 +45,7 @@ def key(name: str, **labels: str) -> tuple[object, ...]:
 
 
 def collected(*batches: MetricBatch) -> MetricPage:
-    page, state = MetricPage(RESOURCE), MetricState(START)
+    page, state = MetricPage(RESOURCE), make_state(START)
     for number, batch in enumerate(batches, 1):
         batch.time_ns = START + number * SECOND
         state.apply(batch)
@@ -150,7 +150,7 @@ def test_the_resource_is_told_once() -> None:
 def test_any_text_of_users_comes_back_as_it_was(
     values: dict[str, float], openmetrics: bool
 ) -> None:
-    state, page = MetricState(START), MetricPage({})
+    state, page = make_state(START), MetricPage({})
     name = semconv.CLUSTER_TIME.name
     state.apply(MetricBatch(increments={(name, text): value for text, value in values.items()}))
     records = list(state.collect(START + SECOND))

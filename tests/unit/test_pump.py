@@ -15,11 +15,11 @@ import pytest
 from dask_otel import semconv
 from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.metrics.batch import MetricBatch
-from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import Answer, MetricRecord, NumberPoint
 from dask_otel.pump import destination
 from dask_otel.pump.parts import parts as parts_of
 from dask_otel.pump.pump import MAX_METRIC_BATCHES, Pump, PumpLimits
+from tests.limits import make_state
 from tests.unit.pumps import (
     DROPPED,
     EXPORTED,
@@ -434,20 +434,18 @@ def overloaded(pause: float) -> Answer:
     return Answer(False, "refused by the test", pause=pause)
 
 
-def refuse(no: Answer, patience: float, *sinks: FakeSink) -> None:
+def refuse(no: Answer, *sinks: FakeSink) -> None:
     """Let sinks fail until further notice."""
     for sink in sinks:
-        sink.ok, sink.no, sink.patience = False, no, patience
+        sink.ok, sink.no = False, no
 
 
 @pytest.mark.parametrize(
-    ("no", "patience"),
-    [(NOBODY, 0.0), (overloaded(3600.0), 60.0)],
-    ids=["nobody is worth a wait", "more time than there is"],
+    "no", [NOBODY, overloaded(3600.0)], ids=["nobody", "more time than there is"]
 )
-def test_at_the_end_a_server_that_is_no_use_is_asked_once(no: Answer, patience: float) -> None:
+def test_at_the_end_a_server_that_is_no_use_is_asked_once(no: Answer) -> None:
     spans, metrics = Spans(), Metrics()
-    refuse(no, patience, spans, metrics)
+    refuse(no, spans, metrics)
     with pumping([spans], [metrics]) as pump:
         offer(pump, 1)
         beat(pump, 1)
@@ -455,10 +453,9 @@ def test_at_the_end_a_server_that_is_no_use_is_asked_once(no: Answer, patience: 
     assert (spans.calls, metrics.calls) == (1, 1)
 
 
-@pytest.mark.parametrize("pause", [0.0, 0.2], ids=["nobody", "overloaded"])
-def test_at_the_end_a_server_is_asked_again_after_its_pause(pause: float) -> None:
-    spans, metrics = Spans(), Metrics()
-    refuse(overloaded(pause) if pause else NOBODY, 60.0, spans, metrics)
+def test_at_the_end_a_server_is_asked_again_after_its_pause() -> None:
+    spans, metrics, pause = Spans(), Metrics(), 0.2
+    refuse(overloaded(pause), spans, metrics)
     # Spans wait for the close.
     with running([spans], [metrics], replace(LIMITS, schedule_delay=1000.0)) as pump:
         offer(pump, 1)
@@ -492,7 +489,7 @@ def test_a_page_and_an_eager_sink_get_every_batch_and_others_keep_their_interval
     sink.max_points, file.max_points, page.max_points = 1, 1, None
     eager = [True]
     file.destination.eager = lambda: eager[0]
-    options = {"page": (page, MetricState(0)), "interval": 3600.0}
+    options = {"page": (page, make_state(0)), "interval": 3600.0}
     with pumping(metrics=[sink, file], **options) as pump:
         for number, eager[0] in enumerate((True, True, False), start=1):
             exports(pump, 1)
@@ -513,7 +510,7 @@ def test_while_an_exporter_hangs_the_page_goes_on_and_what_waits_stays_bounded(
 ) -> None:
     """Also after an error while batches are made one: nothing is lost for the one that hung."""
     sink, page = Metrics("sink"), Metrics("page")
-    with pumping(metrics=[sink], page=(page, MetricState(0))) as pump:
+    with pumping(metrics=[sink], page=(page, make_state(0))) as pump:
         hanging, shown = pump._metrics
 
         def offered(count: int) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from dask_otel._dask.runs import RunsUnderWay
-from dask_otel.core.life.open_span import Group, Limits
+from dask_otel.core.life.open_span import Group
+from tests.limits import make_limits
 from tests.unit.simulation import Simulation
 
 HERE: Any = SimpleNamespace(address="w0")
@@ -19,7 +20,7 @@ class Runs(Simulation):
     """A made-up scheduler whose heartbeats list runs."""
 
     def __init__(self) -> None:
-        super().__init__(Limits())
+        super().__init__(make_limits())
         self.runs = RunsUnderWay(self.lifecycle)
 
     def beat(self, executing: dict[Any, float], after: float = 0.0, age: float = 0.0) -> None:

@@ -11,12 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_otel.core.metrics.batch import MetricBatch, Observation, SpanDeltas
-from dask_otel.core.metrics.cardinality import SeriesLimits
 from dask_otel.core.metrics.routing import route_span_key
-from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import MetricRecord
 from dask_otel.core.text import Sanitizer, label_text, span_path
 from dask_otel.semconv import METRICS
+from tests.limits import make_series_limits, make_state
 from tests.unit.metric_states import START, S
 
 HOUR = 3600 * S
@@ -140,8 +139,8 @@ def check_caps(records, limits) -> None:
     assert len(names - {"_OTHER"}) <= limits.max_names
 
 
-ROOMY = SeriesLimits(retire_after_ns=0)
-TIGHT = SeriesLimits(retire_after_ns=0, max_names=3, max_series=6)
+ROOMY = make_series_limits(retire_after_ns=0)
+TIGHT = make_series_limits(retire_after_ns=0, max_names=3, max_series=6)
 
 
 @pytest.mark.parametrize("temporality", ["cumulative", "delta"])
@@ -150,7 +149,7 @@ TIGHT = SeriesLimits(retire_after_ns=0, max_names=3, max_series=6)
 def test_totals_reconcile_key_by_key_and_beyond_the_caps_by_metric(temporality, rounds):
     for limits in (ROOMY, TIGHT):
         receiver = Receiver()
-        state = MetricState(START, limits=limits, temporality=temporality)
+        state = make_state(START, limits=limits, temporality=temporality)
         truth = drive(state, rounds, receiver, limits)
         sent = receiver.accepted_deltas if temporality == "delta" else receiver.totals
         expected, seen = defaultdict(float), defaultdict(float)
@@ -170,7 +169,7 @@ USERS_AMOUNTS = st.one_of(st.floats(-1e6, 1e6), st.just(math.nan), st.just(math.
 @settings(max_examples=50)
 def test_a_counter_shows_the_highest_total_that_there_was(rounds):
     key = ("execute", "f", "user", "seconds")
-    state = MetricState(START)
+    state = make_state(START)
     total = highest = 0.0
     for number, amounts in enumerate(rounds, start=1):
         for amount in amounts:
@@ -190,7 +189,7 @@ DURATIONS = st.lists(st.floats(0, 1e5), max_size=5)
 @given(rounds=st.lists(st.tuples(DURATIONS, st.booleans()), min_size=1, max_size=6))
 @settings(max_examples=50)
 def test_a_histogram_holds_every_duration(temporality, rounds):
-    state = MetricState(START, temporality=temporality)
+    state = make_state(START, temporality=temporality)
     accepted = []
     for number, (values, ok) in enumerate([*rounds, ([], True)], start=1):
         of = "dask.span.duration", (("a",), "success")

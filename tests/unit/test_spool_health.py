@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,10 +27,12 @@ def test_a_spool_that_stays_full_is_told_once(max_bytes, caplog):
         assert health.full is (steps[-1] == full[-1])
 
 
-def test_a_full_disk_is_told_once_although_it_takes_some_writes(caplog):
+def test_a_full_disk_is_told_once_although_it_takes_some_writes(caplog, monkeypatch):
     caplog.set_level(logging.INFO, "distributed.dask_otel")
     seconds, words = 0.0, "uses its spool again"
-    health = SpoolHealth("there.db", 10**6, now=lambda: seconds)
+    clock = SimpleNamespace(monotonic=lambda: seconds)
+    monkeypatch.setattr("dask_otel.pump.spool_health.time", clock)
+    health = SpoolHealth("there.db", 10**6)
     for _ in range(20):
         health.failed(OSError(28, "no space left"))
         assert health.trouble

@@ -23,8 +23,9 @@ from dask_otel.core.context import (
 )
 from dask_otel.core.life.callers import Callers
 from dask_otel.core.life.generations import Generations
-from dask_otel.core.life.open_span import Limits, OpenSpan
+from dask_otel.core.life.open_span import OpenSpan
 from dask_otel.worker.contexts import KEPT, TaskContexts
+from tests.limits import make_limits
 
 
 @dataclass
@@ -104,7 +105,7 @@ def test_the_scheduler_writes_a_context_only_if_the_worker_would_compute_another
 
 def own_span(*, root: tuple[str, ...] = (), tags: tuple[str, ...] = ("a", "b")) -> OpenSpan:
     """A span of the Dask id own-id."""
-    generations = Generations(Limits())
+    generations = Generations(make_limits())
     above = tuple(OpenSpan(0.0, (), generations.first(i, ("a",), (), None), False) for i in root)
     return OpenSpan(0.0, above, generations.first("own-id", tags, root, None), False)
 

@@ -16,7 +16,7 @@ from dask_otel._dask.runs import MAX_PARTS, actions
 from dask_otel.core import identity
 from dask_otel.core.life import task_runs
 from dask_otel.core.life.completion import finish
-from dask_otel.core.life.open_span import Group, Limits, OpenSpan, TaskLimits
+from dask_otel.core.life.open_span import Group, OpenSpan, TaskLimits
 from dask_otel.core.life.outcomes import Outcomes
 from dask_otel.core.records import (
     Failure,
@@ -29,6 +29,7 @@ from dask_otel.core.records import (
 from dask_otel.core.traces.translate import translate
 from tests.covering import uncovered
 from tests.environment import python
+from tests.limits import make_limits, make_task_limits
 from tests.unit.simulation import Simulation
 
 T = 1_000_000.0
@@ -40,7 +41,7 @@ class Runs:
 
     def __init__(self, limits: TaskLimits, **others: Any) -> None:
         self.limits = limits
-        self.all = Limits(tasks=limits, **others)
+        self.all = make_limits(tasks=limits, **others)
         ident = SpanIdentity("d", "d", ("a",), 1, 1, 2, None)
         self.span = OpenSpan(T, (), ident, False)
         self.number = 0
@@ -83,7 +84,7 @@ def seconds_of(tasks: tuple[FinishedTask, ...]) -> list[float]:
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[TaskLimits, list[tuple[int, int, float, bool]], int]:
     """Return limits, runs (group, key, seconds, whether it failed), and the most groups."""
-    limits = TaskLimits(
+    limits = make_task_limits(
         draw(st.integers(0, 4)), draw(st.sampled_from([0.0, 0.3, 1.0])), draw(st.integers(0, 12))
     )
     run = st.tuples(
@@ -96,10 +97,10 @@ def histories(draw: st.DrawFn) -> tuple[TaskLimits, list[tuple[int, int, float, 
 
 
 @given(histories())
-@example((TaskLimits(3), [(0, number, float(number), False) for number in range(9)], 4))
-@example((TaskLimits(3), [(0, number, 9.0 - number, False) for number in range(9)], 4))
-@example((TaskLimits(2), [(0, number, 0.0, False) for number in range(5)], 4))
-@example((TaskLimits(most=1), [(0, number % 2, 1.0, True) for number in range(4)], 4))
+@example((make_task_limits(3), [(0, number, float(number), False) for number in range(9)], 4))
+@example((make_task_limits(3), [(0, number, 9.0 - number, False) for number in range(9)], 4))
+@example((make_task_limits(2), [(0, number, 0.0, False) for number in range(5)], 4))
+@example((make_task_limits(most=1), [(0, number % 2, 1.0, True) for number in range(4)], 4))
 def test_the_failed_the_slowest_and_the_chosen_are_kept_and_the_others_counted(
     history: tuple[TaskLimits, list[tuple[int, int, float, bool]], int],
 ) -> None:
@@ -170,7 +171,7 @@ lengths = st.floats(0, 9) | st.just(0.0)
 def test_a_group_covers_its_tasks_and_the_span_its_groups(
     runs: list[tuple[float, float, list[tuple[float, float]]]],
 ) -> None:
-    made = Runs(TaskLimits(slowest=2))
+    made = Runs(make_task_limits(slowest=2))
     tasks = Outcomes(made.all, lambda *_: None, lambda *_: None)
     for number, (start, seconds, before) in enumerate(runs):
         group = made.group(f"g{number % 3}-1") if number < 3 else made.span.groups[number % 3]
@@ -192,7 +193,7 @@ def test_a_group_covers_its_tasks_and_the_span_its_groups(
             assert record.start_ns / 1e9 == pytest.approx(T + max(first, 0.0), abs=1e-6)
 
 
-@pytest.mark.parametrize("limits", [TaskLimits(0), TaskLimits(3, 0.0, 0)])
+@pytest.mark.parametrize("limits", [make_task_limits(0), make_task_limits(3, 0.0, 0)])
 def test_without_limits_nothing_is_looked_at(limits: TaskLimits) -> None:
     runs = Runs(limits)
     group = runs.group()
@@ -203,11 +204,13 @@ def test_without_limits_nothing_is_looked_at(limits: TaskLimits) -> None:
 
 
 def test_a_client_that_retries_a_failure_takes_it_back() -> None:
-    sim = Simulation(Limits(tasks=TaskLimits()))
+    sim = Simulation(make_limits(tasks=make_task_limits()))
     task = sim.submit(sim.create(None), "f")
     group = sim.groups[task.span, "f"]
     sim.fail(task, "w0", 1.0)
-    task_runs.failed(group, tuple(TaskRun(1.0, 1, task.key, "w0", sim.now, sim.now)), TaskLimits())
+    task_runs.failed(
+        group, tuple(TaskRun(1.0, 1, task.key, "w0", sim.now, sim.now)), make_task_limits()
+    )
     assert group.span.runs is not None
     assert list(group.span.runs.failed) == [task.key]
     sim.retry(task)
@@ -215,7 +218,7 @@ def test_a_client_that_retries_a_failure_takes_it_back() -> None:
 
 
 def test_attempts_are_known_or_absent() -> None:
-    runs = Runs(TaskLimits())
+    runs = Runs(make_task_limits())
     span = runs.span
     assert task_runs.attempt(span, "a") == 1
     task_runs.repeated(span, "a")
@@ -231,7 +234,7 @@ def test_attempts_are_known_or_absent() -> None:
 
 
 def test_what_is_kept_is_nothing_to_collectors_of_garbage() -> None:
-    runs = Runs(TaskLimits(slowest=1))
+    runs = Runs(make_task_limits(slowest=1))
     group = runs.group()
     runs.succeed(group, "k", 1.5)
     for _ in range(2):
@@ -242,7 +245,7 @@ def test_what_is_kept_is_nothing_to_collectors_of_garbage() -> None:
 
 
 def test_an_exported_span_goes_without_a_collection_of_garbage() -> None:
-    made = Runs(TaskLimits(slowest=2, ratio=1.0, most=10))
+    made = Runs(make_task_limits(slowest=2, ratio=1.0, most=10))
     group = made.group()
     made.succeed(group, "a", 1.0)
     made.fail(group, "b", 2.0)

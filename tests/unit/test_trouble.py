@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -253,11 +254,16 @@ def spaced(*reasons: str) -> Steps:
     ],
 )  # fmt: skip
 def test_when_a_person_is_told_that_a_destination_fails_and_works_again(
-    steps: Steps, messages: dict[int, str], caplog: pytest.LogCaptureFixture
+    steps: Steps,
+    messages: dict[int, str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level(logging.INFO, "distributed.dask_otel")
     now, found = 0.0, {}
-    there = Destination("there", Endpoint("https://there:4317", "gRPC"), now=lambda: now)
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr("dask_otel.pump.destination.time", clock)
+    there = Destination("there", Endpoint("https://there:4317", "gRPC"))
     there.notices, sinks = deque(), {"spans": Spans(), "metrics": Metrics()}
     for step, (now, signal, reason) in enumerate(steps):  # noqa: B007 - the clock
         caplog.clear()

@@ -45,8 +45,49 @@ def _trouble(title: str, read: str, series: str, label: str, steps: Steps, width
     )
 
 
-def _complete() -> list[Line]:
+def lost(width: int) -> Panel:
+    """What is missing from the telemetry."""
+    return _trouble(
+        "Telemetry lost",
+        "Spans, data points and log records, over the shown time. Anything but 0 means that "
+        "something is missing. Log records for an endpoint that accepts none don't count.",
+        selector("dask_otel_dropped_total", CLUSTER, 'dask_otel_reason!="unsupported"'),
+        "dask_otel_reason",
+        [(limit("DaskOtelDropping"), BAD)],
+        width,
+    ).runbook("DaskOtelDropping")
+
+
+def last_export(width: int) -> Panel:
+    """Whether the telemetry still arrives."""
     stopped = limit("DaskOtelSignalStopped")
+    return (
+        number(
+            "Last export",
+            "Since each signal was last exported with success, where that is longest ago. "
+            f"Red from {stopped:.0f} s on, the limit of DaskOtelSignalStopped, and where spans "
+            "wait that had no success yet (never). Grey: no spans wait, so none are sent.",
+            (
+                f"{BY_SIGNAL} (0 * ({WAITS} unless {AGE}) - {-NEVER}) or "
+                f"{BY_SIGNAL} ({AGE} and {WAITS} or {METRICS_AGE})",
+                SIGNAL,
+            ),
+            (
+                f"{BY_SIGNAL} ({AGE} unless {METRICS_AGE}) unless on (dask_otel_signal) {WAITS}",
+                f"{SIGNAL}, {NOTHING_WAITS}",
+            ),
+            unit="s",
+            width=width,
+            below=GOOD,
+            steps=[(stopped, BAD)],
+        )
+        .mapped(NEVER, "never", BAD)
+        .stepped(NOTHING_WAITS, TEXT, [])
+        .runbook("DaskOtelSignalStopped")
+    )
+
+
+def _complete() -> list[Line]:
     full, spool = limit("DaskOtelQueueFull"), limit("DaskOtelSpoolFull")
     return [
         line(
@@ -60,29 +101,7 @@ def _complete() -> list[Line]:
                 decimals=0,
                 steps=[(1, GOOD)],
             ).runbook("DaskOtelSilent"),
-            number(
-                "Last success",
-                "Since each signal was last exported with success, where that is longest ago. "
-                f"Red from {stopped:.0f} s on, the limit of DaskOtelSignalStopped, and where spans "
-                "wait that had no success yet (never). Grey: no spans wait, so none are sent.",
-                (
-                    f"{BY_SIGNAL} (0 * ({WAITS} unless {AGE}) - {-NEVER}) or "
-                    f"{BY_SIGNAL} ({AGE} and {WAITS} or {METRICS_AGE})",
-                    SIGNAL,
-                ),
-                (
-                    f"{BY_SIGNAL} ({AGE} unless {METRICS_AGE})"
-                    f" unless on (dask_otel_signal) {WAITS}",
-                    f"{SIGNAL}, {NOTHING_WAITS}",
-                ),
-                unit="s",
-                width=7,
-                below=GOOD,
-                steps=[(stopped, BAD)],
-            )
-            .mapped(NEVER, "never", BAD)
-            .coloured(NOTHING_WAITS, TEXT)
-            .runbook("DaskOtelSignalStopped"),
+            last_export(width=7),
             number(
                 "Spans that wait",
                 "In the queue or, with a spool, in the file. If the number stays high and the last "
@@ -118,16 +137,7 @@ def _complete() -> list[Line]:
             height=4,
         ),
         line(
-            _trouble(
-                "What was lost",
-                "Spans, data points and log records, over the shown time. Anything but 0 means "
-                "that something is missing. Log records for an endpoint that accepts none don't "
-                "count.",
-                selector("dask_otel_dropped_total", CLUSTER, 'dask_otel_reason!="unsupported"'),
-                "dask_otel_reason",
-                [(limit("DaskOtelDropping"), BAD)],
-                8,
-            ).runbook("DaskOtelDropping"),
+            lost(width=8),
             _trouble(
                 "Errors of its own",
                 "The bridge swallowed them, so Dask continues; the scheduler's log has the first "
@@ -210,7 +220,7 @@ _COST = line(
         empty="no spans are exported",
     ),
     graph(
-        "How much of the event loop does it use?",
+        "How much event loop does it use?",
         "Seconds for each second of the scheduler's event loop, by cluster.",
         (
             rates(selector("dask_otel_loop_time_seconds_total", CLUSTER), "dask_cluster_name"),

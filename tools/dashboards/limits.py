@@ -36,11 +36,8 @@ def limit(alert: str, which: int = 0) -> float:
 
 
 def runbook(alert: str) -> str:
-    """The address of an alert's page."""
-    return str(ALERTS[alert]["annotations"]["runbook_url"])
-
-
-def runbooks() -> str:
-    """What the addresses of all pages begin with."""
-    (folder,) = {runbook(alert).removesuffix(f"{alert}.md") for alert in ALERTS}
-    return folder
+    """The address of an alert's page; also of one that Grafana fills in."""
+    (template,) = {
+        str(rule["annotations"]["runbook_url"]).replace(name, "{}") for name, rule in ALERTS.items()
+    }
+    return template.format(alert)

@@ -12,8 +12,6 @@ from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models.dashboard import DashboardLinkType
 
-from . import limits
-
 SOURCES = ("datasource", "tempo", "jaeger", "loki")
 #: The dashboards, in the order of their links: the title, the address, and the variables beside
 #: those of the data sources that it has in common with the others.
@@ -110,10 +108,6 @@ def trace_links(matchers: str) -> list[Builder[Any]]:
         tags += ' dask.span.root.name="${root}"'
     found = _tempo(traces(of=matchers))
     return [link("Traces in Tempo", found), link("Traces in Jaeger", _jaeger(tags))]
-
-
-def runbook_link(alert: str) -> Builder[Any]:
-    return link(f"Runbook {alert}", limits.runbook(alert))
 
 
 #: The variable of the dashboard Span for each label that it can be opened with.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import meanings
 from .limits import limit
-from .meanings import BAD, TEXT
+from .meanings import BAD
 from .parts import Column, Line, Panel, line, number, rows
 from .queries import CLUSTER, grown, selector
 
@@ -32,17 +32,6 @@ def hours(seconds: str) -> str:
 def money(seconds: str) -> str:
     """What seconds of threads cost; nothing without a price."""
     return f"({seconds} / 3600 * $price) > 0"
-
-
-def _amount(title: str, read: str, series: str, colour: str) -> Panel:
-    return number(
-        title,
-        f"{read} Set the price of a thread-hour above.",
-        (money(grown(series)), ""),
-        unit="short",
-        decimals=2,
-        below=colour,
-    )
 
 
 def _teams() -> Panel:
@@ -86,29 +75,27 @@ def _clusters() -> Panel:
     )
 
 
+#: Parts of the cost that bought nothing: name, thread-time, meaning.
+_FOR_NOTHING = (("Idle", IDLE, "idle"), ("Unused", UNUSED, "unused"), ("Wasted", WASTED, "failed"))
+
+
+def _for_nothing() -> Panel:
+    panel = number(
+        "What was paid for nothing?",
+        "The price of threads that had nothing to do while there was work (idle), of threads while "
+        "there was no work at all (unused), and of runs that failed or were cancelled and the time "
+        "lost with dead workers (wasted). Set the price of a thread-hour above.",
+        *((money(grown(series)), name) for name, series, _ in _FOR_NOTHING),
+        unit="short",
+        decimals=2,
+        width=24,
+    )
+    for name, _, meaning in _FOR_NOTHING:
+        panel.stepped(name, meanings.MEANINGS[meaning].colour, [])
+    return panel
+
+
 LINES: list[Line] = [
-    line(
-        _amount("Cost", "The thread-hours of the clusters, times the price.", CAPACITY, TEXT),
-        _amount(
-            "Cost of idle time",
-            "The price of threads that had nothing to do while there was work.",
-            IDLE,
-            meanings.MEANINGS["idle"].colour,
-        ),
-        _amount(
-            "Cost of unused time",
-            "The price of threads while there was no work at all.",
-            UNUSED,
-            meanings.MEANINGS["unused"].colour,
-        ),
-        _amount(
-            "Cost of wasted time",
-            "The price of runs that failed or were cancelled, and of the time lost with dead "
-            "workers.",
-            WASTED,
-            meanings.MEANINGS["failed"].colour,
-        ),
-        height=4,
-    ),
+    line(_for_nothing(), height=4),
     line(_teams(), _clusters(), height=8),
 ]

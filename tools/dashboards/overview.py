@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from . import limits, links, meanings, money
+from . import exporter, limits, links, meanings, money
 from .limits import limit
-from .meanings import BAD, PARTS, TEXT, Part
+from .meanings import BAD, GOOD, PARTS, TEXT
 from .money import CLUSTER_TIME, IDLE, UNUSED
 from .parts import (
     FIRING,
     Column,
+    Details,
     Line,
     Panel,
     bars,
@@ -91,7 +92,7 @@ def _alerts() -> Panel:
             width=190,
             link={
                 "title": "Runbook",
-                "url": limits.runbooks() + "${__value.raw}.md",
+                "url": limits.runbook("${__value.raw}"),
                 "targetBlank": True,
             },
         ),
@@ -208,11 +209,11 @@ def _advice() -> Panel:
             meant=True,
             link={
                 "title": "Runbook",
-                "url": limits.runbooks() + "${__data.fields.alertname}.md",
+                "url": limits.runbook("${__data.fields.alertname}"),
                 "targetBlank": True,
             },
         ),
-        Column("Thread-hours", f"{found} / 3600", decimals=2, width=110),
+        Column("Thread-hours", f"{found} / 3600", decimals=2, width=100),
         Column(
             "Share",
             f"{found} / scalar({grown(TIME)} > 0)",
@@ -224,46 +225,75 @@ def _advice() -> Panel:
         Column("Alert", label="alertname", hidden=True),
         sort="Thread-hours",
         empty="nothing is beyond its limit",
-        width=12,
+        width=10,
     )
 
 
-def part_of(part: Part) -> str:
-    """The share of a part, of all the time that is accounted for."""
-    return share(selector(CLUSTER_TIME, CLUSTER, meanings.matcher(part)), TIME)
+#: No rule says how much computing or overhead is right: theirs compares with a week ago.
+LIMITED = [part for part in PARTS if part.alert != "DaskEfficiencyFell"]
 
 
-def _part(part: Part) -> Panel:
-    steps, said = [], ""
-    if part.limited:
-        bound = limit(part.alert)
-        steps = [(bound, BAD)]
-        said = f" Red from {bound:.0%} on, the limit of {part.alert}."
-    # What is wasted is red anyway: as long as it is little, its number need not be.
-    below = TEXT if part.colour == BAD else part.colour
-    return number(
-        part.title,
-        part.advice + said,
-        (part_of(part), ""),
-        below=below,
-        steps=steps,
-    ).runbook(part.alert)
+def _parts() -> Panel:
+    """All parts in one panel: each in its colour, and red beyond the limit of its alert."""
+    panel = number(
+        "Where did the thread-time go?",
+        "Shares of all booked time, which add up to 100 %; the time of a task is booked when it "
+        "ends. "
+        + " ".join(
+            f"{part.title}: {part.advice}"
+            + (
+                f" Red from {limit(part.alert):.0%} on, the limit of {part.alert}."
+                * (part in LIMITED)
+            )
+            for part in PARTS
+        ),
+        *(
+            (share(selector(CLUSTER_TIME, CLUSTER, meanings.matcher(part)), TIME), part.title)
+            for part in PARTS
+        ),
+        width=24,
+    )
+    for part in PARTS:
+        # The wasted part is red by its meaning: while it is small, its number need not be.
+        below = TEXT if part.colour == BAD else part.colour
+        panel.stepped(part.title, below, [(limit(part.alert), BAD)] if part in LIMITED else [])
+    for alert in dict.fromkeys(part.alert for part in PARTS):
+        panel = panel.runbook(alert)
+    return panel
 
 
-def _sum() -> list[Line]:
-    """Two lines of four: names of eight beside each other are cut."""
-    shown = [
+def _summary() -> Line:
+    """What it cost, what failed, and whether the telemetry is complete."""
+    return line(
         number(
             "Thread-time",
-            "Thread-time of the clusters (a thread for an hour is an hour): bills count it. The "
-            "shares beside it add up to 100 % of the booked time: a task's time is booked when it "
-            "ends.",
-            (grown(selector("dask_cluster_capacity_time_seconds_total", CLUSTER)), ""),
+            "Thread-time of the clusters (a thread for an hour is an hour): bills count it.",
+            (grown(money.CAPACITY), ""),
             unit="s",
+            width=5,
         ),
-        *(_part(part) for part in PARTS),
-    ]
-    return [line(*shown[:4], height=3), line(*shown[4:], height=3)]
+        number(
+            "Cost",
+            "The thread-hours of the clusters, times the price of a thread-hour above.",
+            (money.money(grown(money.CAPACITY)), ""),
+            unit="short",
+            width=4,
+            decimals=2,
+        ),
+        number(
+            "Failed runs",
+            "Complete runs that ended with failure or error, of all workflows.",
+            (f"{whole(FAILED)} or 0 * {whole(ENDED)}", ""),
+            unit="none",
+            width=4,
+            below=GOOD,
+            steps=[(1, BAD)],
+            decimals=0,
+        ),
+        exporter.lost(width=5),
+        exporter.last_export(width=6),
+        height=4,
+    )
 
 
 def _workflows() -> Panel:
@@ -360,36 +390,22 @@ def _top(count: int, by: str, series: str) -> str:
     return f"topk({count}, {grown(series, by)} > 0)"
 
 
-_COSTS: list[Line] = [
-    line(
-        bars(
-            "Which spans cost the most thread-time?",
-            "By full span name. Values are a span's own, without the spans inside of it.",
-            (
-                _top(12, "dask_span_root_name, dask_span_name", SPAN_TIME),
-                "{{dask_span_name}}",
-            ),
+_COSTS = line(
+    bars(
+        "Which spans cost the most thread-time?",
+        "By full span name. Values are a span's own, without the spans inside of it.",
+        (
+            _top(12, "dask_span_root_name, dask_span_name", SPAN_TIME),
+            "{{dask_span_name}}",
         ),
-        bars(
-            "Which functions cost the most thread-time?",
-            "By workflow and task prefix, over all activities.",
-            (_top(12, BY_FUNCTION, TASKS), FUNCTION),
-        ),
-        height=9,
     ),
-    line(
-        bars(
-            "Which activities cost the most thread-time?",
-            "What tasks did, by workflow. thread-cpu should be the longest by far.",
-            (
-                _top(12, "dask_span_root_name, dask_activity", TASKS),
-                "{{dask_span_root_name}}: {{dask_activity}}",
-            ),
-            width=24,
-        ),
-        height=10,
+    bars(
+        "Which functions cost the most thread-time?",
+        "By workflow and task prefix, over all activities.",
+        (_top(12, BY_FUNCTION, TASKS), FUNCTION),
     ),
-]
+    height=9,
+)
 
 
 # ----------------------------------------------------------------------------------- losses
@@ -407,124 +423,98 @@ def _limited(title: str, read: str, query: str, alert: str, which: int = 0) -> P
     ).runbook(alert)
 
 
-def _losses() -> list[Line]:
-    hits = limit("DaskCacheMisses")
-    return [
-        line(
-            _limited(
-                "Off the CPU: GIL, I/O, GPU",
-                "Share of the tasks' computing time for which their thread was not on the CPU. "
-                "The reason is unknown: look at the functions beside it.",
-                share(OFF_CPU, ON_THREADS),
-                "DaskThreadsWait",
-            ),
-            bars(
-                "Which functions are off the CPU, in thread-time?",
-                "Normal for a function that reads, writes, sleeps or uses a GPU. Pure computation: "
-                "try one thread per worker process. If the wait goes away, it was the GIL; if not, "
-                "the machine has fewer CPUs than the workers have threads.",
-                (_top(10, BY_FUNCTION, OFF_CPU), FUNCTION),
-                width=17,
-                colour=meanings.MEANINGS["off the CPU"].colour,
-            ),
+_LOSSES: list[Line] = [
+    line(
+        _limited(
+            "Off the CPU: GIL, I/O, GPU",
+            "Share of the tasks' computing time for which their thread was not on the CPU. "
+            "The reason is unknown: look at the functions beside it.",
+            share(OFF_CPU, ON_THREADS),
+            "DaskThreadsWait",
         ),
-        line(
-            _limited(
-                "Does the network cost time?",
-                "At most this share of the time with work: transfers run beside the tasks, and "
-                "cost something only where threads are idle meanwhile. So it is the smaller one "
-                "of idle time and receiving time.",
-                smaller(share(RECEIVING, WORKED), share(IDLE, WORKED)),
-                "DaskNetworkSlow",
-                1,
-            ),
-            graph(
-                "More throughput, or better data locality?",
-                "Receiving by activity, in seconds for each second, and idle threads. Mostly "
-                "network: throughput or locality helps. Mostly serialize, compress, other: it "
-                "would not.",
-                *folded(TRANSFER, f'{CLUSTER}, network_io_direction="receive"'),
-                (f"sum(rate({IDLE}[$__rate_interval]))", "(idle threads)"),
-                unit="suffix:threads",
-                width=17,
-            ),
+        bars(
+            "Which functions are off the CPU, in thread-time?",
+            "Normal for a function that reads, writes, sleeps or uses a GPU. Pure computation: "
+            "try one thread per worker process. If the wait goes away, it was the GIL; if not, "
+            "the machine has fewer CPUs than the workers have threads.",
+            (_top(10, BY_FUNCTION, OFF_CPU), FUNCTION),
+            width=17,
+            colour=meanings.MEANINGS["off the CPU"].colour,
         ),
-        line(
-            _limited(
-                "How much time is lost to spilling?",
-                "Share of the tasks' time in which they waited for disk or compression: the most "
-                "that enough memory can save.",
-                share(SPILLING, TASKS),
-                "DaskSpilling",
-            ),
-            bars(
-                "Which functions wait for spilled data, in thread-time?",
-                "Disk and compression by workflow and function.",
-                (_top(10, BY_FUNCTION, SPILLING), FUNCTION),
-                width=17,
-                colour=meanings.MEANINGS["spill"].colour,
-                empty="no task waited for spilled data in the shown time",
-            ),
+    ),
+    line(
+        _limited(
+            "Does the network cost time?",
+            "At most this share of the time with work: transfers run beside the tasks, and "
+            "cost something only where threads are idle meanwhile. So it is the smaller one "
+            "of idle time and receiving time.",
+            smaller(share(RECEIVING, WORKED), share(IDLE, WORKED)),
+            "DaskNetworkSlow",
+            1,
         ),
-        line(
-            number(
-                "Cache hits: found in memory",
-                "Bytes that tasks found in memory, of all that they took from their worker. Near "
-                f"100 %, more memory gains nothing, and less would hurt. Red below {hits:.0%}, the "
-                "limit of DaskCacheMisses.",
-                (f"1 - {share(FROM_DISK, FROM_ANYWHERE)}", ""),
-                width=7,
-                below=BAD,
-                steps=[(hits, TEXT)],
-            ).runbook("DaskCacheMisses"),
-            graph(
-                "Would more memory help? (cache hits)",
-                "Bytes that tasks took from memory, and bytes that had to come back from disk.",
-                (rates(FROM_ANYWHERE, "dask_activity"), "{{dask_activity}}"),
-                unit="Bps",
-                width=17,
-                stacked=True,
-            ),
+        graph(
+            "More throughput, or better data locality?",
+            "Receiving by activity, in seconds for each second, and idle threads. Mostly "
+            "network: throughput or locality helps. Mostly serialize, compress, other: it "
+            "would not.",
+            *folded(TRANSFER, f'{CLUSTER}, network_io_direction="receive"'),
+            (f"sum(rate({IDLE}[$__rate_interval]))", "(idle threads)"),
+            unit="suffix:threads",
+            width=17,
         ),
-        line(
-            _limited(
-                "Event loop blocked",
-                "Share of the time with data for which the scheduler's event loop was held up.",
-                averaged(LOOP),
-                "DaskEventLoopBlocked",
-            ),
-            graph(
-                "The event loop is blocked: should I worry?",
-                "Below the line or without idle threads: no. Above: heartbeats, transfers and "
-                "scheduling wait.",
-                (rates(LOOP, "dask_cluster_name"), "{{dask_cluster_name}}"),
-                unit="percentunit",
-                width=17,
-                lines=[(limit("DaskEventLoopBlocked"), BAD)],
-            ),
+    ),
+    line(
+        _limited(
+            "How much does spilling cost?",
+            "Share of the tasks' time in which they waited for disk or compression: the most "
+            "that enough memory can save.",
+            share(SPILLING, TASKS),
+            "DaskSpilling",
         ),
-        line(
-            _limited(
-                "How much was for nothing?",
-                "Share of the tasks' time that went to runs that failed or were cancelled.",
-                share(NO_RESULT, TASKS),
-                "DaskWorkWasted",
-            ),
-            bars(
-                "Which functions worked for nothing, in thread-time?",
-                "Runs that failed or were cancelled, by workflow and function.",
-                (_top(10, BY_FUNCTION, NO_RESULT), FUNCTION),
-                width=17,
-                colour=BAD,
-                empty="no run failed or was cancelled in the shown time",
-            ),
+        bars(
+            "Which functions wait for spilled data, in thread-time?",
+            "Disk and compression by workflow and function.",
+            (_top(10, BY_FUNCTION, SPILLING), FUNCTION),
+            width=17,
+            colour=meanings.MEANINGS["spill"].colour,
+            empty="no task waited for spilled data in the shown time",
         ),
-    ]
+    ),
+    line(
+        graph(
+            "Would more memory help? (cache hits)",
+            "Bytes that tasks took from memory, and bytes that had to come back from disk. With "
+            "few from disk, more memory gains nothing, and less would hurt.",
+            (rates(FROM_ANYWHERE, "dask_activity"), "{{dask_activity}}"),
+            unit="Bps",
+            stacked=True,
+        ).runbook("DaskCacheMisses"),
+        graph(
+            "The event loop is blocked: should I worry?",
+            "Below the line or without idle threads: no. Above: heartbeats, transfers and "
+            "scheduling wait.",
+            (rates(LOOP, "dask_cluster_name"), "{{dask_cluster_name}}"),
+            unit="percentunit",
+            lines=[(limit("DaskEventLoopBlocked"), BAD)],
+        ).runbook("DaskEventLoopBlocked"),
+        height=9,
+    ),
+    line(
+        bars(
+            "Which functions worked for nothing, in thread-time?",
+            "Runs that failed or were cancelled, by workflow and function.",
+            (_top(10, BY_FUNCTION, NO_RESULT), FUNCTION),
+            width=24,
+            colour=BAD,
+            empty="no run failed or was cancelled in the shown time",
+        ).runbook("DaskWorkWasted"),
+    ),
+]
 
 
 _SCALE = line(
     graph(
-        "Twice the cluster, not twice as fast: where did the inefficiency go?",
+        "Twice the cluster, not twice as fast: where is the rest?",
         "Threads by activity, below the line of the threads that there were. An activity other "
         "than thread-cpu that grows with the cluster is the answer.",
         *folded(CLUSTER_TIME, CLUSTER),
@@ -553,20 +543,16 @@ PAGE: Any = page(
     "Where the time of Dask clusters went, and what could be saved",
     ["cluster", "price"],
     [
-        line(_alerts(), _advice(), height=6),
-        *_sum(),
+        _summary(),
+        line(bounded_runs(CLUSTER, width=14), _advice(), height=9),
+        line(failed_runs(width=12), _alerts(), height=7),
+        line(_parts(), height=4),
         line(_workflows(), height=9),
-        line(failed_runs(), height=6),
         line(happened(), height=7),
-        line(bounded_runs(CLUSTER), height=10),
         line(_WHERE, height=10),
-        "What costs the most?",
-        *_COSTS,
-        "What does it cost, in money?",
-        *money.LINES,
-        "How much am I losing, and to what?",
-        *_losses(),
-        "Did it get better?",
-        _SCALE,
+        Details("What costs the most?", (_COSTS,)),
+        Details("What does it cost, in money?", tuple(money.LINES)),
+        Details("How much am I losing, and to what?", tuple(_LOSSES)),
+        Details("Did it get better?", (_SCALE,)),
     ],
 )

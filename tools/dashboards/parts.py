@@ -52,7 +52,7 @@ from grafana_foundation_sdk.models.dashboard import (
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 from grafana_foundation_sdk.models.tempo import SearchTableType
 
-from . import links, meanings
+from . import limits, links, meanings
 from .queries import CLUSTER, ITSELF, ROOT, SPAN, renamed, selector
 
 PROMETHEUS = DataSourceRef(type_val="prometheus", uid="${datasource}")
@@ -169,15 +169,16 @@ class Panel:
         self.builder.mappings([_MISSING, model.ValueMap(options={f"{value:g}": result})])
         return self
 
-    def coloured(self, of: str, colour: str) -> Panel:
-        """The panel with one colour for the series whose names end so."""
-        fixed = {"mode": "fixed", "fixedColor": colour}
-        self.builder.override_by_regexp(f"/{of}$/", [DynamicConfigValue("color", fixed)])
+    def stepped(self, of: str, below: str, steps: Steps) -> Panel:
+        """The panel with steps of their own for the series whose names end so."""
+        made = [{"color": colour, "value": value} for value, colour in [(None, below), *steps]]
+        thresholds = {"mode": "absolute", "steps": made}
+        self.builder.override_by_regexp(f"/{of}$/", [DynamicConfigValue("thresholds", thresholds)])
         return self
 
     def runbook(self, alert: str) -> Panel:
         """The panel with a link to the runbook of an alert."""
-        all_links = (*self.links, links.runbook_link(alert))
+        all_links = (*self.links, links.link(f"Runbook {alert}", limits.runbook(alert)))
         return Panel(self.builder.links(list(all_links)), self.width, all_links)
 
 
@@ -456,7 +457,7 @@ def rows(
     return filled
 
 
-def bounded_runs(of: str, each: bool = False) -> Panel:
+def bounded_runs(of: str, each: bool = False, width: int = WIDTH) -> Panel:
     """What bounded the runs that `of` selects: shares of their durations, or a run of `each`."""
     part = "dask_span_path_part"
     path = selector("dask_span_path_time_seconds_total", of)
@@ -468,8 +469,8 @@ def bounded_runs(of: str, each: bool = False) -> Panel:
     panel = graph(
         "What bounded the runs?",
         f"{shown}, where runs ended, cut by the thing that they waited for at each moment: the "
-        "client, a free thread, data, a worker's queue, the computing of tasks that follow one "
-        "another. The parts of a run add up to its duration.",
+        "client, a worker, a free thread, data, the computing of tasks that follow one another. "
+        "The parts of a run add up to its duration.",
         (
             renamed(
                 f"sum by ({part}) (increase({path}[$__rate_interval]))"
@@ -481,7 +482,7 @@ def bounded_runs(of: str, each: bool = False) -> Panel:
         ),
         unit="s" if each else "percentunit",
         decimals=2 if each else 1,
-        width=WIDTH,
+        width=width,
         stacked=True,
         meant=True,
         exemplars=each,
@@ -493,7 +494,7 @@ def bounded_runs(of: str, each: bool = False) -> Panel:
     return panel.runbook("DaskTooFewThreads").runbook("DaskWorkersUneven")
 
 
-def failed_runs(of: str = "") -> Panel:
+def failed_runs(of: str = "", width: int = WIDTH) -> Panel:
     """A table of the latest runs that failed, of which only the trace store knows; `of` one root.
 
     Where it asks for attributes, Tempo answers with them as columns of the same names.
@@ -523,7 +524,7 @@ def failed_runs(of: str = "") -> Panel:
         .thresholds(_thresholds(meanings.TEXT, []))
         .show_header(True)
     )
-    return Panel(panel, WIDTH, ())
+    return Panel(panel, width, ())
 
 
 #: The events of the cluster that are warnings or worse, in LogQL. Only text in backticks may have

@@ -46,7 +46,7 @@ _CAPACITY = line(
         decimals=None,
     ),
     graph(
-        "Which threads are idle, unused or lost?",
+        "Are threads idle, unused or lost?",
         "idle: there is work and none of it can run. unused: there is none. lost: the worker "
         "died, or was closed, before it reported.",
         (
@@ -244,14 +244,14 @@ _DETAILS = (
             unit="s",
         ),
         graph(
-            "How much is not yet settled?",
+            "What is not yet settled?",
             "Thread-time of tasks that run or have not been reported: in flight.",
             (total("dask_cluster_inflight_time_seconds"), "in flight"),
             unit="s",
             width=6,
         ),
         graph(
-            "How much was beyond capacity?",
+            "What was beyond capacity?",
             "Seconds booked for each second beyond the threads there were: seceded tasks, "
             "overlap, users' own metering.",
             (

@@ -98,13 +98,14 @@ class SchedulerAdapter:
         scheduler: Scheduler,
         limits: Limits,
         boundary: ErrorBoundary,
-        max_workers: int = 100,
-        propagation: Propagation = "adopt",
-        baggage: Collection[str] = (),
-        events: bool = False,
-        topics: Collection[str] = (),
-        level: int | None = None,
-        put: Put = lambda _, __: True,
+        *,
+        max_workers: int,
+        propagation: Propagation,
+        baggage: Collection[str],
+        events: bool,
+        topics: Collection[str],
+        level: int | None,
+        put: Put,
     ) -> None:
         if "spans" not in scheduler.extensions:
             raise UnsupportedScheduler(

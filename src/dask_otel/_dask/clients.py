@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from dask_otel.core.attributes import bounded_attributes
 from dask_otel.core.life.blocks import ATTRIBUTES, BLOCKS, CLIENT, ENTERED, LEFT, Blocks
@@ -26,13 +26,6 @@ if TYPE_CHECKING:
 MOST: Final = 10_000
 
 
-class _Leaving(NamedTuple):
-    """The state of a client when it reported that it left a block."""
-
-    last_seen: float
-    since: float
-
-
 class ClientBlocks:
     """The blocks of all clients of one scheduler, on its event loop.
 
@@ -43,8 +36,9 @@ class ClientBlocks:
         self.blocks = Blocks(lifecycle, limits.remember)
         self._scheduler = scheduler
         self._patience = limits.settle_timeout
-        #: Clients that left a block and whose earlier messages may not have arrived.
-        self.leaving: dict[str, _Leaving] = {}
+        #: Clients that left a block and whose earlier messages may not have arrived: the last
+        #: heartbeat before that, and since when.
+        self.leaving: dict[str, tuple[float, float]] = {}
 
     def handle_message(self, message: Any, now: float) -> int:
         """Read a client's message, which can be any object; return the number of bad parts.
@@ -74,19 +68,19 @@ class ClientBlocks:
                     self.blocks.entered(client, span_id)
                 case [str(what), str(span_id)] if what == LEFT:
                     self.blocks.left(client, span_id, now)
-                    self.leaving[client] = _Leaving(state.last_seen, now)
+                    self.leaving[client] = state.last_seen, now
                 case _:
                     wrong += 1
         return wrong
 
     def tick(self, now: float) -> None:
         """Release blocks of clients whose earlier messages have arrived."""
-        for client, leaving in list(self.leaving.items()):
+        for client, (last_seen, since) in list(self.leaving.items()):
             state = self._scheduler.clients.get(client)
-            arrived = state is None or state.last_seen != leaving.last_seen
+            arrived = state is None or state.last_seen != last_seen
             # If an older heartbeat was handled late, a graph may still follow.
             clear = not self._scheduler._active_graph_updates
-            if arrived and (clear or not 0 <= now - leaving.since < self._patience):
+            if arrived and (clear or not 0 <= now - since < self._patience):
                 del self.leaving[client]
                 self.blocks.messages_arrived(client, now)
 

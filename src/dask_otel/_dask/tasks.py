@@ -25,15 +25,14 @@ from dask_otel._dask.stimuli import (
     submission_time,
 )
 from dask_otel._dask.threads import ThreadTime
-from dask_otel.core.idle.worker import WorkerTime
 from dask_otel.core.life import task_runs
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Cause, Group, RetryReason, TaskLimits
 from dask_otel.core.metrics.batch import Distribution, MetricBatch
 from dask_otel.core.path.following import Paths
-from dask_otel.core.path.step import KEY, NUMBER, PARTS, SECONDS, SENT, STOP, Place, RawStep
-from dask_otel.core.path.waiting import AT_ONCE, BEHIND, Threads, Turn
+from dask_otel.core.path.step import KEY, NUMBER, PARTS, SECONDS, SENT, STOP, RawStep
+from dask_otel.core.path.waiting import AT_ONCE, BEHIND, Place, Threads, turn_of
 from dask_otel.core.records import Failure, RawRun, TaskRun
 from dask_otel.core.text import STACKTRACE_LIMIT
 
@@ -75,7 +74,6 @@ class TaskEvents:
         self._follows = lifecycle.follows
         self._time = time
         self._accounting = time.accounting
-        self._available = time.accounting.available
         self._clocks = clocks
         #: Which runs are kept, to become spans; see `task_runs`.
         self._limits = limits
@@ -206,14 +204,13 @@ class TaskEvents:
                     before = self.paths.at_once(stimulus_id)
                     if before is None:
                         self._ready(key, stimulus_id, now)
-                threads = self._available.present
                 waits = self._accounting.task_assigned(
                     ws.address, key, task.group.span_id, monotonic()
                 )
                 if not waits and task.resource_restrictions:
                     # A task can hold what it needs, even if a thread is free.
                     waits = BEHIND
-                self.assigned[key] = (ws, now, before, threads, waits)
+                self.assigned[key] = (ws, now, before, self._accounting.present, waits)
             elif start in UNFINISHED:
                 self._from_unfinished(key, start, finish, stimulus_id, info)
             elif finish == "forgotten":
@@ -246,7 +243,7 @@ class TaskEvents:
                 self._lost.pop(key, None)
             reason = self._outcomes.added(group, key, now)
             if self._follows and not task.waiting_on:
-                self.paths.submitted(key, group, stimulus_id, now, self._available.present)
+                self.paths.submitted(key, group, stimulus_id, now, self._accounting.present)
             if self._spans.requested and (tags := self._spans.requested.get(task.group)):
                 group.span.requested = tags
         else:
@@ -294,10 +291,9 @@ class TaskEvents:
 
     def _ready(self, key: Hashable, stimulus_id: str, now: float) -> None:
         """Record that a task is ready to run that was not when it was submitted."""
-        threads = self._available.present
-        known = self.paths.ready(key, stimulus_id, now, threads)
+        known = self.paths.ready(key, stimulus_id, now, self._accounting.present)
         if not known and (group := self._groups.get(self._scheduler.tasks[key].group)) is not None:
-            self.paths.ready_again(key, now, group.span, threads)
+            self.paths.ready_again(key, now, group.span, self._accounting.present)
 
     def _repeated(self, group: Group, key: Hashable, reason: RetryReason, now: float) -> None:
         """Record that a task will run again."""
@@ -337,9 +333,8 @@ class TaskEvents:
             self.assigned.pop(key, NOT_ASSIGNED) if processed else NOT_ASSIGNED
         )
         held = self._time.seceded.pop(key, None) if self._time.seceded else None
-        threads = self._available.present
         if assigned is None:
-            sent_to = threads
+            sent_to = self._accounting.present
         elif startstops:
             if self.under_way.seen:
                 self.under_way.seen.pop(key, None)
@@ -373,25 +368,35 @@ class TaskEvents:
         worker: str | None = info.get("worker")
         span, number, waited = group.span, None, None
         parts: tuple[Part, ...] = ()
-        turn = None
+        place: Place = None
         fetched = 0.0
         if stopped:
             started, stopped = self._clocks.corrected(
                 worker, started, stopped, stimulus_id, sent, now
             )
-            if account is not None and (waits or not account.free or account.turns.pause):
-                turn = self._turn(
-                    account, task, waits, sent, started, stopped, stimulus_id, threads
-                )
             if held is not None and computed > held:
                 span.seceded += computed - held
             if stimulus_id[0] == END:
                 # A message with another id may repeat the times of a run with another number.
                 number = task.run_id
+                if account is not None:
+                    if waits or account.pause:
+                        ends, threads = account.ends, self._accounting.present
+                        # In the order of `Waited`.
+                        place = (
+                            stimulus_time, waits, key, stimulus_id, ends, len(ends), ends[0],
+                            account.pause, threads,
+                        )  # fmt: skip
+                    if not account.free or task.resource_restrictions:
+                        account.ended(stimulus_id, stopped, self._accounting.present, key)
             if len(startstops) > 1:
                 offset = self._clocks.offset(worker)
-                began = sent if turn is None else max(sent, turn[0])
+                place = turn_of(place, sent, started, stopped)
+                began = sent if place is None else max(sent, place[0])
                 parts, fetched = actions(startstops, sent, began, started, offset)
+        elif waits:
+            # What is not known of its run was a wait for a thread of its worker.
+            place = (inf, self._accounting.present)
         if queued:
             waited = sent - queued if queued < sent else 0.0
         elif sent and queued is not None:
@@ -413,7 +418,6 @@ class TaskEvents:
             fetched,
             None,
         )
-        place = (sent_to, turn, held)
         if finish == "memory":
             self._outcomes.finished(group, worker, started, stopped, now)
             if processed:
@@ -431,18 +435,15 @@ class TaskEvents:
                 self.paths.forget(key)
                 before = None
             if self._follows:
-                self.paths.ended(stimulus_id, now, group, run, before, place)
+                self.paths.ended(stimulus_id, now, group, run, before, sent_to, place, held)
             return
         if before is not None:
             self.paths.sent(key, before, sent, sent_to)
-        if waits and not stopped:
-            # What is not known of its run was a wait for a thread of its worker.
-            place = (sent_to, (inf, threads), held)
         if finish == "erred" and info.get("cause") == key:
             # The last of its runs on workers that died, if it has none now.
             failure = self._failed(group, key, info, started, stopped, now, assigned)
             run = TaskRun._make(run)._replace(nbytes=None, type=None, failure=failure)
-            self._end_path(group, run, start, stimulus_id, ran, now, place)
+            self._end_path(group, run, start, stimulus_id, ran, now, sent_to, place, held)
             self._to_erred(group, run)
         elif finish == "erred" or task.exception_blame is not None:
             self._outcomes.blamed(group, now)
@@ -452,7 +453,7 @@ class TaskEvents:
             self._outcomes.interrupted(group, key, None if how == "stolen" else how, now)
             self.paths.interrupted(key, sent, sent_to)
         else:
-            self._end_path(group, run, start, stimulus_id, ran, now, place)
+            self._end_path(group, run, start, stimulus_id, ran, now, sent_to, place, held)
             self._to_released(group, key, assigned, ran is None, now)
             if processed:
                 self._count(semconv.TASK_FINISHED.name, group, "cancelled")
@@ -489,7 +490,9 @@ class TaskEvents:
         stimulus_id: str,
         ran: Times | None,
         now: float,
+        sent_to: Threads | None,
         place: Place,
+        held: float | None,
     ) -> None:
         """Record for the path that a ready task ended without a result."""
         if not self._follows or start == "waiting":
@@ -500,27 +503,7 @@ class TaskEvents:
             began, stopped = ran or (now, now)
             sent = run[SENT] or now
             run = TaskRun._make(run)._replace(start=began, stop=stopped, sent=sent)
-        self.paths.ended(stimulus_id, now, group, run, None, place)
-
-    def _turn(
-        self,
-        account: WorkerTime,
-        task: TaskState,
-        waited: int,
-        sent: float,
-        start: float,
-        stop: float,
-        stimulus_id: str,
-        threads: Threads,
-    ) -> Turn | None:
-        """Return when a worker had a thread for a task that ended now; its thread is free."""
-        noticed = stimulus_time(stimulus_id)
-        if noticed is None:
-            return None
-        turn = account.turns.of(waited, sent, start, noticed - (stop - start), threads)
-        if not account.free or task.resource_restrictions:
-            account.turns.ended(noticed, stop, threads)
-        return turn
+        self.paths.ended(stimulus_id, now, group, run, None, sent_to, place, held)
 
     @staticmethod
     def _is_whole(run: RawRun) -> bool:
@@ -553,9 +536,8 @@ class TaskEvents:
         if how in ("error", "rescheduled"):
             # The run has ended, and a retry follows.
             known = seconds if startstops else None
-            threads = self._available.present
             account = self._accounting.task_done(address, key, known, monotonic())
-            self._time.freed(account, address, stimulus_id, threads)
+            self._time.freed(account, address, key, stimulus_id)
         else:
             self._accounting.task_released(address, key, monotonic())
         if how == "error" and stopped:
@@ -652,9 +634,9 @@ class TaskEvents:
         """Record that a task is sent anew, to another worker."""
         if before is not None:
             self.paths.sent(key, before, sent, threads)
-        now, threads = time(), self._available.present
+        now = time()
         waits = self._accounting.task_stolen(key, victim.address, thief.address, monotonic())
-        self.assigned[key] = (thief, now, None, threads, waits)
+        self.assigned[key] = (thief, now, None, self._accounting.present, waits)
         if queued := self.queued_since.get(key):
             # It is in no queue of the scheduler meanwhile.
             self.queued_since[key] = queued + now - sent

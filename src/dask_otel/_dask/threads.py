@@ -23,7 +23,6 @@ from dask_otel.core.idle.worker import WorkerTime
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.open_span import OpenSpan
 from dask_otel.core.metrics.batch import Batches, MetricBatch
-from dask_otel.core.path.waiting import FreeThreads, Threads
 from dask_otel.core.records import Tags
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class ThreadTime:
         self._scheduler = scheduler
         self._clocks = clocks
         #: `TaskEvents` and `Heartbeats` call this directly.
-        self.accounting = Accounting(monotonic(), FreeThreads(time))
+        self.accounting = Accounting(monotonic(), time)
         #: Seconds after which tasks in processing seceded.
         self.seceded: dict[Hashable, float] = {}
         #: Execute seconds since the last export, by activity; `Heartbeats` adds them.
@@ -98,21 +97,20 @@ class ThreadTime:
         task, ws = self._scheduler.tasks.get(key), self._scheduler.workers.get(worker)
         if task is None or ws is None or task not in ws.long_running:
             return
-        threads = self.accounting.available.present
         account = self.accounting.task_seceded(worker, key, compute_duration, monotonic())
-        self.freed(account, worker, stimulus_id, threads)
+        self.freed(account, worker, key, stimulus_id)
         if compute_duration is not None:
             self.seceded.setdefault(task.key, compute_duration)
 
     def freed(
-        self, account: WorkerTime | None, worker: str, stimulus_id: str, threads: Threads
+        self, account: WorkerTime | None, worker: str, key: Hashable, stimulus_id: str
     ) -> None:
         """Record that a run left its thread, which the message of its worker says without times."""
         noticed = stimulus_time(stimulus_id)
         if account is not None and noticed is not None and not account.free:
             now, offset = time(), self._clocks.offset(worker)
             stop = now if offset is None else min(now, noticed + offset)
-            account.turns.ended(noticed, stop, threads)
+            account.ended(stimulus_id, stop, self.accounting.present, key)
 
     # --------------------------------------------------------------------------- spans
 

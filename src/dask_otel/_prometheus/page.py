@@ -62,10 +62,6 @@ class _Family(NamedTuple):
     samples: dict[_Key, _Sample]
 
 
-#: One collection, and its rendered pages.
-_Snapshot: TypeAlias = tuple[dict[str, _Family], dict[tuple[bool, bool], bytes]]
-
-
 class MetricPage:
     """The last collected metrics of one bridge, as text.
 
@@ -83,7 +79,6 @@ class MetricPage:
     """
 
     signal = "metrics"
-    patience = 0.0
     #: All at once: there is no request that could become too large.
     max_points: int | None = None
 
@@ -93,16 +88,16 @@ class MetricPage:
         promoted = {prometheus_name(key) for key in PROMOTED}
         self._labels = {key: value for key, value in texts.items() if key in promoted and value}
         self._target = {key: value for key, value in texts.items() if value}
-        self._snapshot: _Snapshot = ({}, {})
+        #: Of the last collection.
+        self._families: dict[str, _Family] = {}
 
     def send(self, records: Sequence[MetricRecord], _longest: float) -> Answer:
         """Replace the records, which must be cumulative."""
-        before = {name: family.samples for name, family in self._snapshot[0].items()}
-        families = {
+        before = {name: family.samples for name, family in self._families.items()}
+        self._families = {
             record.name: _Family(record, _samples(record, before.get(record.name, {})))
             for record in records
         }
-        self._snapshot = (families, {})
         return Answer(True)
 
     def close(self) -> None:
@@ -119,18 +114,14 @@ class MetricPage:
         target_info
             Whether to add the resource's attributes.
         """
-        families, rendered = self._snapshot
-        form = (openmetrics, target_info)
-        if form not in rendered:
-            metrics = [self._metric(family, openmetrics) for family in families.values()]
-            if target_info:
-                metrics.append(Metric("target", "Attributes of the resource", "info"))
-                metrics[-1].add_sample("target_info", self._target, 1.0)
-            text = openmetrics_format if openmetrics else text_format
-            # The writers only collect from it.
-            registry: Any = SimpleNamespace(collect=lambda: metrics)
-            rendered[form] = text.generate_latest(registry)
-        return rendered[form]
+        metrics = [self._metric(family, openmetrics) for family in self._families.values()]
+        if target_info:
+            metrics.append(Metric("target", "Attributes of the resource", "info"))
+            metrics[-1].add_sample("target_info", self._target, 1.0)
+        text = openmetrics_format if openmetrics else text_format
+        # The writers only collect from it.
+        registry: Any = SimpleNamespace(collect=lambda: metrics)
+        return bytes(text.generate_latest(registry))
 
     def _metric(self, family: _Family, openmetrics: bool) -> Metric:
         record = family.record

@@ -7,14 +7,12 @@ once and without optional packages.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Final
 
 from dask_otel.cli import assets, demo, doctor, history, report, spool, terminal, why
-from dask_otel.cli.interrupt import ctrl_c_is_not_lost
 
 #: A command is a module with its help texts, its arguments, and the function `run`.
 _COMMANDS: Final[dict[str, ModuleType]] = {
@@ -26,9 +24,6 @@ _COMMANDS: Final[dict[str, ModuleType]] = {
     "spool": spool,
     "why": why,
 }
-_LIVE: Final = (
-    "to watch a scheduler live, open Dask's dashboard; its log has the address (dashboard at: …)"
-)
 
 
 def _installed(distribution: str) -> str:
@@ -78,13 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     0 after success, 1 after a failed step (the reason is on standard error), 130 after
     Ctrl-C. Wrong arguments exit with 2, as in argparse.
     """
-    given = list(sys.argv[1:] if argv is None else argv)
-    if given[:1] == ["top"]:
-        return terminal.fail("top", f"there is no such command; {_LIVE}")
-    arguments = _parser().parse_args(given)
+    arguments = _parser().parse_args(argv)
     try:
-        with ctrl_c_is_not_lost():
-            return int(arguments.run(arguments))
+        return int(arguments.run(arguments))
     except KeyboardInterrupt:
         terminal.say(arguments.command, "interrupted")
         return 130

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -111,10 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _progress(number: int, of: int) -> None:
-    """Show the progress in a terminal."""
-    if sys.stderr.isatty():
-        left = f"{number:,} of {of:,}" if number < of else ""
-        print(f"\r{left}\033[K", end="\r", file=sys.stderr, flush=True)
+    terminal.progress(f"{number:,} of {of:,}" if number < of else "")
 
 
 def _table(rows: Sequence[dict[str, str]]) -> Iterator[str]:

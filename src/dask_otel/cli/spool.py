@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import threading
 import time
 from pathlib import Path
@@ -125,17 +124,11 @@ def _wait(pump: Pump, patience: float) -> None:
             # Before the first answer, the failure could not be explained.
             elif now - since >= patience and any(one.reason for one in pump.destinations):
                 break
-            _progress(f"{left:,} spans left")
+            terminal.progress(f"{left:,} spans left")
             time.sleep(terminal.LOOK)
     finally:
         # Even after Ctrl-C: the next message begins on a line of its own.
-        _progress("")
-
-
-def _progress(text: str) -> None:
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{text}")
-        sys.stderr.flush()
+        terminal.progress("")
 
 
 def _report(pump: Pump, path: str) -> int:

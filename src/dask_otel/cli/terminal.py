@@ -79,6 +79,12 @@ def say(command: str, text: str) -> None:
     )
 
 
+def progress(text: str) -> None:
+    """Show how far a command is, in a terminal alone; an empty text ends it."""
+    if sys.stderr.isatty():
+        print(f"\r{text}\033[K", end="", file=sys.stderr, flush=True)
+
+
 def fail(command: str, text: str) -> int:
     """Print why a command failed; return its exit code."""
     say(command, text)

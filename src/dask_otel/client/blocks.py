@@ -75,10 +75,14 @@ def span(*tags: str, attributes: Mapping[str, Any] | None = None) -> Iterator[Sp
 
     with dask_span(*tags) as span_id:
         handle = _handle(span_id, tags)
-        with _announced(span_id):
+        client = _send(ENTERED, span_id)
+        try:
             if attributes:
                 _describe(span_id, attributes)
             yield handle
+        finally:
+            if client is not None:
+                _send(LEFT, span_id, client)
 
 
 def _handle(span_id: str, tags: tuple[str, ...]) -> SpanHandle:
@@ -115,16 +119,6 @@ def _warn_left_out(count: int) -> None:
         count,
         ", ".join(f"{namespace}*" for namespace in RESERVED),
     )
-
-
-@contextmanager
-def _announced(span_id: str) -> Iterator[None]:
-    client = _send(ENTERED, span_id)
-    try:
-        yield
-    finally:
-        if client is not None:
-            _send(LEFT, span_id, client)
 
 
 # -------------------------------------------------------------------------- the messages

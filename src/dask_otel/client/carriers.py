@@ -58,7 +58,7 @@ _made: tuple[ref[Any], object, ref[Client], dict[str, Any]] | None = None
 def prepare() -> None:
     """Read the environment, and load the propagators that it names."""
     global _environment
-    api.prepare()
+    api.state()
     caller = api.environment_caller()
     _environment = None if caller is None else _Carried(caller, make_carrier(caller))
 

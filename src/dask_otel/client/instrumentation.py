@@ -33,7 +33,7 @@ class _Instrumentation:
 
     def __init__(self) -> None:
         self._lock = RLock()
-        self._asked = False
+        self._asked = self._wanted = False
         self._holders = 0
         self._waiting = ImportHook(MODULE, self._imported)
         self._hook: Wrappers | None = None
@@ -43,26 +43,17 @@ class _Instrumentation:
         """Whether submissions carry contexts now."""
         return ROOTS.callers_travel
 
-    def hold(self) -> None:
-        """Add one request: of a client with the preload, or of a worker's plugin."""
-        self.settle(holders=1)
-
-    def release(self) -> None:
-        """Undo one `hold`."""
-        self.settle(holders=-1)
-
-    def _wanted(self) -> bool:
-        return self._asked or self._holders > 0
-
     def settle(self, asked: bool | None = None, holders: int = 0) -> None:
         """Apply a request: hook or restore Dask's client now, or hook it at its import.
 
-        `asked` turns it on or off for the application; `holders` are added to the present ones.
+        `asked` turns it on or off for the application. `holders` are clients with the preload and
+        plugins of workers, to add to the present ones, or to take away.
         """
         with self._lock:
             self._asked = self._asked if asked is None else asked
             self._holders = max(0, self._holders + holders)
-            if self._wanted():
+            self._wanted = self._asked or self._holders > 0
+            if self._wanted:
                 # Before the check of sys.modules, so that no import is missed.
                 self._waiting.put()
             else:
@@ -80,7 +71,7 @@ class _Instrumentation:
             owner = getattr(module, "Client", None)
             # Without one, its import is under way and has called us; the import hook calls again at
             # its end.
-            if owner is None or not (self._wanted() or self.on):
+            if owner is None or not (self._wanted or self.on):
                 return
             from dask_otel.client import carriers, hook
 
@@ -89,14 +80,13 @@ class _Instrumentation:
                 carriers.prepare()
             with self._lock:
                 self._waiting.remove()
-                if self._wanted() == self.on:
+                if self._wanted == self.on:
                     return
                 ROOTS.callers_travel = not ROOTS.callers_travel
                 if self.on:
                     self._hook = hook.hook_submissions(owner, carriers.annotations_for)
-                else:
-                    if self._hook is not None:
-                        self._hook.remove()
+                elif self._hook is not None:
+                    self._hook.remove()
         except Exception:
             logger.warning("dask-otel could not instrument Dask's client", exc_info=True)
 

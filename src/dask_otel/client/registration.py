@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from dask_otel._wire import Refusal, SpanMetrics, install, settled_metrics, uninstall, unused
@@ -120,12 +120,12 @@ def unregister(
     status
         ``"stopped"`` or ``"absent"``. With an asynchronous client, an awaitable of it.
     """
-    answer: Unregistered = client.sync(_run, client, uninstall, asynchronous=asynchronous)
+    answer: Unregistered = client.sync(_uninstall, client, asynchronous=asynchronous)
     return answer
 
 
-async def _run(client: Client, question: Callable[..., Any], **arguments: Any) -> Any:
-    return await client.run_on_scheduler(question, **arguments)
+async def _uninstall(client: Client) -> Any:
+    return await client.run_on_scheduler(uninstall)
 
 
 @overload
@@ -217,5 +217,5 @@ async def _ask(client: Client, span_id: str, timeout: float) -> SpanMetrics:
 
 # Python's warning "… was never awaited" should name the function that the user called.
 _install.__qualname__ = "dask_otel.register"
-_run.__qualname__ = "dask_otel.unregister"
+_uninstall.__qualname__ = "dask_otel.unregister"
 _ask.__qualname__ = "dask_otel.span_metrics"

@@ -6,10 +6,10 @@ ones are None.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from dask_otel.core.text import NAMED
+from dask_otel.core.text import listed
 
 Facts: TypeAlias = Mapping[str, Any]
 
@@ -258,11 +258,11 @@ def _words(facts: Facts) -> dict[str, str]:
         "usual": _given("; tasks of this name take {:,.1f} s on average", facts.get("mean")),
         "behind": _given(", behind {:,} others", facts.get("ahead")),
         "used": _given(": it uses {0[0]:,.2f} of {0[1]:,.2f} GB", facts.get("memory")),
-        "counts": _listed(
+        "counts": listed(
             f"{count:,} {state}" for state, count in facts.get("states", {}).items() if count
         ),
         "bounded": _bounded(facts.get("path"), facts.get("since"), facts.get("diagnosis", ())),
-        "waits": _listed(
+        "waits": listed(
             (
                 f"{name} ({state}{_given(' on {}', worker)}{_given(' for {:,.1f} s', seconds)})"
                 for name, state, worker, seconds in facts.get("waits", ())
@@ -270,7 +270,7 @@ def _words(facts: Facts) -> dict[str, str]:
             facts.get("waiting", 0),
         ),
         "asked": " and ".join(
-            [f"a worker at {_listed(places)}"] * bool(places)
+            [f"a worker at {listed(places)}"] * bool(places)
             + [
                 f"{name} = {asked} (the most on a worker: {most})"
                 for name, asked, most in facts.get("resources", ())
@@ -278,7 +278,7 @@ def _words(facts: Facts) -> dict[str, str]:
         )
         or "a running worker",
         **{name: _counts(facts.get(name, {})) for name in ("running", "busiest")},
-        **{name: _listed(facts.get(name, ())) for name in ("fitting", "sources", "holders")},
+        **{name: listed(facts.get(name, ())) for name in ("fitting", "sources", "holders")},
     }
 
 
@@ -301,11 +301,4 @@ def _given(words: str, value: object) -> str:
 
 
 def _counts(prefixes: Mapping[str, int]) -> str:
-    return _listed(f"{count:,} of {name}" for name, count in prefixes.items()) or "nothing"
-
-
-def _listed(names: Iterable[str], count: int = 0) -> str:
-    """Return some of the names, and the number of the others; `count` is that of all."""
-    texts = list(names)
-    more = max(count, len(texts)) - len(texts[:NAMED])
-    return ", ".join(texts[:NAMED]) + (f", and {more:,} more" if more > 0 else "")
+    return listed(f"{count:,} of {name}" for name, count in prefixes.items()) or "nothing"

@@ -380,7 +380,6 @@ class Link(NamedTuple):
 
     trace_id: int
     span_id: int
-    attributes: Attributes
 
 
 class Origin(NamedTuple):

@@ -8,7 +8,7 @@ raises. A `Sanitizer` counts the changed values by kind.
 
 Kinds: ``type`` (not a string, converted), ``repr`` (conversion failed),
 ``nul``, ``surrogate``, ``cut``, ``empty``, and, from the modules that use this one,
-``value`` (not a finite number), ``shape``, ``unknown_key``, ``unknown_metric``, ``error``,
+``value`` (not a finite number), ``shape``, ``unknown_key``, ``error``,
 ``reserved`` (a user's attribute with a key of the bridge), ``redact`` (the operator's function
 failed on a text).
 """
@@ -174,10 +174,11 @@ def span_tags(name: str) -> tuple[str, ...]:
     return tuple([re.sub(r"(?s)\\(.)", r"\1", tag) for tag in _TAG.findall(name)])
 
 
-def listed(names: Sequence[str]) -> str:
-    """Return the first names of a list, and the number of the others."""
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f", and {more} more" if more > 0 else "")
+def listed(names: Iterable[str], count: int = 0) -> str:
+    """Return the first names of a list, and the number of the others; `count` is that of all."""
+    texts = list(names)
+    more = max(count, len(texts)) - NAMED
+    return ", ".join(texts[:NAMED]) + (f", and {more:,} more" if more > 0 else "")
 
 
 def line_text(value: object, limit: int = LABEL_LIMIT) -> str:

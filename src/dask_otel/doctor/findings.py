@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from dask_otel.core.text import listed
 from dask_otel.doctor.exporting import NO_REASON, export_findings
 from dask_otel.doctor.finding import Facts, Finding, rows
 from dask_otel.report.words import counted
@@ -99,7 +100,7 @@ def _packages(facts: Facts) -> list[Finding]:
             Finding(
                 "workers.package",
                 "note",
-                f"dask-otel is missing on {len(missing)} of {count}: {_some(missing)}.",
+                f"dask-otel is missing on {len(missing)} of {count}: {listed(missing)}.",
                 "Their tasks run without trace context; everything else is measured.",
                 "Install it where the workers run, if you want the tasks' own spans and logs in "
                 "the trace.",
@@ -114,7 +115,7 @@ def _packages(facts: Facts) -> list[Finding]:
             Finding(
                 "workers.answer",
                 "problem",
-                f"No answer from {counted(len(silent), 'worker')}: {_some(silent)}."
+                f"No answer from {counted(len(silent), 'worker')}: {listed(silent)}."
                 if silent
                 else "Not all workers have answered in time.",
                 "They hang, or their event loops are blocked.",
@@ -299,7 +300,7 @@ def _workers(process: Facts) -> list[Finding]:
             Finding(
                 "workers.heartbeats",
                 "problem",
-                f"No recent heartbeat from {counted(len(late), 'worker')}: {_some(late)}.",
+                f"No recent heartbeat from {counted(len(late), 'worker')}: {listed(late)}.",
                 "They hang, their event loops are blocked, or the network is gone.",
                 "See their logs, and the alert DaskEventLoopBlocked.",
             ),
@@ -318,7 +319,7 @@ def _workers(process: Facts) -> list[Finding]:
                 "workers.clocks",
                 "problem",
                 f"The clock differs from the scheduler's on {counted(len(wrong), 'worker')}: "
-                f"{_some(wrong)}.",
+                f"{listed(wrong)}.",
                 "The bridge corrects Dask's times; spans and logs from code in tasks keep the "
                 "worker's, and lie outside their parents.",
                 "Let NTP or chrony set the clocks of these machines.",
@@ -360,8 +361,3 @@ def _fusion(facts: Facts) -> list[Finding]:
             ),
         )
     )
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return ", ".join(names[:5]) + more

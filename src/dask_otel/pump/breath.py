@@ -16,7 +16,6 @@ pause between two batches changed nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Final
 
 #: Seconds of work between two breaths: if another thread wants the GIL, and the limit if none does.
@@ -31,22 +30,16 @@ TAKEN: Final = 0.0003
 class Breath:
     """Call it after each small piece of work; it sleeps when a pause is due. For one thread."""
 
-    def __init__(
-        self,
-        clock: Callable[[], float] = time.perf_counter,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._clock = clock
-        self._sleep = sleep
+    def __init__(self) -> None:
         self._work = WORK
         self._next = 0.0
 
     def __call__(self) -> None:
         """Sleep if a pause is due."""
-        now = self._clock()
+        now = time.perf_counter()
         if now < self._next:
             return
-        self._sleep(PAUSE)
-        awake = self._clock()
+        time.sleep(PAUSE)
+        awake = time.perf_counter()
         self._work = WORK if awake - now > TAKEN else min(LONGEST_WORK, self._work * 1.1)
         self._next = awake + self._work

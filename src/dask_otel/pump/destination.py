@@ -42,8 +42,6 @@ class Sink(Protocol):
     destination: Destination
     #: ``"traces"``, ``"metrics"`` or ``"logs"``.
     signal: str
-    #: Seconds to wait for a server at the end.
-    patience: float
 
     def close(self) -> None:
         """Release its resources."""
@@ -99,17 +97,9 @@ class Destination:
         The address of an OTLP server; None for anything else.
     advice
         The remedy for a failure; by default the advice for an endpoint.
-    now
-        Seconds on a monotonic clock.
     """
 
-    def __init__(
-        self,
-        name: str,
-        endpoint: Endpoint | None = None,
-        advice: str = "",
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, name: str, endpoint: Endpoint | None = None, advice: str = "") -> None:
         self.name, self.endpoint, self.advice = name, endpoint, advice
         #: The signals that it gets.
         self.signals: set[str] = set()
@@ -117,11 +107,8 @@ class Destination:
         self.eager: Callable[[], bool] = bool
         #: Gets an event with each first warning and each recovery.
         self.notices: Notices = deque(maxlen=1)
-        #: The records that the bridge keeps, for the message.
-        self.keeps = "what fits its queue"
         #: The reason of the last failure, and its kind (`remedied_by`).
         self.reason = self._kind = ""
-        self._now = now
         self._failing: set[Sink] = set()
         #: When the open request of a sink began.
         self._open: dict[Sink, float] = {}
@@ -137,7 +124,7 @@ class Destination:
 
     def send(self, sink: SpanSink | MetricSink, items: Sequence[Any], longest: float) -> Answer:
         """Send one request within `longest` seconds; an exception of the sink means refusal."""
-        began = self._open[sink] = self._now()
+        began = self._open[sink] = time.monotonic()
         try:
             answer = sink.send(items, longest)
         except BaseException as error:
@@ -154,7 +141,7 @@ class Destination:
             "dask-otel: request of %s to %s took %.3f s: %s",
             WORDS[sink.signal][0],
             self.name,
-            self._now() - began,
+            time.monotonic() - began,
             "accepted" if answer.taken else answer.reason or "refused without a reason",
         )
         return answer
@@ -199,12 +186,12 @@ class Destination:
         logger.log(
             level,
             "dask-otel can't export %s to %s: %s. %s Dask is not affected; the bridge keeps "
-            "%s and retries, without logging each failure.",
+            "what fits its queue (spans: its spool, with otel.spool.path) and retries, without "
+            "logging each failure.",
             WORDS[sink.signal][0],
             self.name,
             reason or "no reason given",
             advice,
-            self.keeps,
         )
 
     def _notify(self, event: str, about: dict[str, Any] | None = None) -> None:
@@ -213,7 +200,7 @@ class Destination:
     def look(self) -> None:
         """Report requests that have been open for a minute, each once. Any thread may call it."""
         for sink, since in self._open.copy().items():
-            if self._now() - since >= LONG and self._open.pop(sink, None) is not None:
+            if time.monotonic() - since >= LONG and self._open.pop(sink, None) is not None:
                 self.failed(sink, f"no answer within {LONG:g} s; the request is still open")
 
     def condition(self) -> dict[str, Any]:
@@ -228,18 +215,20 @@ class Destination:
         if not answer.said:
             return
         items = WORDS[sink.signal][1]
-        message = "accepted the %s, with this message: %s. It is logged once."
-        values: tuple[Any, ...] = (items, answer.said)
-        if lost:
-            message = (
-                "refused %d of %d %s, with this message: %s. They are lost, because OTLP forbids "
-                "sending them again; later ones are only counted (dask.otel.dropped)."
-            )
-            values = (lost, count, *values)
         with self._lock:
             level = logging.DEBUG if (items, lost > 0) in self._logged else logging.WARNING
             self._logged.add((items, lost > 0))
-        logger.log(level, f"dask-otel: %s {message}", self.name, *values)
+        logger.log(
+            level,
+            "dask-otel: %s accepted a request, but refused %d of its %d %s, with this message: %s. "
+            "Refused ones are lost, because OTLP forbids sending them again; later messages are "
+            "not logged, and losses only counted (dask.otel.dropped).",
+            self.name,
+            lost,
+            count,
+            items,
+            answer.said,
+        )
 
     def gave_up(self, sink: Sink, what: str) -> None:
         """Log the records that could not be exported before the end."""
@@ -260,7 +249,7 @@ class Destination:
         None if it is known, or if a similar one was logged recently.
         """
         with self._lock:
-            now, new = self._now(), sink not in self._failing
+            now, new = time.monotonic(), sink not in self._failing
             self._failing.add(sink)
             if self._no_server:
                 return None

@@ -37,13 +37,13 @@ class Feeder(PumpThread):
     translate
         Makes OpenTelemetry spans, or log records, of an item; called in this thread.
     backlog
-        Limit of these that wait in memory.
+        Limit of the records that wait in memory.
     tally
         Counts the losses here.
     wake
         Wakes the thread; the lanes set it too.
     notices
-        Gets an event, at most every ten minutes, if there is no room.
+        Gets an event if the queue is full, at most every ten minutes.
     """
 
     #: The name of its work, in the log and for its unexpected errors; for a message about a loss.
@@ -80,7 +80,7 @@ class Feeder(PumpThread):
     def offer(self, item: FinishedSpan | Progress | ClusterEvent, counted: bool = True) -> bool:
         """Queue an item; False if there is no room. Called by the event loop.
 
-        `counted` is whether it is lost then.
+        `counted` is whether an item without room is counted as lost.
         """
         # The emptiest lane counts: a dead exporter must not stop the others.
         taken = self._inbox.offer(item, self._in_hand + min(lane.size for lane in self.lanes))

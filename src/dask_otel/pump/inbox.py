@@ -44,8 +44,8 @@ class Inbox:
         """Queue a finished span; False if there is no room.
 
         `behind` counts the OpenTelemetry spans in the queues behind this one. If nothing waits,
-        even a span with more groups than the backlog is accepted. What workers and users write
-        leaves half of the room to events of the cluster.
+        even a span with more groups than the backlog is accepted. Records that workers and users
+        write can fill only half of the queue; the rest is for events of the cluster.
         """
         weight, waiting = finished.weight, self.waiting + behind
         written = isinstance(finished, ClusterEvent) and finished.name in semconv.WRITTEN
@@ -58,7 +58,7 @@ class Inbox:
     def put_light(self, item: OpenNote | SpanIdentity) -> None:
         """Queue an item without weight; bounded too, in case the disk hangs for ever.
 
-        An identity stands for a finished span without room: its note must be removed.
+        The identity of a finished span that had no room removes the span's note.
         """
         if len(self._items) < 2 * self.backlog:
             self._items.append(item)

@@ -19,14 +19,12 @@ from dask_otel.pump.thread import PumpThread
 
 logger = logging.getLogger("distributed.dask_otel")
 
-#: Seconds between two attempts at the end, if there is no server.
-_MOMENT: Final = 0.1
 #: With a shorter schedule delay, in seconds, each span wakes the thread: no polling.
 AT_ONCE: Final = 0.05
 #: Failures in a row, without backoff, before the rest is dropped at the end. Quick failures cost
 #: nothing; slow ones end at the deadline.
 LAST_TRIES: Final = 10
-#: Seconds until an endpoint that takes no log records is asked again.
+#: Seconds until an endpoint that accepts no log records is asked again.
 ASK_AGAIN: Final = 3600.0
 
 _Sink = TypeVar("_Sink", bound=Sink)
@@ -47,30 +45,17 @@ class Lane(PumpThread, Generic[_Sink]):
         self._sink = sink
         self._destination = sink.destination
         self._now = now
-        self._nobody_until = 0.0
-
-    def close(self, deadline: float) -> None:
-        """Ask it to finish before the deadline; returns at once."""
-        self._nobody_until = min(deadline, time.monotonic() + self._sink.patience)
-        super().close(deadline)
 
     def release(self) -> None:
         """Close the sink."""
         self._sink.close()
 
     def _comes_back(self) -> bool:
-        """While closing, sleep before the next attempt; False if another attempt is pointless.
-
-        The sleep is the server's pause, or a moment if no server answers.
-        """
-        now = time.monotonic()
-        if 0.0 < self.answer.pause < (self.deadline or 0.0) - now:
+        """While closing, sleep for the pause that the server demands; False without one."""
+        worthwhile = 0.0 < self.answer.pause < (self.deadline or 0.0) - time.monotonic()
+        if worthwhile:
             time.sleep(self.answer.pause)
-            return True
-        if not self.answer.absent or now >= self._nobody_until:
-            return False
-        time.sleep(_MOMENT)
-        return True
+        return worthwhile
 
 
 class SpanLane(Lane[SpanSink]):
@@ -125,7 +110,7 @@ class SpanLane(Lane[SpanSink]):
         self._lock = threading.RLock()
         #: Rows of the spool that have left for good.
         self._settled: list[int] = []
-        #: Until then the endpoint takes no log records.
+        #: Until then the endpoint is not asked again, because it accepts no log records.
         self._asleep_until = -math.inf
         self._warned: set[str] = set()
 
@@ -198,8 +183,8 @@ class SpanLane(Lane[SpanSink]):
             self._asleep_until = self._now() + ASK_AGAIN
             logger.log(
                 self._level("unsupported", logging.INFO),
-                "dask-otel: %s takes no logs (%s), so events of the cluster are not exported there "
-                "(OTEL_LOGS_EXPORTER=none switches this off). The bridge tries again each hour.",
+                "dask-otel: %s accepts no logs (%s), so events of the cluster are not exported "
+                "there. The bridge tries again each hour; OTEL_LOGS_EXPORTER=none stops that.",
                 self._destination.name,
                 answer.reason,
             )

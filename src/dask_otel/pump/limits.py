@@ -10,6 +10,7 @@ class PumpLimits:
     """Sizes in spans or log records, times in seconds."""
 
     queue_size: int = 2048
+    #: Smaller than the SDK's 512, because a failed batch is sent again as a whole.
     batch_size: int = 128
     #: Longest time that a finished span waits for others.
     schedule_delay: float = 1.0

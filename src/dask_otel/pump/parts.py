@@ -1,4 +1,4 @@
-"""Parts of a limited size, of which a request or a line consists."""
+"""Cuts items into parts of a limited size, for requests and lines."""
 
 from __future__ import annotations
 

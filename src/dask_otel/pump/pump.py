@@ -136,8 +136,6 @@ class Pump:
         lanes = []
         for number, sink in enumerate(rows.sinks):
             key = sink.key if spool else None
-            if key:
-                sink.destination.keeps = "spans in its spool"
             lanes.append(
                 SpanLane(sink, key or f"memory {number}", bool(key), limits, self._tally, wake.set)
             )
@@ -262,8 +260,9 @@ class Pump:
 
     def _settle_spans(self) -> None:
         """Wait until the last spans and events are counted; called by metrics threads."""
-        for lane in (*self._spans, *self._logs):
-            if lane.deadline is not None:
-                lane.settled.wait(max(0.0, lane.deadline - time.monotonic()))
-            if not lane.settled.is_set():
-                lane.abandon()
+        # A feeder counts what came too late for its lanes. With a spool, it may go on.
+        for thread in (*self._spans, *self._logs, *self._feeders):
+            if thread.deadline is not None:
+                thread.settled.wait(max(0.0, thread.deadline - time.monotonic()))
+            if not isinstance(thread, Feeder) and not thread.settled.is_set():
+                thread.abandon()

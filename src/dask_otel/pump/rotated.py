@@ -59,7 +59,7 @@ def _make(folder: Path) -> None:
 class RotatedFile:
     """Writes lines. A written line has left the process, so that a kill loses none of them.
 
-    Touches nothing before the first line. For one thread.
+    Makes no file or folder before the first line. For one thread.
 
     Parameters
     ----------
@@ -88,6 +88,9 @@ class RotatedFile:
         self._paths: deque[Path] = deque()
         self._told = False
 
+    def __repr__(self) -> str:
+        return f"<RotatedFile {self._prefix}{self._number:04}{self._suffix}, {self._size} bytes>"
+
     @property
     def is_first(self) -> bool:
         """Whether all lines are in one file."""
@@ -110,13 +113,9 @@ class RotatedFile:
             while written < len(data):
                 written += os.write(descriptor, memoryview(data)[written:])
         except OSError:
-            whole = data.count(b"\n", 0, written)
-            if self._took_back(descriptor) or not whole:
-                raise
-            # The whole lines stay, and only the others are written again, into another file. If
-            # that fails too, the caller retries all, and readers see the former twice.
-            self.write(lines[whole:])
-            return
+            if written:
+                self._take_back(descriptor)
+            raise
         self._size += len(data)
 
     def close(self) -> None:
@@ -175,21 +174,12 @@ class RotatedFile:
                 oldest.unlink()
         return descriptor
 
-    def _took_back(self, descriptor: int) -> bool:
-        """Undo a partial write; return whether that worked."""
+    def _take_back(self, descriptor: int) -> None:
+        """Undo a partial write. If the disk is broken, half a line stays, as the file's end."""
         try:
             os.ftruncate(descriptor, self._size)
         except OSError:
-            # A broken disk: half a line may stay, as the file's end.
             self._let_go(descriptor)
-            if self._size:
-                return False
-            # Else each retry would leave an empty file, and push out those with content.
-            try:
-                self._paths.pop().unlink()
-            except OSError:
-                return False
-        return True
 
     def _let_go(self, descriptor: int) -> None:
         self._descriptor = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from typing import Final
 
 logger = logging.getLogger("distributed.dask_otel")
@@ -15,16 +14,6 @@ LONGEST_RETRY: Final = 30.0
 #: The share of a full spool that must be free before it counts as having room again. It is more
 #: than a write drops at once; else each write would be logged.
 _FREE: Final = 0.1
-_NOT_OPENED: Final = (
-    "dask-otel runs without a spool: otel.spool.path is %s, and %s. The scheduler is not affected, "
-    "and spans are exported; those that wait in memory are lost if the scheduler is killed. The "
-    "bridge retries, without logging each failure."
-)
-_FAILED: Final = (
-    "dask-otel can't use its spool %s (otel.spool.path): %s. Spans are still exported, from "
-    "memory; those that wait there are lost if the scheduler is killed. The bridge retries, "
-    "without logging each failure."
-)
 
 
 class SpoolHealth:
@@ -34,16 +23,11 @@ class SpoolHealth:
     ----------
     path, max_bytes
         The spool's.
-    now
-        Seconds on a monotonic clock.
     """
 
-    def __init__(
-        self, path: str, max_bytes: int, now: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, path: str, max_bytes: int) -> None:
         self._path = path
         self._max_bytes = max_bytes
-        self._now = now
         #: The problem with the disk; empty if there is none.
         self.trouble = ""
         #: Whether the last message was of a failure. A full disk takes some writes, so one success
@@ -55,25 +39,34 @@ class SpoolHealth:
         self._full_at = 0
         self._retry_at, self._retry_after = 0.0, FIRST_RETRY
 
+    def __repr__(self) -> str:
+        return f"<SpoolHealth of {self._path}: {self.trouble or 'no trouble'}>"
+
     @property
     def rest(self) -> float:
         """Seconds until the next retry."""
-        return max(0.0, self._retry_at - self._now())
+        return max(0.0, self._retry_at - time.monotonic())
 
     def failed(self, error: Exception, opening: bool = False) -> None:
         """Record a problem with the disk or, while opening, that another process has the spool."""
         if not self._warned:
             self._warned = True
-            level, text = (logging.ERROR, _NOT_OPENED) if opening else (logging.WARNING, _FAILED)
-            logger.log(level, text, self._path, error)
+            logger.log(
+                logging.ERROR if opening else logging.WARNING,
+                "dask-otel can't use its spool %s (otel.spool.path): %s. Dask is not affected, and "
+                "spans are exported from memory; those that wait there are lost if the scheduler "
+                "is killed. The bridge retries, without logging each failure.",
+                self._path,
+                error,
+            )
         self.trouble = str(error) or repr(error)
-        self._retry_at = self._now() + self._retry_after
+        self._retry_at = time.monotonic() + self._retry_after
         self._retry_after = min(LONGEST_RETRY, self._retry_after * 2)
 
     def works(self, words: str, calm: float = 0.0) -> None:
         """Record a success; `words` are logged if a failure was, at least `calm` seconds ago."""
         self.trouble = ""
-        if self._warned and self._now() >= self._retry_at + calm:
+        if self._warned and time.monotonic() >= self._retry_at + calm:
             self._warned, self._retry_after = False, FIRST_RETRY
             logger.info("dask-otel %s", words)
 
@@ -96,11 +89,4 @@ class SpoolHealth:
 
 def found(path: str, waiting: int, recovered: int) -> str:
     """Return a description of a spool's content at the start."""
-    words = f"spool {path}"
-    if waiting:
-        spans = "a span of an earlier run waits"
-        words += f", in which {spans if waiting == 1 else f'{waiting} spans of earlier runs wait'}"
-    if recovered:
-        verb = "was" if recovered == 1 else "were"
-        words += f"; {recovered} of these {verb} open when the scheduler was lost"
-    return words
+    return f"spool {path} (spans of earlier runs: {waiting}, open at their end: {recovered})"

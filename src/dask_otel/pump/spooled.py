@@ -136,7 +136,7 @@ class SpooledFeeder(Feeder):
     # ------------------------------------------------------------------------- the thread
 
     def work(self) -> float:
-        """Write and feed until nothing is left to do; return the seconds until the next look."""
+        """Write and feed until nothing is left to do; return the seconds until the next check."""
         if self._store is None and not self._health.rest:
             self._open()
         super().work()
@@ -181,7 +181,7 @@ class SpooledFeeder(Feeder):
             fed = self._feed(store)
             self._health.works(
                 f"uses its spool {self._spool.path} again",
-                # That sent rows could be removed is no sign of room on a full disk.
+                # Removing sent rows works even on a full disk, so it proves nothing.
                 LONGEST_RETRY if stored or fed else math.inf,
             )
         except BaseException as error:

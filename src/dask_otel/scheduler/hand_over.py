@@ -139,25 +139,21 @@ class HandOver:
 
     def _measured(self, span: FinishedSpan) -> None:
         """Add a span to the metrics, exported or not: one point in each histogram per Dask span."""
-        ident = span.identity
+        ident, observe = span.identity, self._adapter.batch.observe
+        ids = (ident.trace_id, ident.span_id)
         if span.path is not None and ident.dask_id == ident.root_id:
-            batch, ids = self._adapter.batch, (ident.trace_id, ident.span_id)
-            deltas = batch.span_deltas.get(ident.dask_id) or batch.deltas_of(
-                ident.dask_id, ident.tags, ids
-            )
             for part, value in zip(semconv.PATH_PARTS, span.path.parts, strict=True):
                 if value:
-                    key = (semconv.SPAN_PATH_TIME.name, part)
-                    deltas.values[key] = deltas.values.get(key, 0.0) + value
+                    name = semconv.SPAN_PATH_TIME.name
+                    observe(Observation(name, (ident.tags, part), value, ids))
         if ident.generation > 1 or (not span.complete and self._adapter.removed):
             # It was measured before, or continues for an unknown time.
             return
         seconds = {semconv.SPAN_DURATION.name: span.stop - span.start}
         if span.first_start is not None:
             seconds[semconv.SPAN_QUEUE_DURATION.name] = max(0.0, span.first_start - span.start)
-        labels, ids = (ident.tags, span.result), (ident.trace_id, ident.span_id)
         for name, value in seconds.items():
-            self._adapter.batch.observe(Observation(name, labels, value, ids))
+            observe(Observation(name, (ident.tags, span.result), value, ids))
 
     # ------------------------------------------------------------------------- metrics
 

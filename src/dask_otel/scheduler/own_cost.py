@@ -14,10 +14,8 @@ if TYPE_CHECKING:
 
     from dask_otel._dask.adapter import SchedulerAdapter
 
-#: Transitions timed in a row, and calls of `OwnCost.sample` from one row to the next. To time a
-#: transition takes as long as most transitions do.
+#: Transitions timed in a row, more than one task has. To time one takes as long as most do.
 SAMPLE: Final = 8
-EVERY: Final = 4
 
 
 class OwnCost:
@@ -35,18 +33,16 @@ class OwnCost:
         self._counted = adapter.transitions()
         self._timed = 0
         self._seconds = 0.0
-        #: Number of transitions still to time, and calls of `sample`.
-        self._left = self._calls = 0
+        #: Number of transitions still to time.
+        self._left = 0
         #: The adapter's seconds up to the last call of `take`.
         self._before = 0.0
 
     def sample(self, plugin: SchedulerPlugin) -> None:
-        """Time the next few transitions of a plugin, in one call of `EVERY`."""
-        if self._calls % EVERY == 0:
-            self._plugin = plugin
-            self._left = SAMPLE
-            plugin.transition = self._transition
-        self._calls += 1
+        """Time the next few transitions of a plugin."""
+        self._plugin = plugin
+        self._left = SAMPLE
+        plugin.transition = self._transition
 
     def _transition(self, *args: Any, **kwargs: Any) -> None:
         began = perf_counter()

@@ -61,16 +61,15 @@ class OtelSchedulerPlugin(SchedulerPlugin):
 
         Any problem is logged as one clear error, and the scheduler runs without a bridge.
         """
-        await make_way(scheduler)
+        await _make_way(scheduler)
         running = plugin_of(scheduler)
         if running is not None and running is not self:
             # Under another plugin name: a scheduler has only one bridge.
             _warn_of_running(running, self.overrides)
         elif self.bridge is None:
-            self.launch(scheduler)
+            self._launch(scheduler)
 
-    def launch(self, scheduler: Scheduler) -> None:
-        """Start the bridge now."""
+    def _launch(self, scheduler: Scheduler) -> None:
         try:
             settings = read_settings(self.overrides)
             if not settings.enabled:
@@ -95,7 +94,7 @@ class OtelSchedulerPlugin(SchedulerPlugin):
             await self.bridge.close()
 
 
-async def make_way(scheduler: Scheduler) -> None:
+async def _make_way(scheduler: Scheduler) -> None:
     """Wait until a closing bridge has released the scheduler.
 
     Two bridges at once would export the same spans and count everything twice.
@@ -113,12 +112,11 @@ async def make_way(scheduler: Scheduler) -> None:
 def plugin_of(scheduler: Scheduler) -> OtelSchedulerPlugin | None:
     """Return the plugin of the scheduler's bridge; None without a bridge."""
     plugin = scheduler.plugins.get(NAME)
-    if isinstance(plugin, OtelSchedulerPlugin) and plugin.bridge is not None:
-        return plugin
-    return None
+    runs = isinstance(plugin, OtelSchedulerPlugin) and plugin.bridge is not None
+    return plugin if runs else None
 
 
-def install(scheduler: Scheduler, overrides: Mapping[str, Any] | None = None) -> str:
+async def install(scheduler: Scheduler, overrides: Mapping[str, Any] | None = None) -> str:
     """Start a bridge on a scheduler; harmless if one is running.
 
     Parameters
@@ -134,14 +132,10 @@ def install(scheduler: Scheduler, overrides: Mapping[str, Any] | None = None) ->
         ``"started"``, ``"running"`` if there was a bridge, ``"off"`` if it is disabled or could
         not start (the scheduler's log has the reason).
     """
-    running = plugin_of(scheduler)
-    if running is not None:
-        _warn_of_running(running, overrides)
-        return "running"
     plugin = OtelSchedulerPlugin(overrides)
-    plugin.launch(scheduler)
+    await plugin.start(scheduler)
     if plugin.bridge is None:
-        return "off"
+        return "off" if plugin_of(scheduler) is None else "running"
     scheduler.add_plugin(plugin)
     return "started"
 

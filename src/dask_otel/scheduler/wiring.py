@@ -21,7 +21,7 @@ from dask_otel.core.endpoints.address import long_timeouts
 from dask_otel.core.events.lines import LastLines
 from dask_otel.core.events.narration import narrate
 from dask_otel.core.metrics.cardinality import SeriesLimits
-from dask_otel.core.metrics.labels import LabelRules, Patterns
+from dask_otel.core.metrics.labels import LabelRules, patterns
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import (
     Temporality,
@@ -130,7 +130,6 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     span_limits = SpanLimits(
         message=ATTRIBUTE_LIMIT if spans.exception_message else 0,
         stacktrace=STACKTRACE_LIMIT if spans.exception_stacktrace else 0,
-        exceptions=spans.max_exceptions,
         task_keys=spans.task_keys,
         code=spans.code,
         redact=None if settings.redact is None else load_redaction(settings.redact),
@@ -194,8 +193,8 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         limits=limits,
         sampled=outputs.sampled,
         rules=LabelRules(
-            names=Patterns(settings.metrics.span_names.allow, settings.metrics.span_names.deny),
-            prefixes=Patterns(settings.metrics.prefixes.allow, settings.metrics.prefixes.deny),
+            names=patterns(settings.metrics.span_names.allow, settings.metrics.span_names.deny),
+            prefixes=patterns(settings.metrics.prefixes.allow, settings.metrics.prefixes.deny),
             span_label=settings.metrics.span_label,
             rules=settings.metrics.name_rules,
             tags=settings.metrics.tag_attributes,

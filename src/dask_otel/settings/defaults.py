@@ -8,18 +8,14 @@ from pathlib import Path
 from typing import Any
 
 
+@cache  # except for an error, which the next caller gets, too
 def put_into_dask() -> None:
     """Add ``otel.yaml`` to ``dask.config`` once, as Dask's companion packages do."""
+    import yaml  # type: ignore[import-untyped]  # comes with dask
+
     # Imported here, because Dask's import can call this function; and not as `dask.config`, which
     # does not exist until the end of that import.
     from dask import config
-
-    _put(config)
-
-
-@cache  # except for an error, which the next caller gets, too
-def _put(config: Any) -> None:
-    import yaml  # type: ignore[import-untyped]  # comes with dask
 
     with Path(__file__).with_name("otel.yaml").open(encoding="utf-8") as file:
         defaults = yaml.safe_load(file)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from dask_otel.core.masking import Mask
 
-_WHERE: Final = "All keys: https://github.com/dask-otel/dask-otel/blob/main/docs/configuration.md"
+_WHERE: Final = "All keys: https://dask-otel.readthedocs.io/en/stable/configuration.html"
 
 
 class ConfigurationError(ValueError):

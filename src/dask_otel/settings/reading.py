@@ -76,19 +76,10 @@ def _parse(found: _Found, problems: list[str]) -> dict[str, Any]:
     for key, (value, source) in found.items():
         rule = KNOBS.get(key, KNOBS[_ENVIRONMENT]).rule
         try:
-            values[key] = rule.parse(_plain(value))
+            values[key] = rule.parse(value)
         except (ValueError, RecursionError):
             problems.append(problem.bad_value(key, value, source, rule.allowed))
     return values
-
-
-def _plain(value: Any) -> Any:
-    """Return a subclass of str, such as a member of an enum, as plain str."""
-    if isinstance(value, str):
-        return str.__str__(value)
-    if type(value) is list or type(value) is tuple:
-        return [_plain(item) for item in value]
-    return value
 
 
 def _build(section: str, owner: type[T], values: Mapping[str, Any]) -> T:

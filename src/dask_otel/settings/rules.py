@@ -13,7 +13,7 @@ from dask.utils import parse_bytes, parse_timedelta
 
 from dask_otel.core.attributes import KEY_LIMIT, RESERVED
 from dask_otel.core.metrics.labels import NameRule
-from dask_otel.core.traces.address import TEMPLATE_LIMIT, TRACE_ID, is_template
+from dask_otel.core.traces.address import TRACE_ID
 
 HOUR: Final = 3600.0
 DAY: Final = 24 * HOUR
@@ -74,22 +74,15 @@ def _flag(value: Any) -> Any:
 
 def _text(value: Any) -> Any:
     _require(isinstance(value, str))
-    value.encode()  # a lone surrogate raises here and not in the OTLP encoder
-    return value
+    text = str.__str__(value)  # of a subclass, such as a member of an enum
+    text.encode()  # a lone surrogate raises here and not in the OTLP encoder
+    return text
 
 
 def _visible_text(value: Any) -> Any:
-    _require(bool(_text(value).strip()))
-    return value
-
-
-def _template(value: Any) -> Any:
-    _require(is_template(value))
-    return value
-
-
-def _strings(**limits: Any) -> dict[str, Any]:
-    return {"type": "string", **limits}
+    text = _text(value)
+    _require(bool(text.strip()))
+    return text
 
 
 def one_of(*choices: str) -> Rule:
@@ -138,15 +131,17 @@ FUNCTION_NAME: Final = Rule(
     },
     _text,
 )
+#: A character that stays within an attribute of HTML.
+_PLAIN: Final = r"""[^\s"'<>\\`\x00-\x1f\x7f-\x9f]"""
 TRACE_URL: Final = Rule(
-    f"null (no links), or an http or https address with {TRACE_ID} in it, at most "
-    f"{TEMPLATE_LIMIT} characters without blanks or quotes",
+    f"null (no links), or an http or https address with {TRACE_ID} in it, at most 2000 "
+    "characters without blanks or quotes",
     {
         "type": ["string", "null"],
-        "pattern": r"""^[Hh][Tt][Tt][Pp][Ss]?://[^\s"'<>\\`]*\{trace_id\}[^\s"'<>\\`]*$""",
-        "maxLength": TEMPLATE_LIMIT,
+        "pattern": f"^[Hh][Tt][Tt][Pp][Ss]?://(?![/?#]){_PLAIN}*\\{{trace_id\\}}{_PLAIN}*$",
+        "maxLength": 2000,
     },
-    _template,
+    _text,
 )
 
 # ----------------------------------------------------------------- numbers, durations, sizes
@@ -258,7 +253,7 @@ def _list(allowed: str, item: Rule, most: int, **more: Any) -> Rule:
     return Rule(allowed, schema, read)
 
 
-_PATTERN: Final = Rule("", _strings(minLength=1, maxLength=MAX_PATTERN), _text)
+_PATTERN: Final = Rule("", {"type": "string", "minLength": 1, "maxLength": MAX_PATTERN}, _text)
 PATTERNS: Final = _list(
     f"a list of at most {MAX_LISTED} glob patterns, texts of 1 to {MAX_PATTERN} characters "
     "such as 'etl/*'",
@@ -269,7 +264,7 @@ PATTERNS: Final = _list(
 TAG_KEYS: Final = _list(
     "a list of at most 8 different keys of letters, digits, _ and - (which are the same to "
     "Prometheus)",
-    Rule("", _strings(pattern="^[A-Za-z0-9_-]{1,64}$"), _text),
+    Rule("", {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}, _text),
     8,
     uniqueItems=True,
 )
@@ -283,7 +278,10 @@ BAGGAGE_KEYS: Final = _list(
     Rule(
         "",
         # A token according to W3C Baggage, no longer than an attribute's key.
-        _strings(pattern=rf"^(?!(?:{_RESERVED}))[A-Za-z0-9!#$%&'*+.^_`|~-]{{1,{KEY_LIMIT}}}$"),
+        {
+            "type": "string",
+            "pattern": rf"^(?!(?:{_RESERVED}))[A-Za-z0-9!#$%&'*+.^_`|~-]{{1,{KEY_LIMIT}}}$",
+        },
         _text,
     ),
     MAX_BAGGAGE_KEYS,
@@ -291,7 +289,7 @@ BAGGAGE_KEYS: Final = _list(
 
 TOPICS: Final = _list(
     f"a list of at most {MAX_LISTED} topics, texts of 1 to {MAX_PATTERN} characters",
-    Rule("", _strings(minLength=1, maxLength=MAX_PATTERN), _text),
+    _PATTERN,
     MAX_LISTED,
 )
 
@@ -304,7 +302,7 @@ TOPICS: Final = _list(
 _REPEATED_GROUP: Final = re.compile(
     r"(?<!\\)(?:\\\\)*\)(?:[*+]|\{(?!,?[0-8]\}|[0-8],[0-8]\}))|\(\?[aiLmsu]*x"
 )
-_REPLACEMENT: Final = Rule("", _strings(maxLength=MAX_PATTERN), _text)
+_REPLACEMENT: Final = Rule("", {"type": "string", "maxLength": MAX_PATTERN}, _text)
 
 
 def _name_rule(entry: Any) -> NameRule:
@@ -346,8 +344,9 @@ def _variable_text(value: Any) -> Any:
         value = int(value)
     if isinstance(value, (int, float)) and math.isfinite(value):
         return str(value).lower()
-    _require("\0" not in _text(value))  # not possible in an environment
-    return value
+    text = _text(value)
+    _require("\0" not in text)  # not possible in an environment
+    return text
 
 
 VARIABLE: Final = Rule(

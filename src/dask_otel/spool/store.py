@@ -80,7 +80,7 @@ _WAITS: Final = "(ids IS NULL OR run != ?)"
 Ids: TypeAlias = bytes
 #: A sink's key, the identity of a noted open span (None for a finished one), and the bytes.
 Encoded: TypeAlias = tuple[str, "Ids | None", bytes]
-#: Checks a span's bytes, and moves its end to a given time if that is later; None if damaged.
+#: Checks a span's bytes, and sets its end to a time if that is later; None if damaged.
 Reread: TypeAlias = Callable[[bytes, int, Origin], "bytes | None"]
 
 
@@ -119,6 +119,9 @@ class Store:
         #: Number of the present run; 0 (no run's number) for a reader.
         self._run = 0
         self._origins: dict[int, tuple[Origin, int]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Store {self.path}: {self.count} waiting, {self.size} bytes>"
 
     @classmethod
     def open(
@@ -393,7 +396,7 @@ class Store:
 
 
 def check_header(path: Path) -> None:
-    """Raise SpoolError for a file that SQLite would write to, or lose, without being a spool's.
+    """Raise SpoolError for a file that is no spool, or whose content SQLite would destroy.
 
     A missing or empty file can become a spool.
     """

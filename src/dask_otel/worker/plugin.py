@@ -112,10 +112,6 @@ class TaskContextPlugin(WorkerPlugin):
         #: The worker that forwards log records.
         self.forwards: Worker | None = None
 
-    #: Dask calls it six times a task; it has to exist. A method of Python's own that ignores its
-    #: arguments takes half the time of the base class's empty one.
-    transition = "".format
-
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "hooks": None, "forwards": None}
 
@@ -135,7 +131,7 @@ class TaskContextPlugin(WorkerPlugin):
         # worker, all submissions come from tasks, which have a context.
         self.holds = not is_beside_a_scheduler()
         if self.holds:
-            INSTRUMENTATION.hold()
+            INSTRUMENTATION.settle(holders=1)
             if self.level is not None:
                 self.forwards = worker
                 forwarding.add(worker, self.level)
@@ -150,7 +146,7 @@ class TaskContextPlugin(WorkerPlugin):
         hooks.wanted_by.remove(self)
         hooks.choose()
         if self.holds:
-            INSTRUMENTATION.release()
+            INSTRUMENTATION.settle(holders=-1)
         if self.forwards is not None:
             forwarding.remove(self.forwards)
             self.forwards = None

@@ -59,11 +59,6 @@ def _written(context: Context | None = None) -> dict[str, str]:
     return carrier
 
 
-def prepare() -> None:
-    """Load the configured propagators now, before the first submission."""
-    _propagators()
-
-
 def state() -> tuple[Context, object]:
     """Return two objects: while both are the same, so are `active_span` and `caller_of`."""
     return get_current(), _propagators()[1]()

@@ -9,7 +9,9 @@ all signals.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from contextlib import suppress
+from functools import lru_cache
+from itertools import islice
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -99,7 +101,7 @@ class Encoder:
         self._limits = shown_to_sdk(SpanLimits)
         scope = InstrumentationScope(name=semconv.SCOPE_NAME, version=version)
         self.origin = Origin(
-            _bytes(ResourceSpans(resource=Resource(**_attributes(resource, checked=True)))),
+            _bytes(ResourceSpans(resource=Resource(attributes=_encodable(resource)))),
             _bytes(ScopeSpans(scope=scope, schema_url=semconv.SCHEMA_URL)),
         )
 
@@ -109,12 +111,8 @@ class Encoder:
         Raises
         ------
         TypeError, ValueError
-            If its name or a similar field can't be encoded. An attribute that can't be encoded is
-            left out and counted as dropped.
+            If it can't be encoded.
         """
-        return _checked_if_needed(partial(self._span, record))
-
-    def _span(self, record: SpanRecord, checked: bool) -> Any:
         limits = self._limits
         trace = record.trace_id
         fields: dict[str, Any] = {
@@ -126,10 +124,7 @@ class Encoder:
             "end_time_unix_nano": record.end_ns,
             "flags": _KNOWN | _REMOTE if record.remote_parent else _KNOWN,
         } | _attributes(
-            record.attributes,
-            limits.max_span_attributes,
-            limits.max_span_attribute_length,
-            checked=checked,
+            record.attributes, limits.max_span_attributes, limits.max_span_attribute_length
         )
         if record.parent_span_id is not None:
             fields["parent_span_id"] = record.parent_span_id.to_bytes(8, "big")
@@ -145,12 +140,11 @@ class Encoder:
             fields["dropped_events_count"] = len(record.events) - len(events)
             fields["events"] = [
                 {"name": event.name, "time_unix_nano": event.time_ns}
-                | _attributes(event.attributes, most, length, checked=checked)
+                | _attributes(event.attributes, most, length)
                 for event in events
             ]
         if record.links:
             links = record.links[: limits.max_links]
-            most = limits.max_link_attributes
             fields["dropped_links_count"] = len(record.links) - len(links)
             fields["links"] = [
                 {
@@ -158,20 +152,15 @@ class Encoder:
                     "span_id": link.span_id.to_bytes(8, "big"),
                     "flags": _KNOWN,
                 }
-                | _attributes(link.attributes, most, length, checked=checked)
                 for link in links
             ]
-        return Span(**fields)
+        return _bytes(Span(**fields))
 
     def log(self, record: LogRecord) -> bytes:
         """Return the bytes of a log record.
 
         Its name is a field, and an attribute for backends that drop the field, such as Loki.
         """
-        name = record.name.encode()
-        return _checked_if_needed(partial(self._log, record)) + _field(_EVENT_NAME, name)
-
-    def _log(self, record: LogRecord, checked: bool) -> Any:
         trace, span_id = record.trace_id, record.span_id
         fields: dict[str, Any] = {
             "time_unix_nano": record.time_ns,
@@ -182,7 +171,6 @@ class Encoder:
             {semconv.EVENT_NAME: record.name, **record.attributes},
             self._limits.max_attributes,
             self._limits.max_attribute_length,
-            checked=checked,
         )
         if record.body is not None:
             fields["body"] = {"string_value": record.body}
@@ -190,7 +178,7 @@ class Encoder:
             fields["trace_id"] = trace.to_bytes(16, "big")
             fields["span_id"] = span_id.to_bytes(8, "big")
             fields["flags"] = int(getattr(trace, "sampled", None) is not False)
-        return LogMessage(**fields)
+        return _bytes(LogMessage(**fields)) + _field(_EVENT_NAME, record.name.encode())
 
     def request(self, rows: Iterable[Row]) -> bytes:
         """Return a request with the rows, each with the resource and the scope of its run."""
@@ -257,14 +245,6 @@ def _parsed(message: Any, content: bytes) -> Any:
         return None
 
 
-def _checked_if_needed(make: Callable[[bool], Any]) -> bytes:
-    """Return the bytes of a message; if it can't be encoded, retry with checked attributes."""
-    try:
-        return _bytes(make(False))
-    except (TypeError, ValueError):
-        return _bytes(make(True))
-
-
 def _bytes(message: Any) -> bytes:
     encoded: bytes = message.SerializeToString()
     return encoded
@@ -290,34 +270,26 @@ def _field(number: int, content: bytes) -> bytes:
 
 
 def _attributes(
-    attributes: Mapping[str, Any],
-    most: int | None = None,
-    length: int | None = None,
-    *,
-    checked: bool,
+    attributes: Mapping[str, Any], most: int | None = None, length: int | None = None
 ) -> dict[str, Any]:
-    """Return the fields of the first attributes, with long strings truncated.
-
-    With `checked`, attributes that can't be encoded are left out: numbers that are too large,
-    strings that are not Unicode.
-    """
-    pairs = []
-    for key, value in list(attributes.items())[:most]:
-        pair = {"key": key, "value": _value(value, length)}
-        if not checked or _is_encodable(pair):
-            pairs.append(pair)
+    """Return the fields of the first attributes, with long strings truncated."""
+    pairs = [
+        {"key": key, "value": _value(value, length)}
+        for key, value in islice(attributes.items(), most)
+    ]
     fields: dict[str, Any] = {"attributes": pairs}
     if len(pairs) < len(attributes):
         fields["dropped_attributes_count"] = len(attributes) - len(pairs)
     return fields
 
 
-def _is_encodable(pair: dict[str, Any]) -> bool:
-    try:
-        KeyValue(**pair)
-    except (TypeError, ValueError):
-        return False
-    return True
+def _encodable(resource: Mapping[str, Any]) -> list[KeyValue]:
+    """Return the attributes of a resource that can be encoded: others' detectors may find any."""
+    pairs = []
+    for pair in _attributes(resource)["attributes"]:
+        with suppress(TypeError, ValueError):
+            pairs.append(KeyValue(**pair))
+    return pairs
 
 
 def _value(value: Any, length: int | None) -> Any:
@@ -380,12 +352,7 @@ def _point(point: NumberPoint | HistogramPoint) -> bytes:
         }
     else:
         fields |= _number(point.value)
-
-    def make(checked: bool) -> Any:
-        labels = _attributes(point.attributes, checked=checked)
-        return message(**fields, attributes=labels["attributes"])
-
-    return _checked_if_needed(make)
+    return _bytes(message(**fields, **_attributes(point.attributes)))
 
 
 def _number(value: float) -> dict[str, Any]:

@@ -29,9 +29,6 @@ _FILE_INTERVAL: Final = 5.0
 _NEVER: Final = {"seconds": 1e8, "milliseconds": 1e11}
 #: A count. Python refuses numbers of thousands of digits.
 _COUNT: Final = re.compile("[0-9]{1,15}")
-_QUEUE_SIZE: Final = 2048
-#: Smaller than the SDK's 512, because a failed batch is sent again as a whole.
-_BATCH_SIZE: Final = 128
 
 #: A header in a variable, as OpenTelemetry's own exporters read it.
 _HEADER: Final = re.compile(
@@ -319,8 +316,9 @@ def read_environment() -> Environment:
 
 
 def _batching(prefix: str) -> PumpLimits:
-    queue_size = count(f"{prefix}_MAX_QUEUE_SIZE", 1) or _QUEUE_SIZE
-    batch_size = count(f"{prefix}_MAX_EXPORT_BATCH_SIZE", 1) or min(_BATCH_SIZE, queue_size)
+    default = PumpLimits()
+    queue_size = count(f"{prefix}_MAX_QUEUE_SIZE", 1) or default.queue_size
+    batch_size = count(f"{prefix}_MAX_EXPORT_BATCH_SIZE", 1) or min(default.batch_size, queue_size)
     if batch_size > queue_size:
         raise ConfigurationError(
             [
@@ -329,4 +327,6 @@ def _batching(prefix: str) -> PumpLimits:
             ]
         )
     delay = number(0, "milliseconds", f"{prefix}_SCHEDULE_DELAY")
-    return PumpLimits(queue_size, batch_size, 1.0 if delay is None else delay / 1000)
+    return PumpLimits(
+        queue_size, batch_size, default.schedule_delay if delay is None else delay / 1000
+    )

@@ -53,10 +53,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("distributed.dask_otel")
 
-_GROUPS: Final = {
-    "traces": "opentelemetry_traces_exporter",
-    "metrics": "opentelemetry_metrics_exporter",
-}
 _KINDS: Final = {"traces": SpanExporter, "metrics": MetricExporter}
 _PROTOCOLS: Final = ("grpc", "http/protobuf")
 #: By whether it is gRPC.
@@ -313,9 +309,10 @@ def _destination(signal: str, name: str) -> Destination:
 
 def _foreign(signal: str, name: str) -> ForeignExporter:
     variable = f"OTEL_{signal.upper()}_EXPORTER"
-    found = list(entry_points(group=_GROUPS[signal], name=name))
+    group = f"opentelemetry_{signal}_exporter"
+    found = list(entry_points(group=group, name=name))
     if not found and not (signal == "metrics" and name == "prometheus"):
-        known = sorted({entry.name for entry in entry_points(group=_GROUPS[signal])})
+        known = sorted({entry.name for entry in entry_points(group=group)})
         raise ConfigurationError(
             [f"{variable} names {name!r}. Installed: {', '.join(['none', *known])}."]
         )

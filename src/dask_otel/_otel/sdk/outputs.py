@@ -148,7 +148,7 @@ def build(
     filters: dict[str, Callable[[int], bool] | None] = {
         "always_on": None,
         "always_off": lambda _: False,
-        "trace_based": sampler.exemplar,
+        "trace_based": sampler.decides,
     }
     unnamed = [one.destination for one in made if not one.named]
     return Outputs(

@@ -99,9 +99,11 @@ def probe(
     if outputs is None:
         found["disabled"] = True
         return found
-    found["interval"] = outputs.environment.metric_interval
-    found["service"] = str(outputs.resource.get(semconv.SERVICE_NAME, ""))
-    found["results"] = _results(_tries(outputs, run, trace_id, span_id, sent_ns), seconds)
+    found |= {
+        "interval": outputs.environment.metric_interval,
+        "service": str(outputs.resource.get(semconv.SERVICE_NAME, "")),
+        "results": _results(_tries(outputs, run, trace_id, span_id, sent_ns), seconds),
+    }
     if files is not None:
         cluster = str(outputs.resource.get(semconv.CLUSTER_NAME, service_name))
         _remove(Path(files.path).expanduser(), run_name(cluster, instance, sent_ns))
@@ -159,47 +161,40 @@ def _tries(
 def _results(tries: Sequence[tuple[Any, Any]], seconds: float) -> list[dict[str, Any]]:
     """Send all records to their sinks at once; return the results that arrive in time."""
     began = time.monotonic()
-    results: list[dict[str, Any]] = []
-    sent = []
-    for sink, record in tries:
-        endpoint = sink.destination.endpoint
-        result: dict[str, Any] = {
-            "signal": sink.signal,
-            "destination": sink.destination.name,
-            "endpoint": endpoint and [endpoint.url, endpoint.protocol],
-            "advice": sink.destination.advice,
-            "ok": False,
-            "reason": "",
-            "lost": 0,
-            "said": "",
-            "unsupported": False,
-            "listener": None,
-            "seconds": 0.0,
-        }
-        sent.append(apart(partial(_send, sink, record, began + seconds, result), _THREAD))
-        results.append(result)
+    sent = [apart(partial(_send, *one, began + seconds), _THREAD) for one in tries]
     wait(sent, seconds + 2 * _LOOK)
-    for result in results:
-        if not result["seconds"]:
-            waited = time.monotonic() - began
-            result |= {"reason": f"no answer within {waited:.0f} s", "seconds": waited}
-    # A thread that hangs in an exporter may still change its result.
-    return [result.copy() for result in results]
+    waited = time.monotonic() - began
+    late = Answer(False, f"no answer within {waited:.0f} s"), None, waited
+    return [
+        _described(sink, *(future.result() if future.done() else late))
+        for (sink, _), future in zip(tries, sent, strict=True)
+    ]
 
 
-def _send(sink: Any, record: Any, until: float, result: dict[str, Any]) -> None:
-    """Send one record; if that fails, identify the server."""
-    began = time.monotonic()
-    try:
-        item = record if isinstance(record, MetricRecord) else Row(sink.encode(record))
-        answer: Answer = sink.send([item], until - began)
-    except BaseException as error:
-        answer = Answer(False, type(error).__name__)
-    # An application's own provider reports no success.
-    ok = None if answer.taken and isinstance(sink, ProviderSpanSink) else answer.taken
-    result |= {"ok": ok, "reason": answer.reason, "lost": answer.lost, "said": answer.said}
-    result["unsupported"] = answer.unsupported
-    result["seconds"] = time.monotonic() - began
-    if ok is False and sink.destination.endpoint is not None:
-        result["listener"] = look(sink.destination.endpoint, _LOOK)
+def _send(sink: Any, record: Any, until: float) -> tuple[Answer, str | None, float]:
+    """Send one record; if that fails, identify the server. Return its answer, it, and seconds."""
+    began, endpoint = time.monotonic(), sink.destination.endpoint
+    item = record if isinstance(record, MetricRecord) else Row(sink.encode(record))
+    answer: Answer = sink.destination.send(sink, [item], until - began)
+    took = time.monotonic() - began
+    listener = None if answer.taken or endpoint is None else look(endpoint, _LOOK)
     sink.close()
+    return answer, listener, took
+
+
+def _described(sink: Any, answer: Answer, listener: str | None, seconds: float) -> dict[str, Any]:
+    endpoint = sink.destination.endpoint
+    return {
+        "signal": sink.signal,
+        "destination": sink.destination.name,
+        "endpoint": endpoint and [endpoint.url, endpoint.protocol],
+        "advice": sink.destination.advice,
+        # An application's own provider reports no success.
+        "ok": None if answer.taken and isinstance(sink, ProviderSpanSink) else answer.taken,
+        "reason": answer.reason,
+        "lost": answer.lost,
+        "said": answer.said,
+        "unsupported": answer.unsupported,
+        "listener": listener,
+        "seconds": seconds,
+    }

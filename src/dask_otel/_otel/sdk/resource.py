@@ -80,8 +80,7 @@ def make_resource(
     found.setdefault(semconv.SERVICE_VERSION, service_version)
     found.setdefault(semconv.RUNTIME_VERSION, platform.python_version())
     if not found.get(semconv.CLUSTER_NAME):
-        names = [cluster_name, *map(os.environ.get, _CLUSTER_NAME_VARIABLES)]
-        names.append(str(found[semconv.SERVICE_NAME]))
+        names = [cluster_name, *map(os.environ.get, _CLUSTER_NAME_VARIABLES), name]
         found[semconv.CLUSTER_NAME] = next(filter(None, names))
     # Values of the environment can contain bytes that are not UTF-8, as lone surrogates.
     sanitizer = Sanitizer()

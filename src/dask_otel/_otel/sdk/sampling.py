@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NoAnswer  # another class on Python 3.10
 from functools import lru_cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
@@ -46,13 +47,13 @@ logger = logging.getLogger("distributed.dask_otel")
 PATIENCE: Final = 0.02
 REST: Final = 2.0
 
-KINDS: Final = {"server": SpanKind.SERVER, "internal": SpanKind.INTERNAL}
 SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
 
 def _ask(sampler: Sampler, trace: Trace) -> bool:
     name = attribute_text(trace.name, Sanitizer()) or semconv.EMPTY
-    result = sampler.should_sample(caller_of(trace), int(trace), name, SpanKind.SERVER, {}, ())
+    with uninstrumented():
+        result = sampler.should_sample(caller_of(trace), int(trace), name, SpanKind.SERVER, {}, ())
     return result.decision is Decision.RECORD_AND_SAMPLE
 
 
@@ -79,83 +80,58 @@ class TraceSampler:
         self._sampler = sampler
         self._is_prompt = _is_prompt(sampler)
         #: The last question to a sampler that is not prompt; it may still be open.
-        self._asked: Future[bool | str] | None = None
+        self._asked: Future[bool] | None = None
         self._rest_until = 0.0
         self._lock = threading.Lock()
         self._logged: set[str] = set()
 
-    def decides(self, trace: Trace) -> bool:
-        """Return whether a root's part of a trace is sampled."""
+    def decides(self, trace_id: int) -> bool:
+        """Return whether a root's part of a trace is sampled: its spans and exemplars."""
+        trace = Trace.of(trace_id)
         if trace.sampled is None:
             with self._lock:
                 if trace.sampled is None:
                     trace.sampled = self._decide(trace)
         return trace.sampled
 
-    def exemplar(self, trace_id: int) -> bool:
-        """Return whether an exemplar may point to the trace."""
-        return self.decides(Trace.of(trace_id))
-
     def span(self, record: SpanRecord) -> bool:
         """Return whether the span is sampled, like its root."""
-        return self.decides(trace_of(record))
+        return self.decides(record.trace_id)
 
     def _decide(self, trace: Trace) -> bool:
+        """Ask the sampler; after a brief wait at most, or an error, decide as the default one."""
         if self._is_prompt:
             return _ask(self._sampler, trace)
-        answer = self._ask_apart(trace)
-        if isinstance(answer, bool):
-            return answer
-        if answer and answer not in self._logged:
-            self._logged.add(answer)
+        busy = self._asked is not None and not self._asked.done()
+        if busy or time.monotonic() < self._rest_until:
+            return trace.sampled_by_default
+        try:
+            self._asked = apart(partial(_ask, self._sampler, trace), "dask-otel-sampler")
+            return self._asked.result(PATIENCE)
+        except NoAnswer:
+            self._rest_until = time.monotonic() + REST
+            problem = f"gave no answer within {PATIENCE:g} s"
+        except Exception as error:
+            problem = f"raised {type(error).__name__}"
+        if problem not in self._logged:
+            self._logged.add(problem)
             logger.warning(
                 "dask-otel: the sampler %s %s; where it does not answer, traces are sampled as by "
                 "OpenTelemetry's default one (parentbased_always_on)",
                 type(self._sampler).__name__,
-                answer,
+                problem,
             )
         return trace.sampled_by_default
-
-    def _ask_apart(self, trace: Trace) -> bool | str:
-        """Return the answer, or a problem, after a brief wait at most.
-
-        An empty string if the sampler is busy, or pausing after a late answer.
-        """
-        busy = self._asked is not None and not self._asked.done()
-        if busy or time.monotonic() < self._rest_until:
-            return ""
-        try:
-            asked = self._asked = apart(partial(self._answer, trace), "dask-otel-sampler")
-        except RuntimeError:
-            # No more threads are possible.
-            return ""
-        if not wait([asked], PATIENCE).done:
-            self._rest_until = time.monotonic() + REST
-            return f"gave no answer within {PATIENCE:g} s"
-        return asked.result()
-
-    def _answer(self, trace: Trace) -> bool | str:
-        try:
-            with uninstrumented():
-                return _ask(self._sampler, trace)
-        except BaseException as error:
-            logger.debug("dask-otel: the sampler raised", exc_info=True)
-            return f"raised {type(error).__name__}"
 
 
 def parent_of(record: SpanRecord) -> Context:
     """Return a context with a sampled span's parent; for a local root, with the caller's span."""
-    trace = trace_of(record)
+    trace = Trace.of(record.trace_id)
     parent = record.parent_span_id
     if parent is None or (trace.caller is not None and trace.caller.span_id == parent):
         return caller_of(trace)
     flags = TraceFlags(trace.flags(sampled=True))
     return _remote(int(trace), parent, record.remote_parent, flags, trace)
-
-
-def trace_of(record: SpanRecord) -> Trace:
-    """Return the record's trace with its sampling decision."""
-    return Trace.of(record.trace_id)
 
 
 @lru_cache(256)

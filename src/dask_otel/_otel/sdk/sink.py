@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from dask_otel._otel.sdk.encode import Encoder
 from dask_otel._otel.sdk.foreign import ForeignExporter
@@ -14,9 +14,6 @@ from dask_otel._otel.sdk.transport import Transport
 from dask_otel.core.records import Answer
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.destination import Destination
-
-#: Seconds to wait at the end for a collector to return, if the user configured the endpoint.
-_PATIENCE: Final = 1.0
 
 
 class ExporterSink:
@@ -52,7 +49,6 @@ class ExporterSink:
     ) -> None:
         self.signal, self.destination, self.transport = signal, destination, transport
         self.key, self.named = key, named
-        self.patience = _PATIENCE if named else 0.0
         self.close = transport.close
         self.encode: Callable[[Any], bytes] = encoder.log if signal == "logs" else encoder.span
         #: Log records are not sampled.

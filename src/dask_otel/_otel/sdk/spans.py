@@ -12,10 +12,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler, SamplingResult
 from opentelemetry.trace import Link as SdkLink
-from opentelemetry.trace import SpanContext, StatusCode
+from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 
 from dask_otel import semconv
-from dask_otel._otel.sdk.sampling import KINDS, SAMPLED, TraceSampler, parent_of
+from dask_otel._otel.sdk.sampling import SAMPLED, TraceSampler, parent_of
 from dask_otel._otel.sdk.transport import uninstrumented
 from dask_otel.core.records import Answer, Row, SpanRecord
 from dask_otel.pump.destination import Destination
@@ -74,7 +74,6 @@ class ProviderSpanSink:
     signal = "traces"
     #: No spool: the provider does not report which spans have arrived.
     key: str | None = None
-    patience = 0.0
     loss = "error"
 
     def __init__(self, provider: TracerProvider, version: str, sampler: TraceSampler) -> None:
@@ -123,13 +122,10 @@ class ProviderSpanSink:
             span = self._tracer.start_span(
                 record.name,
                 parent_of(record),
-                KINDS[record.kind],
+                SpanKind[record.kind.upper()],
                 dict(record.attributes),
                 [
-                    SdkLink(
-                        SpanContext(link.trace_id, link.span_id, False, SAMPLED),
-                        dict(link.attributes),
-                    )
+                    SdkLink(SpanContext(link.trace_id, link.span_id, False, SAMPLED))
                     for link in record.links
                 ],
                 record.start_ns,

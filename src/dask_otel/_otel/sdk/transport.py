@@ -8,7 +8,6 @@ return a web page: none of these is a success.
 from __future__ import annotations
 
 import gzip
-import os
 import time
 import zlib
 from abc import ABC, abstractmethod
@@ -96,8 +95,6 @@ _LONGEST: Final = 300
 #: Control characters that a text may have.
 _FEW: Final = 4
 _NO_SECRETS: Final = Mask()
-#: Clients of parent processes: closing one in a forked child could end its parent's connection.
-_OF_PARENTS: Final[list[Any]] = []
 
 
 def mask_of_environment() -> Mask:
@@ -179,13 +176,16 @@ class Transport(ABC):
         self._timeout = timeout
         self._connect = connect
         self._client: Any = None
-        self._process = os.getpid()
         #: When the client was last used, on the monotonic clock.
         self._used_at = 0.0
         #: Whether the client may have a connection that worked.
         self._kept = False
         #: Servers may repeat parts of a request.
         self._mask = mask_of_environment()
+
+    def __repr__(self) -> str:
+        worked = "" if self._kept else "no "
+        return f"<{type(self).__name__} of {self._signal}, {worked}connection that worked>"
 
     def send(self, request: bytes, longest: float) -> Answer:
         """Send a request within `longest` seconds; never raises."""
@@ -208,11 +208,7 @@ class Transport(ABC):
             client.close()
 
     def _connected(self) -> Any:
-        """Return the client; a forked child makes its own."""
-        if self._process != os.getpid():
-            self._process = os.getpid()
-            _OF_PARENTS.append(self._client)
-            self._client = None
+        """Return the client, a new one after a long pause."""
         if time.monotonic() - self._used_at > _IDLE:
             self.close()
         self._used_at = time.monotonic()

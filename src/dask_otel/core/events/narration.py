@@ -268,7 +268,7 @@ def _record(
         body = redacted(limits.redact, semconv.LOG_BODY, body, sanitizer)
     if body is not None:
         body = attribute_text(mask(body), sanitizer, BODY_LIMIT)
-    known = ((key, attribute_value(facts.get(key), sanitizer, limits.text)) for key in types)
+    known = ((key, attribute_value(facts.get(key), sanitizer)) for key in types)
     attributes: dict[str, AttributeValue] = {k: value for k, value in known if value is not None}
     if stack is not None:
         attributes[semconv.EXCEPTION_STACKTRACE] = stacktrace_text(

@@ -45,7 +45,9 @@ that ends short tasks all the time), and is never revoked. It can be too large b
 unknown part of the cuts' times (threads x the travel time of the quickest message), by the
 seconds that tasks of unknown length (cancelled ones) had run when a heartbeat was lost, and
 while users' metering books seconds that hide such a loss. It is too small while a cancelled
-task continues after it seceded, because there is no message for that.
+task continues after it seceded, because there is no message for that; where a clock that was set
+forward makes a run too long; and by free threads of a worker that left, since its last heartbeat,
+if it had open tasks.
 
 Memory is bounded by workers, open tasks, active spans, and the tasks that ended since their
 worker's last heartbeat.
@@ -57,13 +59,23 @@ are normal in a cluster. Not thread-safe: call it on the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from math import inf
 
 from dask_otel.core.idle.sharing import ActiveSpan, IdleSharing
 from dask_otel.core.idle.worker import WorkerTime
-from dask_otel.core.path.waiting import AT_ONCE, BEHIND, BEHIND_RELEASED, FreeThreads
+from dask_otel.core.path.waiting import (
+    AT_ONCE,
+    BEHIND,
+    BEHIND_RELEASED,
+    FREE,
+    NO_WORKER,
+    STATE,
+    TAKEN,
+    Threads,
+    sums,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +107,17 @@ class Accounting:
     ----------
     now
         The start of the observation.
-    available
-        Is notified of the free threads that a ready task could have, for the paths.
+    clock
+        Returns the time of the paths.
     """
 
-    def __init__(self, now: float, available: FreeThreads) -> None:
-        self.available = available
+    def __init__(self, now: float, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        #: The threads that a ready task could have, for the paths: how many workers take tasks, how
+        #: many free threads the others have, and whether there is a free one.
+        self.present: Threads = (clock(), 0.0, 0.0, NO_WORKER)
+        self._taking = self._withheld = 0
+        self._spare = False
         self._now = now
         self._threads = 0
         #: Threads that are certainly idle, and their seconds up to `_now` that are not shared yet.
@@ -125,7 +142,8 @@ class Accounting:
         self._workers[worker] = WorkerTime(threads, self._now, self._worked)
         self._threads += threads
         self._free += threads
-        self.available.add(1, threads)
+        self._taking += 1
+        self._state_changed()
 
     def worker_removed(self, worker: str, now: float) -> None:
         """Remove a worker that left or was lost, after its tasks were released."""
@@ -137,8 +155,9 @@ class Accounting:
         left = account.close()
         self._lost += left.lost
         self._free -= account.free
-        if account.running:
-            self.available.add(-1, -account.free)
+        self._taking -= account.running
+        self._withheld -= 0 if account.running else account.free
+        self._state_changed()
         if left.idle > 0.0:
             unworked = account.earlier_unworked + account.unworked
             spans = account.recent_spans
@@ -148,13 +167,16 @@ class Accounting:
     def worker_status(self, worker: str, running: bool, now: float) -> None:
         """Record whether a worker takes tasks; its threads are part of the capacity anyway.
 
-        `now` is a time of `available`.
+        `now` is a time of the paths.
         """
         account = self._workers.get(worker)
         if account is not None and account.running is not running:
             account.running = running
-            self.available.add(*((1, account.free) if running else (-1, -account.free)))
-            account.turns.paused(running, now, self.available.present)
+            self._taking += 1 if running else -1
+            self._withheld += -account.free if running else account.free
+            self._state_changed()
+            begun = now if account.pause is None or not running else account.pause[0]
+            account.pause = (begun, now if running else inf, self.present)
 
     # ------------------------------------------------------------------------- tasks
 
@@ -363,7 +385,17 @@ class Accounting:
         self._advance(now)
         account.advance(self._now, self._worked)
         self._free += free - account.free
-        if account.running:
-            self.available.add(0, free - account.free)
+        if not account.running:
+            self._withheld += free - account.free
         account.free = free
+        if (self._free > self._withheld) is not self._spare:
+            self._state_changed()
         account.changed = self._now
+
+    def _state_changed(self) -> None:
+        """Replace the record of the cluster's threads, if its state changed."""
+        self._spare = self._free > self._withheld
+        state = FREE if self._spare else TAKEN if self._taking else NO_WORKER
+        if state != self.present[STATE]:
+            now = self._clock()
+            self.present = (now, *sums(self.present, now), state)

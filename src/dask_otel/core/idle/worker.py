@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dask_otel.core.idle.sharing import ActiveSpan
 from dask_otel.core.idle.worker_tasks import Observed, WorkerTasks
-from dask_otel.core.path.waiting import Turns
+from dask_otel.core.path.waiting import MAX_ENDS, Ends, Pause, Threads
 
 
 class Settlement(NamedTuple):
@@ -45,21 +45,23 @@ class WorkerTime:
         "changed",
         "earlier_spans",
         "earlier_unworked",
+        "ends",
         "free",
+        "pause",
         "recent_spans",
         "running",
         "tasks",
         "threads",
-        "turns",
         "unworked",
     )
 
     def __init__(self, threads: int, now: float, worked: float) -> None:
         self.threads = threads
         self.tasks = WorkerTasks(now, now)
-        #: Whether it takes tasks, and when those that wait on it could have a thread.
+        #: Whether it takes tasks, its last pause, and its last ends that others waited for.
         self.running = True
-        self.turns = Turns(threads)
+        self.pause: Pause | None = None
+        self.ends: Ends = [None]
         #: Number of certainly idle threads, since `changed`.
         self.free = threads
         self.changed = now
@@ -81,6 +83,13 @@ class WorkerTime:
         self._excess_ahead = 0.0
         #: Rule 9: idle held back at the last cut.
         self._held = 0.0
+
+    def ended(self, message: str, stop: float, threads: Threads, key: Hashable) -> None:
+        """Record the end of a run that others may have waited for: all threads are still taken."""
+        ends = self.ends
+        ends.append((message, stop, threads, key))
+        if len(ends) > MAX_ENDS:
+            ends[0], self.ends = None, [ends]
 
     @property
     def free_threads(self) -> int:

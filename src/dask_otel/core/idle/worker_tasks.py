@@ -17,6 +17,9 @@ from dask_otel.core.idle.sharing import ActiveSpan
 #: The worker measures it with the wall clock: if it differs more, that clock was set.
 CLOCK_SLACK: Final = 0.25
 
+#: Seconds by which the time of a cut may be off.
+CUT_SLACK: Final = 0.01
+
 
 class Observed(NamedTuple):
     """The state of a worker's tasks at a cut; seconds, except `unseen`."""
@@ -161,9 +164,8 @@ class WorkerTasks:
             owed += sum(vanished.values())
         self._executing = running
         if self._again:
-            self._again = {
-                key: announced for key, announced in self._again.items() if announced > at
-            }
+            # If the cut listed the run before, the next one can still list either.
+            self._again = {k: t for k, t in self._again.items() if t > at or k in self._ended}
         if self.seceded:
             excess += self._book_seceded(running)
         pending = sum(self._vanished.values()) if self._vanished else 0.0
@@ -215,13 +217,13 @@ class WorkerTasks:
         unseen = len(self.processing) + len(self.zombies)
         running: dict[Hashable, float] = {}
         for key, elapsed in executing.items():
-            if not self._lists_ended(key, at):
+            running[key] = elapsed = self._elapsed(key, elapsed, at, now)
+            if not self._lists_ended(key, elapsed, at):
                 if key in self.processing or key in self.zombies:
                     unseen -= 1
                 else:
                     # Released before, but it started anyway.
                     self.zombies[key] = at
-            running[key] = self._elapsed(key, elapsed, at, now)
         if self.zombies:
             self._drop_zombies(executing)
         return running, unseen
@@ -252,7 +254,7 @@ class WorkerTasks:
                 if waiting:
                     after += seconds or 0.0
                 elif listed and (
-                    announced > at or (end is ends[-1] and key not in self.processing)
+                    announced > at or (end is ends[-1] and self._lists_ended(key, running[key], at))
                 ):
                     if seceded is not None:
                         more = max(0.0, running[key] - sum(seceded))
@@ -312,13 +314,17 @@ class WorkerTasks:
         self.guessed = True
         return expected
 
-    def _lists_ended(self, key: Hashable, at: float) -> bool:
+    def _lists_ended(self, key: Hashable, elapsed: float, at: float) -> bool:
         """Whether a cut lists a run whose end is known: the cut was taken before the end.
 
-        It can list a later run of the key only if the first one's end was known before.
+        It can list a later run of the key only if the first one's end was known before, and for as
+        long as that run can have lasted. The message of an end can overtake a heartbeat.
         """
         ends = self._ended.get(key)
-        return ends is not None and (ends[-1][1] > at or key not in self.processing)
+        if ends is None:
+            return False
+        since = at - ends[-1][1]
+        return since < 0.0 or key not in self.processing or elapsed > since + CUT_SLACK
 
     def _drop_zombies(self, executing: Mapping[Hashable, float]) -> None:
         """Forget zombies that the second later cut does not list (rule 5)."""

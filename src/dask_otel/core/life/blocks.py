@@ -54,7 +54,7 @@ class Blocks:
         entered. (The open spans limit the blocks that hold one.)
     """
 
-    def __init__(self, lifecycle: Lifecycle, remember: int = 10_000) -> None:
+    def __init__(self, lifecycle: Lifecycle, remember: int) -> None:
         self._lifecycle = lifecycle
         self._remember = remember
         #: Blocks by Dask span id, with and without their span.
@@ -66,11 +66,6 @@ class Blocks:
         self._described: OrderedDict[str, Attributes] = OrderedDict()
         #: Blocks left but not released yet, by client.
         self._leaving: dict[str, list[str]] = {}
-
-    @property
-    def leaving(self) -> bool:
-        """Whether a left block waits for `messages_arrived`."""
-        return bool(self._leaving)
 
     def entered(self, client: str, dask_id: str) -> None:
         """Record that a client entered a block."""

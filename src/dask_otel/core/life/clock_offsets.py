@@ -160,6 +160,8 @@ class WorkerOffset:
             stop = received
         elif fits and stop - length < sent:
             stop = sent + length
+        # Not by the worker's own estimate, which may be wrong by more than the run has taken.
+        start = stop - length
         if start >= self._began:
             if applied > self._applied:
                 self._applied = applied
@@ -167,7 +169,7 @@ class WorkerOffset:
             if self._samples >= SAMPLES:
                 self.settled = self._began
                 self.error = self._applied - self._offset(self._applied)
-        return stop - length, stop
+        return start, stop
 
     def _offset(self, applied: float) -> float:
         """Return the most likely offset, if the worker assumes `applied`."""
@@ -197,6 +199,9 @@ class WorkerOffset:
         else:
             self.lower = lower if lower > lowest else lowest
             self.upper = upper if upper < highest else highest
+
+
+_UNKNOWN: Final = WorkerOffset()
 
 
 class ClockOffsets:
@@ -231,17 +236,12 @@ class ClockOffsets:
 
     def offset(self, worker: str | None) -> float | None:
         """Return the scheduler's clock minus a worker's own; None if unknown."""
-        known = self._workers.get(worker)
-        if known is None:
-            return None
-        offset = known.offset()
+        offset = self._workers.get(worker, _UNKNOWN).offset()
         return offset if -inf < offset < inf else None
 
     def bounds(self, worker: str | None) -> tuple[float | None, float | None]:
         """Return the bounds of the scheduler's clock minus a worker's; None if unknown."""
-        known = self._workers.get(worker)
-        if known is None:
-            return None, None
+        known = self._workers.get(worker, _UNKNOWN)
         lower, upper = known.lower, known.upper
         return (lower if lower > -inf else None), (upper if upper < inf else None)
 

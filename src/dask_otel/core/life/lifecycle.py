@@ -433,7 +433,7 @@ class Lifecycle:
         )
         del self.open[span.identity.dask_id]
         self._lingering.remove(span.identity.dask_id)
-        self._long.ended(span.identity.dask_id)
+        self._long.due.remove(span.identity.dask_id)
         if self.notes is not None:
             self.notes.ended(span)
         if span.parent is not None:

@@ -45,11 +45,11 @@ class TaskLimits:
     """Which runs become spans; see ``otel.spans.tasks``."""
 
     #: Slowest runs of each group.
-    slowest: int = 0
+    slowest: int
     #: Share of all runs, chosen by their keys: from 0.0 to 1.0.
-    ratio: float = 0.0
+    ratio: float
     #: Limit of the runs of one generation; 0 for none.
-    most: int = 100
+    most: int
 
     @property
     def floor(self) -> float:
@@ -61,27 +61,26 @@ class TaskLimits:
 class Limits:
     """Times in seconds and caps; see ``otel.spans`` in the configuration."""
 
-    linger: float = 2.0
-    settle_timeout: float = 30.0
-    max_groups: int = 64
-    trace_gap: float = 3600.0
-    max_per_trace: int = 5000
-    max_exceptions: int = 16
-    max_incidents: int = 32
+    linger: float
+    settle_timeout: float
+    max_groups: int
+    trace_gap: float
+    max_per_trace: int
+    max_exceptions: int
     #: Limit of the exported spans that are remembered for their continuations.
-    remember: int = 10_000
+    remember: int
     #: Age of an open span at its first sign of life (None for never), and the least time between
     #: two signs.
-    progress_after: float | None = 60.0
-    progress_interval: float = 300.0
+    progress_after: float | None
+    progress_interval: float
     #: Whether groups become spans of their own.
-    groups: bool = True
+    groups: bool
     #: Which runs of tasks become spans.
-    tasks: TaskLimits = field(default_factory=TaskLimits)
+    tasks: TaskLimits
     #: Whether open spans are noted for the loss of the scheduler.
-    notes: bool = False
+    notes: bool
     #: Whether the path of each span is followed.
-    path: bool = True
+    path: bool
 
 
 class GroupFacts(NamedTuple):

@@ -8,7 +8,7 @@ unfinished task and when the last one ends.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Literal
+from typing import Final, Literal
 
 from dask_otel.core.life.open_span import (
     Cause,
@@ -19,6 +19,9 @@ from dask_otel.core.life.open_span import (
 )
 from dask_otel.core.life.task_runs import forgiven
 from dask_otel.core.records import Attributes, Failure, Incident
+
+#: Limit of a span's events besides failures.
+MAX_INCIDENTS: Final = 32
 
 
 class Outcomes:
@@ -40,7 +43,6 @@ class Outcomes:
         ended: Callable[[OpenSpan, float], None],
     ) -> None:
         self._max_exceptions = limits.max_exceptions
-        self._max_incidents = limits.max_incidents
         self._began = began
         self._ended = ended
         #: Number of tasks that left their state and will return; 0 except in the middle of a
@@ -314,7 +316,7 @@ class Outcomes:
         failure: Failure | None = None,
     ) -> None:
         """Add an event to the span, up to the cap; `failure` is its cause."""
-        if len(span.incidents) < self._max_incidents:
+        if len(span.incidents) < MAX_INCIDENTS:
             span.incidents += (Incident(now, name, attributes, failure),)
         else:
             span.dropped_incidents += 1

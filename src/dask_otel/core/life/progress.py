@@ -59,10 +59,6 @@ class LongSpans:
         if self._after is not None:
             self.due.set(span.identity.dask_id, span.start + self._after)
 
-    def ended(self, dask_id: str) -> None:
-        """Forget a finished generation."""
-        self.due.remove(dask_id)
-
     def signs(self, now: float) -> list[Progress]:
         """Return the due signs of life, at most `AT_ONCE`."""
         signs: list[Progress] = []

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 from dask_otel import semconv
 from dask_otel.core.records import Tags, WorkerMetricKey
 
-#: Limit of the histogram points that a batch keeps as single observations.
+#: Limit of the measurements that a batch keeps as single observations.
 MAX_SINGLE: Final = 10_000
 #: Limit of the spans of one name that a batch keeps separate. Each can be an exemplar; thousands
 #: would be as many containers for Python's garbage collector, and end in the same few series. If
@@ -60,7 +60,7 @@ class Distribution:
 
 
 class Observation(NamedTuple):
-    """One point of a histogram."""
+    """One measurement: a point of a histogram, or an increment of a counter with an exemplar."""
 
     metric: str
     #: As in `RawSeries`.
@@ -125,11 +125,19 @@ class MetricBatch:
         self.levels[series] = value
 
     def observe(self, observation: Observation) -> None:
-        """Add a point of a histogram; beyond `MAX_SINGLE` without its exemplar."""
+        """Add a measurement; beyond `MAX_SINGLE` without its exemplar."""
         if len(self.observations) < MAX_SINGLE:
             self.observations.append(observation)
-            return
-        self.distribution(observation.metric, *observation.labels).add(observation.value)
+        else:
+            self.add_up(observation)
+
+    def add_up(self, observation: Observation) -> None:
+        """Add a measurement without its exemplar."""
+        metric, labels, value, _ = observation
+        if semconv.METRICS[metric].instrument == "histogram":
+            self.distribution(metric, *labels).add(value)
+        else:
+            self.add(metric, *labels, value=value)
 
     def distribution(self, *series: Hashable) -> Distribution:
         """Return the distribution of a series; a new one if there was none."""

@@ -42,13 +42,13 @@ class SeriesLimits:
     """Limits of the metric state, as configured."""
 
     #: Distinct span names of all metrics, without `_OTHER`.
-    max_names: int = 200
+    max_names: int
     #: Series of one metric, including those of `_OTHER`.
-    max_series: int = 2000
+    max_series: int
     #: At least `MIN_RETIRE_AFTER_NS`.
-    retire_after_ns: int = 3600 * _SECOND_NS
+    retire_after_ns: int
     #: The export interval, which limits the age of a zero point.
-    interval_ns: int = 60 * _SECOND_NS
+    interval_ns: int
 
     @property
     def ordinary_series(self) -> int:

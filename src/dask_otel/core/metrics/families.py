@@ -75,7 +75,7 @@ class Families:
     limits
         The caps.
     sanitizer
-        Counts changed values, unknown keys and unknown metrics.
+        Counts changed values, and unknown keys.
     rules
         Users' rules for labels.
     on_folded
@@ -182,28 +182,19 @@ class Families:
             self._sanitizer.count("unknown_key")
         return None
 
-    def of_raw(self, raw: RawSeries) -> AnySeries | None:
-        """Return the series of a raw series; None if there is no such metric (counted)."""
+    def of_raw(self, raw: RawSeries) -> AnySeries:
+        """Return the series of a raw series; raises for one that is not in `semconv`."""
         found = self._raw.get(raw)
         if found is not None:
             return found
-        metric = METRICS.get(raw[0])  # type: ignore[call-overload]
-        if metric is None:
-            self._sanitizer.count("unknown_metric")
-            return None
-        labels = raw[1:]
-        missing = len(metric.labels) - len(labels)
-        if missing:
-            self._sanitizer.count("shape")
-            labels = (*labels, *[""] * missing)[: len(metric.labels)]
-        label = None
+        name, *labels = raw
+        metric, label = METRICS[name], None  # type: ignore[index]
         if semconv.SPAN in metric.labels:
-            tags, *rest = labels
-            label = self.label(tags if isinstance(tags, tuple) else (tags,))
-            labels = tuple(rest)
-        series = self._series(metric, label, labels)
+            tags, *labels = labels
+            label = self.label(tags)  # type: ignore[arg-type]
+        series = self._series(metric, label, tuple(labels))
         # Integer labels are workers' names, which the bridge sets itself.
-        if not missing and all(type(p) is int or _is_short(p) or _is_plain(p) for p in raw):
+        if all(type(p) is int or _is_short(p) or _is_plain(p) for p in raw):
             self._raw[raw] = series
             self._count_route()
         return series

@@ -7,7 +7,7 @@ Only for labels: spans keep Dask's names. No number is lost: denied names are bo
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from typing import Final, Literal
@@ -27,30 +27,20 @@ class NameRule:
     replace: str = ""
 
 
-class Patterns:
-    """Glob patterns (``*``, ``?``, ``[a-z]``) that a whole text must match, or must not.
+def patterns(allow: Sequence[str] = (), deny: Sequence[str] = ()) -> Callable[[str], bool]:
+    """Return a function that says whether a whole text is allowed; case-sensitive.
 
     Parameters
     ----------
     allow
-        Allows everything if empty.
+        Glob patterns (``*``, ``?``, ``[a-z]``) of which one must match; any text if empty.
     deny
-        Has priority over `allow`.
+        Those of which none may match.
     """
-
-    def __init__(self, allow: Sequence[str] = (), deny: Sequence[str] = ()) -> None:
-        self._allow = _compiled(allow)
-        self._deny = _compiled(deny)
-
-    def allows(self, text: str) -> bool:
-        """Return whether the text is allowed and not denied; case-sensitive."""
-        if self._deny is not None and self._deny.match(text):
-            return False
-        return self._allow is None or self._allow.match(text) is not None
-
-
-def _compiled(globs: Sequence[str]) -> re.Pattern[str] | None:
-    return re.compile("|".join([translate(glob) for glob in globs])) if globs else None
+    allowed, denied = (re.compile("|".join(map(translate, globs))) for globs in (allow, deny))
+    return lambda text: bool(
+        (not allow or allowed.match(text)) and not (deny and denied.match(text))
+    )
 
 
 class LabelRules:
@@ -59,7 +49,7 @@ class LabelRules:
     Parameters
     ----------
     names, prefixes
-        Span names (after the rules) and task prefixes that keep their label.
+        Whether a span name (after the rules) or a task prefix keeps its label; see `patterns`.
     span_label
         ``root`` gives every span below a root the root's name.
     rules
@@ -71,14 +61,13 @@ class LabelRules:
     def __init__(
         self,
         *,
-        names: Patterns | None = None,
-        prefixes: Patterns | None = None,
+        names: Callable[[str], bool] = bool,
+        prefixes: Callable[[str], bool] = bool,
         span_label: Literal["full", "root"] = "full",
         rules: Sequence[NameRule] = (),
         tags: Sequence[str] = (),
     ) -> None:
-        self._names = names or Patterns()
-        self._prefixes = prefixes or Patterns()
+        self._names, self._prefixes = names, prefixes
         self._by_root = span_label == "root"
         self._rules = [(re.compile(rule.pattern), rule.replace) for rule in rules]
         self._tags = [f"{tag}:" for tag in tags]
@@ -100,11 +89,11 @@ class LabelRules:
         name = label_text(span_path(parts, sanitizer), sanitizer)
         values = [name, label_text(root, sanitizer)]
         values += [label_text(self._value(key, tags), sanitizer) for key in self._tags]
-        return tuple(values), not self._names.allows(name)
+        return tuple(values), not self._names(name)
 
     def allows_prefix(self, prefix: str) -> bool:
         """Return whether a prefix keeps its label. A missing one always does."""
-        return prefix == semconv.EMPTY or self._prefixes.allows(prefix)
+        return prefix == semconv.EMPTY or self._prefixes(prefix)
 
     def _ruled(self, tag: object, sanitizer: Sanitizer) -> str:
         text = plain_text(tag, sanitizer)

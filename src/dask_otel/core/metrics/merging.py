@@ -34,7 +34,7 @@ def merge(
     Returns
     -------
     merged
-        Has the time of the last batch. Single observations become distributions, which have no
+        Has the time of the last batch. Single observations are added up, without their
         exemplars.
     """
     merged = MetricBatch(time_ns=batches[-1].time_ns)
@@ -53,9 +53,9 @@ def merge(
         ended.update(dict.fromkeys(batch.ended))
         for series, durations in batch.distributions.items():
             merged.distribution(*series).merge(durations)
-        for metric, labels, value, _ in batch.observations:
+        for observation in batch.observations:
             breathe()
-            merged.distribution(metric, *labels).add(value)
+            merged.add_up(observation)
     merged.ended = list(ended)
     return merged
 

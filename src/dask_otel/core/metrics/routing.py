@@ -11,7 +11,6 @@ Key of a span                                 Metric and labels
 ===========================================  =============================================
 ``("execute", prefix, activity…, unit)``      ``dask.span.execute.*`` (prefix, activity)
 ``("p2p", stage, activity…, unit)``           ``dask.span.p2p.*`` (stage, activity)
-``("dask.span.path.time", part)``             ``dask.span.path.time`` (part)
 any other unit or context, 3 or more parts    ``dask.span.custom`` (2nd part, rest, unit)
 ``(context, unit)``                           ``dask.span.custom`` (empty, context, unit)
 ``(anything,)``, or no tuple                  ``dask.span.custom`` (empty, it, empty)
@@ -75,8 +74,6 @@ def route_span_key(key: Hashable) -> Route:
         return semconv.SPAN_CUSTOM, ("", activity, "")
     unit = key[-1]
     if len(key) == 2:
-        if key[0] == semconv.SPAN_PATH_TIME.name:
-            return semconv.SPAN_PATH_TIME, (unit,)
         return semconv.SPAN_CUSTOM, ("", key[0], unit)
     labels = (key[1], _activity(key[2:-1]))
     metric = _SPAN.get(key[0], {}).get(unit)

@@ -76,8 +76,8 @@ class MetricState:
         self,
         start_time_ns: int,
         *,
+        limits: SeriesLimits,
         temporality: Temporality = "cumulative",
-        limits: SeriesLimits | None = None,
         sanitizer: Sanitizer | None = None,
         sampled: Callable[[int], bool] | None = None,
         rules: LabelRules | None = None,
@@ -85,7 +85,7 @@ class MetricState:
         breathe: Callable[[], None] = lambda: None,
     ) -> None:
         self._breathe = breathe
-        self._limits = limits or SeriesLimits()
+        self._limits = limits
         self._delta = temporality == "delta"
         self._sampled = sampled
         self._sanitizer = sanitizer or Sanitizer()
@@ -161,14 +161,12 @@ class MetricState:
         series = self._families.of_raw(raw)
         if isinstance(series, LevelSeries):
             found.setdefault(series, []).extend(checked)
-        elif series is not None:
+        else:
             self._sanitizer.count("shape")
 
     def keep(self, raw: RawSeries) -> None:
         """Create a series, at 0 if it is new, that never retires."""
-        series = self._families.of_raw(raw)
-        if series is not None:
-            series.pinned = True
+        self._families.of_raw(raw).pinned = True
 
     def _guard(self, call: Callable[..., None], *args: object) -> None:
         # One bad item of a user must not lose the rest of the batch.

@@ -142,7 +142,7 @@ def stretch(
     steps: list[LongStep] = []
     known = True
     while last is not None and last[SPAN] is own:
-        before, end, _, _, waited, _, run, (sent_to, turn, held) = last
+        before, end, _, _, waited, _, run, sent_to, place, held = last
         sent, start, stop = run[SENT], run[START], run[STOP]
         since = -inf if before is None else before[END]
         if waited is None:
@@ -157,7 +157,7 @@ def stretch(
             )
         if (
             in_order
-            and turn is None
+            and place is None
             and held is None
             and not run[FETCHED]
             and begin <= since

@@ -13,24 +13,22 @@ from typing import Any, Final
 
 from dask_otel.core.path.chain import MAX_STEPS, folded
 from dask_otel.core.path.step import (
-    ANY_PLACE,
     DEPTH,
     END,
     KEY,
-    Place,
     RawStep,
     Readiness,
     SpanPath,
     Step,
-    Waited,
+    Times,
 )
-from dask_otel.core.path.waiting import Threads
+from dask_otel.core.path.waiting import Place, Threads
 from dask_otel.core.records import RawRun, TaskRun
 
 #: Tasks of one submission that are ready within these seconds share one time.
 MOMENT: Final = 0.001
 #: Of a task that was not ready yet.
-_NEVER: Final[Waited] = (0.0, 0.0, 0.0, 0.0, None, None, None)
+_NEVER: Final[Times] = (0.0, 0.0, 0.0, 0.0, None, None, None)
 
 
 class Paths:
@@ -119,7 +117,7 @@ class Paths:
             step = Step._make(last)
             run = TaskRun._make(step.run)
             if run.key == key and (step.before or step.waited):
-                threads = step.place[0]
+                threads = step.sent_to
                 waited = step.waited or (
                     step.before[END], run.sent, 0.0, 0.0, threads, None, threads
                 )  # fmt: skip
@@ -143,7 +141,9 @@ class Paths:
         group: Any,
         run: RawRun,
         before: RawStep | None = None,
-        place: Place = ANY_PLACE,
+        sent_to: Threads | None = None,
+        place: Place = None,
+        held: float | None = None,
     ) -> None:
         """Record the end of a run.
 
@@ -151,8 +151,8 @@ class Paths:
         ----------
         before
             The step before, if the task was sent as soon as that ended; see `at_once`.
-        place
-            What the run waited for on its worker.
+        sent_to, place, held
+            See `Step`.
         """
         waited, depth = None, 1
         if before is None:
@@ -169,7 +169,7 @@ class Paths:
                 depth, before = 1, self._folded
         span = group.span
         # In the order of `Step`.
-        self._last = step = (before, now, depth, span, waited, group, run, place)
+        self._last = step = (before, now, depth, span, waited, group, run, sent_to, place, held)
         self._stimulus = stimulus
         span.last = step
         if span.above:

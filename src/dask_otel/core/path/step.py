@@ -8,7 +8,7 @@ from math import inf
 from operator import add
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from dask_otel.core.path.waiting import Threads, Turn, waits
+from dask_otel.core.path.waiting import Place, Threads, turn_of, waits
 from dask_otel.core.records import TaskRun
 from dask_otel.semconv import PATH_PARTS
 
@@ -19,19 +19,12 @@ COMPUTE: Final = PATH_PARTS.index("compute")
 #: first, when it was sent to the first worker whose run was repeated, and when it was ready again
 #: (both 0.0 for a first run); and the cluster's threads when it was ready first, when it was sent
 #: to that worker, and when it was last ready.
-Waited: TypeAlias = tuple[
-    float, float, float, float, Threads | None, Threads | None, Threads | None
-]
+Times: TypeAlias = tuple[float, float, float, float, Threads | None, Threads | None, Threads | None]
 
-#: Of a run: the cluster's threads when it was sent, when its worker had a thread for it (None if
-#: that was at once), and the seconds after which it seceded (None if it did not).
-Place: TypeAlias = tuple[Threads | None, Turn | None, float | None]
-#: Of a run that is not known to have waited.
-ANY_PLACE: Final[Place] = (None, None, None)
 
 #: What a task waited for before it was ready: the step before (None for the span's first), and the
 #: times.
-Readiness: TypeAlias = tuple[Any, Waited]
+Readiness: TypeAlias = tuple[Any, Times]
 
 #: The fields of a `Step` as a plain tuple, which takes a fifth of the instructions.
 RawStep: TypeAlias = tuple[Any, ...]
@@ -70,11 +63,15 @@ class Step(NamedTuple):
     depth: int
     span: SpanPath
     #: None if it was sent in the moment that the step before ended; also if that is unknown.
-    waited: Waited | None
+    waited: Times | None
     #: Its task group, and the fields of its `TaskRun`.
     group: Any
     run: tuple[Any, ...]
+    #: The cluster's threads when it was sent.
+    sent_to: Threads | None
     place: Place
+    #: The seconds after which it seceded; None if it did not.
+    held: float | None
 
 
 BEFORE: Final = Step._fields.index("before")
@@ -131,7 +128,7 @@ def cut(step: RawStep, since: float, until: float = inf) -> tuple[float, ...]:
 
     By `PATH_PARTS`, without the last. ``repeated`` lies within the waits for a thread.
     """
-    _, end, _, _, waited, _, run, (sent_to, turn, held) = step
+    _, end, _, _, waited, _, run, sent_to, place, held = step
     sent, fetched, start, stop = run[SENT], run[FETCHED], run[START], run[STOP]
     submitted, ready, lost, again, first, lost_to, last = waited or (
         since, sent, 0.0, 0.0, None, None, None
@@ -148,7 +145,7 @@ def cut(step: RawStep, since: float, until: float = inf) -> tuple[float, ...]:
     start = sent if start < sent else end if start > end else start
     stop = start if stop < start else end if stop > end else stop
     seceded = start if seceded < start else stop if seceded > stop else seceded
-    began, taken = turn or (sent, None)
+    began, taken = turn_of(place, run[SENT], run[START], run[STOP]) or (sent, None)
     began = sent if began < sent else start if began > start else began
     transfer = fetched if fetched < start - began else start - began
     absent, busy, uneven = map(

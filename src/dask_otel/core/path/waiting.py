@@ -2,15 +2,15 @@
 
 A wait has a remedy only with its counterfactual. So there is one record of the cluster's threads,
 which is replaced when their state changes, and tasks keep a reference to it when they begin to wait
-and when that ends. The seconds between two such moments are computed only for the tasks of a path.
+and when that ends. A run that waited on its worker keeps a reference to the last ends there. All
+seconds are computed later, and only for the runs of a path.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
-from collections.abc import Callable
-from math import inf
-from typing import Final, TypeAlias
+from bisect import bisect_right
+from collections.abc import Callable, Hashable
+from typing import Any, Final, NamedTuple, TypeAlias
 
 #: The states of a cluster: no worker takes tasks, all threads of those that do are taken, or some
 #: of them is certainly free. In the order of their parts of a path.
@@ -25,33 +25,45 @@ AT_ONCE, BEHIND, BEHIND_RELEASED = range(3)
 Threads: TypeAlias = tuple[float, float, float, int]
 STATE: Final = 3
 
-#: When a thread of a worker became free, and the cluster's threads just before that.
+#: When a thread of a worker became free, and the cluster's threads then.
 Turn: TypeAlias = tuple[float, Threads | None]
 
-#: The number of ends that a worker keeps for tasks that wait for its threads, or four times its
-#: threads.
+#: When a run's worker had a thread for it, or the fields of a `Waited`; None if that was at once.
+Place: TypeAlias = tuple[Any, ...] | None
+
+#: A worker's last pause: when it began, when that ended, and the cluster's threads then.
+Pause: TypeAlias = tuple[float, float, Threads | None]
+
+#: The last ends on one worker, after those before them: of each, the worker's message, when it was,
+#: the cluster's threads then, and the task.
+Ends: TypeAlias = list[Any]
+#: The most ends in one such list. A run keeps two of them at most.
 MAX_ENDS: Final = 64
 
 
-class FreeThreads:
-    """The threads of one cluster that a ready task could have; `now` returns the time."""
+class Waited(NamedTuple):
+    """What a run may have waited for on its worker, when that has ended.
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self._workers = self._free = 0
-        self.present: Threads = (now(), 0.0, 0.0, NO_WORKER)
+    Kept as a plain tuple, which takes a fifth of the instructions.
+    """
 
-    def add(self, workers: int, free: int) -> None:
-        """Count more workers that take tasks, or fewer, and more free threads of such workers."""
-        self._workers += workers
-        self._free += free
-        state = FREE if self._free else TAKEN if self._workers else NO_WORKER
-        if state != self.present[STATE]:
-            now = self._now()
-            self.present = (now, *_sums(self.present, now), state)
+    #: Returns the worker's clock in a message.
+    clock: Callable[[str], float | None]
+    #: See `BEHIND`.
+    waited: int
+    #: Its task, and the message of its end.
+    key: Hashable
+    message: str
+    #: The ends, their number at its own end, and those before them.
+    ends: Ends
+    number: int
+    earlier: Ends | None
+    pause: Pause | None
+    #: The cluster's threads at its end.
+    threads: Threads
 
 
-def _sums(threads: Threads, at: float) -> tuple[float, float]:
+def sums(threads: Threads, at: float) -> tuple[float, float]:
     """Return the seconds until a time without a worker, and with a free thread."""
     since, absent, free, state = threads
     passed = at - since if at > since else 0.0
@@ -73,63 +85,33 @@ def waits(
     passed = end - begin
     if passed <= 0.0 or first is None or last is None:
         return 0.0, passed, 0.0
-    (absent, free), (absent_before, free_before) = _sums(last, end), _sums(first, begin)
+    (absent, free), (absent_before, free_before) = sums(last, end), sums(first, begin)
     # The times may be of several clocks.
     absent = min(max(0.0, absent - absent_before), passed)
     free = min(max(0.0, free - free_before), passed - absent)
     return absent, passed - absent - free, free
 
 
-class Turns:
-    """When tasks that waited on one worker could have a thread: another one ended or seceded."""
-
-    __slots__ = ("_ends", "_limit", "pause")
-
-    def __init__(self, threads: int) -> None:
-        self._limit = max(MAX_ENDS, 4 * threads)
-        #: When the worker noticed each end, by its own clock, and the turn.
-        self._ends: list[tuple[float, float, Threads]] = []
-        #: When its last pause began, when that ended, and the cluster's threads then.
-        self.pause: tuple[float, float, Threads | None] | None = None
-
-    def ended(self, noticed: float, stop: float, threads: Threads) -> None:
-        """Record that a thread became free: at `stop`, which its worker noticed then."""
-        insort(self._ends, (noticed, stop, threads))
-        del self._ends[: -self._limit]
-
-    def paused(self, running: bool, now: float, threads: Threads) -> None:
-        """Record that the worker begins no tasks any more, or that it does again."""
-        if not running:
-            self.pause = now, inf, None
-        elif self.pause is not None:
-            self.pause = self.pause[0], now, threads
-
-    def of(
-        self, waited: int, sent: float, start: float, began: float, threads: Threads
-    ) -> Turn | None:
-        """Return when a task's worker had a thread for it; None if that was at once.
-
-        Parameters
-        ----------
-        waited
-            Whether it waited for a thread of the worker when it was sent.
-        sent, start
-            When it was sent, and when it began.
-        began
-            When it began, by the worker's own clock.
-        threads
-            The cluster's threads now.
-        """
-        turn: Turn | None = None
-        if waited:
-            number = bisect_right(self._ends, (began, inf))
-            # If too many others have ended since, it began as soon as it could.
-            if number or len(self._ends) == self._limit:
-                turn = self._ends[max(0, number - 1)][1:]
-            if waited == BEHIND_RELEASED and (turn is None or turn[0] <= sent):
-                turn = start, threads
-        if self.pause is not None:
-            paused, resumed, then = self.pause
-            if paused <= start and sent < resumed and (turn is None or turn[0] < resumed):
-                return resumed, then
-        return turn
+def turn_of(place: Place, sent: float, start: float, stop: float) -> Turn | None:
+    """Return when a run's worker had a thread for it; None if that was at once."""
+    turn: Turn | None = None
+    if place is None or len(place) == 2:
+        return place
+    run = Waited._make(place)
+    noticed = run.clock(run.message)
+    if run.waited and noticed is not None:
+        # In their order, but for a clock that was set; without that it seceded itself.
+        known = [*(run.earlier or ())[1:], *run.ends[1 : run.number]]
+        ends = [end for end in known if end[3] != run.key]
+        began = noticed - (stop - start)
+        number = bisect_right(ends, began, key=lambda end: run.clock(end[0]) or 0.0)
+        # If too many others have ended since, it began as soon as it could.
+        if number or (ends and run.earlier is not None):
+            turn = ends[max(0, number - 1)][1:3]
+        if run.waited == BEHIND_RELEASED and (turn is None or turn[0] <= sent):
+            turn = start, run.threads
+    if run.pause is not None:
+        paused, resumed, then = run.pause
+        if paused <= start and sent < resumed and (turn is None or turn[0] < resumed):
+            return resumed, then
+    return turn

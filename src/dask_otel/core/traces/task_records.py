@@ -99,7 +99,7 @@ class TaskRecords(Parts):
             self._put_path_parts(out, semconv.TASK_PATH_PART_TIME, task.path.parts)
             if task.path.before is not None:
                 before = identity.task_span_id(who.dask_id, *task.path.before)
-                links = (Link(who.trace_id, before, {}),)
+                links = (Link(who.trace_id, before),)
         if type(run.type) is str:
             out[semconv.TASK_OUTPUT_TYPE] = self._text(run.type)
         error = None
@@ -116,7 +116,7 @@ class TaskRecords(Parts):
             kind="internal",
             start_ns=start_ns,
             end_ns=end_ns,
-            attributes=self._limited(out),
+            attributes=out,
             events=tuple(sorted(events, key=attrgetter("time_ns"))),
             links=links,
             error=error,

@@ -89,7 +89,7 @@ class _Translation(TaskRecords):
             kind="internal",
             start_ns=self.start_ns,
             end_ns=self.end_ns,
-            attributes=self._limited(out),
+            attributes=out,
             events=(),
             links=(),
             error=None,
@@ -97,9 +97,8 @@ class _Translation(TaskRecords):
 
     def _links(self, callers: Iterable[Traceparent]) -> tuple[Link, ...]:
         first = self.who.first
-        links = [] if first is None else [Link(int(first[0]), first[1], {})]
-        links += [Link(caller.trace_id, caller.span_id, {}) for caller in callers]
-        return tuple(links[: self.limits.links])
+        links = [] if first is None else [Link(int(first[0]), first[1])]
+        return (*links, *(Link(caller.trace_id, caller.span_id) for caller in callers))
 
     def _span_identity(self, result: str, failed: str | None, complete: bool) -> Written:
         out = self._identity("span")
@@ -174,7 +173,7 @@ class _Translation(TaskRecords):
             kind="server" if who.generation == 1 and who.dask_id == who.root_id else "internal",
             start_ns=self.start_ns,
             end_ns=self.end_ns,
-            attributes=self._limited(out),
+            attributes=out,
             events=events,
             links=self._links(callers),
             error=error,
@@ -287,18 +286,12 @@ class _Translation(TaskRecords):
 
     def _events(self, finished: FinishedSpan) -> tuple[tuple[Event, ...], int]:
         """Return the events by time, and the number of those left out."""
-        limits = self.limits
-        failures = finished.failures[: limits.exceptions]
-        incidents = finished.incidents[: limits.incidents]
-        dropped = len(finished.failures) - len(failures)
-        dropped += len(finished.incidents) - len(incidents)
-        for count in (finished.dropped_failures, finished.dropped_incidents):
-            dropped += self._count(count) or 0
-        events = [self._exception(failure) for failure in failures]
-        events += [self._incident(incident) for incident in incidents]
+        counts = map(self._count, (finished.dropped_failures, finished.dropped_incidents))
+        events = [self._exception(failure) for failure in finished.failures]
+        events += [self._incident(incident) for incident in finished.incidents]
         events += self._started(finished.first_start)
         events.sort(key=attrgetter("time_ns"))
-        return tuple(events), dropped
+        return tuple(events), sum(filter(None, counts))
 
     def _incident(self, incident: Incident) -> Event:
         out: Written = {}
@@ -351,7 +344,7 @@ class _Translation(TaskRecords):
             kind="internal",
             start_ns=start_ns,
             end_ns=end_ns,
-            attributes=self._limited(out),
+            attributes=out,
             events=(),
             links=(),
             # A group that failed must not be green below a red span.

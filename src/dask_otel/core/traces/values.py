@@ -25,6 +25,8 @@ from dask_otel.core.text import (
 )
 from dask_otel.core.traces.redact import Redact, redacted, redacted_tags
 
+#: Limit of a span's activities, with `semconv.FOLDED`; also of a group's actions.
+MAX_ACTIVITIES: Final = 32
 #: OTLP has 64 bits; some backends read the highest one as a sign.
 _TIME_LIMIT_NS: Final = 2.0**63
 _INT64_MAX: Final = 2**63 - 1
@@ -42,19 +44,10 @@ Written: TypeAlias = dict[str, AttributeValue]
 class SpanLimits:
     """The configured limits of one OpenTelemetry span."""
 
-    #: Characters of a string.
-    text: int = ATTRIBUTE_LIMIT
     #: Characters of an exception's message and of a status description; 0 leaves both out.
     message: int = ATTRIBUTE_LIMIT
     #: Bytes of a stacktrace; 0 leaves it out.
     stacktrace: int = STACKTRACE_LIMIT
-    exceptions: int = 16
-    incidents: int = 32
-    links: int = 32
-    #: Activities of a span, with `semconv.FOLDED`; also actions of a group.
-    activities: int = 32
-    #: Attributes of a span; the first ones stay. None for no limit.
-    attributes: int | None = None
     #: Whether to export the keys of tasks, and the code that submitted them.
     task_keys: bool = True
     code: bool = True
@@ -77,7 +70,7 @@ class Parts:
         self.limits = limits
         self.sanitizer = sanitizer
         tags = redacted_tags(limits.redact, who.tags, sanitizer)
-        self.tags = attribute_array(tags, sanitizer, limits.text)
+        self.tags = attribute_array(tags, sanitizer)
         self.name = self._text(span_path(tags, sanitizer))
         self.last_tag = (self.tags[-1] if self.tags else "") or semconv.EMPTY
         self.root_name = self.tags[0] if self.tags else ""
@@ -109,12 +102,11 @@ class Parts:
             if number is not None:
                 suffix = suffix_text(raw, self.sanitizer)
                 sums[suffix] = sums.get(suffix, 0.0) + number
-        limit = self.limits.activities
-        if len(sums) > limit:
+        if len(sums) > MAX_ACTIVITIES:
             rest = sums.pop(semconv.FOLDED, 0.0)
             largest = sorted(sums.items(), key=lambda item: -item[1])
-            sums = dict(largest[: limit - 1])
-            sums[semconv.FOLDED] = rest + sum([value for _, value in largest[limit - 1 :]])
+            sums = dict(largest[: MAX_ACTIVITIES - 1])
+            sums[semconv.FOLDED] = rest + sum([value for _, value in largest[MAX_ACTIVITIES - 1 :]])
         for suffix, value in sums.items():
             # A sum of finite numbers may be infinite.
             self._put(out, self._seconds, {f"{namespace}.{suffix}": value})
@@ -134,19 +126,12 @@ class Parts:
             if value is not None and (number := read(value)) is not None:
                 out[key] = number
 
-    def _limited(self, attributes: Written) -> Written:
-        limit = self.limits.attributes
-        if limit is None or len(attributes) <= limit:
-            return attributes
-        self.sanitizer.count("cut")
-        return dict(list(attributes.items())[:limit])
-
     # ---------------------------------------------------------------------- single values
 
     def _text(self, value: object) -> str:
-        return attribute_text(value, self.sanitizer, self.limits.text)
+        return attribute_text(value, self.sanitizer)
 
-    def _redacted_text(self, name: str, value: object, limit: int | None = None) -> str | None:
+    def _redacted_text(self, name: str, value: object, limit: int = ATTRIBUTE_LIMIT) -> str | None:
         """Return a user's text after redaction; None to leave it out, such as a task's key."""
         if name == semconv.TASK_KEY and not self.limits.task_keys:
             return None
@@ -155,7 +140,7 @@ class Parts:
             value = redacted(redact, name, value, self.sanitizer)
             if value is None:
                 return None
-        return attribute_text(value, self.sanitizer, self.limits.text if limit is None else limit)
+        return attribute_text(value, self.sanitizer, limit)
 
     def _put_redacted(self, out: Written, name: str, value: object) -> None:
         """Add a user's text, unless redaction leaves it out."""
@@ -169,7 +154,7 @@ class Parts:
         )
 
     def _value(self, value: object) -> AttributeValue | None:
-        return attribute_value(value, self.sanitizer, self.limits.text)
+        return attribute_value(value, self.sanitizer)
 
     def _count(self, value: object) -> int | None:
         """Return a count; None if it is not a number, or too large for OTLP (counted)."""
@@ -221,5 +206,5 @@ class Parts:
         It must differ from a Dask span's name: Jaeger's list of operations and Tempo's span
         metrics have only the name. So the last word survives truncation.
         """
-        room = max(self.limits.text - len(what) - 1, 1)
+        room = ATTRIBUTE_LIMIT - len(what) - 1
         return f"{attribute_text(subject, self.sanitizer, room)} {what}"

@@ -1,0 +1,98 @@
+"""A planted cause: the program of a user, and the diagnosis that its report must begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from dask_otel.core.diagnosis import Diagnosis
+
+#: A user's program. It gets a client, and the cluster to do something to it.
+Program = Callable[[Any, Any], None]
+
+#: What a diagnosis of another kind must not say either, where its kind would be wrong.
+ADVICE: Mapping[str, Sequence[str]] = {
+    "threads": ("twice the threads", "use more threads", "start more workers"),
+    "lost": ("oom killer", "died"),
+    "uneven": ("work stealing",),
+    "restricted": ("loosen",),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One cause, or two, and what a report of it must say."""
+
+    program: Program
+    #: Kinds of a right headline; mostly one.
+    kinds: tuple[str, ...]
+    #: A second planted cause: one of these kinds is among the diagnoses.
+    also: tuple[str, ...] = ()
+    #: What the headline names, in its span, title or evidence: the holder, not the victim.
+    names: tuple[str, ...] = ()
+    #: Kinds that the facts of the run refute: no diagnosis has them, or gives their advice.
+    never: tuple[str, ...] = ()
+    #: The seconds that the run would be shorter without the cause: the headline promises no more.
+    most: float = inf
+    #: Of the cluster.
+    workers: int = 2
+    threads: int = 2
+    #: Dask's configuration.
+    config: Mapping[str, Any] = field(default_factory=dict)
+    #: Whether it needs real processes.
+    real: bool = False
+
+    @property
+    def name(self) -> str:
+        """The case in words, with dashes."""
+        return self.program.__name__.replace("_", "-")
+
+    @property
+    def about(self) -> str:
+        """What is planted."""
+        return " ".join((self.program.__doc__ or "").split())
+
+    def expected(self) -> dict[str, Any]:
+        """Return what is expected, as plain data."""
+        kept = ("kinds", "also", "names", "never", "workers", "threads", "real")
+        return {"about": self.about, **{name: getattr(self, name) for name in kept}}
+
+    def faults(self, said: Sequence[Diagnosis]) -> list[str]:
+        """Return what is wrong with these diagnoses; nothing if they are right."""
+        found = []
+        first, *_ = said
+        if first.kind not in self.kinds:
+            found.append(f"the headline is {first.kind}, not {' or '.join(self.kinds)}")
+        # Messages take some milliseconds.
+        if first.seconds > 1.02 * self.most:
+            found.append(f"the headline promises {first.seconds:.3g} s of {self.most:.3g} s")
+        headline = f"{first.span} {first.title} {first.evidence}"
+        found += [
+            f"the headline does not name {name}" for name in self.names if name not in headline
+        ]
+        kinds = {one.kind for one in said}
+        if self.also and not kinds.intersection(self.also):
+            found.append(f"nothing is {' or '.join(self.also)}")
+        for kind in self.never:
+            for one in said:
+                text = f"{one.title} {one.evidence} {one.next}".lower()
+                if one.kind == kind or any(words in text for words in ADVICE.get(kind, ())):
+                    found.append(f"the facts refute {kind}: {one.title}")
+        return found
+
+
+class Cases(dict[str, Case]):
+    """Cases by name, in the order in which they were planted."""
+
+    def plant(self, *kinds: str, **more: Any) -> Callable[[Program], Program]:
+        """Return a decorator: the program is a case of these kinds; see `Case`."""
+
+        def planted(program: Program) -> Program:
+            case = Case(program, kinds, **more)
+            assert case.name not in self, f"two cases are called {case.name}"
+            self[case.name] = case
+            return program
+
+        return planted

@@ -1,0 +1,53 @@
+"""Runs a case, and keeps its telemetry as a user's run does: in files."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from dask_otel.core.diagnosis import Diagnosis
+from dask_otel.report.document import read_report
+from tests.planted import means, processes, simulated, unseen
+from tests.planted.case import Case
+from tests.simulated.bridged import Bridged
+
+#: As for a user: the receiver of `Bridged` gets both more often by default.
+VARIABLES = {"OTEL_METRIC_EXPORT_INTERVAL": "10000"}
+CASES = {**simulated.SEEN, **processes.SEEN}
+UNSEEN = {**unseen.UNSEEN}
+
+
+def judged(case: Case, folder: Path) -> tuple[list[Diagnosis], list[str]]:
+    """Run a case, and return the diagnoses of its report, and what is wrong with them."""
+    record(case, folder)
+    (account,) = read_report(folder).accounts()
+    return account.diagnoses, case.faults(account.diagnoses)
+
+
+def record(case: Case, folder: Path) -> None:
+    """Run a case, and write its telemetry into a folder."""
+    if case.real:
+        processes.run(case, folder)
+    else:
+        simulate(case, folder)
+
+
+def simulate(case: Case, folder: Path) -> None:
+    """Run it in simulated time; what is exported must agree with what Dask knows."""
+    b = Bridged(
+        otel={"files": {"path": str(folder)}, "environment": VARIABLES, "spans": {"linger": "2s"}},
+        workers=case.workers,
+        threads=case.threads,
+        config=dict(case.config),
+    )
+
+    def program() -> Any:
+        case.program(b.client, b.cluster)
+        # The last heartbeats come in.
+        time.sleep(2.5)
+
+    try:
+        b.run(program)
+    finally:
+        means.forget()

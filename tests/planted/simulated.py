@@ -1,0 +1,571 @@
+"""Planted causes in simulated time. Each is the program of a user."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import dask
+import distributed
+import pytest
+from distributed import as_completed, span, wait, worker_client
+from distributed.shuffle import ShuffleWorkerPlugin
+
+import dask_otel
+from tests.planted.case import Cases
+from tests.planted.means import (
+    MB,
+    at,
+    bandwidth,
+    become,
+    compute,
+    first,
+    imports,
+    load,
+    sleep,
+    task,
+    tasks,
+)
+
+SEEN = Cases()
+plant = SEEN.plant
+
+INF = {"distributed.scheduler.worker-saturation": "inf"}
+TOKEN = {"distributed.worker.resources": {"token": 1}}
+NO_STEALING = {"distributed.scheduler.work-stealing": False}
+
+# ------------------------------------------------------------------------------- threads
+
+
+@plant("threads", never=("uneven", "starting", "restricted"), most=3.0)
+def too_few_threads_queued(client: Any, cluster: Any) -> None:
+    """40 equal tasks on 4 threads; they wait on the scheduler."""
+    with span("train"):
+        wait(tasks(client, "fit", [0.5] * 40))
+
+
+@plant(
+    "threads",
+    config={"distributed.scheduler.worker-saturation": 5.0},
+    never=("uneven", "starting", "restricted"),
+)
+def too_few_threads_on_workers(client: Any, cluster: Any) -> None:
+    """40 equal tasks on 4 threads; most wait on workers, which are all busy."""
+    with span("train"):
+        wait(tasks(client, "fit", [0.5] * 40))
+
+
+@plant("threads", config=INF, never=("uneven", "starting", "restricted"), most=3.0)
+def too_few_threads_no_queue(client: Any, cluster: Any) -> None:
+    """40 equal tasks on 4 threads; Dask sends all at once."""
+    with span("train"):
+        wait(tasks(client, "fit", [0.5] * 40))
+
+
+@plant("threads", never=("uneven", "starting", "client"), most=2.0)
+def last_wave(client: Any, cluster: Any) -> None:
+    """Five tasks on four threads: a fifth thread halves the time."""
+    with span("train"):
+        wait(tasks(client, "fit", [2.0] * 5))
+
+
+# -------------------------------------------------------------------- starting, worker_loop
+
+
+@plant("starting", "worker_loop", never=("threads", "uneven", "restricted"), most=2.0)
+def import_8_tasks(client: Any, cluster: Any) -> None:
+    """Unpickling the first task imports for 2 s on each worker; 8 tasks."""
+    cluster.latency = imports(2.0, "fit")
+    with span("train"):
+        wait(tasks(client, "fit", [0.1] * 8))
+
+
+@plant("starting", "worker_loop", never=("uneven", "restricted"), most=2.0)
+def import_80_tasks(client: Any, cluster: Any) -> None:
+    """Unpickling the first task imports for 2 s on each worker; 80 tasks."""
+    cluster.latency = imports(2.0, "fit")
+    with span("train"):
+        wait(tasks(client, "fit", [0.05] * 80))
+
+
+@plant("starting", "worker_loop", never=("uneven", "restricted"), most=3.0)
+def import_in_second_step(client: Any, cluster: Any) -> None:
+    """The first task of the second step imports for 3 s on each worker."""
+    cluster.latency = imports(3.0, "fit")
+    with span("nightly"):
+        loaded = tasks(client, "load", [0.2] * 8)
+        wait(loaded)
+        wait(tasks(client, "fit", [0.1] * 8, loaded))
+
+
+@plant("long_task", "starting", never=("uneven", "restricted"))
+def import_inside_task(client: Any, cluster: Any) -> None:
+    """The first task on each worker imports for 4 s while it runs; two of 16 are long."""
+    with span("train"):
+        wait(tasks(client, "fit", [0.1] * 16, function=importing, batch_size=1))
+
+
+def importing(seconds: float) -> float:
+    compute(4.0 if first(distributed.get_worker().address) else 0.0)
+    return compute(seconds)
+
+
+@plant("worker_loop", never=("threads", "uneven"), most=5.0)
+def data_on_blocked_worker(client: Any, cluster: Any) -> None:
+    """Data lie on a worker whose event loop is blocked for 5 s."""
+    with span("report"):
+        loaded = tasks(client, "load", [MB] * 4, function=load, workers=["w0"])
+        wait(loaded)
+        cluster.machines["w0"].block(5.0)
+        wait(task(client, "join", 0.2, *loaded, workers=["w1"]))
+
+
+# -------------------------------------------------------------------- uneven, restricted
+
+
+@plant("uneven", config={**INF, **NO_STEALING}, workers=1, never=("gil", "cpus", "starting"))
+def no_stealing(client: Any, cluster: Any) -> None:
+    """All tasks are sent to the only worker; three that come later may not steal them."""
+    with span("train"):
+        futures = tasks(client, "fit", [0.5] * 40)
+        time.sleep(0.3)
+        for number in range(1, 4):
+            cluster.add_worker(f"w{number}")
+        wait(futures)
+
+
+@plant("restricted", never=("threads", "starting"), most=2.5)
+def pinned(client: Any, cluster: Any) -> None:
+    """All tasks must run on one of two workers."""
+    with span("train"):
+        wait(tasks(client, "fit", [0.5] * 20, workers=["w0"]))
+
+
+@plant("restricted", config=TOKEN, never=("threads", "starting"))
+def one_unit_of_a_resource(client: Any, cluster: Any) -> None:
+    """Each worker has one token for its two threads, and each task takes one."""
+    with span("train"):
+        wait(tasks(client, "fit", [0.5] * 20, resources={"token": 1}))
+
+
+@plant("slow_worker", never=("restricted", "starting"))
+def slow_worker(client: Any, cluster: Any) -> None:
+    """One of two workers takes ten times as long for the same tasks."""
+    cluster.machines["w1"].slowness = 10.0
+    with span("train"):
+        wait(tasks(client, "fit", [0.4] * 24))
+
+
+# ---------------------------------------------------------------------------------- data
+
+
+@plant("transfer", never=("threads", "client", "long_task"))
+def slow_network(client: Any, cluster: Any) -> None:
+    """Each worker fetches 200 MB at 50 MB/s; computing takes 0.1 s."""
+    cluster.latency = bandwidth(50 * MB)
+    with span("join"):
+        left = tasks(client, "left", [50 * MB] * 4, function=load, workers=["w0"])
+        right = tasks(client, "right", [50 * MB] * 4, function=load, workers=["w1"])
+        wait([*left, *right])
+        wait(tasks(client, "merge", [0.1] * 4, left, right[::-1]))
+
+
+@plant("transfer", never=("threads", "client"))
+def sum_of_large_parts(client: Any, cluster: Any) -> None:
+    """One task at the end needs all parts; half of them are on the other worker."""
+    cluster.latency = bandwidth(40 * MB)
+    with span("total"):
+        parts = tasks(client, "part", [30 * MB] * 16, function=load)
+        wait(task(client, "total", 0.1, *parts))
+
+
+# --------------------------------------------------------------------------------- deaths
+
+
+@plant("paused", workers=4, never=("starting", "long_task"))
+def paused_workers(client: Any, cluster: Any) -> None:
+    """Three of four workers are paused for 8 s, as for lack of memory."""
+    paused = ("w1", "w2", "w3")
+    with span("train"):
+        futures = tasks(client, "fit", [0.5] * 40)
+        time.sleep(0.1)
+        for name in paused:
+            cluster.do(name, become, cluster.workers[name], "paused")
+        time.sleep(8.0)
+        for name in paused:
+            cluster.do(name, become, cluster.workers[name], "running")
+        wait(futures)
+
+
+def flaky(seconds: float) -> float:
+    """Fail at the end of the first run."""
+    compute(seconds)
+    if first(distributed.get_worker().get_current_task()):
+        raise OSError("connection reset")
+    return seconds
+
+
+@plant("repeated", never=("uneven", "lost"), most=3.0)
+def flaky_tasks(client: Any, cluster: Any) -> None:
+    """Each of four tasks fails after 3 s and is retried."""
+    with span("download"):
+        wait(tasks(client, "fetch", [3.0] * 4, function=flaky, retries=2))
+
+
+@plant("failed")
+def a_run_that_failed(client: Any, cluster: Any) -> None:
+    """One of 8 tasks fails, and with it the sum that needs it."""
+    with span("nightly"):
+        parts = tasks(client, "part", [0.5, 0.5, -1.0, 0.5, 0.5, 0.5, 0.5, 0.5], function=checked)
+        wait(task(client, "total", 0.1, *parts))
+
+
+def checked(seconds: float) -> float:
+    if seconds < 0:
+        raise ValueError("a negative price")
+    return compute(seconds)
+
+
+@plant("lost", never=("client", "uneven"), most=6.5)
+def worker_killed(client: Any, cluster: Any) -> None:
+    """One of two workers is killed after 6 of 7 s; its results are computed again."""
+    with span("train"):
+        parts = tasks(client, "part", [1.5] * 16)
+        after = task(client, "total", 1.0, *parts)
+        time.sleep(6.5)
+        cluster.kill("w1")
+        wait(after)
+
+
+@plant("threads", never=("lost", "repeated", "failed"))
+def worker_retired_in_order(client: Any, cluster: Any) -> None:
+    """One of two workers is retired early; its results are copied first, and no task is lost."""
+    with span("train"):
+        futures = tasks(client, "fit", [0.5] * 32)
+        time.sleep(2.2)
+        client.retire_workers(names=["w1"])
+        wait(futures)
+        time.sleep(0.1)
+    cluster.workers.pop("w1")
+
+
+@plant("healthy", "threads", never=("lost", "repeated", "failed", "no_workers"))
+def workers_closed_in_order(client: Any, cluster: Any) -> None:
+    """Both workers close when the work is done, while the client still has its results."""
+    with span("train"):
+        futures = tasks(client, "fit", [2.0] * 8)
+        wait(futures)
+    time.sleep(0.5)
+    cluster.leave("w0")
+    cluster.leave("w1")
+    time.sleep(1.0)
+
+
+# ----------------------------------------------------------------------------- no workers
+
+
+@plant("no_workers", workers=0, never=("threads", "restricted", "client"))
+def adaptive_from_zero(client: Any, cluster: Any) -> None:
+    """An adaptive cluster without workers asks for some only after 8 s."""
+    cluster.adapt(0, 4, interval=8.0)
+    with span("train"):
+        wait(tasks(client, "fit", [0.5] * 8))
+
+
+@plant("no_workers", workers=0, never=("threads", "restricted", "client"), most=10.0)
+def late_workers(client: Any, cluster: Any) -> None:
+    """Two workers come 10 s after the work."""
+    at(cluster, 10.0, lambda: [cluster.add_worker(name) for name in ("w0", "w1")])
+    with span("train"):
+        wait(tasks(client, "fit", [0.5] * 8))
+
+
+# ----------------------------------------------------------------------- shape of the work
+
+
+@plant("long_task", never=("threads", "starting", "client"))
+def skew(client: Any, cluster: Any) -> None:
+    """One of 12 partitions has forty times the work."""
+    with span("join"):
+        wait(tasks(client, "merge", [4.0] + [0.1] * 11))
+
+
+@plant("long_task", never=("threads", "starting", "client"))
+def tail_of_a_barrier(client: Any, cluster: Any) -> None:
+    """Each of three steps waits for one straggler of 8 tasks."""
+    with span("nightly"):
+        before: list[Any] = []
+        for step in ("load", "clean", "fit"):
+            tail = tasks(client, step, [2.0] + [0.1] * 7, *[[one] * 8 for one in before])
+            before = [task(client, f"{step}-all", 0.01, *tail)]
+        wait(before)
+
+
+@plant("chain", never=("threads", "uneven", "client"), most=5.0)
+def chain(client: Any, cluster: Any) -> None:
+    """Ten tasks, each of which needs the one before."""
+    with span("simulate"):
+        before: list[Any] = []
+        for _ in range(10):
+            before = tasks(client, "step", [0.5], *[[one] for one in before])
+        wait(before)
+
+
+@plant("long_task", "chain", workers=4, never=("threads", "uneven", "client"))
+def too_few_partitions(client: Any, cluster: Any) -> None:
+    """Two tasks of 5 s on 8 threads."""
+    with span("train"):
+        wait(tasks(client, "fit", [5.0, 5.0]))
+
+
+# ---------------------------------------------------------------------------------- others
+
+
+@plant("held", names=("train",), never=("uneven", "restricted", "starting"))
+def starved_by_another_user(client: Any, cluster: Any) -> None:
+    """The tasks of one user hold all threads; the short ones of another wait."""
+
+    def alice(own: Any) -> None:
+        with span("train"):
+            wait(tasks(own, "fit", [0.5] * 34))
+
+    def bob(own: Any) -> None:
+        time.sleep(0.2)
+        with span("join"):
+            wait(tasks(own, "merge", [0.1] * 12))
+
+    users = [cluster.user("alice", alice), cluster.user("bob", bob)]
+    for one in users:
+        one.result()
+
+
+@plant("held", names=("adhoc",), never=("uneven", "restricted", "starting"))
+def lower_priority(client: Any, cluster: Any) -> None:
+    """Short tasks of low priority wait for 60 of high priority, which came after them."""
+
+    def nightly(own: Any) -> None:
+        with span("nightly"):
+            wait(tasks(own, "merge", [0.1] * 12, priority=-10))
+
+    def adhoc(own: Any) -> None:
+        time.sleep(0.05)
+        with span("adhoc"):
+            wait(tasks(own, "fit", [0.4] * 60, priority=10))
+
+    users = [cluster.user("nightly", nightly), cluster.user("adhoc", adhoc)]
+    for one in users:
+        one.result()
+
+
+# --------------------------------------------------------------------------------- off CPU
+
+
+@plant("off_cpu", never=("gil", "cpus", "uneven"))
+def sleeping_tasks(client: Any, cluster: Any) -> None:
+    """Tasks wait for something for 0.5 s each, and use no CPU."""
+    with span("crawl"):
+        wait(tasks(client, "fetch", [0.5] * 32, function=sleep))
+
+
+@plant("off_cpu", never=("uneven", "gil", "cpus"))
+def one_lock(client: Any, cluster: Any) -> None:
+    """All tasks take one lock, so that one of four works."""
+    with span("write"):
+        wait(tasks(client, "save", [0.3] * 24, function=locked))
+
+
+def locked(seconds: float) -> float:
+    with distributed.Lock("database"):
+        return compute(seconds)
+
+
+# ---------------------------------------------------------------------------------- client
+
+
+@plant("inner", "chain", never=("threads",))
+def worker_client_in_a_row(client: Any, cluster: Any) -> None:
+    """A task submits ten tasks and waits for each before the next."""
+    with span("search"):
+        task(client, "optimise", [0.5] * 10, function=one_by_one).result()
+
+
+def one_by_one(seconds: list[float]) -> None:
+    with worker_client() as inner:
+        for one in seconds:
+            inner.submit(compute, one, pure=False).result()
+
+
+@plant("inner", "threads", never=("long_task", "client"))
+def worker_client_at_once(client: Any, cluster: Any) -> None:
+    """A task submits 40 tasks at once to 4 threads, and waits for them."""
+    with span("search"):
+        task(client, "optimise", [0.5] * 40, function=all_at_once).result()
+
+
+def all_at_once(seconds: list[float]) -> None:
+    with worker_client() as inner:
+        wait(tasks(inner, "trial", seconds))
+
+
+@plant("client", never=("threads", "chain", "tiny"))
+def many_results(client: Any, cluster: Any) -> None:
+    """60 times: submit, wait for the result, look at it for 50 ms."""
+    with dask_otel.span("explore"):
+        for _ in range(60):
+            task(client, "query", 0.02).result()
+            time.sleep(0.05)
+
+
+@plant("client", never=("threads", "uneven", "starting"))
+def as_completed_loop(client: Any, cluster: Any) -> None:
+    """The client takes 0.2 s for each of 40 results before it submits the next task."""
+    with dask_otel.span("search"):
+        futures = as_completed(tasks(client, "trial", [0.1] * 4))
+        for number, _ in enumerate(futures):
+            time.sleep(0.2)
+            if number < 36:
+                futures.add(task(client, "next", 0.1))
+
+
+@plant("client", never=("threads", "uneven"), most=12.0)
+def gather_of_large_results(client: Any, cluster: Any) -> None:
+    """The client fetches 400 MB at 50 MB/s."""
+    cluster.latency = bandwidth(50 * MB)
+    with dask_otel.span("export"):
+        client.gather(tasks(client, "part", [50 * MB] * 8, function=load))
+
+
+@plant("client", never=("threads", "uneven"), most=5.1)
+def graph_building(client: Any, cluster: Any) -> None:
+    """The client builds a graph for 5 s between two steps."""
+    with dask_otel.span("train"):
+        wait(tasks(client, "load", [0.5] * 4))
+        time.sleep(5.0)
+        wait(tasks(client, "fit", [0.5] * 4))
+
+
+@plant("client", never=("threads", "uneven", "no_workers"))
+def graph_building_first(client: Any, cluster: Any) -> None:
+    """The client builds a graph for 8 s before the first task; a span does not include that."""
+    with dask_otel.span("train"):
+        time.sleep(8.0)
+        wait(tasks(client, "fit", [0.5] * 4))
+
+
+@plant("client", "healthy", never=("threads", "uneven", "no_workers"))
+def graph_building_outside(client: Any, cluster: Any) -> None:
+    """As long as the tasks take, with `distributed.span`, which includes less of the client."""
+    with span("train"):
+        time.sleep(5.0)
+        wait(tasks(client, "fit", [2.0] * 4))
+
+
+@plant("client", "transfer", never=("threads", "uneven", "no_workers"), most=15.0)
+def scatter(client: Any, cluster: Any) -> None:
+    """The client scatters 150 MB at 20 MB/s before its tasks."""
+    cluster.latency = bandwidth(20 * MB)
+    with dask_otel.span("train"):
+        data = client.scatter(bytes(150 * MB), hash=False)
+        wait(tasks(client, "fit", [0.3] * 4, [data] * 4))
+
+
+# ------------------------------------------------------------------------------- scheduler
+
+
+class Slow(distributed.SchedulerPlugin):
+    """Blocks the scheduler's event loop at each transition."""
+
+    name = "slow"
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        time.sleep(self.seconds)
+
+
+@plant("scheduler", never=("threads", "uneven", "long_task"))
+def slow_scheduler_plugin(client: Any, cluster: Any) -> None:
+    """A plugin blocks the scheduler's event loop for 20 ms at each transition."""
+    client.register_plugin(Slow(0.02))
+    with span("train"):
+        wait(tasks(client, "fit", [0.05] * 60))
+
+
+@plant("tiny", "scheduler", never=("threads", "uneven", "long_task"))
+def tiny_tasks(client: Any, cluster: Any) -> None:
+    """250 tasks of 0.1 ms each; Dask takes 8 ms for each."""
+    client.register_plugin(Slow(0.002))
+    with span("count"):
+        wait(tasks(client, "count", [0.0001] * 250))
+
+
+# ---------------------------------------------------------------------------------- shuffle
+
+
+@plant("shuffle", never=("repeated", "lost"))
+def p2p_shuffle(client: Any, cluster: Any) -> None:
+    """A shuffle of little data whose stages take 6 s; it reschedules tasks by design."""
+    stages = {"add_partition": 2.0, "barrier": 1.0, "get_output_partition": 3.0}
+    frame = dask.datasets.timeseries("2000-01-01", "2000-01-03", freq="1h", partition_freq="1D")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, seconds in stages.items():
+            patch.setattr(ShuffleWorkerPlugin, name, slower(name, seconds))
+        wait(client.persist(frame.shuffle("id")))
+
+
+def slower(name: str, seconds: float) -> Any:
+    real = getattr(ShuffleWorkerPlugin, name)
+
+    def method(*args: Any, **more: Any) -> Any:
+        # It reschedules a task that is on the wrong worker.
+        result = real(*args, **more)
+        compute(seconds)
+        return result
+
+    return method
+
+
+# ------------------------------------------------------------------------------- two causes
+
+
+@plant("restricted", also=("off_cpu",), never=("threads",))
+def pinned_and_sleeping(client: Any, cluster: Any) -> None:
+    """Tasks that wait for something must all run on one of two workers."""
+    with span("crawl"):
+        wait(tasks(client, "fetch", [0.5] * 24, function=sleep, workers=["w0"]))
+
+
+@plant("no_workers", also=("long_task",), workers=0, never=("uneven", "client"))
+def late_workers_and_skew(client: Any, cluster: Any) -> None:
+    """Workers come after 8 s; then one of 8 tasks takes 4 s."""
+    at(cluster, 8.0, lambda: [cluster.add_worker(name) for name in ("w0", "w1")])
+    with span("join"):
+        wait(tasks(client, "merge", [4.0] + [0.1] * 7))
+
+
+# --------------------------------------------------------------------------------- healthy
+
+
+@plant("healthy", never=("threads", "uneven", "starting", "long_task", "chain"))
+def healthy_steps(client: Any, cluster: Any) -> None:
+    """Three steps with as many equal tasks as threads, each after one of the step before."""
+    with span("nightly"):
+        before: list[Any] = []
+        for step in ("load", "clean", "fit"):
+            before = tasks(client, step, [1.5] * 4, *([before] if before else []))
+        wait(before)
+
+
+@plant("healthy", "threads", never=("uneven", "starting", "long_task", "restricted", "gil", "cpus"))
+def healthy_and_full(client: Any, cluster: Any) -> None:
+    """60 equal tasks keep four threads busy to the end."""
+    with span("train"):
+        wait(tasks(client, "fit", [0.4] * 60))
+
+
+@plant("short", "healthy")
+def too_short(client: Any, cluster: Any) -> None:
+    """A run of 40 ms."""
+    with span("look"):
+        wait(tasks(client, "look", [0.02] * 4))

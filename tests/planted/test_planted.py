@@ -1,0 +1,75 @@
+"""The first diagnosis of a report names the cause that was planted.
+
+`python -m tests.planted --real` shows them all, with those that need real processes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dask_otel.core.diagnosis import Diagnosis
+from tests.planted.case import Case
+from tests.planted.recording import CASES, UNSEEN, judged
+
+#: Cases whose diagnoses are wrong, and why. Nobody tunes for those of `unseen`.
+WRONG = {
+    "two-of-four-killed": "the deaths cost 10 s, and all 18.5 s are said to be lost",
+    "all-on-one-of-four": "one step is restricted, and another waits for its data's worker",
+    "slow-one-of-eight": "one task on each slow worker is too few to tell it from skew",
+    "import-and-waiting": "an import of an eighth of the run is not told from its sleep",
+    "late-workers-and-chain": "a chain of functions that run once looks like long tasks",
+}
+
+#: Of those with real processes, the ones that are always run.
+QUICK = ("real-import-8-tasks", "slow-reduce")
+
+
+def param(case: Case) -> object:
+    wrong = case.name in WRONG
+    marks = [pytest.mark.xfail(reason=WRONG[case.name], strict=True)] if wrong else []
+    return pytest.param(case, id=case.name, marks=marks)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        param(case)
+        for case in (*CASES.values(), *UNSEEN.values())
+        if not case.real or case.name in QUICK
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Sending large graph:UserWarning")
+def test_the_planted_cause_comes_first(case: Case, tmp_path: Path) -> None:
+    _, faults = judged(case, tmp_path / "telemetry")
+    assert not faults
+
+
+def test_few_are_wrong() -> None:
+    for cases, share in ((CASES, 0.85), (UNSEEN, 0.8)):
+        assert len(cases) - len(WRONG.keys() & cases) >= share * len(cases)
+    assert WRONG.keys() <= CASES.keys() | UNSEEN.keys()
+    assert not CASES.keys() & UNSEEN.keys()
+
+
+def said(kind: str, title: str = "", then: str = "", seconds: float = 1.0) -> Diagnosis:
+    return Diagnosis(kind, "train", seconds, title, "", then)
+
+
+def test_a_case_tells_right_from_wrong() -> None:
+    def bobs(client: object, cluster: object) -> None:
+        """Bob waits for Alice."""
+
+    case = Case(bobs, ("held",), also=("spill",), names=("alice",), never=("threads",), most=2.0)
+    right = [said("held", "bob waited for alice"), said("spill")]
+    assert not case.faults(right)
+    for wrong in (
+        right[:1],
+        right[::-1],
+        [said("held", "bob waited"), *right[1:]],
+        [*right, said("threads")],
+        [*right, said("uneven", then="Twice the threads save 3 s.")],
+        [said("held", "bob waited for alice", seconds=3.0), said("spill")],
+    ):
+        assert case.faults(wrong), wrong
