@@ -19,8 +19,8 @@ _SHARE, _OF_LARGEST, _MOST = 0.1, 0.25, 5
 _SHORTEST: Final = 0.1
 #: What went wrong comes before what could be better, if it cost the smallest share.
 _INCIDENTS: Final = ("lost", "memory", "paused", "repeated")
-#: The most seconds that Dask itself needs for a task on a busy machine.
-_OVERHEAD: Final = 0.02
+#: The most seconds that Dask itself needs for a task, and the tasks of a thread that are many.
+_OVERHEAD, _MANY = 0.02, 25
 #: A task is long, and a worker slow, if it takes so many times as long as the others.
 _LONG, _SLOW = 2.0, 1.5
 #: The seconds between two ticks of an event loop, and those for which a thread keeps the GIL while
@@ -197,7 +197,10 @@ class _Case:
         # What a task costs beside its computing.
         overhead = max(0.0, root.seconds - computed / self.threads) / tasks
         self.many = f"{counted(tasks, 'task')} of {seconds(computed / tasks)}"
-        self.tiny = computed < _LONG * overhead * tasks and overhead < _OVERHEAD
+        # Without a CPU that takes longer.
+        many = tasks > _MANY * self.threads
+        most = _OVERHEAD * (1.0 + root.starved * many)
+        self.tiny = computed < _LONG * overhead * tasks and overhead < most
         self.tiny = self.tiny and tasks > self.threads
         self.waits, self.why = self._off_cpu()
         # A thread gets no other task before its event loop has noticed the end of one.
