@@ -197,11 +197,32 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         run(compute=6.0, links=(link("shuffle-transfer", compute=6.0),), idle=12.0),
         ["shuffle"],
     ),
+    # Before its loop has noticed an end, a thread gets no other task.
+    "a blocked loop keeps threads": (
+        given(run(work={"thread-cpu": 18.0, "executor": 18.0}, **BUSY), blocked={"worker": 9.0}),
+        ["worker_loop", "threads"],
+    ),
+    "tiny tasks without a free CPU": (
+        given(run(work={"thread-cpu": 0.4}, tasks=200, scheduler=8.0), starved=9.0),
+        ["tiny"],
+    ),
+    "tasks that seceded and compute": (
+        run(idle=0.0, inner=5.0, links=(link("f", inner=5.0),)),
+        ["healthy"],
+    ),
     # What tasks that hold threads wait for.
     "sleeping tasks": (run(work=ASLEEP, **BUSY), ["off_cpu"]),
     "a lock": (run(work=HALF, **BUSY), ["off_cpu", "threads"]),
     "GIL": (given(run(work=HALF, **BUSY), blocked={"worker": 9.0}), ["gil"]),
     "GIL held in C": (given(run(work=ASLEEP, **BUSY), blocked={"worker": 17.0}), ["gil"]),
+    "loops were blocked for longer than tasks computed": (
+        given(run(work={"thread-noncpu": 4.0}, idle=0.0, **BUSY), blocked={"worker": 17.0}),
+        ["off_cpu"],
+    ),
+    "loops of a busy machine": (
+        given(run(work=HALF, **BUSY), blocked={"worker": 9.0, "scheduler": 3.0}),
+        ["off_cpu", "threads"],
+    ),
     "one thread has no GIL to wait for": (
         given(run(work=HALF, **BUSY), blocked={"worker": 9.0}, threads=1.0),
         ["off_cpu", "threads"],
@@ -256,6 +277,10 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
     "killed for its memory": (
         given(run(root=GONE, repeated=2.0, **BUSY), deaths=[DEAD], terminated=["w2"]),
         ["memory", "threads"],
+    ),
+    "all workers died, and later ones came": (
+        given(run(root=GONE, repeated=1.0, no_worker=5.0, compute=1.0), deaths=[DEAD]),
+        ["lost"],
     ),
     "retired in order": (run(root=GONE, repeated=0.1, **BUSY), ["threads"]),
     "a death of others": (
