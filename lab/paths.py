@@ -182,7 +182,7 @@ class Paths:
         if run is not None and move.activities:
             path.untold += run.stop - run.done
         else:
-            path.untold += spent[5] + spent[6] + spent[7] + spent[8]
+            path.untold += sum(spent[5:])
 
     def _is_behind(self, wait: Wait) -> bool:
         """Whether a task was sent to a worker that may have no thread, or no resource, for it."""
