@@ -54,7 +54,8 @@ OWNERS = {
     "progress": "signs last_sign",
     "task_runs": "runs slowest floor",
     "blocks": "attributes",
-    "spans": "partial unknown",
+    "computing": "computed by_worker cluster_before cluster_computed",
+    "spans": "partial unknown restriction",
     "following": "last",
     "completion": "below",
 }

@@ -71,8 +71,9 @@ TASK_GROUP_DURATION: Final = "dask.task_group.duration"  # followed by .<action>
 TASK_GROUP_TYPES: Final = "dask.task_group.types"
 TASK_GROUP_RESTRICTION: Final = "dask.task_group.restriction"
 TASK_GROUP_SLOW_WORKER: Final = "dask.task_group.slow_worker.name"
-TASK_GROUP_SLOW_COUNT: Final = "dask.task_group.slow_worker.count"
+TASK_GROUP_SLOW_SHARE: Final = "dask.task_group.slow_worker.share"
 TASK_GROUP_SLOW_TIME: Final = "dask.task_group.slow_worker.time"
+TASK_GROUP_OTHERS_TIME: Final = "dask.task_group.slow_worker.others.time"
 TASK_PREFIX: Final = "dask.task.prefix"
 TASK_KEY: Final = "dask.task.key"
 TASK_ATTEMPT: Final = "dask.task.attempt"
@@ -178,8 +179,9 @@ SPAN_ATTRIBUTES: Final[dict[str, dict[str, str]]] = {
         TASK_GROUP_TYPES: _STRINGS,
         TASK_GROUP_RESTRICTION: _STRING,
         TASK_GROUP_SLOW_WORKER: _STRING,
-        TASK_GROUP_SLOW_COUNT: _INT,
+        TASK_GROUP_SLOW_SHARE: _DOUBLE,
         TASK_GROUP_SLOW_TIME: _DOUBLE,
+        TASK_GROUP_OTHERS_TIME: _DOUBLE,
         f"{TASK_GROUP_DURATION}.<action>": _DOUBLE,
     },
     "task": {

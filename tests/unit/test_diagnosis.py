@@ -19,7 +19,7 @@ from dask_otel.core.diagnosis.facts import (
 )
 from dask_otel.semconv import PATH_PARTS
 
-NOTICES = {"open", "gaps", "merged"}
+ROOT = {"blocked", "starved", "transfers"}
 
 
 def link(prefix: str, alike: int = 0, others: float | None = None, **parts: float) -> Link:
@@ -54,10 +54,17 @@ def run(
         },
         spans=[
             SpanFacts(
-                name, name, 1, seconds, all_parts, links=[*links], work={"f": spent}, **(span or {})
+                name, name, seconds, all_parts, links=[*links], work={"f": spent}, **(span or {})
             )
         ],
     )
+
+
+def given(facts: Facts, **more: Any) -> Facts:
+    """The same with more facts, of the run or of its roots."""
+    of_roots = {name: more.pop(name) for name in ROOT & more.keys()}
+    roots = {name: replace(one, **of_roots) for name, one in facts.roots.items()}
+    return replace(facts, roots=roots, **more)
 
 
 def said(facts: Facts) -> list[str]:
@@ -67,9 +74,9 @@ def said(facts: Facts) -> list[str]:
 BUSY = {"no_thread": 8.0, "compute": 1.0}
 ASLEEP = {"thread-cpu": 0.1, "thread-noncpu": 35.9}
 HALF = {"thread-cpu": 9.0, "thread-noncpu": 27.0}
-DEAD = Death("w2", "lost", "It was killed.", ["fit-3"])
+DEAD = Death("w2", "It was killed.", ["fit-3"])
 GONE = {"retries": {"worker_lost": 2.0, "recomputed": 6.0}, "retried": 1.0}
-SLOW = SlowWorker("w2", "f", 8, 32.0, 4.5, 1.0)
+SLOW = SlowWorker("w2", "f", 8, 4.0, 1.0, 4.5)
 HELD = {"elsewhere": 30.0, "holders": [("alice", 28.0), ("carol", 2.0)]}
 PACKED = {("receive", "network"): 5.0, ("transmit", "serialize"): 4.9}
 
@@ -79,7 +86,7 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
     "threads": (run(**BUSY), ["threads"]),
     "a wave too many": (run(threads=4, tasks=5, idle=3.0, no_thread=1.0, compute=1.0), ["threads"]),
     "client": (run(client=4.0, compute=1.0), ["client"]),
-    "before the first task": (replace(run(compute=1.0), before_first=8.0), ["client"]),
+    "before the first task": (given(run(compute=1.0), before_first=8.0), ["client"]),
     "no workers": (run(no_worker=4.0, compute=1.0), ["no_workers"]),
     "uneven": (run(idle=18.0, uneven=4.0, compute=1.0), ["uneven"]),
     # Others had a free thread for moments only.
@@ -120,32 +127,32 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
     ),
     "imports": (run(starting=4.0, compute=1.0), ["starting"]),
     "blocked later": (
-        replace(run(starting=4.0, compute=1.0), blocked={"worker": 4.0}),
+        given(run(starting=4.0, compute=1.0), blocked={"worker": 4.0}),
         ["worker_loop"],
     ),
     "blocked before the first task": (
-        replace(run(starting=4.0, compute=1.0, span={"queue": 3.9}), blocked={"worker": 4.0}),
+        given(run(starting=4.0, compute=1.0, span={"queue": 3.9}), blocked={"worker": 4.0}),
         ["starting"],
     ),
     "blocked scheduler": (
-        replace(
+        given(
             run(scheduler=3.0, starting=2.0, compute=1.0), blocked={"scheduler": 5.0, "worker": 0.1}
         ),
         ["scheduler"],
     ),
     "a scheduler that does not hear the client": (
-        replace(
+        given(
             run(client=2.0, starting=1.5, compute=0.5),
             blocked={"scheduler": 3.0, "worker": 4.0},
         ),
         ["graph"],
     ),
     "a large graph": (
-        replace(run(scheduler=4.0, compute=1.0, span={"queue": 4.0}), blocked={"scheduler": 4.1}),
+        given(run(scheduler=4.0, compute=1.0, span={"queue": 4.0}), blocked={"scheduler": 4.1}),
         ["graph"],
     ),
     "large arguments": (
-        replace(
+        given(
             run(starting=4.0, compute=1.0, span={"queue": 1.0}),
             blocked={"scheduler": 4.0, "worker": 5.0},
         ),
@@ -156,7 +163,7 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         ["tiny"],
     ),
     "long tasks of a slow scheduler": (
-        replace(
+        given(
             run(work={"thread-cpu": 20.0}, tasks=40, scheduler=10.0, compute=0.5),
             blocked={"scheduler": 9.0},
         ),
@@ -173,9 +180,9 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         ),
         ["transfer"],
     ),
-    "pickling": (replace(run(transfer=4.0, compute=1.0), transfers=PACKED), ["pickle"]),
+    "pickling": (given(run(transfer=4.0, compute=1.0), transfers=PACKED), ["pickle"]),
     "data on a blocked worker": (
-        replace(run(transfer=4.0, compute=1.0), blocked={"worker": 4.1}),
+        given(run(transfer=4.0, compute=1.0), blocked={"worker": 4.1}),
         ["worker_loop"],
     ),
     "data on disk": (
@@ -190,18 +197,39 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         run(compute=6.0, links=(link("shuffle-transfer", compute=6.0),), idle=12.0),
         ["shuffle"],
     ),
+    # Before its loop has noticed an end, a thread gets no other task.
+    "a blocked loop keeps threads": (
+        given(run(work={"thread-cpu": 18.0, "executor": 18.0}, **BUSY), blocked={"worker": 9.0}),
+        ["worker_loop", "threads"],
+    ),
+    "tiny tasks without a free CPU": (
+        given(run(work={"thread-cpu": 0.4}, tasks=200, scheduler=8.0), starved=9.0),
+        ["tiny"],
+    ),
+    "tasks that seceded and compute": (
+        run(idle=0.0, inner=5.0, links=(link("f", inner=5.0),)),
+        ["healthy"],
+    ),
     # What tasks that hold threads wait for.
     "sleeping tasks": (run(work=ASLEEP, **BUSY), ["off_cpu"]),
     "a lock": (run(work=HALF, **BUSY), ["off_cpu", "threads"]),
-    "GIL": (replace(run(work=HALF, **BUSY), blocked={"worker": 9.0}), ["gil"]),
-    "GIL held in C": (replace(run(work=ASLEEP, **BUSY), blocked={"worker": 17.0}), ["gil"]),
-    "one thread has no GIL to wait for": (
-        replace(run(work=HALF, **BUSY), blocked={"worker": 9.0}, threads=1.0),
+    "GIL": (given(run(work=HALF, **BUSY), blocked={"worker": 9.0}), ["gil"]),
+    "GIL held in C": (given(run(work=ASLEEP, **BUSY), blocked={"worker": 17.0}), ["gil"]),
+    "loops were blocked for longer than tasks computed": (
+        given(run(work={"thread-noncpu": 4.0}, idle=0.0, **BUSY), blocked={"worker": 17.0}),
+        ["off_cpu"],
+    ),
+    "loops of a busy machine": (
+        given(run(work=HALF, **BUSY), blocked={"worker": 9.0, "scheduler": 3.0}),
         ["off_cpu", "threads"],
     ),
-    "CPUs": (replace(run(work=HALF, **BUSY), starved=4.0), ["cpus"]),
+    "one thread has no GIL to wait for": (
+        given(run(work=HALF, **BUSY), blocked={"worker": 9.0}, threads=1.0),
+        ["off_cpu", "threads"],
+    ),
+    "CPUs": (given(run(work=HALF, **BUSY), starved=4.0), ["cpus"]),
     "sleeping tasks on a busy machine": (
-        replace(run(work=ASLEEP, **BUSY), starved=4.0),
+        given(run(work=ASLEEP, **BUSY), starved=4.0),
         ["off_cpu"],
     ),
     # Threads that were idle while the path computed.
@@ -240,25 +268,27 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
             idle=8.0,
             compute=8.0,
             links=(link("f", 12, 0.1, compute=8.0),),
-            span={"slow": [SlowWorker("w2", "f", 3, 8.2, 8.0, 0.1)]},
+            span={"slow": [SlowWorker("w2", "f", 3, 8.2 / 3, 0.1, 8.0)]},
         ),
         ["long_task"],
     ),
     # What went wrong comes first if it cost time.
-    "lost": (replace(run(root=GONE, repeated=2.0, **BUSY), deaths=[DEAD]), ["lost", "threads"]),
+    "lost": (given(run(root=GONE, repeated=2.0, **BUSY), deaths=[DEAD]), ["lost", "threads"]),
     "killed for its memory": (
-        replace(run(root=GONE, repeated=2.0, **BUSY), deaths=[DEAD], terminated=["w2"]),
+        given(run(root=GONE, repeated=2.0, **BUSY), deaths=[DEAD], terminated=["w2"]),
         ["memory", "threads"],
+    ),
+    "all workers died, and later ones came": (
+        given(run(root=GONE, repeated=1.0, no_worker=5.0, compute=1.0), deaths=[DEAD]),
+        ["lost"],
     ),
     "retired in order": (run(root=GONE, repeated=0.1, **BUSY), ["threads"]),
     "a death of others": (
-        replace(run(**BUSY), deaths=[DEAD._replace(roots=["alice"])]),
+        given(run(**BUSY), deaths=[DEAD._replace(roots=["alice"])]),
         ["threads"],
     ),
     "flaky": (
-        replace(
-            run(root={"retries": {"error": 4.0}}, repeated=3.0, **BUSY), causes=["OSError: 503"]
-        ),
+        given(run(root={"retries": {"error": 4.0}}, repeated=3.0, **BUSY), causes=["OSError: 503"]),
         ["repeated", "threads"],
     ),
     "p2p asks to be rescheduled": (
@@ -271,21 +301,21 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         ["shuffle"],
     ),
     "paused": (
-        replace(run(root={"paused": 4.0}, starting=4.0, compute=1.0), pauses=["w1"]),
+        given(run(root={"paused": 4.0}, starting=4.0, compute=1.0), pauses=["w1"]),
         ["paused"],
     ),
     "paused, but nobody waited": (
-        replace(run(root={"paused": 4.0}, idle=0.0, compute=5.0), pauses=["w1"]),
+        given(run(root={"paused": 4.0}, idle=0.0, compute=5.0), pauses=["w1"]),
         ["healthy"],
     ),
-    "failed": (replace(run(**BUSY), failed=2, exceptions=["KeyError"]), ["failed", "threads"]),
+    "failed": (given(run(**BUSY), failed=2, exceptions=["KeyError"]), ["failed", "threads"]),
     # Neither.
     "healthy": (run(idle=0.0, compute=5.0), ["healthy"]),
     "short": (run(no_thread=0.02, compute=0.02), ["short"]),
-    "short and failed": (replace(run(compute=0.02), failed=1), ["failed"]),
+    "short and failed": (given(run(compute=0.02), failed=1), ["failed"]),
     "nothing at all": (Facts(), ["short"]),
     "notices are last": (
-        replace(run(**BUSY), dropped={"queue_full": 3.0}, open=["late"], merged=[("train", "b")]),
+        given(run(**BUSY), dropped={"queue_full": 3.0}, open=["late"], merged=[("train", "b")]),
         ["threads", "open", "gaps", "merged"],
     ),
 }

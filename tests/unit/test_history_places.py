@@ -116,7 +116,7 @@ def test_it_serves_the_list_and_reports_on_demand(port, folder):
     links = [value for value in page.split('"') if value.startswith("/")]
     found = [get(port, path) for path in links]
     assert [
-        (status, "docs/diagnoses.md#" in report, "<img src=x" in report) for status, report in found
+        (status, "Made by dask-otel" in report, "<img src=x" in report) for status, report in found
     ] == [(200, True, False)] * 2
     # Nothing there changes, but for summaries.
     assert {path: path.read_bytes() for path in folder.iterdir() if path in before} == before

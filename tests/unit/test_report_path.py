@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
 from dask_otel.report.history.difference import compare
+from dask_otel.report.history.past import ended, past_run
 from dask_otel.report.page.payload import timeline
 from dask_otel.semconv import PATH_PARTS
 from tests.unit.report_files import report_of, run_of, span, traces
@@ -128,3 +130,26 @@ def test_the_links_of_the_chain_lead_to_the_rows_of_their_tasks() -> None:
         40.0,
         {"no_thread": 31.0, "compute": 9.0},
     )
+
+
+def test_a_comparison_says_which_other_cause_there_is() -> None:
+    before, after = (
+        report_of(traces(bounded(1, "load", parts)))
+        for parts in ({"no_thread": 30.0, "compute": 9.0}, {"client": 5.0, "compute": 1.0})
+    )
+    said = (
+        "cause: threads: load waited for a free thread: twice the threads save 30.0 s of 39.0 s at"
+        " most before; client: load waited 5.00 s of 6.00 s for its client after"
+    )
+    (name,) = compare(before.runs, after.runs).names
+    assert said in name.beside
+    (same,) = compare(before.runs, before.runs).names
+    assert same.beside == []
+
+
+def test_a_summary_without_a_cause_is_read() -> None:
+    """Earlier versions wrote none."""
+    (run,) = ended(run_of(traces(bounded(1, "load", {"client": 5.0}))), "")
+    kept = asdict(run)
+    assert kept.pop("cause").startswith("client: load waited")
+    assert past_run(kept) == replace(run, cause="")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dask_otel._dask.facts import thread_seconds
 from dask_otel.core.diagnosis import diagnose
 from dask_otel.core.diagnosis.facts import Facts, Link, RootFacts, SpanFacts
+from dask_otel.core.life.open_span import Group
 from dask_otel.core.life.summaries import SpanSummary
 from dask_otel.core.path.chain import on_path
 from dask_otel.core.path.step import LongStep
@@ -44,36 +45,48 @@ def diagnosis(
     """
     name = line_text(span_path(spans[0].name, Sanitizer()))
     known = SpanSummary()
-    span = SpanFacts(name, name, 1, parts=dict(zip(PATH_PARTS, parts, strict=True)))
+    span = SpanFacts(name, name, parts=dict(zip(PATH_PARTS, parts, strict=True)))
     took = span.seconds = sum(span.parts.values())
     start = spans[0].enqueued
     threads = thread_seconds(adapter.scheduler, start, start + took) / (took or 1.0)
-    root = RootFacts(name, took, span.parts, threads=threads)
+    activities: dict[str, float] = {}
+    elsewhere = 0.0
     for one in spans:
         summary = adapter.summary(one.id) or SpanSummary()
         known.add(summary)
-        root.elsewhere = root.elsewhere if one is not spans[0] else summary.elsewhere
+        elsewhere = elsewhere if one is not spans[0] else summary.elsewhere
         for key, value in one._cumulative_worker_metrics.items():
             if len(key) == 4 and (key[0], key[3]) == ("execute", "seconds"):
                 prefix, activity = line_text(key[1]), str(key[2])
                 work = span.work.setdefault(prefix, {})
-                for sums in (work, root.activities):
+                for sums in (work, activities):
                     sums[activity] = sums.get(activity, 0.0) + value
-    root.tasks, root.idle = known.counts.tasks, known.idle
+    root = RootFacts(
+        name,
+        took,
+        span.parts,
+        known.counts.tasks,
+        threads,
+        activities,
+        known.idle,
+        elsewhere,
+    )
     for step, own in on_path(steps, until):
-        run, group = TaskRun._make(step.run), step.group
+        run = TaskRun._make(step.run)
+        group: Group = step.group
         span.restrictions[line_text(group.prefix)] = group.restriction
-        others = max(0.0, sum(group.computed.values()) - run.seconds)
+        runs = [*group.by_worker.values()]
+        counted = sum(count for count, _ in runs)
+        others = max(0.0, sum(spent for _, spent in runs) - run.seconds)
         span.links.append(
             Link(
                 line_text(group.prefix),
                 str(run.worker),
-                dict(zip(PATH_PARTS, own, strict=False)),
+                {part: took for part, took in zip(PATH_PARTS, own, strict=False) if took},
                 group.name,
                 group.tasks,
-                others / (group.memory - 1) if group.memory > 1 else None,
+                others / (counted - 1) if counted > 1 else None,
             )
         )
-    facts = Facts(took, {name: root}, [span])
-    facts.failed = known.counts.erred
+    facts = Facts(took, {name: root}, [span], failed=known.counts.erred)
     return tuple(asdict(one) for one in diagnose(facts))

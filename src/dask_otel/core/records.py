@@ -138,8 +138,9 @@ class FinishedGroup:
     types: tuple[str, ...]
     #: Of `semconv.RESTRICTIONS`; empty if any worker may run its first task.
     restriction: str = ""
-    #: Name, runs and compute seconds of the worker that is slower than the others; None if none is.
-    slow_worker: tuple[str, int, float] | None = None
+    #: The name of a worker that is slower than the others, its share of the runs, the mean seconds
+    #: of its runs and of the others'; None if none is.
+    slow_worker: tuple[str, float, float, float] | None = None
 
 
 class TaskRun(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Final
 from dask_otel import semconv
 from dask_otel.core.diagnosis import Diagnosis, diagnose
 from dask_otel.report import findings, words
-from dask_otel.report.facts import facts_of
+from dask_otel.report.evidence import facts_of
 from dask_otel.report.meanings import PARTS, Part
 from dask_otel.report.money import Bill, Price, bill
 from dask_otel.report.path import RunPath, path

@@ -161,8 +161,12 @@ def workers(session: Session) -> list[Worker]:
 
     A short run has no figures of some; their events name them.
     """
-    named = (text(log.attributes.get(semconv.WORKER_NAME)) for log in session.logs)
-    found = {name: Worker(name) for name in named if name}
+    found: dict[str, Worker] = {}
+    for log in session.logs:
+        if name := text(log.attributes.get(semconv.WORKER_NAME)):
+            threads = log.attributes.get(semconv.WORKER_THREAD_COUNT.name)
+            known = float(threads) if isinstance(threads, int) else None
+            found.setdefault(name, Worker(name, known))
     for metric, figure in (
         (semconv.WORKER_THREAD_COUNT, "threads"),
         (semconv.WORKER_MEMORY_USAGE, "memory"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import groupby, takewhile
-from operator import attrgetter, itemgetter
-from typing import Final
+from itertools import takewhile
+from math import inf
+from operator import attrgetter
+from typing import Final, NamedTuple
 
-from dask_otel.core.diagnosis.facts import Facts, Link, RootFacts, SpanFacts
+from dask_otel.core.diagnosis.facts import NOWHERE, Facts, Link, SpanFacts
 from dask_otel.core.diagnosis.kinds import KINDS
 from dask_otel.core.figures import counted, seconds
 
@@ -18,10 +19,10 @@ _SHARE, _OF_LARGEST, _MOST = 0.1, 0.25, 5
 _SHORTEST: Final = 0.1
 #: What went wrong comes before what could be better, if it cost the smallest share.
 _INCIDENTS: Final = ("lost", "memory", "paused", "repeated")
-#: The most seconds that Dask itself needs for a task on a busy machine.
-_OVERHEAD: Final = 0.02
-#: A task is long if it takes so many times as long as the others of its group.
-_LONG: Final = 2.0
+#: The most seconds that Dask itself needs for a task, and the tasks of a thread that are many.
+_OVERHEAD, _MANY = 0.02, 25
+#: A task is long, and a worker slow, if it takes so many times as long as the others.
+_LONG, _SLOW = 2.0, 1.5
 #: The seconds between two ticks of an event loop, and those for which a thread keeps the GIL while
 #: others wait for it. On a busy machine, workers' ticks are later than the scheduler's.
 _TICK, _SWITCH, _LATE = 0.02, 0.005, 2.0
@@ -36,7 +37,9 @@ _P2P: Final = (
 )
 _SPILL: Final = ("disk-read", "disk-write", "compress", "decompress")
 _PACKING: Final = ("serialize", "deserialize", "compress", "decompress")
-_OVERHEAD_OF_TASKS: Final = ("executor", "other")
+_BESIDE: Final = ("executor", "other")
+_ROLES: Final = ("worker", "scheduler")
+_BEFORE: Final = "Workers were there. The client computed, built a graph, or sent data."
 
 
 @dataclass(frozen=True)
@@ -55,18 +58,14 @@ class Diagnosis:
     next: str
 
 
-@dataclass
-class _Claim:
+class _Claim(NamedTuple):
+    """The seconds of a span that a cause costs, and the facts for its words."""
+
     kind: str
-    span: SpanFacts | None
+    name: str
     seconds: float
     what: str = ""
     evidence: str = ""
-
-    @property
-    def name(self) -> str:
-        """The full name of its span; empty for the whole run."""
-        return "" if self.span is None else self.span.name
 
 
 def diagnose(facts: Facts) -> list[Diagnosis]:
@@ -74,58 +73,47 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
 
     Notices, such as gaps in the telemetry, come last. There is always one diagnosis.
     """
-    claims = [one for span in facts.spans for one in _Case(facts, span).claims()]
-    claims += _between(facts)
-    order = [*KINDS]
-    found = [_merged(facts, same) for same in _together(claims, "kind")]
-    found.sort(key=lambda one: order.index(one.kind))
+    said = [("client", "", facts.before_first, ", before it submitted anything", _BEFORE)]
+    claims = [*(_Claim(*one) for one in said), *(c for s in facts.spans for c in _claims(facts, s))]
+    found = [_merged(facts, [c for c in claims if c.kind == k and c.seconds > 0]) for k in KINDS]
+    causes = [one for one in found if one is not None]
     whole = facts.seconds + facts.before_first
-    least = max(_SHARE * whole, _OF_LARGEST * max((one.seconds for one in found), default=0.0))
-    worth = [one for one in found if one.seconds >= least > 0]
+    least = max(_SHARE * whole, _OF_LARGEST * max((one.seconds for one in causes), default=0.0))
+    worth = [one for one in causes if one.seconds >= least > 0]
     # If two save the same, the more specific one comes first.
     worth.sort(key=lambda one: (one.kind not in _INCIDENTS, -round(one.seconds / whole, 2)))
     if whole < _SHORTEST:
-        worth = [] if facts.failed else [_said("short", None, whole)]
+        worth = [] if facts.failed else [_said(facts, "short", took=whole)]
     if facts.failed:
-        what = counted(facts.failed, "task")
-        worth.insert(0, _said("failed", None, 0.0, what, _listed(facts.exceptions)))
+        exceptions = _listed(facts.exceptions)
+        worth.insert(0, _said(facts, "failed", "", counted(facts.failed, "task"), exceptions))
     return [*(worth or [_healthy(facts)])[:_MOST], *_notices(facts)]
 
 
-def _together(claims: Iterable[_Claim], *by: str) -> Iterator[list[_Claim]]:
-    """Yield the claims that are alike, the largest first."""
-    same: dict[object, list[_Claim]] = {}
-    for one in sorted(claims, key=attrgetter("seconds"), reverse=True):
-        same.setdefault(tuple(getattr(one, name) for name in by), []).append(one)
-    yield from same.values()
-
-
-def _merged(facts: Facts, same: list[_Claim]) -> Diagnosis:
+def _merged(facts: Facts, same: list[_Claim]) -> Diagnosis | None:
     """Return the claims of one kind as one diagnosis, of the span that they are all in."""
-    sums = [(sum(one.seconds for one in own), own[0]) for own in _together(same, "name")]
-    took, largest = max(sums, key=itemgetter(0))
-    most = facts.seconds + facts.before_first
-    total = min(sum(took for took, _ in sums), most)
-    span, evidence = largest.span, largest.evidence
-    if span is not None and took < 0.99 * total:
-        evidence = f"{seconds(took)} of it in {span.name}. {evidence}".rstrip()
-        levels = zip(*(one.name.split("/") for _, one in sums if one.span), strict=False)
-        shared = "/".join(tags[0] for tags in takewhile(lambda tags: len({*tags}) == 1, levels))
-        whole = SpanFacts(shared, shared, seconds=facts.seconds)
-        span = next((one for one in facts.spans if one.name == shared), whole)
-    return _said(largest.kind, span, total, largest.what, evidence, most)
+    if not same:
+        return None
+    sums = {one.name: 0.0 for one in same}
+    for one in same:
+        sums[one.name] += one.seconds
+    name = max(sums, key=sums.__getitem__)
+    largest = max((one for one in same if one.name == name), key=attrgetter("seconds"))
+    total = min(sum(sums.values()), facts.seconds + facts.before_first)
+    evidence = largest.evidence
+    if sums[name] < 0.99 * total:
+        evidence = f"{seconds(sums[name])} of it in {name or 'no span'}. {evidence}".rstrip()
+        levels = zip(*(one.split("/") for one in sums), strict=False)
+        name = "/".join(tags[0] for tags in takewhile(lambda tags: len({*tags}) == 1, levels))
+    return _said(facts, largest.kind, name, largest.what, evidence, total)
 
 
 def _said(
-    kind: str,
-    span: SpanFacts | None,
-    took: float,
-    what: str = "",
-    evidence: str = "",
-    whole: float = 0.0,
+    facts: Facts, kind: str, name: str = "", what: str = "", evidence: str = "", took: float = 0.0
 ) -> Diagnosis:
-    name = "" if span is None else span.name
-    whole = max(whole if span is None else span.seconds, took)
+    """Return a diagnosis in words."""
+    known = (one.seconds for one in facts.spans if one.name == name)
+    whole = max(next(known, facts.seconds + facts.before_first), took)
     words = {
         "span": name or "The run",
         "what": what,
@@ -137,52 +125,23 @@ def _said(
 
 def _healthy(facts: Facts) -> Diagnosis:
     roots = facts.roots.values()
-    computing = sum(_computing(root.activities) for root in roots)
+    computing = sum(_spent(root.activities, "-cpu") for root in roots)
     paid = sum(root.busy + (root.idle or 0.0) for root in roots)
     what = f": computing {computing / paid:.0%}" if paid and computing else ""
-    return _said("healthy", None, 0.0, what)
+    return _said(facts, "healthy", what=what)
 
 
-def _computing(activities: Mapping[str, float]) -> float:
-    return sum(took for name, took in activities.items() if name.endswith("-cpu"))
-
-
-def _waiting(activities: Mapping[str, float]) -> float:
-    return sum(took for name, took in activities.items() if name.endswith("-noncpu"))
-
-
-def _computed(activities: Mapping[str, float]) -> float:
-    return _computing(activities) + _waiting(activities)
-
-
-def _late(blocked: float, whole: float) -> float:
-    """Return by how much a tick of an event loop is late that was blocked for so long."""
-    return _TICK * max(0.0, blocked) / max(whole - blocked, 0.001)
-
-
-def _between(facts: Facts) -> Iterator[_Claim]:
-    """Yield what cost time outside of all spans."""
-    if facts.before_first:
-        yield _Claim(
-            "client",
-            None,
-            facts.before_first,
-            ", before it submitted anything",
-            "Workers were there. The client computed, built a graph, or sent data.",
-        )
-
-
-def _notices(facts: Facts) -> Iterator[Diagnosis]:
-    if facts.open:
-        was = "span is" if len(facts.open) == 1 else "spans are"
-        yield _said("open", None, 0.0, f"{len(facts.open):,} {was}", _listed(facts.open))
-    if facts.dropped:
-        what = ", ".join(f"{count:,.0f} {why}" for why, count in facts.dropped.items())
-        yield _said("gaps", None, 0.0, what)
-    for name, asked in facts.merged[:1]:
-        known = any(span.name == asked for span in facts.spans)
-        evidence = "" if known else f"{asked} has no span of its own."
-        yield _said("merged", SpanFacts(name, name), 0.0, asked, evidence)
+def _notices(facts: Facts) -> list[Diagnosis]:
+    dropped = ", ".join(f"{count:,.0f} {why}" for why, count in facts.dropped.items())
+    name, asked = next(iter(facts.merged), ("", ""))
+    known = any(span.name == asked for span in facts.spans)
+    was = "span is" if len(facts.open) == 1 else "spans are"
+    said: tuple[tuple[object, str, str, str, str], ...] = (
+        (facts.open, "open", "", f"{len(facts.open):,} {was}", _listed(facts.open)),
+        (dropped, "gaps", "", dropped, ""),
+        (asked, "merged", name, asked, "" if known else f"{asked} has no span of its own."),
+    )
+    return [_said(facts, kind, span, what, why) for true, kind, span, what, why in said if true]
 
 
 def _listed(names: Iterable[str], most: int = 3) -> str:
@@ -191,102 +150,110 @@ def _listed(names: Iterable[str], most: int = 3) -> str:
     return ", ".join(texts[:most]) + more
 
 
+def _spent(activities: Mapping[str, float], *ends: str) -> float:
+    return sum(took for name, took in activities.items() if name.endswith(ends))
+
+
+def _late(blocked: float, whole: float) -> float:
+    """Return by how much a tick of an event loop is late that was blocked for so long."""
+    return _TICK * max(0.0, blocked) / max(whole - blocked, 0.001)
+
+
+def _claims(facts: Facts, span: SpanFacts) -> list[_Claim]:
+    """Return the causes of one span with their seconds."""
+    case = _Case(facts, span)
+    # In this order: each claims seconds of what is left.
+    for claim in (
+        case.went_wrong,
+        case.shuffled,
+        case.seceded,
+        case.had_slow_workers,
+        case.was_placed,
+        case.moved,
+        case.stalled,
+        case.worked,
+    ):
+        claim()
+    return case.claims
+
+
 class _Case:
     """The seconds of one span's path, and the causes that claim them one after the other."""
 
     def __init__(self, facts: Facts, span: SpanFacts) -> None:
-        self.facts, self.span = facts, span
-        self.root = facts.roots.get(span.root) or RootFacts(span.root, span.seconds)
-        self.left = dict(span.parts)
-        root = self.root
+        self.facts, self.span, self.claims = facts, span, list[_Claim]()
+        self.root = root = facts.roots.get(span.root, NOWHERE)
+        self.left, self.spare = dict(span.parts), root.spare
         self.threads = max(1.0, root.threads)
         self.deaths = [one for one in facts.deaths if not one.roots or root.name in one.roots]
-        #: What all threads did while none was free.
-        self.use = {"own": root.busy, "held": root.elsewhere, "unbegun": root.unbegun}
-        self.no_thread = {
-            name: self.left["no_thread"] * took / (sum(self.use.values()) or 1.0)
-            for name, took in self.use.items()
-        }
-        if not any(self.use.values()):
-            self.no_thread["own"] = self.left["no_thread"]
-        #: What other threads could have done while they were idle.
-        self.spare = root.spare
-        mean = _computed(root.activities) / max(1, root.tasks)
-        #: What a task costs beside its computing.
-        overhead = max(0.0, root.seconds / max(1, root.tasks) - mean / self.threads)
-        self.tiny = mean < _LONG * overhead and overhead < _OVERHEAD and root.tasks > self.threads
+        # While no thread was free, all threads computed for this root or for others, or had tasks
+        # that had not begun.
+        self.blocked, self.scheduler = (root.blocked.get(one, 0.0) for one in _ROLES)
+        use = {"own": root.busy, "held": root.elsewhere, "unbegun": root.unbegun}
+        whole = sum(use.values())
+        for name, took in use.items():
+            self.left[name] = self.left["no_thread"] * (took / whole if whole else name == "own")
+        computed, tasks = _spent(root.activities, "cpu"), max(1, root.tasks)
+        # What a task costs beside its computing.
+        overhead = max(0.0, root.seconds - computed / self.threads) / tasks
+        self.many = f"{counted(tasks, 'task')} of {seconds(computed / tasks)}"
+        # Without a CPU that takes longer.
+        many = tasks > _MANY * self.threads
+        most = _OVERHEAD * (1.0 + root.starved * many)
+        self.tiny = computed < _LONG * overhead * tasks and overhead < most
+        self.tiny = self.tiny and tasks > self.threads
         self.waits, self.why = self._off_cpu()
-        # A thread is not given another task before its event loop has noticed the end of one.
-        spent = sum(root.activities.get(name, 0.0) for name in _OVERHEAD_OF_TASKS)
-        blocked = facts.blocked.get("worker", 0.0) * facts.threads
-        self.beside = "tiny" if self.tiny else "gil" if self.waits == "gil" else ""
-        self.beside = self.beside or ("worker_loop" if blocked >= spent / 2 > 0 else "")
+        # A thread gets no other task before its event loop has noticed the end of one.
+        beside = sum(root.activities.get(name, 0.0) for name in _BESIDE)
+        loop = "worker_loop" if self.blocked * facts.threads >= beside / 2 > 0 else ""
+        self.beside = "tiny" if self.tiny else "gil" if self.waits == "gil" else loop
 
-    def claims(self) -> Iterator[_Claim]:
-        """Yield the causes with their seconds."""
-        yield from self._incidents()
-        yield from self._shuffled()
-        yield self._inner()
-        yield from self._slow_workers()
-        yield from self._placed()
-        yield from self._moved()
-        yield from self._stalled()
-        yield self._claim("client", self.left["client"])
-        yield from self._held()
-        yield from self._worked()
-
-    def _claim(self, kind: str, took: float, what: str = "", evidence: str = "") -> _Claim:
-        return _Claim(kind, self.span, took, what, evidence)
+    def _say(self, kind: str, took: float, what: str = "", evidence: str = "") -> None:
+        self.claims.append(_Claim(kind, self.span.name, took, what, evidence))
 
     def _take(self, most: float, *parts: str) -> float:
         """Take seconds of parts, which nobody else can claim then; return how many."""
         taken = 0.0
         for part in parts:
-            own = min(self.left[part], most - taken)
+            own = min(self.left[part], max(0.0, most - taken))
             self.left[part] -= own
             taken += own
         return taken
 
-    def _links(self, part: str) -> list[Link]:
-        return sorted(self.span.links, key=lambda link: -link.parts.get(part, 0.0))
-
     def _evidence(self, part: str) -> str:
         """Return which function has most of a part."""
-        links = [link for link in self._links(part) if link.parts.get(part, 0.0) > 0]
+        links = [link for link in self.span.links if link.parts.get(part, 0.0) > 0]
         if not links:
             return ""
-        prefix = links[0].prefix
+        prefix = max(links, key=lambda link: link.parts[part]).prefix
         same = [link.parts[part] for link in links if link.prefix == prefix]
         return f"{seconds(sum(same))} of it at {counted(len(same), 'task')} of {prefix}."
 
-    # ------------------------------------------------------------------------ incidents
+    # ------------------------------------------------------------------------ what went wrong
 
-    def _incidents(self) -> Iterator[_Claim]:
+    def went_wrong(self) -> None:
+        """Claim what runs cost that were repeated, and paused workers."""
         facts, root = self.facts, self.root
-        reasons = root.retries
-        lost = sum(reasons.get(why, 0.0) for why in ("worker_lost", "recomputed"))
-        again = self._take(self.left["repeated"], "repeated")
+        lost = sum(root.retries.get(why, 0.0) for why in ("worker_lost", "recomputed"))
+        again = self._take(inf, "repeated")
         if self.deaths and lost:
             # The same work again, on all threads, and what tasks waited for on workers that died.
-            for link in self.span.links:
-                if link.parts.get("repeated"):
-                    again += self._take(link.parts.get("uneven", 0.0), "uneven")
+            waited = (
+                one.parts.get("uneven", 0.0) for one in self.span.links if "repeated" in one.parts
+            )
+            again += self._take(sum(waited), "uneven")
             share = self.span.seconds / (root.seconds or 1.0)
             cost = min(self.span.seconds, again + lost * root.retried * share / self.threads)
-            kind = "memory" if facts.terminated else "lost"
-            yield self._claim(kind, cost, *self._dead())
-        elif reasons.keys() & {"error", "client"}:
-            why = _listed(facts.causes) or "they failed"
-            runs = counted(int(sum(reasons.values())), "run")
-            yield self._claim("repeated", again, why, f"{runs} in all.")
-        elif reasons.keys() <= {"rescheduled"}:
-            yield self._claim("shuffle" if self._p2p() else "repeated", again, "they asked for it")
+            self._say("memory" if facts.terminated else "lost", cost, *self._dead())
+        elif root.retries.keys() & {"error", "client"}:
+            runs = counted(int(sum(root.retries.values())), "run")
+            self._say("repeated", again, _listed(facts.causes) or "they failed", f"{runs} in all.")
+        elif not root.retries:
+            self._say("shuffle" if self._p2p() else "repeated", again, "they asked for it")
         if facts.pauses:
-            took = self._take(root.paused, "no_worker", "uneven", "starting")
-            rest = min(root.paused - took, self.no_thread["unbegun"])
-            self.no_thread["unbegun"] -= rest
-            what = f"{counted(len(facts.pauses), 'worker')} were paused: {_listed(facts.pauses)}"
-            yield self._claim("paused", took + rest, what.replace("1 worker were", "1 worker was"))
+            what = counted(len(facts.pauses), "worker") + (" was", " were")[len(facts.pauses) > 1]
+            took = self._take(root.paused, "no_worker", "uneven", "starting", "unbegun")
+            self._say("paused", took, f"{what} paused: {_listed(facts.pauses)}")
 
     def _dead(self) -> tuple[str, str]:
         """Return the workers that died, and what is known of it."""
@@ -301,246 +268,212 @@ class _Case:
     def _p2p(self) -> list[Link]:
         return [link for link in self.span.links if link.prefix.startswith(_P2P)]
 
-    def _shuffled(self) -> Iterator[_Claim]:
-        took = 0.0
-        for link in self._p2p():
-            for part in ("compute", "transfer", "starting", "uneven", "report"):
-                took += self._take(link.parts.get(part, 0.0), part)
-        yield self._claim("shuffle", took)
+    def shuffled(self) -> None:
+        """Claim what tasks of peer-to-peer shuffles took on the path."""
+        parts = ("compute", "transfer", "starting", "uneven", "report")
+        took = [self._take(one.parts.get(part, 0.0), part) for one in self._p2p() for part in parts]
+        self._say("shuffle", sum(took))
 
-    def _inner(self) -> _Claim:
-        """Return what seceded tasks waited for; those that computed on are as others."""
-        took = 0.0
+    def seceded(self) -> None:
+        """Claim what seceded tasks waited for; those that computed on are as others."""
         for link in self.span.links:
             work = self.span.work.get(link.prefix, {})
-            share = _waiting(work) / (_computed(work) or 1.0) if work else 1.0
-            took += share * self._take(link.parts.get("inner", 0.0), "inner")
-        took += self._take(self.left["inner"], "inner")
-        return self._claim("inner", took, "", self._evidence("inner"))
+            computing = _spent(work, "-cpu") / (_spent(work, "cpu") or 1.0)
+            self._take(computing * link.parts.get("inner", 0.0), "inner")
+        self._say("inner", self.left["inner"], "", self._evidence("inner"))
 
-    def _slow_workers(self) -> Iterator[_Claim]:
-        per_worker = max(1.0, self.facts.threads)
+    def had_slow_workers(self) -> None:
+        """Claim what tasks took longer on a slow worker."""
         for slow in self.span.slow:
-            mean = (slow.seconds - slow.longest) / max(1, slow.runs - 1)
-            if slow.runs < 2 or mean < 1.5 * slow.others:
-                continue  # One long task, which was there by chance.
-            lost = (slow.seconds - slow.runs * slow.others) / per_worker
-            took = self._take(min(lost, self.span.seconds), "uneven", "compute", "no_thread")
-            self.no_thread["own"] = min(self.no_thread["own"], self.left["no_thread"])
-            whole = slow.seconds / slow.runs
-            yield self._claim(
-                "slow_worker",
-                took,
-                slow.name,
-                f"{counted(slow.runs, 'task')} of {slow.prefix} took {seconds(whole)} there on "
-                f"average, and {seconds(slow.others)} elsewhere.",
-            )
+            without = (slow.mean * slow.runs - slow.longest) / max(1.0, slow.runs - 1)
+            # Not one long task, which was there by chance.
+            if without >= _SLOW * slow.others:
+                lost = slow.runs * (slow.mean - slow.others)
+                took = self._take(lost / max(1.0, self.facts.threads), "uneven", "compute", "own")
+                there = f"{counted(round(slow.runs), 'task')} of {slow.prefix} took"
+                said = f"{there} {seconds(slow.mean)} there on average, and"
+                self._say(
+                    "slow_worker", took, slow.name, f"{said} {seconds(slow.others)} elsewhere."
+                )
 
-    def _placed(self) -> Iterator[_Claim]:
-        left = self.left
-        late = self.span.queue >= left["no_worker"] / 2
-        if late or not self.deaths:
-            yield self._claim("no_workers", left["no_worker"], "", self._evidence("no_worker"))
-        else:
-            yield self._claim("lost", left["no_worker"], *self._dead())
-        waited = {link.prefix for link in self.span.links if link.parts.get("uneven")}
-        how = {self.span.restrictions.get(prefix, "") for prefix in waited} - {""}
+    def was_placed(self) -> None:
+        """Claim waits for workers, and for threads while others were free."""
+        left, span = self.left, self.span
+        late = span.queue >= left["no_worker"] / 2
+        what, evidence = "", self._evidence("no_worker")
+        if self.deaths and not late:
+            what, evidence = self._dead()
+        self._say("lost" if what else "no_workers", left["no_worker"], what, evidence)
+        waited = {link.prefix for link in span.links if link.parts.get("uneven")}
+        how = {span.restrictions.get(prefix, "") for prefix in waited} - {""}
         if not how:
-            # Behind tasks that had not begun either, nor any of others.
+            # Behind tasks that had not begun either, and not behind others.
             known = ("client", "scheduler", "no_worker", "no_thread", "starting")
-            before = self.span.queue - sum(left[part] for part in known) - self.root.elsewhere
-            left["starting"] += self._take(max(0.0, before), "uneven")
+            before = span.queue - sum(left[part] for part in known) - self.root.elsewhere
+            left["starting"] += self._take(before, "uneven")
         took = self._take(self.spare, "uneven")
         self.spare -= took
-        if "resources" in self.span.restrictions.values() and self.no_thread["unbegun"]:
+        if "resources" in span.restrictions.values() and left["unbegun"]:
             # They hold threads, and wait for a resource that others hold.
             how |= {"resources"}
-            took += self.no_thread["unbegun"] + self.no_thread["own"]
-            self.no_thread["unbegun"] = self.no_thread["own"] = 0.0
-        kind = "restricted" if how else "uneven"
+            took += self._take(inf, "unbegun", "own")
         what = " and ".join(f"{one}=" for one in sorted(how))
-        yield self._claim(kind, took, what, self._evidence("uneven"))
+        self._say("restricted" if how else "uneven", took, what, self._evidence("uneven"))
 
     # ------------------------------------------------------------------- data and stalls
 
-    def _moved(self) -> Iterator[_Claim]:
-        """Yield why tasks waited for data, also where Dask booked the transfer on another task."""
-        booked = 0.0
+    def moved(self) -> None:
+        """Claim waits for data, also where Dask booked the transfer on another task."""
+        before, by, booked = self.span.before, self.root.transfers, 0.0
         for link in self.span.links:
-            actions = self.span.before.get(link.prefix, {})
-            if sum(actions.values()) >= link.parts.get("starting", 0.0) > 0:
-                booked += self._take(link.parts["starting"], "starting")
-        took = self.left["transfer"] + booked
-        disk = sum(one.get("disk-read", 0.0) for one in self.span.before.values())
-        network = sum(one.get("transfer", 0.0) for one in self.span.before.values())
-        by = self.facts.transfers
+            if sum(before.get(link.prefix, {}).values()) >= link.parts.get("starting", 0.0):
+                booked += self._take(link.parts.get("starting", 0.0), "starting")
+        took = self._take(inf, "transfer") + booked
+        disk, network = (
+            sum(one.get(action, 0.0) for one in before.values())
+            for action in ("disk-read", "transfer")
+        )
         packing = sum(one for (_, name), one in by.items() if name in _PACKING)
         # A receiver waits while the sender serializes.
         waited = by.get(("transmit", "serialize"), 0.0)
         moving = max(0.0, by.get(("receive", "network"), 0.0) - waited)
-        blocked = self.facts.blocked.get("worker", 0.0)
-        evidence = self._evidence("transfer")
+        kind, evidence = "transfer", self._evidence("transfer")
         if disk > network:
-            yield self._claim("spill", took, "", evidence)
+            kind = "spill"
         elif packing > moving / 2:
-            moved = f"Workers packed data for {seconds(packing)}, and moved it for"
-            yield self._claim("pickle", took, "", f"{moved} {seconds(moving)}.")
-        elif blocked >= took / 2:
-            said = f"Event loops of workers were blocked for {seconds(blocked)}."
-            yield self._claim("worker_loop", took, "", said)
-        else:
-            yield self._claim("transfer", took, "", evidence)
+            kind = "pickle"
+            evidence = f"Workers packed for {seconds(packing)}, and moved for {seconds(moving)}."
+        elif self.blocked >= took / 2:
+            kind, evidence = "worker_loop", self._loops()
+        self._say(kind, took, "", evidence)
 
-    def _stalled(self) -> Iterator[_Claim]:
-        """Yield why tasks did not begin, or were not known to be ready or done."""
-        facts, left = self.facts, self.left
-        before = left["scheduler"]
-        later = left["starting"] + self.no_thread["unbegun"]
-        report = left["report"]
-        blocked = facts.blocked.get("scheduler", 0.0)
-        workers = facts.blocked.get("worker", 0.0)
-        said = f"The scheduler's event loop was blocked for {seconds(blocked)}."
+    def _loops(self) -> str:
+        return f"Event loops of workers were blocked for {seconds(self.blocked)}."
+
+    def stalled(self) -> None:
+        """Claim why tasks did not begin, or were not known to be ready or done."""
+        left = self.left
+        before, report = left["scheduler"], left["report"]
+        later = left["starting"] + left["unbegun"]
+        whole, each = before + later + report, self.blocked / max(1, self.facts.workers)
+        kind, loop, evidence = "starting", "worker_loop", self._evidence("starting")
         if self.tiny:
-            yield self._claim("tiny", before + later + report, self._many())
-            return
-        each = workers / max(1, facts.workers)
-        if blocked >= max(each, (before + later) / 2):
-            # A graph blocks it before the first task only; large ones block workers, too.
-            at_first = self.span.queue >= before / 2 and blocked - before < before / 4
-            kind = "graph" if at_first or each > blocked / 3 else "scheduler"
-            # Nor does it receive what the client submits meanwhile.
-            most = blocked - before - later - report
-            unread = self._take(max(0.0, most), "client")
-            yield self._claim(kind, before + later + report + unread, "", said)
-            return
-        yield self._claim("scheduler", before, "", self._evidence("scheduler"))
-        evidence, kind, loop = self._evidence("starting"), "starting", "worker_loop"
-        if workers >= (later + report) / 2:
-            evidence += f" Event loops of workers were blocked for {seconds(workers)}."
-            loop = "gil" if self.waits == "gil" else loop
-            # Imports block the loop of a worker before its first task.
-            kind = kind if self.span.queue >= later / 2 else loop
-        yield self._claim(kind, later, self._function(), evidence.strip())
-        yield self._claim(loop, report, self._function(), self._evidence("report"))
-
-    def _many(self) -> str:
-        mean = _computed(self.root.activities) / max(1, self.root.tasks)
-        return f"{counted(self.root.tasks, 'task')} of {seconds(mean)}"
+            self._say("tiny", whole, self.many)
+        elif self.scheduler >= max(each, (before + later) / 2):
+            # A graph blocks it before the first task only; large ones block workers, too. Nor does
+            # it receive what the client submits meanwhile.
+            at_first = self.span.queue >= before / 2 and self.scheduler - before < before / 4
+            whole += self._take(self.scheduler - whole, "client")
+            said = f"The scheduler's event loop was blocked for {seconds(self.scheduler)}."
+            is_graph = at_first or each > self.scheduler / 3
+            self._say("graph" if is_graph else "scheduler", whole, "", said)
+        else:
+            if self.blocked >= (later + report) / 2:
+                evidence = f"{evidence} {self._loops()}".strip()
+                loop = "gil" if self.waits == "gil" else loop
+                # Imports block the loop of a worker before its first task.
+                kind = kind if self.span.queue >= later / 2 else loop
+            self._say("scheduler", before, "", self._evidence("scheduler"))
+            self._say(kind, later, self._function(), evidence)
+            self._say(loop, report, self._function(), self._evidence("report"))
+        self._say("client", left["client"])
 
     # ---------------------------------------------------------------------------- work
 
-    def _held(self) -> Iterator[_Claim]:
-        whole = self.use["held"]
-        holders = [name for name, took in self.root.holders if took > whole / 4]
-        evidence = f"Their tasks computed for {seconds(whole)} of the threads' time meanwhile."
-        yield self._claim("held", self.no_thread["held"], _listed(holders) or "others", evidence)
-
-    def _worked(self) -> Iterator[_Claim]:
-        """Yield what kept the threads that computed, and why other threads were idle meanwhile."""
-        work, links = self.span.work, self.span.links
-        everything = work or {"": self.root.activities}
+    def worked(self) -> None:
+        """Claim what threads were spent on, and what ran while others were idle."""
+        work, links, root = self.span.work, self.span.links, self.root
+        others = [name for name, took in root.holders if took > root.elsewhere / 4]
+        said = f"Their tasks computed for {seconds(root.elsewhere)} of the threads' time meanwhile."
+        self._say("held", self.left["held"], _listed(others) or "others", said)
+        everything = work or {"": root.activities}
         path = {link.prefix for link in links if link.parts.get("compute")} & work.keys()
-        found: list[_Claim] = []
-        taken = self.no_thread["own"]
-        own = self._useful(taken, everything, found)
+        own = self._useful("own", everything)
         # Those that wait behind tasks of one worker wait for what these wait for.
-        self._useful(self.left["uneven"], everything, found)
-        on_path = {prefix: work[prefix] for prefix in path} or everything
-        compute = self._useful(self.left["compute"], on_path, found)
-        yield from found
-        waited = sum(one.seconds for one in found if one.kind == self.waits)
+        self._useful("uneven", everything)
+        compute = self._useful("compute", {prefix: work[prefix] for prefix in path} or everything)
+        waited = sum(one.seconds for one in self.claims if one.kind == self.waits)
         if self.waits == "off_cpu" or waited < (own + compute) / 4:
             # More threads do not help those that wait for the GIL or a CPU. Half of the computing
             # remains, and a task is not divided.
             longest = max((link.parts.get("compute", 0.0) for link in links), default=own)
-            most = self.root.busy * own / (taken or 1.0) / self.threads / 2 + longest
-            yield self._claim("threads", min(own, most), "", self._evidence("no_thread"))
-        yield from self._alone(compute)
+            most = root.busy * own / (self.left["own"] or 1.0) / self.threads / 2 + longest
+            self._say("threads", min(own, most), "", self._evidence("no_thread"))
+        self._alone(min(compute, self.spare))
 
-    def _useful(
-        self, took: float, works: Mapping[str, Mapping[str, float]], found: list[_Claim]
-    ) -> float:
-        """Return the seconds for which tasks computed; add what the others were spent on."""
+    def _useful(self, part: str, works: Mapping[str, Mapping[str, float]]) -> float:
+        """Return the seconds of a part for which tasks computed; claim the others."""
         sums: dict[str, float] = {}
         for prefix, activities in works.items():
             for name, spent in activities.items():
                 kind = "shuffle" if prefix.startswith(_P2P) else self._spent_on(name)
                 sums[kind] = sums.get(kind, 0.0) + spent
-        whole = sum(sums.values()) or 1.0
+        took, whole = self.left[part], sum(sums.values()) or 1.0
         for kind in sums.keys() - {""}:
-            what, why = self._function(), self.why
-            if kind != self.waits:
-                what, why = self._many(), ""
-            found.append(self._claim(kind, took * sums[kind] / whole, what, why))
+            said = (self._function(), self.why) if kind == self.waits else (self.many, "")
+            self._say(kind, took * sums[kind] / whole, *said)
         return took * (sums.get("", 0.0) / whole if sums else 1.0)
 
     def _spent_on(self, activity: str) -> str:
         """Return the kind of time of a task's thread; empty if it is useful."""
         if activity.endswith("-noncpu"):
             return self.waits
-        if activity in _OVERHEAD_OF_TASKS:
+        if activity in _BESIDE:
             return self.beside
         return "spill" if activity in _SPILL else "starting" if activity == "deserialize" else ""
 
     def _function(self) -> str:
-        links = self._links("compute")
-        return f"tasks of {links[0].prefix}" if links else "tasks"
+        links = self.span.links
+        longest = max(links, key=lambda one: one.parts.get("compute", 0.0), default=None)
+        return "tasks" if longest is None else f"tasks of {longest.prefix}"
 
     def _off_cpu(self) -> tuple[str, str]:
         """Return what tasks waited for off the CPU, and the evidence."""
         facts, root, span = self.facts, self.root, self.span
-        on, off = (of(root.activities) / (root.busy or 1.0) for of in (_computing, _waiting))
-        cores = on * facts.threads
-        if len(facts.cores) >= _SAMPLES:
-            cores = sum(facts.cores) / len(facts.cores)
-        # Tasks that wait for the GIL make their event loop wait for it, too; those that sleep do
-        # not. Imports block it before tasks begin.
-        stalled = span.parts["starting"] + self.no_thread["unbegun"]
-        begun = facts.seconds - max(span.queue, stalled)
-        blocked = facts.blocked.get("worker", 0.0) / max(1, facts.workers) - facts.seconds + begun
-        late = _late(blocked, begun) - _LATE * _late(facts.blocked.get("scheduler", 0.0), begun)
-        shares = off >= on / 2 and cores <= _ONE_CORE
-        # It is blocked for no longer than its tasks compute.
-        shares = shares and blocked * facts.workers <= _computed(root.activities)
+        on, off = (_spent(root.activities, end) / (root.busy or 1.0) for end in ("-cpu", "-noncpu"))
+        few = len(facts.cores) < _SAMPLES
+        cores = on * facts.threads if few else sum(facts.cores) / len(facts.cores)
+        # Tasks that wait for the GIL make their event loop wait for it, too, and for no longer than
+        # they compute; those that sleep do not. Imports block it before tasks begin.
+        stalled = max(span.queue, span.parts["starting"] + self.left["unbegun"])
+        begun, blocked = root.seconds - stalled, self.blocked / max(1, facts.workers) - stalled
+        late = _late(blocked, begun) - _LATE * _late(self.scheduler, begun)
+        by_tasks = blocked * facts.workers <= _spent(root.activities, "cpu")
+        shares = by_tasks and off >= on / 2 and cores <= _ONE_CORE
         if shares and late >= _SWITCH * (facts.threads - 1) > 0:
             said = (
                 f"A tick of their event loop was late by {seconds(late)} on average, and a process"
             )
             return "gil", f"{said} used {cores:.1f} cores for {facts.threads:.0f} threads."
         # Its tasks wait for a CPU as the scheduler does.
-        if facts.starved * on >= off / 2 > 0:
-            said = f"For each second on a CPU, the scheduler waited {seconds(facts.starved)} for it"
+        if root.starved * on >= off / 2 > 0:
+            said = f"For each second on a CPU, the scheduler waited {seconds(root.starved)} for it"
             return "cpus", f"{said}; its tasks were on a CPU for {on:.0%} of their time."
         return "off_cpu", f"{off:.0%} of their time was off the CPU."
 
-    def _alone(self, compute: float) -> Iterator[_Claim]:
-        """Yield the tasks on the path that ran while other threads were idle."""
-        most = min(compute, self.spare)
-        chain, long, longest = 0.0, 0.0, None
+    def _alone(self, most: float) -> None:
+        """Claim what tasks on the path took while other threads were idle."""
+        compute = {"chain": 0.0, "long_task": 0.0, "": 0.0}
+        long: list[Link] = []
         # Those that only the client led to followed its submissions, not one another.
         links = [link for link in self.span.links if not link.parts.get("client")]
-        prefix = attrgetter("prefix")
-        for _, same in groupby(sorted(links, key=prefix), prefix):
-            on_path = [link for link in same if link.parts.get("compute")]
-            alike = sum({link.group: link.alike for link in on_path}.values())
-            for link in on_path:
-                took = link.parts["compute"]
-                if link.others is not None and link.alike > 1 and took >= _LONG * link.others:
-                    took -= link.others
-                elif len(on_path) > 2 and len(on_path) >= min(32, alike) / 2:
-                    chain += took
-                    continue
-                elif link.alike >= self.threads:
-                    continue
-                long += took
-                longest = max(longest or link, link, key=lambda one: one.parts["compute"])
-        if chain > long:
-            yield self._claim("chain", most, "", self._evidence("compute"))
-        elif longest is not None:
-            took = longest.parts["compute"]
-            what = f"one task of {longest.prefix} that took {seconds(took)}"
-            others = (
-                "" if longest.others is None else f"; the others took {seconds(longest.others)}"
-            )
-            where = f"It ran on {longest.worker}{others}." if longest.worker else ""
-            yield self._claim("long_task", min(most, long), what, where)
+        for link in links:
+            took = link.parts.get("compute", 0.0)
+            same = [one for one in links if one.prefix == link.prefix and one.parts.get("compute")]
+            alike = sum({one.group: one.alike for one in same}.values())
+            kind = "long_task" if link.alike < self.threads else ""
+            if link.others is not None and link.alike > 1 and took >= _LONG * link.others:
+                kind, took = "long_task", took - link.others
+            elif len(same) > 2 and len(same) >= min(32, alike) / 2:
+                kind = "chain"
+            compute[kind] += took
+            long += [link] * (kind == "long_task")
+        if compute["chain"] > compute["long_task"]:
+            self._say("chain", most, "", self._evidence("compute"))
+        elif long:
+            longest = max(long, key=lambda one: one.parts.get("compute", 0.0))
+            lasted = seconds(longest.parts.get("compute", 0.0))
+            others = "" if longest.others is None else f"The others took {seconds(longest.others)}."
+            where = f"It ran on {longest.worker}. " if longest.worker else ""
+            what = f"one task of {longest.prefix} that took {lasted}"
+            self._say("long_task", min(most, compute["long_task"]), what, where + others)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from dask_otel.semconv import PATH_PARTS
 
@@ -15,17 +15,12 @@ class Link(NamedTuple):
 
     prefix: str
     worker: str
-    #: By `semconv.PATH_PARTS`.
+    #: Those of `semconv.PATH_PARTS` that are above 0.
     parts: Mapping[str, float]
     group: str = ""
     #: The number of tasks in its group, and the mean duration of the others; None if unknown.
     alike: int = 0
     others: float | None = None
-
-    @property
-    def seconds(self) -> float:
-        """From the end of the link before to its own end."""
-        return sum(self.parts.values())
 
 
 class SlowWorker(NamedTuple):
@@ -33,11 +28,11 @@ class SlowWorker(NamedTuple):
 
     name: str
     prefix: str
-    runs: int
-    seconds: float
-    #: Of these, its longest run; the mean of the others' runs.
-    longest: float
+    runs: float
+    #: Mean seconds of its runs, and of the others'; the longest run of them all.
+    mean: float
     others: float
+    longest: float
 
 
 @dataclass
@@ -46,25 +41,23 @@ class SpanFacts:
 
     name: str
     root: str
-    count: int = 0
     seconds: float = 0.0
     #: What bounded them, without the spans below: seconds by `semconv.PATH_PARTS`.
     parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PATH_PARTS, 0.0))
     #: From its start to the start of its first task.
     queue: float = 0.0
     links: list[Link] = field(default_factory=list)
-    #: Seconds of own tasks by activity, for each prefix.
+    #: By prefix: seconds of own tasks by activity, and those by action that Dask booked on tasks
+    #: before they computed; by what they are restricted to some workers.
     work: dict[str, dict[str, float]] = field(default_factory=dict)
-    #: Seconds that Dask booked on tasks before they computed, by action, for each prefix.
     before: dict[str, dict[str, float]] = field(default_factory=dict)
-    #: By what tasks of a prefix are restricted to some workers.
     restrictions: dict[str, str] = field(default_factory=dict)
     slow: list[SlowWorker] = field(default_factory=list)
 
 
 @dataclass
 class RootFacts:
-    """All trees of spans with one root name."""
+    """All trees of spans with one root name, and the cluster meanwhile."""
 
     name: str
     seconds: float = 0.0
@@ -79,11 +72,17 @@ class RootFacts:
     elsewhere: float = 0.0
     #: The roots that computed meanwhile, with their thread-seconds, the most first.
     holders: Sequence[tuple[str, float]] = ()
-    #: For how long a worker was paused meanwhile.
+    #: For how long a worker was paused.
     paused: float = 0.0
     #: Repeated runs by `dask.task.retry.reason`, without those that asked for it; seconds of one.
-    retries: dict[str, float] = field(default_factory=dict)
+    retries: Mapping[str, float] = field(default_factory=dict)
     retried: float = 0.0
+    #: For how long event loops were blocked, by role; for how long the scheduler's waited for a
+    #: CPU, for each second that it had one.
+    blocked: Mapping[str, float] = field(default_factory=dict)
+    starved: float = 0.0
+    #: Seconds of transfers by direction and activity.
+    transfers: Mapping[tuple[str, ...], float] = field(default_factory=dict)
 
     @property
     def busy(self) -> float:
@@ -103,11 +102,14 @@ class RootFacts:
         return max(0.0, idle) / max(1.0, self.threads)
 
 
+#: The root of a span whose root is unknown.
+NOWHERE: Final = RootFacts("")
+
+
 class Death(NamedTuple):
     """A worker that left against the plan, and took tasks or results with it."""
 
     worker: str
-    reason: str
     #: The event in words.
     said: str = ""
     #: Tasks that Dask suspects, or that it was running; the roots of its work, if known.
@@ -123,28 +125,21 @@ class Facts:
     seconds: float = 0.0
     roots: dict[str, RootFacts] = field(default_factory=dict)
     spans: list[SpanFacts] = field(default_factory=list)
-    #: Seconds without work while workers were there, before the first root.
+    #: Seconds without work while workers and a client were there, before the first root.
     before_first: float = 0.0
-    #: For how long event loops were blocked, by role.
-    blocked: Mapping[str, float] = field(default_factory=dict)
-    #: For how long the scheduler's event loop waited for a CPU, for each second that it had one.
-    starved: float = 0.0
-    #: Number of workers, and most threads of one.
+    #: Number of workers, most threads of one, and samples of the cores that a worker's process used
+    #: while it ran two tasks at least.
     workers: int = 0
     threads: float = 0.0
-    #: Samples of the cores that a worker's process used while it ran two tasks at least.
     cores: Sequence[float] = ()
-    #: Seconds of transfers by direction and activity.
-    transfers: Mapping[tuple[str, ...], float] = field(default_factory=dict)
-    #: Tasks that failed for good, and the kinds of their exceptions.
+    #: Tasks that failed for good, the kinds of their exceptions, and those of repeated runs.
     failed: int = 0
     exceptions: Sequence[str] = ()
+    causes: Sequence[str] = ()
     deaths: Sequence[Death] = ()
     #: Workers that their nannies ended for their memory, and those that were paused.
     terminated: Sequence[str] = ()
     pauses: Sequence[str] = ()
-    #: The exceptions of runs that were repeated.
-    causes: Sequence[str] = ()
     #: Spans that are still open, exported items that were dropped, and (has, asked) of collisions.
     open: Sequence[str] = ()
     dropped: Mapping[str, float] = field(default_factory=dict)

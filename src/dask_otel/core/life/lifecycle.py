@@ -196,7 +196,7 @@ class Lifecycle:
         parent = next((self.open[a] for a in reversed(ancestors) if a in self.open), None)
         above = () if parent is None else (parent, *parent.above)
         span = OpenSpan(start, above, ident, self._is_late(ancestors))
-        span.cluster_before = span.cluster_computed = self.computing.seconds
+        self.computing.opened(span)
         if parent is not None:
             parent.open_children += 1
         if not self.follows:
@@ -287,7 +287,7 @@ class Lifecycle:
     def _work_ended(self, span: OpenSpan, now: float) -> None:
         self._step(span, Trigger.QUIET)
         span.quiet_since = now
-        span.cluster_computed = self.computing.seconds
+        self.computing.quiet(span)
         self._begin_to_settle(span)
 
     def _begin_to_settle(self, span: OpenSpan) -> None:

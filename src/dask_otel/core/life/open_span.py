@@ -143,8 +143,8 @@ class Group(TaskCounts):
     """One task group's part of an open generation, with the counts of its tasks."""
 
     __slots__ = (
-        "before", "blamed", "computed", "floor", "name", "prefix", "restriction", "runs", "slowest",
-        "source", "span", "start", "stop",
+        "before", "blamed", "by_worker", "floor", "name", "prefix", "restriction",
+        "slowest", "source", "span", "start", "stop",
     )  # fmt: skip
     __eq__, __hash__ = object.__eq__, object.__hash__
 
@@ -171,9 +171,8 @@ class Group(TaskCounts):
         #: A worker's first action for one of its runs, and the end of the last run; 0.0 until a
         #: run has computed.
         self.start = self.stop = 0.0
-        #: Computed seconds, and runs, by the worker's name; see `computing`.
-        self.computed: dict[object, float] = {}
-        self.runs: dict[object, int] = {}
+        #: Some of its runs, and their seconds, by the worker's name; see `computing`.
+        self.by_worker: dict[object, list[float]] = {}
         #: By what Dask restricts its first task to some workers: `semconv.RESTRICTIONS`, or empty.
         self.restriction = ""
         #: Its slowest runs, the slowest first.

@@ -328,10 +328,14 @@ class _Translation(TaskRecords):
         if group.restriction:
             out[semconv.TASK_GROUP_RESTRICTION] = group.restriction
         if group.slow_worker is not None:
-            name, runs, seconds = group.slow_worker
+            name, share, mean, others = group.slow_worker
             out[semconv.TASK_GROUP_SLOW_WORKER] = self._text(name)
-            self._put(out, self._count, {semconv.TASK_GROUP_SLOW_COUNT: runs})
-            self._put(out, self._seconds, {semconv.TASK_GROUP_SLOW_TIME: seconds})
+            out[semconv.TASK_GROUP_SLOW_SHARE] = share
+            times = {
+                semconv.TASK_GROUP_SLOW_TIME: mean,
+                semconv.TASK_GROUP_OTHERS_TIME: others,
+            }
+            self._put(out, self._seconds, times)
         return SpanRecord(
             trace_id=who.trace_id,
             span_id=identity.group_span_id(who.dask_id, who.generation, group.name, group.ordinal),

@@ -468,6 +468,9 @@ def _beside(before: Side, after: Side) -> Iterator[str]:
         least = max(_SMALLEST * (old or 0.0), 2 * noise)
         if old is not None and new is not None and abs(new - old) > least:
             yield f"{title}: {shown(old)} before, {shown(new)} after"
+    kinds = {cause.partition(":")[0]: cause for cause in (before[-1].cause, after[0].cause)}
+    if len(kinds) > 1:
+        yield "cause: {} before; {} after".format(*(cause or "unknown" for cause in kinds.values()))
     for title in ("result", "python", "distributed", "dask_otel"):
         earlier, later = getattr(before[-1], title), getattr(after[0], title)
         if earlier != later:

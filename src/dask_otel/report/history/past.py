@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from dask_otel import semconv
 from dask_otel.report import words
+from dask_otel.report.evidence import headlines
 from dask_otel.report.money import Price
 from dask_otel.report.path import link_parts, span_path
 from dask_otel.report.seconds import IDLE, add, own_parts, span_activities, summed
@@ -60,7 +61,8 @@ class PastRun:
     `thread_seconds` is the capacity that it used, with `idle_seconds`, and the sum of `parts`, by
     the title of the part, and of `functions`. `work` has the tasks of each function, and the
     bytes of their results. `moved` are the bytes of the run by activity; they are known if it was
-    the only one of its name on its scheduler. `command` makes its report.
+    the only one of its name on its scheduler. `command` makes its report. `cause` is the kind and
+    the title of the first diagnosis of the runs of its name there.
     """
 
     name: str
@@ -86,6 +88,7 @@ class PastRun:
     distributed: str
     dask_otel: str
     command: str
+    cause: str = ""
 
     @property
     def path(self) -> Terms:
@@ -137,7 +140,8 @@ def past_run(entry: Any) -> PastRun:
 def _checked(made: type, entry: Any) -> dict[str, Any]:
     if not isinstance(entry, dict):
         raise ValueError(f"no {made.__name__}")
-    return {field.name: _value(field.type, entry.get(field.name)) for field in fields(made)}
+    # What older summaries lack has a default.
+    return {one.name: _value(one.type, entry.get(one.name, one.default)) for one in fields(made)}
 
 
 def _value(kind: Any, value: Any) -> Any:
@@ -157,6 +161,7 @@ def ended(session: Session, command: str) -> Iterator[PastRun]:
     _, below = tree_of(session.spans)
     roots = session.roots()
     count = Counter(root.full_name for root in roots)
+    causes = headlines(session)
     for root in roots:
         if root.unfinished or is_backwards(root):
             continue
@@ -191,6 +196,7 @@ def ended(session: Session, command: str) -> Iterator[PastRun]:
             distributed=text(session.resource.get(semconv.SERVICE_VERSION)),
             dask_otel=session.bridge,
             command=command,
+            cause=causes[root.full_name],
         )
 
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from dask_otel import semconv
 
-#: Metrics of the charts over time: their points are kept, up to a limit.
+#: Metrics of the charts over time, and of diagnoses: their points are kept, up to a limit.
 _DRAWN: Final = frozenset(
     metric.name
     for metric in (
@@ -27,6 +27,10 @@ _DRAWN: Final = frozenset(
         semconv.WORKER_CPU_UTILIZATION,
         semconv.WORKER_THREAD_COUNT,
         semconv.WORKER_TASK_COUNT,
+        semconv.CLUSTER_TRANSFER_TIME,
+        semconv.EVENT_LOOP_BLOCKED_TIME,
+        semconv.EVENT_LOOP_CPU_TIME,
+        semconv.EVENT_LOOP_STARVED_TIME,
     )
 )
 #: Times and values, in order of time.

@@ -8,7 +8,7 @@ import pytest
 
 from dask_otel.core.diagnosis import diagnose
 from dask_otel.core.diagnosis.facts import Facts, SlowWorker
-from dask_otel.report.facts import facts_of
+from dask_otel.report.evidence import facts_of
 from tests.unit.report_files import (
     counter,
     log,
@@ -80,7 +80,8 @@ def test_a_link_is_compared_by_its_computing_alone() -> None:
 
 
 def test_restrictions_and_slow_workers_come_with_the_groups() -> None:
-    slow = {"slow_worker.name": "w2", "slow_worker.count": 4, "slow_worker.time": 16.0}
+    slow = {"slow_worker.name": "w2", "slow_worker.share": 0.25, "slow_worker.time": 4.0}
+    slow["slow_worker.others.time"] = 0.5
     facts = of(
         traces(
             root(1, "train", {"uneven": 4.0}),
@@ -88,7 +89,7 @@ def test_restrictions_and_slow_workers_come_with_the_groups() -> None:
         )
     )
     assert facts.spans[0].restrictions == {"f": "resources"}
-    assert facts.spans[0].slow == [SlowWorker("w2", "f", 4, 16.0, 0.0, 0.5)]
+    assert facts.spans[0].slow == [SlowWorker("w2", "f", 3.0, 4.0, 0.5, 0.0)]
 
 
 def test_the_holders_are_those_that_computed_meanwhile() -> None:

@@ -1,0 +1,324 @@
+"""The facts of a run for its diagnoses, from its telemetry."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Final, TypeAlias
+
+from dask_otel import semconv
+from dask_otel.core.diagnosis import diagnose
+from dask_otel.core.diagnosis.facts import Death, Facts, Link, RootFacts, SlowWorker, SpanFacts
+from dask_otel.report import words
+from dask_otel.report.findings import failures, outcome_counts, span_names, workers
+from dask_otel.report.path import link_parts, span_path
+from dask_otel.report.seconds import add, span_activities
+from dask_otel.report.telemetry.model import Log, Session, Span, grouped, text, tree_of
+from dask_otel.report.telemetry.series import History, at
+
+Times: TypeAlias = list[tuple[int, int]]
+
+#: Of a removed worker: any of these tasks or results was lost with it.
+_LOST: Final = (semconv.TASK_COUNT, semconv.RESULT_LOST_COUNT, semconv.DATA_LOST_COUNT)
+_DURATION: Final = semconv.TASK_GROUP_DURATION + "."
+_COUNT: Final = semconv.TASK_OUTCOME_COUNT
+#: The least share of the threads' time that others need to be looked for.
+_HELD: Final = 0.05
+
+
+def facts_of(session: Session) -> Facts:
+    """Return the facts of a run."""
+    spans, roots = session.of_type("span"), session.roots()
+    errors, known = failures(session), workers(session)
+    final = [one for one in errors if not one.repeated]
+    again = Counter({one.what: one.count for one in errors if one.repeated})
+    events = grouped(session.logs, lambda log: log.name)
+    named = {
+        event: [*dict.fromkeys(_worker(log) for log in events.get(event, ()))]
+        for event in (semconv.WORKER_TERMINATED, semconv.WORKER_PAUSED)
+    }
+    first = [events.get(name, [None])[0] for name in (semconv.WORKER_ADDED, semconv.CLIENT_ADDED)]
+    there = [log.time_ns for log in first if log is not None]
+    return Facts(
+        seconds=sum(end - start for start, end in _joined(roots)) / 1e9,
+        roots={root.name: root for root in _roots(session, roots)},
+        spans=_spans(session),
+        before_first=max(0, roots[0].start_ns - max(there)) / 1e9
+        if roots and len(there) == len(first) and not any(span.unfinished for span in roots)
+        else 0.0,
+        workers=len(known),
+        threads=max((worker.threads or 0.0 for worker in known), default=0.0),
+        cores=_cores(session),
+        failed=int(max(outcome_counts(session).get("erred", 0), sum(one.count for one in final))),
+        exceptions=[one.kind or "unknown" for one in final],
+        causes=[what for what, _ in again.most_common()],
+        deaths=[_death(log) for log in events.get(semconv.WORKER_REMOVED, ()) if _is_death(log)],
+        terminated=named[semconv.WORKER_TERMINATED],
+        pauses=named[semconv.WORKER_PAUSED],
+        open=[span.full_name for span in spans if span.unfinished],
+        dropped={
+            why: count
+            for why, count in session.metrics.by(
+                semconv.OTEL_DROPPED.name, semconv.OTEL_REASON
+            ).items()
+            if count > 0
+        },
+        merged=[
+            (span.full_name, span.text(semconv.SPAN_REQUESTED_NAME))
+            for span in spans
+            if span.attributes.get(semconv.SPAN_COLLISION) is True
+        ],
+    )
+
+
+def headlines(session: Session) -> dict[str, str]:
+    """Return the kind and the title of the first diagnosis of the runs of each root name."""
+    facts = facts_of(session)
+    found = {}
+    for name, root in facts.roots.items():
+        spans = [span for span in facts.spans if span.root == name]
+        own = replace(facts, seconds=root.seconds, before_first=0.0, failed=0, spans=spans)
+        first, *_ = diagnose(own)
+        found[name] = f"{first.kind}: {first.title}"
+    return found
+
+
+def _joined(spans: Iterable[Span]) -> Times:
+    """Return the times of spans, those that overlap as one."""
+    found: Times = []
+    for span in spans:
+        if found and span.start_ns <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], span.end_ns)
+        else:
+            found.append((span.start_ns, span.end_ns))
+    return found
+
+
+def _overlap(times: Times, start: int, end: int) -> float:
+    return sum(max(0, min(end, until) - max(start, since)) for since, until in times) / 1e9
+
+
+# ------------------------------------------------------------------------------- spans
+
+
+def _spans(session: Session) -> list[SpanFacts]:
+    """Return the spans by name, with their paths, links and groups."""
+    spans, names = session.of_type("span"), span_names(session)
+    _, below = tree_of(spans)
+    found: dict[str, SpanFacts] = {}
+    for span in spans:
+        entry = found.setdefault(span.full_name, SpanFacts(span.full_name, _root_of(span)))
+        entry.seconds += span.seconds
+        entry.queue += span.number(semconv.SPAN_QUEUE_TIME) or 0.0
+        inner = [span_path(one) for one in below.get(span.key, ())]
+        for part, took in span_path(span).items():
+            entry.parts[part] += max(0.0, took - sum(one.get(part, 0.0) for one in inner))
+    labels = (semconv.SPAN_NAME, semconv.TASK_PREFIX, semconv.ACTIVITY)
+    metered = session.metrics.sums(semconv.SPAN_EXECUTE_TIME.name, *labels)
+    for (name, prefix, activity), took in metered.items():
+        if name in found:
+            add(found[name].work.setdefault(prefix, {}), activity, took)
+    tasks = grouped(session.of_type("task"), _group_of)
+    groups = {_group_of(group): group for group in session.of_type("group")}
+    for key in {**groups, **tasks}:
+        if (owner := names.get(key[0], "")) in found:
+            _add_group(found[owner], groups.get(key), tasks.get(key, ()))
+    return [*found.values()]
+
+
+def _add_group(entry: SpanFacts, group: Span | None, tasks: Iterable[Span]) -> None:
+    """Add a group to its span, and those of its tasks that are on the path."""
+    number = dict[str, float]().get if group is None else group.number
+    count, compute = int(number(semconv.TASK_COUNT) or 0), number(_DURATION + "compute") or 0.0
+    if group is not None:
+        prefix = group.text(semconv.TASK_PREFIX)
+        for action in ("transfer", "disk-read"):
+            add(entry.before.setdefault(prefix, {}), action, number(_DURATION + action))
+        if how := group.text(semconv.TASK_GROUP_RESTRICTION):
+            entry.restrictions[prefix] = how
+        share, mean, others = (
+            number(key) or 0.0
+            for key in (
+                semconv.TASK_GROUP_SLOW_SHARE,
+                semconv.TASK_GROUP_SLOW_TIME,
+                semconv.TASK_GROUP_OTHERS_TIME,
+            )
+        )
+        if name := group.text(semconv.TASK_GROUP_SLOW_WORKER):
+            longest = max((task.seconds for task in tasks), default=0.0)
+            entry.slow.append(SlowWorker(name, prefix, share * count, mean, others, longest))
+    for task in tasks:
+        if task.attributes.get(semconv.TASK_ON_PATH) is True:
+            parts = zip(semconv.PATH_PARTS, link_parts(task), strict=True)
+            own = {part: took for part, took in parts if took}
+            others = max(0.0, compute - own.get("compute", 0.0))
+            entry.links.append(
+                Link(
+                    task.text(semconv.TASK_PREFIX) or task.name,
+                    task.text(semconv.WORKER_NAME),
+                    own,
+                    "/".join(_group_of(task)),
+                    count,
+                    others / (count - 1) if count > 1 else None,
+                )
+            )
+
+
+def _root_of(span: Span) -> str:
+    return span.text(semconv.SPAN_ROOT_NAME) or span.full_name
+
+
+def _group_of(span: Span) -> tuple[str, str]:
+    return span.text(semconv.SPAN_ID), span.text(semconv.TASK_GROUP_NAME)
+
+
+# ------------------------------------------------------------------------------- roots
+
+
+def _roots(session: Session, roots: list[Span]) -> Iterator[RootFacts]:
+    """Yield the facts of the trees by the names of their roots, and of the cluster meanwhile."""
+    spans, groups = (grouped(session.of_type(one), _root_of) for one in ("span", "group"))
+    labels = (semconv.SPAN_ROOT_NAME, semconv.TASK_RETRY_REASON)
+    repeated = session.metrics.sums(semconv.TASK_RETRIED.name, *labels)
+    pauses, counters = _pauses(session), _Counters(session)
+    for name, found in grouped(roots, lambda root: root.full_name).items():
+        entry, times, threads = RootFacts(name), _joined(found), 0.0
+        for root in found:
+            for part, took in span_path(root).items():
+                entry.parts[part] += took
+            entry.seconds += root.seconds
+            entry.tasks += int(root.number(semconv.TASK_COUNT) or 0)
+            entry.elsewhere += root.number(semconv.SPAN_ELSEWHERE) or 0.0
+            threads += root.number(semconv.SPAN_DASK_ACTIVE_CPU_TIME) or 0.0
+        entry.threads = threads / (entry.seconds or 1.0)
+        for span in spans.get(name, ()):
+            if (idle := span.number(semconv.SPAN_IDLE)) is not None:
+                entry.idle = (entry.idle or 0.0) + idle
+            for activity, took in span_activities(span).items():
+                add(entry.activities, activity, took)
+        entry.paused = sum(_overlap(times, *pause) for pause in pauses)
+        reasons = {why: count for (root_name, why), count in repeated.items() if root_name == name}
+        entry.retries = {why: n for why, n in reasons.items() if n and why != "rescheduled"}
+        entry.retried = _mean_run(groups.get(name, ()))
+        if entry.elsewhere > _HELD * threads:
+            others = {one: _computed(groups[one], times) for one in groups if one != name}
+            entry.holders = sorted(others.items(), key=lambda item: -item[1])
+        blocked = counters.grown(semconv.EVENT_LOOP_BLOCKED_TIME, times)
+        entry.blocked = {role: took for (role,), took in blocked.items()}
+        entry.transfers = counters.grown(semconv.CLUSTER_TRANSFER_TIME, times)
+        starved, cpu = (
+            sum(counters.grown(metric, times).values())
+            for metric in (semconv.EVENT_LOOP_STARVED_TIME, semconv.EVENT_LOOP_CPU_TIME)
+        )
+        entry.starved = starved / cpu if cpu else 0.0
+        yield entry
+
+
+class _Counters:
+    """What counters of the cluster grew by while a root was open, to an export interval."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._known: dict[str, list[tuple[tuple[str, ...], History]]] = {}
+
+    def grown(self, metric: semconv.Metric, times: Times) -> dict[tuple[str, ...], float]:
+        """Return the sums by the values of the metric's labels."""
+        if metric.name not in self._known:
+            self._known[metric.name] = [
+                (tuple(one.labels.get(label, "") for label in metric.labels), one.history())
+                for one in self._session.metrics.of(metric.name)
+            ]
+        found: dict[tuple[str, ...], float] = {}
+        for key, history in self._known[metric.name]:
+            ends = [(bisect_left(history, (a,)), bisect_left(history, (b,))) for a, b in times]
+            steps = {step for first, last in ends for step in range(first, last + 1)}
+            values = [0.0, *(value for _, value in history)]
+            took = sum(values[step + 1] - values[step] for step in steps if step < len(history))
+            found[key] = found.get(key, 0.0) + took
+        return found
+
+
+def _computed(groups: Iterable[Span], times: Times) -> float:
+    """Return the seconds that groups computed in some times, if they did it evenly."""
+    return sum(
+        (group.number(_DURATION + "compute") or 0.0)
+        * _overlap(times, group.start_ns, group.end_ns)
+        / (group.seconds or 1.0)
+        for group in groups
+    )
+
+
+def _mean_run(groups: Iterable[Span]) -> float:
+    """Return the mean seconds of a run in the groups with repeated ones."""
+    count = took = 0.0
+    for group in groups:
+        numbers = (group.number(_COUNT.format(one)) for one in ("retried", "recomputed"))
+        if again := sum(filter(None, numbers)):
+            count += again + (group.number(semconv.TASK_COUNT) or 0.0)
+            took += group.number(_DURATION + "compute") or 0.0
+    return took / count if count else 0.0
+
+
+# ------------------------------------------------------------------------------ workers
+
+
+def _pauses(session: Session) -> Times:
+    """Return the times in which workers were paused; those that overlap are one."""
+    since: dict[str, int] = {}
+    found: Times = []
+    ended = (semconv.WORKER_RESUMED, semconv.WORKER_REMOVED)
+    for log in session.logs:
+        name = _worker(log)
+        if log.name == semconv.WORKER_PAUSED:
+            since.setdefault(name, log.time_ns)
+        elif log.name in ended and name in since:
+            found.append((since.pop(name), log.time_ns))
+    found += [(start, max(start, session.end_ns or 0)) for start in since.values()]
+    until, joined = 0, list[tuple[int, int]]()
+    for start, end in sorted(found):
+        joined.append((max(start, until), max(end, until)))
+        until = max(end, until)
+    return joined
+
+
+def _cores(session: Session) -> list[float]:
+    """Return the cores that worker processes used while they ran two tasks at least."""
+    tasks = {
+        series.labels.get(semconv.WORKER_NAME): series.history()
+        for series in session.metrics.of(semconv.WORKER_TASK_COUNT.name)
+        if series.labels.get(semconv.TASK_STATE) == "executing"
+    }
+    threads = {worker.name: worker.threads or 0.0 for worker in workers(session)}
+    return [
+        share * threads[name]
+        for series in session.metrics.of(semconv.WORKER_CPU_UTILIZATION.name)
+        if (name := series.labels.get(semconv.WORKER_NAME, "")) in threads
+        for time_ns, share in series.history()
+        if at(tasks.get(name, []), time_ns) >= 2
+    ]
+
+
+def _worker(log: Log) -> str:
+    return text(log.attributes.get(semconv.WORKER_NAME))
+
+
+def _is_death(log: Log) -> bool:
+    """Return whether a worker took tasks or results with it, without a request to leave."""
+    own = log.attributes
+    in_order = own.get(semconv.WORKER_REMOVAL_EXPECTED) is True
+    asked = own.get(semconv.WORKER_REMOVAL_REASON) == "requested"
+    return not (in_order or asked) and any(own.get(key) for key in _LOST)
+
+
+def _death(log: Log) -> Death:
+    own = log.attributes
+    said = words.one_line((log.body or "").partition("\n")[0])
+    suspects, prefixes, roots = (
+        [one for one in value if isinstance(one, str)] if isinstance(value, tuple) else []
+        for value in map(
+            own.get, (semconv.TASK_SUSPECTS, semconv.TASK_PREFIXES, semconv.ROOT_NAMES)
+        )
+    )
+    return Death(_worker(log), words.cut(said, 400), suspects or prefixes, roots)
