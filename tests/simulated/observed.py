@@ -228,10 +228,10 @@ class Simulated:
         that left had run after seceding is in neither lost nor excess, or in both.
         """
         found, truth, base = self.sums(), self.truth.seconds(), self._within
-        late, secret = self.truth.unnoticed(), self.truth.unannounced()
-        less, either = late + self.truth.unheard() + 2 * secret, self.truth.unsettled()
+        on_their_own, late = self.truth.unnoticed()
+        less, either = on_their_own + self.truth.unheard(), self.truth.unsettled()
         late += self.truth.untold() + self.truth.misdated()
-        less += self.truth.misdated() + self.truth.hidden()
+        less += 2 * self.truth.unannounced() + self.truth.misdated() + self.truth.hidden()
         lost = truth.busy + truth.excess - found["reported"]
         known = {
             "capacity": (found["capacity"] - truth.capacity, 0.0, 0.0),

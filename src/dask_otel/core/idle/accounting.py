@@ -26,7 +26,9 @@ Every quantity is in seconds of one thread. The rules:
    a known end is owed its elapsed seconds. Open tasks that are not listed, and may have
    run since the previous cut, hold idle back until the next one: their ends are known
    right after the cut. This also covers tasks that no cut ever listed, for example because
-   they hold the GIL and so stop the heartbeats until they end.
+   they hold the GIL and so stop the heartbeats until they end. An end has the seconds of the
+   task's code; if it waited for a blocked event loop, more are metered: at least what the
+   previous cut listed. So idle is also held back while ends are owed their seconds.
 10. Seconds of a task after it seceded do not occupy a thread: they are excess.
 11. If a worker is removed, the seconds that it had not reported are lost: at most those that
     its tasks can have used since its last cut, minus those that came with that cut already.

@@ -184,7 +184,9 @@ class WorkerTime:
             return Settlement(0.0, 0.0, lost, excess + beyond)
         # Idle held back at the previous cut is confirmed now, minus late ends.
         confirmed = min(rest, max(0.0, self._held - seen.late)) if self._held else 0.0
-        self._held = min(rest - confirmed, seen.unseen * (at - before) + seen.vanished)
+        self._held = rest - confirmed
+        if not self._owed:
+            self._held = min(self._held, seen.unseen * (at - before) + seen.vanished)
         self._left -= rest - self._held
         self._open_at_cut = busy + self._held
         return Settlement(rest - confirmed - self._held, confirmed, lost, excess)
