@@ -124,6 +124,20 @@ FOUND = [
         (((0.0, "tasks", ("apart", [1.5, 1.5, 0.2, 0.2, 0.05, 1.5], 0)),), (), ()),
         ((1.5, "block", (9, 1.0)), (0.05, "block", (9, 3.0))),
     ),
+    # Workers that pause: when a task began before, and again while it runs.
+    Program(
+        393, 2, 2, True, 0.0,
+        (((0.3, "chain", ([0.7, 0.7, 0.01, 0.01],)),), ()),
+        ((0.05, "block", (6, 1.0)), (0.05, "pause", (6, 1.0))),
+    ),
+    Program(
+        384, 3, 2, True, 0.02,
+        ((), (), ((0.3, "tasks", ("moved", [0.2, 0.01], 1)),
+                  (0.05, "tasks", ("nap", [0.0, 0.7], 0)),
+                  (0.0, "tasks", ("fail", [0.05, 0.05, 0.7], 0)))),
+        ((0.3, "heartbeats", (6, 1.0, 4)), (0.3, "pause", (3, 1.0)), (0.8, "pause", (0, 3.0)),
+         (0.8, "pause", (6, 0.1))),
+    ),
     # Its first worker leaves, with a task that is no work any more.
     Program(
         273, 1, 3, True, 0.0,

@@ -380,12 +380,12 @@ class TaskEvents:
                 # A message with another id may repeat the times of a run with another number.
                 number = task.run_id
                 if account is not None:
-                    if waits or account.pause:
+                    if waits or account.pauses:
                         ends, threads = account.ends, self._accounting.present
                         # In the order of `Waited`.
                         place = (
                             stimulus_time, waits, key, stimulus_id, ends, len(ends), ends[0],
-                            account.pause, threads,
+                            account.pauses, threads,
                         )  # fmt: skip
                     if not account.free or task.resource_restrictions:
                         account.ended(stimulus_id, stopped, self._accounting.present, key)

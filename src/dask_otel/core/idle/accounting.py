@@ -72,6 +72,7 @@ from dask_otel.core.path.waiting import (
     BEHIND,
     BEHIND_RELEASED,
     FREE,
+    MAX_PAUSES,
     NO_WORKER,
     STATE,
     TAKEN,
@@ -177,8 +178,11 @@ class Accounting:
             self._taking += 1 if running else -1
             self._withheld += -account.free if running else account.free
             self._state_changed()
-            begun = now if account.pause is None or not running else account.pause[0]
-            account.pause = (begun, now if running else inf, self.present)
+            before, begun = account.pauses, now
+            if running and before:
+                begun, before = before[-1][0], before[:-1]
+            pause = (begun, now if running else inf, self.present)
+            account.pauses = (*before[1 - MAX_PAUSES :], pause)
 
     # ------------------------------------------------------------------------- tasks
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dask_otel.core.idle.sharing import ActiveSpan
 from dask_otel.core.idle.worker_tasks import Observed, WorkerTasks
-from dask_otel.core.path.waiting import MAX_ENDS, Ends, Pause, Threads
+from dask_otel.core.path.waiting import MAX_ENDS, Ends, Pauses, Threads
 
 
 class Settlement(NamedTuple):
@@ -47,7 +47,7 @@ class WorkerTime:
         "earlier_unworked",
         "ends",
         "free",
-        "pause",
+        "pauses",
         "recent_spans",
         "running",
         "tasks",
@@ -58,9 +58,9 @@ class WorkerTime:
     def __init__(self, threads: int, now: float, worked: float) -> None:
         self.threads = threads
         self.tasks = WorkerTasks(now, now)
-        #: Whether it takes tasks, its last pause, and its last ends that others waited for.
+        #: Whether it takes tasks, its last pauses, and its last ends that others waited for.
         self.running = True
-        self.pause: Pause | None = None
+        self.pauses: Pauses = ()
         self.ends: Ends = [None]
         #: Number of certainly idle threads, since `changed`.
         self.free = threads
