@@ -124,6 +124,13 @@ FOUND = [
         (((0.0, "tasks", ("apart", [1.5, 1.5, 0.2, 0.2, 0.05, 1.5], 0)),), (), ()),
         ((1.5, "block", (9, 1.0)), (0.05, "block", (9, 3.0))),
     ),
+    # A cancelled task hid for three heartbeats that there was no work.
+    Program(
+        605, 1, 3, False, 0.02,
+        ((), ((0.3, "tasks", ("nap", [0.2, 0.05], 3)), (0.0, "cancel", (3,)),
+              (1.0, "go_into", ("a",)), (0.0, "tasks", ("moved", [0.01, 1.5, 0.0, 0.05, 0.2], 0)))),
+        (),
+    ),
     # Workers that pause: when a task began before, and again while it runs.
     Program(
         393, 2, 2, True, 0.0,

@@ -293,7 +293,8 @@ class Accounting:
         self._excess += excess
         if earlier > 0.0:
             spans = account.earlier_spans
-            self._sharing.book_late(earlier, before, spans, account.earlier_unworked)
+            unused = self._sharing.book_late(earlier, before, spans, account.earlier_unworked)
+            account.earlier_unworked -= unused
         if idle > 0.0:
             spans = account.recent_spans
             account.unworked -= self._sharing.book_late(idle, since, spans, account.unworked)

@@ -41,6 +41,7 @@ class WorkerTime:
         "_now",
         "_open_at_cut",
         "_owed",
+        "_unconfirmed",
         "_worked",
         "changed",
         "earlier_spans",
@@ -81,8 +82,8 @@ class WorkerTime:
         self._owed = self._credit = 0.0
         #: Rule 10: excess booked as debt that may belong to a seceded task whose end comes later.
         self._excess_ahead = 0.0
-        #: Rule 9: idle held back at the last cut.
-        self._held = 0.0
+        #: Rule 9: idle held back at the last cut, and the part of it that was held back before.
+        self._held = self._unconfirmed = 0.0
 
     def ended(self, message: str, stop: float, threads: Threads, key: Hashable) -> None:
         """Record the end of a run that others may have waited for: all threads are still taken."""
@@ -184,9 +185,11 @@ class WorkerTime:
             return Settlement(0.0, 0.0, lost, excess + beyond)
         # Idle held back at the previous cut is confirmed now, minus late ends.
         confirmed = min(rest, max(0.0, self._held - seen.late)) if self._held else 0.0
+        again = self._held - confirmed
         self._held = rest - confirmed
         if not self._owed:
             self._held = min(self._held, seen.unseen * (at - before) + seen.vanished)
+        self._unconfirmed = min(again, self._held)
         self._left -= rest - self._held
         self._open_at_cut = busy + self._held
         return Settlement(rest - confirmed - self._held, confirmed, lost, excess)
@@ -211,7 +214,7 @@ class WorkerTime:
             # Mostly there is one, or none: this runs for every heartbeat of a worker with tasks.
             several = processing.values() if len(before) > 1 else before if processing else ()
             self.recent_spans = {span for span in several if span is not None}
-        self.earlier_unworked = self.unworked
+        self.earlier_unworked = self.unworked + min(self.earlier_unworked, self._unconfirmed)
         self.unworked = min(self.unworked, self._maybe_busy)
 
     def _seceded_excess(self, seen: Observed) -> float:
@@ -225,7 +228,7 @@ class WorkerTime:
         # Elapsed seconds that were guessed may be too many.
         beyond = max(0.0, (0.0 if self.tasks.guessed else busy) - self._left)
         self._left += beyond
-        self._held = 0.0
+        self._held = self._unconfirmed = 0.0
         self._open_at_cut = busy + rest + beyond
         return beyond
 
