@@ -64,6 +64,10 @@ TYPES: dict[str, type] = {
     "dask.task.output.type": str,
     "dask.task.on_path": bool,
     "dask.span.path.tasks": int,
+    "dask.span.path.submitted.tasks": int,
+    "dask.span.elsewhere.time": float,
+    "dask.span.seceded.time": float,
+    "dask.task_group.restriction": str,
     "dask.worker.name": str,
 }
 FAMILIES: dict[str, type] = {
