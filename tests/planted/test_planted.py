@@ -19,6 +19,7 @@ WRONG = {
     "all-on-one-of-four": "one step is restricted, and another waits for its data's worker",
     "slow-one-of-eight": "one task on each slow worker is too few to tell it from skew",
     "import-and-waiting": "an import of an eighth of the run is not told from its sleep",
+    "skew-in-the-second-root": "one long task on a worker looks like a slow worker",
     "late-workers-and-chain": "a chain of functions that run once looks like long tasks",
 }
 
