@@ -228,6 +228,8 @@ class WorkerTime:
         # Elapsed seconds that were guessed may be too many.
         beyond = max(0.0, (0.0 if self.tasks.guessed else busy) - self._left)
         self._left += beyond
+        # What was held back is in a later rest.
+        self.unworked += min(self.earlier_unworked, self._held)
         self._held = self._unconfirmed = 0.0
         self._open_at_cut = busy + rest + beyond
         return beyond
