@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence
 from math import inf
 
 from lab.executor import Run
-from lab.truth import HEARTBEAT, RELEASED, STEP, Truth
+from lab.truth import RELEASED, STEP, Truth
 
 #: How Dask names the ends of runs without a result that their workers report.
 ENDED = ("task-erred", "reschedule")
@@ -53,8 +53,8 @@ class Occupancy:
                     until = max([move.when, *(min(r.stop, r.seceded) for r in open_)])
                     if until > move.when:
                         end = until, inf
-                    late = UNSETTLED * HEARTBEAT
-                    self._unsettled[worker].append((move.when, until + late))
+                    known_at = truth.heartbeat_after(worker, until, UNSETTLED)
+                    self._unsettled[worker].append((move.when, known_at))
                 when, order = min([end, *left])
                 changes.append((when, order, worker, None, -1, move.key))
             if move.finish == "processing" and move.worker is not None:

@@ -245,27 +245,33 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
         """Return the heartbeats of a worker."""
         return [one for one in self._cluster.beats if one.worker == address]
 
+    def heartbeat_after(self, address: str, when: float, number: int) -> float:
+        """Return when a worker's heartbeat of that number arrived, from those sent after a time."""
+        came = sorted(one.arrives for one in self._beats(address) if one.sent >= when)
+        return [*came, *[inf] * number][number - 1]
+
     def unnoticed(self) -> tuple[float, float]:
         """Return seconds for which ends waited for a blocked event loop, and nobody knows it.
 
         The message of an end says when the code ended, and Dask meters the time until the worker
         noticed it: both are known together, from the metered seconds, unless the worker leaves
-        before it reports them. Of a task that had seceded, it is unknown whether it was on its own
-        meanwhile, unless a heartbeat listed it after its end.
+        before it reports them, or the heartbeat is lost. Of a task that had seceded, it is unknown
+        whether it was on its own meanwhile, unless a heartbeat listed it after its end.
 
         Returns
         -------
         on_their_own, unreported
-            Those of tasks that had seceded, and those that workers took with them when they left.
+            Those of tasks that had seceded, and those that were never reported.
         """
         on_their_own = unreported = 0.0
         for run in self._cluster.runs:
             waited = max(0.0, run.stop - run.done) if run.stop < inf else 0.0
-            # What the last heartbeat says was gathered before it was sent.
-            heard = self._heard(run.worker)[-2:][0]
+            # What a heartbeat says was gathered before it was sent.
+            heard = self._heard(run.worker)[-2:][0], self.workers[run.worker].left
+            silent = [*self._gaps(run.worker), *([heard] if heard[1] < inf else ())]
             if run.seceded < inf:
                 on_their_own += waited
-            elif heard <= run.stop <= self.workers[run.worker].left < inf:
+            elif any(since <= run.stop <= until for since, until in silent):
                 unreported += waited
         return on_their_own, unreported
 
