@@ -53,7 +53,12 @@ class Occupancy:
                     until = max([move.when, *(min(r.stop, r.seceded) for r in open_)])
                     if until > move.when:
                         end = until, inf
-                    known_at = truth.heartbeat_after(worker, until, UNSETTLED)
+                    # A worker with a blocked event loop may begin it after that.
+                    later = [one for one in truth.moves[number + 1 :] if one.key == move.key]
+                    anew = min((m.when for m in later if m.finish == "processing"), default=inf)
+                    runs_on = [r.stop for r in ran[worker, move.key] if r.start < anew]
+                    last = max([until, *(stop for stop in runs_on if stop < inf)])
+                    known_at = truth.heartbeat_after(worker, last, UNSETTLED)
                     self._unsettled[worker].append((move.when, known_at))
                 when, order = min([end, *left])
                 changes.append((when, order, worker, None, -1, move.key))
