@@ -306,11 +306,11 @@ def test_the_seconds_of_a_wait_are_those_of_the_cluster_state() -> None:
 
 
 def waited(
-    how: int, began: float, *ends: tuple[float, float], pause: Any = None, earlier: Any = None
+    how: int, began: float, *ends: tuple[float, float], pauses: Any = (), earlier: Any = None
 ) -> tuple[Any, ...]:
     """A run whose worker's clock is 100 s ahead; it took a second."""
     listed = [earlier, *((str(noticed), stop, BUSY, "o") for noticed, stop in ends)]
-    return (float, how, "own", str(began + 1.0), listed, len(listed), earlier, pause, FREED)
+    return (float, how, "own", str(began + 1.0), listed, len(listed), earlier, pauses, FREED)
 
 
 def test_a_task_has_its_turn_when_the_last_one_before_it_ended() -> None:
@@ -334,8 +334,13 @@ def test_a_task_has_its_turn_when_the_last_one_before_it_ended() -> None:
 def test_tasks_on_a_paused_worker_have_their_turn_after_the_pause() -> None:
     going, over = (5.0, inf, FREED), (5.0, 8.0, FREED)
     end = (103.0, 3.0)
-    run = waited(BEHIND, 103.0, end, pause=going)
+    run = waited(BEHIND, 103.0, end, pauses=[going])
     assert turn_of(run, 1.0, 3.0, 4.0) == (3.0, BUSY), "it began before"
-    assert turn_of(waited(AT_ONCE, 108.0, end, pause=over), 4.5, 8.0, 9.0) == (8.0, FREED)
-    assert turn_of(waited(BEHIND, 103.0, end, pause=over), 1.0, 3.0, 4.0) == (3.0, BUSY)
-    assert turn_of(waited(AT_ONCE, 109.5, end, pause=over), 9.0, 9.5, 10.5) is None, "sent later"
+    run = waited(AT_ONCE, 108.0, end, pauses=[over])
+    assert turn_of(run, 4.5, 8.0, 9.0) == (8.0, FREED)
+    assert turn_of(run, 4.5, 7.9, 8.9) == (8.0, FREED), "the worker's message took a while"
+    assert turn_of(run, 4.5, 5.1, 6.1) is None, "it began before"
+    run = waited(AT_ONCE, 108.0, end, pauses=[over, (8.5, 8.7, BUSY)])
+    assert turn_of(run, 4.5, 8.0, 9.0) == (8.0, FREED), "it paused again meanwhile"
+    assert turn_of(waited(BEHIND, 103.0, end, pauses=[over]), 1.0, 3.0, 4.0) == (3.0, BUSY)
+    assert turn_of(waited(AT_ONCE, 109.5, end, pauses=[over]), 9.0, 9.5, 10.5) is None, "sent later"

@@ -380,12 +380,12 @@ class TaskEvents:
                 # A message with another id may repeat the times of a run with another number.
                 number = task.run_id
                 if account is not None:
-                    if waits or account.pause:
+                    if waits or account.pauses:
                         ends, threads = account.ends, self._accounting.present
                         # In the order of `Waited`.
                         place = (
                             stimulus_time, waits, key, stimulus_id, ends, len(ends), ends[0],
-                            account.pause, threads,
+                            account.pauses, threads,
                         )  # fmt: skip
                     if not account.free or task.resource_restrictions:
                         account.ended(stimulus_id, stopped, self._accounting.present, key)
@@ -443,7 +443,7 @@ class TaskEvents:
             # The last of its runs on workers that died, if it has none now.
             failure = self._failed(group, key, info, started, stopped, now, assigned)
             run = TaskRun._make(run)._replace(nbytes=None, type=None, failure=failure)
-            self._end_path(group, run, start, stimulus_id, ran, now, sent_to, place, held)
+            self._end_path(group, run, start, ran, now, sent_to, place, held)
             self._to_erred(group, run)
         elif finish == "erred" or task.exception_blame is not None:
             self._outcomes.blamed(group, now)
@@ -453,7 +453,7 @@ class TaskEvents:
             self._outcomes.interrupted(group, key, None if how == "stolen" else how, now)
             self.paths.interrupted(key, sent, sent_to)
         else:
-            self._end_path(group, run, start, stimulus_id, ran, now, sent_to, place, held)
+            self._end_path(group, run, start, ran, now, sent_to, place, held)
             self._to_released(group, key, assigned, ran is None, now)
             if processed:
                 self._count(semconv.TASK_FINISHED.name, group, "cancelled")
@@ -487,7 +487,6 @@ class TaskEvents:
         group: Group,
         run: RawRun,
         start: str,
-        stimulus_id: str,
         ran: Times | None,
         now: float,
         sent_to: Threads | None,
@@ -503,7 +502,7 @@ class TaskEvents:
             began, stopped = ran or (now, now)
             sent = run[SENT] or now
             run = TaskRun._make(run)._replace(start=began, stop=stopped, sent=sent)
-        self.paths.ended(stimulus_id, now, group, run, None, sent_to, place, held)
+        self.paths.ended(None, now, group, run, None, sent_to, place, held)
 
     @staticmethod
     def _is_whole(run: RawRun) -> bool:

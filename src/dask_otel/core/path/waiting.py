@@ -31,8 +31,10 @@ Turn: TypeAlias = tuple[float, Threads | None]
 #: When a run's worker had a thread for it, or the fields of a `Waited`; None if that was at once.
 Place: TypeAlias = tuple[Any, ...] | None
 
-#: A worker's last pause: when it began, when that ended, and the cluster's threads then.
-Pause: TypeAlias = tuple[float, float, Threads | None]
+#: A worker's last pauses: when each began, when that ended, and the cluster's threads then.
+Pauses: TypeAlias = tuple[tuple[float, float, Threads | None], ...]
+#: The most of them.
+MAX_PAUSES: Final = 8
 
 #: The last ends on one worker, after those before them: of each, the worker's message, when it was,
 #: the cluster's threads then, and the task.
@@ -58,7 +60,7 @@ class Waited(NamedTuple):
     ends: Ends
     number: int
     earlier: Ends | None
-    pause: Pause | None
+    pauses: Pauses
     #: The cluster's threads at its end.
     threads: Threads
 
@@ -110,8 +112,10 @@ def turn_of(place: Place, sent: float, start: float, stop: float) -> Turn | None
             turn = ends[max(0, number - 1)][1:3]
         if run.waited == BEHIND_RELEASED and (turn is None or turn[0] <= sent):
             turn = start, run.threads
-    if run.pause is not None:
-        paused, resumed, then = run.pause
-        if paused <= start and sent < resumed and (turn is None or turn[0] < resumed):
-            return resumed, then
+    for paused, resumed, then in reversed(run.pauses):
+        # No run begins in a pause, but both times may be off by a message's way.
+        if paused + resumed < 2 * start:
+            if sent < resumed and (turn is None or turn[0] < resumed):
+                return resumed, then
+            break
     return turn
