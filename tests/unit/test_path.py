@@ -20,8 +20,10 @@ from dask_otel.core.path.waiting import (
     BEHIND,
     BEHIND_RELEASED,
     FREE,
+    MAX_ENDS,
     NO_WORKER,
     TAKEN,
+    Turn,
     turn_of,
     waits,
 )
@@ -130,7 +132,7 @@ def test_the_sums_of_links_are_those_of_their_cuts(
         ended = run("", sent, start, stop, float(fetched))
         held = seceded - start if secedes else None
         place = (turn, then) if behind else None
-        last = (last, end, 1, None, waited, None, ended, then, place, held)
+        last = (last, end, 1, None, waited, None, ended, (then, AT_ONCE, held), place)
         parts = cut(last, since, float(until))
         assert sum(parts) == max(0.0, min(end, until) - since)
         assert min(parts) >= 0.0
@@ -162,7 +164,7 @@ def test_a_folded_chain_keeps_its_longest_links_with_their_times(
         stimulus = f"task-finished-{end}"
         begin += 0.25
         one = run(number, begin, begin, end)
-        paths.ended(stimulus, end, tasks, one, sent_to=BUSY)
+        paths.ended(stimulus, end, tasks, one, sent_to=(BUSY, AT_ONCE, None))
         assert paths.ready(number + 1, stimulus, end, BUSY)
     assert len(cuts) <= 1, "the others are in order, and summed as they are"
     found = path_of(span, end)
@@ -305,37 +307,41 @@ def test_the_seconds_of_a_wait_are_those_of_the_cluster_state() -> None:
     assert waits(9.0, free, 9.0, free) == (0.0, 0.0, 0.0)
 
 
-def waited(
-    how: int, began: float, *ends: tuple[float, float], pause: Any = None, earlier: Any = None
-) -> tuple[Any, ...]:
-    """A run whose worker's clock is 100 s ahead; it took a second."""
-    listed = [earlier, *((str(noticed), stop, BUSY, "o") for noticed, stop in ends)]
-    return (float, how, "own", str(began + 1.0), listed, len(listed), earlier, pause, FREED)
+def turn(
+    how: int,
+    sent: float,
+    start: float,
+    *ends: tuple[float, float] | tuple[float, float, str],
+    pause: Any = None,
+) -> Turn | None:
+    """The turn of a run on a worker whose clock is 100 s ahead; it took a second."""
+    stop = start + 1.0
+    others = [(str(noticed), at, BUSY, *(key or ["o"])) for noticed, at, *key in ends]
+    own, later = (str(stop + 100.0), stop, FREED, "own"), ("0.0", stop, BUSY, "own")
+    return turn_of([(float, pause), *others, own, later], how, "own", sent, start, stop)
 
 
 def test_a_task_has_its_turn_when_the_last_one_before_it_ended() -> None:
     ends = (103.0, 3.0), (106.0, 6.0)
-    assert turn_of(waited(BEHIND, 104.0, *ends), 1.0, 4.0, 5.0) == (3.0, BUSY)
-    assert turn_of(waited(BEHIND, 106.0, *ends), 1.0, 6.0, 7.0) == (6.0, BUSY)
-    assert turn_of(waited(AT_ONCE, 104.0, *ends), 1.0, 4.0, 5.0) is None
-    assert turn_of(waited(BEHIND, 102.0, *ends), 1.0, 2.0, 3.0) is None, "no other one ended"
-    assert turn_of(waited(BEHIND_RELEASED, 102.0, *ends), 1.0, 2.0, 3.0) == (2.0, FREED)
-    assert turn_of(waited(BEHIND_RELEASED, 104.0, *ends), 1.0, 4.0, 5.0) == (3.0, BUSY)
-    earlier = [None, ("101.5", 1.5, FREED, "o"), ("102.0", 2.0, BUSY, "own")]
-    run = waited(BEHIND, 102.0, *ends, earlier=earlier)
-    assert turn_of(run, 1.0, 2.0, 3.0) == (1.5, FREED), "not when it seceded itself"
-    earlier = [None, ("102.5", 2.5, FREED, "o")]
-    run = waited(BEHIND, 102.0, *ends, earlier=earlier)
-    assert turn_of(run, 1.0, 2.0, 3.0) == (2.5, FREED), "it began as soon as it could"
-    assert turn_of(None, 1.0, 2.0, 3.0) is None
-    assert turn_of((1.5, BUSY), 1.0, 2.0, 3.0) == (1.5, BUSY)
+    assert turn(BEHIND, 1.0, 4.0, *ends) == (3.0, BUSY)
+    assert turn(BEHIND, 1.0, 6.0, *ends) == (6.0, BUSY)
+    assert turn(AT_ONCE, 1.0, 4.0, *ends) is None
+    assert turn(BEHIND, 1.0, 2.0, *ends) is None, "no other one ended"
+    assert turn(BEHIND_RELEASED, 1.0, 2.0, *ends) == (2.0, FREED)
+    assert turn(BEHIND_RELEASED, 1.0, 4.0, *ends) == (3.0, BUSY)
+    own = (101.5, 1.5), (102.0, 2.0, "own"), *ends
+    assert turn(BEHIND, 1.0, 2.0, *own) == (1.5, BUSY), "not when it seceded itself"
+    many = [(103.0 + 0.01 * number, 3.0) for number in range(MAX_ENDS)]
+    assert turn(BEHIND, 1.0, 2.0, *many) == (3.0, BUSY), "it began as soon as it could"
+    assert turn(BEHIND, 1.0, 2.0, *many[1:]) is None, "none is missing"
+    assert turn_of(None, BEHIND, "own", 1.0, 2.0, 3.0) is None
+    assert turn_of((1.5, BUSY), BEHIND, "own", 1.0, 2.0, 3.0) == (1.5, BUSY)
 
 
 def test_tasks_on_a_paused_worker_have_their_turn_after_the_pause() -> None:
     going, over = (5.0, inf, FREED), (5.0, 8.0, FREED)
     end = (103.0, 3.0)
-    run = waited(BEHIND, 103.0, end, pause=going)
-    assert turn_of(run, 1.0, 3.0, 4.0) == (3.0, BUSY), "it began before"
-    assert turn_of(waited(AT_ONCE, 108.0, end, pause=over), 4.5, 8.0, 9.0) == (8.0, FREED)
-    assert turn_of(waited(BEHIND, 103.0, end, pause=over), 1.0, 3.0, 4.0) == (3.0, BUSY)
-    assert turn_of(waited(AT_ONCE, 109.5, end, pause=over), 9.0, 9.5, 10.5) is None, "sent later"
+    assert turn(BEHIND, 1.0, 3.0, end, pause=going) == (3.0, BUSY), "it began before"
+    assert turn(AT_ONCE, 4.5, 8.0, end, pause=over) == (8.0, FREED)
+    assert turn(BEHIND, 1.0, 3.0, end, pause=over) == (3.0, BUSY)
+    assert turn(AT_ONCE, 9.0, 9.5, end, pause=over) is None, "sent later"

@@ -21,7 +21,6 @@ from dask_otel._dask.stimuli import (
     RETRY,
     SUBMISSION,
     interruption,
-    stimulus_time,
     submission_time,
 )
 from dask_otel._dask.threads import ThreadTime
@@ -32,7 +31,7 @@ from dask_otel.core.life.open_span import Cause, Group, RetryReason, TaskLimits
 from dask_otel.core.metrics.batch import Distribution, MetricBatch
 from dask_otel.core.path.following import Paths
 from dask_otel.core.path.step import KEY, NUMBER, PARTS, SECONDS, SENT, STOP, RawStep
-from dask_otel.core.path.waiting import AT_ONCE, BEHIND, Place, Threads, turn_of
+from dask_otel.core.path.waiting import AT_ONCE, BEHIND, UNKNOWN, Place, Sent, last_ends, turn_of
 from dask_otel.core.records import Failure, RawRun, TaskRun
 from dask_otel.core.text import STACKTRACE_LIMIT
 
@@ -106,7 +105,7 @@ class TaskEvents:
         accounting = self._accounting
         for ws in self._scheduler.workers.values():
             for task in ws.processing:
-                self.assigned[task.key] = (ws, 0.0, None, None, AT_ONCE)
+                self.assigned[task.key] = (ws, 0.0, None, UNKNOWN)
                 accounting.task_assigned(ws.address, task.key, task.group.span_id, monotonic())
                 if task in ws.long_running:
                     accounting.task_seceded(ws.address, task.key, None, monotonic())
@@ -126,7 +125,6 @@ class TaskEvents:
     def all_gone(self) -> None:
         """Forget all tasks: the scheduler was restarted, or the bridge releases it."""
         self.under_way.clear()
-        self._time.held.clear()
         self._lost, self._sent_again = {}, {}
         self.paths = Paths(submission_time)
         self.queued_since.clear()
@@ -138,7 +136,6 @@ class TaskEvents:
         for key in self.assigned.keys() - processing:
             del self.assigned[key]
             self.under_way.seen.pop(key, None)
-            self._time.held.pop(key, None)
         tasks = self._scheduler.tasks.values()
         unfinished = {task.key for task in tasks if task.state in UNFINISHED}
         self.paths.repair(unfinished)
@@ -204,13 +201,10 @@ class TaskEvents:
                     before = self.paths.at_once(stimulus_id)
                     if before is None:
                         self._ready(key, stimulus_id, now)
-                waits = self._accounting.task_assigned(
+                sent_to = self._accounting.task_assigned(
                     ws.address, key, task.group.span_id, monotonic()
                 )
-                if not waits and task.resource_restrictions:
-                    # A task can hold what it needs, even if a thread is free.
-                    waits = BEHIND
-                self.assigned[key] = (ws, now, before, self._accounting.present, waits)
+                self.assigned[key] = (ws, now, before, sent_to)
             elif start in UNFINISHED:
                 self._from_unfinished(key, start, finish, stimulus_id, info)
             elif finish == "forgotten":
@@ -329,12 +323,12 @@ class TaskEvents:
         key, group = task.key, self._groups.get(task.group)
         ran = account = None
         processed = start == "processing"
-        assigned, sent, before, sent_to, waits = (
+        assigned, sent, before, sent_to = (
             self.assigned.pop(key, NOT_ASSIGNED) if processed else NOT_ASSIGNED
         )
-        held = self._time.held.pop(key, None) if self._time.held else None
+        threads, waits, held = sent_to
         if assigned is None:
-            sent_to = self._accounting.present
+            sent_to = (self._accounting.present, AT_ONCE, None)
         elif startstops:
             if self.under_way.seen:
                 self.under_way.seen.pop(key, None)
@@ -360,7 +354,7 @@ class TaskEvents:
                 # It may be sent again.
                 self._outcomes.not_recomputed(group, counted, now)
                 self._lost[key] = group if counted else None
-                self.paths.interrupted(key, sent, sent_to)
+                self.paths.interrupted(key, sent, threads)
                 return
             if sent:
                 self._outcomes.computed_again(group)
@@ -379,22 +373,25 @@ class TaskEvents:
             if stimulus_id[0] == END:
                 # A message with another id may repeat the times of a run with another number.
                 number = task.run_id
-                if account is not None:
-                    if waits or account.pause:
-                        ends, threads = account.ends, self._accounting.present
-                        # In the order of `Waited`.
-                        place = (
-                            stimulus_time, waits, key, stimulus_id, ends, len(ends), ends[0],
-                            account.pause, threads,
-                        )  # fmt: skip
-                    if not account.free or task.resource_restrictions:
-                        account.ended(stimulus_id, stopped, self._accounting.present, key)
+                if account is not None and (
+                    waits or not account.free or account.pause or task.resource_restrictions
+                ):
+                    if not waits and task.resource_restrictions:
+                        # It can wait for what it needs, even if a thread is free.
+                        sent_to = (threads, BEHIND, held)
+                    place = account.ends
+                    end = (stimulus_id, stopped, self._accounting.present, key)
+                    if account.free and not task.resource_restrictions:
+                        # No other task waited for this one.
+                        place = [*last_ends(place), end]
+                    else:
+                        place.append(end)
             if len(startstops) > 1:
                 offset = self._clocks.offset(worker)
-                place = turn_of(place, sent, started, stopped)
+                place = turn_of(place, sent_to[1], key, sent, started, stopped)
                 began = sent if place is None else max(sent, place[0])
                 parts, fetched = actions(startstops, sent, began, started, offset)
-        elif waits:
+        elif waits or (assigned is not None and task.resource_restrictions):
             # What is not known of its run was a wait for a thread of its worker.
             place = (inf, self._accounting.present)
         if queued:
@@ -435,15 +432,15 @@ class TaskEvents:
                 self.paths.forget(key)
                 before = None
             if self._follows:
-                self.paths.ended(stimulus_id, now, group, run, before, sent_to, place, held)
+                self.paths.ended(stimulus_id, now, group, run, before, sent_to, place)
             return
         if before is not None:
-            self.paths.sent(key, before, sent, sent_to)
+            self.paths.sent(key, before, sent, threads)
         if finish == "erred" and info.get("cause") == key:
             # The last of its runs on workers that died, if it has none now.
             failure = self._failed(group, key, info, started, stopped, now, assigned)
             run = TaskRun._make(run)._replace(nbytes=None, type=None, failure=failure)
-            self._end_path(group, run, start, stimulus_id, ran, now, sent_to, place, held)
+            self._end_path(group, run, start, stimulus_id, ran, now, sent_to, place)
             self._to_erred(group, run)
         elif finish == "erred" or task.exception_blame is not None:
             self._outcomes.blamed(group, now)
@@ -451,9 +448,9 @@ class TaskEvents:
         elif not task.has_lost_dependencies and (task.who_wants or task.waiters):
             how = interruption(stimulus_id) if processed else "stolen"
             self._outcomes.interrupted(group, key, None if how == "stolen" else how, now)
-            self.paths.interrupted(key, sent, sent_to)
+            self.paths.interrupted(key, sent, threads)
         else:
-            self._end_path(group, run, start, stimulus_id, ran, now, sent_to, place, held)
+            self._end_path(group, run, start, stimulus_id, ran, now, sent_to, place)
             self._to_released(group, key, assigned, ran is None, now)
             if processed:
                 self._count(semconv.TASK_FINISHED.name, group, "cancelled")
@@ -490,9 +487,8 @@ class TaskEvents:
         stimulus_id: str,
         ran: Times | None,
         now: float,
-        sent_to: Threads | None,
+        sent_to: Sent,
         place: Place,
-        held: float | None,
     ) -> None:
         """Record for the path that a ready task ended without a result."""
         if not self._follows or start == "waiting":
@@ -503,7 +499,7 @@ class TaskEvents:
             began, stopped = ran or (now, now)
             sent = run[SENT] or now
             run = TaskRun._make(run)._replace(start=began, stop=stopped, sent=sent)
-        self.paths.ended(stimulus_id, now, group, run, None, sent_to, place, held)
+        self.paths.ended(stimulus_id, now, group, run, None, sent_to, place)
 
     @staticmethod
     def _is_whole(run: RawRun) -> bool:
@@ -614,13 +610,13 @@ class TaskEvents:
         if type(message) is tuple and len(message) > 4 and message[0] == "confirm":
             _, key, _, _, thief, *_ = message
             try:
-                victim, sent, before, threads, _ = self.assigned.get(key, NOT_ASSIGNED)
+                victim, sent, before, sent_to = self.assigned.get(key, NOT_ASSIGNED)
                 ws = self._scheduler.workers.get(thief)
             except TypeError:
                 # Any client may log any event.
                 return
             if victim is not None and ws is not None:
-                self._moved(key, victim, ws, sent, before, threads)
+                self._moved(key, victim, ws, sent, before, sent_to)
 
     def _moved(
         self,
@@ -629,14 +625,14 @@ class TaskEvents:
         thief: WorkerState,
         sent: float,
         before: RawStep | None,
-        threads: Threads | None,
+        sent_to: Sent,
     ) -> None:
         """Record that a task is sent anew, to another worker."""
         if before is not None:
-            self.paths.sent(key, before, sent, threads)
+            self.paths.sent(key, before, sent, sent_to[0])
         now = time()
-        waits = self._accounting.task_stolen(key, victim.address, thief.address, monotonic())
-        self.assigned[key] = (thief, now, None, self._accounting.present, waits)
+        sent_to = self._accounting.task_stolen(key, victim.address, thief.address, monotonic())
+        self.assigned[key] = (thief, now, None, sent_to)
         if queued := self.queued_since.get(key):
             # It is in no queue of the scheduler meanwhile.
             self.queued_since[key] = queued + now - sent

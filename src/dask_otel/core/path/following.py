@@ -22,7 +22,7 @@ from dask_otel.core.path.step import (
     Step,
     Times,
 )
-from dask_otel.core.path.waiting import Place, Threads
+from dask_otel.core.path.waiting import UNKNOWN, Place, Sent, Threads
 from dask_otel.core.records import RawRun, TaskRun
 
 #: Tasks of one submission that are ready within these seconds share one time.
@@ -117,7 +117,7 @@ class Paths:
             step = Step._make(last)
             run = TaskRun._make(step.run)
             if run.key == key and (step.before or step.waited):
-                threads = step.sent_to
+                threads, *_ = step.sent_to
                 waited = step.waited or (
                     step.before[END], run.sent, 0.0, 0.0, threads, None, threads
                 )  # fmt: skip
@@ -141,9 +141,8 @@ class Paths:
         group: Any,
         run: RawRun,
         before: RawStep | None = None,
-        sent_to: Threads | None = None,
+        sent_to: Sent = UNKNOWN,
         place: Place = None,
-        held: float | None = None,
     ) -> None:
         """Record the end of a run.
 
@@ -151,7 +150,7 @@ class Paths:
         ----------
         before
             The step before, if the task was sent as soon as that ended; see `at_once`.
-        sent_to, place, held
+        sent_to, place
             See `Step`.
         """
         waited, depth = None, 1
@@ -169,7 +168,7 @@ class Paths:
                 depth, before = 1, self._folded
         span = group.span
         # In the order of `Step`.
-        self._last = step = (before, now, depth, span, waited, group, run, sent_to, place, held)
+        self._last = step = (before, now, depth, span, waited, group, run, sent_to, place)
         self._stimulus = stimulus
         span.last = step
         if span.above:
