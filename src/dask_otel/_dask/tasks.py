@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from math import inf
@@ -26,9 +26,10 @@ from dask_otel._dask.stimuli import (
 from dask_otel._dask.threads import ThreadTime
 from dask_otel.core.life import task_runs
 from dask_otel.core.life.clock_offsets import ClockOffsets
+from dask_otel.core.life.computing import TOGETHER
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Cause, Group, RetryReason, TaskLimits
-from dask_otel.core.metrics.batch import Distribution, MetricBatch
+from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.path.following import Paths
 from dask_otel.core.path.step import KEY, NUMBER, PARTS, SECONDS, SENT, STOP, RawStep
 from dask_otel.core.path.waiting import AT_ONCE, BEHIND, UNKNOWN, Place, Sent, last_ends, turn_of
@@ -68,11 +69,12 @@ class TaskEvents:
         self._contexts = spans.contexts
         self._outcomes = lifecycle.outcomes
         self._computing = lifecycle.computing
-        #: What bounds the spans, if it is followed.
-        self.paths = Paths(submission_time)
+        self._runs = lifecycle.computing.runs
         self._follows = lifecycle.follows
         self._time = time
         self._accounting = time.accounting
+        #: What bounds the spans, if it is followed.
+        self.paths = self._new_paths()
         self._clocks = clocks
         #: Which runs are kept, to become spans; see `task_runs`.
         self._limits = limits
@@ -82,11 +84,6 @@ class TaskEvents:
         #: Runs whose end is in no transition, and the workers of the tasks in processing.
         self.under_way = under_way
         self.assigned = under_way.assigned
-        #: Compute seconds of ended runs, by prefix.
-        self._durations: defaultdict[str, Distribution] = defaultdict(Distribution)
-        #: Number of runs that ended in memory and are not in the batch yet. It is counted for every
-        #: task by group, because hashing a group is fast, and hashing its series is not.
-        self._in_memory: defaultdict[Group, int] = defaultdict(int)
         #: Tasks that wait since their results were lost, and the open group that has counted the
         #: result, if any: such a task is no work until it is sent to a worker.
         self._lost: dict[Hashable, Group | None] = {}
@@ -126,8 +123,11 @@ class TaskEvents:
         """Forget all tasks: the scheduler was restarted, or the bridge releases it."""
         self.under_way.clear()
         self._lost, self._sent_again = {}, {}
-        self.paths = Paths(submission_time)
+        self.paths = self._new_paths()
         self.queued_since.clear()
+
+    def _new_paths(self) -> Paths:
+        return Paths(submission_time, lambda: self._accounting.present)
 
     def repair(self) -> None:
         """Forget tasks that are no longer processing."""
@@ -158,15 +158,19 @@ class TaskEvents:
 
     def book(self, batch: MetricBatch) -> None:
         """Add the counts since the last call to a batch."""
-        for prefix, durations in self._durations.items():
+        computing = self._computing
+        computing.add_all()
+        for prefix, durations in computing.durations.items():
             batch.distributions[semconv.TASK_DURATION.name, prefix] = durations
-        self._durations = defaultdict(Distribution)
-        for group in list(self._in_memory):
+        computing.durations.clear()
+        for group in [*computing.counts]:
             self.flush(group)
 
     def flush(self, group: Group) -> None:
         """Add a group's counts to the batch: at an export, or when its generation is over."""
-        if runs := self._in_memory.pop(group, 0):
+        if group in self._computing.runs:
+            self._computing.add(group)
+        if runs := self._computing.counts.pop(group, 0):
             self._count(semconv.TASK_FINISHED.name, group, "memory", value=runs)
 
     def _count(self, metric: str, group: Group, *labels: str, value: float = 1) -> None:
@@ -185,11 +189,6 @@ class TaskEvents:
             if finish == "waiting":
                 if start != "waiting":
                     self._to_waiting(key, stimulus_id)
-            elif finish == "queued" or finish == "no-worker":
-                # It is ready to run, and waits for a worker.
-                if start == "waiting" and stimulus_id is not self._submission and self._follows:
-                    self._ready(key, stimulus_id, self._now)
-                self.queued_since[key] = self._now
             elif finish == "processing":
                 task = self._scheduler.tasks[key]
                 ws = task.processing_on
@@ -206,7 +205,13 @@ class TaskEvents:
                 )
                 self.assigned[key] = (ws, now, before, sent_to)
             elif start in UNFINISHED:
-                self._from_unfinished(key, start, finish, stimulus_id, info)
+                if finish != "queued" and finish != "no-worker":
+                    self._from_unfinished(key, start, finish, stimulus_id, info)
+                    return
+                # It is ready to run, and waits for a worker.
+                if start == "waiting" and stimulus_id is not self._submission and self._follows:
+                    self._ready(key, stimulus_id, self._now)
+                self.queued_since[key] = self._now
             elif finish == "forgotten":
                 if self._outcomes.coming_back or self._lost:
                     self._to_forgotten(key)
@@ -237,7 +242,7 @@ class TaskEvents:
                 self._lost.pop(key, None)
             reason = self._outcomes.added(group, key, now)
             if self._follows and not task.waiting_on:
-                self.paths.submitted(key, group, stimulus_id, now, self._accounting.present)
+                self.paths.submitted(key, group, stimulus_id, now)
             if self._spans.requested and (tags := self._spans.requested.get(task.group)):
                 group.span.requested = tags
         else:
@@ -285,9 +290,9 @@ class TaskEvents:
 
     def _ready(self, key: Hashable, stimulus_id: str, now: float) -> None:
         """Record that a task is ready to run that was not when it was submitted."""
-        known = self.paths.ready(key, stimulus_id, now, self._accounting.present)
+        known = self.paths.ready(key, stimulus_id, now)
         if not known and (group := self._groups.get(self._scheduler.tasks[key].group)) is not None:
-            self.paths.ready_again(key, now, group.span, self._accounting.present)
+            self.paths.ready_again(key, now, group.span)
 
     def _repeated(self, group: Group, key: Hashable, reason: RetryReason, now: float) -> None:
         """Record that a task will run again."""
@@ -416,13 +421,15 @@ class TaskEvents:
             None,
         )
         if finish == "memory":
-            self._outcomes.finished(group, worker, started, stopped, now)
-            if processed:
-                self._in_memory[group] += 1
             if stopped:
-                self._durations[group.prefix].add(computed)
-                if assigned is not None:
-                    self._computing.ran(group, assigned.name, computed)
+                runs = self._runs[group]
+                runs.append(run)
+                if len(runs) == TOGETHER:
+                    self._computing.add(group)
+            elif processed:
+                self._computing.counts[group] += 1
+            self._outcomes.finished(group, worker, started, stopped, now)
+            if stopped:
                 if parts:
                     self._prepared(group, run)
                 if (computed > group.floor or self._samples) and self._is_whole(run):
@@ -459,7 +466,7 @@ class TaskEvents:
         """A task failed for good."""
         self._count(semconv.TASK_FINISHED.name, group, "erred")
         if run[STOP]:
-            self._durations[group.prefix].add(run[SECONDS])
+            self._computing.durations[group.prefix].add(run[SECONDS])
             if run[PARTS]:
                 self._prepared(group, run)
         if self._limits.most and self._is_whole(run):
@@ -538,7 +545,7 @@ class TaskEvents:
             self._accounting.task_released(address, key, monotonic())
         if how == "error" and stopped:
             if group is not None:
-                self._durations[group.prefix].add(stopped - started)
+                self._computing.durations[group.prefix].add(stopped - started)
             return self._clocks.corrected(address, started, stopped, stimulus_id, sent, time())
         # It ran until now, or until its worker was lost at an unknown time.
         return None if seen is None else (seen[0], seen[1] if lost else time())

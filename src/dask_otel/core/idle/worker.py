@@ -92,8 +92,9 @@ class WorkerTime:
     @property
     def free_threads(self) -> int:
         """Threads that no open task can occupy."""
-        free = self.threads - self.tasks.open
         # Without a call: this runs for each task.
+        tasks = self.tasks
+        free = self.threads - len(tasks.processing) - len(tasks.zombies) + len(tasks.seceded)
         return free if free > 0 else 0
 
     @property

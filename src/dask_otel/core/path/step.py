@@ -79,6 +79,7 @@ RUN: Final = Step._fields.index("run")
 # Of a run.
 SECONDS: Final = TaskRun._fields.index("seconds")
 KEY: Final = TaskRun._fields.index("key")
+WORKER: Final = TaskRun._fields.index("worker")
 NUMBER: Final = TaskRun._fields.index("number")
 START: Final = TaskRun._fields.index("start")
 STOP: Final = TaskRun._fields.index("stop")
