@@ -16,14 +16,15 @@ from dask_otel.report.findings import failures, outcome_counts, span_names, work
 from dask_otel.report.path import link_parts, span_path
 from dask_otel.report.seconds import add, span_activities
 from dask_otel.report.telemetry.model import Log, Session, Span, grouped, text, tree_of
-from dask_otel.report.telemetry.series import History, at
+from dask_otel.report.telemetry.series import History
 
 Times: TypeAlias = list[tuple[int, int]]
 
 #: Of a removed worker: any of these tasks or results was lost with it.
 _LOST: Final = (semconv.TASK_COUNT, semconv.RESULT_LOST_COUNT, semconv.DATA_LOST_COUNT)
 _DURATION: Final = semconv.TASK_GROUP_DURATION + "."
-_COUNT: Final = semconv.TASK_OUTCOME_COUNT
+#: The most characters of an event's words.
+_LONGEST: Final = 240
 #: The least share of the threads' time that others need to be looked for.
 _HELD: Final = 0.05
 
@@ -50,7 +51,6 @@ def facts_of(session: Session) -> Facts:
         else 0.0,
         workers=len(known),
         threads=max((worker.threads or 0.0 for worker in known), default=0.0),
-        cores=_cores(session),
         failed=int(max(outcome_counts(session).get("erred", 0), sum(one.count for one in final))),
         exceptions=[one.kind or "unknown" for one in final],
         causes=[what for what, _ in again.most_common()],
@@ -147,8 +147,9 @@ def _add_group(entry: SpanFacts, group: Span | None, tasks: Iterable[Span]) -> N
             )
         )
         if name := group.text(semconv.TASK_GROUP_SLOW_WORKER):
-            longest = max((task.seconds for task in tasks), default=0.0)
-            entry.slow.append(SlowWorker(name, prefix, share * count, mean, others, longest))
+            there = [one.seconds for one in tasks if one.text(semconv.WORKER_NAME) == name]
+            second = sorted([0.0, 0.0, *there])[-2]
+            entry.slow.append(SlowWorker(name, prefix, share * count, mean, others, second))
     for task in tasks:
         if task.attributes.get(semconv.TASK_ON_PATH) is True:
             parts = zip(semconv.PATH_PARTS, link_parts(task), strict=True)
@@ -157,7 +158,6 @@ def _add_group(entry: SpanFacts, group: Span | None, tasks: Iterable[Span]) -> N
             entry.links.append(
                 Link(
                     task.text(semconv.TASK_PREFIX) or task.name,
-                    task.text(semconv.WORKER_NAME),
                     own,
                     "/".join(_group_of(task)),
                     count,
@@ -182,7 +182,7 @@ def _roots(session: Session, roots: list[Span]) -> Iterator[RootFacts]:
     spans, groups = (grouped(session.of_type(one), _root_of) for one in ("span", "group"))
     labels = (semconv.SPAN_ROOT_NAME, semconv.TASK_RETRY_REASON)
     repeated = session.metrics.sums(semconv.TASK_RETRIED.name, *labels)
-    pauses, counters = _pauses(session), _Counters(session)
+    pauses, missing, counters = _pauses(session), _missing(session), _Counters(session)
     for name, found in grouped(roots, lambda root: root.full_name).items():
         entry, times, threads = RootFacts(name), _joined(found), 0.0
         for root in found:
@@ -201,7 +201,7 @@ def _roots(session: Session, roots: list[Span]) -> Iterator[RootFacts]:
         entry.paused = sum(_overlap(times, *pause) for pause in pauses)
         reasons = {why: count for (root_name, why), count in repeated.items() if root_name == name}
         entry.retries = {why: n for why, n in reasons.items() if n and why != "rescheduled"}
-        entry.retried = _mean_run(groups.get(name, ()))
+        entry.missing = sum(lost * _overlap(times, *gone) for lost, gone in missing)
         if entry.elsewhere > _HELD * threads:
             others = {one: _computed(groups[one], times) for one in groups if one != name}
             entry.holders = sorted(others.items(), key=lambda item: -item[1])
@@ -250,17 +250,6 @@ def _computed(groups: Iterable[Span], times: Times) -> float:
     )
 
 
-def _mean_run(groups: Iterable[Span]) -> float:
-    """Return the mean seconds of a run in the groups with repeated ones."""
-    count = took = 0.0
-    for group in groups:
-        numbers = (group.number(_COUNT.format(one)) for one in ("retried", "recomputed"))
-        if again := sum(filter(None, numbers)):
-            count += again + (group.number(semconv.TASK_COUNT) or 0.0)
-            took += group.number(_DURATION + "compute") or 0.0
-    return took / count if count else 0.0
-
-
 # ------------------------------------------------------------------------------ workers
 
 
@@ -283,21 +272,16 @@ def _pauses(session: Session) -> Times:
     return joined
 
 
-def _cores(session: Session) -> list[float]:
-    """Return the cores that worker processes used while they ran two tasks at least."""
-    tasks = {
-        series.labels.get(semconv.WORKER_NAME): series.history()
-        for series in session.metrics.of(semconv.WORKER_TASK_COUNT.name)
-        if series.labels.get(semconv.TASK_STATE) == "executing"
-    }
+def _missing(session: Session) -> list[tuple[float, tuple[int, int]]]:
+    """Return the threads of workers that died, and the times until another worker came."""
     threads = {worker.name: worker.threads or 0.0 for worker in workers(session)}
-    return [
-        share * threads[name]
-        for series in session.metrics.of(semconv.WORKER_CPU_UTILIZATION.name)
-        if (name := series.labels.get(semconv.WORKER_NAME, "")) in threads
-        for time_ns, share in series.history()
-        if at(tasks.get(name, []), time_ns) >= 2
-    ]
+    added = iter([log.time_ns for log in session.logs if log.name == semconv.WORKER_ADDED])
+    found = []
+    for log in session.logs:
+        if log.name == semconv.WORKER_REMOVED and _is_death(log):
+            came = next((one for one in added if one > log.time_ns), session.end_ns or log.time_ns)
+            found.append((threads.get(_worker(log), 0.0), (log.time_ns, came)))
+    return found
 
 
 def _worker(log: Log) -> str:
@@ -321,4 +305,6 @@ def _death(log: Log) -> Death:
             own.get, (semconv.TASK_SUSPECTS, semconv.TASK_PREFIXES, semconv.ROOT_NAMES)
         )
     )
-    return Death(_worker(log), words.cut(said, 400), suspects or prefixes, roots)
+    # Whole sentences.
+    said = said if len(said) <= _LONGEST else said[:_LONGEST].rpartition(". ")[0] + "."
+    return Death(_worker(log), said, suspects or prefixes, roots)

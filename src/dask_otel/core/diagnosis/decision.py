@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from math import inf
-from operator import attrgetter
 from typing import Final, NamedTuple
 
 from dask_otel.core.diagnosis.facts import NOWHERE, Facts, Link, SpanFacts
 from dask_otel.core.diagnosis.kinds import KINDS
-from dask_otel.core.figures import counted, seconds
+from dask_otel.core.figures import counted, noun, seconds
 
 #: The smallest share of the run, and of the largest saving, for a diagnosis; the most of them.
 _SHARE, _OF_LARGEST, _MOST = 0.1, 0.25, 5
@@ -26,9 +26,8 @@ _LONG, _SLOW = 2.0, 1.5
 #: The seconds between two ticks of an event loop, and those for which a thread keeps the GIL while
 #: others wait for it. On a busy machine, workers' ticks are later than the scheduler's.
 _TICK, _SWITCH, _LATE = 0.02, 0.005, 2.0
-#: The most cores that a process uses while its threads share the GIL; fewest samples of these.
+#: The most cores that tasks of a process use while its threads share the GIL.
 _ONE_CORE: Final = 1.4
-_SAMPLES: Final = 3
 
 #: Prefixes of peer-to-peer shuffles.
 _P2P: Final = (
@@ -39,7 +38,9 @@ _SPILL: Final = ("disk-read", "disk-write", "compress", "decompress")
 _PACKING: Final = ("serialize", "deserialize", "compress", "decompress")
 _BESIDE: Final = ("executor", "other")
 _ROLES: Final = ("worker", "scheduler")
-_BEFORE: Final = "Workers were there. The client computed, built a graph, or sent data."
+_BEFORE: Final = (
+    "Workers were there, and the client submitted nothing yet: it built a graph, or sent data."
+)
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
 
     Notices, such as gaps in the telemetry, come last. There is always one diagnosis.
     """
-    said = [("client", "", facts.before_first, ", before it submitted anything", _BEFORE)]
-    claims = [*(_Claim(*one) for one in said), *(c for s in facts.spans for c in _claims(facts, s))]
+    claims = [_Claim("client", "", facts.before_first, "", _BEFORE)]
+    claims += [claim for span in facts.spans for claim in _claims(facts, span)]
     found = [_merged(facts, [c for c in claims if c.kind == k and c.seconds > 0]) for k in KINDS]
     causes = [one for one in found if one is not None]
     whole = facts.seconds + facts.before_first
@@ -98,14 +99,16 @@ def _merged(facts: Facts, same: list[_Claim]) -> Diagnosis | None:
     for one in same:
         sums[one.name] += one.seconds
     name = max(sums, key=sums.__getitem__)
-    largest = max((one for one in same if one.name == name), key=attrgetter("seconds"))
+    same.sort(key=lambda one: (one.name != name, -one.seconds))
     total = min(sum(sums.values()), facts.seconds + facts.before_first)
-    evidence = largest.evidence
+    evidence = same[0].evidence
+    what = _listed(one.what for one in same if one.seconds >= _SHARE * same[0].seconds)
     if sums[name] < 0.99 * total:
-        evidence = f"{seconds(sums[name])} of it in {name or 'no span'}. {evidence}".rstrip()
+        where = f"in {name}" if name else "before the first span"
+        evidence = f"{seconds(sums[name])} of it passed {where}. {evidence}".rstrip()
         levels = zip(*(one.split("/") for one in sums), strict=False)
         name = "/".join(tags[0] for tags in takewhile(lambda tags: len({*tags}) == 1, levels))
-    return _said(facts, largest.kind, name, largest.what, evidence, total)
+    return _said(facts, same[0].kind, name, what, evidence, total)
 
 
 def _said(
@@ -221,13 +224,14 @@ class _Case:
         return taken
 
     def _evidence(self, part: str) -> str:
-        """Return which function has most of a part."""
-        links = [link for link in self.span.links if link.parts.get(part, 0.0) > 0]
-        if not links:
-            return ""
-        prefix = max(links, key=lambda link: link.parts[part]).prefix
-        same = [link.parts[part] for link in links if link.prefix == prefix]
-        return f"{seconds(sum(same))} of it at {counted(len(same), 'task')} of {prefix}."
+        """Return which function has most of a part, if one has."""
+        waits: dict[str, list[float]] = {}
+        for link in self.span.links:
+            waits.setdefault(link.prefix, []).append(link.parts.get(part, 0.0))
+        for prefix, took in waits.items():
+            if sum(took) > self.span.parts[part] / 2:
+                return f"Most of that concerns {counted(sum(map(bool, took)), 'task')} of {prefix}."
+        return ""
 
     # ------------------------------------------------------------------------ what went wrong
 
@@ -236,20 +240,24 @@ class _Case:
         facts, root = self.facts, self.root
         lost = sum(root.retries.get(why, 0.0) for why in ("worker_lost", "recomputed"))
         again = self._take(inf, "repeated")
-        if self.deaths and lost:
-            # The same work again, on all threads, and what tasks waited for on workers that died.
+        late = self.span.queue >= self.left["no_worker"] / 2
+        if self.deaths and (lost or not late):
+            # What its tasks waited for on workers that died, and for others.
             waited = (
                 one.parts.get("uneven", 0.0) for one in self.span.links if "repeated" in one.parts
             )
             again += self._take(sum(waited), "uneven")
-            share = self.span.seconds / (root.seconds or 1.0)
-            cost = min(self.span.seconds, again + lost * root.retried * share / self.threads)
-            self._say("memory" if facts.terminated else "lost", cost, *self._dead())
+            again += self._take(0.0 if late else inf, "no_worker")
+            # The same work again, and less of it at a time: on the threads that were there before.
+            cost = lost * root.busy / (root.tasks + lost) + root.missing
+            cost *= sum(self.span.parts.values()) / (self.threads * root.seconds + root.missing)
+            again += self._take(cost - again, "own")
+            self._say("memory" if facts.terminated else "lost", again, *self._dead())
         elif root.retries.keys() & {"error", "client"}:
             runs = counted(int(sum(root.retries.values())), "run")
-            self._say("repeated", again, _listed(facts.causes) or "they failed", f"{runs} in all.")
+            self._say("repeated", again, _listed(facts.causes) or "they failed", f"{runs} failed.")
         elif not root.retries:
-            self._say("shuffle" if self._p2p() else "repeated", again, "they asked for it")
+            self._say("shuffle" if self._p2p() else "repeated", again, "tasks asked for it")
         if facts.pauses:
             what = counted(len(facts.pauses), "worker") + (" was", " were")[len(facts.pauses) > 1]
             took = self._take(root.paused, "no_worker", "uneven", "starting", "unbegun")
@@ -260,8 +268,9 @@ class _Case:
         said = " ".join(dict.fromkeys(one.said for one in self.deaths if one.said))
         suspects = _listed(name for one in self.deaths for name in one.suspects)
         names = _listed(one.worker for one in self.deaths)
-        what = f"{counted(len(self.deaths), 'worker')} that died ({names})"
-        return what, said + (f" Suspected: {suspects}." if suspects else "")
+        return f"{noun(len(self.deaths), 'worker')} {names}", said + (
+            f" Suspected: {suspects}." if suspects else ""
+        )
 
     # --------------------------------------------------------------------------- places
 
@@ -285,40 +294,41 @@ class _Case:
     def had_slow_workers(self) -> None:
         """Claim what tasks took longer on a slow worker."""
         for slow in self.span.slow:
-            without = (slow.mean * slow.runs - slow.longest) / max(1.0, slow.runs - 1)
             # Not one long task, which was there by chance.
-            if without >= _SLOW * slow.others:
+            if slow.second >= _SLOW * slow.others:
                 lost = slow.runs * (slow.mean - slow.others)
                 took = self._take(lost / max(1.0, self.facts.threads), "uneven", "compute", "own")
-                there = f"{counted(round(slow.runs), 'task')} of {slow.prefix} took"
-                said = f"{there} {seconds(slow.mean)} there on average, and"
-                self._say(
-                    "slow_worker", took, slow.name, f"{said} {seconds(slow.others)} elsewhere."
-                )
+                there = f"A task of {slow.prefix} took {seconds(slow.mean)} there on average"
+                said = f"{there}, and {seconds(slow.others)} elsewhere."
+                self._say("slow_worker", took, slow.name, said)
 
     def was_placed(self) -> None:
         """Claim waits for workers, and for threads while others were free."""
         left, span = self.left, self.span
-        late = span.queue >= left["no_worker"] / 2
-        what, evidence = "", self._evidence("no_worker")
-        if self.deaths and not late:
-            what, evidence = self._dead()
-        self._say("lost" if what else "no_workers", left["no_worker"], what, evidence)
-        waited = {link.prefix for link in span.links if link.parts.get("uneven")}
-        how = {span.restrictions.get(prefix, "") for prefix in waited} - {""}
+        self._say("no_workers", left["no_worker"], "", self._evidence("no_worker"))
+        waited = [
+            (link.prefix, link.parts["uneven"]) for link in span.links if "uneven" in link.parts
+        ]
+        how = {
+            prefix: span.restrictions[prefix] for prefix, _ in waited if prefix in span.restrictions
+        }
         if not how:
             # Behind tasks that had not begun either, and not behind others.
             known = ("client", "scheduler", "no_worker", "no_thread", "starting")
             before = span.queue - sum(left[part] for part in known) - self.root.elsewhere
             left["starting"] += self._take(before, "uneven")
-        took = self._take(self.spare, "uneven")
-        self.spare -= took
-        if "resources" in span.restrictions.values() and left["unbegun"]:
+        own = sum(took for prefix, took in waited if prefix in how)
+        share = own / (sum(took for _, took in waited) or 1.0)
+        restricted = self._take(self.spare * share, "uneven")
+        uneven = self._take(self.spare * (1.0 - share), "uneven")
+        self.spare -= restricted + uneven
+        resources = {one: how for one, how in span.restrictions.items() if how == "resources"}
+        if resources and left["unbegun"]:
             # They hold threads, and wait for a resource that others hold.
-            how |= {"resources"}
-            took += self._take(inf, "unbegun", "own")
-        what = " and ".join(f"{one}=" for one in sorted(how))
-        self._say("restricted" if how else "uneven", took, what, self._evidence("uneven"))
+            how |= resources
+            restricted += self._take(inf, "unbegun", "own")
+        self._say("restricted", restricted, _listed(f"{way}= of {one}" for one, way in how.items()))
+        self._say("uneven", uneven, "", self._evidence("uneven"))
 
     # ------------------------------------------------------------------- data and stalls
 
@@ -342,7 +352,9 @@ class _Case:
             kind = "spill"
         elif packing > moving / 2:
             kind = "pickle"
-            evidence = f"Workers packed for {seconds(packing)}, and moved for {seconds(moving)}."
+            evidence = (
+                f"Workers serialized data for {seconds(packing)}, sent it for {seconds(moving)}."
+            )
         elif self.blocked >= took / 2:
             kind, evidence = "worker_loop", self._loops()
         self._say(kind, took, "", evidence)
@@ -375,7 +387,7 @@ class _Case:
                 kind = kind if self.span.queue >= later / 2 else loop
             self._say("scheduler", before, "", self._evidence("scheduler"))
             self._say(kind, later, self._function(), evidence)
-            self._say(loop, report, self._function(), self._evidence("report"))
+            self._say(loop, report, self._function())
         self._say("client", left["client"])
 
     # ---------------------------------------------------------------------------- work
@@ -384,7 +396,7 @@ class _Case:
         """Claim what threads were spent on, and what ran while others were idle."""
         work, links, root = self.span.work, self.span.links, self.root
         others = [name for name, took in root.holders if took > root.elsewhere / 4]
-        said = f"Their tasks computed for {seconds(root.elsewhere)} of the threads' time meanwhile."
+        said = f"Tasks of others took {seconds(root.elsewhere)} on {self.threads:.3g} threads."
         self._say("held", self.left["held"], _listed(others) or "others", said)
         everything = work or {"": root.activities}
         path = {link.prefix for link in links if link.parts.get("compute")} & work.keys()
@@ -393,12 +405,13 @@ class _Case:
         self._useful("uneven", everything)
         compute = self._useful("compute", {prefix: work[prefix] for prefix in path} or everything)
         waited = sum(one.seconds for one in self.claims if one.kind == self.waits)
-        if self.waits == "off_cpu" or waited < (own + compute) / 4:
+        if self.waits == "off_cpu" or waited < _SHARE * self.span.seconds:
             # More threads do not help those that wait for the GIL or a CPU. Half of the computing
             # remains, and a task is not divided.
             longest = max((link.parts.get("compute", 0.0) for link in links), default=own)
             most = root.busy * own / (self.left["own"] or 1.0) / self.threads / 2 + longest
-            self._say("threads", min(own, most), "", self._evidence("no_thread"))
+            said = f"Its tasks took {seconds(root.busy)} on {self.threads:.3g} threads."
+            self._say("threads", min(own, most), "", said)
         self._alone(min(compute, self.spare))
 
     def _useful(self, part: str, works: Mapping[str, Mapping[str, float]]) -> float:
@@ -431,8 +444,7 @@ class _Case:
         """Return what tasks waited for off the CPU, and the evidence."""
         facts, root, span = self.facts, self.root, self.span
         on, off = (_spent(root.activities, end) / (root.busy or 1.0) for end in ("-cpu", "-noncpu"))
-        few = len(facts.cores) < _SAMPLES
-        cores = on * facts.threads if few else sum(facts.cores) / len(facts.cores)
+        cores = on * facts.threads
         # Tasks that wait for the GIL make their event loop wait for it, too, and for no longer than
         # they compute; those that sleep do not. Imports block it before tasks begin.
         stalled = max(span.queue, span.parts["starting"] + self.left["unbegun"])
@@ -441,39 +453,55 @@ class _Case:
         by_tasks = blocked * facts.workers <= _spent(root.activities, "cpu")
         shares = by_tasks and off >= on / 2 and cores <= _ONE_CORE
         if shares and late >= _SWITCH * (facts.threads - 1) > 0:
-            said = (
-                f"A tick of their event loop was late by {seconds(late)} on average, and a process"
+            said = f"Event loops of workers waited for it, too: {seconds(blocked)} each."
+            return (
+                "gil",
+                f"{said} Tasks used {cores:.1f} cores on {facts.threads:.0f} threads.",
             )
-            return "gil", f"{said} used {cores:.1f} cores for {facts.threads:.0f} threads."
         # Its tasks wait for a CPU as the scheduler does.
         if root.starved * on >= off / 2 > 0:
-            said = f"For each second on a CPU, the scheduler waited {seconds(root.starved)} for it"
-            return "cpus", f"{said}; its tasks were on a CPU for {on:.0%} of their time."
-        return "off_cpu", f"{off:.0%} of their time was off the CPU."
+            said = f"The scheduler waited {seconds(root.starved)} for each second on a CPU. Tasks"
+            return "cpus", f"{said} were on a CPU for {on:.0%} of their time."
+        return "off_cpu", f"Tasks used no CPU for {off:.0%} of their time."
 
     def _alone(self, most: float) -> None:
         """Claim what tasks on the path took while other threads were idle."""
-        compute = {"chain": 0.0, "long_task": 0.0, "": 0.0}
-        long: list[Link] = []
         # Those that only the client led to followed its submissions, not one another.
-        links = [link for link in self.span.links if not link.parts.get("client")]
+        links = [
+            one
+            for one in self.span.links
+            if one.parts.get("compute") and not one.parts.get("client")
+        ]
+        runs = Counter(link.group for link in links)
+        long: dict[str, list[Link]] = {}
+        few: dict[str, list[Link]] = {}
         for link in links:
-            took = link.parts.get("compute", 0.0)
-            same = [one for one in links if one.prefix == link.prefix and one.parts.get("compute")]
-            alike = sum({one.group: one.alike for one in same}.values())
-            kind = "long_task" if link.alike < self.threads else ""
-            if link.others is not None and link.alike > 1 and took >= _LONG * link.others:
-                kind, took = "long_task", took - link.others
-            elif len(same) > 2 and len(same) >= min(32, alike) / 2:
-                kind = "chain"
-            compute[kind] += took
-            long += [link] * (kind == "long_task")
-        if compute["chain"] > compute["long_task"]:
-            self._say("chain", most, "", self._evidence("compute"))
-        elif long:
-            longest = max(long, key=lambda one: one.parts.get("compute", 0.0))
-            lasted = seconds(longest.parts.get("compute", 0.0))
-            others = "" if longest.others is None else f"The others took {seconds(longest.others)}."
-            where = f"It ran on {longest.worker}. " if longest.worker else ""
-            what = f"one task of {longest.prefix} that took {lasted}"
-            self._say("long_task", min(most, compute["long_task"]), what, where + others)
+            if link.others is not None and link.parts["compute"] >= _LONG * link.others:
+                long.setdefault(link.prefix, []).append(link)
+            elif link.alike < self.threads or 2 < runs[link.group] >= min(32, link.alike) / 2:
+                few.setdefault(link.prefix, []).append(link._replace(others=None))
+        saved, chain = (
+            sum(
+                link.parts["compute"] - (link.others or 0.0)
+                for same in one.values()
+                for link in same
+            )
+            for one in (long, few)
+        )
+        number = sum(map(len, few.values()))
+        if number > 2 and chain > saved:
+            self._say(
+                "chain", min(most, chain), counted(number, "task"), f"Tasks of {_listed(few)}."
+            )
+            return
+        for prefix, same in (long or few).items():
+            took = sum(link.parts["compute"] for link in same)
+            others = sum(link.others or 0.0 for link in same)
+            what = f"{counted(len(same), 'task')} of {prefix} ({seconds(took)})"
+            said = (
+                f"Others of {prefix} took {seconds(others / len(same))} on average."
+                if others
+                else ""
+            )
+            share = (took - others) / (saved or chain or 1.0)
+            self._say("long_task", share * min(most, saved or chain), what, said)
