@@ -43,7 +43,10 @@ def facts_of(session: Session) -> Facts:
     first = [events.get(name, [None])[0] for name in (semconv.WORKER_ADDED, semconv.CLIENT_ADDED)]
     there = [log.time_ns for log in first if log is not None]
     return Facts(
-        seconds=sum(end - start for start, end in _joined(roots)) / 1e9,
+        seconds=sum(
+            end - start for start, end in _joined((root.start_ns, root.end_ns) for root in roots)
+        )
+        / 1e9,
         roots={root.name: root for root in _roots(session, roots)},
         spans=_spans(session),
         before_first=max(0, roots[0].start_ns - max(there)) / 1e9
@@ -85,14 +88,14 @@ def headlines(session: Session) -> dict[str, str]:
     return found
 
 
-def _joined(spans: Iterable[Span]) -> Times:
-    """Return the times of spans, those that overlap as one."""
+def _joined(times: Iterable[tuple[int, int]]) -> Times:
+    """Return times in their order, those that overlap as one."""
     found: Times = []
-    for span in spans:
-        if found and span.start_ns <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], span.end_ns)
+    for start, end in sorted(times):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
         else:
-            found.append((span.start_ns, span.end_ns))
+            found.append((start, end))
     return found
 
 
@@ -182,9 +185,25 @@ def _roots(session: Session, roots: list[Span]) -> Iterator[RootFacts]:
     spans, groups = (grouped(session.of_type(one), _root_of) for one in ("span", "group"))
     labels = (semconv.SPAN_ROOT_NAME, semconv.TASK_RETRY_REASON)
     repeated = session.metrics.sums(semconv.TASK_RETRIED.name, *labels)
-    pauses, missing, counters = _pauses(session), _missing(session), _Counters(session)
+    pauses, missing = _pauses(session), _missing(session)
+    loops, transfers, starving, running = (
+        [
+            (tuple(one.labels.get(label, "") for label in metric.labels), one.history())
+            for one in session.metrics.of(metric.name)
+        ]
+        for metric in (
+            semconv.EVENT_LOOP_BLOCKED_TIME,
+            semconv.CLUSTER_TRANSFER_TIME,
+            semconv.EVENT_LOOP_STARVED_TIME,
+            semconv.EVENT_LOOP_CPU_TIME,
+        )
+    )
     for name, found in grouped(roots, lambda root: root.full_name).items():
-        entry, times, threads = RootFacts(name), _joined(found), 0.0
+        entry, times, threads = (
+            RootFacts(name),
+            _joined((one.start_ns, one.end_ns) for one in found),
+            0.0,
+        )
         for root in found:
             for part, took in span_path(root).items():
                 entry.parts[part] += took
@@ -205,39 +224,25 @@ def _roots(session: Session, roots: list[Span]) -> Iterator[RootFacts]:
         if entry.elsewhere > _HELD * threads:
             others = {one: _computed(groups[one], times) for one in groups if one != name}
             entry.holders = sorted(others.items(), key=lambda item: -item[1])
-        blocked = counters.grown(semconv.EVENT_LOOP_BLOCKED_TIME, times)
-        entry.blocked = {role: took for (role,), took in blocked.items()}
-        entry.transfers = counters.grown(semconv.CLUSTER_TRANSFER_TIME, times)
-        starved, cpu = (
-            sum(counters.grown(metric, times).values())
-            for metric in (semconv.EVENT_LOOP_STARVED_TIME, semconv.EVENT_LOOP_CPU_TIME)
-        )
+        entry.blocked = {role: took for (role,), took in _grown(loops, times).items()}
+        entry.transfers = _grown(transfers, times)
+        starved, cpu = (sum(_grown(one, times).values()) for one in (starving, running))
         entry.starved = starved / cpu if cpu else 0.0
         yield entry
 
 
-class _Counters:
-    """What counters of the cluster grew by while a root was open, to an export interval."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._known: dict[str, list[tuple[tuple[str, ...], History]]] = {}
-
-    def grown(self, metric: semconv.Metric, times: Times) -> dict[tuple[str, ...], float]:
-        """Return the sums by the values of the metric's labels."""
-        if metric.name not in self._known:
-            self._known[metric.name] = [
-                (tuple(one.labels.get(label, "") for label in metric.labels), one.history())
-                for one in self._session.metrics.of(metric.name)
-            ]
-        found: dict[tuple[str, ...], float] = {}
-        for key, history in self._known[metric.name]:
-            ends = [(bisect_left(history, (a,)), bisect_left(history, (b,))) for a, b in times]
-            steps = {step for first, last in ends for step in range(first, last + 1)}
-            values = [0.0, *(value for _, value in history)]
-            took = sum(values[step + 1] - values[step] for step in steps if step < len(history))
-            found[key] = found.get(key, 0.0) + took
-        return found
+def _grown(
+    known: Iterable[tuple[tuple[str, ...], History]], times: Times
+) -> dict[tuple[str, ...], float]:
+    """Return what counters grew by in some times, to an export interval; sums by their labels."""
+    found: dict[tuple[str, ...], float] = {}
+    for key, history in known:
+        ends = [(bisect_left(history, (a,)), bisect_left(history, (b,))) for a, b in times]
+        steps = {step for first, last in ends for step in range(first, last + 1)}
+        values = [0.0, *(value for _, value in history)]
+        took = sum(values[step + 1] - values[step] for step in steps if step < len(history))
+        add(found, key, took)
+    return found
 
 
 def _computed(groups: Iterable[Span], times: Times) -> float:
@@ -265,11 +270,7 @@ def _pauses(session: Session) -> Times:
         elif log.name in ended and name in since:
             found.append((since.pop(name), log.time_ns))
     found += [(start, max(start, session.end_ns or 0)) for start in since.values()]
-    until, joined = 0, list[tuple[int, int]]()
-    for start, end in sorted(found):
-        joined.append((max(start, until), max(end, until)))
-        until = max(end, until)
-    return joined
+    return _joined(found)
 
 
 def _missing(session: Session) -> list[tuple[float, tuple[int, int]]]:

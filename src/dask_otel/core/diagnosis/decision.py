@@ -75,7 +75,7 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
     Notices, such as gaps in the telemetry, come last. There is always one diagnosis.
     """
     claims = [_Claim("client", "", facts.before_first, "", _BEFORE)]
-    claims += [claim for span in facts.spans for claim in _claims(facts, span)]
+    claims += [claim for span in facts.spans for claim in _Case(facts, span).claims]
     found = [_merged(facts, [c for c in claims if c.kind == k and c.seconds > 0]) for k in KINDS]
     causes = [one for one in found if one is not None]
     whole = facts.seconds + facts.before_first
@@ -162,24 +162,6 @@ def _late(blocked: float, whole: float) -> float:
     return _TICK * max(0.0, blocked) / max(whole - blocked, 0.001)
 
 
-def _claims(facts: Facts, span: SpanFacts) -> list[_Claim]:
-    """Return the causes of one span with their seconds."""
-    case = _Case(facts, span)
-    # In this order: each claims seconds of what is left.
-    for claim in (
-        case.went_wrong,
-        case.shuffled,
-        case.seceded,
-        case.had_slow_workers,
-        case.was_placed,
-        case.moved,
-        case.stalled,
-        case.worked,
-    ):
-        claim()
-    return case.claims
-
-
 class _Case:
     """The seconds of one span's path, and the causes that claim them one after the other."""
 
@@ -192,6 +174,8 @@ class _Case:
         # While no thread was free, all threads computed for this root or for others, or had tasks
         # that had not begun.
         self.blocked, self.scheduler = (root.blocked.get(one, 0.0) for one in _ROLES)
+        self.loops = f"Event loops of workers were blocked for {seconds(self.blocked)}."
+        self.p2p = [link for link in span.links if link.prefix.startswith(_P2P)]
         use = {"own": root.busy, "held": root.elsewhere, "unbegun": root.unbegun}
         whole = sum(use.values())
         for name, took in use.items():
@@ -203,13 +187,25 @@ class _Case:
         # Without a CPU that takes longer.
         many = tasks > _MANY * self.threads
         most = _OVERHEAD * (1.0 + root.starved * many)
-        self.tiny = computed < _LONG * overhead * tasks and overhead < most
-        self.tiny = self.tiny and tasks > self.threads
+        short = overhead < most and tasks > self.threads
+        self.tiny = short and computed < _LONG * overhead * tasks
         self.waits, self.why = self._off_cpu()
         # A thread gets no other task before its event loop has noticed the end of one.
         beside = sum(root.activities.get(name, 0.0) for name in _BESIDE)
         loop = "worker_loop" if self.blocked * facts.threads >= beside / 2 > 0 else ""
         self.beside = "tiny" if self.tiny else "gil" if self.waits == "gil" else loop
+        # In this order: each claims seconds of what is left.
+        for claim in (
+            self.went_wrong,
+            self.shuffled,
+            self.seceded,
+            self.had_slow_workers,
+            self.was_placed,
+            self.moved,
+            self.stalled,
+            self.worked,
+        ):
+            claim()
 
     def _say(self, kind: str, took: float, what: str = "", evidence: str = "") -> None:
         self.claims.append(_Claim(kind, self.span.name, took, what, evidence))
@@ -249,38 +245,33 @@ class _Case:
             again += self._take(sum(waited), "uneven")
             again += self._take(0.0 if late else inf, "no_worker")
             # The same work again, and less of it at a time: on the threads that were there before.
-            cost = lost * root.busy / (root.tasks + lost) + root.missing
-            cost *= sum(self.span.parts.values()) / (self.threads * root.seconds + root.missing)
+            cost = lost * root.busy / (root.tasks + lost or 1.0) + root.missing
+            whole = self.threads * root.seconds + root.missing
+            cost *= sum(self.span.parts.values()) / (whole or 1.0)
             again += self._take(cost - again, "own")
-            self._say("memory" if facts.terminated else "lost", again, *self._dead())
+            what = (
+                f"{noun(len(self.deaths), 'worker')} {_listed(one.worker for one in self.deaths)}"
+            )
+            suspects = _listed(name for one in self.deaths for name in one.suspects)
+            said = [*(one.said for one in self.deaths), f"Suspected: {suspects}." * bool(suspects)]
+            kind = "memory" if facts.terminated else "lost"
+            self._say(kind, again, what, " ".join(dict.fromkeys(filter(None, said))))
         elif root.retries.keys() & {"error", "client"}:
             runs = counted(int(sum(root.retries.values())), "run")
             self._say("repeated", again, _listed(facts.causes) or "they failed", f"{runs} failed.")
         elif not root.retries:
-            self._say("shuffle" if self._p2p() else "repeated", again, "tasks asked for it")
+            self._say("shuffle" if self.p2p else "repeated", again, "tasks asked for it")
         if facts.pauses:
             what = counted(len(facts.pauses), "worker") + (" was", " were")[len(facts.pauses) > 1]
             took = self._take(root.paused, "no_worker", "uneven", "starting", "unbegun")
             self._say("paused", took, f"{what} paused: {_listed(facts.pauses)}")
 
-    def _dead(self) -> tuple[str, str]:
-        """Return the workers that died, and what is known of it."""
-        said = " ".join(dict.fromkeys(one.said for one in self.deaths if one.said))
-        suspects = _listed(name for one in self.deaths for name in one.suspects)
-        names = _listed(one.worker for one in self.deaths)
-        return f"{noun(len(self.deaths), 'worker')} {names}", said + (
-            f" Suspected: {suspects}." if suspects else ""
-        )
-
     # --------------------------------------------------------------------------- places
-
-    def _p2p(self) -> list[Link]:
-        return [link for link in self.span.links if link.prefix.startswith(_P2P)]
 
     def shuffled(self) -> None:
         """Claim what tasks of peer-to-peer shuffles took on the path."""
         parts = ("compute", "transfer", "starting", "uneven", "report")
-        took = [self._take(one.parts.get(part, 0.0), part) for one in self._p2p() for part in parts]
+        took = [self._take(one.parts.get(part, 0.0), part) for one in self.p2p for part in parts]
         self._say("shuffle", sum(took))
 
     def seceded(self) -> None:
@@ -356,11 +347,8 @@ class _Case:
                 f"Workers serialized data for {seconds(packing)}, sent it for {seconds(moving)}."
             )
         elif self.blocked >= took / 2:
-            kind, evidence = "worker_loop", self._loops()
+            kind, evidence = "worker_loop", self.loops
         self._say(kind, took, "", evidence)
-
-    def _loops(self) -> str:
-        return f"Event loops of workers were blocked for {seconds(self.blocked)}."
 
     def stalled(self) -> None:
         """Claim why tasks did not begin, or were not known to be ready or done."""
@@ -381,7 +369,7 @@ class _Case:
             self._say("graph" if is_graph else "scheduler", whole, "", said)
         else:
             if self.blocked >= (later + report) / 2:
-                evidence = f"{evidence} {self._loops()}".strip()
+                evidence = f"{evidence} {self.loops}".strip()
                 loop = "gil" if self.waits == "gil" else loop
                 # Imports block the loop of a worker before its first task.
                 kind = kind if self.span.queue >= later / 2 else loop
@@ -453,11 +441,9 @@ class _Case:
         by_tasks = blocked * facts.workers <= _spent(root.activities, "cpu")
         shares = by_tasks and off >= on / 2 and cores <= _ONE_CORE
         if shares and late >= _SWITCH * (facts.threads - 1) > 0:
-            said = f"Event loops of workers waited for it, too: {seconds(blocked)} each."
-            return (
-                "gil",
-                f"{said} Tasks used {cores:.1f} cores on {facts.threads:.0f} threads.",
-            )
+            share = min(1.0, blocked / begun)
+            said = f"Event loops of workers waited for it, too, for {share:.0%} of the time."
+            return "gil", f"{said} Tasks used {cores:.1f} cores on {facts.threads:.0f} threads."
         # Its tasks wait for a CPU as the scheduler does.
         if root.starved * on >= off / 2 > 0:
             said = f"The scheduler waited {seconds(root.starved)} for each second on a CPU. Tasks"
@@ -467,41 +453,28 @@ class _Case:
     def _alone(self, most: float) -> None:
         """Claim what tasks on the path took while other threads were idle."""
         # Those that only the client led to followed its submissions, not one another.
-        links = [
-            one
-            for one in self.span.links
-            if one.parts.get("compute") and not one.parts.get("client")
-        ]
+        links = [one for one in self.span.links if "client" not in one.parts]
         runs = Counter(link.group for link in links)
-        long: dict[str, list[Link]] = {}
-        few: dict[str, list[Link]] = {}
+        long, few = list[Link](), list[Link]()
         for link in links:
-            if link.others is not None and link.parts["compute"] >= _LONG * link.others:
-                long.setdefault(link.prefix, []).append(link)
+            took = link.parts.get("compute", 0.0)
+            if link.others is not None and took >= _LONG * link.others:
+                long.append(link)
             elif link.alike < self.threads or 2 < runs[link.group] >= min(32, link.alike) / 2:
-                few.setdefault(link.prefix, []).append(link._replace(others=None))
+                few.append(link._replace(others=None))
         saved, chain = (
-            sum(
-                link.parts["compute"] - (link.others or 0.0)
-                for same in one.values()
-                for link in same
-            )
+            sum(link.parts.get("compute", 0.0) - (link.others or 0.0) for link in one)
             for one in (long, few)
         )
-        number = sum(map(len, few.values()))
-        if number > 2 and chain > saved:
-            self._say(
-                "chain", min(most, chain), counted(number, "task"), f"Tasks of {_listed(few)}."
-            )
+        if len(few) > 2 and chain > saved:
+            said = f"Tasks of {_listed(link.prefix for link in few)}."
+            self._say("chain", min(most, chain), counted(len(few), "task"), said)
             return
-        for prefix, same in (long or few).items():
-            took = sum(link.parts["compute"] for link in same)
+        for prefix in {link.prefix: None for link in long or few}:
+            same = [link for link in long or few if link.prefix == prefix]
+            took = sum(link.parts.get("compute", 0.0) for link in same)
             others = sum(link.others or 0.0 for link in same)
+            mean = f"Others of {prefix} took {seconds(others / len(same))} on average."
             what = f"{counted(len(same), 'task')} of {prefix} ({seconds(took)})"
-            said = (
-                f"Others of {prefix} took {seconds(others / len(same))} on average."
-                if others
-                else ""
-            )
             share = (took - others) / (saved or chain or 1.0)
-            self._say("long_task", share * min(most, saved or chain), what, said)
+            self._say("long_task", share * min(most, saved or chain), what, mean * bool(others))
