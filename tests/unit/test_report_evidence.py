@@ -109,7 +109,7 @@ def test_the_holders_are_those_that_computed_meanwhile() -> None:
         )
     )
     assert facts.roots["join"].holders == [("train", 8.0)]
-    assert facts.roots["train"].holders == ()
+    assert facts.roots["train"].holders == []
 
 
 def removed(**own: Any) -> dict[str, Any]:

@@ -23,6 +23,12 @@ Times: TypeAlias = list[tuple[int, int]]
 #: Of a removed worker: any of these tasks or results was lost with it.
 _LOST: Final = (semconv.TASK_COUNT, semconv.RESULT_LOST_COUNT, semconv.DATA_LOST_COUNT)
 _DURATION: Final = semconv.TASK_GROUP_DURATION + "."
+#: Of a root: its tasks, what others computed meanwhile, and the time of the cluster's threads.
+_SUMS: Final = (
+    semconv.TASK_COUNT,
+    semconv.SPAN_ELSEWHERE,
+    semconv.SPAN_DASK_ACTIVE_CPU_TIME,
+)
 #: The most characters of an event's words.
 _LONGEST: Final = 240
 #: The least share of the threads' time that others need to be looked for.
@@ -199,36 +205,44 @@ def _roots(session: Session, roots: list[Span]) -> Iterator[RootFacts]:
         )
     )
     for name, found in grouped(roots, lambda root: root.full_name).items():
-        entry, times, threads = (
-            RootFacts(name),
-            _joined((one.start_ns, one.end_ns) for one in found),
-            0.0,
-        )
+        times, own = _joined((one.start_ns, one.end_ns) for one in found), spans.get(name, ())
+        parts, activities = dict.fromkeys(semconv.PATH_PARTS, 0.0), dict[str, float]()
         for root in found:
             for part, took in span_path(root).items():
-                entry.parts[part] += took
-            entry.seconds += root.seconds
-            entry.tasks += int(root.number(semconv.TASK_COUNT) or 0)
-            entry.elsewhere += root.number(semconv.SPAN_ELSEWHERE) or 0.0
-            threads += root.number(semconv.SPAN_DASK_ACTIVE_CPU_TIME) or 0.0
-        entry.threads = threads / (entry.seconds or 1.0)
-        for span in spans.get(name, ()):
-            if (idle := span.number(semconv.SPAN_IDLE)) is not None:
-                entry.idle = (entry.idle or 0.0) + idle
+                parts[part] += took
+        for span in own:
             for activity, took in span_activities(span).items():
-                add(entry.activities, activity, took)
-        entry.paused = sum(_overlap(times, *pause) for pause in pauses)
-        reasons = {why: count for (root_name, why), count in repeated.items() if root_name == name}
-        entry.retries = {why: n for why, n in reasons.items() if n and why != "rescheduled"}
-        entry.missing = sum(lost * _overlap(times, *gone) for lost, gone in missing)
-        if entry.elsewhere > _HELD * threads:
-            others = {one: _computed(groups[one], times) for one in groups if one != name}
-            entry.holders = sorted(others.items(), key=lambda item: -item[1])
-        entry.blocked = {role: took for (role,), took in _grown(loops, times).items()}
-        entry.transfers = _grown(transfers, times)
+                add(activities, activity, took)
+        idle = [one for span in own if (one := span.number(semconv.SPAN_IDLE)) is not None]
+        seconds = sum(root.seconds for root in found)
+        tasks, elsewhere, threads = (sum(one.number(key) or 0.0 for one in found) for key in _SUMS)
+        held = {
+            other: _computed(groups[other], times)
+            for other in groups
+            if other != name and elsewhere > _HELD * threads
+        }
         starved, cpu = (sum(_grown(one, times).values()) for one in (starving, running))
-        entry.starved = starved / cpu if cpu else 0.0
-        yield entry
+        yield RootFacts(
+            name,
+            seconds,
+            parts,
+            int(tasks),
+            threads / (seconds or 1.0),
+            activities,
+            sum(idle) if idle else None,
+            elsewhere,
+            holders=sorted(held.items(), key=lambda item: -item[1]),
+            paused=sum(_overlap(times, *pause) for pause in pauses),
+            retries={
+                why: count
+                for (of, why), count in repeated.items()
+                if of == name and count and why != "rescheduled"
+            },
+            missing=sum(lost * _overlap(times, *gone) for lost, gone in missing),
+            blocked={role: took for (role,), took in _grown(loops, times).items()},
+            starved=starved / cpu if cpu else 0.0,
+            transfers=_grown(transfers, times),
+        )
 
 
 def _grown(
@@ -241,7 +255,7 @@ def _grown(
         steps = {step for first, last in ends for step in range(first, last + 1)}
         values = [0.0, *(value for _, value in history)]
         took = sum(values[step + 1] - values[step] for step in steps if step < len(history))
-        add(found, key, took)
+        found[key] = found.get(key, 0.0) + took
     return found
 
 

@@ -34,9 +34,19 @@ _P2P: Final = (
     *("shuffle-transfer", "shuffle-barrier", "p2pshuffle", "shuffle_p2p", "shuffle-p2p"),
     *("hash-join", "rechunk-transfer", "rechunk-p2p", "rechunk-barrier"),
 )
-_SPILL: Final = ("disk-read", "disk-write", "compress", "decompress")
+_SPILL: Final = ("disk-read", "disk-write", "compress")
 _PACKING: Final = ("serialize", "deserialize", "compress", "decompress")
 _BESIDE: Final = ("executor", "other")
+#: What a part costs for which no other fact has a cause.
+_ELSE: Final = {
+    "inner": "inner",
+    "no_worker": "no_workers",
+    "scheduler": "scheduler",
+    "starting": "starting",
+    "unbegun": "starting",
+    "report": "worker_loop",
+    "client": "client",
+}
 _ROLES: Final = ("worker", "scheduler")
 _BEFORE: Final = (
     "Workers were there, and the client submitted nothing yet: it built a graph, or sent data."
@@ -193,7 +203,12 @@ class _Case:
         # A thread gets no other task before its event loop has noticed the end of one.
         beside = sum(root.activities.get(name, 0.0) for name in _BESIDE)
         loop = "worker_loop" if self.blocked * facts.threads >= beside / 2 > 0 else ""
-        self.beside = "tiny" if self.tiny else "gil" if self.waits == "gil" else loop
+        of_beside = "tiny" if self.tiny else "gil" if self.waits == "gil" else loop
+        # What is not useful of a thread's time: its kinds by the ends of activities.
+        self.spent = {"-noncpu": self.waits, "deserialize": "starting"}
+        self.spent |= dict.fromkeys(_BESIDE, of_beside) | dict.fromkeys(_SPILL, "spill")
+        longest = max(span.links, key=lambda one: one.parts.get("compute", 0.0), default=None)
+        self.function = f"tasks of {longest.prefix}" if longest else "tasks"
         # In this order: each claims seconds of what is left.
         for claim in (
             self.went_wrong,
@@ -225,7 +240,7 @@ class _Case:
         for link in self.span.links:
             waits.setdefault(link.prefix, []).append(link.parts.get(part, 0.0))
         for prefix, took in waits.items():
-            if sum(took) > self.span.parts[part] / 2:
+            if sum(took) > self.span.parts.get(part, inf) / 2:
                 return f"Most of that concerns {counted(sum(map(bool, took)), 'task')} of {prefix}."
         return ""
 
@@ -280,7 +295,6 @@ class _Case:
             work = self.span.work.get(link.prefix, {})
             computing = _spent(work, "-cpu") / (_spent(work, "cpu") or 1.0)
             self._take(computing * link.parts.get("inner", 0.0), "inner")
-        self._say("inner", self.left["inner"], "", self._evidence("inner"))
 
     def had_slow_workers(self) -> None:
         """Claim what tasks took longer on a slow worker."""
@@ -289,14 +303,12 @@ class _Case:
             if slow.second >= _SLOW * slow.others:
                 lost = slow.runs * (slow.mean - slow.others)
                 took = self._take(lost / max(1.0, self.facts.threads), "uneven", "compute", "own")
-                there = f"A task of {slow.prefix} took {seconds(slow.mean)} there on average"
-                said = f"{there}, and {seconds(slow.others)} elsewhere."
-                self._say("slow_worker", took, slow.name, said)
+                said = f"{slow.prefix} took {seconds(slow.mean)} there and {seconds(slow.others)}"
+                self._say("slow_worker", took, slow.name, f"{said} elsewhere, on average.")
 
     def was_placed(self) -> None:
         """Claim waits for workers, and for threads while others were free."""
         left, span = self.left, self.span
-        self._say("no_workers", left["no_worker"], "", self._evidence("no_worker"))
         waited = [
             (link.prefix, link.parts["uneven"]) for link in span.links if "uneven" in link.parts
         ]
@@ -352,31 +364,26 @@ class _Case:
 
     def stalled(self) -> None:
         """Claim why tasks did not begin, or were not known to be ready or done."""
-        left = self.left
-        before, report = left["scheduler"], left["report"]
-        later = left["starting"] + left["unbegun"]
-        whole, each = before + later + report, self.blocked / max(1, self.facts.workers)
-        kind, loop, evidence = "starting", "worker_loop", self._evidence("starting")
+        left, stalls = self.left, ("scheduler", "starting", "unbegun", "report")
+        before, later = left["scheduler"], left["starting"] + left["unbegun"]
+        each = self.blocked / max(1, self.facts.workers)
         if self.tiny:
-            self._say("tiny", whole, self.many)
+            self._say("tiny", self._take(inf, *stalls), self.many)
         elif self.scheduler >= max(each, (before + later) / 2):
             # A graph blocks it before the first task only; large ones block workers, too. Nor does
             # it receive what the client submits meanwhile.
             at_first = self.span.queue >= before / 2 and self.scheduler - before < before / 4
+            kind = "graph" if at_first or each > self.scheduler / 3 else "scheduler"
+            whole = self._take(inf, *stalls)
             whole += self._take(self.scheduler - whole, "client")
             said = f"The scheduler's event loop was blocked for {seconds(self.scheduler)}."
-            is_graph = at_first or each > self.scheduler / 3
-            self._say("graph" if is_graph else "scheduler", whole, "", said)
-        else:
-            if self.blocked >= (later + report) / 2:
-                evidence = f"{evidence} {self.loops}".strip()
-                loop = "gil" if self.waits == "gil" else loop
-                # Imports block the loop of a worker before its first task.
-                kind = kind if self.span.queue >= later / 2 else loop
-            self._say("scheduler", before, "", self._evidence("scheduler"))
-            self._say(kind, later, self._function(), evidence)
-            self._say(loop, report, self._function())
-        self._say("client", left["client"])
+            self._say(kind, whole, "", said)
+        elif self.blocked >= (later + left["report"]) / 2 and self.span.queue < later / 2:
+            # Imports block the loop of a worker before its first task, and are no such stall.
+            kind = "gil" if self.waits == "gil" else "worker_loop"
+            self._say(kind, self._take(inf, *stalls[1:]), self.function, self.loops)
+        for part, kind in _ELSE.items():
+            self._say(kind, left[part], "", self._evidence(part))
 
     # ---------------------------------------------------------------------------- work
 
@@ -407,26 +414,14 @@ class _Case:
         sums: dict[str, float] = {}
         for prefix, activities in works.items():
             for name, spent in activities.items():
-                kind = "shuffle" if prefix.startswith(_P2P) else self._spent_on(name)
+                ends = (kind for end, kind in self.spent.items() if name.endswith(end))
+                kind = "shuffle" if prefix.startswith(_P2P) else next(ends, "")
                 sums[kind] = sums.get(kind, 0.0) + spent
         took, whole = self.left[part], sum(sums.values()) or 1.0
         for kind in sums.keys() - {""}:
-            said = (self._function(), self.why) if kind == self.waits else (self.many, "")
+            said = (self.function, self.why) if kind == self.waits else (self.many, "")
             self._say(kind, took * sums[kind] / whole, *said)
         return took * (sums.get("", 0.0) / whole if sums else 1.0)
-
-    def _spent_on(self, activity: str) -> str:
-        """Return the kind of time of a task's thread; empty if it is useful."""
-        if activity.endswith("-noncpu"):
-            return self.waits
-        if activity in _BESIDE:
-            return self.beside
-        return "spill" if activity in _SPILL else "starting" if activity == "deserialize" else ""
-
-    def _function(self) -> str:
-        links = self.span.links
-        longest = max(links, key=lambda one: one.parts.get("compute", 0.0), default=None)
-        return "tasks" if longest is None else f"tasks of {longest.prefix}"
 
     def _off_cpu(self) -> tuple[str, str]:
         """Return what tasks waited for off the CPU, and the evidence."""
@@ -441,7 +436,7 @@ class _Case:
         by_tasks = blocked * facts.workers <= _spent(root.activities, "cpu")
         shares = by_tasks and off >= on / 2 and cores <= _ONE_CORE
         if shares and late >= _SWITCH * (facts.threads - 1) > 0:
-            share = min(1.0, blocked / begun)
+            share = blocked / max(begun, blocked)
             said = f"Event loops of workers waited for it, too, for {share:.0%} of the time."
             return "gil", f"{said} Tasks used {cores:.1f} cores on {facts.threads:.0f} threads."
         # Its tasks wait for a CPU as the scheduler does.
