@@ -76,6 +76,8 @@ from dask_otel.core.path.waiting import (
     NO_WORKER,
     STATE,
     TAKEN,
+    Clock,
+    Sent,
     Threads,
     sums,
 )
@@ -112,13 +114,17 @@ class Accounting:
         The start of the observation.
     clock
         Returns the time of the paths.
+    worker_clock
+        Reads a worker's clock in a message.
     """
 
-    def __init__(self, now: float, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self, now: float, clock: Callable[[], float], worker_clock: Clock) -> None:
+        self._clock, self._worker_clock = clock, worker_clock
         #: The threads that a ready task could have, for the paths: how many workers take tasks, how
         #: many free threads the others have, and whether there is a free one.
         self.present: Threads = (clock(), 0.0, 0.0, NO_WORKER)
+        self._at_once: Sent = (self.present, AT_ONCE, None)
+        self._behind: Sent = (self.present, BEHIND, None)
         self._taking = self._withheld = 0
         self._spare = False
         self._now = now
@@ -142,7 +148,7 @@ class Accounting:
         """Add the worker of this address; remove a known one first."""
         self.worker_removed(worker, now)
         self._advance(now)
-        self._workers[worker] = WorkerTime(threads, self._now, self._worked)
+        self._workers[worker] = WorkerTime(threads, self._now, self._worked, self._worker_clock)
         self._threads += threads
         self._free += threads
         self._taking += 1
@@ -183,13 +189,14 @@ class Accounting:
                 begun, before = before[-1][0], before[:-1]
             pause = (begun, now if running else inf, self.present)
             account.pauses = (*before[1 - MAX_PAUSES :], pause)
+            account.renew_ends()
 
     # ------------------------------------------------------------------------- tasks
 
-    def task_assigned(self, worker: str, key: Hashable, span_id: str | None, now: float) -> int:
+    def task_assigned(self, worker: str, key: Hashable, span_id: str | None, now: float) -> Sent:
         """Book a task that entered processing on a worker. Its span is active already.
 
-        Returns whether it waits for a thread there: `AT_ONCE`, `BEHIND` or `BEHIND_RELEASED`.
+        Returns whether it waits for a thread there, and the cluster's threads now.
         """
         account = self._workers.get(worker)
         if account is not None:
@@ -198,9 +205,11 @@ class Accounting:
             if span is not None:
                 account.recent_spans.add(span)
             if not account.free:
-                return BEHIND_RELEASED if account.tasks.zombies else BEHIND
+                if account.tasks.zombies:
+                    return self.present, BEHIND_RELEASED, None
+                return self._behind
             self._refresh(account, now)
-        return AT_ONCE
+        return self._at_once
 
     def task_done(
         self, worker: str, key: Hashable, seconds: float | None, now: float
@@ -237,7 +246,7 @@ class Accounting:
             account.tasks.release(key, now)
             self._refresh(account, now)
 
-    def task_stolen(self, key: Hashable, victim: str, thief: str, now: float) -> int:
+    def task_stolen(self, key: Hashable, victim: str, thief: str, now: float) -> Sent:
         """Book that a task was stolen before it started; return as `task_assigned` does."""
         span: ActiveSpan | None = None
         loser = self._workers.get(victim)
@@ -406,3 +415,6 @@ class Accounting:
         if state != self.present[STATE]:
             now = self._clock()
             self.present = (now, *sums(self.present, now), state)
+            # Tasks share these tuples: a new one for each of them takes 150 instructions.
+            self._at_once = (self.present, AT_ONCE, None)
+            self._behind = (self.present, BEHIND, None)

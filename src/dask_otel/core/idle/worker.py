@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dask_otel.core.idle.sharing import ActiveSpan
 from dask_otel.core.idle.worker_tasks import Observed, WorkerTasks
-from dask_otel.core.path.waiting import MAX_ENDS, Ends, Pauses, Threads
+from dask_otel.core.path.waiting import MAX_ENDS, Clock, Ends, Pauses, last_ends
 
 
 class Settlement(NamedTuple):
@@ -56,13 +56,13 @@ class WorkerTime:
         "unworked",
     )
 
-    def __init__(self, threads: int, now: float, worked: float) -> None:
+    def __init__(self, threads: int, now: float, worked: float, clock: Clock) -> None:
         self.threads = threads
         self.tasks = WorkerTasks(now, now)
         #: Whether it takes tasks, its last pauses, and its last ends that others waited for.
         self.running = True
         self.pauses: Pauses = ()
-        self.ends: Ends = [None]
+        self.ends: Ends = [(clock, ())]
         #: Number of certainly idle threads, since `changed`.
         self.free = threads
         self.changed = now
@@ -85,18 +85,17 @@ class WorkerTime:
         #: Rule 9: idle held back at the last cut, and the part of it that was held back before.
         self._held = self._unconfirmed = 0.0
 
-    def ended(self, message: str, stop: float, threads: Threads, key: Hashable) -> None:
-        """Record the end of a run that others may have waited for: all threads are still taken."""
-        ends = self.ends
-        ends.append((message, stop, threads, key))
-        if len(ends) > MAX_ENDS:
-            ends[0], self.ends = None, [ends]
+    def renew_ends(self) -> None:
+        """Keep the last ends in a new list, with the last pauses."""
+        self.ends = last_ends(self.ends)
+        self.ends[0] = (self.ends[0][0], self.pauses)
 
     @property
     def free_threads(self) -> int:
         """Threads that no open task can occupy."""
-        free = self.threads - self.tasks.open
         # Without a call: this runs for each task.
+        tasks = self.tasks
+        free = self.threads - len(tasks.processing) - len(tasks.zombies) + len(tasks.seceded)
         return free if free > 0 else 0
 
     @property
@@ -206,6 +205,8 @@ class WorkerTime:
         If an active span began or ended after the cut (`changed`), before its receipt, keep all:
         they may have had work since the cut. Seconds without one can have passed since, too.
         """
+        if len(self.ends) > 2 * MAX_ENDS:
+            self.renew_ends()
         processing = self.tasks.processing
         self.earlier_spans = before = self.recent_spans
         if self._maybe_busy and changed > self.tasks.cut:
