@@ -15,11 +15,8 @@ from tests.planted.recording import CASES, UNSEEN, judged
 
 #: Cases whose diagnoses are wrong, and why. Nobody tunes for those of `unseen`.
 WRONG = {
-    "two-of-four-killed": "the deaths cost 10 s, and all 18.5 s are said to be lost",
-    "all-on-one-of-four": "one step is restricted, and another waits for its data's worker",
     "slow-one-of-eight": "one task on each slow worker is too few to tell it from skew",
     "import-and-waiting": "an import of an eighth of the run is not told from its sleep",
-    "late-workers-and-chain": "a chain of functions that run once looks like long tasks",
 }
 
 #: Of those with real processes, the ones that are always run.

@@ -64,6 +64,11 @@ TYPES: dict[str, type] = {
     "dask.task.output.type": str,
     "dask.task.on_path": bool,
     "dask.span.path.tasks": int,
+    "dask.span.path.submitted.tasks": int,
+    "dask.span.elsewhere.time": float,
+    "dask.span.seceded.time": float,
+    "dask.task_group.restriction": str,
+    "dask.task_group.slow_worker.name": str,
     "dask.worker.name": str,
 }
 FAMILIES: dict[str, type] = {
@@ -71,6 +76,7 @@ FAMILIES: dict[str, type] = {
     "dask.span.path.": float,
     "dask.task.path.": float,
     "dask.task_group.duration.": float,
+    "dask.task_group.slow_worker.": float,
 }
 OUTCOMES = ("memory", "erred", "cancelled", "retried", "lost", "recomputed", "rescheduled")
 TYPES |= {f"dask.task.{outcome}.count": int for outcome in OUTCOMES}

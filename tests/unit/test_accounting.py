@@ -182,6 +182,44 @@ SCRIPTS: dict[str, tuple[list[tuple[Any, ...]], dict[str, float]]] = {
         ],
         {"excess": 0.0, "idle": 0.8, "lost": 0.0, "in_flight": 0.0},
     ),
+    # The message has the seconds of the code; the worker noticed the end later, and meters that.
+    "an end that waited for a blocked event loop holds idle back until its seconds come": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("task_done", "x", 0.5, 3.0),
+            ("heartbeat", {}, {}, 3.0),
+            ("heartbeat", {}, {"a": 3.0}, 3.5),
+        ],
+        {"idle": 0.5, "lost": 0.0, "excess": 0.0, "in_flight": 0.0},
+    ),
+    "a worker takes what its last heartbeat listed with it, even if the code was shorter": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("heartbeat", {"x": 3.0}, {}, 3.0),
+            ("task_done", "x", 0.5, 3.1),
+            ("worker_removed", 3.1),
+        ],
+        {"idle": 0.1, "lost": 3.0, "in_flight": 0.0},
+    ),
+    "a heartbeat with what it had listed can be lost, even if the code was shorter": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("heartbeat", {"x": 3.0}, {}, 3.0),
+            ("task_done", "x", 0.5, 3.1),
+            *[("heartbeat", {}, {}, now) for now in (3.5, 4.0, 4.5)],
+        ],
+        {"idle": 1.5, "lost": 3.0, "excess": 0.0, "in_flight": 0.0},
+    ),
+    "a task that seceded was on its own until its worker noticed its end": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("heartbeat", {"x": 3.0}, {}, 3.0),
+            ("task_seceded", "x", 0.2, 3.0),
+            ("task_done", "x", 0.5, 3.1),
+            ("heartbeat", {}, {"a": 3.0}, 3.5),
+        ],
+        {"idle": 3.3, "lost": 0.0, "excess": 2.8, "in_flight": 0.0},
+    ),
     # Seconds of a span that is not active any more.
     "late seconds are in the capacity of their span": (
         [

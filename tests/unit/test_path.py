@@ -315,13 +315,13 @@ def turn(
     sent: float,
     start: float,
     *ends: tuple[float, float] | tuple[float, float, str],
-    pause: Any = None,
+    pauses: Any = (),
 ) -> Turn | None:
     """The turn of a run on a worker whose clock is 100 s ahead; it took a second."""
     stop = start + 1.0
     others = [(str(noticed), at, BUSY, *(key or ["o"])) for noticed, at, *key in ends]
     own, later = (str(stop + 100.0), stop, FREED, "own"), ("0.0", stop, BUSY, "own")
-    return turn_of([(float, pause), *others, own, later], how, "own", sent, start, stop)
+    return turn_of([(float, pauses), *others, own, later], how, "own", sent, start, stop)
 
 
 def test_a_task_has_its_turn_when_the_last_one_before_it_ended() -> None:
@@ -344,7 +344,11 @@ def test_a_task_has_its_turn_when_the_last_one_before_it_ended() -> None:
 def test_tasks_on_a_paused_worker_have_their_turn_after_the_pause() -> None:
     going, over = (5.0, inf, FREED), (5.0, 8.0, FREED)
     end = (103.0, 3.0)
-    assert turn(BEHIND, 1.0, 3.0, end, pause=going) == (3.0, BUSY), "it began before"
-    assert turn(AT_ONCE, 4.5, 8.0, end, pause=over) == (8.0, FREED)
-    assert turn(BEHIND, 1.0, 3.0, end, pause=over) == (3.0, BUSY)
-    assert turn(AT_ONCE, 9.0, 9.5, end, pause=over) is None, "sent later"
+    assert turn(BEHIND, 1.0, 3.0, end, pauses=[going]) == (3.0, BUSY), "it began before"
+    assert turn(AT_ONCE, 4.5, 8.0, end, pauses=[over]) == (8.0, FREED)
+    assert turn(AT_ONCE, 4.5, 7.9, end, pauses=[over]) == (8.0, FREED), "the message took a while"
+    assert turn(AT_ONCE, 4.5, 5.1, end, pauses=[over]) is None, "it began before"
+    again = (8.5, 8.7, BUSY)
+    assert turn(AT_ONCE, 4.5, 8.0, end, pauses=[over, again]) == (8.0, FREED), "paused meanwhile"
+    assert turn(BEHIND, 1.0, 3.0, end, pauses=[over]) == (3.0, BUSY)
+    assert turn(AT_ONCE, 9.0, 9.5, end, pauses=[over]) is None, "sent later"

@@ -75,21 +75,28 @@ def test_a_link_is_compared_by_its_computing_alone() -> None:
         traces(root(1, "train", {"transfer": 4.0, "compute": 0.1}), group(2, 1, "f", 11, 1.1), one)
     )
     (found,) = facts.spans[0].links
-    assert (found.prefix, found.worker, found.alike) == ("f", "w1", 11)
+    assert (found.prefix, found.alike) == ("f", 11)
     assert found.others == pytest.approx(0.1)
 
 
 def test_restrictions_and_slow_workers_come_with_the_groups() -> None:
     slow = {"slow_worker.name": "w2", "slow_worker.share": 0.25, "slow_worker.time": 4.0}
     slow["slow_worker.others.time"] = 0.5
+    runs = [link(number, 1, "f", took, compute=took) for number, took in ((3, 6.0), (4, 2.0), (5, 4.0))]
+    for one, worker in zip(runs, ("w2", "w2", "w1"), strict=True):
+        more = {"dask.task_group.name": "f-1", "dask.worker.name": worker}
+        kept = [own for own in one["attributes"] if own["key"] not in more]
+        one["attributes"] = [*kept, *span(9, **more)["attributes"][-2:]]
     facts = of(
         traces(
             root(1, "train", {"uneven": 4.0}),
             group(2, 1, "f", 12, 20.0, restriction="resources", **slow),
+            *runs,
         )
     )
     assert facts.spans[0].restrictions == {"f": "resources"}
-    assert facts.spans[0].slow == [SlowWorker("w2", "f", 3.0, 4.0, 0.5, 0.0)]
+    # Of its own runs, the second longest.
+    assert facts.spans[0].slow == [SlowWorker("w2", "f", 3.0, 4.0, 0.5, 2.0)]
 
 
 def test_the_holders_are_those_that_computed_meanwhile() -> None:
@@ -102,7 +109,7 @@ def test_the_holders_are_those_that_computed_meanwhile() -> None:
         )
     )
     assert facts.roots["join"].holders == [("train", 8.0)]
-    assert facts.roots["train"].holders == ()
+    assert facts.roots["train"].holders == []
 
 
 def removed(**own: Any) -> dict[str, Any]:
@@ -123,6 +130,35 @@ def removed(**own: Any) -> dict[str, Any]:
 def test_a_worker_that_leaves_in_order_is_no_death(own: dict[str, Any], died: bool) -> None:
     facts = of(traces(root(1, "train", {"compute": 1.0})), logs(removed(**own)))
     assert [one.said for one in facts.deaths] == ["It left."] * died
+
+
+def test_threads_of_a_dead_worker_are_missing_until_another_worker_comes() -> None:
+    """The first is replaced after 2 s, the second not in the 3 s until the root ends."""
+    began = {"dask.worker.thread.count": 2}
+    facts = of(
+        traces(root(1, "train", {"compute": 6.0})),
+        logs(
+            log(1.0, "", "dask.worker.added", **WORKER, **began),
+            log(1.1, "", "dask.worker.added", **{"dask.worker.name": "w2"}, **began),
+            removed(**{"dask.worker.removal.reason": "lost", "dask.task.count": 1}),
+            log(
+                3.0,
+                "It left.",
+                "dask.worker.removed",
+                **{"dask.worker.name": "w2", "dask.worker.removal.reason": "lost"},
+                **{"dask.task.count": 1},
+            ),
+            log(5.0, "", "dask.worker.added", **{"dask.worker.name": "w3"}, **began),
+        ),
+    )
+    assert facts.roots["train"].missing == pytest.approx(2.0 * 2.0 + 2.0 * 3.0)
+
+
+def test_an_event_is_quoted_in_whole_sentences() -> None:
+    said = f"It left. {'It had tasks to run. ' * 9}Its last lines are unknown: {'x' * 99}."
+    death = log(3.0, said, "dask.worker.removed", **WORKER, **{"dask.task.count": 1})
+    (found,) = of(traces(root(1, "train", {"compute": 1.0})), logs(death)).deaths
+    assert found.said == f"It left. {'It had tasks to run. ' * 9}".rstrip()
 
 
 def test_a_pause_counts_while_the_root_was_open() -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from dask_otel.report import words
 from dask_otel.report.account import Account, account
-from dask_otel.report.findings import late_starts
 from dask_otel.report.text import _SECTIONS, Sheet, plain, run_lines
 from tests.unit.report_files import counter, metrics, point, run_of, span, traces
 
@@ -171,16 +170,6 @@ def test_large_traces_end_where_there_is_no_room() -> None:
     assert 5 < len(deep) < 20
 
 
-def test_spans_whose_first_task_came_late() -> None:
-    """A name of several spans is left out."""
-    waits = [("long", 10, 2.0), ("late", 4, 2.0), ("prompt", 2, 0.4), ("short", 0.1, 0.09)]
-    spans = [
-        span(number, f"root/{name}", seconds=seconds, dask_span_queue_time=wait)
-        for number, (name, seconds, wait) in enumerate([*waits, *[("twice", 1, 0.9)] * 2], 1)
-    ]
-    assert late_starts(run_of(traces(*spans))) == {"root/late": 2.0}
-
-
 # ---------------------------------------------------------------------------- activities
 
 
@@ -193,7 +182,7 @@ def of_spans(*found: tuple[str, str, float], name: str = "dask.span.execute.time
 
 RECORDED = (
     traces(
-        span(1, "Alice/training", start=0, dask_span_queue_time=0.75),
+        span(1, "Alice/training", start=0),
         span(2, "Alice/data load", start=1),
     ),
     of_spans(
@@ -218,7 +207,7 @@ all spans                   10.0 s
   p2p-shards                                     3.0 MiB
 
 Alice/training              2.00 s
-  idle                      1.00 s   50%  ███    first task after 750 ms
+  idle                      1.00 s   50%  ███    free threads despite work
   thread-cpu                1.00 s   50%  ███    computing
 
 Alice/data load             8.00 s

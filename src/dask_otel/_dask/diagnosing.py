@@ -81,7 +81,6 @@ def diagnosis(
         span.links.append(
             Link(
                 line_text(group.prefix),
-                str(run.worker),
                 {part: took for part, took in zip(PATH_PARTS, own, strict=False) if took},
                 group.name,
                 group.tasks,

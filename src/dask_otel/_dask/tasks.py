@@ -378,7 +378,7 @@ class TaskEvents:
                 # A message with another id may repeat the times of a run with another number.
                 number = task.run_id
                 if account is not None and (
-                    waits or not account.free or account.pause or task.resource_restrictions
+                    waits or not account.free or account.pauses or task.resource_restrictions
                 ):
                     if not waits and task.resource_restrictions:
                         # It can wait for what it needs, even if a thread is free.
@@ -448,7 +448,7 @@ class TaskEvents:
             # The last of its runs on workers that died, if it has none now.
             failure = self._failed(group, key, info, started, stopped, now, assigned)
             run = TaskRun._make(run)._replace(nbytes=None, type=None, failure=failure)
-            self._end_path(group, run, start, stimulus_id, ran, now, sent_to, place)
+            self._end_path(group, run, start, ran, now, sent_to, place)
             self._to_erred(group, run)
         elif finish == "erred" or task.exception_blame is not None:
             self._outcomes.blamed(group, now)
@@ -458,7 +458,7 @@ class TaskEvents:
             self._outcomes.interrupted(group, key, None if how == "stolen" else how, now)
             self.paths.interrupted(key, sent, threads)
         else:
-            self._end_path(group, run, start, stimulus_id, ran, now, sent_to, place)
+            self._end_path(group, run, start, ran, now, sent_to, place)
             self._to_released(group, key, assigned, ran is None, now)
             if processed:
                 self._count(semconv.TASK_FINISHED.name, group, "cancelled")
@@ -492,7 +492,6 @@ class TaskEvents:
         group: Group,
         run: RawRun,
         start: str,
-        stimulus_id: str,
         ran: Times | None,
         now: float,
         sent_to: Sent,
@@ -507,7 +506,7 @@ class TaskEvents:
             began, stopped = ran or (now, now)
             sent = run[SENT] or now
             run = TaskRun._make(run)._replace(start=began, stop=stopped, sent=sent)
-        self.paths.ended(stimulus_id, now, group, run, None, sent_to, place)
+        self.paths.ended(None, now, group, run, None, sent_to, place)
 
     @staticmethod
     def _is_whole(run: RawRun) -> bool:

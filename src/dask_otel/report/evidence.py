@@ -16,14 +16,21 @@ from dask_otel.report.findings import failures, outcome_counts, span_names, work
 from dask_otel.report.path import link_parts, span_path
 from dask_otel.report.seconds import add, span_activities
 from dask_otel.report.telemetry.model import Log, Session, Span, grouped, text, tree_of
-from dask_otel.report.telemetry.series import History, at
+from dask_otel.report.telemetry.series import History
 
 Times: TypeAlias = list[tuple[int, int]]
 
 #: Of a removed worker: any of these tasks or results was lost with it.
 _LOST: Final = (semconv.TASK_COUNT, semconv.RESULT_LOST_COUNT, semconv.DATA_LOST_COUNT)
 _DURATION: Final = semconv.TASK_GROUP_DURATION + "."
-_COUNT: Final = semconv.TASK_OUTCOME_COUNT
+#: Of a root: its tasks, what others computed meanwhile, and the time of the cluster's threads.
+_SUMS: Final = (
+    semconv.TASK_COUNT,
+    semconv.SPAN_ELSEWHERE,
+    semconv.SPAN_DASK_ACTIVE_CPU_TIME,
+)
+#: The most characters of an event's words.
+_LONGEST: Final = 240
 #: The least share of the threads' time that others need to be looked for.
 _HELD: Final = 0.05
 
@@ -42,7 +49,10 @@ def facts_of(session: Session) -> Facts:
     first = [events.get(name, [None])[0] for name in (semconv.WORKER_ADDED, semconv.CLIENT_ADDED)]
     there = [log.time_ns for log in first if log is not None]
     return Facts(
-        seconds=sum(end - start for start, end in _joined(roots)) / 1e9,
+        seconds=sum(
+            end - start for start, end in _joined((root.start_ns, root.end_ns) for root in roots)
+        )
+        / 1e9,
         roots={root.name: root for root in _roots(session, roots)},
         spans=_spans(session),
         before_first=max(0, roots[0].start_ns - max(there)) / 1e9
@@ -50,7 +60,6 @@ def facts_of(session: Session) -> Facts:
         else 0.0,
         workers=len(known),
         threads=max((worker.threads or 0.0 for worker in known), default=0.0),
-        cores=_cores(session),
         failed=int(max(outcome_counts(session).get("erred", 0), sum(one.count for one in final))),
         exceptions=[one.kind or "unknown" for one in final],
         causes=[what for what, _ in again.most_common()],
@@ -85,14 +94,14 @@ def headlines(session: Session) -> dict[str, str]:
     return found
 
 
-def _joined(spans: Iterable[Span]) -> Times:
-    """Return the times of spans, those that overlap as one."""
+def _joined(times: Iterable[tuple[int, int]]) -> Times:
+    """Return times in their order, those that overlap as one."""
     found: Times = []
-    for span in spans:
-        if found and span.start_ns <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], span.end_ns)
+    for start, end in sorted(times):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
         else:
-            found.append((span.start_ns, span.end_ns))
+            found.append((start, end))
     return found
 
 
@@ -147,8 +156,9 @@ def _add_group(entry: SpanFacts, group: Span | None, tasks: Iterable[Span]) -> N
             )
         )
         if name := group.text(semconv.TASK_GROUP_SLOW_WORKER):
-            longest = max((task.seconds for task in tasks), default=0.0)
-            entry.slow.append(SlowWorker(name, prefix, share * count, mean, others, longest))
+            there = [one.seconds for one in tasks if one.text(semconv.WORKER_NAME) == name]
+            second = sorted([0.0, 0.0, *there])[-2]
+            entry.slow.append(SlowWorker(name, prefix, share * count, mean, others, second))
     for task in tasks:
         if task.attributes.get(semconv.TASK_ON_PATH) is True:
             parts = zip(semconv.PATH_PARTS, link_parts(task), strict=True)
@@ -157,7 +167,6 @@ def _add_group(entry: SpanFacts, group: Span | None, tasks: Iterable[Span]) -> N
             entry.links.append(
                 Link(
                     task.text(semconv.TASK_PREFIX) or task.name,
-                    task.text(semconv.WORKER_NAME),
                     own,
                     "/".join(_group_of(task)),
                     count,
@@ -182,62 +191,72 @@ def _roots(session: Session, roots: list[Span]) -> Iterator[RootFacts]:
     spans, groups = (grouped(session.of_type(one), _root_of) for one in ("span", "group"))
     labels = (semconv.SPAN_ROOT_NAME, semconv.TASK_RETRY_REASON)
     repeated = session.metrics.sums(semconv.TASK_RETRIED.name, *labels)
-    pauses, counters = _pauses(session), _Counters(session)
+    pauses, missing = _pauses(session), _missing(session)
+    loops, transfers, starving, running = (
+        [
+            (tuple(one.labels.get(label, "") for label in metric.labels), one.history())
+            for one in session.metrics.of(metric.name)
+        ]
+        for metric in (
+            semconv.EVENT_LOOP_BLOCKED_TIME,
+            semconv.CLUSTER_TRANSFER_TIME,
+            semconv.EVENT_LOOP_STARVED_TIME,
+            semconv.EVENT_LOOP_CPU_TIME,
+        )
+    )
     for name, found in grouped(roots, lambda root: root.full_name).items():
-        entry, times, threads = RootFacts(name), _joined(found), 0.0
+        times, own = _joined((one.start_ns, one.end_ns) for one in found), spans.get(name, ())
+        parts, activities = dict.fromkeys(semconv.PATH_PARTS, 0.0), dict[str, float]()
         for root in found:
             for part, took in span_path(root).items():
-                entry.parts[part] += took
-            entry.seconds += root.seconds
-            entry.tasks += int(root.number(semconv.TASK_COUNT) or 0)
-            entry.elsewhere += root.number(semconv.SPAN_ELSEWHERE) or 0.0
-            threads += root.number(semconv.SPAN_DASK_ACTIVE_CPU_TIME) or 0.0
-        entry.threads = threads / (entry.seconds or 1.0)
-        for span in spans.get(name, ()):
-            if (idle := span.number(semconv.SPAN_IDLE)) is not None:
-                entry.idle = (entry.idle or 0.0) + idle
+                parts[part] += took
+        for span in own:
             for activity, took in span_activities(span).items():
-                add(entry.activities, activity, took)
-        entry.paused = sum(_overlap(times, *pause) for pause in pauses)
-        reasons = {why: count for (root_name, why), count in repeated.items() if root_name == name}
-        entry.retries = {why: n for why, n in reasons.items() if n and why != "rescheduled"}
-        entry.retried = _mean_run(groups.get(name, ()))
-        if entry.elsewhere > _HELD * threads:
-            others = {one: _computed(groups[one], times) for one in groups if one != name}
-            entry.holders = sorted(others.items(), key=lambda item: -item[1])
-        blocked = counters.grown(semconv.EVENT_LOOP_BLOCKED_TIME, times)
-        entry.blocked = {role: took for (role,), took in blocked.items()}
-        entry.transfers = counters.grown(semconv.CLUSTER_TRANSFER_TIME, times)
-        starved, cpu = (
-            sum(counters.grown(metric, times).values())
-            for metric in (semconv.EVENT_LOOP_STARVED_TIME, semconv.EVENT_LOOP_CPU_TIME)
+                add(activities, activity, took)
+        idle = [one for span in own if (one := span.number(semconv.SPAN_IDLE)) is not None]
+        seconds = sum(root.seconds for root in found)
+        tasks, elsewhere, threads = (sum(one.number(key) or 0.0 for one in found) for key in _SUMS)
+        held = {
+            other: _computed(groups[other], times)
+            for other in groups
+            if other != name and elsewhere > _HELD * threads
+        }
+        starved, cpu = (sum(_grown(one, times).values()) for one in (starving, running))
+        yield RootFacts(
+            name,
+            seconds,
+            parts,
+            int(tasks),
+            threads / (seconds or 1.0),
+            activities,
+            sum(idle) if idle else None,
+            elsewhere,
+            holders=sorted(held.items(), key=lambda item: -item[1]),
+            paused=sum(_overlap(times, *pause) for pause in pauses),
+            retries={
+                why: count
+                for (of, why), count in repeated.items()
+                if of == name and count and why != "rescheduled"
+            },
+            missing=sum(lost * _overlap(times, *gone) for lost, gone in missing),
+            blocked={role: took for (role,), took in _grown(loops, times).items()},
+            starved=starved / cpu if cpu else 0.0,
+            transfers=_grown(transfers, times),
         )
-        entry.starved = starved / cpu if cpu else 0.0
-        yield entry
 
 
-class _Counters:
-    """What counters of the cluster grew by while a root was open, to an export interval."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._known: dict[str, list[tuple[tuple[str, ...], History]]] = {}
-
-    def grown(self, metric: semconv.Metric, times: Times) -> dict[tuple[str, ...], float]:
-        """Return the sums by the values of the metric's labels."""
-        if metric.name not in self._known:
-            self._known[metric.name] = [
-                (tuple(one.labels.get(label, "") for label in metric.labels), one.history())
-                for one in self._session.metrics.of(metric.name)
-            ]
-        found: dict[tuple[str, ...], float] = {}
-        for key, history in self._known[metric.name]:
-            ends = [(bisect_left(history, (a,)), bisect_left(history, (b,))) for a, b in times]
-            steps = {step for first, last in ends for step in range(first, last + 1)}
-            values = [0.0, *(value for _, value in history)]
-            took = sum(values[step + 1] - values[step] for step in steps if step < len(history))
-            found[key] = found.get(key, 0.0) + took
-        return found
+def _grown(
+    known: Iterable[tuple[tuple[str, ...], History]], times: Times
+) -> dict[tuple[str, ...], float]:
+    """Return what counters grew by in some times, to an export interval; sums by their labels."""
+    found: dict[tuple[str, ...], float] = {}
+    for key, history in known:
+        ends = [(bisect_left(history, (a,)), bisect_left(history, (b,))) for a, b in times]
+        steps = {step for first, last in ends for step in range(first, last + 1)}
+        values = [0.0, *(value for _, value in history)]
+        took = sum(values[step + 1] - values[step] for step in steps if step < len(history))
+        found[key] = found.get(key, 0.0) + took
+    return found
 
 
 def _computed(groups: Iterable[Span], times: Times) -> float:
@@ -248,17 +267,6 @@ def _computed(groups: Iterable[Span], times: Times) -> float:
         / (group.seconds or 1.0)
         for group in groups
     )
-
-
-def _mean_run(groups: Iterable[Span]) -> float:
-    """Return the mean seconds of a run in the groups with repeated ones."""
-    count = took = 0.0
-    for group in groups:
-        numbers = (group.number(_COUNT.format(one)) for one in ("retried", "recomputed"))
-        if again := sum(filter(None, numbers)):
-            count += again + (group.number(semconv.TASK_COUNT) or 0.0)
-            took += group.number(_DURATION + "compute") or 0.0
-    return took / count if count else 0.0
 
 
 # ------------------------------------------------------------------------------ workers
@@ -276,28 +284,19 @@ def _pauses(session: Session) -> Times:
         elif log.name in ended and name in since:
             found.append((since.pop(name), log.time_ns))
     found += [(start, max(start, session.end_ns or 0)) for start in since.values()]
-    until, joined = 0, list[tuple[int, int]]()
-    for start, end in sorted(found):
-        joined.append((max(start, until), max(end, until)))
-        until = max(end, until)
-    return joined
+    return _joined(found)
 
 
-def _cores(session: Session) -> list[float]:
-    """Return the cores that worker processes used while they ran two tasks at least."""
-    tasks = {
-        series.labels.get(semconv.WORKER_NAME): series.history()
-        for series in session.metrics.of(semconv.WORKER_TASK_COUNT.name)
-        if series.labels.get(semconv.TASK_STATE) == "executing"
-    }
+def _missing(session: Session) -> list[tuple[float, tuple[int, int]]]:
+    """Return the threads of workers that died, and the times until another worker came."""
     threads = {worker.name: worker.threads or 0.0 for worker in workers(session)}
-    return [
-        share * threads[name]
-        for series in session.metrics.of(semconv.WORKER_CPU_UTILIZATION.name)
-        if (name := series.labels.get(semconv.WORKER_NAME, "")) in threads
-        for time_ns, share in series.history()
-        if at(tasks.get(name, []), time_ns) >= 2
-    ]
+    added = iter([log.time_ns for log in session.logs if log.name == semconv.WORKER_ADDED])
+    found = []
+    for log in session.logs:
+        if log.name == semconv.WORKER_REMOVED and _is_death(log):
+            came = next((one for one in added if one > log.time_ns), session.end_ns or log.time_ns)
+            found.append((threads.get(_worker(log), 0.0), (log.time_ns, came)))
+    return found
 
 
 def _worker(log: Log) -> str:
@@ -321,4 +320,6 @@ def _death(log: Log) -> Death:
             own.get, (semconv.TASK_SUSPECTS, semconv.TASK_PREFIXES, semconv.ROOT_NAMES)
         )
     )
-    return Death(_worker(log), words.cut(said, 400), suspects or prefixes, roots)
+    # Whole sentences.
+    said = said if len(said) <= _LONGEST else said[:_LONGEST].rpartition(". ")[0] + "."
+    return Death(_worker(log), said, suspects or prefixes, roots)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -11,8 +11,6 @@ from dask_otel import semconv
 from dask_otel.report.seconds import add
 from dask_otel.report.telemetry.model import Event, Session, Span, text
 
-#: The shortest reported wait for the first task: as a share of the span's time, and in seconds.
-_LATE: Final = (0.25, 0.1)
 _OF_FAILURES: Final = (
     semconv.EXCEPTION_TYPE,
     semconv.EXCEPTION_MESSAGE,
@@ -120,22 +118,6 @@ def _failure(event: Event, span: Span, name: str) -> Failure:
 def span_names(session: Session) -> dict[str, str]:
     """Return the spans' full names by Dask span id."""
     return {span.text(semconv.SPAN_ID): span.full_name for span in session.of_type("span")}
-
-
-def late_starts(session: Session) -> dict[str, float]:
-    """Return the delays of spans whose first task began late, by full name.
-
-    Most are the first spans on new workers. Names of several spans are omitted.
-    """
-    spans = session.of_type("span")
-    found = {span.full_name: span.number(semconv.SPAN_QUEUE_TIME) or 0.0 for span in spans}
-    times = Counter(span.full_name for span in spans)
-    share, least = _LATE
-    return {
-        span.full_name: found[span.full_name]
-        for span in spans
-        if times[span.full_name] == 1 and found[span.full_name] >= max(least, share * span.seconds)
-    }
 
 
 def slowest(session: Session, most: int = 20) -> list[Span]:

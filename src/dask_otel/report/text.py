@@ -299,7 +299,6 @@ def _activities(account: Account, sheet: Sheet) -> Iterator[Line]:
     room = max(20, sheet.width - bar - 49)
     heading = f"{'span and activity':<{room}}{'time':>9} share  {'':<{bar}} "
     yield [(heading + ("meaning" if sheet.width >= _MEANINGS else "data"), "dim")]
-    late = findings.late_starts(account.session)
     for block in blocks:
         name = words.cut_beginning(block.name, room)
         total = f"{words.fit(name, room)}{words.seconds(block.seconds):>9}"
@@ -311,9 +310,7 @@ def _activities(account: Account, sheet: Sheet) -> Iterator[Line]:
             drawn = words.bar(share, bar)
             notes = [words.size(size) if size else ""]
             if sheet.width >= _MEANINGS and seconds and not activity.endswith(" small ones"):
-                wait = late.get(block.name, 0.0) if activity == IDLE else 0.0
-                meaning = MEANINGS[meaning_of(activity)].about
-                notes.append(f"first task after {words.seconds(wait)}" if wait else meaning)
+                notes.append(MEANINGS[meaning_of(activity)].about)
             colour = colour_of(activity)
             yield [
                 (shown, colour),

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from math import inf
-from operator import attrgetter
 from typing import Final, NamedTuple
 
 from dask_otel.core.diagnosis.facts import NOWHERE, Facts, Link, SpanFacts
 from dask_otel.core.diagnosis.kinds import KINDS
-from dask_otel.core.figures import counted, seconds
+from dask_otel.core.figures import counted, noun, seconds
 
 #: The smallest share of the run, and of the largest saving, for a diagnosis; the most of them.
 _SHARE, _OF_LARGEST, _MOST = 0.1, 0.25, 5
@@ -26,20 +26,31 @@ _LONG, _SLOW = 2.0, 1.5
 #: The seconds between two ticks of an event loop, and those for which a thread keeps the GIL while
 #: others wait for it. On a busy machine, workers' ticks are later than the scheduler's.
 _TICK, _SWITCH, _LATE = 0.02, 0.005, 2.0
-#: The most cores that a process uses while its threads share the GIL; fewest samples of these.
+#: The most cores that tasks of a process use while its threads share the GIL.
 _ONE_CORE: Final = 1.4
-_SAMPLES: Final = 3
 
 #: Prefixes of peer-to-peer shuffles.
 _P2P: Final = (
     *("shuffle-transfer", "shuffle-barrier", "p2pshuffle", "shuffle_p2p", "shuffle-p2p"),
     *("hash-join", "rechunk-transfer", "rechunk-p2p", "rechunk-barrier"),
 )
-_SPILL: Final = ("disk-read", "disk-write", "compress", "decompress")
+_SPILL: Final = ("disk-read", "disk-write", "compress")
 _PACKING: Final = ("serialize", "deserialize", "compress", "decompress")
 _BESIDE: Final = ("executor", "other")
+#: What a part costs for which no other fact has a cause.
+_ELSE: Final = {
+    "inner": "inner",
+    "no_worker": "no_workers",
+    "scheduler": "scheduler",
+    "starting": "starting",
+    "unbegun": "starting",
+    "report": "worker_loop",
+    "client": "client",
+}
 _ROLES: Final = ("worker", "scheduler")
-_BEFORE: Final = "Workers were there. The client computed, built a graph, or sent data."
+_BEFORE: Final = (
+    "Workers were there, and the client submitted nothing yet: it built a graph, or sent data."
+)
 
 
 @dataclass(frozen=True)
@@ -73,8 +84,8 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
 
     Notices, such as gaps in the telemetry, come last. There is always one diagnosis.
     """
-    said = [("client", "", facts.before_first, ", before it submitted anything", _BEFORE)]
-    claims = [*(_Claim(*one) for one in said), *(c for s in facts.spans for c in _claims(facts, s))]
+    claims = [_Claim("client", "", facts.before_first, "", _BEFORE)]
+    claims += [claim for span in facts.spans for claim in _Case(facts, span).claims]
     found = [_merged(facts, [c for c in claims if c.kind == k and c.seconds > 0]) for k in KINDS]
     causes = [one for one in found if one is not None]
     whole = facts.seconds + facts.before_first
@@ -98,14 +109,16 @@ def _merged(facts: Facts, same: list[_Claim]) -> Diagnosis | None:
     for one in same:
         sums[one.name] += one.seconds
     name = max(sums, key=sums.__getitem__)
-    largest = max((one for one in same if one.name == name), key=attrgetter("seconds"))
+    same.sort(key=lambda one: (one.name != name, -one.seconds))
     total = min(sum(sums.values()), facts.seconds + facts.before_first)
-    evidence = largest.evidence
+    evidence = same[0].evidence
+    what = _listed(one.what for one in same if one.seconds >= _SHARE * same[0].seconds)
     if sums[name] < 0.99 * total:
-        evidence = f"{seconds(sums[name])} of it in {name or 'no span'}. {evidence}".rstrip()
+        where = f"in {name}" if name else "before the first span"
+        evidence = f"{seconds(sums[name])} of it passed {where}. {evidence}".rstrip()
         levels = zip(*(one.split("/") for one in sums), strict=False)
         name = "/".join(tags[0] for tags in takewhile(lambda tags: len({*tags}) == 1, levels))
-    return _said(facts, largest.kind, name, largest.what, evidence, total)
+    return _said(facts, same[0].kind, name, what, evidence, total)
 
 
 def _said(
@@ -159,24 +172,6 @@ def _late(blocked: float, whole: float) -> float:
     return _TICK * max(0.0, blocked) / max(whole - blocked, 0.001)
 
 
-def _claims(facts: Facts, span: SpanFacts) -> list[_Claim]:
-    """Return the causes of one span with their seconds."""
-    case = _Case(facts, span)
-    # In this order: each claims seconds of what is left.
-    for claim in (
-        case.went_wrong,
-        case.shuffled,
-        case.seceded,
-        case.had_slow_workers,
-        case.was_placed,
-        case.moved,
-        case.stalled,
-        case.worked,
-    ):
-        claim()
-    return case.claims
-
-
 class _Case:
     """The seconds of one span's path, and the causes that claim them one after the other."""
 
@@ -189,6 +184,8 @@ class _Case:
         # While no thread was free, all threads computed for this root or for others, or had tasks
         # that had not begun.
         self.blocked, self.scheduler = (root.blocked.get(one, 0.0) for one in _ROLES)
+        self.loops = f"Event loops of workers were blocked for {seconds(self.blocked)}."
+        self.p2p = [link for link in span.links if link.prefix.startswith(_P2P)]
         use = {"own": root.busy, "held": root.elsewhere, "unbegun": root.unbegun}
         whole = sum(use.values())
         for name, took in use.items():
@@ -200,13 +197,30 @@ class _Case:
         # Without a CPU that takes longer.
         many = tasks > _MANY * self.threads
         most = _OVERHEAD * (1.0 + root.starved * many)
-        self.tiny = computed < _LONG * overhead * tasks and overhead < most
-        self.tiny = self.tiny and tasks > self.threads
+        short = overhead < most and tasks > self.threads
+        self.tiny = short and computed < _LONG * overhead * tasks
         self.waits, self.why = self._off_cpu()
         # A thread gets no other task before its event loop has noticed the end of one.
         beside = sum(root.activities.get(name, 0.0) for name in _BESIDE)
         loop = "worker_loop" if self.blocked * facts.threads >= beside / 2 > 0 else ""
-        self.beside = "tiny" if self.tiny else "gil" if self.waits == "gil" else loop
+        of_beside = "tiny" if self.tiny else "gil" if self.waits == "gil" else loop
+        # What is not useful of a thread's time: its kinds by the ends of activities.
+        self.spent = {"-noncpu": self.waits, "deserialize": "starting"}
+        self.spent |= dict.fromkeys(_BESIDE, of_beside) | dict.fromkeys(_SPILL, "spill")
+        longest = max(span.links, key=lambda one: one.parts.get("compute", 0.0), default=None)
+        self.function = f"tasks of {longest.prefix}" if longest else "tasks"
+        # In this order: each claims seconds of what is left.
+        for claim in (
+            self.went_wrong,
+            self.shuffled,
+            self.seceded,
+            self.had_slow_workers,
+            self.was_placed,
+            self.moved,
+            self.stalled,
+            self.worked,
+        ):
+            claim()
 
     def _say(self, kind: str, took: float, what: str = "", evidence: str = "") -> None:
         self.claims.append(_Claim(kind, self.span.name, took, what, evidence))
@@ -221,13 +235,14 @@ class _Case:
         return taken
 
     def _evidence(self, part: str) -> str:
-        """Return which function has most of a part."""
-        links = [link for link in self.span.links if link.parts.get(part, 0.0) > 0]
-        if not links:
-            return ""
-        prefix = max(links, key=lambda link: link.parts[part]).prefix
-        same = [link.parts[part] for link in links if link.prefix == prefix]
-        return f"{seconds(sum(same))} of it at {counted(len(same), 'task')} of {prefix}."
+        """Return which function has most of a part, if one has."""
+        waits: dict[str, list[float]] = {}
+        for link in self.span.links:
+            waits.setdefault(link.prefix, []).append(link.parts.get(part, 0.0))
+        for prefix, took in waits.items():
+            if sum(took) > self.span.parts.get(part, inf) / 2:
+                return f"Most of that concerns {counted(sum(map(bool, took)), 'task')} of {prefix}."
+        return ""
 
     # ------------------------------------------------------------------------ what went wrong
 
@@ -236,42 +251,42 @@ class _Case:
         facts, root = self.facts, self.root
         lost = sum(root.retries.get(why, 0.0) for why in ("worker_lost", "recomputed"))
         again = self._take(inf, "repeated")
-        if self.deaths and lost:
-            # The same work again, on all threads, and what tasks waited for on workers that died.
+        late = self.span.queue >= self.left["no_worker"] / 2
+        if self.deaths and (lost or not late):
+            # What its tasks waited for on workers that died, and for others.
             waited = (
                 one.parts.get("uneven", 0.0) for one in self.span.links if "repeated" in one.parts
             )
             again += self._take(sum(waited), "uneven")
-            share = self.span.seconds / (root.seconds or 1.0)
-            cost = min(self.span.seconds, again + lost * root.retried * share / self.threads)
-            self._say("memory" if facts.terminated else "lost", cost, *self._dead())
+            again += self._take(0.0 if late else inf, "no_worker")
+            # The same work again, and less of it at a time: on the threads that were there before.
+            cost = lost * root.busy / (root.tasks + lost or 1.0) + root.missing
+            whole = self.threads * root.seconds + root.missing
+            cost *= sum(self.span.parts.values()) / (whole or 1.0)
+            again += self._take(cost - again, "own")
+            what = (
+                f"{noun(len(self.deaths), 'worker')} {_listed(one.worker for one in self.deaths)}"
+            )
+            suspects = _listed(name for one in self.deaths for name in one.suspects)
+            said = [*(one.said for one in self.deaths), f"Suspected: {suspects}." * bool(suspects)]
+            kind = "memory" if facts.terminated else "lost"
+            self._say(kind, again, what, " ".join(dict.fromkeys(filter(None, said))))
         elif root.retries.keys() & {"error", "client"}:
             runs = counted(int(sum(root.retries.values())), "run")
-            self._say("repeated", again, _listed(facts.causes) or "they failed", f"{runs} in all.")
+            self._say("repeated", again, _listed(facts.causes) or "they failed", f"{runs} failed.")
         elif not root.retries:
-            self._say("shuffle" if self._p2p() else "repeated", again, "they asked for it")
+            self._say("shuffle" if self.p2p else "repeated", again, "tasks asked for it")
         if facts.pauses:
             what = counted(len(facts.pauses), "worker") + (" was", " were")[len(facts.pauses) > 1]
             took = self._take(root.paused, "no_worker", "uneven", "starting", "unbegun")
             self._say("paused", took, f"{what} paused: {_listed(facts.pauses)}")
 
-    def _dead(self) -> tuple[str, str]:
-        """Return the workers that died, and what is known of it."""
-        said = " ".join(dict.fromkeys(one.said for one in self.deaths if one.said))
-        suspects = _listed(name for one in self.deaths for name in one.suspects)
-        names = _listed(one.worker for one in self.deaths)
-        what = f"{counted(len(self.deaths), 'worker')} that died ({names})"
-        return what, said + (f" Suspected: {suspects}." if suspects else "")
-
     # --------------------------------------------------------------------------- places
-
-    def _p2p(self) -> list[Link]:
-        return [link for link in self.span.links if link.prefix.startswith(_P2P)]
 
     def shuffled(self) -> None:
         """Claim what tasks of peer-to-peer shuffles took on the path."""
         parts = ("compute", "transfer", "starting", "uneven", "report")
-        took = [self._take(one.parts.get(part, 0.0), part) for one in self._p2p() for part in parts]
+        took = [self._take(one.parts.get(part, 0.0), part) for one in self.p2p for part in parts]
         self._say("shuffle", sum(took))
 
     def seceded(self) -> None:
@@ -280,45 +295,43 @@ class _Case:
             work = self.span.work.get(link.prefix, {})
             computing = _spent(work, "-cpu") / (_spent(work, "cpu") or 1.0)
             self._take(computing * link.parts.get("inner", 0.0), "inner")
-        self._say("inner", self.left["inner"], "", self._evidence("inner"))
 
     def had_slow_workers(self) -> None:
         """Claim what tasks took longer on a slow worker."""
         for slow in self.span.slow:
-            without = (slow.mean * slow.runs - slow.longest) / max(1.0, slow.runs - 1)
             # Not one long task, which was there by chance.
-            if without >= _SLOW * slow.others:
+            if slow.second >= _SLOW * slow.others:
                 lost = slow.runs * (slow.mean - slow.others)
                 took = self._take(lost / max(1.0, self.facts.threads), "uneven", "compute", "own")
-                there = f"{counted(round(slow.runs), 'task')} of {slow.prefix} took"
-                said = f"{there} {seconds(slow.mean)} there on average, and"
-                self._say(
-                    "slow_worker", took, slow.name, f"{said} {seconds(slow.others)} elsewhere."
-                )
+                said = f"{slow.prefix} took {seconds(slow.mean)} there and {seconds(slow.others)}"
+                self._say("slow_worker", took, slow.name, f"{said} elsewhere, on average.")
 
     def was_placed(self) -> None:
         """Claim waits for workers, and for threads while others were free."""
         left, span = self.left, self.span
-        late = span.queue >= left["no_worker"] / 2
-        what, evidence = "", self._evidence("no_worker")
-        if self.deaths and not late:
-            what, evidence = self._dead()
-        self._say("lost" if what else "no_workers", left["no_worker"], what, evidence)
-        waited = {link.prefix for link in span.links if link.parts.get("uneven")}
-        how = {span.restrictions.get(prefix, "") for prefix in waited} - {""}
+        waited = [
+            (link.prefix, link.parts["uneven"]) for link in span.links if "uneven" in link.parts
+        ]
+        how = {
+            prefix: span.restrictions[prefix] for prefix, _ in waited if prefix in span.restrictions
+        }
         if not how:
             # Behind tasks that had not begun either, and not behind others.
             known = ("client", "scheduler", "no_worker", "no_thread", "starting")
             before = span.queue - sum(left[part] for part in known) - self.root.elsewhere
             left["starting"] += self._take(before, "uneven")
-        took = self._take(self.spare, "uneven")
-        self.spare -= took
-        if "resources" in span.restrictions.values() and left["unbegun"]:
+        own = sum(took for prefix, took in waited if prefix in how)
+        share = own / (sum(took for _, took in waited) or 1.0)
+        restricted = self._take(self.spare * share, "uneven")
+        uneven = self._take(self.spare * (1.0 - share), "uneven")
+        self.spare -= restricted + uneven
+        resources = {one: how for one, how in span.restrictions.items() if how == "resources"}
+        if resources and left["unbegun"]:
             # They hold threads, and wait for a resource that others hold.
-            how |= {"resources"}
-            took += self._take(inf, "unbegun", "own")
-        what = " and ".join(f"{one}=" for one in sorted(how))
-        self._say("restricted" if how else "uneven", took, what, self._evidence("uneven"))
+            how |= resources
+            restricted += self._take(inf, "unbegun", "own")
+        self._say("restricted", restricted, _listed(f"{way}= of {one}" for one, way in how.items()))
+        self._say("uneven", uneven, "", self._evidence("uneven"))
 
     # ------------------------------------------------------------------- data and stalls
 
@@ -342,41 +355,35 @@ class _Case:
             kind = "spill"
         elif packing > moving / 2:
             kind = "pickle"
-            evidence = f"Workers packed for {seconds(packing)}, and moved for {seconds(moving)}."
+            evidence = (
+                f"Workers serialized data for {seconds(packing)}, sent it for {seconds(moving)}."
+            )
         elif self.blocked >= took / 2:
-            kind, evidence = "worker_loop", self._loops()
+            kind, evidence = "worker_loop", self.loops
         self._say(kind, took, "", evidence)
-
-    def _loops(self) -> str:
-        return f"Event loops of workers were blocked for {seconds(self.blocked)}."
 
     def stalled(self) -> None:
         """Claim why tasks did not begin, or were not known to be ready or done."""
-        left = self.left
-        before, report = left["scheduler"], left["report"]
-        later = left["starting"] + left["unbegun"]
-        whole, each = before + later + report, self.blocked / max(1, self.facts.workers)
-        kind, loop, evidence = "starting", "worker_loop", self._evidence("starting")
+        left, stalls = self.left, ("scheduler", "starting", "unbegun", "report")
+        before, later = left["scheduler"], left["starting"] + left["unbegun"]
+        each = self.blocked / max(1, self.facts.workers)
         if self.tiny:
-            self._say("tiny", whole, self.many)
+            self._say("tiny", self._take(inf, *stalls), self.many)
         elif self.scheduler >= max(each, (before + later) / 2):
             # A graph blocks it before the first task only; large ones block workers, too. Nor does
             # it receive what the client submits meanwhile.
             at_first = self.span.queue >= before / 2 and self.scheduler - before < before / 4
+            kind = "graph" if at_first or each > self.scheduler / 3 else "scheduler"
+            whole = self._take(inf, *stalls)
             whole += self._take(self.scheduler - whole, "client")
             said = f"The scheduler's event loop was blocked for {seconds(self.scheduler)}."
-            is_graph = at_first or each > self.scheduler / 3
-            self._say("graph" if is_graph else "scheduler", whole, "", said)
-        else:
-            if self.blocked >= (later + report) / 2:
-                evidence = f"{evidence} {self._loops()}".strip()
-                loop = "gil" if self.waits == "gil" else loop
-                # Imports block the loop of a worker before its first task.
-                kind = kind if self.span.queue >= later / 2 else loop
-            self._say("scheduler", before, "", self._evidence("scheduler"))
-            self._say(kind, later, self._function(), evidence)
-            self._say(loop, report, self._function(), self._evidence("report"))
-        self._say("client", left["client"])
+            self._say(kind, whole, "", said)
+        elif self.blocked >= (later + left["report"]) / 2 and self.span.queue < later / 2:
+            # Imports block the loop of a worker before its first task, and are no such stall.
+            kind = "gil" if self.waits == "gil" else "worker_loop"
+            self._say(kind, self._take(inf, *stalls[1:]), self.function, self.loops)
+        for part, kind in _ELSE.items():
+            self._say(kind, left[part], "", self._evidence(part))
 
     # ---------------------------------------------------------------------------- work
 
@@ -384,7 +391,7 @@ class _Case:
         """Claim what threads were spent on, and what ran while others were idle."""
         work, links, root = self.span.work, self.span.links, self.root
         others = [name for name, took in root.holders if took > root.elsewhere / 4]
-        said = f"Their tasks computed for {seconds(root.elsewhere)} of the threads' time meanwhile."
+        said = f"Tasks of others took {seconds(root.elsewhere)} on {self.threads:.3g} threads."
         self._say("held", self.left["held"], _listed(others) or "others", said)
         everything = work or {"": root.activities}
         path = {link.prefix for link in links if link.parts.get("compute")} & work.keys()
@@ -393,12 +400,13 @@ class _Case:
         self._useful("uneven", everything)
         compute = self._useful("compute", {prefix: work[prefix] for prefix in path} or everything)
         waited = sum(one.seconds for one in self.claims if one.kind == self.waits)
-        if self.waits == "off_cpu" or waited < (own + compute) / 4:
+        if self.waits == "off_cpu" or waited < _SHARE * self.span.seconds:
             # More threads do not help those that wait for the GIL or a CPU. Half of the computing
             # remains, and a task is not divided.
             longest = max((link.parts.get("compute", 0.0) for link in links), default=own)
             most = root.busy * own / (self.left["own"] or 1.0) / self.threads / 2 + longest
-            self._say("threads", min(own, most), "", self._evidence("no_thread"))
+            said = f"Its tasks took {seconds(root.busy)} on {self.threads:.3g} threads."
+            self._say("threads", min(own, most), "", said)
         self._alone(min(compute, self.spare))
 
     def _useful(self, part: str, works: Mapping[str, Mapping[str, float]]) -> float:
@@ -406,33 +414,20 @@ class _Case:
         sums: dict[str, float] = {}
         for prefix, activities in works.items():
             for name, spent in activities.items():
-                kind = "shuffle" if prefix.startswith(_P2P) else self._spent_on(name)
+                ends = (kind for end, kind in self.spent.items() if name.endswith(end))
+                kind = "shuffle" if prefix.startswith(_P2P) else next(ends, "")
                 sums[kind] = sums.get(kind, 0.0) + spent
         took, whole = self.left[part], sum(sums.values()) or 1.0
         for kind in sums.keys() - {""}:
-            said = (self._function(), self.why) if kind == self.waits else (self.many, "")
+            said = (self.function, self.why) if kind == self.waits else (self.many, "")
             self._say(kind, took * sums[kind] / whole, *said)
         return took * (sums.get("", 0.0) / whole if sums else 1.0)
-
-    def _spent_on(self, activity: str) -> str:
-        """Return the kind of time of a task's thread; empty if it is useful."""
-        if activity.endswith("-noncpu"):
-            return self.waits
-        if activity in _BESIDE:
-            return self.beside
-        return "spill" if activity in _SPILL else "starting" if activity == "deserialize" else ""
-
-    def _function(self) -> str:
-        links = self.span.links
-        longest = max(links, key=lambda one: one.parts.get("compute", 0.0), default=None)
-        return "tasks" if longest is None else f"tasks of {longest.prefix}"
 
     def _off_cpu(self) -> tuple[str, str]:
         """Return what tasks waited for off the CPU, and the evidence."""
         facts, root, span = self.facts, self.root, self.span
         on, off = (_spent(root.activities, end) / (root.busy or 1.0) for end in ("-cpu", "-noncpu"))
-        few = len(facts.cores) < _SAMPLES
-        cores = on * facts.threads if few else sum(facts.cores) / len(facts.cores)
+        cores = on * facts.threads
         # Tasks that wait for the GIL make their event loop wait for it, too, and for no longer than
         # they compute; those that sleep do not. Imports block it before tasks begin.
         stalled = max(span.queue, span.parts["starting"] + self.left["unbegun"])
@@ -441,39 +436,40 @@ class _Case:
         by_tasks = blocked * facts.workers <= _spent(root.activities, "cpu")
         shares = by_tasks and off >= on / 2 and cores <= _ONE_CORE
         if shares and late >= _SWITCH * (facts.threads - 1) > 0:
-            said = (
-                f"A tick of their event loop was late by {seconds(late)} on average, and a process"
-            )
-            return "gil", f"{said} used {cores:.1f} cores for {facts.threads:.0f} threads."
+            share = blocked / max(begun, blocked)
+            said = f"Event loops of workers waited for it, too, for {share:.0%} of the time."
+            return "gil", f"{said} Tasks used {cores:.1f} cores on {facts.threads:.0f} threads."
         # Its tasks wait for a CPU as the scheduler does.
         if root.starved * on >= off / 2 > 0:
-            said = f"For each second on a CPU, the scheduler waited {seconds(root.starved)} for it"
-            return "cpus", f"{said}; its tasks were on a CPU for {on:.0%} of their time."
-        return "off_cpu", f"{off:.0%} of their time was off the CPU."
+            said = f"The scheduler waited {seconds(root.starved)} for each second on a CPU. Tasks"
+            return "cpus", f"{said} were on a CPU for {on:.0%} of their time."
+        return "off_cpu", f"Tasks used no CPU for {off:.0%} of their time."
 
     def _alone(self, most: float) -> None:
         """Claim what tasks on the path took while other threads were idle."""
-        compute = {"chain": 0.0, "long_task": 0.0, "": 0.0}
-        long: list[Link] = []
         # Those that only the client led to followed its submissions, not one another.
-        links = [link for link in self.span.links if not link.parts.get("client")]
+        links = [one for one in self.span.links if "client" not in one.parts]
+        runs = Counter(link.group for link in links)
+        long, few = list[Link](), list[Link]()
         for link in links:
             took = link.parts.get("compute", 0.0)
-            same = [one for one in links if one.prefix == link.prefix and one.parts.get("compute")]
-            alike = sum({one.group: one.alike for one in same}.values())
-            kind = "long_task" if link.alike < self.threads else ""
-            if link.others is not None and link.alike > 1 and took >= _LONG * link.others:
-                kind, took = "long_task", took - link.others
-            elif len(same) > 2 and len(same) >= min(32, alike) / 2:
-                kind = "chain"
-            compute[kind] += took
-            long += [link] * (kind == "long_task")
-        if compute["chain"] > compute["long_task"]:
-            self._say("chain", most, "", self._evidence("compute"))
-        elif long:
-            longest = max(long, key=lambda one: one.parts.get("compute", 0.0))
-            lasted = seconds(longest.parts.get("compute", 0.0))
-            others = "" if longest.others is None else f"The others took {seconds(longest.others)}."
-            where = f"It ran on {longest.worker}. " if longest.worker else ""
-            what = f"one task of {longest.prefix} that took {lasted}"
-            self._say("long_task", min(most, compute["long_task"]), what, where + others)
+            if link.others is not None and took >= _LONG * link.others:
+                long.append(link)
+            elif link.alike < self.threads or 2 < runs[link.group] >= min(32, link.alike) / 2:
+                few.append(link._replace(others=None))
+        saved, chain = (
+            sum(link.parts.get("compute", 0.0) - (link.others or 0.0) for link in one)
+            for one in (long, few)
+        )
+        if len(few) > 2 and chain > saved:
+            said = f"Tasks of {_listed(link.prefix for link in few)}."
+            self._say("chain", min(most, chain), counted(len(few), "task"), said)
+            return
+        for prefix in {link.prefix: None for link in long or few}:
+            same = [link for link in long or few if link.prefix == prefix]
+            took = sum(link.parts.get("compute", 0.0) for link in same)
+            others = sum(link.others or 0.0 for link in same)
+            mean = f"Others of {prefix} took {seconds(others / len(same))} on average."
+            what = f"{counted(len(same), 'task')} of {prefix} ({seconds(took)})"
+            share = (took - others) / (saved or chain or 1.0)
+            self._say("long_task", share * min(most, saved or chain), what, mean * bool(others))

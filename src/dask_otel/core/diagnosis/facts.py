@@ -14,7 +14,6 @@ class Link(NamedTuple):
     """A task on the path of its span."""
 
     prefix: str
-    worker: str
     #: Those of `semconv.PATH_PARTS` that are above 0.
     parts: Mapping[str, float]
     group: str = ""
@@ -29,10 +28,10 @@ class SlowWorker(NamedTuple):
     name: str
     prefix: str
     runs: float
-    #: Mean seconds of its runs, and of the others'; the longest run of them all.
+    #: Mean seconds of its runs, and of the others'; its second longest run among those with a span.
     mean: float
     others: float
-    longest: float
+    second: float
 
 
 @dataclass
@@ -74,9 +73,10 @@ class RootFacts:
     holders: Sequence[tuple[str, float]] = ()
     #: For how long a worker was paused.
     paused: float = 0.0
-    #: Repeated runs by `dask.task.retry.reason`, without those that asked for it; seconds of one.
+    #: Repeated runs by `dask.task.retry.reason`, without those that asked for it; thread-seconds
+    #: of workers that died, until others came.
     retries: Mapping[str, float] = field(default_factory=dict)
-    retried: float = 0.0
+    missing: float = 0.0
     #: For how long event loops were blocked, by role; for how long the scheduler's waited for a
     #: CPU, for each second that it had one.
     blocked: Mapping[str, float] = field(default_factory=dict)
@@ -127,11 +127,9 @@ class Facts:
     spans: list[SpanFacts] = field(default_factory=list)
     #: Seconds without work while workers and a client were there, before the first root.
     before_first: float = 0.0
-    #: Number of workers, most threads of one, and samples of the cores that a worker's process used
-    #: while it ran two tasks at least.
+    #: Number of workers, and most threads of one.
     workers: int = 0
     threads: float = 0.0
-    cores: Sequence[float] = ()
     #: Tasks that failed for good, the kinds of their exceptions, and those of repeated runs.
     failed: int = 0
     exceptions: Sequence[str] = ()

@@ -16,14 +16,14 @@ _LOOP: Final = "look for long functions on its event loop, and for tasks that ho
 
 #: By name, the order is that of the documentation.
 KINDS: Final[dict[str, Kind]] = {
-    "failed": Kind("{what} failed for good", "Look at their messages and tracebacks."),
+    "failed": Kind("{what} failed for good", "Look at the messages and the tracebacks."),
     "lost": Kind(
-        "{span} lost {took} with {what}",
+        "{span} lost {took} because {what} died",
         "Look at the worker's last lines and at the suspected tasks; give workers more memory if "
         "the system killed them.",
     ),
     "memory": Kind(
-        "{span} lost {took} with {what}",
+        "{span} lost {took} because {what} ran out of memory",
         "Give each worker more memory, or make partitions smaller.",
     ),
     "repeated": Kind(
@@ -43,19 +43,20 @@ KINDS: Final[dict[str, Kind]] = {
         "Start workers sooner, or raise the minimum of the adaptive cluster.",
     ),
     "held": Kind(
-        "{span} waited for threads that {what} held: {took}",
+        "{span} waited {took} for threads that {what} held",
         "Give it a higher priority= at its submission, or a cluster of its own.",
     ),
     "threads": Kind(
         "{span} waited for a free thread: twice the threads save {took} at most",
-        "Use more threads, or give its tasks less work.",
+        "Use more threads, or give the tasks less work.",
     ),
     "restricted": Kind(
-        "{span} waited {took} for workers that may run it, while others had a free thread",
-        "Loosen its {what}, or let more workers meet it.",
+        "{span} waited {took} for workers that may run its tasks, while other workers had a free "
+        "thread",
+        "Loosen {what}, or let more workers meet it.",
     ),
     "uneven": Kind(
-        "{span} waited {took} behind other tasks of its worker, while others had a free thread",
+        "{span} waited {took} behind tasks on one worker, while other workers had a free thread",
         "Allow work stealing, and spread the data and the partitions more evenly.",
     ),
     "slow_worker": Kind(
@@ -72,7 +73,7 @@ KINDS: Final[dict[str, Kind]] = {
         f"On that worker, {_LOOP}",
     ),
     "gil": Kind(
-        "{span}: tasks waited for the GIL for {took}",
+        "{span} waited {took} for Python's lock, the GIL",
         "Use workers with one thread each, or functions that release the GIL.",
     ),
     "cpus": Kind(
@@ -104,24 +105,24 @@ KINDS: Final[dict[str, Kind]] = {
         "Submit smaller graphs: load data in tasks, or scatter it once, instead of passing it.",
     ),
     "client": Kind(
-        "{span} waited {took} for its client{what}",
+        "{span} waited {took} for its client",
         "Submit larger graphs at once, and look at the code between the submissions.",
     ),
     "chain": Kind(
-        "{span}: tasks followed one another while threads were idle; side by side saves {took}"
-        " at most",
+        "{span} ran {what} one after another while threads were idle: side by side saves {took} "
+        "at most",
         "Split the steps into pieces that run side by side.",
     ),
     "long_task": Kind(
         "{span} waited for {what} while threads were idle: {took} at most",
-        "Split that task, or start it first.",
+        "Split these tasks, or start them first.",
     ),
     "inner": Kind(
-        "{span} waited {took} for tasks that tasks had submitted",
-        "Submit them at once, or by the client: see which of them are slow.",
+        "{span} waited {took} for tasks that its own tasks had submitted",
+        "Submit them all at once, or from the client, and look for slow ones.",
     ),
     "off_cpu": Kind(
-        "{span}: {what} waited off the CPU for {took}",
+        "{span} waited {took} while {what} used no CPU",
         "They wait for I/O, locks or sleep: let one task wait for many at once, or give workers "
         "more threads than cores.",
     ),

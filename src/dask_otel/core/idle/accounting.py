@@ -26,7 +26,9 @@ Every quantity is in seconds of one thread. The rules:
    a known end is owed its elapsed seconds. Open tasks that are not listed, and may have
    run since the previous cut, hold idle back until the next one: their ends are known
    right after the cut. This also covers tasks that no cut ever listed, for example because
-   they hold the GIL and so stop the heartbeats until they end.
+   they hold the GIL and so stop the heartbeats until they end. An end has the seconds of the
+   task's code; if it waited for a blocked event loop, more are metered: at least what the
+   previous cut listed. So idle is also held back while ends are owed their seconds.
 10. Seconds of a task after it seceded do not occupy a thread: they are excess.
 11. If a worker is removed, the seconds that it had not reported are lost: at most those that
     its tasks can have used since its last cut, minus those that came with that cut already.
@@ -70,6 +72,7 @@ from dask_otel.core.path.waiting import (
     BEHIND,
     BEHIND_RELEASED,
     FREE,
+    MAX_PAUSES,
     NO_WORKER,
     STATE,
     TAKEN,
@@ -181,8 +184,11 @@ class Accounting:
             self._taking += 1 if running else -1
             self._withheld += -account.free if running else account.free
             self._state_changed()
-            begun = now if account.pause is None or not running else account.pause[0]
-            account.pause = (begun, now if running else inf, self.present)
+            before, begun = account.pauses, now
+            if running and before:
+                begun, before = before[-1][0], before[:-1]
+            pause = (begun, now if running else inf, self.present)
+            account.pauses = (*before[1 - MAX_PAUSES :], pause)
             account.renew_ends()
 
     # ------------------------------------------------------------------------- tasks
@@ -296,7 +302,8 @@ class Accounting:
         self._excess += excess
         if earlier > 0.0:
             spans = account.earlier_spans
-            self._sharing.book_late(earlier, before, spans, account.earlier_unworked)
+            unused = self._sharing.book_late(earlier, before, spans, account.earlier_unworked)
+            account.earlier_unworked -= unused
         if idle > 0.0:
             spans = account.recent_spans
             account.unworked -= self._sharing.book_late(idle, since, spans, account.unworked)

@@ -141,7 +141,7 @@ class Paths:
 
     def ended(
         self,
-        stimulus: str,
+        stimulus: str | None,
         now: float,
         group: Any,
         run: RawRun,
@@ -153,6 +153,8 @@ class Paths:
 
         Parameters
         ----------
+        stimulus
+            None if it has no result: then nobody waited for it.
         before
             The step before, if the task was sent as soon as that ended; see `at_once`.
         sent_to, place

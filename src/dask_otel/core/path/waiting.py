@@ -31,13 +31,15 @@ Sent: TypeAlias = tuple[Threads | None, int, float | None]
 #: In its place.
 UNKNOWN: Final[Sent] = (None, AT_ONCE, None)
 
-#: A worker's last pause: when it began, when that ended, and the cluster's threads then.
-Pause: TypeAlias = tuple[float, float, Threads | None]
+#: A worker's last pauses: when each began, when that ended, and the cluster's threads then.
+Pauses: TypeAlias = tuple[tuple[float, float, Threads | None], ...]
+#: The most of them.
+MAX_PAUSES: Final = 8
 
 #: Returns the worker's clock in a message; None if it has none.
 Clock: TypeAlias = Callable[[str], float | None]
 
-#: How to read the worker's clock, and its last pause; then the last ends on it, in their order. Of
+#: How to read the worker's clock, and its last pauses; then the last ends on it, in their order. Of
 #: each end: the worker's message, when it was, the cluster's threads then, and the task. The list
 #: is replaced before old ends are removed, so runs can keep it.
 Ends: TypeAlias = list[Any]
@@ -101,7 +103,7 @@ def turn_of(
     if not isinstance(place, list):
         return place
     turn: Turn | None = None
-    (clock, pause), *known = place
+    (clock, pauses), *known = place
     noticed = None
     if how:
         own = next(number for number, end in enumerate(known) if end[1] is stop and end[3] == key)
@@ -117,8 +119,10 @@ def turn_of(
             turn = ends[max(0, number - 1)][1:3]
         if how == BEHIND_RELEASED and (turn is None or turn[0] <= sent):
             turn = start, threads
-    if pause is not None:
-        paused, resumed, then = pause
-        if paused <= start and sent < resumed and (turn is None or turn[0] < resumed):
-            return resumed, then
+    for paused, resumed, then in reversed(pauses):
+        # No run begins in a pause, but both times may be off by a message's way.
+        if paused + resumed < 2 * start:
+            if sent < resumed and (turn is None or turn[0] < resumed):
+                return resumed, then
+            break
     return turn
