@@ -63,8 +63,7 @@ class Computing:
     def add(self, group: Group) -> None:
         """Add the runs of a group."""
         del self.waiting[group]
-        runs = [*group.new_runs]
-        group.new_runs.clear()
+        runs = group.take_runs()
         spent = [*map(_seconds, runs)]
         seconds = sum(spent)
         self.counts[group] += len(runs)

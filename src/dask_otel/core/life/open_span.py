@@ -183,6 +183,11 @@ class Group(TaskCounts):
     def __repr__(self) -> str:
         return f"<Group {self.name!r}: {self.unfinished} of {self.tasks} tasks unfinished>"
 
+    def take_runs(self) -> list[RawRun]:
+        """Return its new runs, and begin a new list of them."""
+        runs, self.new_runs = self.new_runs, []
+        return runs
+
     @property
     def unfinished(self) -> int:
         """The number of tasks without an outcome."""
