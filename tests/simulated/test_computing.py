@@ -46,6 +46,22 @@ def test_what_others_computed_meanwhile_is_known(o: Simulated) -> None:
     assert found == pytest.approx({"alice": 0.0, "bob": 8.0, "late": 0.0}, abs=1e-6)
 
 
+@pytest.mark.options(workers=1, threads=4)
+def test_the_last_run_of_a_span_is_its_own(o: Simulated) -> None:
+    """Alice's block is left before her tasks end, so that the last one ends her work."""
+
+    def bob(client: Client) -> None:
+        with span("bob"):
+            wait(client.map(nap, [1.0] * 2, key=[f"bob-{n}" for n in range(2)]))
+
+    with span("alice"):
+        futures = o.client.map(nap, [2.0] * 2, key=[f"alice-{n}" for n in range(2)])
+    o.cluster.user("b", bob).result()
+    wait(futures)
+    o.quiet()
+    assert o.named("alice").elsewhere == pytest.approx(2.0, abs=1e-6)
+
+
 @pytest.mark.options(workers=3, threads=1)
 def test_the_worker_that_takes_longer_is_named(o: Simulated) -> None:
     with span("even"):

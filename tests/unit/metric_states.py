@@ -30,6 +30,5 @@ def shown(state: MetricState, seconds: float = 60, ok: bool = True) -> dict[str,
 def durations(seconds: Iterable[float]) -> Distribution:
     """Return a distribution of these durations."""
     made = Distribution()
-    for value in seconds:
-        made.add(value)
+    made.add(*seconds)
     return made

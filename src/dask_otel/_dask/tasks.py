@@ -69,7 +69,6 @@ class TaskEvents:
         self._contexts = spans.contexts
         self._outcomes = lifecycle.outcomes
         self._computing = lifecycle.computing
-        self._runs = lifecycle.computing.runs
         self._follows = lifecycle.follows
         self._time = time
         self._accounting = time.accounting
@@ -168,7 +167,7 @@ class TaskEvents:
 
     def flush(self, group: Group) -> None:
         """Add a group's counts to the batch: at an export, or when its generation is over."""
-        if group in self._computing.runs:
+        if group.new_runs:
             self._computing.add(group)
         if runs := self._computing.counts.pop(group, 0):
             self._count(semconv.TASK_FINISHED.name, group, "memory", value=runs)
@@ -316,9 +315,9 @@ class TaskEvents:
     ) -> None:
         """A task has no work left to do, or will begin again. Here its `TaskRun` is made."""
         startstops: Any = info.get("startstops") or ()
-        if len(startstops) == 1 and startstops[0]["action"] == "compute":
+        if len(startstops) == 1 and (only := startstops[0])["action"] == "compute":
             # Most runs: `run_times` without a call and a loop.
-            started, stopped = startstops[0]["start"], startstops[0]["stop"]
+            started, stopped = only["start"], only["stop"]
             seconds = computed = stopped - started
         else:
             started, stopped, seconds = run_times(startstops)
@@ -422,7 +421,9 @@ class TaskEvents:
         )
         if finish == "memory":
             if stopped:
-                runs = self._runs[group]
+                runs = group.new_runs
+                if not runs:
+                    self._computing.waiting[group] = None
                 runs.append(run)
                 if len(runs) == TOGETHER:
                     self._computing.add(group)

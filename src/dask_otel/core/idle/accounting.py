@@ -415,6 +415,6 @@ class Accounting:
         if state != self.present[STATE]:
             now = self._clock()
             self.present = (now, *sums(self.present, now), state)
-            # Tasks share these tuples: a new one for each of them takes 150 instructions.
+            # Tasks share these tuples: most are sent while the state stays the same.
             self._at_once = (self.present, AT_ONCE, None)
             self._behind = (self.present, BEHIND, None)

@@ -143,7 +143,7 @@ class Group(TaskCounts):
     """One task group's part of an open generation, with the counts of its tasks."""
 
     __slots__ = (
-        "before", "blamed", "by_worker", "floor", "name", "prefix", "restriction",
+        "before", "blamed", "by_worker", "floor", "name", "new_runs", "prefix", "restriction",
         "slowest", "source", "span", "start", "stop",
     )  # fmt: skip
     __eq__, __hash__ = object.__eq__, object.__hash__
@@ -171,7 +171,9 @@ class Group(TaskCounts):
         #: A worker's first action for one of its runs, and the end of the last run; 0.0 until a
         #: run has computed.
         self.start = self.stop = 0.0
-        #: Some of its runs, and their seconds, by the worker's name; see `computing`.
+        #: Its last runs with a result, until they are added up; see `computing`.
+        self.new_runs: list[RawRun] = []
+        #: Some of its runs, and their seconds, by the worker's name.
         self.by_worker: dict[object, list[float]] = {}
         #: By what Dask restricts its first task to some workers: `semconv.RESTRICTIONS`, or empty.
         self.restriction = ""
@@ -180,6 +182,11 @@ class Group(TaskCounts):
 
     def __repr__(self) -> str:
         return f"<Group {self.name!r}: {self.unfinished} of {self.tasks} tasks unfinished>"
+
+    def take_runs(self) -> list[RawRun]:
+        """Return its new runs, and begin a new list of them."""
+        runs, self.new_runs = self.new_runs, []
+        return runs
 
     @property
     def unfinished(self) -> int:

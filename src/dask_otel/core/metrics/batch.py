@@ -47,7 +47,7 @@ class Distribution:
         low, high = min(seconds), max(seconds)
         bucket = bisect_left(_BOUNDS, low)
         if bucket == bisect_left(_BOUNDS, high):
-            # As mostly: together, they take a tenth of the instructions.
+            # As mostly: one search for all of them.
             self.counts[bucket] += len(seconds)
         else:
             for one in seconds:
