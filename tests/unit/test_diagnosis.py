@@ -292,12 +292,29 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
     ),
     # What went wrong comes first if it cost time.
     "lost": (given(run(root=GONE, repeated=2.0, **BUSY), deaths=[DEAD]), ["lost", "threads"]),
+    "one thread computes again": (
+        given(run(threads=1.0, tasks=8, root=GONE, compute=9.0), deaths=[DEAD]),
+        ["lost"],
+    ),
+    "a death of which nothing else is known": (
+        replace(run(client=4.0, no_worker=4.0), roots={}, deaths=[DEAD._replace(roots=[])]),
+        ["no_workers", "client"],
+    ),
     "killed for its memory": (
         given(run(root=GONE, repeated=2.0, **BUSY), deaths=[DEAD], terminated=["w2"]),
         ["memory", "threads"],
     ),
     "all workers died, and later ones came": (
-        given(run(root=GONE, repeated=1.0, no_worker=5.0, compute=1.0), deaths=[DEAD]),
+        given(
+            run(
+                root=GONE,
+                repeated=1.0,
+                no_worker=5.0,
+                compute=1.0,
+                links=(link("f", repeated=1.0, no_worker=5.0),),
+            ),
+            deaths=[DEAD],
+        ),
         ["lost"],
     ),
     "retired in order": (run(root=GONE, repeated=0.1, **BUSY), ["threads"]),
