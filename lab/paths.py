@@ -70,7 +70,7 @@ class Path:
     #: Seconds that no message separates from others on the worker: those of runs without a
     #: result, and ends that waited for a blocked event loop, which notes the time after that.
     untold: float = 0.0
-    #: Whether one of them may have waited on its worker for a thread.
+    #: Whether one of them may have waited on its worker, for a thread or for the end of a pause.
     queued: bool = False
     #: Seconds of waits for which nobody knows the state of the cluster, or of the worker: a
     #: released task may run on, or have ended.
@@ -168,7 +168,7 @@ class Paths:
                 path.parts[part] += spent[number]
         path.parts["transfer"] += transfer
         path.parts["starting"] -= transfer
-        path.queued |= self._is_behind(wait)
+        path.queued |= self._is_behind(wait) or turn > wait.sent
         if wait.sending is not None and self._occupancy.unsettled(
             borders[5] - STEP, borders[7], self._moves[wait.sending].worker
         ):

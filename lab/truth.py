@@ -221,10 +221,14 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
         silent = 0.0
         for address, one in self.workers.items():
             if one.left < inf:
-                heard = one.state.last_seen - EPOCH + STEP
-                beats = [b.sent for b in self._beats(address) if b.arrives <= heard]
-                silent += one.threads * (one.left - max(beats, default=one.joined))
+                silent += one.threads * (one.left - self._heard(address)[-1])
         return silent
+
+    def _heard(self, address: str) -> list[float]:
+        """Return when a worker joined, and when it sent each of its heartbeats that came."""
+        one = self.workers[address]
+        heard = one.state.last_seen - EPOCH + STEP
+        return [one.joined, *(beat.sent for beat in self._beats(address) if beat.arrives <= heard)]
 
     def silence(self) -> float:
         """Return the longest time without a heartbeat of a worker that was not late."""
@@ -241,10 +245,29 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
         """Return the heartbeats of a worker."""
         return [one for one in self._cluster.beats if one.worker == address]
 
-    def unnoticed(self) -> float:
-        """Return seconds for which ends waited for a blocked event loop; Dask meters them."""
-        runs = [run for run in self._cluster.runs if run.stop < inf]
-        return sum(max(0.0, run.stop - run.done) for run in runs)
+    def unnoticed(self) -> tuple[float, float]:
+        """Return seconds for which ends waited for a blocked event loop, and nobody knows it.
+
+        The message of an end says when the code ended, and Dask meters the time until the worker
+        noticed it: both are known together, from the metered seconds, unless the worker leaves
+        before it reports them. Of a task that had seceded, it is unknown whether it was on its own
+        meanwhile, unless a heartbeat listed it after its end.
+
+        Returns
+        -------
+        on_their_own, unreported
+            Those of tasks that had seceded, and those that workers took with them when they left.
+        """
+        on_their_own = unreported = 0.0
+        for run in self._cluster.runs:
+            waited = max(0.0, run.stop - run.done) if run.stop < inf else 0.0
+            # What the last heartbeat says was gathered before it was sent.
+            heard = self._heard(run.worker)[-2:][0]
+            if run.seceded < inf:
+                on_their_own += waited
+            elif heard <= run.stop <= self.workers[run.worker].left < inf:
+                unreported += waited
+        return on_their_own, unreported
 
     def untold(self) -> float:
         """Return seconds that were not reported, because a heartbeat was lost.

@@ -228,11 +228,11 @@ def checked(seconds: float) -> float:
 
 @plant("lost", never=("client", "uneven"), most=6.5)
 def worker_killed(client: Any, cluster: Any) -> None:
-    """One of two workers is killed after 6 of 7 s; its results are computed again."""
+    """One of two workers is killed after 5.9 of 7 s; its results are computed again."""
     with span("train"):
         parts = tasks(client, "part", [1.5] * 16)
         after = task(client, "total", 1.0, *parts)
-        time.sleep(6.5)
+        time.sleep(5.9)
         cluster.kill("w1")
         wait(after)
 

@@ -224,19 +224,20 @@ class Simulated:
         """Compare the thread-seconds with the truth.
 
         At the end they are the same but for `within`, and for what no message can tell: see the
-        methods of `Truth` that say so. Idle is then too small rather than too large. What workers
+        methods of `Truth` that say so. Idle is then too small rather than too large, also if it is
+        unknown whether there was work when a thread was free. What workers
         that left had run after seceding is in neither lost nor excess, or in both.
         """
         found, truth, base = self.sums(), self.truth.seconds(), self._within
-        late, secret = self.truth.unnoticed(), self.truth.unannounced()
-        less, either = late + self.truth.unheard() + 2 * secret, self.truth.unsettled()
+        on_their_own, late = self.truth.unnoticed()
+        less, either = on_their_own + self.truth.unheard(), self.truth.unsettled()
         late += self.truth.untold() + self.truth.misdated()
-        less += self.truth.misdated() + self.truth.hidden()
+        less += 2 * self.truth.unannounced() + self.truth.misdated() + self.truth.hidden()
         lost = truth.busy + truth.excess - found["reported"]
         known = {
             "capacity": (found["capacity"] - truth.capacity, 0.0, 0.0),
             "free": (found["idle"] + found["unused"] - truth.idle - truth.unused, less, late),
-            "idle": (found["idle"] - truth.idle, less + either, late + either),
+            "idle": (found["idle"] - truth.idle, less + either, late),
             "beyond": (found["lost"] - found["excess"] - lost + truth.excess, late, less),
         }
         wrong = {
@@ -247,7 +248,7 @@ class Simulated:
         assert not wrong, f"exported - truth: {wrong}; may be {known}; {dict(found)}; {truth}"
         # It is never too large on the way, since it can't be taken back.
         for when, idle in self.samples:
-            most = self.truth.seconds(when).idle + late + either + 3 * base
+            most = self.truth.seconds(when).idle + late + 3 * base
             assert idle <= most, (when, idle, most)
         assert not self._kept()
         assert not self.adapter.time.accounting._spans

@@ -44,7 +44,8 @@ def test_random_programs_on_workers_that_pause(seed: int) -> None:
 #: The smallest parts of programs that something was wrong with: workers whose clocks are set back
 #: by more than their tasks have run; tasks that are cancelled before they run again; a task that
 #: begins and ends between a late heartbeat and its receipt. From 2119 on, the truth was wrong about
-#: what messages tell: of lost and late heartbeats, of a clock that is set forward, of blocks.
+#: what messages tell: of lost and late heartbeats, of a clock that is set forward, of blocks. From
+#: 66 on, ends waited for a blocked event loop: their metered seconds come late, and are more.
 FOUND = [
     Program(
         729, 3, 2, False, 0.02,
@@ -105,6 +106,52 @@ FOUND = [
           (0.3, "tasks", ("moved", [0.0, 1.5, 1.5, 0.7, 0.01, 0.05, 0.7, 0.01], 0))),
          ((1.0, "actor", (0.05,)),)),
         ((0.3, "heartbeats", (4, 0.2, 2)),),
+    ),
+    Program(
+        66, 1, 2, True, 0.0,
+        (((0.3, "cancel", (1,)), (0.05, "chain", ([0.0, 0.05, 0.0],)),
+          (0.3, "tasks", ("nap", [0.0, 0.7, 0.0, 0.05, 1.5, 0.2, 0.7], 0))), ()),
+        ((0.3, "restart", ()), (0.05, "join", (3,)), (0.8, "stop", (3, 3.0))),
+    ),
+    Program(
+        497, 2, 3, False, 0.0,
+        (((1.0, "chain", ([0.0, 0.05, 0.0, 1.5, 0.01],)),), ()),
+        ((1.5, "stop", (9, 3.0)), (0.3, "block", (2, 1.0)), (0.3, "join", (3,)),
+         (0.8, "kill", (0,))),
+    ),
+    Program(
+        805, 2, 1, False, 0.0,
+        (((0.0, "tasks", ("apart", [1.5, 1.5, 0.2, 0.2, 0.05, 1.5], 0)),), (), ()),
+        ((1.5, "block", (9, 1.0)), (0.05, "block", (9, 3.0))),
+    ),
+    # A cancelled task hid for three heartbeats that there was no work.
+    Program(
+        605, 1, 3, False, 0.02,
+        ((), ((0.3, "tasks", ("nap", [0.2, 0.05], 3)), (0.0, "cancel", (3,)),
+              (1.0, "go_into", ("a",)), (0.0, "tasks", ("moved", [0.01, 1.5, 0.0, 0.05, 0.2], 0)))),
+        (),
+    ),
+    # Workers that pause: when a task began before, and again while it runs.
+    Program(
+        393, 2, 2, True, 0.0,
+        (((0.3, "chain", ([0.7, 0.7, 0.01, 0.01],)),), ()),
+        ((0.05, "block", (6, 1.0)), (0.05, "pause", (6, 1.0))),
+    ),
+    Program(
+        384, 3, 2, True, 0.02,
+        ((), (), ((0.3, "tasks", ("moved", [0.2, 0.01], 1)),
+                  (0.05, "tasks", ("nap", [0.0, 0.7], 0)),
+                  (0.0, "tasks", ("fail", [0.05, 0.05, 0.7], 0)))),
+        ((0.3, "heartbeats", (6, 1.0, 4)), (0.3, "pause", (3, 1.0)), (0.8, "pause", (0, 3.0)),
+         (0.8, "pause", (6, 0.1))),
+    ),
+    # Its first worker leaves, with a task that is no work any more.
+    Program(
+        273, 1, 3, True, 0.0,
+        (((0.0, "scatter", ((), 1000)),
+          (0.0, "tasks", ("boss", [1.5, 0.05, 1.5, 0.0, 0.01, 1.5], 3))),
+         ((0.0, "tasks", ("nap", [1.5, 1.5], 0)),)),
+        ((0.05, "join", (3,)), (0.8, "leave", (4,))),
     ),
 ]  # fmt: skip
 

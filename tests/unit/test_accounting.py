@@ -182,6 +182,44 @@ SCRIPTS: dict[str, tuple[list[tuple[Any, ...]], dict[str, float]]] = {
         ],
         {"excess": 0.0, "idle": 0.8, "lost": 0.0, "in_flight": 0.0},
     ),
+    # The message has the seconds of the code; the worker noticed the end later, and meters that.
+    "an end that waited for a blocked event loop holds idle back until its seconds come": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("task_done", "x", 0.5, 3.0),
+            ("heartbeat", {}, {}, 3.0),
+            ("heartbeat", {}, {"a": 3.0}, 3.5),
+        ],
+        {"idle": 0.5, "lost": 0.0, "excess": 0.0, "in_flight": 0.0},
+    ),
+    "a worker takes what its last heartbeat listed with it, even if the code was shorter": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("heartbeat", {"x": 3.0}, {}, 3.0),
+            ("task_done", "x", 0.5, 3.1),
+            ("worker_removed", 3.1),
+        ],
+        {"idle": 0.1, "lost": 3.0, "in_flight": 0.0},
+    ),
+    "a heartbeat with what it had listed can be lost, even if the code was shorter": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("heartbeat", {"x": 3.0}, {}, 3.0),
+            ("task_done", "x", 0.5, 3.1),
+            *[("heartbeat", {}, {}, now) for now in (3.5, 4.0, 4.5)],
+        ],
+        {"idle": 1.5, "lost": 3.0, "excess": 0.0, "in_flight": 0.0},
+    ),
+    "a task that seceded was on its own until its worker noticed its end": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("heartbeat", {"x": 3.0}, {}, 3.0),
+            ("task_seceded", "x", 0.2, 3.0),
+            ("task_done", "x", 0.5, 3.1),
+            ("heartbeat", {}, {"a": 3.0}, 3.5),
+        ],
+        {"idle": 3.3, "lost": 0.0, "excess": 2.8, "in_flight": 0.0},
+    ),
     # Seconds of a span that is not active any more.
     "late seconds are in the capacity of their span": (
         [
@@ -237,7 +275,7 @@ SCRIPTS: dict[str, tuple[list[tuple[Any, ...]], dict[str, float]]] = {
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_script(name: str) -> None:
     calls, expected = SCRIPTS[name]
-    accounting, totals = Accounting(0.0, float), Totals()
+    accounting, totals = Accounting(0.0, float, float), Totals()
     accounting.worker_added("w", 1, 0.0)
     accounting.span_active("a", "a", 0.0)
     for call, *arguments in calls:
@@ -268,7 +306,7 @@ def test_late_idle_goes_to_who_was_active_when_it_passed() -> None:
 
 def test_late_idle_of_a_time_without_work_is_unused() -> None:
     """That a released task did not hold a thread is known two cuts later; then work has ended."""
-    accounting = Accounting(0.0, float)
+    accounting = Accounting(0.0, float, float)
     accounting.worker_added("w", 2, 0.0)
     accounting.span_active("s", "s", 0.0)
     for key in ("runs", "released"):
@@ -284,7 +322,7 @@ def test_late_idle_of_a_time_without_work_is_unused() -> None:
 
 
 def test_a_task_that_was_stolen_at_once_leaves_no_span_on_its_first_worker() -> None:
-    accounting = Accounting(0.0, float)
+    accounting = Accounting(0.0, float, float)
     for worker in ("a", "b"):
         accounting.worker_added(worker, 2, 0.0)
     accounting.span_active("s", "s", 1.0)
@@ -296,7 +334,7 @@ def test_a_task_that_was_stolen_at_once_leaves_no_span_on_its_first_worker() -> 
 
 
 def test_weeks_of_running_cost_no_precision() -> None:
-    accounting, totals, now = Accounting(0.0, float), Totals(), 0.0
+    accounting, totals, now = Accounting(0.0, float, float), Totals(), 0.0
     accounting.worker_added("w", 1000, now)
     accounting.span_active("a", "a", now)
     for i in range(2000):
@@ -311,7 +349,7 @@ def test_weeks_of_running_cost_no_precision() -> None:
 
 
 def test_memory_is_bounded_by_what_is_open() -> None:
-    accounting = Accounting(0.0, float)
+    accounting = Accounting(0.0, float, float)
     accounting.worker_added("w", 2, 0.0)
     for i in range(1000):
         span, now = f"span-{i}", float(i)
@@ -367,7 +405,7 @@ beats = st.tuples(workers, listing, st.dictionaries(spans, odd), st.floats(0.0, 
 )
 def test_no_order_of_events_breaks_the_sums(events: list) -> None:
     """Whatever comes, in any order and with a clock that steps back, the sums are closed."""
-    accounting, totals, now = Accounting(0.0, float), Totals(), 0.0
+    accounting, totals, now = Accounting(0.0, float, float), Totals(), 0.0
     for passed, event in events:
         now += passed
         if event[0] in ("u", "v", "w"):
@@ -449,7 +487,7 @@ def test_idle_is_shared_among_roots_and_then_among_their_spans(events: list) -> 
 
 def test_the_record_of_the_cluster_changes_with_its_state_alone() -> None:
     now = 0.0
-    accounting = Accounting(0.0, lambda: now)
+    accounting = Accounting(0.0, lambda: now, float)
     seen = [accounting.present]
 
     def then(when: float, change: Any) -> None:
@@ -487,22 +525,25 @@ def test_the_record_of_the_cluster_changes_with_its_state_alone() -> None:
 
 
 def test_a_task_knows_whether_it_waits_for_a_thread_of_its_worker() -> None:
-    accounting = Accounting(0.0, float)
+    accounting = Accounting(0.0, float, float)
     accounting.worker_added("v", 1, 0.0)
     accounting.worker_added("w", 1, 0.0)
-    assert accounting.task_assigned("v", "x", None, 0.0) == AT_ONCE
-    assert accounting.task_assigned("v", "y", None, 0.0) == BEHIND
+    assert accounting.task_assigned("v", "x", None, 0.0)[1] == AT_ONCE
+    assert accounting.task_assigned("v", "y", None, 0.0)[1] == BEHIND
     accounting.task_released("v", "x", 1.0)
-    assert accounting.task_assigned("v", "z", None, 1.0) == BEHIND_RELEASED
-    assert accounting.task_stolen("z", "v", "w", 2.0) == AT_ONCE
-    assert accounting.task_assigned("unknown", "u", None, 2.0) == AT_ONCE
+    assert accounting.task_assigned("v", "z", None, 1.0)[1] == BEHIND_RELEASED
+    assert accounting.task_stolen("z", "v", "w", 2.0)[1] == AT_ONCE
+    assert accounting.task_assigned("unknown", "u", None, 2.0)[1] == AT_ONCE
 
 
 def test_a_worker_keeps_a_bounded_number_of_ends() -> None:
-    worker = WorkerTime(1, 0.0, 0.0)
+    worker, kept = WorkerTime(1, 0.0, 0.0, float), []
     for second in range(10 * MAX_ENDS):
-        worker.ended(str(second), float(second), (0.0, 0.0, 0.0, TAKEN), second)
-        kept = worker.ends[0] or [None]
-        assert len(worker.ends) <= MAX_ENDS
-        assert second < MAX_ENDS or len(kept) > MAX_ENDS
-        assert kept[0] is None, "they have none before them"
+        kept.append((str(second), float(second), (0.0, 0.0, 0.0, TAKEN), second))
+        before = worker.ends
+        before.append(kept[-1])
+        copied = [*before]
+        worker.begin_interval(0.0)
+        assert before == copied, "runs keep it"
+        assert len(worker.ends) <= 2 * MAX_ENDS
+        assert worker.ends[1:][-MAX_ENDS:] == kept[-MAX_ENDS:]

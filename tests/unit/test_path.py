@@ -20,8 +20,10 @@ from dask_otel.core.path.waiting import (
     BEHIND,
     BEHIND_RELEASED,
     FREE,
+    MAX_ENDS,
     NO_WORKER,
     TAKEN,
+    Turn,
     turn_of,
     waits,
 )
@@ -47,14 +49,17 @@ def group(span: SpanPath) -> Group:
 
 def chain(length: int, spans: int, start: float = 0.0) -> tuple[Paths, list[SpanPath]]:
     """Tasks of 1 s that follow one another, in spans by turns."""
-    paths, roots = Paths(lambda stimulus: 0.0), [SpanPath(start) for _ in range(spans)]
+    paths, roots = (
+        Paths(lambda stimulus: 0.0, lambda: BUSY),
+        [SpanPath(start) for _ in range(spans)],
+    )
     groups = [group(root) for root in roots]
-    paths.submitted(0, groups[0], "update-graph", 0.0, BUSY)
+    paths.submitted(0, groups[0], "update-graph", 0.0)
     for number in range(length):
         stimulus, begin, end = f"task-finished-{number}", float(number), number + 1.0
         stop = end - 0.25 * (number % 7 == 0)
         paths.ended(stimulus, end, groups[number % spans], run(number, begin, begin, stop))
-        assert paths.ready(number + 1, stimulus, end, BUSY)
+        assert paths.ready(number + 1, stimulus, end)
     return paths, roots
 
 
@@ -130,7 +135,7 @@ def test_the_sums_of_links_are_those_of_their_cuts(
         ended = run("", sent, start, stop, float(fetched))
         held = seceded - start if secedes else None
         place = (turn, then) if behind else None
-        last = (last, end, 1, None, waited, None, ended, then, place, held)
+        last = (last, end, 1, None, waited, None, ended, (then, AT_ONCE, held), place)
         parts = cut(last, since, float(until))
         assert sum(parts) == max(0.0, min(end, until) - since)
         assert min(parts) >= 0.0
@@ -152,18 +157,18 @@ def test_the_sums_of_links_are_those_of_their_cuts(
 def test_a_folded_chain_keeps_its_longest_links_with_their_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    paths, span = Paths(lambda stimulus: 0.0), SpanPath(0.0)
+    paths, span = Paths(lambda stimulus: 0.0, lambda: BUSY), SpanPath(0.0)
     cuts = []
     monkeypatch.setattr(chains, "cut", lambda *args: cuts.append(args) or cut(*args))
-    paths.submitted(0, tasks := group(span), "update-graph", 0.0, BUSY)
+    paths.submitted(0, tasks := group(span), "update-graph", 0.0)
     end = 0.0
     for number in range(1000):
         begin, end = end, end + (40.0 if number % 100 == 7 else 1.0)
         stimulus = f"task-finished-{end}"
         begin += 0.25
         one = run(number, begin, begin, end)
-        paths.ended(stimulus, end, tasks, one, sent_to=BUSY)
-        assert paths.ready(number + 1, stimulus, end, BUSY)
+        paths.ended(stimulus, end, tasks, one, sent_to=(BUSY, AT_ONCE, None))
+        assert paths.ready(number + 1, stimulus, end)
     assert len(cuts) <= 1, "the others are in order, and summed as they are"
     found = path_of(span, end)
     assert found is not None
@@ -187,11 +192,11 @@ def test_clocks_that_were_set_leave_a_sum_that_is_the_duration(
     times: list[float], fetched: float
 ) -> None:
     first, second, *others = times
-    paths, span = Paths(lambda stimulus: first), SpanPath(second)
+    paths, span = Paths(lambda stimulus: first, lambda: BUSY), SpanPath(second)
     tasks = group(span)
-    paths.submitted("a", tasks, "update-graph", others[0], BUSY)
+    paths.submitted("a", tasks, "update-graph", others[0])
     paths.ended("one", others[1], tasks, run("a", others[2], others[3], others[4], fetched))
-    paths.ready("b", "one", others[5], BUSY)
+    paths.ready("b", "one", others[5])
     paths.ended("two", others[0], tasks, run("b", others[2], others[4], others[3], fetched))
     stop = max(second, others[1])
     found = path_of(span, stop)
@@ -201,10 +206,10 @@ def test_clocks_that_were_set_leave_a_sum_that_is_the_duration(
 
 
 def test_work_that_was_not_observed_from_its_beginning_has_no_path() -> None:
-    paths, span = Paths(lambda stimulus: 0.0), SpanPath(0.0)
+    paths, span = Paths(lambda stimulus: 0.0, lambda: BUSY), SpanPath(0.0)
     child, other = SpanPath(0.0, (span,)), SpanPath(0.0)
     paths.ended("one", 1.0, group(child), run("a", 0.0, 0.0, 1.0))
-    paths.ready("b", "one", 1.0, BUSY)
+    paths.ready("b", "one", 1.0)
     paths.ended("two", 2.0, group(other), run("b", 1.0, 1.0, 2.0))
     assert path_of(span, 1.0) is path_of(child, 1.0) is None
     assert path_of(other, 2.0) is not None, "what it waited for is of another span"
@@ -218,13 +223,13 @@ def test_work_that_was_not_observed_from_its_beginning_has_no_path() -> None:
 
 
 def test_a_run_that_is_lost_twice_is_repeated_since_the_first_was_sent() -> None:
-    paths, span = Paths(lambda stimulus: 1.0), SpanPath(0.0)
+    paths, span = Paths(lambda stimulus: 1.0, lambda: BUSY), SpanPath(0.0)
     tasks = group(span)
-    paths.submitted("a", tasks, "update-graph", 2.0, BUSY)
+    paths.submitted("a", tasks, "update-graph", 2.0)
     for sent in (3.0, 6.0):
         paths.interrupted("a", sent, BUSY)
-        assert not paths.ready("a", "a worker is lost", sent + 1.0, BUSY)
-        paths.ready_again("a", sent + 1.0, span, BUSY)
+        assert not paths.ready("a", "a worker is lost", sent + 1.0)
+        paths.ready_again("a", sent + 1.0, span)
     paths.ended("one", 10.0, tasks, run("a", 7.5, 8.0, 9.0))
     found = path_of(span, 10.0)
     assert found is not None
@@ -236,15 +241,15 @@ def test_a_run_that_is_lost_twice_is_repeated_since_the_first_was_sent() -> None
 
 
 def test_a_task_that_is_to_run_again_is_asked_for_before_it_is_sent_at_once() -> None:
-    paths, span = Paths(lambda stimulus: 1.0), SpanPath(0.0)
+    paths, span = Paths(lambda stimulus: 1.0, lambda: BUSY), SpanPath(0.0)
     tasks = group(span)
-    paths.submitted("b", tasks, "update-graph", 1.0, BUSY)
+    paths.submitted("b", tasks, "update-graph", 1.0)
     paths.ended("one", 2.0, tasks, run("a", 1.0, 1.0, 2.0))
     assert paths.at_once("one") == span.last
     assert paths.at_once("two") is None
     paths.interrupted("b", 1.0, BUSY)
     assert paths.at_once("one") is None
-    assert paths.ready("b", "one", 2.0, BUSY)
+    assert paths.ready("b", "one", 2.0)
     assert paths.at_once("one") == span.last
 
 
@@ -253,8 +258,8 @@ def test_the_tasks_on_the_path_are_exported_beside_the_others_and_each_once() ->
     tasks, limits = Group(span, "g-1", "g", None, 0.0), make_task_limits(slowest=1, most=3)
     span.add(tasks)
     tasks.slowest = (run("9", 0.0, 0.0, 3.0, number=9),)
-    paths = Paths(lambda stimulus: 0.0)
-    paths.submitted("0", tasks, "update-graph", 0.0, BUSY)
+    paths = Paths(lambda stimulus: 0.0, lambda: BUSY)
+    paths.submitted("0", tasks, "update-graph", 0.0)
     for number, seconds in enumerate([1.0, 0.25, 0.5]):
         key, begin, end = str(number), float(number), number + seconds
         one = run(key, begin, begin, end, number=number)
@@ -262,7 +267,7 @@ def test_the_tasks_on_the_path_are_exported_beside_the_others_and_each_once() ->
             one = (*one[:-1], Failure(2.0, "2", "g", "w", "E()", None))
             failed(tasks, one, limits)
         paths.ended(key, end, tasks, one)
-        paths.ready(str(number + 1), key, end, BUSY)
+        paths.ready(str(number + 1), key, end)
     known = path_of(span, 2.5)
     assert known is not None
     shown, dropped = finish_tasks(span, {tasks: 1}, limits, known[1], 2.5)
@@ -276,15 +281,15 @@ def test_the_tasks_on_the_path_are_exported_beside_the_others_and_each_once() ->
 
 @pytest.mark.parametrize("slow", [0, 70, 140, 299])
 def test_a_folded_chain_of_spans_by_turns_keeps_the_longest_links_of_each(slow: int) -> None:
-    paths, spans = Paths(lambda stimulus: 0.0), [SpanPath(0.0), SpanPath(0.0)]
+    paths, spans = Paths(lambda stimulus: 0.0, lambda: BUSY), [SpanPath(0.0), SpanPath(0.0)]
     groups = [group(span) for span in spans]
-    paths.submitted(0, groups[0], "update-graph", 0.0, BUSY)
+    paths.submitted(0, groups[0], "update-graph", 0.0)
     took, begin = [], 0.0
     for number in range(300):
         took.append(1000.0 if number == slow else 1.0 + number * 37 % 300)
         stimulus, end = str(number), begin + took[-1]
         paths.ended(stimulus, end, groups[number % 4 // 3], run(number, begin, begin, end))
-        assert paths.ready(number + 1, stimulus, end, BUSY)
+        assert paths.ready(number + 1, stimulus, end)
         begin = end
     for turn, span in enumerate(spans):
         found = path_of(span, begin)
@@ -305,37 +310,45 @@ def test_the_seconds_of_a_wait_are_those_of_the_cluster_state() -> None:
     assert waits(9.0, free, 9.0, free) == (0.0, 0.0, 0.0)
 
 
-def waited(
-    how: int, began: float, *ends: tuple[float, float], pause: Any = None, earlier: Any = None
-) -> tuple[Any, ...]:
-    """A run whose worker's clock is 100 s ahead; it took a second."""
-    listed = [earlier, *((str(noticed), stop, BUSY, "o") for noticed, stop in ends)]
-    return (float, how, "own", str(began + 1.0), listed, len(listed), earlier, pause, FREED)
+def turn(
+    how: int,
+    sent: float,
+    start: float,
+    *ends: tuple[float, float] | tuple[float, float, str],
+    pauses: Any = (),
+) -> Turn | None:
+    """The turn of a run on a worker whose clock is 100 s ahead; it took a second."""
+    stop = start + 1.0
+    others = [(str(noticed), at, BUSY, *(key or ["o"])) for noticed, at, *key in ends]
+    own, later = (str(stop + 100.0), stop, FREED, "own"), ("0.0", stop, BUSY, "own")
+    return turn_of([(float, pauses), *others, own, later], how, "own", sent, start, stop)
 
 
 def test_a_task_has_its_turn_when_the_last_one_before_it_ended() -> None:
     ends = (103.0, 3.0), (106.0, 6.0)
-    assert turn_of(waited(BEHIND, 104.0, *ends), 1.0, 4.0, 5.0) == (3.0, BUSY)
-    assert turn_of(waited(BEHIND, 106.0, *ends), 1.0, 6.0, 7.0) == (6.0, BUSY)
-    assert turn_of(waited(AT_ONCE, 104.0, *ends), 1.0, 4.0, 5.0) is None
-    assert turn_of(waited(BEHIND, 102.0, *ends), 1.0, 2.0, 3.0) is None, "no other one ended"
-    assert turn_of(waited(BEHIND_RELEASED, 102.0, *ends), 1.0, 2.0, 3.0) == (2.0, FREED)
-    assert turn_of(waited(BEHIND_RELEASED, 104.0, *ends), 1.0, 4.0, 5.0) == (3.0, BUSY)
-    earlier = [None, ("101.5", 1.5, FREED, "o"), ("102.0", 2.0, BUSY, "own")]
-    run = waited(BEHIND, 102.0, *ends, earlier=earlier)
-    assert turn_of(run, 1.0, 2.0, 3.0) == (1.5, FREED), "not when it seceded itself"
-    earlier = [None, ("102.5", 2.5, FREED, "o")]
-    run = waited(BEHIND, 102.0, *ends, earlier=earlier)
-    assert turn_of(run, 1.0, 2.0, 3.0) == (2.5, FREED), "it began as soon as it could"
-    assert turn_of(None, 1.0, 2.0, 3.0) is None
-    assert turn_of((1.5, BUSY), 1.0, 2.0, 3.0) == (1.5, BUSY)
+    assert turn(BEHIND, 1.0, 4.0, *ends) == (3.0, BUSY)
+    assert turn(BEHIND, 1.0, 6.0, *ends) == (6.0, BUSY)
+    assert turn(AT_ONCE, 1.0, 4.0, *ends) is None
+    assert turn(BEHIND, 1.0, 2.0, *ends) is None, "no other one ended"
+    assert turn(BEHIND_RELEASED, 1.0, 2.0, *ends) == (2.0, FREED)
+    assert turn(BEHIND_RELEASED, 1.0, 4.0, *ends) == (3.0, BUSY)
+    own = (101.5, 1.5), (102.0, 2.0, "own"), *ends
+    assert turn(BEHIND, 1.0, 2.0, *own) == (1.5, BUSY), "not when it seceded itself"
+    many = [(103.0 + 0.01 * number, 3.0) for number in range(MAX_ENDS)]
+    assert turn(BEHIND, 1.0, 2.0, *many) == (3.0, BUSY), "it began as soon as it could"
+    assert turn(BEHIND, 1.0, 2.0, *many[1:]) is None, "none is missing"
+    assert turn_of(None, BEHIND, "own", 1.0, 2.0, 3.0) is None
+    assert turn_of((1.5, BUSY), BEHIND, "own", 1.0, 2.0, 3.0) == (1.5, BUSY)
 
 
 def test_tasks_on_a_paused_worker_have_their_turn_after_the_pause() -> None:
     going, over = (5.0, inf, FREED), (5.0, 8.0, FREED)
     end = (103.0, 3.0)
-    run = waited(BEHIND, 103.0, end, pause=going)
-    assert turn_of(run, 1.0, 3.0, 4.0) == (3.0, BUSY), "it began before"
-    assert turn_of(waited(AT_ONCE, 108.0, end, pause=over), 4.5, 8.0, 9.0) == (8.0, FREED)
-    assert turn_of(waited(BEHIND, 103.0, end, pause=over), 1.0, 3.0, 4.0) == (3.0, BUSY)
-    assert turn_of(waited(AT_ONCE, 109.5, end, pause=over), 9.0, 9.5, 10.5) is None, "sent later"
+    assert turn(BEHIND, 1.0, 3.0, end, pauses=[going]) == (3.0, BUSY), "it began before"
+    assert turn(AT_ONCE, 4.5, 8.0, end, pauses=[over]) == (8.0, FREED)
+    assert turn(AT_ONCE, 4.5, 7.9, end, pauses=[over]) == (8.0, FREED), "the message took a while"
+    assert turn(AT_ONCE, 4.5, 5.1, end, pauses=[over]) is None, "it began before"
+    again = (8.5, 8.7, BUSY)
+    assert turn(AT_ONCE, 4.5, 8.0, end, pauses=[over, again]) == (8.0, FREED), "paused meanwhile"
+    assert turn(BEHIND, 1.0, 3.0, end, pauses=[over]) == (3.0, BUSY)
+    assert turn(AT_ONCE, 9.0, 9.5, end, pauses=[over]) is None, "sent later"

@@ -129,7 +129,7 @@ class SchedulerAdapter:
         self.contexts = TaskContexts(self.callers)
         self.spans = DaskSpans(scheduler, self.lifecycle, self.contexts, self.batches, boundary)
         under_way = RunsUnderWay(self.lifecycle)
-        self.time = ThreadTime(scheduler, clocks)
+        self.time = ThreadTime(scheduler, clocks, under_way.assigned)
         self.task_events = TaskEvents(
             self.lifecycle, self.time, clocks, self.spans, under_way, limits.tasks
         )

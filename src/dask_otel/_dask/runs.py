@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Group, Phase
 from dask_otel.core.path.step import RawStep
-from dask_otel.core.path.waiting import AT_ONCE, Threads
+from dask_otel.core.path.waiting import UNKNOWN, Sent
 
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
@@ -27,12 +27,11 @@ if TYPE_CHECKING:
 #: second, the run has ended or is listed.
 _HEARTBEATS = 2
 
-#: The worker of a task in processing; when the task was sent to it (0.0 if unknown), the step
-#: before it on a path if that was at once, the cluster's threads then, and whether it waits there
-#: for a thread.
-Assignment: TypeAlias = "tuple[WorkerState, float, RawStep | None, Threads | None, int]"
+#: The worker of a task in processing; when the task was sent to it (0.0 if unknown), and the step
+#: before it on a path if that was at once.
+Assignment: TypeAlias = "tuple[WorkerState, float, RawStep | None, Sent]"
 #: In its place.
-NOT_ASSIGNED: Final = (None, 0.0, None, None, AT_ONCE)
+NOT_ASSIGNED: Final = (None, 0.0, None, UNKNOWN)
 
 
 #: Most actions of one run; the longest are kept.

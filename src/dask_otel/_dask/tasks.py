@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from math import inf
@@ -21,18 +21,18 @@ from dask_otel._dask.stimuli import (
     RETRY,
     SUBMISSION,
     interruption,
-    stimulus_time,
     submission_time,
 )
 from dask_otel._dask.threads import ThreadTime
 from dask_otel.core.life import task_runs
 from dask_otel.core.life.clock_offsets import ClockOffsets
+from dask_otel.core.life.computing import TOGETHER
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Cause, Group, RetryReason, TaskLimits
-from dask_otel.core.metrics.batch import Distribution, MetricBatch
+from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.path.following import Paths
 from dask_otel.core.path.step import KEY, NUMBER, PARTS, SECONDS, SENT, STOP, RawStep
-from dask_otel.core.path.waiting import AT_ONCE, BEHIND, Place, Threads, turn_of
+from dask_otel.core.path.waiting import AT_ONCE, BEHIND, UNKNOWN, Place, Sent, last_ends, turn_of
 from dask_otel.core.records import Failure, RawRun, TaskRun
 from dask_otel.core.text import STACKTRACE_LIMIT
 
@@ -69,11 +69,12 @@ class TaskEvents:
         self._contexts = spans.contexts
         self._outcomes = lifecycle.outcomes
         self._computing = lifecycle.computing
-        #: What bounds the spans, if it is followed.
-        self.paths = Paths(submission_time)
+        self._runs = lifecycle.computing.runs
         self._follows = lifecycle.follows
         self._time = time
         self._accounting = time.accounting
+        #: What bounds the spans, if it is followed.
+        self.paths = self._new_paths()
         self._clocks = clocks
         #: Which runs are kept, to become spans; see `task_runs`.
         self._limits = limits
@@ -83,11 +84,6 @@ class TaskEvents:
         #: Runs whose end is in no transition, and the workers of the tasks in processing.
         self.under_way = under_way
         self.assigned = under_way.assigned
-        #: Compute seconds of ended runs, by prefix.
-        self._durations: defaultdict[str, Distribution] = defaultdict(Distribution)
-        #: Number of runs that ended in memory and are not in the batch yet. It is counted for every
-        #: task by group, because hashing a group is fast, and hashing its series is not.
-        self._in_memory: defaultdict[Group, int] = defaultdict(int)
         #: Tasks that wait since their results were lost, and the open group that has counted the
         #: result, if any: such a task is no work until it is sent to a worker.
         self._lost: dict[Hashable, Group | None] = {}
@@ -106,7 +102,7 @@ class TaskEvents:
         accounting = self._accounting
         for ws in self._scheduler.workers.values():
             for task in ws.processing:
-                self.assigned[task.key] = (ws, 0.0, None, None, AT_ONCE)
+                self.assigned[task.key] = (ws, 0.0, None, UNKNOWN)
                 accounting.task_assigned(ws.address, task.key, task.group.span_id, monotonic())
                 if task in ws.long_running:
                     accounting.task_seceded(ws.address, task.key, None, monotonic())
@@ -126,10 +122,12 @@ class TaskEvents:
     def all_gone(self) -> None:
         """Forget all tasks: the scheduler was restarted, or the bridge releases it."""
         self.under_way.clear()
-        self._time.held.clear()
         self._lost, self._sent_again = {}, {}
-        self.paths = Paths(submission_time)
+        self.paths = self._new_paths()
         self.queued_since.clear()
+
+    def _new_paths(self) -> Paths:
+        return Paths(submission_time, lambda: self._accounting.present)
 
     def repair(self) -> None:
         """Forget tasks that are no longer processing."""
@@ -138,7 +136,6 @@ class TaskEvents:
         for key in self.assigned.keys() - processing:
             del self.assigned[key]
             self.under_way.seen.pop(key, None)
-            self._time.held.pop(key, None)
         tasks = self._scheduler.tasks.values()
         unfinished = {task.key for task in tasks if task.state in UNFINISHED}
         self.paths.repair(unfinished)
@@ -161,15 +158,19 @@ class TaskEvents:
 
     def book(self, batch: MetricBatch) -> None:
         """Add the counts since the last call to a batch."""
-        for prefix, durations in self._durations.items():
+        computing = self._computing
+        computing.add_all()
+        for prefix, durations in computing.durations.items():
             batch.distributions[semconv.TASK_DURATION.name, prefix] = durations
-        self._durations = defaultdict(Distribution)
-        for group in list(self._in_memory):
+        computing.durations.clear()
+        for group in [*computing.counts]:
             self.flush(group)
 
     def flush(self, group: Group) -> None:
         """Add a group's counts to the batch: at an export, or when its generation is over."""
-        if runs := self._in_memory.pop(group, 0):
+        if group in self._computing.runs:
+            self._computing.add(group)
+        if runs := self._computing.counts.pop(group, 0):
             self._count(semconv.TASK_FINISHED.name, group, "memory", value=runs)
 
     def _count(self, metric: str, group: Group, *labels: str, value: float = 1) -> None:
@@ -188,11 +189,6 @@ class TaskEvents:
             if finish == "waiting":
                 if start != "waiting":
                     self._to_waiting(key, stimulus_id)
-            elif finish == "queued" or finish == "no-worker":
-                # It is ready to run, and waits for a worker.
-                if start == "waiting" and stimulus_id is not self._submission and self._follows:
-                    self._ready(key, stimulus_id, self._now)
-                self.queued_since[key] = self._now
             elif finish == "processing":
                 task = self._scheduler.tasks[key]
                 ws = task.processing_on
@@ -204,15 +200,18 @@ class TaskEvents:
                     before = self.paths.at_once(stimulus_id)
                     if before is None:
                         self._ready(key, stimulus_id, now)
-                waits = self._accounting.task_assigned(
+                sent_to = self._accounting.task_assigned(
                     ws.address, key, task.group.span_id, monotonic()
                 )
-                if not waits and task.resource_restrictions:
-                    # A task can hold what it needs, even if a thread is free.
-                    waits = BEHIND
-                self.assigned[key] = (ws, now, before, self._accounting.present, waits)
+                self.assigned[key] = (ws, now, before, sent_to)
             elif start in UNFINISHED:
-                self._from_unfinished(key, start, finish, stimulus_id, info)
+                if finish != "queued" and finish != "no-worker":
+                    self._from_unfinished(key, start, finish, stimulus_id, info)
+                    return
+                # It is ready to run, and waits for a worker.
+                if start == "waiting" and stimulus_id is not self._submission and self._follows:
+                    self._ready(key, stimulus_id, self._now)
+                self.queued_since[key] = self._now
             elif finish == "forgotten":
                 if self._outcomes.coming_back or self._lost:
                     self._to_forgotten(key)
@@ -243,7 +242,7 @@ class TaskEvents:
                 self._lost.pop(key, None)
             reason = self._outcomes.added(group, key, now)
             if self._follows and not task.waiting_on:
-                self.paths.submitted(key, group, stimulus_id, now, self._accounting.present)
+                self.paths.submitted(key, group, stimulus_id, now)
             if self._spans.requested and (tags := self._spans.requested.get(task.group)):
                 group.span.requested = tags
         else:
@@ -291,9 +290,9 @@ class TaskEvents:
 
     def _ready(self, key: Hashable, stimulus_id: str, now: float) -> None:
         """Record that a task is ready to run that was not when it was submitted."""
-        known = self.paths.ready(key, stimulus_id, now, self._accounting.present)
+        known = self.paths.ready(key, stimulus_id, now)
         if not known and (group := self._groups.get(self._scheduler.tasks[key].group)) is not None:
-            self.paths.ready_again(key, now, group.span, self._accounting.present)
+            self.paths.ready_again(key, now, group.span)
 
     def _repeated(self, group: Group, key: Hashable, reason: RetryReason, now: float) -> None:
         """Record that a task will run again."""
@@ -329,12 +328,12 @@ class TaskEvents:
         key, group = task.key, self._groups.get(task.group)
         ran = account = None
         processed = start == "processing"
-        assigned, sent, before, sent_to, waits = (
+        assigned, sent, before, sent_to = (
             self.assigned.pop(key, NOT_ASSIGNED) if processed else NOT_ASSIGNED
         )
-        held = self._time.held.pop(key, None) if self._time.held else None
+        threads, waits, held = sent_to
         if assigned is None:
-            sent_to = self._accounting.present
+            sent_to = (self._accounting.present, AT_ONCE, None)
         elif startstops:
             if self.under_way.seen:
                 self.under_way.seen.pop(key, None)
@@ -360,7 +359,7 @@ class TaskEvents:
                 # It may be sent again.
                 self._outcomes.not_recomputed(group, counted, now)
                 self._lost[key] = group if counted else None
-                self.paths.interrupted(key, sent, sent_to)
+                self.paths.interrupted(key, sent, threads)
                 return
             if sent:
                 self._outcomes.computed_again(group)
@@ -379,22 +378,25 @@ class TaskEvents:
             if stimulus_id[0] == END:
                 # A message with another id may repeat the times of a run with another number.
                 number = task.run_id
-                if account is not None:
-                    if waits or account.pause:
-                        ends, threads = account.ends, self._accounting.present
-                        # In the order of `Waited`.
-                        place = (
-                            stimulus_time, waits, key, stimulus_id, ends, len(ends), ends[0],
-                            account.pause, threads,
-                        )  # fmt: skip
-                    if not account.free or task.resource_restrictions:
-                        account.ended(stimulus_id, stopped, self._accounting.present, key)
+                if account is not None and (
+                    waits or not account.free or account.pauses or task.resource_restrictions
+                ):
+                    if not waits and task.resource_restrictions:
+                        # It can wait for what it needs, even if a thread is free.
+                        sent_to = (threads, BEHIND, held)
+                    place = account.ends
+                    end = (stimulus_id, stopped, self._accounting.present, key)
+                    if account.free and not task.resource_restrictions:
+                        # No other task waited for this one.
+                        place = [*last_ends(place), end]
+                    else:
+                        place.append(end)
             if len(startstops) > 1:
                 offset = self._clocks.offset(worker)
-                place = turn_of(place, sent, started, stopped)
+                place = turn_of(place, sent_to[1], key, sent, started, stopped)
                 began = sent if place is None else max(sent, place[0])
                 parts, fetched = actions(startstops, sent, began, started, offset)
-        elif waits:
+        elif waits or (assigned is not None and task.resource_restrictions):
             # What is not known of its run was a wait for a thread of its worker.
             place = (inf, self._accounting.present)
         if queued:
@@ -419,13 +421,15 @@ class TaskEvents:
             None,
         )
         if finish == "memory":
-            self._outcomes.finished(group, worker, started, stopped, now)
-            if processed:
-                self._in_memory[group] += 1
             if stopped:
-                self._durations[group.prefix].add(computed)
-                if assigned is not None:
-                    self._computing.ran(group, assigned.name, computed)
+                runs = self._runs[group]
+                runs.append(run)
+                if len(runs) == TOGETHER:
+                    self._computing.add(group)
+            elif processed:
+                self._computing.counts[group] += 1
+            self._outcomes.finished(group, worker, started, stopped, now)
+            if stopped:
                 if parts:
                     self._prepared(group, run)
                 if (computed > group.floor or self._samples) and self._is_whole(run):
@@ -435,15 +439,15 @@ class TaskEvents:
                 self.paths.forget(key)
                 before = None
             if self._follows:
-                self.paths.ended(stimulus_id, now, group, run, before, sent_to, place, held)
+                self.paths.ended(stimulus_id, now, group, run, before, sent_to, place)
             return
         if before is not None:
-            self.paths.sent(key, before, sent, sent_to)
+            self.paths.sent(key, before, sent, threads)
         if finish == "erred" and info.get("cause") == key:
             # The last of its runs on workers that died, if it has none now.
             failure = self._failed(group, key, info, started, stopped, now, assigned)
             run = TaskRun._make(run)._replace(nbytes=None, type=None, failure=failure)
-            self._end_path(group, run, start, stimulus_id, ran, now, sent_to, place, held)
+            self._end_path(group, run, start, ran, now, sent_to, place)
             self._to_erred(group, run)
         elif finish == "erred" or task.exception_blame is not None:
             self._outcomes.blamed(group, now)
@@ -451,9 +455,9 @@ class TaskEvents:
         elif not task.has_lost_dependencies and (task.who_wants or task.waiters):
             how = interruption(stimulus_id) if processed else "stolen"
             self._outcomes.interrupted(group, key, None if how == "stolen" else how, now)
-            self.paths.interrupted(key, sent, sent_to)
+            self.paths.interrupted(key, sent, threads)
         else:
-            self._end_path(group, run, start, stimulus_id, ran, now, sent_to, place, held)
+            self._end_path(group, run, start, ran, now, sent_to, place)
             self._to_released(group, key, assigned, ran is None, now)
             if processed:
                 self._count(semconv.TASK_FINISHED.name, group, "cancelled")
@@ -462,7 +466,7 @@ class TaskEvents:
         """A task failed for good."""
         self._count(semconv.TASK_FINISHED.name, group, "erred")
         if run[STOP]:
-            self._durations[group.prefix].add(run[SECONDS])
+            self._computing.durations[group.prefix].add(run[SECONDS])
             if run[PARTS]:
                 self._prepared(group, run)
         if self._limits.most and self._is_whole(run):
@@ -487,12 +491,10 @@ class TaskEvents:
         group: Group,
         run: RawRun,
         start: str,
-        stimulus_id: str,
         ran: Times | None,
         now: float,
-        sent_to: Threads | None,
+        sent_to: Sent,
         place: Place,
-        held: float | None,
     ) -> None:
         """Record for the path that a ready task ended without a result."""
         if not self._follows or start == "waiting":
@@ -503,7 +505,7 @@ class TaskEvents:
             began, stopped = ran or (now, now)
             sent = run[SENT] or now
             run = TaskRun._make(run)._replace(start=began, stop=stopped, sent=sent)
-        self.paths.ended(stimulus_id, now, group, run, None, sent_to, place, held)
+        self.paths.ended(None, now, group, run, None, sent_to, place)
 
     @staticmethod
     def _is_whole(run: RawRun) -> bool:
@@ -542,7 +544,7 @@ class TaskEvents:
             self._accounting.task_released(address, key, monotonic())
         if how == "error" and stopped:
             if group is not None:
-                self._durations[group.prefix].add(stopped - started)
+                self._computing.durations[group.prefix].add(stopped - started)
             return self._clocks.corrected(address, started, stopped, stimulus_id, sent, time())
         # It ran until now, or until its worker was lost at an unknown time.
         return None if seen is None else (seen[0], seen[1] if lost else time())
@@ -614,13 +616,13 @@ class TaskEvents:
         if type(message) is tuple and len(message) > 4 and message[0] == "confirm":
             _, key, _, _, thief, *_ = message
             try:
-                victim, sent, before, threads, _ = self.assigned.get(key, NOT_ASSIGNED)
+                victim, sent, before, sent_to = self.assigned.get(key, NOT_ASSIGNED)
                 ws = self._scheduler.workers.get(thief)
             except TypeError:
                 # Any client may log any event.
                 return
             if victim is not None and ws is not None:
-                self._moved(key, victim, ws, sent, before, threads)
+                self._moved(key, victim, ws, sent, before, sent_to)
 
     def _moved(
         self,
@@ -629,14 +631,14 @@ class TaskEvents:
         thief: WorkerState,
         sent: float,
         before: RawStep | None,
-        threads: Threads | None,
+        sent_to: Sent,
     ) -> None:
         """Record that a task is sent anew, to another worker."""
         if before is not None:
-            self.paths.sent(key, before, sent, threads)
+            self.paths.sent(key, before, sent, sent_to[0])
         now = time()
-        waits = self._accounting.task_stolen(key, victim.address, thief.address, monotonic())
-        self.assigned[key] = (thief, now, None, self._accounting.present, waits)
+        sent_to = self._accounting.task_stolen(key, victim.address, thief.address, monotonic())
+        self.assigned[key] = (thief, now, None, sent_to)
         if queued := self.queued_since.get(key):
             # It is in no queue of the scheduler meanwhile.
             self.queued_since[key] = queued + now - sent

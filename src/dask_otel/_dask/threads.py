@@ -16,6 +16,7 @@ from distributed.core import Status
 from distributed.metrics import time
 
 from dask_otel import semconv
+from dask_otel._dask.runs import Assignment
 from dask_otel._dask.stimuli import stimulus_time
 from dask_otel._dask.wrapping import Wrappers
 from dask_otel.core.idle.accounting import Accounting, Increments
@@ -41,13 +42,14 @@ class ThreadTime:
     All methods belong to the scheduler's event loop. The adapter guards the calls of its hooks.
     """
 
-    def __init__(self, scheduler: Scheduler, clocks: ClockOffsets) -> None:
+    def __init__(
+        self, scheduler: Scheduler, clocks: ClockOffsets, assigned: dict[Hashable, Assignment]
+    ) -> None:
         self._scheduler = scheduler
         self._clocks = clocks
+        self._assigned = assigned
         #: `TaskEvents` and `Heartbeats` call this directly.
-        self.accounting = Accounting(monotonic(), time)
-        #: Seconds after which tasks in processing seceded.
-        self.held: dict[Hashable, float] = {}
+        self.accounting = Accounting(monotonic(), time, stimulus_time)
         #: Execute seconds since the last export, by activity; `Heartbeats` adds them.
         self.activities: dict[Hashable, float] = {}
         #: The interval that `fold` has begun to add.
@@ -99,8 +101,10 @@ class ThreadTime:
             return
         account = self.accounting.task_seceded(worker, key, compute_duration, monotonic())
         self.freed(account, worker, key, stimulus_id)
-        if compute_duration is not None:
-            self.held.setdefault(key, compute_duration)
+        if key in self._assigned:
+            ws, sent, before, (threads, how, held) = self._assigned[key]
+            held = compute_duration if held is None else held
+            self._assigned[key] = (ws, sent, before, (threads, how, held))
 
     def freed(
         self, account: WorkerTime | None, worker: str, key: Hashable, stimulus_id: str
@@ -110,7 +114,7 @@ class ThreadTime:
         if account is not None and noticed is not None and not account.free:
             now, offset = time(), self._clocks.offset(worker)
             stop = now if offset is None else min(now, noticed + offset)
-            account.ended(stimulus_id, stop, self.accounting.present, key)
+            account.ends.append((stimulus_id, stop, self.accounting.present, key))
 
     # --------------------------------------------------------------------------- spans
 

@@ -26,7 +26,9 @@ Every quantity is in seconds of one thread. The rules:
    a known end is owed its elapsed seconds. Open tasks that are not listed, and may have
    run since the previous cut, hold idle back until the next one: their ends are known
    right after the cut. This also covers tasks that no cut ever listed, for example because
-   they hold the GIL and so stop the heartbeats until they end.
+   they hold the GIL and so stop the heartbeats until they end. An end has the seconds of the
+   task's code; if it waited for a blocked event loop, more are metered: at least what the
+   previous cut listed. So idle is also held back while ends are owed their seconds.
 10. Seconds of a task after it seceded do not occupy a thread: they are excess.
 11. If a worker is removed, the seconds that it had not reported are lost: at most those that
     its tasks can have used since its last cut, minus those that came with that cut already.
@@ -70,9 +72,12 @@ from dask_otel.core.path.waiting import (
     BEHIND,
     BEHIND_RELEASED,
     FREE,
+    MAX_PAUSES,
     NO_WORKER,
     STATE,
     TAKEN,
+    Clock,
+    Sent,
     Threads,
     sums,
 )
@@ -109,13 +114,17 @@ class Accounting:
         The start of the observation.
     clock
         Returns the time of the paths.
+    worker_clock
+        Reads a worker's clock in a message.
     """
 
-    def __init__(self, now: float, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self, now: float, clock: Callable[[], float], worker_clock: Clock) -> None:
+        self._clock, self._worker_clock = clock, worker_clock
         #: The threads that a ready task could have, for the paths: how many workers take tasks, how
         #: many free threads the others have, and whether there is a free one.
         self.present: Threads = (clock(), 0.0, 0.0, NO_WORKER)
+        self._at_once: Sent = (self.present, AT_ONCE, None)
+        self._behind: Sent = (self.present, BEHIND, None)
         self._taking = self._withheld = 0
         self._spare = False
         self._now = now
@@ -139,7 +148,7 @@ class Accounting:
         """Add the worker of this address; remove a known one first."""
         self.worker_removed(worker, now)
         self._advance(now)
-        self._workers[worker] = WorkerTime(threads, self._now, self._worked)
+        self._workers[worker] = WorkerTime(threads, self._now, self._worked, self._worker_clock)
         self._threads += threads
         self._free += threads
         self._taking += 1
@@ -175,15 +184,19 @@ class Accounting:
             self._taking += 1 if running else -1
             self._withheld += -account.free if running else account.free
             self._state_changed()
-            begun = now if account.pause is None or not running else account.pause[0]
-            account.pause = (begun, now if running else inf, self.present)
+            before, begun = account.pauses, now
+            if running and before:
+                begun, before = before[-1][0], before[:-1]
+            pause = (begun, now if running else inf, self.present)
+            account.pauses = (*before[1 - MAX_PAUSES :], pause)
+            account.renew_ends()
 
     # ------------------------------------------------------------------------- tasks
 
-    def task_assigned(self, worker: str, key: Hashable, span_id: str | None, now: float) -> int:
+    def task_assigned(self, worker: str, key: Hashable, span_id: str | None, now: float) -> Sent:
         """Book a task that entered processing on a worker. Its span is active already.
 
-        Returns whether it waits for a thread there: `AT_ONCE`, `BEHIND` or `BEHIND_RELEASED`.
+        Returns whether it waits for a thread there, and the cluster's threads now.
         """
         account = self._workers.get(worker)
         if account is not None:
@@ -192,9 +205,11 @@ class Accounting:
             if span is not None:
                 account.recent_spans.add(span)
             if not account.free:
-                return BEHIND_RELEASED if account.tasks.zombies else BEHIND
+                if account.tasks.zombies:
+                    return self.present, BEHIND_RELEASED, None
+                return self._behind
             self._refresh(account, now)
-        return AT_ONCE
+        return self._at_once
 
     def task_done(
         self, worker: str, key: Hashable, seconds: float | None, now: float
@@ -231,7 +246,7 @@ class Accounting:
             account.tasks.release(key, now)
             self._refresh(account, now)
 
-    def task_stolen(self, key: Hashable, victim: str, thief: str, now: float) -> int:
+    def task_stolen(self, key: Hashable, victim: str, thief: str, now: float) -> Sent:
         """Book that a task was stolen before it started; return as `task_assigned` does."""
         span: ActiveSpan | None = None
         loser = self._workers.get(victim)
@@ -287,7 +302,8 @@ class Accounting:
         self._excess += excess
         if earlier > 0.0:
             spans = account.earlier_spans
-            self._sharing.book_late(earlier, before, spans, account.earlier_unworked)
+            unused = self._sharing.book_late(earlier, before, spans, account.earlier_unworked)
+            account.earlier_unworked -= unused
         if idle > 0.0:
             spans = account.recent_spans
             account.unworked -= self._sharing.book_late(idle, since, spans, account.unworked)
@@ -399,3 +415,6 @@ class Accounting:
         if state != self.present[STATE]:
             now = self._clock()
             self.present = (now, *sums(self.present, now), state)
+            # Tasks share these tuples: a new one for each of them takes 150 instructions.
+            self._at_once = (self.present, AT_ONCE, None)
+            self._behind = (self.present, BEHIND, None)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dask_otel.core.idle.sharing import ActiveSpan
 from dask_otel.core.idle.worker_tasks import Observed, WorkerTasks
-from dask_otel.core.path.waiting import MAX_ENDS, Ends, Pause, Threads
+from dask_otel.core.path.waiting import MAX_ENDS, Clock, Ends, Pauses, last_ends
 
 
 class Settlement(NamedTuple):
@@ -41,13 +41,14 @@ class WorkerTime:
         "_now",
         "_open_at_cut",
         "_owed",
+        "_unconfirmed",
         "_worked",
         "changed",
         "earlier_spans",
         "earlier_unworked",
         "ends",
         "free",
-        "pause",
+        "pauses",
         "recent_spans",
         "running",
         "tasks",
@@ -55,13 +56,13 @@ class WorkerTime:
         "unworked",
     )
 
-    def __init__(self, threads: int, now: float, worked: float) -> None:
+    def __init__(self, threads: int, now: float, worked: float, clock: Clock) -> None:
         self.threads = threads
         self.tasks = WorkerTasks(now, now)
-        #: Whether it takes tasks, its last pause, and its last ends that others waited for.
+        #: Whether it takes tasks, its last pauses, and its last ends that others waited for.
         self.running = True
-        self.pause: Pause | None = None
-        self.ends: Ends = [None]
+        self.pauses: Pauses = ()
+        self.ends: Ends = [(clock, ())]
         #: Number of certainly idle threads, since `changed`.
         self.free = threads
         self.changed = now
@@ -81,21 +82,20 @@ class WorkerTime:
         self._owed = self._credit = 0.0
         #: Rule 10: excess booked as debt that may belong to a seceded task whose end comes later.
         self._excess_ahead = 0.0
-        #: Rule 9: idle held back at the last cut.
-        self._held = 0.0
+        #: Rule 9: idle held back at the last cut, and the part of it that was held back before.
+        self._held = self._unconfirmed = 0.0
 
-    def ended(self, message: str, stop: float, threads: Threads, key: Hashable) -> None:
-        """Record the end of a run that others may have waited for: all threads are still taken."""
-        ends = self.ends
-        ends.append((message, stop, threads, key))
-        if len(ends) > MAX_ENDS:
-            ends[0], self.ends = None, [ends]
+    def renew_ends(self) -> None:
+        """Keep the last ends in a new list, with the last pauses."""
+        self.ends = last_ends(self.ends)
+        self.ends[0] = (self.ends[0][0], self.pauses)
 
     @property
     def free_threads(self) -> int:
         """Threads that no open task can occupy."""
-        free = self.threads - self.tasks.open
         # Without a call: this runs for each task.
+        tasks = self.tasks
+        free = self.threads - len(tasks.processing) - len(tasks.zombies) + len(tasks.seceded)
         return free if free > 0 else 0
 
     @property
@@ -184,7 +184,11 @@ class WorkerTime:
             return Settlement(0.0, 0.0, lost, excess + beyond)
         # Idle held back at the previous cut is confirmed now, minus late ends.
         confirmed = min(rest, max(0.0, self._held - seen.late)) if self._held else 0.0
-        self._held = min(rest - confirmed, seen.unseen * (at - before) + seen.vanished)
+        again = self._held - confirmed
+        self._held = rest - confirmed
+        if not self._owed:
+            self._held = min(self._held, seen.unseen * (at - before) + seen.vanished)
+        self._unconfirmed = min(again, self._held)
         self._left -= rest - self._held
         self._open_at_cut = busy + self._held
         return Settlement(rest - confirmed - self._held, confirmed, lost, excess)
@@ -201,6 +205,8 @@ class WorkerTime:
         If an active span began or ended after the cut (`changed`), before its receipt, keep all:
         they may have had work since the cut. Seconds without one can have passed since, too.
         """
+        if len(self.ends) > 2 * MAX_ENDS:
+            self.renew_ends()
         processing = self.tasks.processing
         self.earlier_spans = before = self.recent_spans
         if self._maybe_busy and changed > self.tasks.cut:
@@ -209,7 +215,7 @@ class WorkerTime:
             # Mostly there is one, or none: this runs for every heartbeat of a worker with tasks.
             several = processing.values() if len(before) > 1 else before if processing else ()
             self.recent_spans = {span for span in several if span is not None}
-        self.earlier_unworked = self.unworked
+        self.earlier_unworked = self.unworked + min(self.earlier_unworked, self._unconfirmed)
         self.unworked = min(self.unworked, self._maybe_busy)
 
     def _seceded_excess(self, seen: Observed) -> float:
@@ -223,7 +229,7 @@ class WorkerTime:
         # Elapsed seconds that were guessed may be too many.
         beyond = max(0.0, (0.0 if self.tasks.guessed else busy) - self._left)
         self._left += beyond
-        self._held = 0.0
+        self._held = self._unconfirmed = 0.0
         self._open_at_cut = busy + rest + beyond
         return beyond
 

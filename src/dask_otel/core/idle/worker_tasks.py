@@ -145,7 +145,7 @@ class WorkerTasks:
         """
         running: dict[Hashable, float] = {}
         unseen = len(self.processing)
-        self.guessed = False
+        guessed, self.guessed = self.guessed, False
         if executing or self.zombies:
             running, unseen = self._observe_executing(executing, at, now)
         vanished = {
@@ -155,7 +155,7 @@ class WorkerTasks:
         }
         owed = unlisted = after = late = excess = 0.0
         if self._ended:
-            owed, unlisted, after, late, excess, unknown = self._observe_ends(running, at)
+            owed, unlisted, after, late, excess, unknown = self._observe_ends(running, at, guessed)
             unseen += unknown
         if vanished or self._vanished:
             # Rule 9. Tasks that vanished before stay until their end is known.
@@ -199,6 +199,8 @@ class WorkerTasks:
                     used += listed or 0.0
                     running += 1
                 else:
+                    # It also waited for a blocked event loop, if it was listed for longer.
+                    seconds = max(seconds, listed or 0.0)
                     if seceded is not None:
                         seconds = min(seconds, sum(seceded))
                     ran = max(0.0, seconds - vanished)
@@ -229,7 +231,7 @@ class WorkerTasks:
         return running, unseen
 
     def _observe_ends(
-        self, running: Mapping[Hashable, float], at: float
+        self, running: Mapping[Hashable, float], at: float, guessed: bool
     ) -> tuple[float, float, float, float, float, int]:
         """Separate the ends before the cut from those that wait for the next one.
 
@@ -269,11 +271,15 @@ class WorkerTasks:
                 ):
                     after += seconds
                 else:
-                    # Vanished seconds were owed at that cut.
-                    more = elapsed or 0.0 if seconds is None else seconds - vanished
+                    ran = seconds or 0.0
+                    if elapsed and (seconds is None or (elapsed > ran and not guessed)):
+                        # Its end waited for a blocked event loop, or has no times.
+                        ran = elapsed
+                    more = ran
                     if vanished:
+                        # They were owed at that cut.
                         del self._vanished[key]
-                        more = max(0.0, more)
+                        more = max(0.0, ran - vanished)
                     owed += more
                     if elapsed is None:
                         unlisted += more
@@ -282,7 +288,7 @@ class WorkerTasks:
                         elif vanished or end is not ends[-1] or seconds > announced - cut:
                             late += seconds
                     if seceded is not None:
-                        excess += max(0.0, (seconds or 0.0) - sum(seceded))
+                        excess += max(0.0, ran - sum(seceded))
                     # The previous cut saw this run, not a later one.
                     elapsed, vanished = None, 0.0
                     continue

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from dask_otel.core.life.open_span import Group, OpenSpan
+from dask_otel.core.metrics.batch import Distribution
+from dask_otel.core.path.step import SECONDS, WORKER
+from dask_otel.core.records import RawRun
 
+#: Runs of a group that are added together. One by one, they take 3,500 instructions more each.
+TOGETHER: Final = 16
 #: Most workers of a group whose runs are known; first runs of a group that are looked at, and then
 #: each of so many.
 MAX_WORKERS: Final = 128
 _FIRST, _EACH = 64, 8
 #: A worker differs if its runs take so many times as long as the others' on average.
 _DIFFERS: Final = 1.5
+
+_seconds = itemgetter(SECONDS)
 
 
 class SlowWorker(NamedTuple):
@@ -29,35 +38,50 @@ class Computing:
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        #: The last runs of groups: the owner calls `add` if there are `TOGETHER`.
+        self.runs: defaultdict[Group, list[RawRun]] = defaultdict(list)
+        #: Since the last export: seconds by prefix, and the number of runs by group. Hashing a
+        #: group is fast, and hashing its series is not.
+        self.durations: defaultdict[str, Distribution] = defaultdict(Distribution)
+        self.counts: defaultdict[Group, int] = defaultdict(int)
 
     def opened(self, span: OpenSpan) -> None:
         """Note when a span began."""
+        self.add_all()
         span.cluster_before = span.cluster_computed = self.seconds
 
     def quiet(self, span: OpenSpan) -> None:
         """Note when the work of a span was done."""
+        self.add_all()
         span.cluster_computed = self.seconds
 
-    def ran(self, group: Group, worker: object, seconds: float) -> None:
-        """Add a run: `worker` is the worker's name."""
+    def add_all(self) -> None:
+        """Add the runs of all groups."""
+        for group in [*self.runs]:
+            self.add(group)
+
+    def add(self, group: Group) -> None:
+        """Add the runs of a group."""
+        runs = self.runs.pop(group)
+        spent = [*map(_seconds, runs)]
+        seconds = sum(spent)
+        self.counts[group] += len(runs)
+        self.durations[group.prefix].add(*spent)
         self.seconds += seconds
-        span = group.span
-        span.computed += seconds
-        if span.above:
-            # A loop over none costs more than the question.
-            for above in span.above:
-                above.computed += seconds
-        if group.memory > _FIRST and group.memory % _EACH:
-            return
-        runs = group.by_worker.get(worker)
-        if runs is not None:
-            runs[0] += 1
-            runs[1] += seconds
-        elif group.tasks > 1 and len(group.by_worker) < MAX_WORKERS:
-            group.by_worker[worker] = [1, seconds]
+        for span in (group.span, *group.span.above):
+            span.computed += seconds
+        by_worker = group.by_worker
+        for run in runs if group.memory <= _FIRST else runs[::_EACH]:
+            known = by_worker.get(run[WORKER])
+            if known is not None:
+                known[0] += 1
+                known[1] += run[SECONDS]
+            elif group.tasks > 1 and len(by_worker) < MAX_WORKERS:
+                by_worker[run[WORKER]] = [1, run[SECONDS]]
 
     def elsewhere(self, span: OpenSpan) -> float:
         """Return what other spans' tasks computed while a span, or one below it, had work."""
+        self.add_all()
         until = self.seconds if span.busy else span.cluster_computed
         return max(0.0, until - span.cluster_before - span.computed)
 

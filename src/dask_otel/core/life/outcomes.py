@@ -117,7 +117,7 @@ class Outcomes:
         """
         span = group.span
         group.memory += 1
-        if 0.0 < span.first_start <= start <= stop <= now and 0.0 < group.start <= start:
+        if 0.0 < group.start <= start <= stop <= now and span.first_start <= start:
             # Most runs: `ran` without a call, and without what the group's first run does.
             if worker is not None:
                 span.workers[worker] = True

@@ -40,16 +40,20 @@ class Distribution:
     low: float = inf
     high: float = -inf
 
-    def add(self, seconds: float) -> None:
-        """Count one duration. A negative one, from a clock that was set back, counts as 0."""
-        if seconds < 0.0:
-            seconds = 0.0
-        self.counts[bisect_left(_BOUNDS, seconds)] += 1
-        self.sum += seconds
-        if seconds < self.low:
-            self.low = seconds
-        if seconds > self.high:
-            self.high = seconds
+    def add(self, *seconds: float) -> None:
+        """Count some durations. A negative one, from a clock that was set back, counts as 0."""
+        if min(seconds) < 0.0:
+            seconds = tuple(max(0.0, one) for one in seconds)
+        low, high = min(seconds), max(seconds)
+        bucket = bisect_left(_BOUNDS, low)
+        if bucket == bisect_left(_BOUNDS, high):
+            # As mostly: together, they take a tenth of the instructions.
+            self.counts[bucket] += len(seconds)
+        else:
+            for one in seconds:
+                self.counts[bisect_left(_BOUNDS, one)] += 1
+        self.sum += sum(seconds)
+        self.low, self.high = min(self.low, low), max(self.high, high)
 
     def merge(self, other: Distribution) -> None:
         """Add the counts of another distribution."""

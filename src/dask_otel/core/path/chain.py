@@ -142,7 +142,7 @@ def stretch(
     steps: list[LongStep] = []
     known = True
     while last is not None and last[SPAN] is own:
-        before, end, _, _, waited, _, run, sent_to, place, held = last
+        before, end, _, _, waited, _, run, sent_to, place = last
         sent, start, stop = run[SENT], run[START], run[STOP]
         since = -inf if before is None else before[END]
         if waited is None:
@@ -153,12 +153,15 @@ def stretch(
                 since <= submitted <= ready <= sent
                 and not again
                 # In most waits, all threads were taken, and nothing changed.
-                and (ready == sent or (ready_to is sent_to and sent_to and sent_to[STATE] == TAKEN))
+                and (
+                    ready == sent
+                    or (ready_to and ready_to is sent_to[0] and ready_to[STATE] == TAKEN)
+                )
             )
         if (
             in_order
             and place is None
-            and held is None
+            and sent_to[2] is None
             and not run[FETCHED]
             and begin <= since
             and sent <= start

@@ -22,7 +22,7 @@ from dask_otel.core.path.step import (
     Step,
     Times,
 )
-from dask_otel.core.path.waiting import Place, Threads
+from dask_otel.core.path.waiting import UNKNOWN, Place, Sent, Threads
 from dask_otel.core.records import RawRun, TaskRun
 
 #: Tasks of one submission that are ready within these seconds share one time.
@@ -34,11 +34,18 @@ _NEVER: Final[Times] = (0.0, 0.0, 0.0, 0.0, None, None, None)
 class Paths:
     """The last waits of all unfinished tasks of one scheduler. O(1) for each event.
 
-    `submission_time` returns when the scheduler received a submission, by its stimulus.
+    Parameters
+    ----------
+    submission_time
+        Returns when the scheduler received a submission, by its stimulus.
+    present
+        Returns the cluster's threads.
     """
 
-    def __init__(self, submission_time: Callable[[str], float]) -> None:
-        self._submission_time = submission_time
+    def __init__(
+        self, submission_time: Callable[[str], float], present: Callable[[], Threads]
+    ) -> None:
+        self._submission_time, self._present = submission_time, present
         #: What tasks waited for that are ready, unless Dask's side knows the step before.
         self.waits: dict[Hashable, Readiness] = {}
         #: What tasks waited for that are to be ready again: a run is repeated.
@@ -60,17 +67,15 @@ class Paths:
     def __repr__(self) -> str:
         return f"<Paths: {len(self.waits)} ready tasks, {len(self._again)} to run again>"
 
-    def submitted(
-        self, key: Hashable, group: Any, stimulus: str, now: float, threads: Threads
-    ) -> None:
+    def submitted(self, key: Hashable, group: Any, stimulus: str, now: float) -> None:
         """Record that a task is ready in the moment of its submission."""
         if stimulus is not self._submission or group is not self._alike:
             self._submission, self._alike = stimulus, group
-            submitted = self._submission_time(stimulus)
+            submitted, threads = self._submission_time(stimulus), self._present()
             self._shared = _last(group.span), (submitted, now, 0.0, 0.0, threads, None, threads)
             self._until = now + MOMENT
         elif now > self._until:
-            before, (submitted, *_) = self._shared
+            (before, (submitted, *_)), threads = self._shared, self._present()
             self._shared = before, (submitted, now, 0.0, 0.0, threads, None, threads)
             self._until = now + MOMENT + (now - (submitted or now)) / 100
         self.waits[key] = self._shared
@@ -83,23 +88,23 @@ class Paths:
         """
         return self._last if stimulus is self._stimulus and not self._again else None
 
-    def ready(self, key: Hashable, stimulus: str, now: float, threads: Threads) -> bool:
+    def ready(self, key: Hashable, stimulus: str, now: float) -> bool:
         """Record that a task is ready, if a dependency of it has just ended; return whether."""
         if stimulus is not self._stimulus:
             return False
         self._again.pop(key, None)
-        self.sent(key, self._last, now, threads)
+        self.sent(key, self._last, now, self._present())
         return True
 
     def sent(self, key: Hashable, before: RawStep, now: float, threads: Threads | None) -> None:
         """Record that a task was ready after a dependency: the step that `at_once` returned."""
         self.waits[key] = before, (before[END], now, 0.0, 0.0, threads, None, threads)
 
-    def ready_again(self, key: Hashable, now: float, span: SpanPath, threads: Threads) -> None:
+    def ready_again(self, key: Hashable, now: float, span: SpanPath) -> None:
         """Record that a task is ready for any other reason."""
         before, waited = self._again.pop(key, None) or (_last(span), (0.0, now, *_NEVER[2:]))
         submitted, ready, lost, _, first, lost_to, _ = waited
-        self.waits[key] = before, (submitted, ready, lost, now, first, lost_to, threads)
+        self.waits[key] = before, (submitted, ready, lost, now, first, lost_to, self._present())
 
     def interrupted(self, key: Hashable, sent: float, threads: Threads | None) -> None:
         """Record that a ready task will be ready again; its run, if any, is repeated."""
@@ -117,7 +122,7 @@ class Paths:
             step = Step._make(last)
             run = TaskRun._make(step.run)
             if run.key == key and (step.before or step.waited):
-                threads = step.sent_to
+                threads, *_ = step.sent_to
                 waited = step.waited or (
                     step.before[END], run.sent, 0.0, 0.0, threads, None, threads
                 )  # fmt: skip
@@ -136,22 +141,23 @@ class Paths:
 
     def ended(
         self,
-        stimulus: str,
+        stimulus: str | None,
         now: float,
         group: Any,
         run: RawRun,
         before: RawStep | None = None,
-        sent_to: Threads | None = None,
+        sent_to: Sent = UNKNOWN,
         place: Place = None,
-        held: float | None = None,
     ) -> None:
         """Record the end of a run.
 
         Parameters
         ----------
+        stimulus
+            None if it has no result: then nobody waited for it.
         before
             The step before, if the task was sent as soon as that ended; see `at_once`.
-        sent_to, place, held
+        sent_to, place
             See `Step`.
         """
         waited, depth = None, 1
@@ -169,7 +175,7 @@ class Paths:
                 depth, before = 1, self._folded
         span = group.span
         # In the order of `Step`.
-        self._last = step = (before, now, depth, span, waited, group, run, sent_to, place, held)
+        self._last = step = (before, now, depth, span, waited, group, run, sent_to, place)
         self._stimulus = stimulus
         span.last = step
         if span.above:

@@ -8,7 +8,7 @@ from math import inf
 from operator import add
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from dask_otel.core.path.waiting import Place, Threads, turn_of, waits
+from dask_otel.core.path.waiting import Place, Sent, Threads, turn_of, waits
 from dask_otel.core.records import TaskRun
 from dask_otel.semconv import PATH_PARTS
 
@@ -67,11 +67,8 @@ class Step(NamedTuple):
     #: Its task group, and the fields of its `TaskRun`.
     group: Any
     run: tuple[Any, ...]
-    #: The cluster's threads when it was sent.
-    sent_to: Threads | None
+    sent_to: Sent
     place: Place
-    #: The seconds after which it seceded; None if it did not.
-    held: float | None
 
 
 BEFORE: Final = Step._fields.index("before")
@@ -82,6 +79,7 @@ RUN: Final = Step._fields.index("run")
 # Of a run.
 SECONDS: Final = TaskRun._fields.index("seconds")
 KEY: Final = TaskRun._fields.index("key")
+WORKER: Final = TaskRun._fields.index("worker")
 NUMBER: Final = TaskRun._fields.index("number")
 START: Final = TaskRun._fields.index("start")
 STOP: Final = TaskRun._fields.index("stop")
@@ -128,7 +126,7 @@ def cut(step: RawStep, since: float, until: float = inf) -> tuple[float, ...]:
 
     By `PATH_PARTS`, without the last. ``repeated`` lies within the waits for a thread.
     """
-    _, end, _, _, waited, _, run, sent_to, place, held = step
+    _, end, _, _, waited, _, run, (threads, how, held), place = step
     sent, fetched, start, stop = run[SENT], run[FETCHED], run[START], run[STOP]
     submitted, ready, lost, again, first, lost_to, last = waited or (
         since, sent, 0.0, 0.0, None, None, None
@@ -145,15 +143,15 @@ def cut(step: RawStep, since: float, until: float = inf) -> tuple[float, ...]:
     start = sent if start < sent else end if start > end else start
     stop = start if stop < start else end if stop > end else stop
     seceded = start if seceded < start else stop if seceded > stop else seceded
-    began, taken = turn_of(place, run[SENT], run[START], run[STOP]) or (sent, None)
+    began, taken = turn_of(place, how, run[KEY], run[SENT], run[START], run[STOP]) or (sent, None)
     began = sent if began < sent else start if began > start else began
     transfer = fetched if fetched < start - began else start - began
     absent, busy, uneven = map(
         sum,
         zip(
             waits(ready, first, lost, lost_to),
-            waits(again, last, sent, sent_to),
-            waits(sent, sent_to, began, taken),
+            waits(again, last, sent, threads),
+            waits(sent, threads, began, taken),
             strict=True,
         ),
     )

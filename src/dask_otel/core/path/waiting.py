@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Hashable
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 #: The states of a cluster: no worker takes tasks, all threads of those that do are taken, or some
 #: of them is certainly free. In the order of their parts of a path.
@@ -25,42 +25,38 @@ AT_ONCE, BEHIND, BEHIND_RELEASED = range(3)
 Threads: TypeAlias = tuple[float, float, float, int]
 STATE: Final = 3
 
+#: Of a task that was sent to a worker: the cluster's threads then, whether it waits for one there,
+#: and the seconds after which it seceded, if it did. Most tasks share theirs.
+Sent: TypeAlias = tuple[Threads | None, int, float | None]
+#: In its place.
+UNKNOWN: Final[Sent] = (None, AT_ONCE, None)
+
+#: A worker's last pauses: when each began, when that ended, and the cluster's threads then.
+Pauses: TypeAlias = tuple[tuple[float, float, Threads | None], ...]
+#: The most of them.
+MAX_PAUSES: Final = 8
+
+#: Returns the worker's clock in a message; None if it has none.
+Clock: TypeAlias = Callable[[str], float | None]
+
+#: How to read the worker's clock, and its last pauses; then the last ends on it, in their order. Of
+#: each end: the worker's message, when it was, the cluster's threads then, and the task. The list
+#: is replaced before old ends are removed, so runs can keep it.
+Ends: TypeAlias = list[Any]
+#: The ends that a worker keeps at least.
+MAX_ENDS: Final = 64
+
 #: When a thread of a worker became free, and the cluster's threads then.
 Turn: TypeAlias = tuple[float, Threads | None]
 
-#: When a run's worker had a thread for it, or the fields of a `Waited`; None if that was at once.
-Place: TypeAlias = tuple[Any, ...] | None
-
-#: A worker's last pause: when it began, when that ended, and the cluster's threads then.
-Pause: TypeAlias = tuple[float, float, Threads | None]
-
-#: The last ends on one worker, after those before them: of each, the worker's message, when it was,
-#: the cluster's threads then, and the task.
-Ends: TypeAlias = list[Any]
-#: The most ends in one such list. A run keeps two of them at most.
-MAX_ENDS: Final = 64
+#: When a run's worker had a thread for it, or the ends on its worker, with its own; None if that
+#: was at once.
+Place: TypeAlias = Turn | Ends | None
 
 
-class Waited(NamedTuple):
-    """What a run may have waited for on its worker, when that has ended.
-
-    Kept as a plain tuple, which takes a fifth of the instructions.
-    """
-
-    #: Returns the worker's clock in a message.
-    clock: Callable[[str], float | None]
-    #: See `BEHIND`.
-    waited: int
-    #: Its task, and the message of its end.
-    key: Hashable
-    message: str
-    #: The ends, their number at its own end, and those before them.
-    ends: Ends
-    number: int
-    earlier: Ends | None
-    pause: Pause | None
-    #: The cluster's threads at its end.
-    threads: Threads
+def last_ends(ends: Ends) -> Ends:
+    """Return a new list of the last ends."""
+    return [ends[0], *ends[1:][-MAX_ENDS:]]
 
 
 def sums(threads: Threads, at: float) -> tuple[float, float]:
@@ -92,26 +88,41 @@ def waits(
     return absent, passed - absent - free, free
 
 
-def turn_of(place: Place, sent: float, start: float, stop: float) -> Turn | None:
-    """Return when a run's worker had a thread for it; None if that was at once."""
-    turn: Turn | None = None
-    if place is None or len(place) == 2:
+def turn_of(
+    place: Place, how: int, key: Hashable, sent: float, start: float, stop: float
+) -> Turn | None:
+    """Return when a run's worker had a thread for it; None if that was at once.
+
+    Parameters
+    ----------
+    how
+        Whether it waited; see `Sent`.
+    key, sent, start, stop
+        Of the run.
+    """
+    if not isinstance(place, list):
         return place
-    run = Waited._make(place)
-    noticed = run.clock(run.message)
-    if run.waited and noticed is not None:
+    turn: Turn | None = None
+    (clock, pauses), *known = place
+    noticed = None
+    if how:
+        own = next(number for number, end in enumerate(known) if end[1] is stop and end[3] == key)
+        message, _, threads, _ = known[own]
+        noticed = clock(message)
+    if noticed is not None:
         # In their order, but for a clock that was set; without that it seceded itself.
-        known = [*(run.earlier or ())[1:], *run.ends[1 : run.number]]
-        ends = [end for end in known if end[3] != run.key]
+        ends = [end for end in known[:own] if end[3] != key]
         began = noticed - (stop - start)
-        number = bisect_right(ends, began, key=lambda end: run.clock(end[0]) or 0.0)
+        number = bisect_right(ends, began, key=lambda end: clock(end[0]) or 0.0)
         # If too many others have ended since, it began as soon as it could.
-        if number or (ends and run.earlier is not None):
+        if number or (ends and own >= MAX_ENDS):
             turn = ends[max(0, number - 1)][1:3]
-        if run.waited == BEHIND_RELEASED and (turn is None or turn[0] <= sent):
-            turn = start, run.threads
-    if run.pause is not None:
-        paused, resumed, then = run.pause
-        if paused <= start and sent < resumed and (turn is None or turn[0] < resumed):
-            return resumed, then
+        if how == BEHIND_RELEASED and (turn is None or turn[0] <= sent):
+            turn = start, threads
+    for paused, resumed, then in reversed(pauses):
+        # No run begins in a pause, but both times may be off by a message's way.
+        if paused + resumed < 2 * start:
+            if sent < resumed and (turn is None or turn[0] < resumed):
+                return resumed, then
+            break
     return turn
