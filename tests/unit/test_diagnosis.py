@@ -388,7 +388,7 @@ def one(name: str) -> Diagnosis:
         ("lost", "train lost 3.53 s of 11.0 s because worker w2 died"),
         (
             "skew",
-            "train waited for 1 task of f (5.00 s) while threads were idle: 3.75 s of 5.00 s at most",
+            "train waited for 1 task of f (5.00 s) while threads were idle: 3.75 s of 5.00 s",
         ),
         ("paused", "train waited 4.00 s of 5.00 s while 1 worker was paused: w1"),
         ("flaky", "train lost 3.00 s of 12.0 s to runs that were repeated: OSError: 503"),
