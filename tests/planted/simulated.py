@@ -226,7 +226,8 @@ def checked(seconds: float) -> float:
     return compute(seconds)
 
 
-@plant("lost", never=("client", "uneven"), most=6.5)
+# It takes 13 to 14.4 s, by where Dask computes again, and 7 s if no worker dies.
+@plant("lost", never=("client", "uneven"), most=7.4)
 def worker_killed(client: Any, cluster: Any) -> None:
     """One of two workers is killed after 5.9 of 7 s; its results are computed again."""
     with span("train"):

@@ -171,7 +171,8 @@ def failed_at_the_end(client: Any, cluster: Any) -> None:
             wait(task(client, "save", 0.5, *loaded, function=raises))
 
 
-@plant("lost", workers=4, never=("client", "uneven", "restricted"), most=10.0)
+# It takes 17.5 to 19.5 s, by where Dask computes again, and 8.5 s if no worker dies.
+@plant("lost", workers=4, never=("client", "uneven", "restricted"), most=11.0)
 def two_of_four_killed(client: Any, cluster: Any) -> None:
     """Two of four workers are killed with the results of long tasks."""
     with span("etl"), span("fit"):

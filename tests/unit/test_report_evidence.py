@@ -82,7 +82,8 @@ def test_a_link_is_compared_by_its_computing_alone() -> None:
 def test_restrictions_and_slow_workers_come_with_the_groups() -> None:
     slow = {"slow_worker.name": "w2", "slow_worker.share": 0.25, "slow_worker.time": 4.0}
     slow["slow_worker.others.time"] = 0.5
-    runs = [link(number, 1, "f", took, compute=took) for number, took in ((3, 6.0), (4, 2.0), (5, 4.0))]
+    times = (6.0, 2.0, 4.0)
+    runs = [link(3 + place, 1, "f", took, compute=took) for place, took in enumerate(times)]
     for one, worker in zip(runs, ("w2", "w2", "w1"), strict=True):
         more = {"dask.task_group.name": "f-1", "dask.worker.name": worker}
         kept = [own for own in one["attributes"] if own["key"] not in more]

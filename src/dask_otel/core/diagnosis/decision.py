@@ -251,19 +251,18 @@ class _Case:
         facts, root = self.facts, self.root
         lost = sum(root.retries.get(why, 0.0) for why in ("worker_lost", "recomputed"))
         again = self._take(inf, "repeated")
-        late = self.span.queue >= self.left["no_worker"] / 2
-        if self.deaths and (lost or not late):
+        if self.deaths and lost:
             # What its tasks waited for on workers that died, and for others.
-            waited = (
-                one.parts.get("uneven", 0.0) for one in self.span.links if "repeated" in one.parts
-            )
-            again += self._take(sum(waited), "uneven")
-            again += self._take(0.0 if late else inf, "no_worker")
+            for part in ("uneven", "no_worker"):
+                waited = (
+                    one.parts.get(part, 0.0) for one in self.span.links if "repeated" in one.parts
+                )
+                again += self._take(sum(waited), part)
             # The same work again, and less of it at a time: on the threads that were there before.
             cost = lost * root.busy / (root.tasks + lost or 1.0) + root.missing
             whole = self.threads * root.seconds + root.missing
             cost *= sum(self.span.parts.values()) / (whole or 1.0)
-            again += self._take(cost - again, "own")
+            again += self._take(cost - again, "own", "compute")
             what = (
                 f"{noun(len(self.deaths), 'worker')} {_listed(one.worker for one in self.deaths)}"
             )
