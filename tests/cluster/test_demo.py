@@ -94,7 +94,8 @@ def test_it_shows_writes_files_and_exports_or_says_why_not(tmp_path, environ):
         (lost,) = lost_in(server.logs)
         assert lost.resource["team"] == "shop"
     assert done.returncode == 0
-    (warning,) = done.stderr.splitlines()
+    # On a busy machine, Dask warns of itself.
+    (warning,) = [line for line in done.stderr.splitlines() if "export" in line]
     assert [
         x
         for x in (f"can't export spans to {other.endpoint}", "(OTLP over HTTP): HTTP status 404")
