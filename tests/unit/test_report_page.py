@@ -251,7 +251,7 @@ def test_page_and_text_tell_one_story(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines.index("Where to look next") < 20
     assert max(map(len, lines)) <= 80
     links = [str(one["href"]) for one in _Page(page).of("a")]
-    assert [link.partition("docs/diagnoses.md#")[2] for link in links] == five
+    assert [link.partition("/diagnoses.html#")[2] for link in links] == five
     first = page.partition("<main>")[2].partition("</div>")[0]
     assert ("Title of threads." in first, 'class="verdict warning"' in first) == (True, True)
 

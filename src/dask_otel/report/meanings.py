@@ -196,7 +196,7 @@ PATH: Final = {
 }
 
 #: The common prefix of the addresses of what the kinds of diagnoses mean.
-DIAGNOSES: Final = "https://github.com/dask-otel/dask-otel/blob/main/docs/diagnoses.md#"
+DIAGNOSES: Final = "https://dask-otel.readthedocs.io/en/stable/diagnoses.html#"
 
 #: The parts in spoken words.
 PART_TITLES: Final = tuple(part.title for part in PARTS)
