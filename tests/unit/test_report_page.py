@@ -89,7 +89,7 @@ def test_hostile_text_is_shown_and_never_markup(hostile: str) -> None:
 
 def test_only_addresses_of_the_web_are_links() -> None:
     links = [found["href"] for found in _Page(report_of(*everything(LINK)).html()).of("a")]
-    assert {str(link).startswith("https://github.com/dask-otel/") for link in links} == {True}
+    assert {str(link).startswith("https://dask-otel.readthedocs.io/") for link in links} == {True}
 
 
 def test_nothing_is_loaded_and_scripts_run_by_their_hashes_alone(hostile: str) -> None:
