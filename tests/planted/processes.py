@@ -230,6 +230,15 @@ def exit_in_a_task(client: Any, cluster: Any) -> None:
 # --------------------------------------------------------------------------------- off CPU
 
 
+@plant("lost", workers=1, never=("threads", "uneven", "memory"))
+def exit_after_two_steps(client: Any, cluster: Any) -> None:
+    """A task of the third step ends the process of its worker."""
+    with tempfile.TemporaryDirectory() as folder, span("nightly"):
+        loaded = many(client, "load", jobs.busy, [1.5] * 2)
+        fitted = many(client, "fit", jobs.busy, [1.5] * 2, loaded)
+        wait(client.submit(jobs.exits, folder, *fitted))
+
+
 @plant("off_cpu", never=("gil", "cpus", "uneven"))
 def fsync_in_tasks(client: Any, cluster: Any) -> None:
     """Tasks wait for a disk."""

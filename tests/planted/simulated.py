@@ -570,3 +570,47 @@ def too_short(client: Any, cluster: Any) -> None:
     """A run of 40 ms."""
     with span("look"):
         wait(tasks(client, "look", [0.02] * 4))
+
+
+# ------------------------------------------------------ first judged wrong, as cases of `unseen`
+
+
+@plant("uneven", workers=4, config={**INF, **NO_STEALING}, never=("starting", "client", "chain"))
+def all_on_one_of_four(client: Any, cluster: Any) -> None:
+    """Tasks go where their data lie, all on one of four workers, and nobody may steal them."""
+    with span("clean"):
+        loaded = tasks(client, "load", [60 * MB] * 16, function=load, workers=["w0"])
+        wait(loaded)
+        wait(tasks(client, "clean", [1.0] * 16, loaded))
+
+
+@plant("lost", workers=4, never=("client", "uneven", "restricted"), most=11.0)
+def two_of_four_killed(client: Any, cluster: Any) -> None:
+    """Two of four workers are killed with the results of long tasks."""
+    with span("etl"), span("fit"):
+        parts = tasks(client, "part", [4.0] * 16)
+        after = task(client, "total", 0.5, *parts)
+        time.sleep(7.5)
+        cluster.kill("w1")
+        cluster.kill("w2")
+        wait(after)
+
+
+@plant("long_task", workers=8, threads=1, names=("second",), never=("threads", "starting"))
+def skew_in_the_second_root(client: Any, cluster: Any) -> None:
+    """The first root is even, and one task of the second takes 30 times as long."""
+    with span("first"):
+        wait(tasks(client, "load", [0.8] * 8))
+    with span("second"):
+        wait(tasks(client, "merge", [0.2] * 12 + [6.0]))
+
+
+@plant("chain", also=("no_workers",), workers=0, never=("uneven", "client", "threads"))
+def late_workers_and_chain(client: Any, cluster: Any) -> None:
+    """Workers come after 5 s; then ten tasks run one after another for 12 s."""
+    at(cluster, 5.0, lambda: [cluster.add_worker(f"w{number}") for number in range(4)])
+    with span("simulate"):
+        before: list[Any] = []
+        for number in range(10):
+            before = tasks(client, f"stage{number}", [1.2], *[[one] for one in before])
+        wait(before)

@@ -7,7 +7,6 @@ that somebody has tuned for belongs there, and a new one here.
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from typing import Any
 
@@ -30,7 +29,7 @@ from tests.planted.means import (
     task,
     tasks,
 )
-from tests.planted.simulated import INF, NO_STEALING, Slow
+from tests.planted.simulated import Slow
 
 UNSEEN = Cases()
 plant = UNSEEN.plant
@@ -77,15 +76,6 @@ def coroutine_that_blocks(client: Any, cluster: Any) -> None:
         time.sleep(0.1)
         wait(task(client, "join", 0.3, *loaded, workers=["w5"]))
         wait(hogs)
-
-
-@plant("uneven", workers=4, config={**INF, **NO_STEALING}, never=("starting", "client", "chain"))
-def all_on_one_of_four(client: Any, cluster: Any) -> None:
-    """Tasks go where their data lie, all on one of four workers, and nobody may steal them."""
-    with span("clean"):
-        loaded = tasks(client, "load", [60 * MB] * 16, function=load, workers=["w0"])
-        wait(loaded)
-        wait(tasks(client, "clean", [1.0] * 16, loaded))
 
 
 @plant("restricted", never=("threads", "starting", "chain"), most=9.8)
@@ -172,18 +162,6 @@ def failed_at_the_end(client: Any, cluster: Any) -> None:
 
 
 # It takes 17.5 to 19.5 s, by where Dask computes again, and 8.5 s if no worker dies.
-@plant("lost", workers=4, never=("client", "uneven", "restricted"), most=11.0)
-def two_of_four_killed(client: Any, cluster: Any) -> None:
-    """Two of four workers are killed with the results of long tasks."""
-    with span("etl"), span("fit"):
-        parts = tasks(client, "part", [4.0] * 16)
-        after = task(client, "total", 0.5, *parts)
-        time.sleep(7.5)
-        cluster.kill("w1")
-        cluster.kill("w2")
-        wait(after)
-
-
 @plant("threads", workers=4, never=("lost", "repeated", "failed", "uneven"))
 def scaled_down_in_order(client: Any, cluster: Any) -> None:
     """Three of four workers are retired after a second; much work is left for one."""
@@ -207,15 +185,6 @@ def no_workers_in_between(client: Any, cluster: Any) -> None:
         cluster.leave("w1")
         at(cluster, 12.0, lambda: cluster.add_worker("w2", 8))
         wait(tasks(client, "fit", [0.5] * 8))
-
-
-@plant("long_task", workers=8, threads=1, names=("second",), never=("threads", "starting"))
-def skew_in_the_second_root(client: Any, cluster: Any) -> None:
-    """The first root is even, and one task of the second takes 30 times as long."""
-    with span("first"):
-        wait(tasks(client, "load", [0.8] * 8))
-    with span("second"):
-        wait(tasks(client, "merge", [0.2] * 12 + [6.0]))
 
 
 @plant("chain", workers=1, threads=8, never=("threads", "uneven", "client", "long_task"))
@@ -317,17 +286,6 @@ def import_and_waiting(client: Any, cluster: Any) -> None:
         wait(tasks(client, "fetch", [1.5] * 64, function=sleep))
 
 
-@plant("chain", also=("no_workers",), workers=0, never=("uneven", "client", "threads"))
-def late_workers_and_chain(client: Any, cluster: Any) -> None:
-    """Workers come after 5 s; then ten tasks run one after another for 12 s."""
-    at(cluster, 5.0, lambda: [cluster.add_worker(f"w{number}") for number in range(4)])
-    with span("simulate"):
-        before: list[Any] = []
-        for number in range(10):
-            before = tasks(client, f"stage{number}", [1.2], *[[one] for one in before])
-        wait(before)
-
-
 @plant("transfer", also=("long_task",), workers=4, never=("threads", "uneven"))
 def transfer_and_skew(client: Any, cluster: Any) -> None:
     """One task fetches for 6 s, and another of a later step takes 3 s instead of 0.1 s."""
@@ -377,6 +335,62 @@ def tasks_that_ask_for_another_worker(client: Any, cluster: Any) -> None:
         wait(tasks(client, "fit", [2.0] * 8, function=rescheduled))
 
 
+# ----------------------------------------------------------------- in place of those tuned for
+
+
+@plant("restricted", workers=4, config={"distributed.worker.resources": {"licence": 1}})
+def one_licence_a_worker(client: Any, cluster: Any) -> None:
+    """16 tasks need a licence, of which each worker of two threads has one."""
+    with span("solve"):
+        wait(tasks(client, "solve", [1.0] * 16, resources={"licence": 1}))
+
+
+@plant("lost", workers=4, threads=1, never=("client", "restricted", "failed"))
+def killed_with_one_long_result(client: Any, cluster: Any) -> None:
+    """The worker that has the only long result dies before it is used."""
+    with span("model"):
+        base = task(client, "base", 5.0, workers=["w2"], allow_other_workers=True)
+        wait(base)
+        scores = tasks(client, "score", [1.0] * 8, [base] * 8)
+        time.sleep(0.2)
+        cluster.kill("w2")
+        wait(scores)
+
+
+@plant("long_task", workers=4, never=("threads", "uneven", "client"))
+def skew_in_the_middle(client: Any, cluster: Any) -> None:
+    """Three steps in one graph; one task of the second is 20 times as long."""
+    with span("etl"):
+        loaded = tasks(client, "load", [0.4] * 8)
+        cleaned = tasks(client, "clean", [0.3] * 7 + [6.0], loaded)
+        total = task(client, "total", 0.2, *cleaned)
+        wait(total)
+
+
+@plant("client", workers=8, threads=1, never=("threads", "uneven", "chain"))
+def slow_reader_of_results(client: Any, cluster: Any) -> None:
+    """The client works for 0.5 s with each result before it submits the next task."""
+    with span("search"):
+        for _ in range(12):
+            task(client, "try", 0.1).result()
+            time.sleep(0.5)
+
+
+@plant("threads", names=("sweep",), never=("uneven", "restricted", "starting"))
+def report_beside_sweep(client: Any, cluster: Any) -> None:
+    """A user's sweep needs more threads; another one's short tasks have their turn after 1 s."""
+
+    def sweep(other: Any) -> None:
+        with span("sweep"):
+            wait(tasks(other, "trial", [1.0] * 40))
+
+    user = cluster.user("carol", sweep)
+    time.sleep(1.2)
+    with span("report"):
+        wait(tasks(client, "plot", [0.2] * 4))
+    user.result()
+
+
 # ------------------------------------------------------------------------- real processes
 
 many = processes.many
@@ -412,15 +426,6 @@ def spilling_on_one_worker(client: Any, cluster: Any) -> None:
     with span("etl"):
         loaded = many(client, "load", jobs.random_bytes, [30 * MB] * 10)
         wait(client.submit(jobs.length, *loaded))
-
-
-@plant("lost", real=True, workers=1, threads=2, never=("threads", "uneven", "memory"))
-def exit_after_two_steps(client: Any, cluster: Any) -> None:
-    """A task of the third step ends the process of its worker."""
-    with tempfile.TemporaryDirectory() as folder, span("nightly"):
-        loaded = many(client, "load", jobs.busy, [1.5] * 2)
-        fitted = many(client, "fit", jobs.busy, [1.5] * 2, loaded)
-        wait(client.submit(jobs.exits, folder, *fitted))
 
 
 @plant("off_cpu", real=True, workers=4, threads=1, never=("gil", "cpus", "uneven"))
