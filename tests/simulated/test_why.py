@@ -222,3 +222,25 @@ def test_an_open_span_has_its_diagnosis_so_far(b: Bridged) -> None:
     with span("carol") as carol:
         wait(b.client.submit(burn, 1.0, key="carol-0"))
     assert [one["kind"] for one in dask_otel.span_metrics(b.client, carol).diagnosis] == ["healthy"]
+
+
+@pytest.mark.options(
+    workers=1,
+    config={
+        "distributed.scheduler.worker-saturation": "inf",
+        "distributed.scheduler.work-stealing": False,
+    },
+)
+@pytest.mark.parametrize(("workers", "kind"), [(None, "uneven"), (["w0"], "restricted")])
+def test_an_open_span_waits_for_its_restrictions_only_if_it_has_some(
+    b: Bridged, workers: Any, kind: str
+) -> None:
+    """All tasks are on one worker; another one that comes later has free threads."""
+    with span("train"):
+        futures = b.client.map(burn, [0.5] * 40, pure=False, workers=workers)
+        time.sleep(0.3)
+        b.cluster.add_worker("w1")
+        time.sleep(5.0)
+    reason, *_ = dask_otel.why(b.client, "train").reasons
+    assert [one["kind"] for one in reason.diagnosis] == [kind]
+    wait(futures)

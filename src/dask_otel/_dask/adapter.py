@@ -333,8 +333,9 @@ class SchedulerAdapter:
         span = self.lifecycle.open.get(span_id)
         present = None
         if span is not None:
-            present = summarize(span, *self._span_totals(span))
-            present.elsewhere = self.lifecycle.computing.elsewhere(span)
+            elsewhere = self.lifecycle.computing.elsewhere(span)
+            idle, capacity = self._span_totals(span)
+            present = summarize(span, idle, capacity, elsewhere)
         return self.lifecycle.generations.summary(span_id, present)
 
     def _span_totals(self, span: OpenSpan) -> tuple[float, float] | tuple[None, None]:

@@ -10,7 +10,7 @@ from dask_otel._dask.facts import thread_seconds
 from dask_otel.core.diagnosis import diagnose
 from dask_otel.core.diagnosis.facts import Facts, Link, RootFacts, SpanFacts
 from dask_otel.core.life.open_span import Group
-from dask_otel.core.life.summaries import SpanSummary
+from dask_otel.core.life.summaries import SpanSummary, total
 from dask_otel.core.path.chain import on_path
 from dask_otel.core.path.step import LongStep
 from dask_otel.core.records import TaskRun
@@ -18,14 +18,14 @@ from dask_otel.core.text import Sanitizer, line_text, span_path
 from dask_otel.semconv import PATH_PARTS
 
 if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler
     from distributed.spans import Span
-
-    from dask_otel._dask.adapter import SchedulerAdapter
 
 
 def diagnosis(
-    adapter: SchedulerAdapter,
+    scheduler: Scheduler,
     spans: Sequence[Span],
+    summaries: Sequence[SpanSummary | None],
     parts: Iterable[float],
     steps: Iterable[LongStep] = (),
     until: float = 0.0,
@@ -36,25 +36,21 @@ def diagnosis(
 
     Parameters
     ----------
-    spans
-        The span, and those below it.
+    spans, summaries
+        The span, and those below it; the summary of each, None if it is unknown.
     parts
         The seconds of its path by `semconv.PATH_PARTS`.
     steps, until
         The longest steps of its own tasks on the path, and the end of the path.
     """
     name = line_text(span_path(spans[0].name, Sanitizer()))
-    known = SpanSummary()
     span = SpanFacts(name, name, parts=dict(zip(PATH_PARTS, parts, strict=True)))
     took = span.seconds = sum(span.parts.values())
     start = spans[0].enqueued
-    threads = thread_seconds(adapter.scheduler, start, start + took) / (took or 1.0)
+    threads = thread_seconds(scheduler, start, start + took) / (took or 1.0)
     activities: dict[str, float] = {}
-    elsewhere = 0.0
+    whole = total(summaries)
     for one in spans:
-        summary = adapter.summary(one.id) or SpanSummary()
-        known.add(summary)
-        elsewhere = elsewhere if one is not spans[0] else summary.elsewhere
         for key, value in one._cumulative_worker_metrics.items():
             if len(key) == 4 and (key[0], key[3]) == ("execute", "seconds"):
                 prefix, activity = line_text(key[1]), str(key[2])
@@ -65,27 +61,29 @@ def diagnosis(
         name,
         took,
         span.parts,
-        known.counts.tasks,
+        whole.counts.tasks,
         threads,
         activities,
-        known.idle,
-        elsewhere,
+        whole.idle,
+        summaries[0].elsewhere if summaries[0] else 0.0,
     )
     for step, own in on_path(steps, until):
         run = TaskRun._make(step.run)
         group: Group = step.group
-        span.restrictions[line_text(group.prefix)] = group.restriction
+        prefix = line_text(group.prefix)
+        if group.restriction:
+            span.restrictions[prefix] = group.restriction
         runs = [*group.by_worker.values()]
         counted = sum(count for count, _ in runs)
         others = max(0.0, sum(spent for _, spent in runs) - run.seconds)
         span.links.append(
             Link(
-                line_text(group.prefix),
+                prefix,
                 {part: took for part, took in zip(PATH_PARTS, own, strict=False) if took},
                 group.name,
                 group.tasks,
                 others / (counted - 1) if counted > 1 else None,
             )
         )
-    facts = Facts(took, {name: root}, [span], failed=known.counts.erred)
+    facts = Facts(took, {name: root}, [span], failed=whole.counts.erred)
     return tuple(asdict(one) for one in diagnose(facts))

@@ -112,7 +112,10 @@ class Present:
                 parts = found_path[0].parts
                 facts["path"] = dict(zip(semconv.PATH_PARTS, parts, strict=True))
                 facts["since"] = self._now - end
-                facts["diagnosis"] = diagnosis(self._adapter, below, parts, found_path[1], end)
+                known = [self._adapter.summary(one.id) for one in below]
+                facts["diagnosis"] = diagnosis(
+                    self._adapter.scheduler, below, known, parts, found_path[1], end
+                )
         # And the groups that these depend on, which may be of other spans: the list grows.
         foreign = dict.fromkeys(groups, False)
         for group in groups:

@@ -17,7 +17,7 @@ from dask_otel._dask.facts import root_of, trace_of
 from dask_otel.core import identity
 from dask_otel.core.life.completion import worst
 from dask_otel.core.life.open_span import OpenSpan, Phase
-from dask_otel.core.life.summaries import SpanSummary, join_paths
+from dask_otel.core.life.summaries import SpanSummary, join_paths, total
 from dask_otel.core.path.chain import path_of
 from dask_otel.core.text import line_text, listed
 
@@ -118,9 +118,7 @@ class SettledSpans:
         dask_idle = tree.pop(NOT_MEASURED, 0.0)
         spans = [*dask_span.traverse_spans()]
         known = [self._adapter.summary(below.id) for below in spans]
-        summary = SpanSummary()
-        for one in known:
-            summary.add(one or SpanSummary())
+        summary = total(known)
         # A span without a summary may have failed.
         complete = None not in known
         seen = complete and not summary.partial
@@ -152,7 +150,7 @@ class SettledSpans:
             "dask_idle_time": dask_idle,
             "unreported": tuple(sorted(summary.unreported)),
             "path": dict(zip(semconv.PATH_PARTS, path, strict=True)) if path else None,
-            "diagnosis": diagnosis(self._adapter, spans, path) if path else (),
+            "diagnosis": diagnosis(self._adapter.scheduler, spans, known, path) if path else (),
         }
 
     def _path(

@@ -419,17 +419,11 @@ class Lifecycle:
 
     def _export(self, span: OpenSpan, complete: bool, cut_off: Result = "error") -> None:
         self.outcomes.exported(span)
+        elsewhere = self.computing.elsewhere(span)
         finished = (
             None
             if span.empty
-            else finish(
-                span,
-                self._cluster,
-                self._limits,
-                complete,
-                cut_off,
-                elsewhere=self.computing.elsewhere(span),
-            )
+            else finish(span, self._cluster, self._limits, complete, cut_off, elsewhere=elsewhere)
         )
         del self.open[span.identity.dask_id]
         self._lingering.remove(span.identity.dask_id)
@@ -442,8 +436,7 @@ class Lifecycle:
             self.generations.discard(span.identity)
         else:
             path = None if finished.path is None else finished.path.parts
-            summary = summarize(span, finished.idle, finished.capacity, path)
-            summary.elsewhere = finished.elsewhere or 0.0
+            summary = summarize(span, finished.idle, finished.capacity, elsewhere, path)
             self.generations.remember(finished, summary)
             self.finished.append(finished)
         self._cluster.span_exported(span)

@@ -6,6 +6,7 @@ does not know: outcomes, true ends, idle seconds. `Generations` remembers those 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Final
@@ -69,10 +70,20 @@ def join_paths(
     return tuple(map(sum, zip_longest(one, other, fillvalue=0.0)))
 
 
+def total(summaries: Iterable[SpanSummary | None]) -> SpanSummary:
+    """Return the sum of the summaries that are known."""
+    whole = SpanSummary()
+    for one in summaries:
+        if one is not None:
+            whole.add(one)
+    return whole
+
+
 def summarize(
     span: OpenSpan,
     idle: float | None,
     capacity: float | None,
+    elsewhere: float,
     path: tuple[float, ...] | None = (),
 ) -> SpanSummary:
     """Return the summary of one generation, settled or cut off; `path` if it is exported."""
@@ -85,6 +96,7 @@ def summarize(
         unreported=frozenset(span.owing or NOBODY),
         partial=span.partial or span.unfinished > 0,
         path=path,
+        elsewhere=elsewhere,
     )
     for group in span.groups:
         # If the bridge is removed, the next one counts the tasks that continue.
