@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dask_otel.core.diagnosis import diagnose
 from dask_otel.core.diagnosis.facts import Facts, SlowWorker
 from dask_otel.report.evidence import facts_of
+from dask_otel.report.findings import failures, workers
 from tests.unit.report_files import (
     counter,
     log,
@@ -47,7 +47,8 @@ def group(number: int, owner: int, prefix: str, count: int, compute: float, **ow
 
 
 def of(*requests: Any) -> Facts:
-    return facts_of(run_of(*requests))
+    run = run_of(*requests)
+    return facts_of(run, failures(run), workers(run))
 
 
 def test_the_parts_of_a_span_are_without_those_below_it() -> None:
@@ -210,7 +211,7 @@ def test_the_json_has_what_the_text_and_the_page_say() -> None:
         "seconds": 4.0,
         "title": "train waited 4.00 s of 5.00 s for its client",
         "evidence": "",
-        "next": diagnose(facts_of(found.runs[0]))[0].next,
+        "next": found.accounts()[0].diagnoses[0].next,
     }
     assert one["title"] in found.text()
     assert found.to_dict()["version"] == 3

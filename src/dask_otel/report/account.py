@@ -100,7 +100,8 @@ class Account:
 
 def account(session: Session, price: Price | None = None, tag: str = "team") -> Account:
     """Return the account of a run; with a `price`, its cost too, summed by the tags ``<tag>:…``."""
-    facts = facts_of(session)
+    failures, workers = findings.failures(session), findings.workers(session)
+    facts = facts_of(session, failures, workers)
     return Account(
         session=session,
         outcomes=findings.outcome_counts(session),
@@ -111,9 +112,9 @@ def account(session: Session, price: Price | None = None, tag: str = "team") -> 
         path=path(session),
         diagnoses=diagnose(facts),
         seconds=facts.seconds + facts.before_first,
-        failures=findings.failures(session),
+        failures=failures,
         slowest=findings.slowest(session),
-        workers=findings.workers(session),
+        workers=workers,
         price=price,
         tag=tag,
         bill=None if price is None else bill(session, tag),

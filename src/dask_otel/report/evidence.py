@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
 
@@ -12,7 +12,14 @@ from dask_otel import semconv
 from dask_otel.core.diagnosis import diagnose
 from dask_otel.core.diagnosis.facts import Death, Facts, Link, RootFacts, SlowWorker, SpanFacts
 from dask_otel.report import words
-from dask_otel.report.findings import failures, outcome_counts, span_names, workers
+from dask_otel.report.findings import (
+    Failure,
+    Worker,
+    failures,
+    outcome_counts,
+    span_names,
+    workers,
+)
 from dask_otel.report.path import link_parts, span_path
 from dask_otel.report.seconds import add, span_activities
 from dask_otel.report.telemetry.model import Log, Session, Span, grouped, text, tree_of
@@ -35,13 +42,13 @@ _LONGEST: Final = 240
 _HELD: Final = 0.05
 
 
-def facts_of(session: Session) -> Facts:
-    """Return the facts of a run."""
+def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker]) -> Facts:
+    """Return the facts of a run; `errors` and `known` are its failures and its workers."""
     spans, roots = session.of_type("span"), session.roots()
-    errors, known = failures(session), workers(session)
     final = [one for one in errors if not one.repeated]
     again = Counter({one.what: one.count for one in errors if one.repeated})
     events = grouped(session.logs, lambda log: log.name)
+    removed = [log for log in events.get(semconv.WORKER_REMOVED, ()) if _is_death(log)]
     named = {
         event: [*dict.fromkeys(_worker(log) for log in events.get(event, ()))]
         for event in (semconv.WORKER_TERMINATED, semconv.WORKER_PAUSED)
@@ -53,7 +60,9 @@ def facts_of(session: Session) -> Facts:
             end - start for start, end in _joined((root.start_ns, root.end_ns) for root in roots)
         )
         / 1e9,
-        roots={root.name: root for root in _roots(session, roots)},
+        roots={
+            root.name: root for root in _roots(session, roots, _missing(session, known, removed))
+        },
         spans=_spans(session),
         before_first=max(0, roots[0].start_ns - max(there)) / 1e9
         if roots and len(there) == len(first) and not any(span.unfinished for span in roots)
@@ -63,7 +72,7 @@ def facts_of(session: Session) -> Facts:
         failed=int(max(outcome_counts(session).get("erred", 0), sum(one.count for one in final))),
         exceptions=[one.kind or "unknown" for one in final],
         causes=[what for what, _ in again.most_common()],
-        deaths=[_death(log) for log in events.get(semconv.WORKER_REMOVED, ()) if _is_death(log)],
+        deaths=[_death(log) for log in removed],
         terminated=named[semconv.WORKER_TERMINATED],
         pauses=named[semconv.WORKER_PAUSED],
         open=[span.full_name for span in spans if span.unfinished],
@@ -84,7 +93,7 @@ def facts_of(session: Session) -> Facts:
 
 def headlines(session: Session) -> dict[str, str]:
     """Return the kind and the title of the first diagnosis of the runs of each root name."""
-    facts = facts_of(session)
+    facts = facts_of(session, failures(session), workers(session))
     found = {}
     for name, root in facts.roots.items():
         spans = [span for span in facts.spans if span.root == name]
@@ -186,12 +195,14 @@ def _group_of(span: Span) -> tuple[str, str]:
 # ------------------------------------------------------------------------------- roots
 
 
-def _roots(session: Session, roots: list[Span]) -> Iterator[RootFacts]:
+def _roots(
+    session: Session, roots: list[Span], missing: list[tuple[float, tuple[int, int]]]
+) -> Iterator[RootFacts]:
     """Yield the facts of the trees by the names of their roots, and of the cluster meanwhile."""
     spans, groups = (grouped(session.of_type(one), _root_of) for one in ("span", "group"))
     labels = (semconv.SPAN_ROOT_NAME, semconv.TASK_RETRY_REASON)
     repeated = session.metrics.sums(semconv.TASK_RETRIED.name, *labels)
-    pauses, missing = _pauses(session), _missing(session)
+    pauses = _pauses(session)
     loops, transfers, starving, running = (
         [
             (tuple(one.labels.get(label, "") for label in metric.labels), one.history())
@@ -287,15 +298,16 @@ def _pauses(session: Session) -> Times:
     return _joined(found)
 
 
-def _missing(session: Session) -> list[tuple[float, tuple[int, int]]]:
+def _missing(
+    session: Session, known: Iterable[Worker], removed: Iterable[Log]
+) -> list[tuple[float, tuple[int, int]]]:
     """Return the threads of workers that died, and the times until another worker came."""
-    threads = {worker.name: worker.threads or 0.0 for worker in workers(session)}
+    threads = {worker.name: worker.threads or 0.0 for worker in known}
     added = iter([log.time_ns for log in session.logs if log.name == semconv.WORKER_ADDED])
     found = []
-    for log in session.logs:
-        if log.name == semconv.WORKER_REMOVED and _is_death(log):
-            came = next((one for one in added if one > log.time_ns), session.end_ns or log.time_ns)
-            found.append((threads.get(_worker(log), 0.0), (log.time_ns, came)))
+    for log in removed:
+        came = next((one for one in added if one > log.time_ns), session.end_ns or log.time_ns)
+        found.append((threads.get(_worker(log), 0.0), (log.time_ns, came)))
     return found
 
 
