@@ -191,27 +191,17 @@ class Observer:
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         from distributed.diagnostics.plugin import SchedulerPlugin
+        from tests.limits import make_adapter
 
-        from dask_otel._dask.adapter import HOOKS, SchedulerAdapter
+        from dask_otel._dask.adapter import HOOKS
         from dask_otel._dask.boundary import ErrorBoundary
         from dask_otel.scheduler.bridge import limits_of
         from dask_otel.settings.keys import Settings
 
         self.cluster = cluster
         self.boundary = ErrorBoundary()
-        settings = Settings()
-        self.adapter = SchedulerAdapter(
-            cluster.scheduler,
-            replace(limits_of(settings), linger=0.0),
-            self.boundary,
-            max_workers=settings.metrics.max_workers,
-            propagation=settings.propagation,
-            baggage=settings.spans.baggage,
-            events=False,
-            topics=(),
-            level=None,
-            put=lambda event, counted: True,
-        )
+        limits = limits_of(Settings())
+        self.adapter = make_adapter(cluster.scheduler, replace(limits, linger=0.0), self.boundary)
         self.adapter.attach()
         # A bridge has a sampler from its start on.
         self.adapter.decide_with(lambda trace: True)

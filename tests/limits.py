@@ -1,10 +1,12 @@
-"""The core's limits for tests: the shipped defaults, each changed as a test needs it."""
+"""The shipped defaults for tests and benchmarks, each changed as one needs it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
+from dask_otel._dask.adapter import SchedulerAdapter
+from dask_otel._dask.boundary import ErrorBoundary
 from dask_otel.core.life.open_span import Limits, TaskLimits
 from dask_otel.core.metrics.cardinality import SeriesLimits
 from dask_otel.core.metrics.state import MetricState
@@ -37,3 +39,20 @@ def make_series_limits(**changes: Any) -> SeriesLimits:
 def make_state(start_ns: int, **options: Any) -> MetricState:
     """Return the state of all metrics."""
     return MetricState(start_ns, **{"limits": make_series_limits(), **options})
+
+
+def make_adapter(scheduler: Any, limits: Limits, boundary: ErrorBoundary) -> SchedulerAdapter:
+    """Return an adapter that sends no events."""
+    settings = Settings()
+    return SchedulerAdapter(
+        scheduler,
+        limits,
+        boundary,
+        max_workers=settings.metrics.max_workers,
+        propagation=settings.propagation,
+        baggage=settings.spans.baggage,
+        events=False,
+        topics=(),
+        level=None,
+        put=lambda event, counted: True,
+    )

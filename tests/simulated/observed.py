@@ -28,10 +28,9 @@ from dask_otel.core.life.open_span import Limits
 from dask_otel.core.records import FinishedSpan, Progress, TaskCounts
 from dask_otel.core.traces.translate import translate
 from dask_otel.semconv import PATH_PARTS
-from dask_otel.settings.keys import Settings
 from tests.cluster import proof
 from tests.covering import uncovered
-from tests.limits import make_limits, make_task_limits
+from tests.limits import make_adapter, make_limits, make_task_limits
 from tests.waiting import eventually
 
 #: Short waits: heartbeats come twice a second. The timeout is for what never comes, and must not
@@ -73,19 +72,7 @@ class Observer(SchedulerPlugin):
         self.adapter: SchedulerAdapter
 
     async def start(self, scheduler: Any) -> None:
-        settings = Settings()
-        self.adapter = adapter = SchedulerAdapter(
-            scheduler,
-            self.limits,
-            Errors(self.errors),
-            max_workers=settings.metrics.max_workers,
-            propagation=settings.propagation,
-            baggage=settings.spans.baggage,
-            events=False,
-            topics=(),
-            level=None,
-            put=lambda event, counted: True,
-        )
+        self.adapter = adapter = make_adapter(scheduler, self.limits, Errors(self.errors))
         adapter.attach()
         vars(self).update({name: getattr(adapter, name) for name in HOOKS})
         self._ticking = asyncio.ensure_future(self._tick())
