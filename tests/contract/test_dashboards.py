@@ -174,7 +174,7 @@ FIRST_SCREEN = {
 
 
 def test_the_first_screen_answers_what_matters_and_few_panels_are_open() -> None:
-    """A window of 1080 px shows 24 units of height; what is below has to be looked for."""
+    """A window of 1080 px shows 24 units of height; a person has to scroll to the rest."""
     shown = [one for one in PAGES["overview"]["panels"] if one["type"] != "row"]
     first = {one["title"] for one in shown if one["gridPos"]["y"] + one["gridPos"]["h"] <= 24}
     assert first == set().union(*FIRST_SCREEN.values())
@@ -213,7 +213,7 @@ OPPOSITES = (
 
 
 def test_opposite_meanings_never_share_a_colour() -> None:
-    """In no panel; and the parts of one whole are told apart by their colours."""
+    """In no panel; and the parts of one whole differ in colour."""
     meant = [one for one in PANELS.values() if rules.colour_of(one, "idle")]
     assert len(meant) > 10
     for panel in meant:

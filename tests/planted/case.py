@@ -51,16 +51,16 @@ class Case:
 
     @property
     def about(self) -> str:
-        """What is planted."""
+        """The planted cause."""
         return " ".join((self.program.__doc__ or "").split())
 
     def expected(self) -> dict[str, Any]:
-        """Return what is expected, as plain data."""
+        """Return the expectation as plain data."""
         kept = ("kinds", "also", "names", "never", "workers", "threads", "real")
         return {"about": self.about, **{name: getattr(self, name) for name in kept}}
 
     def faults(self, said: Sequence[Diagnosis]) -> list[str]:
-        """Return what is wrong with these diagnoses; nothing if they are right."""
+        """Return the faults of these diagnoses; none if they are right."""
         found = []
         first, *_ = said
         if first.kind not in self.kinds:

@@ -19,7 +19,7 @@ UNSEEN = {**unseen.UNSEEN}
 
 
 def judged(case: Case, folder: Path) -> tuple[list[Diagnosis], list[str]]:
-    """Run a case, and return the diagnoses of its report, and what is wrong with them."""
+    """Run a case, and return the diagnoses of its report, and their faults."""
     record(case, folder)
     (account,) = read_report(folder).accounts()
     return account.diagnoses, case.faults(account.diagnoses)
@@ -34,7 +34,7 @@ def record(case: Case, folder: Path) -> None:
 
 
 def simulate(case: Case, folder: Path) -> None:
-    """Run it in simulated time; what is exported must agree with what Dask knows."""
+    """Run it in simulated time; the exports must agree with Dask's own numbers."""
     b = Bridged(
         otel={"files": {"path": str(folder)}, "environment": VARIABLES, "spans": {"linger": "2s"}},
         workers=case.workers,

@@ -304,7 +304,7 @@ def tail_of_a_barrier(client: Any, cluster: Any) -> None:
 
 @plant("chain", never=("threads", "uneven", "client"), most=5.0)
 def chain(client: Any, cluster: Any) -> None:
-    """Ten tasks, each of which needs the one before."""
+    """Ten tasks; each needs the one before."""
     with span("simulate"):
         before: list[Any] = []
         for _ in range(10):

@@ -15,8 +15,8 @@ from tests.planted.recording import CASES, UNSEEN, judged
 
 #: Cases whose diagnoses are wrong, and why. Nobody tunes for those of `unseen`.
 WRONG = {
-    "slow-one-of-eight": "one task on each slow worker is too few to tell it from skew",
-    "import-and-waiting": "an import of an eighth of the run is not told from its sleep",
+    "slow-one-of-eight": "one task on each slow worker is too few to distinguish it from skew",
+    "import-and-waiting": "an import of an eighth of the run is not distinguished from its sleep",
 }
 
 #: Of those with real processes, the ones that are always run.

@@ -189,7 +189,7 @@ def no_workers_in_between(client: Any, cluster: Any) -> None:
 
 @plant("chain", workers=1, threads=8, never=("threads", "uneven", "client", "long_task"))
 def iterations_without_a_client(client: Any, cluster: Any) -> None:
-    """Twelve iterations of two small steps, each of which needs the last one."""
+    """Twelve iterations of two small steps; each needs the last one."""
     with span("solve"):
         before: list[Any] = []
         for _ in range(12):
@@ -340,7 +340,7 @@ def tasks_that_ask_for_another_worker(client: Any, cluster: Any) -> None:
 
 @plant("restricted", workers=4, config={"distributed.worker.resources": {"licence": 1}})
 def one_licence_a_worker(client: Any, cluster: Any) -> None:
-    """16 tasks need a licence, of which each worker of two threads has one."""
+    """16 tasks need a licence; each worker has one, and two threads."""
     with span("solve"):
         wait(tasks(client, "solve", [1.0] * 16, resources={"licence": 1}))
 

@@ -29,7 +29,7 @@ def check(program: Program) -> None:
 
 
 def fault(program: Program) -> str | None:
-    """Return what is wrong with what the bridge says of a program."""
+    """Return the difference between a program's truth and the bridge's numbers."""
     try:
         check(program)
     except Stuck as error:

@@ -44,8 +44,8 @@ def test_random_programs_on_workers_that_pause(seed: int) -> None:
 #: The smallest parts of programs that something was wrong with: workers whose clocks are set back
 #: by more than their tasks have run; tasks that are cancelled before they run again; a task that
 #: begins and ends between a late heartbeat and its receipt. From 2119 on, the truth was wrong about
-#: what messages tell: of lost and late heartbeats, of a clock that is set forward, of blocks. From
-#: 66 on, ends waited for a blocked event loop: their metered seconds come late, and are more.
+#: messages: lost and late heartbeats, a clock that is set forward, blocks. From 66 on, ends waited
+#: for a blocked event loop: their metered seconds come late, and are more.
 FOUND = [
     Program(
         729, 3, 2, False, 0.02,

@@ -1,4 +1,4 @@
-"""What is said of which facts: each kind, what refutes it, and which one is the headline."""
+"""The diagnoses of given facts: each kind, its refuters, and the headline."""
 
 from __future__ import annotations
 

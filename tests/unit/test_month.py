@@ -1,4 +1,4 @@
-"""The month of ``make chaos``, as a small day of it: its checks hold, and find what is missing."""
+"""The month of ``make chaos``, as a small day of it: its checks hold, and notice a loss."""
 
 from __future__ import annotations
 

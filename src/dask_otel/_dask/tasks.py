@@ -396,7 +396,7 @@ class TaskEvents:
                 began = sent if place is None else max(sent, place[0])
                 parts, fetched = actions(startstops, sent, began, started, offset)
         elif waits or (assigned is not None and task.resource_restrictions):
-            # What is not known of its run was a wait for a thread of its worker.
+            # The unknown part of its run was a wait for a thread of its worker.
             place = (inf, self._accounting.present)
         if queued:
             waited = sent - queued if queued < sent else 0.0

@@ -204,12 +204,12 @@ class _Case:
         beside = sum(root.activities.get(name, 0.0) for name in _BESIDE)
         loop = "worker_loop" if self.blocked * facts.threads >= beside / 2 > 0 else ""
         of_beside = "tiny" if self.tiny else "gil" if self.waits == "gil" else loop
-        # What is not useful of a thread's time: its kinds by the ends of activities.
+        # Causes of a thread's time without computing, by the ends of its activities' names.
         self.spent = {"-noncpu": self.waits, "deserialize": "starting"}
         self.spent |= dict.fromkeys(_BESIDE, of_beside) | dict.fromkeys(_SPILL, "spill")
         longest = max(span.links, key=lambda one: one.parts.get("compute", 0.0), default=None)
         self.function = f"tasks of {longest.prefix}" if longest else "tasks"
-        # In this order: each claims seconds of what is left.
+        # In this order: each claims seconds that those before it have left.
         for claim in (
             self.went_wrong,
             self.shuffled,

@@ -33,9 +33,9 @@ def patterns(allow: Sequence[str] = (), deny: Sequence[str] = ()) -> Callable[[s
     Parameters
     ----------
     allow
-        Glob patterns (``*``, ``?``, ``[a-z]``) of which one must match; any text if empty.
+        Glob patterns (``*``, ``?``, ``[a-z]``); one of them must match. Any text if empty.
     deny
-        Those of which none may match.
+        Glob patterns; none of them may match.
     """
     allowed, denied = (re.compile("|".join(map(translate, globs))) for globs in (allow, deny))
     return lambda text: bool(

@@ -106,7 +106,7 @@ def turn_of(
     (clock, pauses), *known = place
     noticed = None
     if how:
-        own = next(number for number, end in enumerate(known) if end[1] is stop and end[3] == key)
+        own = next(number for number, end in enumerate(known) if end[1] == stop and end[3] == key)
         message, _, threads, _ = known[own]
         noticed = clock(message)
     if noticed is not None:
