@@ -1,4 +1,4 @@
-"""Server processes that tests start: free ports, readiness, a log, and a certain end."""
+"""Server processes that tests start: ports, readiness, a log, and a certain end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,13 +38,22 @@ class ServerError(Exception):
     """
 
 
-def free_ports(count: int) -> list[int]:
-    """Free loopback ports, all different: every socket is open until the last one is found."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for item in sockets:
-            item.bind(("127.0.0.1", 0))
-        return [item.getsockname()[1] for item in sockets]
+#: Sockets of `reserved_ports`: open, so that no other process gets their ports.
+_reserved: list[socket.socket] = []
+
+
+def reserved_ports(count: int) -> list[int]:
+    """Loopback ports for this process and its servers alone, until this process ends.
+
+    They refuse connections while no server listens, and a server can start on them again: Linux
+    gives a port that is bound here, and not listened at, to nobody who does not ask for it.
+    """
+    made = [socket.socket() for _ in range(count)]
+    for item in made:
+        item.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        item.bind(("127.0.0.1", 0))
+    _reserved.extend(made)
+    return [item.getsockname()[1] for item in made]
 
 
 @dataclass

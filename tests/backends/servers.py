@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from .processes import Server, ServerError, free_ports
+from .processes import Server, reserved_ports
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEPLOY = REPOSITORY / "deploy"
@@ -165,30 +165,23 @@ def _start(
     environment: Mapping[str, str] | None = None,
     config: Path = Path(),
 ) -> Running:
-    """Start a server; again, with other ports, where one was taken in between."""
+    """Start a server on ports that it keeps when it is stopped and started again."""
     kind = _KINDS[name]
     program = binary("collector" if name == "sink" else name, kind.program)
-    attempts = 3
-    while True:
-        attempts -= 1
-        ports = dict(zip(kind.ports.split(), free_ports(len(kind.ports.split())), strict=True))
-        known = {"folder": folder, "deploy": DEPLOY, "config": config}
-        known |= {f"{port}_port": str(number) for port, number in ports.items()}
-        known |= {port: local(number) for port, number in ports.items()}
-        variables, addresses = (
-            {key: text.format(**known) for key, text in texts.items()}
-            for texts in (kind.environment, kind.addresses)
-        )
-        command = [program, *(part.format(**known) for part in kind.command.split()), *options]
-        ready = kind.ready.format(**known)
-        server = Server(name, command, folder, ready, {**variables, **(environment or {})})
-        try:
-            server.start()
-        except ServerError as error:
-            if "address already in use" not in str(error) or not attempts:
-                raise
-        else:
-            return Running(server, **addresses)
+    names = kind.ports.split()
+    ports = dict(zip(names, reserved_ports(len(names)), strict=True))
+    known: dict[str, object] = {"folder": folder, "deploy": DEPLOY, "config": config}
+    known |= {f"{port}_port": str(number) for port, number in ports.items()}
+    known |= {port: local(number) for port, number in ports.items()}
+    variables, addresses = (
+        {key: text.format(**known) for key, text in texts.items()}
+        for texts in (kind.environment, kind.addresses)
+    )
+    command = [program, *(part.format(**known) for part in kind.command.split()), *options]
+    ready = kind.ready.format(**known)
+    server = Server(name, command, folder, ready, {**variables, **(environment or {})})
+    server.start()
+    return Running(server, **addresses)
 
 
 def start_prometheus(
@@ -217,7 +210,7 @@ def backends(
     logs: str | None = None,
 ) -> dict[str, str]:
     """The Collector's environment: OTLP addresses of its backends; those without one are down."""
-    down = local(free_ports(1)[0])
+    down = local(reserved_ports(1)[0])
     return {
         "JAEGER_OTLP_ENDPOINT": (jaeger or down).removeprefix("http://"),
         "TEMPO_OTLP_ENDPOINT": (tempo or down).removeprefix("http://"),
