@@ -360,4 +360,5 @@ def limits_of(settings: Settings) -> Limits:
         ),
         notes=settings.spool.path is not None,
         path=spans.path,
+        graph=settings.graphs,
     )
