@@ -448,15 +448,16 @@ class TaskEvents:
                 runs.append(run)
                 if len(runs) == TOGETHER:
                     self._computing.add(group)
-            elif processed:
-                self._computing.counts[group] += 1
-            self._outcomes.finished(group, worker, started, stopped, now)
-            if stopped:
+                self._outcomes.finished(group, worker, now)
                 if parts:
                     self._prepared(group, run)
                 if (computed > group.floor or self._samples) and self._is_whole(run):
                     task_runs.succeeded(group, run, self._limits)
             else:
+                if processed:
+                    self._computing.counts[group] += 1
+                self._outcomes.at_work_until(span, now)
+                self._outcomes.finished(group, None, now)
                 # Without the times of the run, the path is unknown.
                 self.paths.forget(key)
                 before = None
