@@ -54,7 +54,7 @@ class SettledSpans:
         The answer has the fields of `dask_otel._wire.SpanMetrics`, or those of a refusal.
         """
         refused = await self.wait(span_id, timeout, submitted)
-        return refused or self._read(self._spans[span_id])
+        return refused or self.read(self._spans[span_id])
 
     async def wait(self, span_id: str, timeout: float, submitted: bool) -> Refused | None:
         """Wait until they have settled; return a refusal if they have not. See `answer`."""
@@ -126,7 +126,8 @@ class SettledSpans:
         shown = identity.trace_id(root_of(dask_span).id) if trace is None else trace
         return f"{shown:032x}", f"{identity.span_id(span_id):016x}", trace is not None
 
-    def _read(self, dask_span: Span) -> dict[str, Any]:
+    def read(self, dask_span: Span) -> dict[str, Any]:
+        """Return what is known of a span now; the fields of `dask_otel._wire.SpanMetrics`."""
         tree = dask_span.cumulative_worker_metrics
         dask_idle = tree.pop(NOT_MEASURED, 0.0)
         spans = [*dask_span.traverse_spans()]

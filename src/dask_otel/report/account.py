@@ -60,9 +60,8 @@ class Account:
                 yield part, seconds, seconds / whole
 
     def severity(self, one: Diagnosis) -> str:
-        """Return ``bad``, ``warning``, ``note`` or ``good``: by the share that its cure saves."""
-        costs = "warning" if one.seconds > _MUCH * self.seconds else "note"
-        return _SEVERITIES.get(one.kind, costs)
+        """Return the severity of a cause of the run."""
+        return severity(one.kind, one.seconds, self.seconds)
 
     def figures(self) -> list[tuple[str, str, str]]:
         """Return the key figures that were exported: their values, names and styles."""
@@ -96,6 +95,11 @@ class Account:
             ("" if mean is None else f"{mean:.1f}", "mean threads", ""),
         ]
         return [one for one in found if one[0]]
+
+
+def severity(kind: str, saved: float, took: float) -> str:
+    """Return ``bad``, ``warning``, ``note`` or ``good``: by the share that a cure saves."""
+    return _SEVERITIES.get(kind, "warning" if saved > _MUCH * took else "note")
 
 
 def account(session: Session, price: Price | None = None, tag: str = "team") -> Account:

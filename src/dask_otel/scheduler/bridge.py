@@ -19,7 +19,7 @@ from distributed.metrics import time
 
 from dask_otel._dask.adapter import HOOKS, SchedulerAdapter
 from dask_otel._dask.boundary import ErrorBoundary
-from dask_otel._dask.http import MetricRoutes
+from dask_otel._dask.http import Routes
 from dask_otel._dask.present import Present
 from dask_otel._dask.settled import SettledSpans
 from dask_otel._dask.workers.delivery import Delivery
@@ -28,6 +28,7 @@ from dask_otel.pump.pump import Pump
 from dask_otel.pump.spooled import MOMENT
 from dask_otel.pump.thread import apart
 from dask_otel.scheduler.hand_over import LONGEST, PAUSE, HandOver
+from dask_otel.scheduler.live_page import PageHandler, Pages
 from dask_otel.scheduler.own_cost import OwnCost
 from dask_otel.scheduler.recording import Recording
 from dask_otel.scheduler.wiring import WiredPump, disown, make_pump
@@ -101,8 +102,8 @@ class Bridge:
         self.hand_over = HandOver(
             self.adapter, self.boundary, self._cost, settings.spans.default == "export"
         )
+        self._routes = Routes(scheduler, self.boundary)
         self.recording = Recording(self.settled, self.hand_over, settings.report, is_temporary)
-        self._routes = MetricRoutes(scheduler, self.boundary)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._connecting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -185,19 +186,32 @@ class Bridge:
             # After an error, the bridge continues without it.
             with self.boundary.guarding("metrics page"):
                 self._show(wired.page)
+        if self.settings.report.record == "always":
+            with self.boundary.guarding("page"):
+                self._show_spans()
         if not wired.hint:
             logger.info("dask-otel exports this scheduler's spans and metrics: %s", wired.summary)
 
     def _show(self, page: MetricPage) -> None:
         """Add the page to the scheduler's HTTP server."""
         try:
-            path = self._routes.add(page)
+            path = self._routes.add_metrics(page)
         except LookupError as error:
             logger.error("dask-otel can't show its metrics (otel.metrics.prometheus): %s", error)
             return
         # The first scrape may come at once.
         self.hand_over.begin_metrics()
         logger.info("dask-otel shows its metrics on the scheduler's HTTP server, %s", path)
+
+    def _show_spans(self) -> None:
+        """Add the page of spans to the scheduler's HTTP server."""
+        try:
+            pages = Pages(self.adapter, self.settled, self.recording)
+            address = self._routes.add_page(PageHandler, pages=pages)
+        except LookupError as error:
+            logger.error("dask-otel can't show its page (otel.report.record): %s", error)
+            return
+        logger.info("dask-otel shows open spans and the reports of runs at %s", address)
 
     @property
     def leaving(self) -> bool:

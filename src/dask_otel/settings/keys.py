@@ -429,7 +429,8 @@ class ReportSettings:
         When the scheduler keeps its telemetry in memory, for reports of a running cluster
 
         `asked`: while a client is in a block of `dask_otel.performance_report`; `always`: from the
-        start. See [the report of a block](performance_report.md#in-the-schedulers-memory).
+        start, with [a page beside Dask's dashboard](report.md#beside-dasks-dashboard). See [the
+        report of a block](performance_report.md#in-the-schedulers-memory).
         """,
     )
     memory: int = _knob(

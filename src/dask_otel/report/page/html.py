@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files as resource_files
 from typing import Any, Final
 
@@ -16,14 +16,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from dask_otel import semconv
+from dask_otel.core.text import listed
 from dask_otel.report import findings, words
-from dask_otel.report.account import Account
+from dask_otel.report.account import Account, severity
 from dask_otel.report.history.changes import Trend
 from dask_otel.report.history.difference import NOTHING, Comparison
 from dask_otel.report.history.past import HEADINGS, NUMBERS, PastRun
 from dask_otel.report.meanings import DIAGNOSES, PARTS, PATH, hex_colour
 from dask_otel.report.money import Price
-from dask_otel.report.page.charts import charts
 from dask_otel.report.page.multiples import marks, panels
 from dask_otel.report.page.payload import pack, timeline
 from dask_otel.report.seconds import SpanTime, own_parts
@@ -100,8 +100,28 @@ def history_page(
     )
 
 
+def live_page(facts: Mapping[str, Any]) -> str:
+    """Return the page of what a scheduler knows now, which asks for itself again and again.
+
+    The `facts` are those of `dask_otel._dask.overview`. The links are relative to the page.
+    """
+    script = _file("live.js")
+    return _ENVIRONMENT.get_template("live.html").render(
+        facts,
+        severity=severity,
+        when=words.when,
+        listed=listed,
+        script=Markup(script),
+        hash=Markup(_hash(script)),
+        style=Markup(_file("style.css")),
+    )
+
+
 def _run(account: Account, number: int) -> dict[str, Any]:
     """Return the values for a run's template besides its account."""
+    # The other pages need no bokeh.
+    from dask_otel.report.page.charts import charts
+
     session, spans = account.session, account.session.of_type("span")
     packed = {place: pack(item) for place, item in charts(session, account.spans).items()}
     return {
