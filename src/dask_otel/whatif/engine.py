@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from math import inf
 from typing import Any, Final
@@ -19,6 +19,7 @@ from dask._task_spec import Task as Spec
 from dask._task_spec import TaskRef
 from dask.sizeof import sizeof
 from distributed import Reschedule, get_worker
+from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.worker_state_machine import SecedeEvent
 
 from dask_otel.lab.clock import Machine
@@ -49,6 +50,18 @@ class Result:
 @sizeof.register(Result)  # type: ignore[untyped-decorator]
 def _size(result: Result) -> int:
     return result.nbytes
+
+
+class _Priorities(SchedulerPlugin):  # type: ignore[misc]
+    """Gives tasks the recorded priorities: equal ones must stay equal, whatever Dask adds."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def update_graph(self, scheduler: Any, *, tasks: Iterable[Key], **_: Any) -> None:
+        """See ``SchedulerPlugin.update_graph``."""
+        for key in tasks:
+            scheduler.tasks[key].priority = (self.plan.tasks[key].rank,)
 
 
 class _Failed(Exception):
@@ -138,6 +151,7 @@ class _Replay:
     async def prepare(self, cluster: Cluster) -> None:
         """Start the workers. Belongs to the scheduler's machine, like the following ones."""
         self._cluster = cluster
+        cluster.scheduler.add_plugin(_Priorities(self.plan))
         for number, one in enumerate(self.plan.workers):
             if one.came is None:
                 await self._start(number)

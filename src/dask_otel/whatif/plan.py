@@ -35,7 +35,7 @@ class Row(NamedTuple):
     before: Sequence[int]
     submission: int
     priority: Sequence[float] | None
-    sent: float
+    sent: float | None
     start: float | None
     seconds: float | None
     transfer: float
@@ -216,7 +216,7 @@ def _submissions(
     found: list[Submission] = []
     at, last = 0, 0.0
     places: dict[int, int] = {}
-    for number, time in sorted(times.items(), key=lambda one: one[1]):
+    for number, time in sorted(times.items(), key=lambda one: (one[1], one[0])):
         after: Counter[int] = Counter()
         while at < len(ends) and ends[at][0] <= time + _ROUNDED:
             end, task = ends[at]
@@ -238,7 +238,7 @@ def _submissions(
 def _latency(rows: Iterable[Row], workers: int) -> float:
     """Return the seconds of a message: those of tasks that found a free thread at their worker."""
     ways = sorted(row.start - row.sent - row.transfer - row.disk
-                  for row in rows if row.start is not None)  # fmt: skip
+                  for row in rows if row.start is not None and row.sent is not None)  # fmt: skip
     # At least one of each worker did, and they are the quickest.
     quickest = ways[:workers]
     return max(0.0, quickest[len(quickest) // 2]) if quickest else 0.0
