@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from math import log
+from typing import Final, NamedTuple
+
+#: Beyond the knee of a curve, less than this share of each further thread shortens the run.
+_USED: Final = 0.5
+
+
+class Knee(NamedTuple):
+    """The end of the useful part of a curve of durations over threads."""
+
+    #: Beyond so many threads, less than half of each further one shortens the run.
+    threads: int
+    #: The largest share of the duration that each further one saves there; 0 if it saves nothing.
+    saved: float
 
 
 @dataclass(frozen=True)
@@ -20,7 +36,8 @@ class Replayed:
     idle
         The share of them in which no task ran.
     threads
-        The number of threads; None if it changed during the replay.
+        The number of threads that the experiment sets; None if it leaves the workers as they were. Of
+        the run as it was, the number that it had; None if workers came or went.
     """
 
     name: str
@@ -66,3 +83,40 @@ class WhatIf:
         if self.replayed is None or not self.recorded:
             return None
         return abs(self.replayed.seconds / self.recorded - 1)
+
+    @property
+    def curve(self) -> list[Replayed]:
+        """The run as it was, and the experiments with other workers, those with fewest threads first.
+
+        Of several with as many threads, it has the fastest, or the run as it was.
+        """
+        known = sorted(self.experiments, key=lambda one: -one.seconds)
+        found = {one.threads: one for one in [*known, self.replayed] if one and one.threads}
+        return [found[threads] for threads in sorted(found)]
+
+    @property
+    def knee(self) -> Knee | None:
+        """The knee of the curve; None if more than half of each further thread was of use."""
+        return knee([(one.threads or 0, one.seconds) for one in self.curve])
+
+
+def knee(points: Sequence[tuple[int, float]]) -> Knee | None:
+    """Return the knee of a curve.
+
+    Parameters
+    ----------
+    points
+        Numbers of threads, in ascending order, and the durations with them, above 0.
+
+    Returns
+    -------
+    The smallest of the numbers from which on each further step of the curve shortens the run by less
+    than half as much as it would if all of its threads were used; None if the last step still does.
+    """
+    found, most = None, 0.0
+    for (fewer, before), (more, after) in reversed([*pairwise(points)]):
+        if log(before / after) >= _USED * log(more / fewer):
+            break
+        most = max(most, (1 - after / before) / (more - fewer))
+        found = Knee(fewer, most)
+    return found
