@@ -36,8 +36,8 @@ class Replayed:
     idle
         The share of them in which no task ran.
     threads
-        The number of threads that the experiment sets; None if it leaves the workers as they were. Of
-        the run as it was, the number that it had; None if workers came or went.
+        The number of threads that the experiment sets; None if it leaves the workers as they were.
+        Of the run as it was, the number that it had; None if workers came or went.
     """
 
     name: str
@@ -86,7 +86,7 @@ class WhatIf:
 
     @property
     def curve(self) -> list[Replayed]:
-        """The run as it was, and the experiments with other workers, those with fewest threads first.
+        """The run as it was, and the experiments with other workers, the fewest threads first.
 
         Of several with as many threads, it has the fastest, or the run as it was.
         """
@@ -110,8 +110,8 @@ def knee(points: Sequence[tuple[int, float]]) -> Knee | None:
 
     Returns
     -------
-    The smallest of the numbers from which on each further step of the curve shortens the run by less
-    than half as much as it would if all of its threads were used; None if the last step still does.
+    The smallest of the numbers from which on each further step of the curve uses less than half of
+    its threads to shorten the run; None if the last step uses more.
     """
     found, most = None, 0.0
     for (fewer, before), (more, after) in reversed([*pairwise(points)]):
