@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from dask_otel.client.traces import trace_context
     from dask_otel.client.why import why
     from dask_otel.report.document import Report, read_report
+    from dask_otel.report.replaying import what_if
+    from dask_otel.report.whatif import WhatIfReport
 
 __all__ = [
     "Reason",
@@ -31,6 +33,7 @@ __all__ = [
     "SpanHandle",
     "SpanMetrics",
     "TraceContext",
+    "WhatIfReport",
     "Why",
     "__version__",
     "instrument",
@@ -41,6 +44,7 @@ __all__ = [
     "trace_context",
     "uninstrument",
     "unregister",
+    "what_if",
     "why",
 ]
 
@@ -51,6 +55,7 @@ _MODULES: Final = {
     "SpanHandle": "dask_otel.client.handles",
     "SpanMetrics": "dask_otel._wire",
     "TraceContext": "dask_otel._wire",
+    "WhatIfReport": "dask_otel.report.whatif",
     "Why": "dask_otel._wire",
     "__version__": "dask_otel._version",
     # The functions that Dask looks for in a preload.
@@ -64,6 +69,7 @@ _MODULES: Final = {
     "trace_context": "dask_otel.client.traces",
     "uninstrument": "dask_otel.client.instrumentation",
     "unregister": "dask_otel.client.registration",
+    "what_if": "dask_otel.report.replaying",
     "why": "dask_otel.client.why",
 }
 

@@ -14,6 +14,7 @@ from dask_otel.report.money import Price
 from dask_otel.report.redaction import redacted
 from dask_otel.report.telemetry.model import Session, Skipped
 from dask_otel.report.telemetry.reader import Reader
+from dask_otel.report.whatif import WhatIfReport
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -34,6 +35,10 @@ class Report:
         The result of `compared_with`.
     is_redacted
         Whether it is a result of `redacted`.
+    paths
+        What it was read from.
+    what_ifs
+        Results of `what_if`, which the page shows.
     """
 
     runs: Sequence[Session]
@@ -42,6 +47,8 @@ class Report:
     tag: str = field(default="team", kw_only=True)
     comparison: Comparison | None = field(default=None, kw_only=True)
     is_redacted: bool = field(default=False, kw_only=True)
+    paths: Sequence[str | Path] = field(default=(), kw_only=True)
+    what_ifs: Sequence[WhatIfReport] = field(default=(), kw_only=True)
 
     def redacted(self) -> Report:
         """Return this report without messages, tracebacks, code, keys and users' attributes."""
@@ -70,7 +77,11 @@ class Report:
         from dask_otel.report.page.html import page
 
         return page(
-            self.accounts(), self.skipped, redacted=self.is_redacted, comparison=self.comparison
+            self.accounts(),
+            self.skipped,
+            redacted=self.is_redacted,
+            comparison=self.comparison,
+            what_ifs={one.span_id: one.html() for one in self.what_ifs},
         )
 
     def text(
@@ -140,4 +151,4 @@ def read_report(*paths: str | Path, price: float | None = None, tag: str = "team
     reader = Reader()
     reader.read(paths)
     cost = None if price is None else Price(price)
-    return Report(reader.sessions(), reader.skipped, price=cost, tag=tag)
+    return Report(reader.sessions(), reader.skipped, price=cost, tag=tag, paths=paths)
