@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from dask_otel.core.figures import counted
+
 #: What a replay can leave out of a run.
 CAUSES: Final = ("restrictions", "failures", "gaps", "transfers", "stealing")
 #: The name for the longest task in `Experiment.split`.
@@ -92,7 +94,7 @@ def with_workers(workers: Sequence[int]) -> Experiment:
     """Return the experiment with other workers, given by their numbers of threads."""
     are_alike = len({*workers}) == 1
     shape = f"{len(workers)} x {workers[0]}" if are_alike else f"{len(workers)} workers"
-    return Experiment(f"{sum(workers):,} threads ({shape})", tuple(workers))
+    return Experiment(f"{counted(sum(workers), 'thread')} ({shape})", tuple(workers))
 
 
 def usual(workers: Sequence[int], causes: Iterable[str]) -> Iterator[Experiment]:
