@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from dask_otel.core.graph import SUFFIX
 from dask_otel.report.document import Report, read_report
 from dask_otel.report.money import Price
 from dask_otel.report.whatif import WhatIfReport
@@ -30,7 +31,7 @@ def what_if(
     faster: Mapping[str, float] | None = None,
     split: Mapping[str, int] | None = None,
     price: float | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], object] = lambda *_: None,
 ) -> WhatIfReport:
     """Replay a recorded run on Dask's own scheduler in simulated time, with changes.
 
@@ -81,7 +82,7 @@ def tried(
     report: Report,
     span: str | None,
     experiments: Sequence[Experiment],
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], object] = lambda *_: None,
 ) -> WhatIfReport:
     """Replay a run of a report; without `experiments`, with the usual ones.
 
@@ -101,7 +102,7 @@ def tried(
 def _chosen(report: Report, span: str | None) -> Graph:
     """Return the last recorded run of a span."""
     paths = [Path(one) for one in report.paths]
-    logs = [one for one in paths if one.is_dir() or "-graph.jsonl" in one.name]
+    logs = [one for one in paths if one.is_dir() or one.name.endswith(SUFFIX)]
     graphs = [graph for path in logs for graph in read_graphs(path)]
     wanted = [one for one in graphs if span in (None, one.name, one.span_id, one.trace_id)]
     if wanted:

@@ -1,4 +1,4 @@
-"""``dask-otel whatif`` and `what_if`: which run, which experiments, and how they say that they can't."""
+"""``dask-otel whatif`` and `what_if`: which run and which experiments, and what is wrong."""
 
 from __future__ import annotations
 
@@ -19,60 +19,39 @@ from dask_otel.core.diagnosis import Diagnosis
 from dask_otel.report import replaying
 from dask_otel.report.document import Report, read_report
 from dask_otel.whatif.experiments import Experiment, each, usual
-from dask_otel.whatif.graph import Graph
+from dask_otel.whatif.graph import Graph, read_graphs
 from dask_otel.whatif.result import Replayed, WhatIf
+from tests import environment
 from tests.unit.report_files import counter, metrics, point, span, traces
+from tests.whatif.graphs import graph
 
 
-def graph(number: int, name: str = "etl", tasks: int = 8, **more: Any) -> dict[str, Any]:
+def line(number: int, name: str = "etl", tasks: int = 8, **more: Any) -> dict[str, Any]:
     """The log of a root span: tasks of a second on two workers with a thread each."""
-    places = range(tasks)
-    start = [0.001 + place // 2 for place in places]
-    columns = {
-        "task": [*places],
-        "span": [0] * tasks,
-        "prefix": [place % 2 for place in places],
-        "before": [[] for _ in places],
-        "submission": [0] * tasks,
-        "priority": [[0, 1, place] for place in places],
-        "ready": [None] * tasks,
-        "sent": start,
-        "start": start,
-        "seconds": [1.0] * tasks,
-        "transfer": [0.0] * tasks,
-        "disk": [0.0] * tasks,
-        "nbytes": [28] * tasks,
-        "worker": [place % 2 for place in places],
-        "outcome": ["m"] * tasks,
-        "restriction": [-1] * tasks,
-        "seceded": [None] * tasks,
-    }
-    return {
-        "version": 1,
-        "trace_id": "ab" * 16,
-        "span_id": f"{number:016x}",
-        "name": name,
-        "start": 1_790_000_000.0 + number,
-        "stop": 1_790_000_000.002 + number + tasks / 2,
-        "complete": True,
-        "left_out": 0,
-        "outside": 0,
-        "spans": [{"id": f"{number:016x}", "name": name}],
-        "prefixes": ["fit", "load"],
-        "workers": [{"name": f"w{n}", "threads": 1, "came": None, "went": None} for n in range(2)],
-        "submissions": [0.0],
-        "restrictions": [],
-        "runs": columns,
+    runs = ({"start": n // 2, "worker": n % 2, "prefix": n % 2} for n in range(tasks))
+    start = 1_790_000_000.0 + number
+    made = graph(
+        *runs,
+        name=name,
+        span_id=f"{number:016x}",
+        trace_id="ab" * 16,
+        prefixes=["fit", "load"],
+        start=start,
+        stop=start + tasks / 2,
         **more,
-    }
+    )
+    return {"version": 1, **vars(made)}
+
+
+def write(folder: Path, *lines: dict[str, Any]) -> None:
+    with gzip.open(folder / f"{len([*folder.iterdir()])}-0001-graph.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps(one) + "\n" for one in lines)
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A folder with two runs of etl, and one of train between them."""
-    graphs = (graph(1), graph(2, "train", 4), graph(3, tasks=6))
-    with gzip.open(tmp_path / "a-0001-graph.jsonl.gz", "wt") as file:
-        file.writelines(json.dumps(one) + "\n" for one in graphs)
+    write(tmp_path, line(1), line(2, "train", 4), line(3, tasks=6))
     spans = traces(
         *(
             span(n, name, dask_span_root_id=f"id-{n}")
@@ -97,7 +76,7 @@ class Replays:
         self.refused: str | None = None
 
     def __call__(
-        self, graph: Graph, experiments: list[Experiment], progress: Callable[[int, int], None]
+        self, graph: Graph, experiments: list[Experiment], progress: Callable[[int, int], object]
     ) -> WhatIf:
         self.asked.append((graph, experiments))
         progress(1, 2)
@@ -154,11 +133,10 @@ def test_options_are_experiments_of_their_own(run, replays, capsys):
     ],
 )
 def test_without_options_those_that_may_help_are_tried(run, replays, capsys, more, causes):
-    line = graph(4, tasks=6)
-    line["runs"] |= {key: more[key] for key in more if key in line["runs"]}
-    line |= {key: more[key] for key in more if key in line and key != "runs"}
-    with gzip.open(run / "b-0001-graph.jsonl.gz", "wt") as file:
-        file.write(json.dumps(line) + "\n")
+    last = line(4, tasks=6)
+    for key, value in more.items():
+        (last if key in last else last["runs"])[key] = value
+    write(run, last)
     said(capsys, run)
     ((_, experiments),) = replays.asked
     assert experiments == [*usual([1, 1], causes)]
@@ -168,8 +146,7 @@ def test_the_default_has_the_workers_that_were_there_first(run, replays, capsys)
     workers = [{"name": f"w{n}", "threads": n, "came": came, "went": None} for n, came in
                ((4, None), (2, 0.5))]  # fmt: skip
     for number, known in ((5, workers), (6, workers[1:])):
-        with gzip.open(run / f"{number}-graph.jsonl.gz", "wt") as file:
-            file.write(json.dumps(graph(number, workers=known)) + "\n")
+        write(run, {**line(number), "workers": known})
         said(capsys, run)
     sizes = [experiments[0].workers for _, experiments in replays.asked]
     assert sizes == [(2,), (1,)]
@@ -281,7 +258,69 @@ def test_a_diagnosis_of_what_threads_share_is_a_warning(
 
 def test_progress_is_for_a_terminal_alone(run, replays, monkeypatch, capsys):
     assert said(capsys, run)[1] == ""
+    # Only now: what pytest captures is another stream in each test.
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     bar, last = said(capsys, run)[1].split("\r")[1:]
     assert bar.startswith("replayed  50% ####")
     assert last == "\x1b[K"
+
+
+def test_the_engine_answers(run, capsys):
+    """Eight tasks of a second on two threads, on four, and twice as fast."""
+    last = line(4)
+    last["runs"]["prefix"] = [0] * 8
+    write(run, last)
+    found = json.loads(said(capsys, run, "--threads", "4x1", "--faster", "fit=2", "--json")[0])
+    replayed = found["as_it_was"], *found["experiments"]
+    assert found["recorded"] == 4.0
+    assert [one["seconds"] for one in replayed] == pytest.approx([4.0, 2.0, 2.0], abs=0.02)
+    hours = [8 / 3600, 8 / 3600, 4 / 3600]
+    assert [one["thread_hours"] for one in replayed] == pytest.approx(hours, rel=0.01)
+    assert [one["idle"] for one in replayed] == pytest.approx([0.0, 0.0, 0.0], abs=0.01)
+    assert [one["threads"] for one in replayed] == [2, 4, None]
+    assert found["error"] == pytest.approx(0, abs=0.01)
+
+
+def test_it_refuses_a_run_that_it_can_not_replay(run, capsys):
+    write(run, {**line(7), "complete": False, "left_out": 3})
+    out, err = said(capsys, run, "--json", code=1)
+    found = json.loads(out)
+    assert (found["replayed"], found["error"], found["experiments"]) == (None, None, [])
+    assert err == f"dask-otel whatif: No answer for etl: {found['refused']}\n"
+    assert found["refused"].startswith("3 of its runs were not recorded")
+
+
+RECORD = """
+import sys, time
+import dask
+from distributed import Client, LocalCluster, span
+dask.config.set({"distributed.scheduler.preload": ["dask_otel"], "otel.files.path": sys.argv[1]})
+def nap(seconds):
+    time.sleep(seconds)
+if __name__ == "__main__":
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None,
+                      processes=False) as cluster, Client(cluster) as client:
+        with span("naps"):
+            client.gather(client.map(nap, [0.3] * 8, pure=False))
+"""
+
+
+def test_a_real_run_is_read_and_replayed(tmp_path, capsys):
+    environment.run("-c", RECORD, str(tmp_path / "telemetry"))
+    code = main(["whatif", str(tmp_path / "telemetry"), "--threads", "4x1", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    (session,) = read_report(tmp_path / "telemetry").runs
+    (root,) = session.roots()
+    assert (found["span"], found["as_it_was"]["threads"]) == ("naps", 2)
+    assert found["recorded"] == pytest.approx(root.seconds, abs=1e-3)
+    # A machine may be too busy for an answer.
+    assert code == (found["refused"] is not None) == (found["error"] > 0.15)
+    if code == 0:
+        (log,) = (tmp_path / "telemetry").glob("*-graph.jsonl.gz")
+        (recorded,) = read_graphs(log)
+        took = recorded.runs["seconds"]
+        (more,) = found["experiments"]
+        # Whatever the order of the tasks, by Graham.
+        assert (
+            sum(took) / 4 <= more["seconds"] <= sum(took) / 4 + max(took) + found["recorded"] / 10
+        )
