@@ -79,7 +79,8 @@ class WhatIfReport:
             return []
         error = "" if it.error is None else f", a difference of {it.error:.1%}"
         took = f"{words.seconds(it.recorded)}; its replay took {words.seconds(it.replayed.seconds)}"
-        return [self.about_threads(), f"{it.span} took {took}{error}.", *it.assumptions]
+        said = [self.about_threads(), f"{it.span} took {took}{error}.", *it.assumptions]
+        return [one for one in said if one]
 
     def table(self) -> list[tuple[str, ...]]:
         """Return the headings and a row for each replay; empty without one."""
@@ -95,10 +96,11 @@ class WhatIfReport:
 
     def text(self, width: int = 100, *, ascii_only: bool = False) -> str:
         """Return the result for a terminal: the headline, a table, a curve, and notes."""
-        lines = [self.headline(), "", *_aligned(self.table(), width), "", *self._bars(width), ""]
-        lines += [line for note in self.notes() for line in words.wrapped(note, width)]
-        adapted = words.in_ascii if ascii_only else str
-        return "\n".join(adapted(words.one_line(line)).rstrip() for line in lines).strip()
+        notes = (line for note in self.notes() for line in words.wrapped(note, width))
+        parts = [self.headline()], _aligned(self.table(), width), self._bars(width), notes
+        lines = (map(words.one_line, part) for part in parts)
+        text = "\n\n".join(filter(None, ("\n".join(part) for part in lines)))
+        return words.in_ascii(text) if ascii_only else text
 
     def _bars(self, width: int) -> Iterator[str]:
         """Yield the curve of durations and thread-hours over threads, if there is one."""
