@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from dask_otel.client.traces import trace_context
     from dask_otel.client.why import why
     from dask_otel.report.document import Report, read_report
+    from dask_otel.report.replaying import what_if
+    from dask_otel.report.whatif import WhatIfReport
 
 __all__ = [
     "Reason",
@@ -32,6 +34,7 @@ __all__ = [
     "SpanHandle",
     "SpanMetrics",
     "TraceContext",
+    "WhatIfReport",
     "Why",
     "__version__",
     "instrument",
@@ -43,6 +46,7 @@ __all__ = [
     "trace_context",
     "uninstrument",
     "unregister",
+    "what_if",
     "why",
 ]
 
@@ -53,6 +57,7 @@ _MODULES: Final = {
     "SpanHandle": "dask_otel.client.handles",
     "SpanMetrics": "dask_otel._wire",
     "TraceContext": "dask_otel._wire",
+    "WhatIfReport": "dask_otel.report.whatif",
     "Why": "dask_otel._wire",
     "__version__": "dask_otel._version",
     # The functions that Dask looks for in a preload.
@@ -67,6 +72,7 @@ _MODULES: Final = {
     "trace_context": "dask_otel.client.traces",
     "uninstrument": "dask_otel.client.instrumentation",
     "unregister": "dask_otel.client.registration",
+    "what_if": "dask_otel.report.replaying",
     "why": "dask_otel.client.why",
 }
 

@@ -16,6 +16,7 @@ from dask_otel.report.money import Price
 from dask_otel.report.redaction import redacted
 from dask_otel.report.telemetry.model import Block, Session, Skipped
 from dask_otel.report.telemetry.reader import Reader
+from dask_otel.report.whatif import WhatIfReport
 
 #: The signals of rows in memory, and what a row that has no room any more is called.
 _SIGNALS: Final = {
@@ -43,6 +44,10 @@ class Report:
         The result of `compared_with`.
     is_redacted
         Whether it is a result of `redacted`.
+    paths
+        What it was read from.
+    what_ifs
+        Results of `what_if`, which the page shows.
     """
 
     runs: Sequence[Session]
@@ -51,6 +56,8 @@ class Report:
     tag: str = field(default="team", kw_only=True)
     comparison: Comparison | None = field(default=None, kw_only=True)
     is_redacted: bool = field(default=False, kw_only=True)
+    paths: Sequence[str | Path] = field(default=(), kw_only=True)
+    what_ifs: Sequence[WhatIfReport] = field(default=(), kw_only=True)
 
     def redacted(self) -> Report:
         """Return this report without messages, tracebacks, code, keys and users' attributes."""
@@ -79,7 +86,11 @@ class Report:
         from dask_otel.report.page.html import page
 
         return page(
-            self.accounts(), self.skipped, redacted=self.is_redacted, comparison=self.comparison
+            self.accounts(),
+            self.skipped,
+            redacted=self.is_redacted,
+            comparison=self.comparison,
+            what_ifs={one.span_id: one.html() for one in self.what_ifs},
         )
 
     def text(
@@ -167,4 +178,4 @@ def read_report(*paths: str | Path, price: float | None = None, tag: str = "team
     reader = Reader()
     reader.read(paths)
     cost = None if price is None else Price(price)
-    return Report(reader.sessions(), reader.skipped, price=cost, tag=tag)
+    return Report(reader.sessions(), reader.skipped, price=cost, tag=tag, paths=paths)
