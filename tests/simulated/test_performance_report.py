@@ -178,7 +178,7 @@ def test_an_exception_is_the_headline_and_goes_on(b: Bridged) -> None:
     (redacted,) = block.report.redacted().accounts()
     assert redacted.diagnoses[0].title == "The block ended with LookupError"
     failing = dask_otel.performance_report(None)
-    with pytest.raises(ValueError, match=""), failing:
+    with pytest.raises(ValueError), failing:
         b.client.submit(boom).result()
     first, *_ = account(failing).diagnoses
     # Not twice: the task's failure is the same.
@@ -247,6 +247,7 @@ def test_many_rows_come_in_several_answers(b: Bridged, monkeypatch: pytest.Monke
         for _ in range(3):
             with span("step"):
                 b.client.submit(nap, 1.0, pure=False).result()
+            time.sleep(3.0)
     assert len(asked) > 3
     assert asked == sorted(set(asked))
     assert account(block).outcomes == {"memory": 3}
