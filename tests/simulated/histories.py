@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lab.clock import Stuck
-from lab.cluster import simulate
 from lab.programs import Program, draw, run, shrink
 
+from dask_otel.lab.clock import Stuck
+from dask_otel.lab.cluster import simulate
 from tests.simulated.observed import QUICK, Simulated
 
 #: Seconds between two batches of a worker's messages.

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from dask_otel.core.life.clock_offsets import shifted
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import (
     Group,
@@ -214,7 +215,11 @@ class Simulation:
         stop = self.now + skew
         group = self._leaving(task, "memory", "memory", stop)
         self._ran(task, worker, stop - took)
-        self.lifecycle.outcomes.finished(group, worker, stop - took, stop, self.now)
+        # As in a `RawRun`.
+        self.lifecycle.computing.waiting[group] = None
+        start, stop = shifted(stop - took, stop, self.now)
+        group.new_runs.append((took, None, task.key, worker, start, stop))
+        self.lifecycle.outcomes.finished(group, worker, self.now)
         self._looked()
 
     def fail(self, task: Task, worker: str, took: float) -> None:

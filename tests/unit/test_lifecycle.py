@@ -250,7 +250,7 @@ def short_span(sim: Simulation, number: int) -> None:
     span = lifecycle.span_created(dask_id, ("job",), (), sim.now)
     group = lifecycle.add_group(span, "f", "f", None)
     lifecycle.outcomes.added(group, "key", sim.now)
-    lifecycle.outcomes.finished(group, "w0", sim.now, sim.now, sim.now)
+    lifecycle.outcomes.finished(group, "w0", sim.now)
     sim.now += 0.01
     lifecycle.reports.heartbeat("w0", sim.now, 0)
     lifecycle.tick(sim.now)

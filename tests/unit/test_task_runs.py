@@ -178,8 +178,9 @@ def test_a_group_covers_its_tasks_and_the_span_its_groups(
         began, ended = T + start, T + start + seconds
         parts = tuple(("transfer", min(T + at, began), took) for at, took in before)
         tasks.added(group, number, T)
-        tasks.finished(group, "w", began, ended, max(ended, T))
+        tasks.finished(group, "w", max(ended, T))
         tasks.prepared(group, min([at for _, at, _ in parts], default=began))
+        tasks.ran(group, "w", began, ended, max(ended, T))
         run = TaskRun(seconds, number, number, "w", began, ended, 1, 0.0, 8, "int", parts)
         task_runs.succeeded(group, tuple(run), made.limits)
     records = translate(made.finish())

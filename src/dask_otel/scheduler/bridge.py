@@ -391,4 +391,5 @@ def limits_of(settings: Settings) -> Limits:
         ),
         notes=settings.spool.path is not None,
         path=spans.path,
+        graph=settings.graphs,
     )

@@ -12,7 +12,7 @@ from distributed.metrics import time
 from dask_otel import semconv
 from dask_otel.core.life.callers import DEFAULT_SPAN
 from dask_otel.core.metrics.batch import MetricBatch, Observation
-from dask_otel.core.records import ClusterEvent, FinishedSpan, OpenNote, Progress
+from dask_otel.core.records import ClusterEvent, FinishedGraph, FinishedSpan, OpenNote, Progress
 from dask_otel.pump.inbox import Inbox
 
 if TYPE_CHECKING:
@@ -115,6 +115,8 @@ class HandOver:
         self._waiting = []
         for ready in waiting:
             self._pump.offer_span(ready)
+            if isinstance(ready, FinishedSpan) and ready.graph is not None:
+                self._pump.offer_graph(FinishedGraph(ready, ready.graph))
             if self.memory is not None:
                 self.memory.offer_span(ready)
 

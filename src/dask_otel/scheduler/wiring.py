@@ -20,6 +20,7 @@ from dask_otel._version import __version__
 from dask_otel.core.endpoints.address import long_timeouts
 from dask_otel.core.events.lines import LastLines
 from dask_otel.core.events.narration import narrate
+from dask_otel.core.graph import graph_line
 from dask_otel.core.metrics.cardinality import SeriesLimits
 from dask_otel.core.metrics.labels import LabelRules, patterns
 from dask_otel.core.metrics.state import MetricState
@@ -155,6 +156,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         own_provider=settings.provider == "own",
         logs=settings.logs.exported,
         claims=owner.claims,
+        graph=partial(graph_line, redact=span_limits.redact) if settings.graphs else None,
     )
     if outputs is None:
         return None
@@ -227,6 +229,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         ),
         sanitizer.drain,
         notices,
+        Rows(outputs.graph_sinks, lambda graph: [graph]),
     )
 
     def recording(recorder: Recorder) -> Pump:

@@ -138,6 +138,16 @@ class SpanSettings:
         The parts are in `dask.span.path.*`, and in the spans of the tasks on its path.
         """,
     )
+    graph: bool = _knob(
+        "true",
+        FLAG,
+        """
+        Whether the [graph of each root span](files.md#graph-logs) is written beside the other files
+
+        It has what a replay needs of each run of a task, without keys. Needs `otel.files.path` and
+        `otel.spans.path`.
+        """,
+    )
     linger: float = _knob(
         "2s",
         duration(0, DAY),
@@ -544,6 +554,11 @@ class Settings:
     files: FileSettings = field(default_factory=FileSettings)
     spool: SpoolSettings = field(default_factory=SpoolSettings)
     report: ReportSettings = field(default_factory=ReportSettings)
+
+    @property
+    def graphs(self) -> bool:
+        """Whether graph logs are recorded."""
+        return self.spans.graph and self.spans.path and self.files.path is not None
 
 
 def _sections(name: str, owner: type[Any]) -> dict[str, type[Any]]:

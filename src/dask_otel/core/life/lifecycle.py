@@ -129,12 +129,13 @@ class Lifecycle:
         #: The outcomes of the spans' tasks; the adapter feeds it.
         self.outcomes = Outcomes(limits, self._activate, self._deactivate)
         #: Computed seconds; the adapter feeds it.
-        self.computing = Computing()
+        self.computing = Computing(self.outcomes.ran)
         self.generations = generations or Generations(limits)
         self.generations.resume(limits)
         self._long = LongSpans(limits, self.generations, self.open)
         #: Notes of open spans, in case the scheduler is lost; None without a spool.
-        self.notes = OpenNotes(cluster, self.open) if limits.notes else None
+        refresh = self.computing.add_all
+        self.notes = OpenNotes(cluster, self.open, refresh) if limits.notes else None
         #: Ordered by the time when their work was done.
         self._settling: dict[OpenSpan, None] = {}
         self._lingering = Schedule(limits.linger)
