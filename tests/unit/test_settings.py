@@ -463,8 +463,8 @@ def test_one_error_lists_every_problem():
     assert str(error) == (
         "4 problems: "
         "(1) otel.spans.lingre = '4s', in Dask's configuration: there is no such key. Did you mean "
-        "otel.spans.linger? Allowed in otel.spans: default, detail, path, graph, linger, settle-timeout, "
-        "max-groups, trace-gap, max-per-trace, max-exceptions, exception-message, "
+        "otel.spans.linger? Allowed in otel.spans: default, detail, path, graph, linger, "
+        "settle-timeout, max-groups, trace-gap, max-per-trace, max-exceptions, exception-message, "
         "exception-stacktrace, code, task-keys, progress-after, progress-interval, "
         "remember, baggage, tasks. "
         "(2) otel.metric = (a mapping), in the arguments of dask_otel.register: there is no such "

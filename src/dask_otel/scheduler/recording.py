@@ -51,6 +51,8 @@ class Recording:
         self.make: Callable[[Recorder], Pump] | None = None
         #: The clients that asked for it, by the names of their requests.
         self.holders: dict[str, str] = {}
+        #: Pumps that write their last rows.
+        self._ending: list[Pump] = []
         self._batch_at = 0.0
 
     @property
@@ -68,18 +70,19 @@ class Recording:
         self._hand_over.memory = self.make(self.recorder)
         self._hand_over.memory.start()
 
-    def stop(self) -> Pump | None:
-        """Let the pump write what it has; return it."""
+    def stop(self) -> None:
+        """Let the pump write what it has."""
         pump, self._hand_over.memory = self._hand_over.memory, None
         if pump is not None:
             pump.request_close(_AT_MOST)
-        return pump
+            self._ending.append(pump)
 
     def drop(self, name: str) -> None:
         """Forget a request; stop after the last one."""
         self.holders.pop(name, None)
         if not self.holders and self._settings.record != "always":
             self.stop()
+            self._ending.clear()
             self.recorder = None
 
     def tick(self) -> None:
@@ -97,10 +100,12 @@ class Recording:
         What comes later has a new pump, so that no row has values of both times.
         """
         await self._hand_over.flush()
-        before = self.stop()
+        self.stop()
         self.begin()
-        while before is not None and not before.closed:
+        # Those of other requests, too.
+        while not all(pump.closed for pump in self._ending):
             await asyncio.sleep(PAUSE)
+        self._ending.clear()
         return 0 if self.recorder is None else self.recorder.number
 
     async def settle(self, span_id: str, timeout: float, submitted: bool) -> None:
