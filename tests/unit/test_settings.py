@@ -463,7 +463,7 @@ def test_one_error_lists_every_problem():
     assert str(error) == (
         "4 problems: "
         "(1) otel.spans.lingre = '4s', in Dask's configuration: there is no such key. Did you mean "
-        "otel.spans.linger? Allowed in otel.spans: default, detail, path, linger, settle-timeout, "
+        "otel.spans.linger? Allowed in otel.spans: default, detail, path, graph, linger, settle-timeout, "
         "max-groups, trace-gap, max-per-trace, max-exceptions, exception-message, "
         "exception-stacktrace, code, task-keys, progress-after, progress-interval, "
         "remember, baggage, tasks. "
@@ -471,7 +471,7 @@ def test_one_error_lists_every_problem():
         "key. Did you mean otel.metrics? Allowed in otel: enabled, cluster-name, close-timeout, "
         "propagation, baggage, provider, trace-url, environment, redact, client, spans, metrics, "
         "workers, "
-        "logs, files, spool. "
+        "logs, files, spool, report. "
         "(3) otel.spans.detail = 'tasks', in the arguments of dask_otel.register, is not valid. "
         "Allowed: span or group. "
         "(4) otel.metrics.max-names = 0, in Dask's configuration, is not valid. Allowed: a whole "

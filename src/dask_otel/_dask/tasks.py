@@ -13,6 +13,7 @@ from distributed.metrics import time
 
 from dask_otel import semconv
 from dask_otel._dask.facts import UNFINISHED, pickled_class, run_times
+from dask_otel._dask.graphs import Graphs, RecordedPaths
 from dask_otel._dask.runs import NOT_ASSIGNED, Part, RunsUnderWay, actions
 from dask_otel._dask.spans import DaskSpans
 from dask_otel._dask.stimuli import (
@@ -32,7 +33,16 @@ from dask_otel.core.life.open_span import Cause, Group, RetryReason, TaskLimits
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.path.following import Paths
 from dask_otel.core.path.step import KEY, NUMBER, PARTS, SECONDS, SENT, STOP, RawStep
-from dask_otel.core.path.waiting import AT_ONCE, BEHIND, UNKNOWN, Place, Sent, last_ends, turn_of
+from dask_otel.core.path.waiting import (
+    AT_ONCE,
+    BEHIND,
+    UNKNOWN,
+    Place,
+    Sent,
+    Threads,
+    last_ends,
+    turn_of,
+)
 from dask_otel.core.records import Failure, RawRun, TaskRun
 from dask_otel.core.text import STACKTRACE_LIMIT
 
@@ -62,6 +72,7 @@ class TaskEvents:
         spans: DaskSpans,
         under_way: RunsUnderWay,
         limits: TaskLimits,
+        graphs: Graphs | None,
     ) -> None:
         self._scheduler = spans.scheduler
         self._spans = spans
@@ -72,6 +83,8 @@ class TaskEvents:
         self._follows = lifecycle.follows
         self._time = time
         self._accounting = time.accounting
+        #: Records the graph logs; None if there are none.
+        self._graphs = graphs
         #: What bounds the spans, if it is followed.
         self.paths = self._new_paths()
         self._clocks = clocks
@@ -124,9 +137,14 @@ class TaskEvents:
         self._lost, self._sent_again = {}, {}
         self.paths = self._new_paths()
         self.queued_since.clear()
+        if self._graphs is not None:
+            self._graphs.submitted.clear()
 
     def _new_paths(self) -> Paths:
-        return Paths(submission_time, lambda: self._accounting.present)
+        arguments = submission_time, lambda: self._accounting.present
+        if self._graphs is not None:
+            return RecordedPaths(self._graphs, *arguments)
+        return Paths(*arguments)
 
     def repair(self) -> None:
         """Forget tasks that are no longer processing."""
@@ -379,7 +397,7 @@ class TaskEvents:
                 # It may be sent again.
                 self._outcomes.not_recomputed(group, counted, now)
                 self._lost[key] = group if counted else None
-                self.paths.interrupted(key, sent, threads)
+                self._interrupted(group, key, assigned, sent, ran, stimulus_id, threads)
                 return
             if sent:
                 self._outcomes.computed_again(group)
@@ -477,12 +495,28 @@ class TaskEvents:
         elif not task.has_lost_dependencies and (task.who_wants or task.waiters):
             how = interruption(stimulus_id) if start == "processing" else "stolen"
             self._outcomes.interrupted(group, key, None if how == "stolen" else how, now)
-            self.paths.interrupted(key, sent, threads)
+            self._interrupted(group, key, assigned, sent, ran, stimulus_id, threads)
         else:
             self._end_path(group, run, start, ran, now, sent_to, place)
             self._to_released(group, key, assigned, ran is None, now)
             if start == "processing":
                 self._count(semconv.TASK_FINISHED.name, group, "cancelled")
+
+    def _interrupted(
+        self,
+        group: Group,
+        key: Hashable,
+        assigned: WorkerState | None,
+        sent: float,
+        ran: Times | None,
+        stimulus_id: str,
+        threads: Threads | None,
+    ) -> None:
+        """Record for path and graph that a ready task will be ready again."""
+        if self._graphs is not None and assigned is not None:
+            how, readiness = interruption(stimulus_id), self.paths.waits.get(key)
+            self._graphs.interrupted(group, key, assigned, sent, ran, how, readiness)
+        self.paths.interrupted(key, sent, threads)
 
     def _to_erred(self, group: Group, run: RawRun) -> None:
         """A task failed for good."""
