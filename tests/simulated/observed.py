@@ -6,6 +6,7 @@ import asyncio
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from textwrap import dedent
 from typing import Any
 
@@ -25,7 +26,7 @@ from dask_otel._dask.facts import ancestors
 from dask_otel.core.idle.worker_tasks import WorkerTasks
 from dask_otel.core.life.clock_offsets import DRIFT
 from dask_otel.core.life.open_span import Limits
-from dask_otel.core.records import FinishedSpan, Progress, TaskCounts
+from dask_otel.core.records import FinishedSpan, Progress, SpanIdentity, TaskCounts
 from dask_otel.core.traces.translate import translate
 from dask_otel.semconv import PATH_PARTS
 from tests.cluster import proof
@@ -303,7 +304,10 @@ class Simulated:
             adapter.lifecycle._settling,
             adapter.lifecycle._lingering,
             adapter.blocks.blocks._holding,
+            adapter.blocks.blocks._waiting,
+            adapter.blocks.blocks._left_first,
             adapter.blocks.leaving,
+            adapter.lifecycle.generations._live,
             adapter.callers._open,
             max(0, len(adapter.clocks) - len(self.scheduler.workers)),
             uncovered(record for span in self.exported for record in translate(span)),
@@ -321,6 +325,36 @@ class Simulated:
                 off = sum(one.path.parts) - (one.stop - one.start)
                 assert abs(off) <= 1e-6, (one.identity, off)
                 assert min(one.path.parts) >= 0.0, one
+        self.check_traces(spans)
+
+    def check_traces(self, spans: list[SpanIdentity]) -> None:
+        """A tree is in one trace, its own or its caller's, and generations continue one another."""
+        by_id = {one.span_id: one for one in spans}
+        firsts = {one.dask_id: one for one in spans if one.generation == 1}
+        known = self.scheduler.extensions["spans"].spans
+        ends = {one.identity: one.stop for one in self.exported}
+        for late, start, one in [(o.late, o.start, o.identity) for o in self.exported]:
+            caller = one.trace_id.caller
+            if one.parent_span_id is None:
+                assert caller is None, one
+            elif one.remote:
+                assert caller is not None
+                assert (caller.trace_id, caller.span_id) == (one.trace_id, one.parent_span_id)
+            else:
+                above = by_id.get(one.parent_span_id, firsts[one.root_id])
+                assert above.trace_id is one.trace_id, (one, above)
+                assert above.root_id == one.root_id, (one, above)
+            if one.generation > 1:
+                first = firsts[one.dask_id]
+                assert one.first == (first.trace_id, first.span_id), one
+            parent = known[one.dask_id].parent
+            if parent is not None and parent.id in firsts:
+                assert late == (start > ends[firsts[parent.id]]), one
+        lives = sorted(self.exported, key=lambda s: (s.identity.dask_id, s.identity.generation))
+        for before, after in pairwise(lives):
+            if before.identity.dask_id == after.identity.dask_id:
+                assert after.identity.generation == before.identity.generation + 1
+                assert before.stop <= after.start
 
     def assert_tree(self, expected: str) -> None:
         """Compare what was exported with lines ``name result seconds counts``."""

@@ -30,7 +30,7 @@ from dask_otel.core.traces.translate import translate
 from tests.covering import uncovered
 from tests.environment import python
 from tests.limits import make_limits, make_task_limits
-from tests.unit.simulation import Simulation
+from tests.unit.driven import Driven
 
 T = 1_000_000.0
 FAILURE = Failure(T, "k", "load", "tcp://w", "ValueError('no')", '  File "a.py", line 1\n')
@@ -71,7 +71,7 @@ class Runs:
         task_runs.failed(group, self.run(group, key, seconds, FAILURE), self.limits)
 
     def finish(self) -> FinishedSpan:
-        return finish(self.span, Simulation(self.all), self.all, True)
+        return finish(self.span, Driven(), self.all, True)
 
 
 def seconds_of(tasks: tuple[FinishedTask, ...]) -> list[float]:
@@ -204,16 +204,15 @@ def test_without_limits_nothing_is_looked_at(limits: TaskLimits) -> None:
 
 
 def test_a_client_that_retries_a_failure_takes_it_back() -> None:
-    sim = Simulation(make_limits(tasks=make_task_limits()))
-    task = sim.submit(sim.create(None), "f")
-    group = sim.groups[task.span, "f"]
-    sim.fail(task, "w0", 1.0)
+    core = Driven()
+    group = core.task(core.span())
+    core.lifecycle.outcomes.failed(group, "key", FAILURE, core.now, core.now, core.now)
     task_runs.failed(
-        group, tuple(TaskRun(1.0, 1, task.key, "w0", sim.now, sim.now)), make_task_limits()
+        group, tuple(TaskRun(1.0, 1, "key", "w0", core.now, core.now)), make_task_limits()
     )
     assert group.span.runs is not None
-    assert list(group.span.runs.failed) == [task.key]
-    sim.retry(task)
+    assert list(group.span.runs.failed) == ["key"]
+    core.lifecycle.outcomes.added(group, "key", core.now, "retried")
     assert not group.span.runs.failed
 
 
