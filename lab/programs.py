@@ -21,7 +21,7 @@ from distributed.client import Future
 from distributed.comm.core import CommClosedError
 from distributed.scheduler import KilledWorker
 
-from lab.cluster import Cluster
+from dask_otel.lab.cluster import Cluster
 
 #: What a user does: seconds before it, its name, and its arguments.
 Step: TypeAlias = tuple[float, str, tuple[Any, ...]]

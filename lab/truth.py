@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 from distributed.core import Status
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from lab.clock import EPOCH
-from lab.cluster import Beat, Cluster
+from dask_otel.lab.clock import EPOCH
+from dask_otel.lab.cluster import Beat, Cluster
 
 #: A task in one of these has work left.
 UNFINISHED: Final = frozenset({"waiting", "queued", "no-worker", "processing"})

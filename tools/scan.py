@@ -77,7 +77,7 @@ def attributes() -> tuple[Places, Places]:
     names = [
         ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
         for path in sorted(PACKAGE.rglob("*.py"))
-        if "cli" not in path.parts
+        if not {"cli", "lab"} & {*path.relative_to(PACKAGE).parts}
     ]
     options = Options()
     options.export_types = options.preserve_asts = options.ignore_missing_imports = True

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from lab.clock import Stuck
-from lab.cluster import simulate
 from lab.programs import Enter, Program, draw, plainly, run, shrink
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
 import dask_otel
+from dask_otel.lab.clock import Stuck
+from dask_otel.lab.cluster import simulate
 from tests.simulated.observed import QUICK, Simulated
 
 #: Seconds between two batches of a worker's messages.

@@ -13,8 +13,6 @@ from typing import Any
 from distributed import Client
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.metrics import time
-from lab.clock import EPOCH
-from lab.cluster import Cluster, simulate
 from lab.occupancy import Occupancy
 from lab.paths import Paths
 from lab.truth import Truth
@@ -28,6 +26,8 @@ from dask_otel.core.life.clock_offsets import DRIFT
 from dask_otel.core.life.open_span import Limits
 from dask_otel.core.records import FinishedSpan, Progress, SpanIdentity, TaskCounts
 from dask_otel.core.traces.translate import translate
+from dask_otel.lab.clock import EPOCH
+from dask_otel.lab.cluster import Cluster, simulate
 from dask_otel.semconv import PATH_PARTS
 from tests.cluster import proof
 from tests.covering import uncovered

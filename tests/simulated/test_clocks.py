@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from distributed import span, wait
-from lab.clock import EPOCH, MACHINE
 
 from dask_otel._dask.stimuli import stimulus_time
+from dask_otel.lab.clock import EPOCH, MACHINE
 from tests.simulated.observed import Simulated
 
 #: Seconds that a heartbeat takes to the scheduler, and others nothing: workers err by half of it.

@@ -16,9 +16,9 @@ import dask
 import pytest
 from distributed import Reschedule, get_worker, rejoin, secede, wait, worker_client
 from distributed.core import Status
-from lab.executor import LabThreadPoolExecutor
 
 from dask_otel import span
+from dask_otel.lab.executor import LabThreadPoolExecutor
 from tests.simulated.observed import Simulated
 from tests.simulated.tasks import fail, nap
 

@@ -10,8 +10,8 @@ from operator import attrgetter
 
 import pytest
 from distributed import Client, Future, span, wait
-from lab.cluster import Cluster, simulate
 
+from dask_otel.lab.cluster import Cluster, simulate
 from tests.simulated.observed import LIMITS, Observer, Simulated
 from tests.waiting import eventually
 
