@@ -8,12 +8,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from textwrap import dedent
-from typing import Any
+from typing import Any, NamedTuple
 
 from distributed import Client
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.metrics import time
 from lab.occupancy import Occupancy
+from lab.outcomes import outcomes
 from lab.paths import Paths
 from lab.truth import Truth
 
@@ -23,7 +24,7 @@ from dask_otel._dask.boundary import ErrorBoundary
 from dask_otel._dask.facts import ancestors
 from dask_otel.core.idle.worker_tasks import WorkerTasks
 from dask_otel.core.life.clock_offsets import DRIFT
-from dask_otel.core.life.open_span import Limits
+from dask_otel.core.life.open_span import Limits, OpenSpan
 from dask_otel.core.records import FinishedSpan, Progress, SpanIdentity, TaskCounts
 from dask_otel.core.traces.translate import translate
 from dask_otel.lab.clock import EPOCH
@@ -43,8 +44,23 @@ QUICK = make_limits(linger=0.1, settle_timeout=5.0, tasks=make_task_limits(slowe
 ROUNDING = 1e-6
 #: Between these, the border is when a run began, seceded or ended by its worker's clock.
 ON_WORKER = frozenset({"transfer", "starting", "compute", "inner", "report"})
+#: All tasks, and those that had an outcome.
+TASK_OUTCOMES = ("tasks", "memory", "erred", "cancelled")
 #: What a ready task waited for. On its worker, the border is when another run ended.
 WAITS = frozenset({"no_worker", "no_thread", "uneven"})
+
+
+class Ended(NamedTuple):
+    """A span's generation as it ended."""
+
+    identity: SpanIdentity
+    #: Without those below it.
+    own: TaskCounts
+    ran_on: frozenset[str]
+    #: The nearest one above it that was open as it began.
+    above: SpanIdentity | None
+    #: After how many moves it ended.
+    moves: int
 
 
 class Errors(ErrorBoundary):
@@ -63,8 +79,10 @@ class Observer(SchedulerPlugin):
 
     name = "observer"
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
+    def __init__(
+        self, limits: Limits, ended: Callable[[OpenSpan], None] = lambda span: None
+    ) -> None:
+        self.limits, self._ended = limits, ended
         self.errors: list[str] = []
         self.closed = False
         self.finished: list[FinishedSpan] = []
@@ -76,6 +94,13 @@ class Observer(SchedulerPlugin):
         self.adapter = adapter = make_adapter(scheduler, self.limits, Errors(self.errors))
         adapter.attach()
         vars(self).update({name: getattr(adapter, name) for name in HOOKS})
+        exported = adapter.span_exported
+
+        def ended(span: OpenSpan) -> None:
+            self._ended(span)
+            exported(span)
+
+        adapter.span_exported = ended  # type: ignore[method-assign]
         self._ticking = asyncio.ensure_future(self._tick())
 
     async def close(self) -> None:
@@ -148,14 +173,20 @@ class Simulated:
         return self.observer.finished
 
     async def _prepare(self, cluster: Cluster) -> None:
-        self.cluster, self.observer = cluster, Observer(self._limits)
+        self.cluster, self.observer = cluster, Observer(self._limits, self._ended)
         self.truth = Truth(cluster)
+        self.ended: list[Ended] = []
         self.truth.attach()
         await self.observer.start(cluster.scheduler)
         cluster.scheduler.add_plugin(self.observer)
         #: Idle seconds so far, by time.
         self.samples: list[tuple[float, float]] = []
         self._sampling = asyncio.ensure_future(self._sample())
+
+    def _ended(self, span: OpenSpan) -> None:
+        above = span.above[0].identity if span.above else None
+        moves, ran_on = len(self.truth.moves), frozenset(span.ran_on)
+        self.ended.append(Ended(span.identity, span.own_counts(), ran_on, above, moves))
 
     async def _sample(self) -> None:
         while True:
@@ -168,6 +199,7 @@ class Simulated:
         await self.at_rest()
         self.check()
         self.compare()
+        self.compare_counts()
         if self.is_derivable:
             self.compare_paths()
         proof.prove_adapter(self.adapter, self.observer.increments)
@@ -228,6 +260,8 @@ class Simulated:
             "idle": (found["idle"] - truth.idle, less + either, late),
             "beyond": (found["lost"] - found["excess"] - lost + truth.excess, late, less),
         }
+        if not (self.truth.is_anything_lost() or self.cluster.steps):
+            known["excess"] = (found["excess"] - truth.excess, less, late)
         wrong = {
             name: off
             for name, (off, under, over) in known.items()
@@ -240,6 +274,32 @@ class Simulated:
             assert idle <= most, (when, idle, most)
         assert not self._kept()
         assert not self.adapter.time.accounting._spans
+
+    def compare_counts(self) -> None:
+        """Compare the counts of each span with what became of its tasks, and with those below."""
+        for dask_id in {one.identity.dask_id for one in self.ended}:
+            lives = [one for one in self.ended if one.identity.dask_id == dask_id]
+            ends = [one.moves for one in lives]
+            truth = outcomes(self.truth.moves, self.truth.restarts, dask_id, ends)
+            for one, known in zip(lives, truth, strict=True):
+                found = {name: getattr(one.own, name) for name in TASK_OUTCOMES}
+                assert found == {name: known[name] for name in TASK_OUTCOMES}, (one, known)
+        trees: dict[SpanIdentity, list[Ended]] = defaultdict(list)
+        # Those below end first.
+        for one in self.ended:
+            trees[one.identity].append(one)
+            if one.above is not None:
+                trees[one.above] += trees[one.identity]
+        for finished in self.exported:
+            own, tree = trees[finished.identity][-1].own, trees[finished.identity]
+            counts = TaskCounts.of(*(one.own for one in tree))
+            assert finished.counts == counts, (finished, tree)
+            assert finished.worker_count == len(set().union(*(one.ran_on for one in tree)))
+            assert len(finished.failures) + finished.dropped_failures == own.erred
+            assert len(finished.failures) <= self._limits.max_exceptions
+            result = "cancellation" if counts.cancelled else "success"
+            assert finished.result == ("failure" if counts.erred else result), finished
+            assert (finished.tree_failure is None) == (counts.erred == 0), finished
 
     def compare_paths(self) -> None:
         """Compare the parts of each path with an independent walk of the finished history."""

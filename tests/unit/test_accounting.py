@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -16,10 +17,10 @@ from hypothesis import strategies as st
 from dask_otel.core.idle.accounting import Accounting, Increments
 from dask_otel.core.idle.sharing import IdleSharing
 from dask_otel.core.idle.worker import WorkerTime
-from dask_otel.core.path.waiting import (
-    MAX_ENDS,
-    TAKEN,
-)
+from dask_otel.core.path.waiting import AT_ONCE, BEHIND, BEHIND_RELEASED, MAX_ENDS, TAKEN
+
+#: Seconds: some messages of 1 ms each, on a few threads.
+CLOSE = 0.02
 
 
 @dataclass
@@ -70,6 +71,206 @@ def exported(accounting: Accounting, now: float) -> Increments:
     closed = accounting.begin_export(now)
     accounting.settle()
     return closed
+
+
+#: Two cuts in a row between the end of a task and its seconds.
+GAPS: list[tuple[Any, ...]] = [
+    ("task_assigned", "x", "a", 0.0),
+    ("task_assigned", "y", "a", 0.0),
+    ("heartbeat", {}, {}, 1.0),
+    ("task_done", "x", 0.99, 1.001),
+    ("heartbeat", {}, {"a": 0.99}, 2.0),
+    ("task_done", "y", 0.99, 2.001),
+    ("heartbeat", {}, {"a": 0.99}, 3.0),
+]
+
+#: One worker with one thread: its events as calls, and the totals after the last one.
+SCRIPTS: dict[str, tuple[list[tuple[Any, ...]], dict[str, float]]] = {
+    # Heartbeats and ends come on two connections, in any order.
+    "seconds that come before the end is known pay for it": (
+        [
+            ("heartbeat", {}, {}, 0.5),
+            ("task_assigned", "x", "a", 0.6),
+            ("heartbeat", {}, {"a": 0.3}, 1.0),
+            ("task_done", "x", 0.3, 1.001),
+            *[("heartbeat", {}, {}, now) for now in (1.5, 2.0, 2.5)],
+        ],
+        {"lost": 0.0, "excess": 0.0, "in_flight": 0.0, "idle": 2.2},
+    ),
+    # The last heartbeat comes after its task has ended, and before the report of that end.
+    "what came ahead of its end is not lost with the worker": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("heartbeat", {}, {"a": 0.5}, 0.7),
+            ("task_done", "x", 0.5, 0.701),
+            ("worker_removed", 1.0),
+        ],
+        {"lost": 0.0, "idle": 0.5},
+    ),
+    "what vanished is lost once with the worker": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("heartbeat", {"x": 0.4}, {}, 0.5),
+            ("heartbeat", {}, {}, 1.0),
+            ("task_done", "x", 0.5, 1.001),
+            ("worker_removed", 1.5),
+        ],
+        {"lost": 0.5, "idle": 1.0},
+    ),
+    # Both ends are known before the cut is, which lists the first run.
+    "a late heartbeat that is older than two runs of a key loses none": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("heartbeat", {"x": 0.5}, {}, 0.5),
+            ("task_done", "x", 1.0, 1.0),
+            ("task_assigned", "x", "a", 1.0),
+            ("task_done", "x", 1.0, 2.0),
+            ("task_assigned", "x", "a", 2.0),
+            ("heartbeat", {"x": 0.7}, {}, 2.1, 2.1 - 0.7),
+            ("heartbeat", {"x": 0.9}, {}, 2.1, 2.1 - 0.9),
+            ("heartbeat", {"x": 0.4}, {"a": 1.0}, 2.1, 2.1 - 1.4),
+            ("heartbeat", {"x": 0.4}, {"a": 1.0}, 2.4),
+        ],
+        {"reported": 2.0, "idle": 0.0, "lost": 0.0, "excess": 0.0, "in_flight": 0.4},
+    ),
+    "seceded seconds that come before the end is known are excess once": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("task_seceded", "x", 0.2, 0.2),
+            ("heartbeat", {"x": 0.5}, {}, 0.5),
+            ("heartbeat", {}, {"a": 0.9}, 1.0),
+            ("task_done", "x", 0.9, 1.001),
+            ("heartbeat", {}, {}, 1.5),
+        ],
+        {"excess": 0.7, "idle": 1.3},
+    ),
+    # As of a run that failed, and whose message has no times.
+    "an end of unknown length holds idle back until its seconds come": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("task_done", "x", None, 0.9),
+            ("heartbeat", {}, {}, 1.0),
+            ("heartbeat", {}, {"a": 0.9}, 2.0),
+        ],
+        {"idle": 1.1, "lost": 0.0, "excess": 0.0, "in_flight": 0.0},
+    ),
+    # By a clock that was set forward, and back again; it had run for half a second.
+    "a guess of the elapsed seconds makes no excess": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("task_done", "x", 0.5, 0.5),
+            ("task_assigned", "y", "a", 0.5),
+            ("heartbeat", {"y": 20.5}, {"a": 0.5}, 1.0),
+            ("task_done", "y", 0.7, 1.2),
+            *[("heartbeat", {}, {"a": seconds}, now) for seconds, now in ((0.7, 1.5), (0.0, 2.0))],
+        ],
+        {"excess": 0.0, "idle": 0.8, "lost": 0.0, "in_flight": 0.0},
+    ),
+    # The message has the seconds of the code; the worker noticed the end later, and meters that.
+    "an end that waited for a blocked event loop holds idle back until its seconds come": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("task_done", "x", 0.5, 3.0),
+            ("heartbeat", {}, {}, 3.0),
+            ("heartbeat", {}, {"a": 3.0}, 3.5),
+        ],
+        {"idle": 0.5, "lost": 0.0, "excess": 0.0, "in_flight": 0.0},
+    ),
+    "a worker takes what its last heartbeat listed with it, even if the code was shorter": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("heartbeat", {"x": 3.0}, {}, 3.0),
+            ("task_done", "x", 0.5, 3.1),
+            ("worker_removed", 3.1),
+        ],
+        {"idle": 0.1, "lost": 3.0, "in_flight": 0.0},
+    ),
+    "a heartbeat with what it had listed can be lost, even if the code was shorter": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("heartbeat", {"x": 3.0}, {}, 3.0),
+            ("task_done", "x", 0.5, 3.1),
+            *[("heartbeat", {}, {}, now) for now in (3.5, 4.0, 4.5)],
+        ],
+        {"idle": 1.5, "lost": 3.0, "excess": 0.0, "in_flight": 0.0},
+    ),
+    "a task that seceded was on its own until its worker noticed its end": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("heartbeat", {"x": 3.0}, {}, 3.0),
+            ("task_seceded", "x", 0.2, 3.0),
+            ("task_done", "x", 0.5, 3.1),
+            ("heartbeat", {}, {"a": 3.0}, 3.5),
+        ],
+        {"idle": 3.3, "lost": 0.0, "excess": 2.8, "in_flight": 0.0},
+    ),
+    # Seconds of a span that is not active any more.
+    "late seconds are in the capacity of their span": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("task_released", "x", 1.0),
+            ("span_inactive", "a", 1.0),
+            ("heartbeat", {}, {"a": 3.0}, 3.0),
+        ],
+        {"reported": 3.0, "idle": 0.0, "in_flight": 0.0},
+    ),
+    # What the first one held back is not free for the second to book.
+    "a cut between end and seconds makes no idle": (GAPS[:4], {"idle": 0.0}),
+    "nor does a second one": (GAPS[:6], {"idle": 0.0}),
+    "idle is what is left after them": (GAPS, {"idle": 1.02, "in_flight": 0.0}),
+    # Both runs end before any cut of the first one arrives, at once with those of the second.
+    "a failure that seceded and is retried while heartbeats are late": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            *[("heartbeat", {"x": now}, {}, now) for now in (0.2, 0.5)],
+            ("task_seceded", "x", 0.5, 0.5),
+            ("heartbeat", {"x": 0.8}, {}, 0.8),
+            ("task_done", "x", 2.0, 2.0),
+            ("task_assigned", "x", "a", 2.0),
+            ("task_seceded", "x", 0.5, 2.5),
+            ("task_done", "x", 2.0, 4.0),
+            *[("heartbeat", {"x": ran}, {}, 4.1, 4.1 - ran) for ran in (1.1, 1.4, 1.7)],
+            ("heartbeat", {"x": 0.3}, {"a": 2.0}, 4.1, 1.8),
+            *[("heartbeat", {"x": ran}, {}, 4.1, 2.1 - ran) for ran in (0.6, 0.9, 1.2, 1.5)],
+            ("heartbeat", {"x": 1.8}, {}, 6.8, 3.0),
+            ("heartbeat", {}, {"a": 2.0}, 6.8, 2.7),
+            *[("heartbeat", {}, {}, 6.8, late) for late in (2.4, 1.5, 0.6)],
+            *[("heartbeat", {}, {}, now) for now in (7.0, 7.5, 8.0)],
+        ],
+        {"reported": 4.0, "excess": 3.0, "idle": 7.0, "lost": 0.0, "in_flight": 0.0},
+    ),
+    # The last cut lists the first run of the key.
+    "a second run that seceded and that no heartbeat listed is lost, too": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            *[("heartbeat", {"x": now}, {}, now) for now in (0.5, 1.0)],
+            ("task_seceded", "x", 1.4, 1.4),
+            ("task_done", "x", 2.0, 2.0),
+            ("task_assigned", "x", "a", 2.0),
+            ("task_seceded", "x", 1.4, 3.4),
+            ("task_released", "x", 3.5),
+            ("worker_removed", 3.5),
+        ],
+        {"lost": 2.8, "idle": 0.7},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_script(name: str) -> None:
+    calls, expected = SCRIPTS[name]
+    accounting, totals = Accounting(0.0, float, float), Totals()
+    accounting.worker_added("w", 1, 0.0)
+    accounting.span_active("a", "a", 0.0)
+    for call, *arguments in calls:
+        of_worker = () if call == "span_inactive" else ("w",)
+        getattr(accounting, call)(*of_worker, *arguments)
+        now = arguments[2] if call == "heartbeat" else arguments[-1]
+        totals.add(exported(accounting, now))
+        totals.check()
+        assert totals.idle <= expected["idle"] + CLOSE
+    assert {key: getattr(totals, key) for key in expected} == pytest.approx(expected, abs=CLOSE)
+    assert totals.span_capacity["a"] == pytest.approx(totals.reported + totals.idle)
 
 
 def test_weeks_of_running_cost_no_precision() -> None:
@@ -222,6 +423,18 @@ def test_idle_is_shared_among_roots_and_then_among_their_spans(events: list) -> 
         assert shares[span] == pytest.approx(truth[span], abs=1e-9)
     assert idle == pytest.approx(sum(truth.values()), abs=1e-9)
     assert unused == pytest.approx(true_unused, abs=1e-9)
+
+
+def test_a_task_knows_whether_it_waits_for_a_thread_of_its_worker() -> None:
+    accounting = Accounting(0.0, float, float)
+    accounting.worker_added("v", 1, 0.0)
+    accounting.worker_added("w", 1, 0.0)
+    assert accounting.task_assigned("v", "x", None, 0.0)[1] == AT_ONCE
+    assert accounting.task_assigned("v", "y", None, 0.0)[1] == BEHIND
+    accounting.task_released("v", "x", 1.0)
+    assert accounting.task_assigned("v", "z", None, 1.0)[1] == BEHIND_RELEASED
+    assert accounting.task_stolen("z", "v", "w", 2.0)[1] == AT_ONCE
+    assert accounting.task_assigned("unknown", "u", None, 2.0)[1] == AT_ONCE
 
 
 def test_a_worker_keeps_a_bounded_number_of_ends() -> None:

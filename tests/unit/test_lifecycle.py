@@ -126,6 +126,49 @@ def test_a_heartbeat_from_before_the_clock_was_set_back_settles_nothing(core: Dr
     assert state(span) == (Phase.SETTLING, 0, 0, 0)
 
 
+def test_a_clock_that_is_set_back_delays_no_end(core: Driven) -> None:
+    span = core.done()
+    core.after(0.0)
+    core.now -= 3600
+    core.after(0.0)
+    core.after(SETTLE)
+    assert span.phase is Phase.LINGERING
+    core.now -= 3600
+    core.after(LINGER)
+    (first,) = core.exported
+    # What begins before the end of the first one begins with that.
+    again = core.lifecycle.span_reopened("s0", ("s0",), (), core.now)
+    assert again.start == first.stop
+
+
+def test_a_heartbeat_may_be_from_before_the_end_and_the_next_one_is_not(core: Driven) -> None:
+    core.now += 1.0
+    span = core.done()
+    for phase in (Phase.SETTLING, Phase.LINGERING):
+        core.lifecycle.reports.heartbeat("w0", core.now - 0.5, 0)
+        core.after(0.0)
+        assert span.phase is phase
+
+
+def test_what_is_cut_off_lasts_until_the_close(core: Driven) -> None:
+    above = core.span()
+    core.task(core.span(above))
+    core.now += 5.0
+    core.lifecycle.close(core.now)
+    assert [(one.complete, one.stop) for one in core.lifecycle.finished] == [(False, core.now)] * 2
+
+
+def test_a_continuation_without_work_was_none(core: Driven) -> None:
+    core.done()
+    settle(core)
+    for _ in range(2):
+        again = core.lifecycle.span_reopened("s0", ("s0",), (), core.now)
+        assert again.identity.generation == 2
+        settle(core)
+    assert len(core.exported) == 1
+    assert not core.lifecycle.generations._live
+
+
 # ------------------------------------------------------------------- errors of our own
 
 
