@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from textwrap import dedent
@@ -16,7 +16,7 @@ from distributed.metrics import time
 from lab.occupancy import Occupancy
 from lab.outcomes import outcomes
 from lab.paths import Paths
-from lab.truth import Truth
+from lab.truth import UNFINISHED, Truth
 
 from dask_otel import semconv
 from dask_otel._dask.adapter import HOOKS, SchedulerAdapter
@@ -192,9 +192,36 @@ class Simulated:
         while True:
             await asyncio.sleep(0.5)
             self.samples.append((self.cluster.loop.now, self.sums()["idle"]))
+            self.check_clocks()
+            self.check_work()
+
+    def check_work(self) -> None:
+        """An open span has the unfinished tasks that it has in Dask, but for lost results."""
+        tasks = self.scheduler.tasks.values()
+        known = Counter(one.group.span_id for one in tasks if one.state in UNFINISHED)
+        resting = len(self.adapter.task_events.resting())
+        for dask_id, span in self.adapter.lifecycle.open.items():
+            assert span.unfinished == sum(group.unfinished for group in span.groups), span
+            assert 0 <= known[dask_id] - span.unfinished <= resting, (span, known[dask_id])
+
+    def check_clocks(self) -> None:
+        """What is known of a worker's clock is true, unless it was set."""
+        set_ones = {machine for _, machine, _ in self.cluster.steps}
+        here = self.cluster.machines["scheduler"].shift
+        for name, worker in self.cluster.workers.items():
+            machine = self.cluster.machines[name]
+            lower, upper = self.adapter.clocks.bounds(worker.address)
+            if machine not in set_ones and self.is_derivable and not self.estimate:
+                off = here - machine.shift
+                slack = ROUNDING + DRIFT * self.truth.silence()
+                assert lower is None or lower - slack <= off, (name, lower, off)
+                assert upper is None or off <= upper + slack, (name, upper, off)
 
     async def _finish(self, cluster: Cluster) -> None:
         del self.client
+        if self._sampling.done():
+            # A check of what was known on the way has failed.
+            self._sampling.result()
         self._sampling.cancel()
         await self.at_rest()
         self.check()

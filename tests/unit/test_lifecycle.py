@@ -105,17 +105,31 @@ def test_a_parent_lingers_after_its_own_workers_have_reported(core: Driven) -> N
 # ------------------------------------------------------------------------------ failures
 
 
-def test_a_key_that_fails_twice_is_two_failures(core: Driven) -> None:
+def test_a_key_that_fails_twice_is_two_failures_and_the_first_ones_are_kept() -> None:
+    core = Driven(max_exceptions=2)
     group = core.lifecycle.add_group(core.span(), "f", "f", None)
-    for text in ("KeyError(1)", "KeyError(2)"):
+    for key in ("a", "a", "b", "c"):
         # Submitted, failed, forgotten, submitted again: that is no retry.
-        core.lifecycle.outcomes.added(group, "key", core.now)
-        failure = Failure(core.now, "key", "f", "w0", text, None)
-        core.lifecycle.outcomes.failed(group, "key", failure, 0.0, 0.0, core.now)
+        core.lifecycle.outcomes.added(group, key, core.now)
+        failure = Failure(core.now, key, "f", "w0", "KeyError(1)", None)
+        core.lifecycle.outcomes.failed(group, key, failure, 0.0, 0.0, core.now)
     core.lifecycle.close(core.now)
     (span,) = core.lifecycle.finished
-    assert span.counts == TaskCounts(tasks=2, erred=2)
-    assert (len(span.failures), span.dropped_failures) == (1, 1)
+    assert span.counts == TaskCounts(tasks=4, erred=4)
+    assert [one.key for one in span.failures] == ["a", "b"]
+    assert span.dropped_failures == 2
+
+
+def test_a_task_that_was_to_run_again_and_does_not_was_cancelled(core: Driven) -> None:
+    group = core.task(core.span())
+    core.now += 5.0
+    core.lifecycle.outcomes.interrupted(group, "key", "worker_lost", core.now)
+    core.lifecycle.outcomes.forgotten(group, "key")
+    assert core.lifecycle.outcomes.coming_back == 0
+    core.lifecycle.close(core.now + 1.0)
+    (span,) = core.lifecycle.finished
+    assert span.counts == TaskCounts(tasks=1, cancelled=1)
+    assert span.stop == core.now
 
 
 def test_a_heartbeat_from_before_the_clock_was_set_back_settles_nothing(core: Driven) -> None:
