@@ -1,8 +1,8 @@
 """Idle, lost and excess seconds in histories whose answer is known.
 
 Beside what each test says, everything is compared with the truth, all the way and at the end; see
-`Simulated.compare`. Failures, retries, cancellations, lost heartbeats, pauses and workers that leave
-are in random programs, `test_histories.py`; the rules are in `tests/unit/test_accounting.py`.
+`Simulated.compare`. Failures, retries, cancellations, lost heartbeats, pauses and workers that
+leave are in random programs, `test_histories.py`; the rules are in `tests/unit/test_accounting.py`.
 """
 
 from __future__ import annotations

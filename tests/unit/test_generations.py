@@ -12,7 +12,6 @@ from dask_otel.core.context import Caller, Traceparent
 from dask_otel.core.life.generations import Generations
 from dask_otel.core.life.summaries import SpanSummary
 from dask_otel.core.records import SpanIdentity, TaskCounts
-from dask_otel.core.trace import Trace
 from tests.limits import make_limits
 from tests.unit.finished import make_span
 
@@ -59,40 +58,6 @@ def test_the_paths_of_generations_add_up_and_one_that_is_unknown_is_not_left_out
     known = generations.summary("a", summary(5.0, 6.0, path=(1.0, 1.0)))
     assert known is not None
     assert known.path is None
-
-
-def test_a_root_is_its_callers_child_and_all_below_is_in_that_trace() -> None:
-    generations = Generations(make_limits())
-    root = generations.first("r", ("root",), (), caller(A, 7))
-    assert (root.trace_id, root.parent_span_id, root.remote) == (A, 7, True)
-    assert root.span_id == identity.span_id("r"), "span ids stay what they are"
-    # Whoever submits below it: the first one has decided.
-    child = generations.first("c", ("root", "child"), ("r",), caller(B, 9))
-    assert (child.trace_id, child.parent_span_id, child.remote) == (A, root.span_id, False)
-    assert child.trace_id is root.trace_id, "one decision"
-    assert isinstance(root.trace_id, Trace)
-    assert root.trace_id.state == "x=a0000000000000000"
-
-
-def test_a_span_inside_a_task_is_the_parent_of_what_is_nested_below_it() -> None:
-    generations = Generations(make_limits())
-    generations.first("r", ("root",), (), caller(A, 7))
-    inside = generations.first("i", ("root", "i"), ("r",), caller(A, 5, nested=True))
-    assert (inside.trace_id, inside.parent_span_id, inside.remote) == (A, 5, True)
-    other = generations.first("o", ("root", "o"), ("r",), caller(B, 5, nested=True))
-    assert (other.trace_id, other.parent_span_id) == (A, identity.span_id("r"))
-    in_client = generations.first("c", ("root", "c"), ("r",), caller(A, 5))
-    assert in_client.parent_span_id == identity.span_id("r")
-
-
-def test_a_continuation_stays_in_the_adopted_trace_whoever_calls() -> None:
-    generations = Generations(make_limits(trace_gap=100.0))
-    root = generations.first("r", ("root",), (), caller(A, 7))
-    end(generations, root, 10.0)
-    again = generations.next("r", ("root",), (), 50.0, (), caller(B, 8))
-    assert again.trace_id is root.trace_id
-    assert (again.parent_span_id, again.remote) == (root.span_id, False)
-    assert again.first == (A, root.span_id)
 
 
 def test_a_continuation_that_leaves_its_trace_is_decided_anew() -> None:
