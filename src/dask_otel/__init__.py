@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dask_otel.client.handles import SpanHandle
     from dask_otel.client.instrumentation import instrument, uninstrument
     from dask_otel.client.registration import register, span_metrics, unregister
+    from dask_otel.client.reporting import performance_report
     from dask_otel.client.traces import trace_context
     from dask_otel.client.why import why
     from dask_otel.report.document import Report, read_report
@@ -34,6 +35,7 @@ __all__ = [
     "Why",
     "__version__",
     "instrument",
+    "performance_report",
     "read_report",
     "register",
     "span",
@@ -57,6 +59,7 @@ _MODULES: Final = {
     "dask_setup": "dask_otel.preload",
     "dask_teardown": "dask_otel.preload",
     "instrument": "dask_otel.client.instrumentation",
+    "performance_report": "dask_otel.client.reporting",
     "read_report": "dask_otel.report.document",
     "register": "dask_otel.client.registration",
     "span": "dask_otel.client.blocks",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from dask_otel.core.life.clock_offsets import shifted
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import NO_SUMS, Group, GroupFacts, OpenSpan, SpanFacts
 from dask_otel.core.records import FinishedSpan
@@ -42,7 +43,8 @@ class Driven:
         """Nothing is kept for it."""
 
     def span_exported(self, span: OpenSpan) -> None:
-        """Nothing was kept for it."""
+        self.lifecycle.computing.add_all()
+        self.lifecycle.computing.counts.clear()
 
     def span_active(self, span: OpenSpan, now: float) -> None:
         self.active += 1
@@ -62,9 +64,15 @@ class Driven:
         self.lifecycle.outcomes.added(group, "key", self.now)
         return group
 
-    def finish(self, task: Group, worker: str = "w0", took: float = 0.0) -> None:
-        """Let a task have its result now."""
-        self.lifecycle.outcomes.finished(task, worker, self.now - took, self.now, self.now)
+    def finish(
+        self, task: Group, worker: str = "w0", took: float = 0.0, later: float = 0.0
+    ) -> None:
+        """Let a task have its result now; by its worker's clock its run ends `later`."""
+        start, stop = shifted(self.now + later - took, self.now + later, self.now)
+        # As in a `RawRun`.
+        task.new_runs.append((took, None, "key", worker, start, stop))
+        self.lifecycle.computing.waiting[task] = None
+        self.lifecycle.outcomes.finished(task, worker, self.now)
 
     def done(self, *above: OpenSpan, worker: str = "w0") -> OpenSpan:
         """Open a span whose one task has its result."""

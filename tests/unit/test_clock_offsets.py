@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_otel.core.life.clock_offsets import DRIFT, ClockOffsets, WorkerOffset, shifted
+from dask_otel.core.life.clock_offsets import DRIFT, SAMPLES, ClockOffsets, WorkerOffset, shifted
 
 EPOCH = 1_763_746_621.0
 
@@ -96,7 +96,8 @@ def test_heartbeats_alone_bound_a_clock_on_both_sides():
 
 
 def test_a_clock_of_which_a_heartbeat_alone_is_known_is_taken_at_its_upper_bound():
-    clocks = ClockOffsets(lambda message: float(message.rpartition("-")[2]))
+    messages: list[str] = []
+    clocks = ClockOffsets(lambda message: messages.append(message) or float(message[14:]))
     found = [clocks.offset("w")]
     clocks.heartbeat("w", 1000.0, 100.5, None)
     found.append(clocks.offset("w"))
@@ -104,6 +105,9 @@ def test_a_clock_of_which_a_heartbeat_alone_is_known_is_taken_at_its_upper_bound
     for _ in range(3):
         clocks.corrected("w", 1000.995, 1001.995, "task-finished-901.995", 1000.99, 1002.0)
     found.append(clocks.offset("w"))
+    # From then on no message is read.
+    clocks.corrected("w", 1010.995, 1011.995, "task-finished-911.995", 1010.99, 1012.0)
+    assert len(messages) == SAMPLES
     for _ in range(2):
         clocks.left("w")
     assert found == [None, 100.5, pytest.approx(100.0, abs=0.006)]

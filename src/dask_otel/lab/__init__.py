@@ -21,6 +21,7 @@ docs/laboratory.md.
 
 from __future__ import annotations
 
+from dask_otel.lab.clock import Stuck
 from dask_otel.lab.patches import install
 
-__all__ = ["install"]
+__all__ = ["Stuck", "install"]

@@ -6,13 +6,13 @@ The text, the page and the JSON show it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dask_otel import semconv
-from dask_otel.core.diagnosis import Diagnosis, diagnose
+from dask_otel.core.diagnosis import Diagnosis
 from dask_otel.report import findings, words
-from dask_otel.report.evidence import facts_of
+from dask_otel.report.evidence import diagnoses_of, facts_of
 from dask_otel.report.meanings import PARTS, Part
 from dask_otel.report.money import Bill, Price, bill
 from dask_otel.report.path import RunPath, path
@@ -100,7 +100,12 @@ class Account:
 
 def account(session: Session, price: Price | None = None, tag: str = "team") -> Account:
     """Return the account of a run; with a `price`, its cost too, summed by the tags ``<tag>:…``."""
-    failures, workers = findings.failures(session), findings.workers(session)
+    workers = findings.workers(session)
+    own, others = (
+        findings.failures(replace(session, spans=[s for s in session.spans if is_own(s.key)]))
+        for is_own in (session.own.__contains__, lambda key: key not in session.own)
+    )
+    failures = [*own, *others]
     facts = facts_of(session, failures, workers)
     return Account(
         session=session,
@@ -110,7 +115,7 @@ def account(session: Session, price: Price | None = None, tag: str = "team") -> 
         parts=run_parts(session),
         spans=span_times(session),
         path=path(session),
-        diagnoses=diagnose(facts),
+        diagnoses=diagnoses_of(session, facts, own),
         seconds=facts.seconds + facts.before_first,
         failures=failures,
         slowest=findings.slowest(session),

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gzip
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from dask_otel.report.account import Account, account
+from dask_otel.report.block import within
 from dask_otel.report.history.difference import Comparison, compare
 from dask_otel.report.money import Price
 from dask_otel.report.redaction import redacted
-from dask_otel.report.telemetry.model import Session, Skipped
+from dask_otel.report.telemetry.model import Block, Session, Skipped
 from dask_otel.report.telemetry.reader import Reader
+
+#: The signals of rows in memory, and what a row that has no room any more is called.
+_SIGNALS: Final = {
+    "traces": "trace that is",
+    "metrics": "part of the metrics that is",
+    "logs": "part of the logs that is",
+}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -117,6 +126,24 @@ class Report:
             f'<iframe srcdoc="{page}" sandbox="allow-scripts allow-popups" width="100%"'
             ' height="900" style="border:0"></iframe>'
         )
+
+
+def report_of(
+    rows: Iterable[tuple[str, bytes]], lost: Mapping[str, int], block: Block | None = None
+) -> Report:
+    """Make a report of rows that a scheduler kept in memory; see `dask_otel._wire.Recorded`.
+
+    It is slow for many rows: call it in a thread. With a `block`, it is about that.
+    """
+    reader = Reader()
+    for signal, data in rows:
+        if signal in _SIGNALS:
+            reader.read_lines(gzip.decompress(data))
+    for signal, count in lost.items():
+        what = _SIGNALS.get(signal, signal)
+        reader.skipped.add(f"{what} no longer in memory (otel.report.memory)", count=count)
+    runs = reader.sessions()
+    return Report([within(run, block) for run in runs] if block else runs, reader.skipped)
 
 
 def read_report(*paths: str | Path, price: float | None = None, tag: str = "team") -> Report:
