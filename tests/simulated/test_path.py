@@ -14,7 +14,7 @@ from typing import Any
 import dask
 import distributed
 import pytest
-from distributed import Reschedule, secede, wait, worker_client
+from distributed import Reschedule, as_completed, secede, wait, worker_client
 from distributed.shuffle import ShuffleWorkerPlugin
 
 from dask_otel import span
@@ -54,6 +54,15 @@ def many(client: Any, seconds: list[float], name: str) -> list[Any]:
     return client.map(nap, seconds, key=[f"{name}-{number}" for number in range(len(seconds))])
 
 
+def sixty(o: Simulated) -> None:
+    wait(many(o.client, [0.05] * 64, "sixty"))
+
+
+def straggler(o: Simulated) -> None:
+    short, slow = many(o.client, [0.05] * 8, "short"), o.client.submit(nap, 1.0, key="slow")
+    o.client.submit(nap, 0.0, *short, slow, key="after").result()
+
+
 def rounds(o: Simulated) -> None:
     # The tasks are kept, and with them their group.
     kept = []
@@ -63,12 +72,25 @@ def rounds(o: Simulated) -> None:
         time.sleep(0.2)
 
 
+def completed(o: Simulated) -> None:
+    futures = as_completed(many(o.client, [0.1] * 4, "first"))
+    for number, _ in zip(range(12), futures, strict=False):
+        time.sleep(0.05)
+        if number < 8:
+            futures.add(o.client.submit(nap, 0.1, key=f"next-{number}"))
+
+
 def chain(o: Simulated) -> None:
     """Longer than what is kept link by link."""
     task = dask.delayed(nap)(0.0, dask_key_name="link-0")
     for number in range(1, 500):
         task = dask.delayed(nap)(0.002, task, dask_key_name=f"link-{number}")
     assert o.client.compute(task, optimize_graph=False).result() == 0.002
+
+
+def fan_in(o: Simulated) -> None:
+    leaves = many(o.client, [0.0] * 400, "leaf")
+    o.client.submit(nap, 1.0, leaves, key="all").result()
 
 
 def tree(o: Simulated) -> None:
@@ -81,6 +103,21 @@ def tree(o: Simulated) -> None:
             for key, pair in zip(keys, pairs, strict=True)
         ]
     wait(level)
+
+
+def pairs(o: Simulated) -> None:
+    """12 arrays by turns on the two workers, then 6 tasks that need two each."""
+    places = [*o.scheduler.workers] * 6
+    arrays = [
+        o.client.submit(nap, 0.1, key=f"array-{number}", workers=[place])
+        for number, place in enumerate(places)
+    ]
+    wait(
+        [
+            o.client.submit(nap, 0.1, *arrays[number : number + 2], key=f"pair-{number}")
+            for number in range(0, 12, 2)
+        ]
+    )
 
 
 def actor(o: Simulated) -> None:
@@ -107,6 +144,17 @@ def rescheduled(o: Simulated) -> None:
 
 def seceded(o: Simulated) -> None:
     wait(o.client.map(away, [0.5] * 8, key=[f"away-{number}" for number in range(8)]))
+
+
+def slow_client(o: Simulated) -> None:
+    o.client.submit(nap, 0.1, key="before").result()
+    time.sleep(1.0)
+
+
+def cancelled(o: Simulated) -> None:
+    future = o.client.submit(nap, 1.5, key="cancelled")
+    time.sleep(1.0)
+    future.cancel()
 
 
 def nested(o: Simulated) -> None:
@@ -223,6 +271,16 @@ def skewed(o: Simulated) -> None:
     wait(o.client.map(nap, [0.25] * 8, key=keys, workers=["w0"], allow_other_workers=True))
 
 
+def late_worker(o: Simulated) -> None:
+    """No worker for a second."""
+    for name in ("w0", "w1"):
+        o.cluster.leave(name)
+    task = o.client.submit(nap, 0.2, key="late-worker")
+    time.sleep(1.0)
+    o.cluster.add_worker("late")
+    wait(task)
+
+
 def all_paused(o: Simulated) -> None:
     """One of them for a second, the other one for longer."""
     o.cluster.pause("w0", 5.0)
@@ -284,14 +342,21 @@ def stolen(o: Simulated) -> None:
 
 #: By history, the parts in seconds, on two workers of two threads.
 HISTORIES: dict[Callable[[Simulated], None], dict[str, float]] = {
+    sixty: {"no_thread": 0.75, "uneven": 0.05, "compute": 0.05},
+    straggler: {"no_thread": 0.05, "compute": 1.0, "report": 0.002},
     rounds: {"client": 1.0, "compute": 0.25},
+    completed: {"client": 0.3, "compute": 0.4},
     chain: {"starting": 1.499, "compute": 0.998},
+    fan_in: {"no_thread": 0.325, "starting": 0.01, "compute": 1.0},
     tree: {"no_thread": 0.65, "compute": 0.3},
+    pairs: {"no_thread": 0.3, "compute": 0.2},
     actor: {"client": 0.5},
     pinned: {"uneven": 0.9, "compute": 0.1},
     retried: {"repeated": 0.5, "compute": 0.5},
     rescheduled: {"repeated": 0.5, "compute": 0.5},
     seceded: {"inner": 0.5},
+    slow_client: {"client": 1.0, "compute": 0.1},
+    cancelled: {"compute": 0.99},
     nested: {"client": 0.2, "compute": 0.7},
     waits_for_another: {"compute": 1.0},
     persisted: {"compute": 0.8},
@@ -304,6 +369,7 @@ HISTORIES: dict[Callable[[Simulated], None], dict[str, float]] = {
     saturated: {"no_thread": 0.9, "compute": 0.1},
     resource: {"uneven": 0.8, "compute": 0.2},
     skewed: {"uneven": 0.75, "compute": 0.25},
+    late_worker: {"no_worker": 0.99, "compute": 0.2},
     all_paused: {"no_worker": 1.0, "compute": 0.2},
     paused_with_tasks: {"uneven": 1.39, "compute": 0.3},
     importing: {"starting": 1.99, "compute": 0.5},
