@@ -62,7 +62,7 @@ def main() -> int:
 
 def _here(args: argparse.Namespace) -> int:
     """Run one input, or let atheris make them, in this process."""
-    import lab
+    from dask_otel import lab
 
     # Before Dask is imported, as the tests do.
     lab.install()

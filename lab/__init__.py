@@ -1,28 +1,12 @@
-"""Real Dask in simulated time: scheduler, workers, clients in one event loop whose clock jumps.
-
-Nothing of Dask is imitated. Messages, heartbeats, stealing, queuing, retries, the state machines of
-scheduler and workers are Dask's own code; only the clock, the threads that run tasks, and the wires
-between the processes are ours. A history of minutes takes milliseconds, the same seed gives the
-same history, and its times are exact: a busy machine changes nothing.
+"""Random programs for `dask_otel.lab`, and what really happened in them.
 
 ========== ==========================================================================
-`clock`    machines, and the loop whose clock jumps
-`threads`  threads in simulated time; one runs at a time
-`patches`  Python's clocks, sleep, ids and waiting, for code on such machines
-`wires`    messages between machines: latency, loss, broken connections
-`executor` runs tasks on such threads, and knows when each thread ran
-`cluster`  a cluster, and what can happen to it
-`truth`    what really happened, from the executor and from Dask's own transitions
-`programs` random programs by seed, and the smallest one that fails
+`truth`     from the threads' real runs and Dask's own transitions
+`paths`     what a span waited for, from the finished history
+`occupancy` which threads were free, at any time
+`outcomes`  what became of tasks, by span
+`programs`  random programs by seed, and the smallest one that fails
 ========== ==========================================================================
 
-`install` must be called before `distributed` is imported, since Dask binds Python's clocks by
-name. It changes nothing for code outside of a simulation. A page on how to write a history is in
-docs/laboratory.md.
+`dask_otel.lab.install` must be called before `distributed` is imported.
 """
-
-from __future__ import annotations
-
-from lab.patches import install
-
-__all__ = ["install"]

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from math import inf
 
-from lab.executor import Run
+from dask_otel.lab.executor import Run
 from lab.truth import RELEASED, STEP, Truth
 
 #: How Dask names the ends of runs without a result that their workers report.

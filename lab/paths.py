@@ -16,8 +16,8 @@ from itertools import pairwise
 from math import inf
 from typing import Final
 
-from lab.clock import EPOCH
-from lab.executor import Run
+from dask_otel.lab.clock import EPOCH
+from dask_otel.lab.executor import Run
 from lab.occupancy import Occupancy
 from lab.truth import STEP, UNFINISHED, Move
 

@@ -15,10 +15,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import lab
 import pytest
 from hypothesis import HealthCheck, settings
 
+from dask_otel import lab
 from tests.waiting import eventually
 
 # Before Dask is imported: it binds Python's clocks by name. Real time stays what it is.

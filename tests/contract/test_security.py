@@ -33,6 +33,10 @@ KNOWN = {
     ("doctor/asking.py", "eval"),
     # base64 of JSON or of a literal, from the process that started this one.
     ("settings/origins.py", "dask.config.deserialize"),
+    # Messages of a simulation, which never leave its process.
+    ("lab/wires.py", "self.deserialize"),
+    ("lab/wires.py", "listener.deserialize"),
+    ("lab/wires.py", "distributed.protocol.serialize._nested_deserialize"),
 }
 
 

@@ -17,7 +17,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import lab
+from dask_otel import lab
 
 
 def main() -> int:

@@ -10,9 +10,10 @@ from typing import Any
 
 from dask.sizeof import sizeof
 from distributed import Status, get_worker
-from lab.clock import Machine
-from lab.threads import burn
-from lab.wires import Latency
+
+from dask_otel.lab.clock import Machine
+from dask_otel.lab.threads import burn
+from dask_otel.lab.wires import Latency
 
 MB = 10**6
 

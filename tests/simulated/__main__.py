@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-import lab
+from dask_otel import lab
 
 if __name__ == "__main__":
     if os.environ.get("PYTHONHASHSEED") != "0":

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 import dask
 import pytest
-from lab.cluster import Cluster, simulate
 
 from dask_otel import semconv
 from dask_otel._otel.sdk.transport import HttpTransport
 from dask_otel.core.records import Answer
+from dask_otel.lab.cluster import Cluster, simulate
 from dask_otel.pump import thread
 from dask_otel.scheduler import bridge as module
 from tests.cluster import proof

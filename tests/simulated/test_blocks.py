@@ -10,9 +10,9 @@ import dask
 import dask.order
 import pytest
 from distributed import Client, span
-from lab.executor import LabThreadPoolExecutor
 
 import dask_otel
+from dask_otel.lab.executor import LabThreadPoolExecutor
 from tests.simulated.observed import Simulated
 from tests.simulated.tasks import inc
 

@@ -15,10 +15,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from lab.cluster import Cluster, simulate
 from lab.programs import Program, draw, run
 from lab.truth import Truth
 
+from dask_otel.lab.cluster import Cluster, simulate
 from tests.simulated.histories import check, faults
 
 #: Seeds in a test: some seconds.
@@ -197,10 +197,10 @@ def test_the_truth_about_memory_is_what_the_scheduler_comes_to_know(seed: int) -
 
 
 LOG = """
-import lab; lab.install()
+from dask_otel import lab; lab.install()
 import hashlib, logging
 logging.disable()
-from lab.cluster import simulate
+from dask_otel.lab.cluster import simulate
 from lab.programs import Program, draw, run
 from lab.truth import Truth
 

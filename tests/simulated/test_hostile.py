@@ -14,10 +14,10 @@ import pytest
 from distributed import span, wait
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lab.cluster import Cluster
 
 from dask_otel.core.context import CARRIER_KEY, DECISION_KEY, STATE_KEY
 from dask_otel.core.life.blocks import TOPIC
+from dask_otel.lab.cluster import Cluster
 from tests.simulated.observed import Simulated
 from tests.unit.garbage import hashables, numbers, texts, values
 

@@ -10,11 +10,11 @@ import dask
 import pytest
 from distributed import get_worker, span, wait
 from distributed.metrics import context_meter
-from lab.threads import burn
 
 from dask_otel import semconv
 from dask_otel.core.context import CARRIER_KEY
 from dask_otel.core.metrics.families import Family
+from dask_otel.lab.threads import burn
 from dask_otel.semconv import METRICS
 from tests.receiver import Point, Receiver
 from tests.simulated.bridged import Bridged

@@ -8,12 +8,12 @@ from typing import Any
 import dask
 import pytest
 from distributed import Reschedule, get_worker, span, wait
-from lab.clock import EPOCH
 
 from dask_otel import span as own_span
 from dask_otel.core import identity
 from dask_otel.core.life.open_span import Limits
 from dask_otel.core.records import TaskRun
+from dask_otel.lab.clock import EPOCH
 from tests.cluster.tasks import current
 from tests.limits import make_limits, make_task_limits
 from tests.receiver import Receiver

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from distributed import Status, secede, span, wait
-from lab.threads import burn
 
 import dask_otel
 from dask_otel import Reason, _wire
 from dask_otel._dask import present
 from dask_otel._dask.present import MOST
+from dask_otel.lab.threads import burn
 from dask_otel.semconv import PATH_PARTS
 from tests.simulated.bridged import Bridged
 from tests.simulated.tasks import boom, nap

@@ -53,6 +53,7 @@ __all__ = [
     "LogSettings",
     "MetricSettings",
     "PatternSettings",
+    "ReportSettings",
     "Settings",
     "SpanSettings",
     "SpoolSettings",
@@ -418,6 +419,32 @@ class SpoolSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportSettings:
+    """Section ``otel.report``."""
+
+    record: Literal["asked", "always"] = _knob(
+        "asked",
+        one_of("asked", "always"),
+        """
+        When the scheduler keeps its telemetry in memory, for reports of a running cluster
+
+        `asked`: while a client is in a block of `dask_otel.performance_report`; `always`: from the
+        start, with [a page beside Dask's dashboard](report.md#beside-dasks-dashboard). See [the
+        report of a block](performance_report.md#in-the-schedulers-memory).
+        """,
+    )
+    memory: int = _knob(
+        "64 MiB",
+        size(1_000_000, 10**12),
+        """
+        The most memory for it, compressed
+
+        When it is full, the oldest traces go first; a report says so.
+        """,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All settings of one bridge. Durations are seconds."""
 
@@ -527,6 +554,7 @@ class Settings:
     logs: LogSettings = field(default_factory=LogSettings)
     files: FileSettings = field(default_factory=FileSettings)
     spool: SpoolSettings = field(default_factory=SpoolSettings)
+    report: ReportSettings = field(default_factory=ReportSettings)
 
     @property
     def graphs(self) -> bool:

@@ -29,6 +29,7 @@ from dask_otel._otel.sdk.environment import (
 )
 from dask_otel._otel.sdk.exporters import is_named, make_sinks, nobody_listens
 from dask_otel._otel.sdk.files import FileTarget, GraphSink, WriteGraph, file_sinks, run_name
+from dask_otel._otel.sdk.otlp_json import RecorderTransport
 from dask_otel._otel.sdk.resource import make_resource
 from dask_otel._otel.sdk.sampling import TraceSampler, make_sampler
 from dask_otel._otel.sdk.sink import ExporterSink
@@ -36,6 +37,7 @@ from dask_otel._otel.sdk.spans import ProviderSpanSink, application_provider
 from dask_otel.core.records import Origin
 from dask_otel.core.trace import Trace
 from dask_otel.pump.destination import Destination
+from dask_otel.pump.recorder import Recorder
 
 __all__ = ["FileTarget", "Outputs", "build", "build_for_spool"]
 
@@ -62,6 +64,8 @@ class Outputs:
     origin: Origin
     #: The default endpoint, if it is used for lack of another one and there is no server.
     without_server: Destination | None
+    #: Makes the sinks of spans, metrics and log records that keep them in memory.
+    recording: Callable[[Recorder], list[ExporterSink]]
 
 
 def build(
@@ -160,6 +164,11 @@ def build(
         "trace_based": sampler.decides,
     }
     unnamed = [one.destination for one in made if not one.named]
+
+    def recording(recorder: Recorder) -> list[ExporterSink]:
+        memory = Destination("memory")
+        return [make(signal, memory, RecorderTransport(signal, recorder)) for signal in _SIGNALS]
+
     return Outputs(
         read,
         (*applications, *traces),
@@ -172,6 +181,7 @@ def build(
         resource.attributes,
         encoder.origin,
         unnamed[0] if unnamed and nobody_listens() else None,
+        recording,
     )
 
 

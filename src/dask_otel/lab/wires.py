@@ -16,7 +16,7 @@ from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector
 from distributed.comm.registry import Backend, backends
 from distributed.protocol.serialize import _nested_deserialize
 
-from lab.clock import MACHINE, Loop, Machine
+from dask_otel.lab.clock import MACHINE, Loop, Machine
 
 _END: Final = object()
 

@@ -15,8 +15,8 @@ from dask.sizeof import sizeof
 from distributed import Worker
 from distributed.threadpoolexecutor import thread_state
 
-from lab.clock import MACHINE, Loop, Machine
-from lab.threads import Pool
+from dask_otel.lab.clock import MACHINE, Loop, Machine
+from dask_otel.lab.threads import Pool
 
 
 @dataclass(eq=False)

@@ -33,10 +33,10 @@ from distributed.http.routing import RoutingApplication
 from distributed.utils_comm import _round_robin_counter
 from distributed.worker_state_machine import TaskState
 
-from lab.clock import MACHINE, Loop, Machine
-from lab.executor import Held, LabWorker, Memory, Run
-from lab.threads import Pool
-from lab.wires import Latency, Wires, use
+from dask_otel.lab.clock import MACHINE, Loop, Machine
+from dask_otel.lab.executor import Held, LabWorker, Memory, Run
+from dask_otel.lab.threads import Pool
+from dask_otel.lab.wires import Latency, Wires, use
 
 T = TypeVar("T")
 
@@ -337,7 +337,7 @@ def simulate(
 
     Raises
     ------
-    lab.clock.Stuck
+    dask_otel.lab.clock.Stuck
         If the program waits for what can't happen any more.
     """
     loop = Loop(seed, longest)

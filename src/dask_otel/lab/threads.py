@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Any
 
-from lab.clock import Loop, Machine
+from dask_otel.lab.clock import Loop, Machine
 
 _local = threading.local()
 

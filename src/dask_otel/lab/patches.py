@@ -11,8 +11,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
-from lab.clock import EPOCH, MACHINE, Machine
-from lab.threads import here
+from dask_otel.lab.clock import EPOCH, MACHINE, Machine
+from dask_otel.lab.threads import here
 
 T = TypeVar("T")
 

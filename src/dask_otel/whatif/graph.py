@@ -1,0 +1,102 @@
+"""The graph log of a run, as docs/files.md describes it, read back."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+#: The version of the log that this code reads.
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One line of a graph log: the tasks of a root span. docs/files.md describes each field."""
+
+    trace_id: str
+    span_id: str
+    name: str
+    start: float
+    stop: float
+    complete: bool
+    prefixes: Sequence[str]
+    workers: Sequence[Mapping[str, Any]]
+    submissions: Sequence[float]
+    restrictions: Sequence[Mapping[str, Any]]
+    runs: Mapping[str, Sequence[Any]]
+    left_out: int = 0
+    outside: int = 0
+    scheduler: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, line: Mapping[str, Any]) -> Graph:
+        """Return the graph of a decoded line.
+
+        Raises
+        ------
+        ValueError
+            If the line is of another version, or incomplete.
+        """
+        if line.get("version", VERSION) != VERSION:
+            raise ValueError(f"it has version {line['version']}, and this release reads {VERSION}")
+        try:
+            return cls(**{one.name: line[one.name] for one in fields(cls) if one.name in line})
+        except TypeError as error:
+            raise ValueError(f"a field is missing: {error}") from error
+
+
+def read_graphs(path: Path | str, span: str | None = None) -> list[Graph]:
+    """Return the graphs that a folder, or a file, has of its runs.
+
+    Parameters
+    ----------
+    path
+        A file ``…-graph.jsonl.gz``, or a folder with such files.
+    span
+        A name or an id, of the span or of its trace: only the graphs of this span.
+
+    Returns
+    -------
+    The graphs in the order of their starts; none if there are no such files.
+
+    Raises
+    ------
+    OSError
+        If a file can't be read.
+    ValueError
+        If a line is no graph. A last line that is cut off is left out instead: a scheduler that was
+        killed leaves one.
+    """
+    path = Path(path)
+    files = sorted(path.glob("*-graph.jsonl.gz")) if path.is_dir() else [path]
+    found = [graph for file in files for graph in _lines(file)]
+    return sorted(
+        (one for one in found if span in (None, one.name, one.span_id, one.trace_id)),
+        key=lambda one: one.start,
+    )
+
+
+def _lines(file: Path) -> Iterator[Graph]:
+    with gzip.open(file, "rt", encoding="utf-8") as lines:
+        number = 0
+        try:
+            for number, line in enumerate(lines, 1):
+                if line.endswith("\n"):
+                    yield _graph(file, number, line)
+        except gzip.BadGzipFile:
+            if not number:
+                raise
+        except (EOFError, zlib.error):
+            return
+
+
+def _graph(file: Path, number: int, line: str) -> Graph:
+    try:
+        return Graph.of(json.loads(line))
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"line {number} of {file} is no graph of a run: {error}") from error

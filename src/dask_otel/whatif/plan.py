@@ -1,0 +1,265 @@
+"""The plan of a replay: which tasks are submitted when, on which workers, and how long they take.
+
+A submission follows the results that its client had when it made it. So its time is relative: the
+client waits until as many results of each earlier submission are there as there were, and then for
+so long as it took after the last of them. On a faster cluster it submits earlier, too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from dask_otel.whatif.experiments import LONGEST, Experiment
+from dask_otel.whatif.graph import Graph
+
+#: Of a task: a name with its prefix, its number, and the number of its piece. Dask makes one group
+#: of the tasks whose keys begin with the same name.
+Key: TypeAlias = tuple[str, int, int]
+
+#: Bytes a second between two workers, if no transfer was recorded: Dask's own guess.
+BANDWIDTH: Final = 100e6
+
+#: Times of the log are rounded to this.
+_ROUNDED: Final = 1e-6
+
+
+class Row(NamedTuple):
+    """A recorded run of a task; a row of the graph log."""
+
+    task: int
+    prefix: int
+    before: Sequence[int]
+    submission: int
+    priority: Sequence[float] | None
+    sent: float | None
+    start: float | None
+    seconds: float | None
+    transfer: float
+    disk: float
+    nbytes: int | None
+    worker: int
+    outcome: str
+    restriction: int
+    seceded: float | None
+
+
+class Attempt(NamedTuple):
+    """What a task does when it runs."""
+
+    #: Before its function begins, and in it.
+    disk: float
+    seconds: float
+    #: After how many seconds of its function it leaves its thread to others.
+    seceded: float | None
+    #: One of the log's, but never lost with a worker: workers are lost, not runs.
+    outcome: str
+
+
+class Task(NamedTuple):
+    """A task of a replay, or a piece of one."""
+
+    before: Sequence[Key]
+    #: One after the other; the last one again if a result is lost.
+    attempts: Sequence[Attempt]
+    nbytes: int
+    #: Its place in the order of priorities.
+    rank: int
+    restriction: int
+    submission: int
+
+
+class Submission(NamedTuple):
+    """What a client submits at once."""
+
+    keys: Sequence[Key]
+    #: Of those, the ones that nothing else in the submission needs: what the client waits for.
+    results: Sequence[Key]
+    #: Of earlier submissions, by their numbers: how many results must be there before.
+    after: Mapping[int, int]
+    #: Seconds from then to the submission.
+    gap: float
+
+
+class Workers(NamedTuple):
+    """A worker of a replay."""
+
+    threads: int
+    resources: Mapping[str, float]
+    came: float | None
+    went: float | None
+    #: It went with results or with runs, as a killed one does.
+    killed: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that a replay needs."""
+
+    tasks: Mapping[Key, Task]
+    submissions: Sequence[Submission]
+    workers: Sequence[Workers]
+    restrictions: Sequence[Mapping[str, Any]]
+    #: Seconds of a message, and bytes a second between two workers.
+    latency: float
+    bandwidth: float
+    #: Seconds from the end of the last task to the end of the span.
+    rest: float
+    #: Dask's configuration.
+    config: Mapping[str, Any]
+
+
+def plan(graph: Graph, change: Experiment) -> Plan:
+    """Return how to replay a run with a change.
+
+    Parameters
+    ----------
+    graph
+        The run as recorded.
+    change
+        The change; of an experiment without one, the plan is the run as it was.
+    """
+    rows = [
+        Row(*values) for values in zip(*(graph.runs[name] for name in Row._fields), strict=True)
+    ]
+    groups: Sequence[Any] = graph.runs.get("group") or [row.submission for row in rows]
+    ran: dict[int, list[Row]] = defaultdict(list)
+    names: dict[int, str] = {}
+    for row, group in zip(rows, groups, strict=True):
+        names.setdefault(row.task, f"{graph.prefixes[row.prefix]}-{max(0, group)}")
+        if row.seconds is not None and row.outcome != "l":
+            ran[row.task].append(row)
+    longest = max(ran, key=lambda task: ran[task][-1].seconds or 0.0, default=-1)
+
+    def pieces(task: int) -> int:
+        own = change.split.get(graph.prefixes[ran[task][-1].prefix], 1)
+        return max(own, change.split.get(LONGEST, 1) if task == longest else 1)
+
+    keys = {task: [(names[task], task, one) for one in range(pieces(task))] for task in ran}
+    order = sorted({tuple(runs[-1].priority) for runs in ran.values() if runs[-1].priority})
+    ranks = {priority: rank for rank, priority in enumerate(order)}
+    latency = _latency(rows, len(graph.workers))
+    tasks = {}
+    for task, runs in ran.items():
+        last, parts = runs[-1], len(keys[task])
+        faster = change.faster.get(graph.prefixes[last.prefix], 1.0) * parts
+        attempts = [
+            Attempt(row.disk, (row.seconds or 0.0) / faster, row.seceded and row.seceded / faster,
+                    row.outcome)
+            for row in runs
+        ]  # fmt: skip
+        if "failures" in change.without:
+            attempts = [attempts[-1]._replace(outcome="m")]
+        before = [key for other in last.before for key in keys.get(other, ())]
+        restriction = -1 if "restrictions" in change.without else last.restriction
+        rank = ranks[tuple(last.priority)] if last.priority else len(ranks)
+        for key in keys[task]:
+            tasks[key] = Task(before, attempts, (last.nbytes or 0) // parts, rank, restriction,
+                              max(0, last.submission))  # fmt: skip
+    submissions, rest = _submissions(graph, ran, keys)
+    if "gaps" in change.without:
+        submissions, rest = [one._replace(gap=0.0) for one in submissions], 0.0
+    if "transfers" in change.without:
+        bandwidth = inf
+    else:
+        bandwidth = change.bandwidth or measured_bandwidth(rows, latency) or BANDWIDTH
+    scheduler = {"stealing": True, "saturation": 1.1, **graph.scheduler}
+    stealing = scheduler["stealing"] and "stealing" not in change.without
+    return Plan(
+        tasks, submissions, _workers(graph, rows, change), graph.restrictions, latency, bandwidth,
+        rest, {
+            "distributed.scheduler.work-stealing": stealing,
+            "distributed.scheduler.worker-saturation": scheduler["saturation"],
+        },
+    )  # fmt: skip
+
+
+def _workers(graph: Graph, rows: Iterable[Row], change: Experiment) -> list[Workers]:
+    # Those that went after the end of the span, when the cluster closed, were there until then.
+    went = [one if one is None or one < graph.stop - graph.start else None
+            for one in (worker["went"] for worker in graph.workers)]  # fmt: skip
+    known = [Workers(one["threads"], one.get("resources", {}), one["came"], gone, False)
+             for one, gone in zip(graph.workers, went, strict=True)]  # fmt: skip
+    if change.workers is not None:
+        return [
+            known[number % len(known)]._replace(threads=threads, came=None, went=None)
+            for number, threads in enumerate(change.workers)
+        ]
+    # A result is computed again, or a run is lost, only if a worker did not hand over what it had.
+    times = Counter(row.task for row in rows if row.outcome == "m")
+    losers = {row.worker for row in rows if row.outcome == "l" or times[row.task] > 1}
+    killed = [one.went is not None and number in losers for number, one in enumerate(known)]
+    if "failures" in change.without:
+        return [
+            one._replace(went=None) if lost else one
+            for one, lost in zip(known, killed, strict=True)
+        ]
+    return [one._replace(killed=lost) for one, lost in zip(known, killed, strict=True)]
+
+
+def _submissions(
+    graph: Graph, ran: Mapping[int, Sequence[Row]], keys: Mapping[int, Sequence[Key]]
+) -> tuple[list[Submission], float]:
+    """Return the submissions, and the seconds that the span went on after its last task."""
+    members: dict[int, list[int]] = defaultdict(list)
+    where = {task: max(0, runs[0].submission) for task, runs in ran.items()}
+    inner, outer = set[int](), set[int]()
+    for task, runs in ran.items():
+        members[where[task]].append(task)
+        for other in runs[-1].before:
+            (inner if where.get(other) == where[task] else outer).add(other)
+    results = ran.keys() - (inner - outer)
+    times = {number: graph.submissions[number] if graph.submissions else 0.0 for number in members}
+    ends = sorted(
+        ((runs[-1].start or 0.0) + (runs[-1].seconds or 0.0), task) for task, runs in ran.items()
+    )
+    found: list[Submission] = []
+    at, last = 0, 0.0
+    places: dict[int, int] = {}
+    for number, time in sorted(times.items(), key=lambda one: (one[1], one[0])):
+        after: Counter[int] = Counter()
+        while at < len(ends) and ends[at][0] <= time + _ROUNDED:
+            end, task = ends[at]
+            at += 1
+            # What comes later was submitted before: its time is not exact.
+            if task in results and where[task] in places:
+                after[places[where[task]]] += len(keys[task])
+                last = max(last, end)
+        places[number] = len(found)
+        found.append(Submission(
+            [key for task in members[number] for key in keys[task]],
+            [key for task in members[number] if task in results for key in keys[task]],
+            after, max(0.0, time - last),
+        ))  # fmt: skip
+        last = max(last, time)
+    return found, max(0.0, graph.stop - graph.start - ends[-1][0]) if ends else 0.0
+
+
+def _latency(rows: Iterable[Row], workers: int) -> float:
+    """Return the seconds of a message: those of tasks that found a free thread at their worker."""
+    ways = sorted(row.start - row.sent - row.transfer - row.disk
+                  for row in rows if row.start is not None and row.sent is not None)  # fmt: skip
+    # At least one of each worker did, and they are the quickest.
+    quickest = ways[:workers]
+    return max(0.0, quickest[len(quickest) // 2]) if quickest else 0.0
+
+
+def measured_bandwidth(rows: Iterable[Row], latency: float) -> float | None:
+    """Return the bytes a second between two workers, as recorded; None if there are none."""
+    places: dict[int, tuple[int, int]] = {}
+    moved, seconds, there = 0, 0.0, set()
+    for row in rows:
+        if row.transfer:
+            # A question and an answer.
+            seconds += max(0.0, row.transfer - 2 * latency)
+            for task in row.before:
+                worker, nbytes = places.get(task, (row.worker, 0))
+                if worker != row.worker and (task, row.worker) not in there:
+                    there.add((task, row.worker))
+                    moved += nbytes
+        if row.outcome == "m":
+            places[row.task] = (row.worker, row.nbytes or 0)
+    return moved / seconds if moved and seconds > _ROUNDED else None

@@ -1,0 +1,122 @@
+"""The result of replays: the run as it was, and each experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import log
+from typing import Final, NamedTuple
+
+#: Beyond the knee of a curve, less than this share of each further thread shortens the run.
+_USED: Final = 0.5
+
+
+class Knee(NamedTuple):
+    """The end of the useful part of a curve of durations over threads."""
+
+    #: Beyond so many threads, less than half of each further one shortens the run.
+    threads: int
+    #: The largest share of the duration that each further one saves there; 0 if it saves nothing.
+    saved: float
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """One replay of a run.
+
+    Attributes
+    ----------
+    name
+        The change in words; ``as it was`` for the replay without one.
+    seconds
+        From the start to the end of the span.
+    thread_hours
+        The hours of all threads meanwhile.
+    idle
+        The share of them in which no task ran.
+    threads
+        The number of threads that the experiment sets; None if it leaves the workers as they were.
+        Of the run as it was, the number that it had; None if workers came or went.
+    """
+
+    name: str
+    seconds: float
+    thread_hours: float
+    idle: float
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """A recorded run and its replays.
+
+    Attributes
+    ----------
+    span
+        The full name of the span.
+    recorded
+        Its duration in seconds, as recorded.
+    replayed
+        The replay of the run as it was; None if it was not replayed.
+    experiments
+        The replays with a change, in the order of the experiments; empty if `refused`.
+    assumptions
+        What the replays assume: whole sentences.
+    refused
+        Why there is no answer, in one sentence; None if there is one.
+    """
+
+    span: str
+    recorded: float
+    replayed: Replayed | None
+    experiments: tuple[Replayed, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    refused: str | None = None
+
+    @property
+    def error(self) -> float | None:
+        """The share by which the replay as it was is longer or shorter than the recorded run.
+
+        It is the error of each experiment, too. None if nothing was replayed.
+        """
+        if self.replayed is None or not self.recorded:
+            return None
+        return abs(self.replayed.seconds / self.recorded - 1)
+
+    @property
+    def curve(self) -> list[Replayed]:
+        """The run as it was, and the experiments with other workers, the fewest threads first.
+
+        Of several with as many threads, it has the fastest, or the run as it was.
+        """
+        known = sorted(self.experiments, key=lambda one: -one.seconds)
+        found = {one.threads: one for one in [*known, self.replayed] if one and one.threads}
+        return [found[threads] for threads in sorted(found)]
+
+    @property
+    def knee(self) -> Knee | None:
+        """The knee of the curve; None if more than half of each further thread was of use."""
+        return knee([(one.threads or 0, one.seconds) for one in self.curve])
+
+
+def knee(points: Sequence[tuple[int, float]]) -> Knee | None:
+    """Return the knee of a curve.
+
+    Parameters
+    ----------
+    points
+        Numbers of threads, in ascending order, and the durations with them, above 0.
+
+    Returns
+    -------
+    The smallest of the numbers from which on each further step of the curve uses less than half of
+    its threads to shorten the run; None if the last step uses more.
+    """
+    found, most = None, 0.0
+    for (fewer, before), (more, after) in reversed([*pairwise(points)]):
+        if log(before / after) >= _USED * log(more / fewer):
+            break
+        most = max(most, (1 - after / before) / (more - fewer))
+        found = Knee(fewer, most)
+    return found

@@ -1,0 +1,174 @@
+"""Runs replays in a process of their own, because Python's clocks are replaced there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from threading import Timer
+from typing import Final
+
+from dask_otel.whatif.experiments import Experiment
+from dask_otel.whatif.graph import Graph
+from dask_otel.whatif.plan import BANDWIDTH
+from dask_otel.whatif.result import Replayed, WhatIf
+
+#: A replay of the run as it was that is further off answers nothing.
+MOST: Final = 0.15
+
+#: Functions whose tasks talk to each other past the scheduler.
+_P2P: Final = ("p2p", "shuffle-transfer", "shuffle-barrier")
+#: Mean seconds of tasks that cost the scheduler as much.
+_SHORT: Final = 0.01
+
+
+class ReplayError(RuntimeError):
+    """The process of a replay died, or it took too long."""
+
+
+def replay(
+    graph: Graph,
+    experiments: Sequence[Experiment],
+    progress: Callable[[int, int], object] = lambda *_: None,
+    limit: float | None = None,
+) -> WhatIf:
+    """Replay a run as it was, and then with each change.
+
+    Parameters
+    ----------
+    graph
+        The run as recorded.
+    experiments
+        The changes.
+    progress
+        Called with the number of tasks that are done, and of all tasks of all replays.
+    limit
+        Seconds of real time for all; None if they may take as long as they like.
+
+    Returns
+    -------
+    The results. If the run as it was can't be replayed well enough, the reason, and no experiments.
+
+    Raises
+    ------
+    ReplayError
+        If the process of the replays dies, or the limit is over. Nothing of it is left.
+    """
+    recorded, results = graph.stop - graph.start, list[Replayed]()
+    refused = _missing(graph)
+    if refused is None:
+        for one in _results(graph, [Experiment("as it was"), *experiments], progress, limit):
+            results.append(one)
+            if abs(results[0].seconds - recorded) > MOST * recorded:
+                refused = _reason(graph, results[0].seconds, recorded)
+                break
+    return WhatIf(
+        graph.name, recorded, results[0] if results else None,
+        () if refused else tuple(results[1:]), tuple(_assumptions(graph, experiments)), refused,
+    )  # fmt: skip
+
+
+def _results(
+    graph: Graph,
+    changes: Sequence[Experiment],
+    progress: Callable[[int, int], object],
+    limit: float | None,
+) -> Iterator[Replayed]:
+    asked = {
+        "graph": vars(graph),
+        "changes": [{**vars(one), "without": sorted(one.without)} for one in changes],
+    }
+    total, words, over = len({*graph.runs["task"]}) * len(changes), "no word", list[bool]()
+
+    def end() -> None:
+        over.append(True)
+        process.kill()
+
+    with subprocess.Popen(
+        [sys.executable, "-m", "dask_otel.whatif.child"], text=True, encoding="utf-8",
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        # The order of sets is then the same each time. Ctrl-C comes here, and ends it below.
+        env={**os.environ, "PYTHONHASHSEED": "0"}, start_new_session=True,
+    ) as process:  # fmt: skip
+        timer = Timer(limit or 0.0, end)
+        try:
+            if limit is not None:
+                timer.start()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            with suppress(BrokenPipeError):
+                json.dump(asked, process.stdin)
+                process.stdin.close()
+            for line in process.stdout:
+                if not line.startswith('{"'):
+                    words = line.strip() or words
+                    continue
+                said = json.loads(line)
+                progress(min(total, said["done"]), total)
+                if "result" in said:
+                    yield Replayed(**said["result"])
+            status = process.wait()
+        finally:
+            timer.cancel()
+            process.kill()
+            process.wait()
+    if over:
+        raise ReplayError(
+            f"The replays took longer than {limit:g} s and were ended. Ask for fewer experiments, "
+            "or for one span."
+        )
+    if status:
+        raise ReplayError(
+            f"The process of the replay ended with status {status}. Its last words: {words}"
+        )
+
+
+def _missing(graph: Graph) -> str | None:
+    """Return why a run can't be replayed at all."""
+    if graph.left_out or not graph.complete:
+        return f"{graph.left_out:,} of its runs were not recorded, because the log is limited."
+    if not graph.workers or all(one is None for one in graph.runs["seconds"]):
+        return "No run of a task was recorded."
+    return None
+
+
+def _reason(graph: Graph, seconds: float, recorded: float) -> str:
+    """Return why the replay of a run as it was is so different from it: the most likely reason."""
+    runs = graph.runs
+    took = [one for one in runs["seconds"] if one is not None]
+    if any(word in prefix for prefix in graph.prefixes for word in _P2P):
+        why = "tasks of a p2p shuffle exchange data past the scheduler"
+    elif any(one is not None for one in runs["seceded"]):
+        why = "tasks waited for tasks that they started themselves"
+    elif {*runs["outcome"]} & {"l", "c"}:
+        why = "runs were lost with their workers, or cancelled"
+    elif graph.outside:
+        why = f"tasks waited for data of other spans, {graph.outside:,} times"
+    elif -1 in runs["submission"]:
+        why = "it is not known when its tasks were submitted"
+    elif seconds < recorded and sum(took) < _SHORT * len(took):
+        why = "its tasks are so short that the scheduler took most of the time"
+    else:
+        why = "something that is not recorded took time, such as a busy scheduler or network"
+    return (
+        f"The replay of the run as it was took {seconds:.2f} s instead of {recorded:.2f} s; "
+        f"the most likely reason: {why}."
+    )
+
+
+def _assumptions(graph: Graph, experiments: Sequence[Experiment]) -> Iterator[str]:
+    """Yield what the replays assume."""
+    yield "Tasks take as long as they took, however many run side by side."
+    yield "Memory is not simulated: nothing is spilled, and no worker is paused."
+    yield "Each transfer has the whole bandwidth; others do not slow it down."
+    if any(one.workers for one in experiments):
+        yield "Other workers are there from the start to the end, and none is lost."
+        if graph.restrictions:
+            yield "A task that had to run on a certain worker has to run on its counterpart."
+    if not any(graph.runs["transfer"]):
+        yield f"No transfer was recorded; results are sent with {BANDWIDTH / 1e6:g} MB/s."
+    if any(one is not None for one in graph.runs["seceded"]):
+        yield "A task that started other tasks waits for them as long as it did."

@@ -1,0 +1,36 @@
+"""Graphs that are written by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dask_otel.whatif.graph import Graph
+
+#: Of a run, unless it says otherwise.
+RUN: dict[str, Any] = {
+    "prefix": 0, "before": [], "submission": 0, "start": 0.0, "seconds": 1.0, "transfer": 0.0,
+    "disk": 0.0, "nbytes": 28, "worker": 0, "outcome": "m", "restriction": -1, "seceded": None,
+}  # fmt: skip
+
+
+def graph(*runs: dict[str, Any], workers: Any = (1, 1), **line: Any) -> Graph:
+    """Return the graph of some runs: what each has besides `RUN`, by default a task of its own."""
+    rows = [
+        {"task": task, "priority": [0, 0, task], "sent": run.get("start", 0.0), **RUN, **run}
+        for task, run in enumerate(runs)
+    ]
+    stop = max((row["start"] or 0.0) + (row["seconds"] or 0.0) for row in rows)
+    made = [
+        {"name": f"w{number}", "came": None, "went": None,
+         **(one if isinstance(one, dict) else {"threads": one})}
+        for number, one in enumerate(workers)
+    ]  # fmt: skip
+    return Graph.of(
+        {
+            "version": 1, "trace_id": "a" * 32, "span_id": "b" * 16, "name": "work",
+            "start": 0.0, "stop": stop, "complete": True, "prefixes": ["inc"], "workers": made,
+            "submissions": [0.0], "restrictions": [],
+            "runs": {name: [row[name] for row in rows] for name in rows[0]},
+            **line,
+        }
+    )  # fmt: skip

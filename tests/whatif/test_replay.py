@@ -1,0 +1,160 @@
+"""Replays of graphs by hand: each answer is known without a scheduler."""
+
+from __future__ import annotations
+
+import pytest
+
+from dask_otel.lab import Stuck
+from dask_otel.whatif.engine import replayed
+from dask_otel.whatif.experiments import Experiment
+from dask_otel.whatif.graph import Graph
+from dask_otel.whatif.plan import plan
+from dask_otel.whatif.result import Replayed
+from tests.whatif.graphs import graph
+
+#: Floats, added up; Dask's scheduler takes no task for free.
+EXACT = 1e-5
+
+
+def seconds(of: Graph, **change: object) -> float:
+    if "without" in change:
+        change["without"] = frozenset({change["without"]})
+    return replayed(plan(of, Experiment("x", **change)), "x").seconds  # type: ignore[arg-type]
+
+
+def near(value: float) -> object:
+    return pytest.approx(value, abs=EXACT)
+
+
+EIGHT = graph(*({"start": task // 2} for task in range(8)))
+
+
+def test_the_result_has_the_thread_hours_and_the_idle_share() -> None:
+    three = graph({}, {}, {"start": 1.0})
+    assert replayed(plan(three, Experiment("")), "as it was") == Replayed(
+        "as it was", near(2.0), near(4 / 3600), near(0.25), 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("workers", "took"),
+    [((1,), 8.0), ((1, 1), 4.0), ((2,), 4.0), ((4,), 2.0), ((2, 2), 2.0), ((8,), 1.0)],
+)
+def test_independent_tasks_take_all_threads(workers: tuple[int, ...], took: float) -> None:
+    assert seconds(EIGHT, workers=workers) == near(took)
+
+
+def test_a_chain_is_no_shorter_with_more_threads() -> None:
+    chain = graph(*({"before": [task - 1] if task else [], "start": task} for task in range(5)))
+    assert seconds(chain) == near(5.0)
+    assert seconds(chain, workers=(4,)) == near(5.0)
+    assert seconds(chain, faster={"inc": 2.0}) == near(2.5)
+
+
+def test_the_longest_task_is_split() -> None:
+    skewed = graph({}, {"seconds": 8.0}, {"before": [1], "start": 8.0})
+    assert seconds(skewed) == near(9.0)
+    # Two halves beside another task of a second, then the task that needs both.
+    assert seconds(skewed, workers=(3,), split={"longest": 2}) == near(5.0)
+    assert seconds(skewed, workers=(16,), split={"inc": 4}) == near(2.25)
+
+
+def test_a_restriction_costs_what_the_other_threads_could_have_done() -> None:
+    pin = {"workers": [1], "resources": {}, "loose": False, "actor": False}
+    pinned = graph(
+        *({"restriction": 0, "start": task, "worker": 1} for task in range(4)), restrictions=[pin]
+    )
+    assert seconds(pinned) == near(4.0)
+    assert seconds(pinned, without="restrictions") == near(2.0)
+    # The counterpart of worker 1 has two threads.
+    assert seconds(pinned, workers=(1, 2)) == near(2.0)
+
+
+def test_a_resource_limits_the_tasks_side_by_side() -> None:
+    gpu = {"workers": None, "resources": {"GPU": 1}, "loose": False, "actor": False}
+    runs = [{"restriction": 0, "start": task} for task in range(4)]
+    one = graph(*runs, workers=[{"threads": 4, "resources": {"GPU": 1}}], restrictions=[gpu])
+    assert seconds(one) == near(4.0)
+    assert seconds(one, without="restrictions") == near(1.0)
+    with pytest.raises(Stuck):
+        seconds(graph(*runs, restrictions=[gpu]))
+
+
+def test_a_client_submits_after_the_results_that_it_had() -> None:
+    # Two results, two seconds in which the client thinks, and a task.
+    gap = graph({}, {}, {"start": 3.0, "submission": 1}, submissions=[0.0, 3.0])
+    assert seconds(gap) == near(4.0)
+    assert seconds(gap, faster={"inc": 2.0}) == near(3.0)
+    assert seconds(gap, workers=(1,)) == near(5.0)
+    assert seconds(gap, without="gaps") == near(2.0)
+
+
+def test_a_client_that_waits_for_nothing_submits_when_it_did() -> None:
+    runs = [{"start": 0.5 * task, "submission": task} for task in range(3)]
+    steady = graph(*runs, submissions=[0.0, 0.5, 1.0])
+    assert seconds(steady, workers=(4,)) == near(2.0)
+    assert seconds(steady, workers=(1,)) == near(3.0)
+
+
+def test_what_needs_no_results_of_an_earlier_submission_does_not_wait_for_them() -> None:
+    # The task of the second submission needs that of the first.
+    later = graph({}, {"before": [0], "start": 1.0, "submission": 1}, submissions=[0.0, 0.2])
+    assert seconds(later) == near(2.0)
+    assert seconds(later, faster={"inc": 10.0}) == near(0.3)
+
+
+def test_data_takes_its_way_between_workers() -> None:
+    # Two results of 100 MB on two workers; the third task gets one of them in half a second.
+    sent = graph(
+        {"nbytes": 10**8}, {"nbytes": 10**8, "worker": 1},
+        {"before": [0, 1], "sent": 1.0, "start": 1.5, "transfer": 0.5},
+    )  # fmt: skip
+    assert seconds(sent) == near(2.5)
+    assert seconds(sent, bandwidth=1e9) == near(2.1)
+    assert seconds(sent, without="transfers") == near(2.0)
+    assert seconds(sent, workers=(2,)) == near(2.0)
+
+
+def test_failed_and_rescheduled_runs_are_repeated() -> None:
+    again = graph({"outcome": "f"}, {"task": 0, "start": 1.0, "outcome": "r", "seconds": 2.0},
+                  {"task": 0, "start": 3.0, "seconds": 3.0})  # fmt: skip
+    assert seconds(again) == near(6.0)
+    assert seconds(again, without="failures") == near(3.0)
+
+
+def test_a_lost_worker_takes_its_runs_with_it() -> None:
+    # The second worker dies after a second; its task begins again when the first one is free.
+    lost = graph(
+        {"seconds": 2.0}, {"outcome": "l", "worker": 1, "seconds": None, "start": 0.0},
+        {"task": 1, "start": 2.0, "seconds": 3.0},
+        workers=[1, {"threads": 1, "went": 1.0}],
+    )  # fmt: skip
+    assert seconds(lost) == near(5.0)
+    assert seconds(lost, without="failures") == near(3.0)
+    assert seconds(lost, workers=(1, 1)) == near(3.0)
+
+
+def test_a_worker_comes_and_goes() -> None:
+    moved = [1, {"threads": 1, "came": 2.0, "went": 4.0}]
+    found = replayed(plan(graph(*({"start": task} for task in range(4)), workers=moved),
+                          Experiment("")), "x")  # fmt: skip
+    # All tasks are with the first worker when the second one comes, which steals one of them.
+    assert 3.0 - EXACT <= found.seconds <= 4.0
+    assert found.threads is None
+    assert found.thread_hours == near((found.seconds + min(found.seconds, 4.0) - 2.0) / 3600)
+
+
+def test_a_seceded_task_leaves_its_thread_to_others() -> None:
+    left = graph({"seconds": 3.0, "seceded": 1.0}, {"start": 1.0}, {"start": 2.0}, workers=(1,))
+    assert seconds(left) == near(3.0)
+
+
+def test_reading_from_the_disk_takes_a_thread() -> None:
+    assert seconds(graph({"disk": 0.5, "sent": 0.0, "start": 0.5}, workers=(1,))) == near(1.5)
+
+
+def test_the_span_ends_as_long_after_its_last_task_as_it_did() -> None:
+    late = graph({}, stop=1.7)
+    assert seconds(late) == near(1.7)
+    assert seconds(late, faster={"inc": 2.0}) == near(1.2)
+    assert seconds(late, without="gaps") == near(1.0)

@@ -1,0 +1,108 @@
+"""The process of the replays: its results, its progress, and its ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from typing import Any
+
+import pytest
+
+from dask_otel.whatif import running
+from dask_otel.whatif.experiments import Experiment
+from dask_otel.whatif.running import ReplayError, replay
+from tests.whatif.graphs import graph
+
+EIGHT = graph(*({"start": task // 2} for task in range(8)))
+DOUBLE = Experiment("double", workers=(2, 2))
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
+    """All processes that a replay starts."""
+    started = []
+
+    class Noted(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            started.append(self)
+
+    monkeypatch.setattr(running.subprocess, "Popen", Noted)
+    return started
+
+
+def test_the_run_as_it_was_comes_first(processes: list[subprocess.Popen[str]]) -> None:
+    told: list[tuple[int, int]] = []
+    found = replay(EIGHT, [DOUBLE], lambda done, total: told.append((done, total)))
+    assert found.refused is None
+    assert found.replayed is not None
+    assert (found.recorded, found.error) == (4.0, pytest.approx(0.0, abs=1e-5))
+    assert [(one.name, round(one.seconds, 3)) for one in found.experiments] == [("double", 2.0)]
+    assert told == sorted(told)
+    assert told[-1] == (16, 16)
+    assert [process.returncode for process in processes] == [0]
+
+
+def test_a_run_that_cannot_be_replayed_gets_no_answers(
+    processes: list[subprocess.Popen[str]],
+) -> None:
+    found = replay(graph({}, submissions=[0.0], stop=1.0, outside=7, workers=(1,)), [DOUBLE])
+    assert found.refused is None
+    late = graph({"start": 5.0, "sent": 5.0}, outside=7, workers=(1,))
+    found = replay(late, [DOUBLE])
+    assert (found.experiments, found.replayed and round(found.replayed.seconds, 3)) == ((), 1.0)
+    assert found.refused == (
+        "The replay of the run as it was took 1.00 s instead of 6.00 s; the most likely reason: "
+        "tasks waited for data of other spans, 7 times."
+    )
+    assert processes[-1].poll() is not None
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ({"complete": False, "left_out": 1234}, "1,234 of its runs were not recorded"),
+        ({"workers": []}, "No run of a task was recorded."),
+    ],
+)
+def test_what_is_not_recorded_is_not_replayed(
+    processes: list[subprocess.Popen[str]], line: dict[str, Any], why: str
+) -> None:
+    found = replay(graph({}, **line), [DOUBLE])
+    assert found.replayed is None
+    assert (found.refused or "").startswith(why)
+    assert not processes
+
+
+def test_a_replay_that_takes_too_long_is_ended(processes: list[subprocess.Popen[str]]) -> None:
+    with pytest.raises(ReplayError, match=r"took longer than 0\.01 s and were ended"):
+        replay(EIGHT, [DOUBLE], limit=0.01)
+    assert [process.returncode for process in processes] == [-signal.SIGKILL]
+
+
+def test_one_that_is_interrupted_leaves_no_process(
+    processes: list[subprocess.Popen[str]],
+) -> None:
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        replay(EIGHT, [DOUBLE], interrupt)
+    assert [process.returncode for process in processes] == [-signal.SIGKILL]
+
+
+def test_the_last_words_of_a_process_that_dies_are_the_error() -> None:
+    never = graph({}, restrictions=[{"workers": None, "resources": {"GPU": 1}, "loose": False}])
+    never.runs["restriction"][:] = [0]  # type: ignore[index]
+    with pytest.raises(ReplayError, match="as it was: it does not end, since no worker has what"):
+        replay(never, [DOUBLE])
+
+
+def test_a_process_that_is_killed_is_an_error(processes: list[subprocess.Popen[str]]) -> None:
+    def kill(done: int, total: int) -> None:
+        os.kill(processes[0].pid, signal.SIGKILL)
+
+    many = [Experiment(str(number)) for number in range(100)]
+    with pytest.raises(ReplayError, match=r"ended with status -9\. Its last words: no word"):
+        replay(EIGHT, many, kill)
