@@ -130,6 +130,7 @@ def graph_line(
             }
             for one in log.workers
         ],
+        "scheduler": log.scheduler,
         "submissions": [numbers.time(submitted) for submitted in numbers.submissions],
         "restrictions": [numbers.restricted(one) for one in numbers.restrictions],
     }

@@ -248,6 +248,8 @@ class GraphLog:
         self.left_out = 0
         #: Those since the root began; known at its export.
         self.workers: tuple[GraphWorker, ...] = ()
+        #: Dask's settings of the scheduler that decide where tasks run.
+        self.scheduler: dict[str, Any] = {}
 
     def __repr__(self) -> str:
         return f"<GraphLog: {len(self.rows)} runs, {self.left_out} left out>"
