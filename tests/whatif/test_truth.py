@@ -128,7 +128,7 @@ def test_the_replay_on_one_worker_is_exact(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_replay_of_independent_tasks_is_exact(seed: int) -> None:
-    recorded = history(seed, [2, 2, 1], stealing=False, most=0)
+    recorded = history(seed, [2, 2, 2], stealing=False, most=0)
     assert replay(recorded) == pytest.approx(recorded.stop, abs=EXACT)
 
 
