@@ -25,8 +25,8 @@ from dask_otel.lab.cluster import Cluster
 
 #: What a user does: seconds before it, its name, and its arguments.
 Step: TypeAlias = tuple[float, str, tuple[Any, ...]]
-#: Enters a span of that name.
-Enter: TypeAlias = Callable[[str], Any]
+#: Enters a span of that name, for the user of that client.
+Enter: TypeAlias = Callable[[Any, str], Any]
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class User:
     def go_into(self, name: str) -> None:
         """Enter a span."""
         self.spans.append(ExitStack())
-        self.spans[-1].enter_context(self.enter(name))
+        self.spans[-1].enter_context(self.enter(self.client, name))
 
     def leave(self) -> None:
         """Leave the innermost span."""
@@ -270,7 +270,12 @@ def happen(cluster: Cluster, events: Sequence[Step]) -> None:
                 setattr(machine, name, *more)
 
 
-def run(program: Program, cluster: Cluster, enter: Enter = span) -> None:
+def plainly(client: Any, name: str) -> Any:
+    """Enter a span as Dask offers it."""
+    return span(name)
+
+
+def run(program: Program, cluster: Cluster, enter: Enter = plainly) -> None:
     """Do what a program says. It is a program for `simulate`."""
     events = cluster.thread("client", lambda: happen(cluster, program.events))
     users = [

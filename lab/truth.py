@@ -68,6 +68,8 @@ class Move(NamedTuple):
     #: Its worker from here on, and whether it needs a resource of that.
     worker: str | None = None
     restricted: bool = False
+    #: Whether it failed for a reason of its own.
+    own: bool = False
 
 
 @dataclass
@@ -97,6 +99,8 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
         self._borders: list[float] = []
         #: What tasks did, in its order. A task that is stolen moves from processing to processing.
         self.moves: list[Move] = []
+        #: After how many moves all tasks were forgotten.
+        self.restarts: list[int] = []
         #: When, after how many moves, which worker takes tasks, for so many threads.
         self.taking: list[tuple[float, int, str, int]] = []
         #: When, and after how many moves, the scheduler knew that a task had seceded.
@@ -150,7 +154,8 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
         self, key: Hashable, start: str, finish: str, *, stimulus_id: str, **kwargs: Any
     ) -> None:
         """See ``SchedulerPlugin.transition``."""
-        self._moved(key, start, finish, stimulus_id, tuple(kwargs.get("startstops") or ()))
+        spent, own = tuple(kwargs.get("startstops") or ()), kwargs.get("cause") == key
+        self._moved(key, start, finish, stimulus_id, spent, own)
         before = bool(self._unfinished)
         if finish in UNFINISHED:
             self._unfinished.add(key)
@@ -160,7 +165,13 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
             self._borders.append(self.now)
 
     def _moved(
-        self, key: Hashable, start: str, finish: str, stimulus: str, spent: tuple[Any, ...]
+        self,
+        key: Hashable,
+        start: str,
+        finish: str,
+        stimulus: str,
+        spent: tuple[Any, ...],
+        own: bool = False,
     ) -> None:
         task = self._cluster.scheduler.tasks[key]
         needs = tuple(one.key for one in task.dependencies)
@@ -169,11 +180,12 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
         tied = bool(task.resource_restrictions)
         span = task.group.span_id
         self.moves.append(
-            Move(self.now, key, start, finish, stimulus, span, needs, spent, worker, tied)
+            Move(self.now, key, start, finish, stimulus, span, needs, spent, worker, tied, own)
         )
 
     def restart(self, scheduler: Any) -> None:
         """See ``SchedulerPlugin.restart``: tasks are forgotten without transitions."""
+        self.restarts.append(len(self.moves))
         if self._unfinished:
             self._unfinished.clear()
             self._borders.append(self.now)
@@ -212,6 +224,11 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
             for one in self._cluster.held
             if one.came <= when < min(one.went, self.workers[one.worker].left)
         }
+
+    def is_anything_lost(self) -> bool:
+        """Whether a heartbeat was lost, or a worker left with what it had not reported."""
+        left = any(one.left < inf for one in self.workers.values())
+        return left or any(beat.arrives == inf for beat in self._cluster.beats)
 
     def unheard(self) -> float:
         """Return thread-seconds that workers took with them when they left.

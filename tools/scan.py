@@ -61,9 +61,9 @@ OWNERS = {
 }
 #: By file, what holds another class with slots of these names.
 OTHERS = {
-    ("blocks", "block"), ("completion", "into"), ("generations", "root"), ("reports", "known"),
-    ("sharing", "root"), ("summaries", "summary.counts"), ("task_runs", "span.runs"),
-    ("trace", "trace"),
+    ("accounting", "tasks"), ("blocks", "block"), ("completion", "into"), ("generations", "root"),
+    ("reports", "known"), ("sharing", "root"), ("summaries", "summary.counts"),
+    ("task_runs", "span.runs"), ("trace", "trace"),
 }  # fmt: skip
 #: Methods that change the object they belong to.
 _CHANGE = (

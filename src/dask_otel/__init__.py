@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from dask_otel.client.handles import SpanHandle
     from dask_otel.client.instrumentation import instrument, uninstrument
     from dask_otel.client.registration import register, span_metrics, unregister
+    from dask_otel.client.reporting import performance_report
     from dask_otel.client.traces import trace_context
     from dask_otel.client.why import why
     from dask_otel.report.document import Report, read_report
+    from dask_otel.report.replaying import what_if
+    from dask_otel.report.whatif import WhatIfReport
 
 __all__ = [
     "Reason",
@@ -31,9 +34,11 @@ __all__ = [
     "SpanHandle",
     "SpanMetrics",
     "TraceContext",
+    "WhatIfReport",
     "Why",
     "__version__",
     "instrument",
+    "performance_report",
     "read_report",
     "register",
     "span",
@@ -41,6 +46,7 @@ __all__ = [
     "trace_context",
     "uninstrument",
     "unregister",
+    "what_if",
     "why",
 ]
 
@@ -51,12 +57,14 @@ _MODULES: Final = {
     "SpanHandle": "dask_otel.client.handles",
     "SpanMetrics": "dask_otel._wire",
     "TraceContext": "dask_otel._wire",
+    "WhatIfReport": "dask_otel.report.whatif",
     "Why": "dask_otel._wire",
     "__version__": "dask_otel._version",
     # The functions that Dask looks for in a preload.
     "dask_setup": "dask_otel.preload",
     "dask_teardown": "dask_otel.preload",
     "instrument": "dask_otel.client.instrumentation",
+    "performance_report": "dask_otel.client.reporting",
     "read_report": "dask_otel.report.document",
     "register": "dask_otel.client.registration",
     "span": "dask_otel.client.blocks",
@@ -64,6 +72,7 @@ _MODULES: Final = {
     "trace_context": "dask_otel.client.traces",
     "uninstrument": "dask_otel.client.instrumentation",
     "unregister": "dask_otel.client.registration",
+    "what_if": "dask_otel.report.replaying",
     "why": "dask_otel.client.why",
 }
 

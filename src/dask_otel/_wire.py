@@ -10,7 +10,7 @@ clients and schedulers of two versions with each other.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dask_otel.core.text import Sanitizer, span_path
@@ -98,6 +98,53 @@ def why(asked: tuple[Hashable, ...], dask_scheduler: Scheduler) -> Why | Refusal
     if bridge is None:
         return Refusal(*_NO_BRIDGE)
     return Why(tuple([Reason(**one) for one in bridge.why(asked)]))
+
+
+async def record(name: str, owner: str, dask_scheduler: Scheduler) -> Recorded | Refusal:
+    """Keep telemetry in memory for a client until `end_record`; start a bridge if there is none."""
+    from dask_otel.scheduler.plugin import recording_bridge
+
+    bridge = await recording_bridge(dask_scheduler)
+    number = None if bridge is None else await bridge.record(name, owner)
+    if number is None:
+        return Refusal("off", "dask-otel is switched off on this scheduler; its log says why")
+    return Recorded(number=number)
+
+
+async def read_record(
+    since: int,
+    after: int,
+    most: int,
+    settle: tuple[str, float, bool] | None,
+    dask_scheduler: Scheduler,
+) -> Recorded | Refusal:
+    """Return rows after a number, at most so many bytes (or one), and what was lost `since`.
+
+    With the id of a span, seconds, and whether its work may still be on its way, wait at most so
+    long until all of it is in memory.
+    """
+    bridge = _bridge(dask_scheduler)
+    if settle is not None and bridge is not None:
+        await bridge.recording.settle(*settle)
+    recorder = None if bridge is None else bridge.recording.recorder
+    if recorder is None:
+        return Refusal("gone", "the bridge was stopped or replaced meanwhile")
+    rows: list[tuple[str, bytes]] = []
+    waiting = recorder.since(after)
+    for row in waiting:
+        most -= len(row.data)
+        if rows and most < 0:
+            break
+        rows.append((row.signal, row.data))
+        after = row.number
+    return Recorded(tuple(rows), after, len(rows) < len(waiting), recorder.lost(since))
+
+
+async def end_record(name: str, dask_scheduler: Scheduler) -> None:
+    """Undo `record`; a bridge that was started for it is removed."""
+    bridge = _bridge(dask_scheduler)
+    if bridge is not None:
+        await bridge.forget(name)
 
 
 _NO_BRIDGE = (
@@ -292,6 +339,20 @@ class Why:
             f"{one.name} ({one.state}): {one.kind}\n  {one.what}\n  next: {one.next_step}"
             for one in self.reasons
         )
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Rows of telemetry that a scheduler keeps in memory."""
+
+    #: The signal of each, and its lines of OTLP/JSON, as one member of a gzip file.
+    rows: tuple[tuple[str, bytes], ...] = ()
+    #: The number of the last one.
+    number: int = 0
+    #: Whether there are more.
+    more: bool = False
+    #: The number of traces, and of rows of other signals, that had no room, by signal.
+    lost: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,8 @@ def test_it_shows_writes_files_and_exports_or_says_why_not(tmp_path, environ):
     places = [about.index(line) for line in ("Where to look next", "Spans", WRITTEN)]
     assert places == sorted(places)
     assert places[0] <= 27
-    assert {"  dask-otel report out --open", "  dask-otel report out --text --all"} <= {*about}
+    commands = ("report out --open", "report out --text --all", "whatif out")
+    assert {f"  dask-otel {command}" for command in commands} <= {*about}
     assert [line[:13] for line in about if "── " in line] == [
         "├── data load",
         "├── preproces",

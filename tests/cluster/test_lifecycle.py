@@ -69,12 +69,6 @@ def noted(folder: str, number: int) -> None:
     path.write_text(str(time.time() - began))
 
 
-def fetched(b: Bridged, folder: Path) -> None:
-    here, there = b.scheduler.workers
-    data = b.client.submit(Slow, 0.5, key="data", workers=[here])
-    wait(b.client.submit(nap, 0.3, data, key="moved", workers=[there]))
-
-
 def spilled(b: Bridged, folder: Path) -> None:
     (here, *_) = b.scheduler.workers
     large = []
@@ -101,22 +95,11 @@ def killed(b: Bridged, folder: Path) -> None:
     eventually(lambda: len(b.scheduler.workers) == 2, what="a new worker")
 
 
-def restarted(b: Bridged, folder: Path) -> None:
-    wait(b.client.submit(nap, 0.3, key="before-restart"))
-    cut = b.client.submit(nap, 60.0, key="cut-off")
-    eventually(lambda: "cut-off" in b.scheduler.tasks, what="a task that was submitted")
-    b.client.restart()
-    del cut
-    wait(b.client.submit(nap, 0.4, key="after-restart"))
-
-
 #: By history, the least seconds of some parts of its path.
 HISTORIES = {
-    fetched: {"transfer": 0.5, "compute": 0.3},
     spilled: {"transfer": 1.0, "compute": 0.5},
     unreadable: {},
     killed: {"compute": 1.0},
-    restarted: {"compute": 0.7},
 }
 
 
@@ -147,8 +130,6 @@ def test_no_second_is_missing_or_made_up(start: Start, tmp_path: Path) -> None:
         assert one.attributes["dask.task.lost.count"] == sum(lost.values()) == lost_runs(b)
         times = received.last("dask.cluster.time")
         assert times[("dask.activity", "lost"),] > 0
-        cut = received.named("restarted").attributes
-        assert (cut["dask.span.result"], cut["dask.task.cancelled.count"]) == ("cancellation", 1)
 
 
 def check_path(found: Any, least: dict[str, float]) -> None:

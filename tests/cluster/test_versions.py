@@ -7,6 +7,7 @@ not installed: its sources come first on the path.
 from __future__ import annotations
 
 import io
+import logging
 import os
 import subprocess
 import sys
@@ -40,6 +41,10 @@ with Client(sys.argv[1]) as client:
     metrics = dask_otel.span_metrics(client, span_id)
     assert (metrics.result, metrics.counts["tasks"]) == ("success", 1), metrics
     assert dask_otel.trace_context(span_id, client).trace_id == metrics.trace_id
+    if hasattr(dask_otel, "performance_report"):
+        with dask_otel.performance_report(None) as block:
+            assert client.submit(pow, 2, 4).result() == 16
+        assert block.report
     if hasattr(dask_otel, "why"):
         (reason,) = dask_otel.why(client, span_id).reasons
         assert (reason.name, reason.kind) == ("old client", "no unfinished task"), reason
@@ -79,7 +84,9 @@ def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(["git", *arguments], cwd=REPOSITORY, capture_output=True)
 
 
-def test_a_client_of_today_and_a_scheduler_of_before(earlier: Path) -> None:
+def test_a_client_of_today_and_a_scheduler_of_before(
+    earlier: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     environ = environment.inherited(PYTHONPATH=str(earlier), **environment.OFF)
     with subprocess.Popen(
         [sys.executable, "-c", OLD_CLUSTER],
@@ -106,6 +113,14 @@ def test_a_client_of_today_and_a_scheduler_of_before(earlier: Path) -> None:
             ) == (1, metrics.trace_id, "stopped")
             client.register_plugin(OtelSchedulerPlugin())
             assert dask_otel.unregister(client) == "stopped"
+            with (
+                caplog.at_level(logging.WARNING, "distributed.dask_otel"),
+                dask_otel.performance_report(None) as block,
+            ):
+                assert client.submit(pow, 2, 4).result() == 16
+            known = client.run_on_scheduler(_knows_reports)
+            assert known == (block.report is not None) == (not caplog.records), caplog.text
+            assert known or "needs dask-otel, as new as here or newer" in caplog.text
             # Not at the top: the scheduler imports this module, for `_package`.
             from dask_otel.doctor.asking import facts_of_scheduler
 
@@ -127,3 +142,9 @@ def _package() -> str:
     import dask_otel
 
     return str(dask_otel.__file__)
+
+
+def _knows_reports() -> bool:
+    from dask_otel import _wire
+
+    return hasattr(_wire, "read_record")

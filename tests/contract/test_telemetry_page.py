@@ -18,6 +18,7 @@ from dask_otel.core.records import (
     FinishedGroup,
     FinishedSpan,
     FinishedTask,
+    GraphLog,
     Incident,
     Progress,
     SpanIdentity,
@@ -272,6 +273,7 @@ EVERYTHING = FinishedSpan(
     requested=("z",),
     late=True,
     attributes={"tenant": "acme"},
+    graph=GraphLog(),
 )
 
 

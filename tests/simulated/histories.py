@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
-from lab.programs import Program, draw, run, shrink
+from lab.programs import Enter, Program, draw, plainly, run, shrink
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
+import dask_otel
 from dask_otel.lab.clock import Stuck
 from dask_otel.lab.cluster import simulate
 from tests.simulated.observed import QUICK, Simulated
@@ -17,7 +21,16 @@ BATCH = 0.002
 LONGEST = 300.0
 
 
-def check(program: Program) -> None:
+@contextmanager
+def called(client: Any, name: str) -> Iterator[None]:
+    """Enter a span as an instrumented application does, in a trace of its own."""
+    trace_id = 0xA << 64 | ord(name)
+    caller = NonRecordingSpan(SpanContext(trace_id, ord(name), False, TraceFlags(1)))
+    with client.as_current(), use_span(caller), dask_otel.span(name):
+        yield
+
+
+def check(program: Program, enter: Enter = plainly) -> None:
     """Run a program, and check all that the bridge says of it."""
     # A message's way is no one's time: that of a task, of its end, of a cancellation, of a
     # heartbeat. What floats add up to is less than 0.1 ms.
@@ -25,18 +38,24 @@ def check(program: Program) -> None:
     # When a stopped machine goes on, messages wait for the batch before them.
     within += BATCH * sum(name == "stop" for _, name, _ in program.events)
     o = Simulated(limits=QUICK, within=within, longest=LONGEST, **program.options())
-    o.run(lambda: run(program, o.cluster))
+    o.run(lambda: run(program, o.cluster, enter))
 
 
 def fault(program: Program) -> str | None:
     """Return the difference between a program's truth and the bridge's numbers."""
     try:
-        check(program)
+        if program.seed % 2:
+            dask_otel.instrument()
+            check(program, called)
+        else:
+            check(program)
     except Stuck as error:
         # Some are endless in Dask itself: tasks are sent to and fro.
         return None if stuck(program) else f"stuck with the bridge: {error}"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
+    finally:
+        dask_otel.uninstrument()
     return None
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from textwrap import dedent
-from typing import Any
+from typing import Any, NamedTuple
 
 from distributed import Client
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.metrics import time
 from lab.occupancy import Occupancy
+from lab.outcomes import outcomes
 from lab.paths import Paths
-from lab.truth import Truth
+from lab.truth import UNFINISHED, Truth
 
 from dask_otel import semconv
 from dask_otel._dask.adapter import HOOKS, SchedulerAdapter
@@ -22,8 +24,8 @@ from dask_otel._dask.boundary import ErrorBoundary
 from dask_otel._dask.facts import ancestors
 from dask_otel.core.idle.worker_tasks import WorkerTasks
 from dask_otel.core.life.clock_offsets import DRIFT
-from dask_otel.core.life.open_span import Limits
-from dask_otel.core.records import FinishedSpan, Progress, TaskCounts
+from dask_otel.core.life.open_span import Limits, OpenSpan
+from dask_otel.core.records import FinishedSpan, Progress, SpanIdentity, TaskCounts
 from dask_otel.core.traces.translate import translate
 from dask_otel.lab.clock import EPOCH
 from dask_otel.lab.cluster import Cluster, simulate
@@ -42,8 +44,23 @@ QUICK = make_limits(linger=0.1, settle_timeout=5.0, tasks=make_task_limits(slowe
 ROUNDING = 1e-6
 #: Between these, the border is when a run began, seceded or ended by its worker's clock.
 ON_WORKER = frozenset({"transfer", "starting", "compute", "inner", "report"})
+#: All tasks, and those that had an outcome.
+TASK_OUTCOMES = ("tasks", "memory", "erred", "cancelled")
 #: What a ready task waited for. On its worker, the border is when another run ended.
 WAITS = frozenset({"no_worker", "no_thread", "uneven"})
+
+
+class Ended(NamedTuple):
+    """A span's generation as it ended."""
+
+    identity: SpanIdentity
+    #: Without those below it.
+    own: TaskCounts
+    ran_on: frozenset[str]
+    #: The nearest one above it that was open as it began.
+    above: SpanIdentity | None
+    #: After how many moves it ended.
+    moves: int
 
 
 class Errors(ErrorBoundary):
@@ -62,8 +79,10 @@ class Observer(SchedulerPlugin):
 
     name = "observer"
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
+    def __init__(
+        self, limits: Limits, ended: Callable[[OpenSpan], None] = lambda span: None
+    ) -> None:
+        self.limits, self._ended = limits, ended
         self.errors: list[str] = []
         self.closed = False
         self.finished: list[FinishedSpan] = []
@@ -75,6 +94,13 @@ class Observer(SchedulerPlugin):
         self.adapter = adapter = make_adapter(scheduler, self.limits, Errors(self.errors))
         adapter.attach()
         vars(self).update({name: getattr(adapter, name) for name in HOOKS})
+        exported = adapter.span_exported
+
+        def ended(span: OpenSpan) -> None:
+            self._ended(span)
+            exported(span)
+
+        adapter.span_exported = ended  # type: ignore[method-assign]
         self._ticking = asyncio.ensure_future(self._tick())
 
     async def close(self) -> None:
@@ -147,8 +173,9 @@ class Simulated:
         return self.observer.finished
 
     async def _prepare(self, cluster: Cluster) -> None:
-        self.cluster, self.observer = cluster, Observer(self._limits)
+        self.cluster, self.observer = cluster, Observer(self._limits, self._ended)
         self.truth = Truth(cluster)
+        self.ended: list[Ended] = []
         self.truth.attach()
         await self.observer.start(cluster.scheduler)
         cluster.scheduler.add_plugin(self.observer)
@@ -156,17 +183,50 @@ class Simulated:
         self.samples: list[tuple[float, float]] = []
         self._sampling = asyncio.ensure_future(self._sample())
 
+    def _ended(self, span: OpenSpan) -> None:
+        above = span.above[0].identity if span.above else None
+        moves, ran_on = len(self.truth.moves), frozenset(span.ran_on)
+        self.ended.append(Ended(span.identity, span.own_counts(), ran_on, above, moves))
+
     async def _sample(self) -> None:
         while True:
             await asyncio.sleep(0.5)
             self.samples.append((self.cluster.loop.now, self.sums()["idle"]))
+            self.check_clocks()
+            self.check_work()
+
+    def check_work(self) -> None:
+        """An open span has the unfinished tasks that it has in Dask, but for lost results."""
+        tasks = self.scheduler.tasks.values()
+        known = Counter(one.group.span_id for one in tasks if one.state in UNFINISHED)
+        resting = len(self.adapter.task_events.resting())
+        for dask_id, span in self.adapter.lifecycle.open.items():
+            assert span.unfinished == sum(group.unfinished for group in span.groups), span
+            assert 0 <= known[dask_id] - span.unfinished <= resting, (span, known[dask_id])
+
+    def check_clocks(self) -> None:
+        """What is known of a worker's clock is true, unless it was set."""
+        set_ones = {machine for _, machine, _ in self.cluster.steps}
+        here = self.cluster.machines["scheduler"].shift
+        for name, worker in self.cluster.workers.items():
+            machine = self.cluster.machines[name]
+            lower, upper = self.adapter.clocks.bounds(worker.address)
+            if machine not in set_ones and self.is_derivable and not self.estimate:
+                off = here - machine.shift
+                slack = ROUNDING + DRIFT * self.truth.silence()
+                assert lower is None or lower - slack <= off, (name, lower, off)
+                assert upper is None or off <= upper + slack, (name, upper, off)
 
     async def _finish(self, cluster: Cluster) -> None:
         del self.client
+        if self._sampling.done():
+            # A check of what was known on the way has failed.
+            self._sampling.result()
         self._sampling.cancel()
         await self.at_rest()
         self.check()
         self.compare()
+        self.compare_counts()
         if self.is_derivable:
             self.compare_paths()
         proof.prove_adapter(self.adapter, self.observer.increments)
@@ -227,6 +287,8 @@ class Simulated:
             "idle": (found["idle"] - truth.idle, less + either, late),
             "beyond": (found["lost"] - found["excess"] - lost + truth.excess, late, less),
         }
+        if not (self.truth.is_anything_lost() or self.cluster.steps):
+            known["excess"] = (found["excess"] - truth.excess, less, late)
         wrong = {
             name: off
             for name, (off, under, over) in known.items()
@@ -239,6 +301,32 @@ class Simulated:
             assert idle <= most, (when, idle, most)
         assert not self._kept()
         assert not self.adapter.time.accounting._spans
+
+    def compare_counts(self) -> None:
+        """Compare the counts of each span with what became of its tasks, and with those below."""
+        for dask_id in {one.identity.dask_id for one in self.ended}:
+            lives = [one for one in self.ended if one.identity.dask_id == dask_id]
+            ends = [one.moves for one in lives]
+            truth = outcomes(self.truth.moves, self.truth.restarts, dask_id, ends)
+            for one, known in zip(lives, truth, strict=True):
+                found = {name: getattr(one.own, name) for name in TASK_OUTCOMES}
+                assert found == {name: known[name] for name in TASK_OUTCOMES}, (one, known)
+        trees: dict[SpanIdentity, list[Ended]] = defaultdict(list)
+        # Those below end first.
+        for one in self.ended:
+            trees[one.identity].append(one)
+            if one.above is not None:
+                trees[one.above] += trees[one.identity]
+        for finished in self.exported:
+            own, tree = trees[finished.identity][-1].own, trees[finished.identity]
+            counts = TaskCounts.of(*(one.own for one in tree))
+            assert finished.counts == counts, (finished, tree)
+            assert finished.worker_count == len(set().union(*(one.ran_on for one in tree)))
+            assert len(finished.failures) + finished.dropped_failures == own.erred
+            assert len(finished.failures) <= self._limits.max_exceptions
+            result = "cancellation" if counts.cancelled else "success"
+            assert finished.result == ("failure" if counts.erred else result), finished
+            assert (finished.tree_failure is None) == (counts.erred == 0), finished
 
     def compare_paths(self) -> None:
         """Compare the parts of each path with an independent walk of the finished history."""
@@ -303,7 +391,10 @@ class Simulated:
             adapter.lifecycle._settling,
             adapter.lifecycle._lingering,
             adapter.blocks.blocks._holding,
+            adapter.blocks.blocks._waiting,
+            adapter.blocks.blocks._left_first,
             adapter.blocks.leaving,
+            adapter.lifecycle.generations._live,
             adapter.callers._open,
             max(0, len(adapter.clocks) - len(self.scheduler.workers)),
             uncovered(record for span in self.exported for record in translate(span)),
@@ -321,6 +412,36 @@ class Simulated:
                 off = sum(one.path.parts) - (one.stop - one.start)
                 assert abs(off) <= 1e-6, (one.identity, off)
                 assert min(one.path.parts) >= 0.0, one
+        self.check_traces(spans)
+
+    def check_traces(self, spans: list[SpanIdentity]) -> None:
+        """A tree is in one trace, its own or its caller's, and generations continue one another."""
+        by_id = {one.span_id: one for one in spans}
+        firsts = {one.dask_id: one for one in spans if one.generation == 1}
+        known = self.scheduler.extensions["spans"].spans
+        ends = {one.identity: one.stop for one in self.exported}
+        for late, start, one in [(o.late, o.start, o.identity) for o in self.exported]:
+            caller = one.trace_id.caller
+            if one.parent_span_id is None:
+                assert caller is None, one
+            elif one.remote:
+                assert caller is not None
+                assert (caller.trace_id, caller.span_id) == (one.trace_id, one.parent_span_id)
+            else:
+                above = by_id.get(one.parent_span_id, firsts[one.root_id])
+                assert above.trace_id is one.trace_id, (one, above)
+                assert above.root_id == one.root_id, (one, above)
+            if one.generation > 1:
+                first = firsts[one.dask_id]
+                assert one.first == (first.trace_id, first.span_id), one
+            parent = known[one.dask_id].parent
+            if parent is not None and parent.id in firsts:
+                assert late == (start > ends[firsts[parent.id]]), one
+        lives = sorted(self.exported, key=lambda s: (s.identity.dask_id, s.identity.generation))
+        for before, after in pairwise(lives):
+            if before.identity.dask_id == after.identity.dask_id:
+                assert after.identity.generation == before.identity.generation + 1
+                assert before.stop <= after.start
 
     def assert_tree(self, expected: str) -> None:
         """Compare what was exported with lines ``name result seconds counts``."""

@@ -14,6 +14,7 @@ import pytest
 from distributed import span, wait
 
 from dask_otel._dask.stimuli import stimulus_time
+from dask_otel.core.life.clock_offsets import DRIFT
 from dask_otel.lab.clock import EPOCH, MACHINE
 from tests.simulated.observed import Simulated
 
@@ -104,6 +105,17 @@ def test_workers_with_other_clocks_also_set_ones_are_shown_on_the_schedulers(
     run(o, "long after", "late", tasks=8)
     o.cluster.machines["late"].shift = shift
     run(o, "as before", "late")
+
+
+@pytest.mark.options(workers=0)
+def test_a_clock_that_drifts_is_followed(o: Simulated) -> None:
+    """As far as clocks do. All that is known of it is true; see `Simulated.check_clocks`."""
+    add_worker(o, "drifts", 2.0)
+    for _ in range(200):
+        time.sleep(0.25)
+        o.cluster.machines["drifts"].shift += 0.4 * 0.25 * DRIFT
+        o.client.submit(timed, 0, 0.1, pure=False).result()
+    run(o, "drifts", "drifts")
 
 
 @pytest.mark.parametrize(

@@ -17,15 +17,7 @@ from hypothesis import strategies as st
 from dask_otel.core.idle.accounting import Accounting, Increments
 from dask_otel.core.idle.sharing import IdleSharing
 from dask_otel.core.idle.worker import WorkerTime
-from dask_otel.core.path.waiting import (
-    AT_ONCE,
-    BEHIND,
-    BEHIND_RELEASED,
-    FREE,
-    MAX_ENDS,
-    NO_WORKER,
-    TAKEN,
-)
+from dask_otel.core.path.waiting import AT_ONCE, BEHIND, BEHIND_RELEASED, MAX_ENDS, TAKEN
 
 #: Seconds: some messages of 1 ms each, on a few threads.
 CLOSE = 0.02
@@ -79,14 +71,6 @@ def exported(accounting: Accounting, now: float) -> Increments:
     closed = accounting.begin_export(now)
     accounting.settle()
     return closed
-
-
-def taken(sharing: IdleSharing) -> tuple[float, float, dict[str, float]]:
-    """Close an interval; return its idle and unused seconds, and idle by span."""
-    idle, unused = sharing.close()
-    sharing.settle()
-    shares, sharing.closed_shares = sharing.closed_shares, {}
-    return idle, unused, shares
 
 
 #: Two cuts in a row between the end of a task and its seconds.
@@ -289,50 +273,6 @@ def test_script(name: str) -> None:
     assert totals.span_capacity["a"] == pytest.approx(totals.reported + totals.idle)
 
 
-def test_late_idle_goes_to_who_was_active_when_it_passed() -> None:
-    sharing = IdleSharing(0.0)
-    sharing.activate("a", "a", 0.0)
-    a = sharing.spans["a"]
-    sharing.activate("b", "b", 1.0)
-    sharing.book_late(2.0, since=2.0, spans=[a])
-    assert taken(sharing) == (2.0, 0.0, {"a": 1.0, "b": 1.0})
-    sharing.deactivate("a", 3.0)
-    sharing.book_late(2.0, since=2.0, spans=[a])
-    assert taken(sharing) == (2.0, 0.0, {"a": 2.0})
-    sharing.deactivate("b", 4.0)
-    sharing.book_late(2.0, since=4.0, spans=[a])
-    assert taken(sharing) == (0.0, 2.0, {})
-
-
-def test_late_idle_of_a_time_without_work_is_unused() -> None:
-    """That a released task did not hold a thread is known two cuts later; then work has ended."""
-    accounting = Accounting(0.0, float, float)
-    accounting.worker_added("w", 2, 0.0)
-    accounting.span_active("s", "s", 0.0)
-    for key in ("runs", "released"):
-        accounting.task_assigned("w", key, "s", 0.0)
-    accounting.task_released("w", "released", 0.0)
-    accounting.task_done("w", "runs", 0.2, 0.2)
-    accounting.span_inactive("s", 0.2)
-    accounting.heartbeat("w", {}, {"s": 0.2}, 1.0)
-    accounting.heartbeat("w", {}, {}, 2.0)
-    step = exported(accounting, 2.0)
-    assert (step.idle, step.unused) == pytest.approx((0.2, 3.6))
-    assert step.span_idle == pytest.approx({"s": 0.2})
-
-
-def test_a_task_that_was_stolen_at_once_leaves_no_span_on_its_first_worker() -> None:
-    accounting = Accounting(0.0, float, float)
-    for worker in ("a", "b"):
-        accounting.worker_added(worker, 2, 0.0)
-    accounting.span_active("s", "s", 1.0)
-    accounting.task_assigned("a", "k", "s", 1.0)
-    # Where the clock is coarse, both have the same time.
-    accounting.task_stolen("k", "a", "b", 1.0)
-    accounting.heartbeat("a", {}, {}, 2.0)
-    assert not accounting._workers["a"].recent_spans
-
-
 def test_weeks_of_running_cost_no_precision() -> None:
     accounting, totals, now = Accounting(0.0, float, float), Totals(), 0.0
     accounting.worker_added("w", 1000, now)
@@ -483,45 +423,6 @@ def test_idle_is_shared_among_roots_and_then_among_their_spans(events: list) -> 
         assert shares[span] == pytest.approx(truth[span], abs=1e-9)
     assert idle == pytest.approx(sum(truth.values()), abs=1e-9)
     assert unused == pytest.approx(true_unused, abs=1e-9)
-
-
-def test_the_record_of_the_cluster_changes_with_its_state_alone() -> None:
-    now = 0.0
-    accounting = Accounting(0.0, lambda: now, float)
-    seen = [accounting.present]
-
-    def then(when: float, change: Any) -> None:
-        nonlocal now
-        now = when
-        change(when)
-        if accounting.present is not seen[-1]:
-            seen.append(accounting.present)
-
-    accounting.span_active("a", "a", 0.0)
-    then(1.0, lambda at: accounting.worker_added("v", 1, at))
-    then(2.0, lambda at: accounting.task_assigned("v", "x", "a", at))
-    then(4.0, lambda at: accounting.worker_added("w", 1, at))
-    then(5.0, lambda at: accounting.worker_added("u", 2, at))
-    then(6.0, lambda at: accounting.worker_status("u", False, at))
-    then(7.0, lambda at: accounting.worker_status("w", False, at))
-    then(9.0, lambda at: accounting.task_assigned("w", "y", "a", at))
-    then(10.0, lambda at: accounting.worker_status("v", False, at))
-    then(13.0, lambda at: accounting.worker_status("u", True, at))
-    then(14.0, lambda at: accounting.task_done("w", "y", 5.0, at))
-    then(15.0, lambda at: accounting.worker_removed("u", at))
-    then(16.0, lambda at: accounting.worker_removed("v", at))
-    then(17.0, lambda at: accounting.worker_status("w", True, at))
-    assert seen == [
-        (0.0, 0.0, 0.0, NO_WORKER),
-        (1.0, 1.0, 0.0, FREE),
-        (2.0, 1.0, 1.0, TAKEN),
-        (4.0, 1.0, 1.0, FREE),
-        (7.0, 1.0, 4.0, TAKEN),
-        (10.0, 1.0, 4.0, NO_WORKER),
-        (13.0, 4.0, 4.0, FREE),
-        (15.0, 4.0, 6.0, NO_WORKER),
-        (17.0, 6.0, 6.0, FREE),
-    ]
 
 
 def test_a_task_knows_whether_it_waits_for_a_thread_of_its_worker() -> None:

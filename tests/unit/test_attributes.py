@@ -25,9 +25,8 @@ from dask_otel.core.text import ARRAY_LIMIT, ATTRIBUTE_LIMIT, Sanitizer
 from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
 from tests.contract.test_telemetry_page import EVERYTHING
-from tests.unit.blocked import Blocked
+from tests.unit.driven import Driven
 from tests.unit.garbage import Hostile, anything
-from tests.unit.histories import LIMITS
 
 
 class Broken:
@@ -123,23 +122,24 @@ def test_they_are_on_the_span_and_overwrite_nothing() -> None:
 
 @pytest.mark.parametrize("first", [True, False])
 def test_every_generation_has_them_whatever_comes_first(first: bool) -> None:
-    sim = Blocked(LIMITS)
+    core = Driven()
+    blocks = Blocks(core.lifecycle, remember=10)
+    core.span_opened = blocks.span_opened  # type: ignore[method-assign]
     if first:
-        sim.blocks.described("s0", {"tenant": "acme"})
-    root = sim.create(None)
+        blocks.described("s0", {"tenant": "acme"})
+    span = core.span()
     if not first:
-        sim.blocks.described("s0", {"tenant": "acme"})
+        blocks.described("s0", {"tenant": "acme"})
     for _ in range(2):
-        sim.finish(sim.submit(root, "f"), "w0", 0.0, 0.0)
-        for _ in range(3):
-            sim.advance(LIMITS.settle_timeout)
-            sim.tick()
-    found = [life.finished.attributes for life in sim.lives if life.finished]
-    assert found == [{"tenant": "acme"}] * 2
+        core.finish(core.task(span))
+        core.after(1.0, "w0")
+        core.after(core.limits.linger)
+        span = core.lifecycle.span_reopened("s0", ("s0",), (), core.now)
+    assert [one.attributes for one in core.exported] == [{"tenant": "acme"}] * 2
 
 
 def test_what_is_remembered_of_them_is_bounded() -> None:
-    blocks = Blocks(Blocked(LIMITS).lifecycle, LIMITS.remember)
+    blocks = Blocks(Driven().lifecycle, 10 * DESCRIBED)
     for number in range(DESCRIBED + 10):
         blocks.described(f"s{number}", {"n": number})
     assert [*blocks._described] == [f"s{number}" for number in range(10, DESCRIBED + 10)]

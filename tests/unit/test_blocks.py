@@ -1,114 +1,76 @@
-"""Clients' blocks: entered, left, and their client gone, in every order with the work inside."""
+"""Clients' blocks that come before their spans, and in no order; the rest is in ``simulated``."""
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import initialize, invariant, rule
-
-from tests.unit.blocked import Blocked
-from tests.unit.histories import LIMITS, Histories, picks
-
-clients = st.sampled_from(["c0", "c1"])
+from dask_otel.core.life.blocks import Blocks
+from tests.unit.driven import Driven
 
 
-class BlockHistories(Histories):
-    """Everything that can happen to spans, with clients that tell of their blocks."""
+class Blocked(Driven):
+    """Its clients tell of their blocks."""
 
-    sim: Blocked
-
-    @initialize()
-    def start(self) -> None:
-        self.sim = Blocked(self.limits)
-        self.sim.create(None)
-
-    def block(self, pick: int) -> str:
-        # One of those that exist, or one of the next ones: nothing has been seen of it yet.
-        return f"s{pick % (len(self.sim.spans) + 2)}"
-
-    @rule(client=clients, pick=picks)
-    def enter(self, client: str, pick: int) -> None:
-        self.sim.enter(client, self.block(pick))
-
-    @rule(client=clients, pick=picks)
-    def leave(self, client: str, pick: int) -> None:
-        self.sim.leave(client, self.block(pick))
-
-    @rule(client=clients)
-    def hear(self, client: str) -> None:
-        self.sim.hear(client)
-
-    @rule(client=clients)
-    def lose_client(self, client: str) -> None:
-        self.sim.lose_client(client)
-
-    @rule(pick=picks)
-    def hold(self, pick: int) -> None:
-        """Only blocks hold here."""
-
-    @rule(pick=picks)
-    def unhold(self, pick: int) -> None:
-        """Only blocks hold here."""
-
-    @invariant()
-    def open_blocks_hold_their_spans(self) -> None:
-        entered, current, blocks = {*self.sim.entered}, self.sim.current, self.sim.blocks
-        assert {i: life.span.holds for i, life in current.items()} == {
-            i: i in entered for i in current
-        }
-        assert {*blocks._holding} == entered & current.keys()
-        assert {*blocks._waiting} == entered - current.keys()
-        assert {*blocks._left_first} == {*self.sim.left_first}
-
-    def teardown(self) -> None:
-        if not hasattr(self, "sim"):
-            return
-        self.sim.lose_client("c0")
-        self.sim.lose_client("c1")
-        blocks = self.sim.blocks
-        kept = blocks._holding, blocks._waiting, blocks._left_first, blocks._leaving
-        assert [*map(bool, kept)] == [False] * 4
-        super().teardown()
-
-
-TestBlockHistories = BlockHistories.TestCase
-TestBlockHistories.settings = settings(
-    max_examples=40,
-    stateful_step_count=50,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
-)
+    def __init__(self, remember: int = 10) -> None:
+        super().__init__()
+        self.blocks = Blocks(self.lifecycle, remember)
+        self.span_opened, self.span_exported = self.blocks.span_opened, self.blocks.span_exported
 
 
 def test_what_is_remembered_is_bounded():
-    sim = Blocked(LIMITS, remember=10)
+    core = Blocked()
     for number in range(100):
-        sim.blocks.entered("c0", f"entered-{number}")
-        sim.blocks.left("c0", f"left-{number}", sim.now)
-    assert [len(some) for some in (sim.blocks._waiting, sim.blocks._left_first)] == [10, 10]
+        core.blocks.entered("c0", f"entered-{number}")
+        core.blocks.left("c0", f"left-{number}", core.now)
+    assert len(core.blocks._waiting) == len(core.blocks._left_first) == 10
     # What was pushed out does no harm when it goes on.
     for number in range(100):
-        sim.blocks.left("c0", f"entered-{number}", sim.now)
-    sim.blocks.messages_arrived("c0", sim.now)
-    assert (len(sim.blocks._waiting), sim.blocks._leaving) == (0, {})
+        core.blocks.left("c0", f"entered-{number}", core.now)
+    core.blocks.messages_arrived("c0", core.now)
+    assert not core.blocks._waiting
+    assert not core.blocks._leaving
 
 
 def test_a_span_ends_when_its_block_was_left_not_when_that_is_certain():
-    sim = Blocked(LIMITS)
-    sim.enter("c0", sim.create(None))
-    sim.advance(5.0)
-    sim.leave("c0", "s0")
-    left = sim.now
-    sim.advance(3.0)
-    sim.hear("c0")
-    sim.close()
-    assert [life.finished.stop for life in sim.lives if life.finished] == [left]
+    core = Blocked()
+    core.blocks.entered("c0", "s0")
+    span = core.span()
+    assert span.holds
+    core.now += 5.0
+    left = core.now
+    core.blocks.left("c0", "s0", left)
+    core.now += 3.0
+    core.blocks.messages_arrived("c0", core.now)
+    assert not span.holds
+    core.lifecycle.close(core.now)
+    assert [one.stop for one in core.lifecycle.finished] == [left]
 
 
 def test_a_client_that_goes_after_the_close_changes_nothing():
-    sim = Blocked(LIMITS)
-    sim.enter("c0", sim.create(None))
-    sim.close()
-    sim.lose_client("c0")
-    assert [life.finished.complete for life in sim.lives if life.finished] == [True]
+    core = Blocked()
+    core.blocks.entered("c0", "s0")
+    core.done()
+    core.lifecycle.close(core.now)
+    core.blocks.client_gone("c0", core.now)
+    (finished,) = core.lifecycle.finished
+    assert finished.complete
+
+
+def test_only_its_client_leaves_a_block_and_each_goes_with_all_its_own():
+    core = Blocked()
+    held = core.span()
+    core.blocks.entered("c0", held.identity.dask_id)
+    for client in ("c0", "c1"):
+        core.blocks.entered(client, f"{client} waits")
+        core.blocks.left(client, f"{client} left first", core.now)
+    core.blocks.left("c1", held.identity.dask_id, core.now)
+    core.blocks.messages_arrived("c1", core.now)
+    assert held.holds == 1
+    core.blocks.left("c0", held.identity.dask_id, core.now)
+    core.blocks.client_gone("c0", core.now)
+    assert held.holds == 0
+    assert not core.blocks._holding
+    assert not core.blocks._leaving
+    assert [*core.blocks._waiting] == ["c1 waits"]
+    assert [*core.blocks._left_first] == ["c1 left first"]
+    # One that was left first is over as it is entered.
+    core.blocks.entered("c1", "c1 left first")
+    assert [*core.blocks._waiting] == ["c1 waits"]

@@ -129,21 +129,3 @@ def test_a_server_that_is_not_there_is_left_out_or_fails_where_it_is_required(
         file.write_text(json.dumps(record), encoding="utf-8")
     with pytest.raises(outcome, match=words):
         binary("prometheus")
-
-
-def test_a_refusal_is_kept_and_not_asked_again(
-    server: build_backends.Server, fake_go: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fake_go.write_text(
-        "echo 'go: reading https://registry.invalid/example.info: 403 Forbidden' >&2\n"
-        "echo '\tserver response: This version is not available.' >&2\n"
-        "exit 1\n"
-    )
-    for _ in range(2):
-        assert build_backends.build_missing([server], retry_refused=False) == 0
-    assert (_calls(fake_go), server.state()) == (1, "refused")
-    assert server.refusal() == "403 Forbidden: This version is not available."
-    assert "refused by the registry, left out" in capsys.readouterr().out
-    fake_go.write_text(WORKS)
-    assert build_backends.build_missing([server], retry_refused=True) == 0
-    assert server.state() == "built"

@@ -47,57 +47,6 @@ def own(span: OpenSpan, flags: int = 1) -> str:
     return f"00-{ident.trace_id:032x}-{ident.span_id:016x}-{flags:02x}"
 
 
-#: As it is given to tasks; None stands for the span's own.
-OWN = None
-#: How callers are treated, a root's name, and whether the caller's trace is adopted. Then what is
-#: submitted in turn, and the context of its tasks; the links, and the counts.
-TREATED: dict[str, tuple[Any, ...]] = {
-    "adopt": (
-        "adopt", "r", True,
-        [
-            (carrier(A, 7, state="x=1"), (OWN, "x=1")),
-            # Of the same trace: nested work, or another span of the caller's.
-            (carrier(A, 8), (OWN, "x=1")),
-            (None, (OWN, "x=1")),
-        ],
-        (), {"adopted": 1},
-    ),
-    # Whose tasks Dask books here.
-    "another tenant": (
-        "adopt", "r", True, [(carrier(B, 9, 3, "y=2"), (f"00-{B:032x}-{9:016x}-03", "y=2"))],
-        (Traceparent(B, 9, 3),), {"adopted": 1, "linked": 1},
-    ),
-    "default never adopts": (
-        "adopt", "default", False, [(carrier(A, 7), (f"00-{A:032x}-{7:016x}-01", ""))],
-        (Traceparent(A, 7, 1),), {"linked": 1},
-    ),
-    "link, also where it has no tasks": (
-        "link", "r", False, [], (Traceparent(A, 7, 1),), {"linked": 1}
-    ),
-    "off": (
-        "off", "r", False, [(carrier(A, 7), (OWN, "")), ("garbage", (OWN, ""))], (), {}
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("propagation", "name", "adopted", "submitted", "links", "counts"),
-    TREATED.values(),
-    ids=TREATED,
-)
-def test_how_a_caller_is_treated(
-    propagation: str, name: str, adopted: bool, submitted: Any, links: Any, counts: Any
-) -> None:
-    setup = Setup(propagation)
-    root = setup.span(name, carrier(A, 7, state="x=1"))
-    assert root.identity.trace_id == (A if adopted else identity.trace_id(name))
-    for of, (context, state) in submitted:
-        assert setup.callers.task_context(root, of) == (context or own(root), state)
-    assert (setup.callers.links(root), setup.counts) == (links, counts)
-    setup.callers.exported(root)
-    assert setup.callers.links(root) == ()
-
-
 def test_a_link_is_once_in_a_tree() -> None:
     setup = Setup("link")
     root = setup.span("r", carrier(A, 7))
@@ -155,17 +104,6 @@ def test_the_samplers_decision_is_used_once_there_is_a_sampler() -> None:
     # because the bridge's sampler remembers its decision.
     assert [name for _, name in asked] == ["one", "one", "other", "other", "other"]
     assert list(setup.callers._open) == [one]
-
-
-def test_before_there_is_a_sampler_a_caller_that_is_not_sampled_is_followed() -> None:
-    setup = Setup()
-    theirs = carrier(A, 7, flags=0)
-    span = setup.span("r", theirs)
-    assert setup.callers.task_context(span, theirs)[0] == own(span, 0)
-    assert not setup.callers.decide_with(lambda trace: False)
-    assert setup.callers.task_context(span, theirs)[0] == own(span, 0)
-    assert setup.callers.decide_with(lambda trace: True)
-    assert setup.callers.task_context(span, theirs)[0] == own(span, 1)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import asyncio
-import itertools
 import pickle
 import pickletools
 import subprocess
@@ -14,16 +12,12 @@ from types import CodeType
 from typing import Any
 
 import pytest
-from distributed.core import Status
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from dask_otel._dask.workers import delivery as on_its_way
-from dask_otel._dask.workers.delivery import Delivery
 from dask_otel.scheduler import workers
-from dask_otel.scheduler.workers import NAME, pickled
+from dask_otel.scheduler.workers import pickled
 from dask_otel.worker.plugin import TaskContextPlugin
 from tests.environment import python
-from tests.unit.looped import looped
 
 PICKLED = pickled({"inject": True})
 
@@ -74,155 +68,3 @@ def test_a_worker_imports_neither_the_sdk_nor_the_scheduler_s_side():
         " and name not in ('dask_otel.settings', 'dask_otel.settings.defaults')))"
     )
     assert python(script) == "[]"
-
-
-# ------------------------------------------------------------------------------ on its way
-
-
-class Boundary:
-    def __init__(self) -> None:
-        self.errors: list[str] = []
-
-    def failed(self, kind: str) -> None:
-        self.errors.append(str(sys.exc_info()[1]))
-
-
-class Reporting:
-    """A worker that has always reported since one looked."""
-
-    def __init__(self) -> None:
-        self._beats = itertools.count()
-
-    @property
-    def last_seen(self) -> int:
-        return next(self._beats)
-
-
-class Scheduler:
-    """Answers as each worker does, in turn; an `asyncio.Event` holds it up until it is set."""
-
-    def __init__(self, **answers: list[Any]) -> None:
-        self.workers = {address: Reporting() for address in answers}
-        self.worker_plugins: dict[str, bytes] = {"users": b""}
-        self.status = Status.running
-        self.answers = answers
-        self.sent: list[tuple[str, str]] = []
-
-    async def broadcast(self, *, msg: Any, workers: list[str], on_error: str) -> dict[str, Any]:
-        (address,) = workers
-        assert on_error == "return"
-        answers = self.answers[address]
-        answer = answers.pop(0) if answers else {"status": "OK"}
-        if isinstance(answer, asyncio.Event):
-            await answer.wait()
-            answer = {"status": "OK"}
-        self.sent.append((address, msg["op"]))
-        return {address: answer}
-
-
-async def begun(scheduler: Any) -> tuple[Delivery, list[str]]:
-    boundary = Boundary()
-    brought = Delivery(scheduler, NAME, PICKLED, boundary)
-    brought.begin()
-    await settled()
-    return brought, boundary.errors
-
-
-async def settled() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
-@looped
-async def test_one_that_stands_still_or_fails_holds_up_no_other(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(on_its_way, "PAUSE", 0.01)
-    # Long enough for those that answer, among them one that pauses between its tries.
-    monkeypatch.setattr(on_its_way, "FAREWELL", 1.0)
-    still = asyncio.Event()
-    scheduler = Scheduler(still=[still], fails=[OSError("no route")], good=[])
-    brought, errors = await begun(scheduler)
-    assert set(scheduler.worker_plugins) == {"users", NAME}
-    assert ("good", "plugin-add") in scheduler.sent
-    while scheduler.sent.count(("fails", "plugin-add")) < 2:
-        await asyncio.sleep(0.005)
-    assert errors == ["no route"]
-    await brought.end()
-    assert set(scheduler.worker_plugins) == {"users"}
-    taken = [address for address, op in scheduler.sent if op == "plugin-remove"]
-    assert sorted(taken) == ["fails", "good"]
-    # It goes on: what it was sent is taken back at once.
-    still.set()
-    await settled()
-    assert scheduler.sent[-2:] == [("still", "plugin-add"), ("still", "plugin-remove")]
-
-
-@looped
-async def test_what_was_brought_this_moment_is_taken_back():
-    held = asyncio.Event()
-    scheduler = Scheduler(good=[held])
-    brought, _ = await begun(scheduler)
-    held.set()
-    bringing = brought._under_way["good"]
-    while not bringing.done():
-        await asyncio.sleep(0)
-    assert brought._under_way, "it is done, and not forgotten yet"
-    await brought.end()
-    assert scheduler.sent == [("good", "plugin-add"), ("good", "plugin-remove")]
-    assert not brought._under_way
-
-
-@looped
-async def test_a_bridge_that_leaves_takes_nothing_from_the_next_one():
-    still = asyncio.Event()
-    scheduler = Scheduler(still=[still])
-    first, _ = await begun(scheduler)
-    ending = asyncio.ensure_future(first.end())
-    await settled()
-    await begun(scheduler)
-    still.set()
-    await ending
-    assert scheduler.sent == [("still", "plugin-add")] * 2
-    assert set(scheduler.worker_plugins) == {"users", NAME}
-
-
-@pytest.mark.parametrize(
-    ("answer", "leaves", "errors", "sent"),
-    [
-        ({"status": "error", "text": "plugin failed"}, False, 1, ["plugin-add", "plugin-remove"]),
-        (OSError("closed"), True, 0, ["plugin-add"]),
-    ],
-)
-@looped
-async def test_an_error_of_a_worker_is_not_sent_again_and_counted_unless_it_has_left(
-    answer: Any, leaves: bool, errors: int, sent: list[str]
-):
-    scheduler = Scheduler(bad=[answer])
-    if leaves:
-        asyncio.get_running_loop().call_soon(scheduler.workers.clear)
-    brought, found = await begun(scheduler)
-    await brought.end()
-    assert ["plugin failed" in error for error in found] == [True] * errors
-    assert [message for _, message in scheduler.sent] == sent
-
-
-@looped
-async def test_another_s_entry_of_that_name_stays():
-    scheduler = Scheduler(good=[])
-    brought, _ = await begun(scheduler)
-    scheduler.worker_plugins[NAME] = b"another"
-    await brought.end()
-    assert scheduler.worker_plugins[NAME] == b"another"
-    assert scheduler.sent == [("good", "plugin-add")]
-
-
-@looped
-async def test_at_the_end_of_the_scheduler_nothing_is_sent():
-    scheduler = Scheduler(still=[asyncio.Event()], good=[])
-    brought, errors = await begun(scheduler)
-    scheduler.status = Status.closing
-    await brought.end()
-    await settled()
-    assert set(scheduler.worker_plugins) == {"users"}
-    assert scheduler.sent == [("good", "plugin-add")]
-    assert errors == []
-    assert not brought._under_way

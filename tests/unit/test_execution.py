@@ -81,15 +81,6 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(checked())
 
 
-@pytest.mark.parametrize(
-    ("key", "context"), [("key", (7, 8, 1)), ("alone", None), ("unknown", None)]
-)
-def test_it_is_current_while_the_code_runs_and_no_longer(key: str, context: Any):
-    worker, _ = hooked()
-    assert run(worker.execute(key, stimulus_id="s")) == context
-    assert run(worker.handlers["actor_execute"](actor=key, function="f")) == context
-
-
 @pytest.mark.parametrize("error", [ValueError("x"), asyncio.CancelledError()])
 def test_it_is_taken_back_after_an_error_which_passes(error: BaseException):
     worker, _ = hooked()
@@ -130,18 +121,6 @@ def test_taken_off_everything_is_as_it_was_also_what_somebody_had_put_there():
         assert run(worker.execute("key", stimulus_id="s")) == result
         execution.detach()
         assert state() == before
-
-
-def test_work_under_way_while_it_is_taken_off_goes_on():
-    worker, execution = hooked()
-
-    async def both() -> Any:
-        task = asyncio.ensure_future(worker.execute("key", stimulus_id="s"))
-        await asyncio.sleep(0)
-        execution.detach()
-        return await task
-
-    assert run(both()) == (7, 8, 1)
 
 
 def test_plugins_are_one_hook_and_the_schedulers_own_says_which_tasks_have_spans():

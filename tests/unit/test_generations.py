@@ -1,19 +1,17 @@
-"""Which trace a span is in: its own, its root's, or its caller's; decided once."""
+"""Which trace a span is in: its own, its root's, or its caller's; decided once.
+
+Random spans of random callers are in ``tests/simulated/test_histories.py``.
+"""
 
 from __future__ import annotations
 
 from typing import Any
-
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dask_otel.core import identity
 from dask_otel.core.context import Caller, Traceparent
 from dask_otel.core.life.generations import Generations
 from dask_otel.core.life.summaries import SpanSummary
 from dask_otel.core.records import SpanIdentity, TaskCounts
-from dask_otel.core.trace import Trace
 from tests.limits import make_limits
 from tests.unit.finished import make_span
 
@@ -60,40 +58,6 @@ def test_the_paths_of_generations_add_up_and_one_that_is_unknown_is_not_left_out
     known = generations.summary("a", summary(5.0, 6.0, path=(1.0, 1.0)))
     assert known is not None
     assert known.path is None
-
-
-def test_a_root_is_its_callers_child_and_all_below_is_in_that_trace() -> None:
-    generations = Generations(make_limits())
-    root = generations.first("r", ("root",), (), caller(A, 7))
-    assert (root.trace_id, root.parent_span_id, root.remote) == (A, 7, True)
-    assert root.span_id == identity.span_id("r"), "span ids stay what they are"
-    # Whoever submits below it: the first one has decided.
-    child = generations.first("c", ("root", "child"), ("r",), caller(B, 9))
-    assert (child.trace_id, child.parent_span_id, child.remote) == (A, root.span_id, False)
-    assert child.trace_id is root.trace_id, "one decision"
-    assert isinstance(root.trace_id, Trace)
-    assert root.trace_id.state == "x=a0000000000000000"
-
-
-def test_a_span_inside_a_task_is_the_parent_of_what_is_nested_below_it() -> None:
-    generations = Generations(make_limits())
-    generations.first("r", ("root",), (), caller(A, 7))
-    inside = generations.first("i", ("root", "i"), ("r",), caller(A, 5, nested=True))
-    assert (inside.trace_id, inside.parent_span_id, inside.remote) == (A, 5, True)
-    other = generations.first("o", ("root", "o"), ("r",), caller(B, 5, nested=True))
-    assert (other.trace_id, other.parent_span_id) == (A, identity.span_id("r"))
-    in_client = generations.first("c", ("root", "c"), ("r",), caller(A, 5))
-    assert in_client.parent_span_id == identity.span_id("r")
-
-
-def test_a_continuation_stays_in_the_adopted_trace_whoever_calls() -> None:
-    generations = Generations(make_limits(trace_gap=100.0))
-    root = generations.first("r", ("root",), (), caller(A, 7))
-    end(generations, root, 10.0)
-    again = generations.next("r", ("root",), (), 50.0, (), caller(B, 8))
-    assert again.trace_id is root.trace_id
-    assert (again.parent_span_id, again.remote) == (root.span_id, False)
-    assert again.first == (A, root.span_id)
 
 
 def test_a_continuation_that_leaves_its_trace_is_decided_anew() -> None:
@@ -146,115 +110,3 @@ def test_where_an_adopted_trace_is_forgotten_no_parent_is_named_that_is_elsewher
     again = generations.next("r", ("root",), (), 9.0, ())
     assert (again.parent_span_id, again.first) == (None, None)
     assert again.trace_id == identity.trace_id("r", again.generation)
-
-
-ids = st.sampled_from("abc")
-callers = st.none() | st.builds(caller, st.sampled_from([A, B]), st.integers(1, 3), st.booleans())
-
-
-class Histories(RuleBasedStateMachine):
-    """Spans of three trees come and go, with callers and without."""
-
-    limits = make_limits(trace_gap=20.0, max_per_trace=6, remember=1000)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.generations = Generations(self.limits)
-        self.now = 0.0
-        self.open: dict[str, SpanIdentity] = {}
-        self.known: set[str] = set()
-        self.all: list[SpanIdentity] = []
-        self.decided: dict[int, tuple[Trace, bool]] = {}
-
-    def born(self, ident: SpanIdentity) -> None:
-        self.open[ident.dask_id] = ident
-        self.known.add(ident.dask_id)
-        self.all.append(ident)
-        trace = ident.trace_id
-        assert isinstance(trace, Trace)
-        if trace.sampled is None:
-            # The sampler is asked once; from here on it stays.
-            trace.sampled = len(self.decided) % 2 == 0
-            self.decided[id(trace)] = (trace, trace.sampled)
-
-    @rule(root=ids, below=st.booleans(), who=callers)
-    def work(self, root: str, below: bool, who: Caller | None) -> None:
-        ancestors = (root,) if below else ()
-        dask_id = f"{root}/child" if below else root
-        tags = (root, "child") if below else (root,)
-        if below and root not in self.known:
-            self.born(self.generations.first(root, (root,), (), who))
-        if dask_id in self.open:
-            return
-        if dask_id in self.known:
-            start = max(self.now, self.generations.earliest_start(dask_id))
-            self.born(self.generations.next(dask_id, tags, ancestors, start, self.open, who))
-        else:
-            self.born(self.generations.first(dask_id, tags, ancestors, who))
-
-    @rule(root=ids, below=st.booleans())
-    def ends(self, root: str, below: bool) -> None:
-        ident = self.open.get(f"{root}/child" if below else root)
-        if ident is not None and (below or f"{root}/child" not in self.open):
-            end(self.generations, self.open.pop(ident.dask_id), self.now)
-
-    @rule(by=st.sampled_from([1.0, 30.0]))
-    def passes(self, by: float) -> None:
-        self.now += by
-
-    @rule()
-    def install_again(self) -> None:
-        for ident in sorted(self.open.values(), key=lambda i: -len(i.tags)):
-            end(self.generations, ident, self.now)
-        self.open.clear()
-        self.generations.resume(self.limits)
-
-    @invariant()
-    def ids_are_unique(self) -> None:
-        spans = [ident.span_id for ident in self.all]
-        assert len(spans) == len(set(spans))
-
-    @invariant()
-    def decisions_stay(self) -> None:
-        assert all(trace.sampled is was for trace, was in self.decided.values())
-
-    @invariant()
-    def parents_are_in_the_same_trace(self) -> None:
-        own = {ident.span_id: ident for ident in self.all}
-        for ident in self.all:
-            trace = ident.trace_id
-            assert isinstance(trace, Trace)
-            if ident.parent_span_id is None:
-                assert trace.caller is None
-            elif not ident.remote:
-                above = own[ident.parent_span_id]
-                assert above.trace_id is trace
-                assert above.root_id == ident.root_id
-            elif ident.dask_id == ident.root_id:
-                assert trace.caller is not None
-                assert (trace.caller.trace_id, trace.caller.span_id) == (
-                    ident.trace_id,
-                    ident.parent_span_id,
-                )
-
-    @invariant()
-    def one_trace_for_each_root_and_generation(self) -> None:
-        """But for generations that begin a trace of their own, all of a tree are in one."""
-        for root in self.known:
-            firsts = [i for i in self.all if i.root_id == root and i.generation == 1]
-            assert len({id(i.trace_id) for i in firsts}) <= 1
-
-    @invariant()
-    def ended_roots_are_released(self) -> None:
-        assert set(self.generations._live) == {i.root_id for i in self.open.values()}
-        assert not set(self.generations._live) & set(self.generations._traces)
-
-
-TestHistories = Histories.TestCase
-TestHistories.settings = settings(
-    max_examples=60,
-    stateful_step_count=40,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
-)

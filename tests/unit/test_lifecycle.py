@@ -1,4 +1,7 @@
-"""The life of a span, one event after the other: the event, then the whole state."""
+"""The life of a span, one event after the other: the event, then the whole state.
+
+Whole lives, and random ones, are in ``tests/simulated``: `test_lifecycle.py`, `test_histories.py`.
+"""
 
 from __future__ import annotations
 
@@ -15,59 +18,29 @@ from dask_otel.core.life.generations import Generations
 from dask_otel.core.life.open_span import OpenSpan, Phase
 from dask_otel.core.life.outcomes import MAX_INCIDENTS
 from dask_otel.core.life.reports import Reports
-from dask_otel.core.records import Failure, FinishedSpan, TaskCounts
+from dask_otel.core.records import Failure, TaskCounts
 from tests.limits import make_limits
-from tests.unit.simulation import Simulation
+from tests.unit.driven import Driven
 
 LINGER = 2.0
 SETTLE = 30.0
 
 
 @pytest.fixture
-def sim() -> Simulation:
-    return Simulation(make_limits(linger=LINGER, settle_timeout=SETTLE))
+def core() -> Driven:
+    return Driven(linger=LINGER, settle_timeout=SETTLE)
 
 
-def open_span(sim: Simulation, dask_id: str) -> OpenSpan:
-    return sim.lifecycle.open[dask_id]
-
-
-def state(sim: Simulation, dask_id: str) -> tuple[Phase, int, int, int]:
+def state(span: OpenSpan) -> tuple[Phase, int, int, int]:
     """Phase, unfinished tasks, busy parts of the tree, open children."""
-    span = open_span(sim, dask_id)
     return span.phase, span.unfinished, span.busy, span.open_children
 
 
-def exported(sim: Simulation) -> list[FinishedSpan]:
-    return [life.finished for life in sim.lives if life.finished is not None]
-
-
-def after(sim: Simulation, seconds: float) -> None:
-    sim.advance(seconds)
-    sim.tick()
-
-
-def done(sim: Simulation, worker: str = "w0") -> str:
-    """Return a span whose one task has its result."""
-    dask_id = sim.create(None)
-    sim.finish(sim.submit(dask_id, "f"), worker, 0.0, 0.0)
-    return dask_id
-
-
-def report(sim: Simulation) -> None:
-    """Half a second later a heartbeat comes."""
-    sim.advance(0.5)
-    sim.heartbeat("w0", 0.0, 0)
-    sim.tick()
-
-
-def settle(sim: Simulation) -> None:
+def settle(core: Driven) -> None:
     """Let both workers report, then the linger pass."""
-    sim.advance(0.5)
-    for worker in ("w0", "w1"):
-        sim.heartbeat(worker, 0.0, 0)
-    sim.tick()
-    after(sim, LINGER)
+    core.after(0.5, "w0", "w1")
+    core.after(0.5, "w0", "w1")
+    core.after(LINGER)
 
 
 def test_the_phase_changes_in_one_place_only() -> None:
@@ -80,126 +53,162 @@ def test_the_phase_changes_in_one_place_only() -> None:
 # ---------------------------------------------------------------------------- one span
 
 
-def test_a_run_that_ends_in_the_future_keeps_its_length(sim: Simulation) -> None:
-    a = sim.create(None)
-    task = sim.submit(a, "f")
-    sim.advance(0.0625)
-    sim.finish(task, "w0", 0.03125, 0.09375)
-    settle(sim)
-    (span,) = exported(sim)
+def test_a_run_that_ends_in_the_future_keeps_its_length(core: Driven) -> None:
+    task = core.task(core.span())
+    core.now += 0.0625
+    core.finish(task, took=0.03125, later=0.03125)
+    settle(core)
+    (span,) = core.exported
     (group,) = span.groups
     assert span.first_start is not None
     assert span.first_start - span.start == 0.03125
     assert (group.start, group.stop) == (1_000_000.03125, 1_000_000.0625)
 
 
-def test_a_span_keeps_its_first_events_and_counts_the_others(sim: Simulation) -> None:
-    dask_id = done(sim)
+def test_a_span_keeps_its_first_events_and_counts_the_others(core: Driven) -> None:
+    span = core.done()
     for number in range(MAX_INCIDENTS + 3):
-        sim.lifecycle.outcomes.incident(open_span(sim, dask_id), sim.now, "e", {"n": number})
-    sim.lifecycle.close(sim.now)
-    (finished,) = sim.lifecycle.finished
+        core.lifecycle.outcomes.incident(span, core.now, "e", {"n": number})
+    core.lifecycle.close(core.now)
+    (finished,) = core.lifecycle.finished
     assert [one.attributes["n"] for one in finished.incidents] == [*range(MAX_INCIDENTS)]
     assert finished.dropped_incidents == 3
 
 
-def test_a_worker_that_left_is_not_waited_for(sim: Simulation) -> None:
-    a = done(sim)
-    sim.tick()
-    sim.lose_worker("w0")
-    sim.tick()
-    assert state(sim, a) == (Phase.LINGERING, 0, 0, 0)
-
-
-def test_the_settle_timeout_ends_the_wait_and_is_counted(sim: Simulation) -> None:
-    a = done(sim)
-    after(sim, SETTLE)
-    assert state(sim, a) == (Phase.LINGERING, 0, 0, 0)
-    assert sim.lifecycle.unsettled == 1
-
-
 def test_a_full_trace_is_left_by_the_next_continuation() -> None:
-    sim = Simulation(make_limits(linger=LINGER, max_per_trace=4))
-    a = sim.create(None)
-    traces = []
+    core = Driven(linger=LINGER, max_per_trace=4)
+    span, traces = core.span(), []
     for generation in range(1, 5):
         # Each generation is two spans: its own, and that of its group.
-        sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
-        settle(sim)
-        ident = exported(sim)[-1].identity
+        core.finish(core.task(span))
+        settle(core)
+        ident = core.exported[-1].identity
         assert ident.generation == generation
         traces.append(ident.trace_id)
-    first = identity.trace_id(a)
-    assert traces[:2] == [first, first]
-    assert traces[2:] == [identity.trace_id(a, g) for g in (3, 4)]
+        span = core.lifecycle.span_reopened(ident.dask_id, ident.tags, (), core.now)
+    assert traces[:2] == [identity.trace_id("s0")] * 2
+    assert traces[2:] == [identity.trace_id("s0", g) for g in (3, 4)]
 
 
-def test_a_parent_lingers_after_its_own_workers_have_reported(sim: Simulation) -> None:
-    a = sim.create(None)
-    b = sim.create(a)
-    for dask_id, worker in ((a, "w1"), (b, "w0")):
-        sim.finish(sim.submit(dask_id, "f"), worker, 0.0, 0.0)
+def test_a_parent_lingers_after_its_own_workers_have_reported(core: Driven) -> None:
+    parent = core.done(worker="w1")
+    core.done(parent)
     for worker in ("w0", "w1"):
-        sim.advance(0.75 * LINGER)
-        sim.heartbeat(worker, 0.0, 0)
-        sim.tick()
-    after(sim, 0.5 * LINGER)
-    assert list(sim.lifecycle.open) == [a]
-    after(sim, 0.5 * LINGER)
-    assert not sim.lifecycle.open
+        core.after(0.75 * LINGER, worker)
+    core.after(0.5 * LINGER)
+    assert [*core.lifecycle.open.values()] == [parent]
+    core.after(0.5 * LINGER)
+    assert not core.lifecycle.open
 
 
 # ------------------------------------------------------------------------------ failures
 
 
-def test_a_key_that_fails_twice_is_two_failures(sim: Simulation) -> None:
-    a = sim.create(None)
-    group = sim.group(a, "f")
-    for text in ("KeyError(1)", "KeyError(2)"):
+def test_a_key_that_fails_twice_is_two_failures_and_the_first_ones_are_kept() -> None:
+    core = Driven(max_exceptions=2)
+    group = core.lifecycle.add_group(core.span(), "f", "f", None)
+    for key in ("a", "a", "b", "c"):
         # Submitted, failed, forgotten, submitted again: that is no retry.
-        sim.lifecycle.outcomes.added(group, "key", sim.now)
-        failure = Failure(sim.now, "key", "f", "w0", text, None)
-        sim.lifecycle.outcomes.failed(group, "key", failure, 0.0, 0.0, sim.now)
-    sim.lifecycle.close(sim.now)
-    (span,) = sim.lifecycle.finished
-    assert span.counts == TaskCounts(tasks=2, erred=2)
-    assert (len(span.failures), span.dropped_failures) == (1, 1)
+        core.lifecycle.outcomes.added(group, key, core.now)
+        failure = Failure(core.now, key, "f", "w0", "KeyError(1)", None)
+        core.lifecycle.outcomes.failed(group, key, failure, 0.0, 0.0, core.now)
+    core.lifecycle.close(core.now)
+    (span,) = core.lifecycle.finished
+    assert span.counts == TaskCounts(tasks=4, erred=4)
+    assert [one.key for one in span.failures] == ["a", "b"]
+    assert span.dropped_failures == 2
 
 
-def test_a_heartbeat_from_before_the_clock_was_set_back_settles_nothing(sim: Simulation) -> None:
-    sim.tick()
-    sim.set_clock(-3600)
-    a = done(sim)
-    sim.tick()
-    assert state(sim, a) == (Phase.SETTLING, 0, 0, 0)
+def test_a_task_that_was_to_run_again_and_does_not_was_cancelled(core: Driven) -> None:
+    group = core.task(core.span())
+    core.now += 5.0
+    core.lifecycle.outcomes.interrupted(group, "key", "worker_lost", core.now)
+    core.lifecycle.outcomes.forgotten(group, "key")
+    assert core.lifecycle.outcomes.coming_back == 0
+    core.lifecycle.close(core.now + 1.0)
+    (span,) = core.lifecycle.finished
+    assert span.counts == TaskCounts(tasks=1, cancelled=1)
+    assert span.stop == core.now
+
+
+def test_a_heartbeat_from_before_the_clock_was_set_back_settles_nothing(core: Driven) -> None:
+    core.after(0.0)
+    core.now -= 3600
+    span = core.done()
+    core.after(0.0)
+    assert state(span) == (Phase.SETTLING, 0, 0, 0)
+
+
+def test_a_clock_that_is_set_back_delays_no_end(core: Driven) -> None:
+    span = core.done()
+    core.after(0.0)
+    core.now -= 3600
+    core.after(0.0)
+    core.after(SETTLE)
+    assert span.phase is Phase.LINGERING
+    core.now -= 3600
+    core.after(0.0)
+    core.after(LINGER)
+    (first,) = core.exported
+    # What begins before the end of the first one begins with that.
+    again = core.lifecycle.span_reopened("s0", ("s0",), (), core.now)
+    assert again.start == first.stop
+
+
+def test_a_heartbeat_may_be_from_before_the_end_and_the_next_one_is_not(core: Driven) -> None:
+    core.now += 1.0
+    span = core.done()
+    core.after(0.0)
+    for phase in (Phase.SETTLING, Phase.LINGERING):
+        core.lifecycle.reports.heartbeat("w0", core.now - 0.5, 0)
+        core.after(0.0)
+        assert span.phase is phase
+
+
+def test_what_is_cut_off_lasts_until_the_close(core: Driven) -> None:
+    above = core.span()
+    core.task(core.span(above))
+    core.now += 5.0
+    core.lifecycle.close(core.now)
+    assert [(one.complete, one.stop) for one in core.lifecycle.finished] == [(False, core.now)] * 2
+
+
+def test_a_continuation_without_work_was_none(core: Driven) -> None:
+    core.done()
+    settle(core)
+    for _ in range(2):
+        again = core.lifecycle.span_reopened("s0", ("s0",), (), core.now)
+        assert again.identity.generation == 2
+        settle(core)
+    assert len(core.exported) == 1
+    assert not core.lifecycle.generations._live
 
 
 # ------------------------------------------------------------------- errors of our own
 
 
-def test_repair_takes_over_the_truth(sim: Simulation) -> None:
-    a = sim.create(None)
-    b = sim.create(a)
-    sim.submit(b, "f")
-    span = open_span(sim, b)
+def test_repair_takes_over_the_truth(core: Driven) -> None:
+    above = core.span()
+    span = core.span(above)
+    core.task(span)
     # The end of its task was missed, and whatever else could be wrong is.
-    open_span(sim, a).busy = 7
-    open_span(sim, a).open_children = 3
-    sim.lifecycle.repair({}, sim.now)
-    assert state(sim, a) == (Phase.SETTLING, 0, 0, 1)
-    assert state(sim, b) == (Phase.SETTLING, 0, 0, 0)
+    above.busy = 7
+    above.open_children = 3
+    core.lifecycle.repair({}, core.now)
+    assert state(above) == (Phase.SETTLING, 0, 0, 1)
+    assert state(span) == (Phase.SETTLING, 0, 0, 0)
     assert not span.active
-    sim.lifecycle.repair({b: 2}, sim.now)
-    assert state(sim, a) == (Phase.OPEN, 0, 1, 1)
-    assert state(sim, b) == (Phase.OPEN, 2, 1, 0)
-    assert sim.active == 1
+    core.lifecycle.repair({span.identity.dask_id: 2}, core.now)
+    assert state(above) == (Phase.OPEN, 0, 1, 1)
+    assert state(span) == (Phase.OPEN, 2, 1, 0)
+    assert core.active == 1
 
 
 # ---------------------------------------------------------------------------------- cost
 
 
 def test_a_tick_looks_at_spans_only_where_there_is_news(monkeypatch) -> None:
-    sim = Simulation(make_limits(linger=0.05))
+    core = Driven(linger=0.05, settle_timeout=SETTLE)
     looks: list[OpenSpan] = []
     complete = Reports._complete
 
@@ -208,68 +217,53 @@ def test_a_tick_looks_at_spans_only_where_there_is_news(monkeypatch) -> None:
         return complete(reports, span)
 
     monkeypatch.setattr(Reports, "_complete", look)
-    spans = {w: [open_span(sim, done(sim, w)) for _ in range(30)] for w in ("w0", "w1")}
+    spans = {w: [core.done(worker=w) for _ in range(30)] for w in ("w0", "w1")}
 
-    def looked() -> list[OpenSpan]:
+    def looked(*beats: str) -> list[OpenSpan]:
         looks.clear()
-        after(sim, 0.1)
+        core.after(0.1, *beats)
         return looks
 
     assert len(looked()) == 60
     assert looked() == []
-    sim.heartbeat("w1", 0.0, 0)
-    assert looked() == spans["w1"]
+    assert looked("w1") == spans["w1"]
     assert looked() == []
-    sim.lose_worker("w0")
+    core.lifecycle.reports.left("w0")
     assert looked() == spans["w0"]
     looked()
-    assert not sim.lifecycle.open
+    assert not core.lifecycle.open
 
 
-def test_who_did_not_report_in_time_is_known_until_there_is_new_work(sim: Simulation) -> None:
-    a = done(sim)
-    span = open_span(sim, a)
-    after(sim, 0.1)
-    after(sim, SETTLE)
+def test_who_did_not_report_in_time_is_known_until_there_is_new_work(core: Driven) -> None:
+    span = core.done()
+    core.after(0.1)
+    core.after(SETTLE)
     assert (span.phase, list(span.owing or ())) == (Phase.LINGERING, ["w0"])
-    task = sim.submit(a, "f")
+    assert core.lifecycle.unsettled == 1
+    task = core.task(span)
     assert span.owing is None
-    sim.finish(task, "w0", 0.0, 0.0)
-    sim.tick()
+    core.finish(task)
+    core.after(0.0)
     assert span.phase is Phase.SETTLING
-    report(sim)
+    core.after(0.5, "w0")
     assert (span.phase, span.owing) == (Phase.LINGERING, {})
 
 
 # -------------------------------------------------------------------------------- memory
 
 
-def short_span(sim: Simulation, number: int) -> None:
-    lifecycle = sim.lifecycle
-    dask_id = f"span-{number}"
-    span = lifecycle.span_created(dask_id, ("job",), (), sim.now)
-    group = lifecycle.add_group(span, "f", "f", None)
-    lifecycle.outcomes.added(group, "key", sim.now)
-    lifecycle.outcomes.finished(group, "w0", sim.now, sim.now, sim.now)
-    sim.now += 0.01
-    lifecycle.reports.heartbeat("w0", sim.now, 0)
-    lifecycle.tick(sim.now)
-    lifecycle.finished.clear()
-
-
 MANY_SHORT_SPANS = """
 import gc, sys
-from tests.unit.simulation import Simulation
-from tests.unit.test_lifecycle import short_span
-from tests.limits import make_limits
+from tests.unit.driven import Driven
 
-sim = Simulation(make_limits(linger=0.05, remember=2_000))
-sim.span_exported = lambda span: None
+core = Driven(linger=0.05, remember=2_000)
 for number in range(1, 12_001):
-    short_span(sim, number)
+    core.done()
+    core.after(0.01, "w0")
+    core.exported.clear()
     if number in (3_000, 12_000):
         gc.collect()
-        print(sys.getallocatedblocks(), len(sim.lifecycle.open))
+        print(sys.getallocatedblocks(), len(core.lifecycle.open))
 """
 
 
@@ -296,29 +290,27 @@ def test_a_worker_that_only_reported_is_waited_for_but_ran_nothing():
     assert span.workers.keys() == {"ran", "reported"}
 
 
-def test_many_ends_come_bit_by_bit_children_first(sim: Simulation) -> None:
-    root = sim.create(None)
-    spans = [root, *(sim.create(root) for _ in range(9))]
-    for task in [sim.submit(dask_id, "f") for dask_id in spans]:
-        sim.finish(task, "w0", 0.1, 0.0)
-    report(sim)
-    report(sim)
-    sim.advance(10.0)
+def test_many_ends_come_bit_by_bit_children_first(core: Driven) -> None:
+    root = core.done()
+    for _ in range(9):
+        core.done(root)
+    core.after(0.5, "w0")
+    core.now += 10.0
     left = []
     for _ in range(3):
-        sim.lifecycle.tick(sim.now, 4)
-        left.append((len(sim.lifecycle.open), sim.lifecycle.behind))
+        core.lifecycle.tick(core.now, 4)
+        left.append((len(core.lifecycle.open), core.lifecycle.behind))
     assert left == [(6, True), (2, True), (0, False)]
-    assert sim.lifecycle.finished[-1].identity.dask_id == root
+    assert core.lifecycle.finished[-1].identity == root.identity
 
 
-def test_many_spans_that_time_out_at_once_come_bit_by_bit_too(sim: Simulation) -> None:
+def test_many_spans_that_time_out_at_once_come_bit_by_bit_too(core: Driven) -> None:
     for _ in range(10):
-        done(sim)
-    sim.tick()
-    sim.advance(SETTLE)
+        core.done()
+    core.after(0.0)
+    core.now += SETTLE
     left = []
     for _ in range(3):
-        sim.lifecycle.tick(sim.now, 4)
-        left.append((sim.lifecycle.unsettled, sim.lifecycle.behind))
+        core.lifecycle.tick(core.now, 4)
+        left.append((core.lifecycle.unsettled, core.lifecycle.behind))
     assert left == [(4, True), (8, True), (10, False)]

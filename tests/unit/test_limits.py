@@ -40,4 +40,5 @@ def test_each_limit_has_its_setting(detail: str, slowest: int) -> None:
         tasks=TaskLimits(slowest=slowest, ratio=0.25, most=14),
         notes=True,
         path=False,
+        graph=False,
     )

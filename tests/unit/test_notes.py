@@ -10,40 +10,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_otel import semconv
-from dask_otel.core import identity
 from dask_otel.core.context import Traceparent
+from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.notes import FIRST_AT_ONCE, LATER_AT_ONCE, RENEWAL
 from dask_otel.core.records import OpenNote, TaskCounts
 from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
-from tests.limits import make_limits
-from tests.unit.simulation import Simulation
-
-LIMITS = make_limits(linger=2.0, settle_timeout=10.0, progress_after=None, notes=True)
+from tests.unit.driven import Driven
 
 
-def simulation(**changes) -> Simulation:
-    return Simulation(dataclasses.replace(LIMITS, **changes))
+def driven(**limits) -> Driven:
+    return Driven(**{"progress_after": None, "notes": True, **limits})
 
 
-def look(sim: Simulation) -> list[OpenNote]:
-    sim.tick()
-    return sim.lifecycle.notes.take(sim.now)
+def look(core: Driven) -> list[OpenNote]:
+    core.after(0.0)
+    return core.lifecycle.notes.take(core.now)
 
 
 @pytest.mark.parametrize("news", [True, False])
 def test_a_span_is_noted_when_it_is_seen_and_then_as_it_grows_old(news):
     """Without anything new there is no new note."""
-    sim = simulation()
-    task = sim.submit(sim.create(None), "f")
-    start, notes = sim.now, []
+    core = driven()
+    span = core.span()
+    core.task(span)
+    start, notes = core.now, []
     for _ in range(2000):
-        found = look(sim)
-        assert {(note.start, note.time) for note in found} <= {(start, sim.now)}
+        found = look(core)
+        assert {(note.start, note.time) for note in found} <= {(start, core.now)}
         notes += found
         if news:
-            sim.finish(sim.submit(task.span, "g"), "w0", 0.01, 0.0)
-        sim.advance(1.0)
+            core.finish(core.task(span))
+        core.now += 1.0
     when = [note.time - start for note in notes]
     assert (when[:4], notes[0].counts) == ([0.0, 5.0, 10.0, 15.0][: len(when)], TaskCounts(tasks=1))
     assert (len(when) == 1) != news
@@ -53,48 +51,49 @@ def test_a_span_is_noted_when_it_is_seen_and_then_as_it_grows_old(news):
 
 
 def test_work_that_is_done_is_noted_at_once():
-    sim = simulation()
-    task = sim.submit(sim.create(None), "f")
-    look(sim)
-    sim.advance(0.1)
-    sim.finish(task, "w0", 0.05, 0.0)
-    for _ in range(2):
-        sim.advance(0.1)
-        sim.heartbeat("w0", 0.0, 0)
-    (note,) = look(sim)
+    core = driven()
+    task = core.task(core.span())
+    look(core)
+    core.now += 0.1
+    core.finish(task, took=0.05)
+    core.after(0.2, "w0")
+    (note,) = look(core)
     assert note.counts == TaskCounts(tasks=1, memory=1)
     assert note.start <= (note.first_start or 0.0) <= note.time
 
 
 def test_a_span_that_ended_is_not_noted_any_more():
-    sim = simulation(linger=0.0, settle_timeout=0.0)
+    core = driven(linger=0.0, settle_timeout=0.0)
     for _ in range(3):
-        sim.finish(sim.submit(sim.create(None), "f"), "w0", 0.01, 0.0)
+        core.done()
     # The tick that exports them is before the first look at them.
-    assert (look(sim), len(sim.lifecycle.notes._new), len(sim.lifecycle.notes._last)) == ([], 0, 0)
+    assert look(core) == []
+    assert not core.lifecycle.notes._new
+    assert not core.lifecycle.notes._last
 
 
 def test_ten_thousand_at_once_come_bit_by_bit():
-    sim = simulation()
+    core = driven()
     for _ in range(FIRST_AT_ONCE + 10):
-        sim.submit(sim.create(None), "f")
-    assert [len(look(sim)) for _ in range(3)] == [FIRST_AT_ONCE, 10, 0]
-    for task in list(sim.tasks.values()):
-        sim.submit(task.span, "g")
-    sim.advance(RENEWAL)
-    assert [len(look(sim)) for _ in range(2)] == [LATER_AT_ONCE] * 2
+        core.task(core.span())
+    assert [len(look(core)) for _ in range(3)] == [FIRST_AT_ONCE, 10, 0]
+    for span in core.lifecycle.open.values():
+        core.task(span)
+    core.now += RENEWAL
+    assert [len(look(core)) for _ in range(2)] == [LATER_AT_ONCE] * 2
 
 
 def test_a_clock_set_back_delays_no_note_for_long():
-    sim = simulation()
-    task = sim.submit(sim.create(None), "f")
-    found = [look(sim)]
-    sim.set_clock(-3600.0)
-    sim.submit(task.span, "g")
+    core = driven()
+    span = core.span()
+    core.task(span)
+    assert len(look(core)) == 1
+    core.now -= 3600.0
+    core.task(span)
     # As each tick looks.
-    assert look(sim) == []
-    sim.advance(RENEWAL)
-    assert [len(notes) for notes in (*found, look(sim))] == [1, 1]
+    assert look(core) == []
+    core.now += RENEWAL
+    assert len(look(core)) == 1
 
 
 @given(
@@ -108,63 +107,68 @@ def test_a_clock_set_back_delays_no_note_for_long():
     )
 )
 def test_each_open_span_has_a_note_that_was_true_when_it_was_made(steps):
-    sim = simulation()
-    noted: set[int] = set()
+    core, todo = driven(), []
+    spans, noted = [core.span()], set()
     for what, which, seconds in steps:
-        todo = [t for t in sim.tasks.values() if t.state == "todo"]
-        spans = list(sim.spans) or [sim.submit(sim.create(None), "f").span]
+        ident = spans[which % len(spans)].identity
         if what in ("create", "child"):
-            sim.submit(sim.create(spans[which % len(spans)] if what == "child" else None), "f")
+            # Below one that is open.
+            above = [one for one in spans[:1] if one in core.lifecycle.open.values()]
+            spans.append(core.span(*(above if what == "child" else ())))
         elif what == "submit":
             # Also of a span that was exported: its next generation.
-            sim.submit(spans[which % len(spans)], "g")
+            of = core.lifecycle.span_reopened(ident.dask_id, ident.tags, ident.tags[:-1], core.now)
+            todo.append(core.task(of))
         elif what == "finish" and todo:
-            sim.finish(todo[which % len(todo)], "w0", 0.0, 0.0)
+            core.finish(todo.pop(which % len(todo)))
         elif what == "advance":
-            sim.advance(seconds)
+            core.now += seconds
         elif what == "clock":
-            sim.set_clock(-seconds)
+            core.now -= seconds
         elif what == "again":
-            sim.install_again()
-            noted.clear()
-        sim.heartbeat("w0", 0.0, 0)
-        for note in look(sim):
-            life = sim.current[note.identity.dask_id]
-            assert (note.identity, note.time) == (life.span.identity, sim.now)
-            assert note.counts.tasks >= len(life.outcomes)
+            core.lifecycle.close(core.now, "unknown")
+            core.lifecycle = Lifecycle(core.limits, core, core.lifecycle.generations)
+            todo.clear()
+        core.beat("w0")
+        for note in look(core):
+            span = core.lifecycle.open[note.identity.dask_id]
+            assert (note.identity, note.time) == (span.identity, core.now)
+            assert (note.counts.tasks if note.counts else 0) >= span.own_counts().tasks
             noted.add(note.identity.span_id)
         # Nothing that is open goes without: there are few.
-        assert {life.span.identity.span_id for life in sim.current.values()} <= noted
-        assert sim.lifecycle.notes._last.keys() == sim.current.keys()
+        assert {one.identity.span_id for one in core.lifecycle.open.values()} <= noted
+        assert core.lifecycle.notes._last.keys() == core.lifecycle.open.keys()
 
 
 # ---------------------------------------------------------------------- what a lost span shows
 
 
 def lost(**changes) -> OpenNote:
-    sim = simulation()
-    task = sim.submit(sim.create(sim.create(None)), "f")
-    sim.finish(sim.submit(task.span, "f"), "w0", 0.5, 0.0)
-    sim.advance(3.0)
-    (note,) = [n for n in look(sim) if n.identity.dask_id == task.span]
+    core = driven()
+    span = core.span(core.span())
+    core.task(span)
+    core.finish(core.task(span), took=0.5)
+    core.now += 3.0
+    (note,) = [n for n in look(core) if n.identity == span.identity]
     return dataclasses.replace(note, **changes)
 
 
 def test_a_lost_span_has_the_ids_that_it_would_have_had():
-    sim = simulation()
-    root = sim.create(None)
-    task = sim.submit(sim.create(root), "f")
-    sim.advance(1.0)
-    notes = {note.identity.dask_id: translate(note)[0] for note in look(sim)}
-    sim.advance(1.0)
-    sim.close()
-    for life in sim.lives:
-        span, record = translate(life.finished)[0], notes[life.finished.identity.dask_id]
+    core = driven()
+    root = core.span()
+    span = core.span(root)
+    core.task(span)
+    core.now += 1.0
+    notes = {note.identity: translate(note)[0] for note in look(core)}
+    core.now += 1.0
+    core.lifecycle.close(core.now)
+    for finished in core.lifecycle.finished:
+        shown, record = translate(finished)[0], notes[finished.identity]
         same = ("trace_id", "span_id", "parent_span_id", "name", "kind", "start_ns")
-        assert [getattr(record, name) for name in same] == [getattr(span, name) for name in same]
+        assert [getattr(record, name) for name in same] == [getattr(shown, name) for name in same]
         keys = (semconv.SPAN_ID, semconv.SPAN_NAME, semconv.SPAN_TAGS)
-        assert [record.attributes[key] for key in keys] == [span.attributes[key] for key in keys]
-    assert notes[task.span].parent_span_id == identity.span_id(root)
+        assert [record.attributes[key] for key in keys] == [shown.attributes[key] for key in keys]
+    assert notes[span.identity].parent_span_id == root.identity.span_id
 
 
 @pytest.mark.parametrize(

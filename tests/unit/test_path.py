@@ -11,22 +11,10 @@ from hypothesis import strategies as st
 
 from dask_otel.core.life.open_span import Group, OpenSpan
 from dask_otel.core.life.task_runs import failed, finish_tasks
-from dask_otel.core.path import chain as chains
 from dask_otel.core.path.chain import MAX_LONGEST, MAX_SPANS, MAX_STEPS, on_path, path_of, stretch
 from dask_otel.core.path.following import Paths
 from dask_otel.core.path.step import BEFORE, CLIENT, END, Folded, RawStep, Share, SpanPath, cut
-from dask_otel.core.path.waiting import (
-    AT_ONCE,
-    BEHIND,
-    BEHIND_RELEASED,
-    FREE,
-    MAX_ENDS,
-    NO_WORKER,
-    TAKEN,
-    Turn,
-    turn_of,
-    waits,
-)
+from dask_otel.core.path.waiting import AT_ONCE, FREE, NO_WORKER, TAKEN
 from dask_otel.core.records import Failure, RawRun, SpanIdentity, TaskRun
 from dask_otel.semconv import PATH_PARTS
 from tests.limits import make_task_limits
@@ -154,31 +142,6 @@ def test_the_sums_of_links_are_those_of_their_cuts(
     assert joined + alone == submitted_alone
 
 
-def test_a_folded_chain_keeps_its_longest_links_with_their_times(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    paths, span = Paths(lambda stimulus: 0.0, lambda: BUSY), SpanPath(0.0)
-    cuts = []
-    monkeypatch.setattr(chains, "cut", lambda *args: cuts.append(args) or cut(*args))
-    paths.submitted(0, tasks := group(span), "update-graph", 0.0)
-    end = 0.0
-    for number in range(1000):
-        begin, end = end, end + (40.0 if number % 100 == 7 else 1.0)
-        stimulus = f"task-finished-{end}"
-        begin += 0.25
-        one = run(number, begin, begin, end)
-        paths.ended(stimulus, end, tasks, one, sent_to=(BUSY, AT_ONCE, None))
-        assert paths.ready(number + 1, stimulus, end)
-    assert len(cuts) <= 1, "the others are in order, and summed as they are"
-    found = path_of(span, end)
-    assert found is not None
-    assert len(cuts) <= 1, "those to export are cut in their thread"
-    longest = {s.run[2]: cuts for s, cuts in on_path(found[1], end) if sum(cuts) > 1.0}
-    assert [*longest] == [*range(7, 1000, 100)]
-    parts = dict.fromkeys(PATH_PARTS[:-1], 0.0) | {"no_thread": 0.25, "compute": 39.75}
-    assert all(one == tuple(parts.values()) for one in longest.values())
-
-
 def test_links_that_ended_before_their_span_began_are_no_part_of_it() -> None:
     _, (root,) = chain(80, 1, start=50.5)
     found = path_of(root, 80.0)
@@ -220,24 +183,6 @@ def test_work_that_was_not_observed_from_its_beginning_has_no_path() -> None:
     assert path_of(above, 2.0) is None, "its own tasks are unknown, those below it are not"
     other.unknown = True
     assert path_of(other, 2.0) is None
-
-
-def test_a_run_that_is_lost_twice_is_repeated_since_the_first_was_sent() -> None:
-    paths, span = Paths(lambda stimulus: 1.0, lambda: BUSY), SpanPath(0.0)
-    tasks = group(span)
-    paths.submitted("a", tasks, "update-graph", 2.0)
-    for sent in (3.0, 6.0):
-        paths.interrupted("a", sent, BUSY)
-        assert not paths.ready("a", "a worker is lost", sent + 1.0)
-        paths.ready_again("a", sent + 1.0, span)
-    paths.ended("one", 10.0, tasks, run("a", 7.5, 8.0, 9.0))
-    found = path_of(span, 10.0)
-    assert found is not None
-    parts = dict(zip(PATH_PARTS, found[0].parts, strict=True))
-    assert {part: seconds for part, seconds in parts.items() if seconds} == {
-        "client": 1.0, "scheduler": 1.0, "no_thread": 1.5, "repeated": 4.0,
-        "starting": 0.5, "compute": 1.0, "report": 1.0,
-    }  # fmt: skip
 
 
 def test_a_task_that_is_to_run_again_is_asked_for_before_it_is_sent_at_once() -> None:
@@ -297,58 +242,3 @@ def test_a_folded_chain_of_spans_by_turns_keeps_the_longest_links_of_each(slow: 
         own = [number for number in range(300) if number % 4 // 3 == turn]
         expected = sorted(own, key=took.__getitem__)[-MAX_LONGEST:]
         assert [step.run[2] for step, _ in on_path(found[1], begin)] == sorted(expected)
-
-
-def test_the_seconds_of_a_wait_are_those_of_the_cluster_state() -> None:
-    none, taken, free = (0.0, 0.0, 0.0, NO_WORKER), (1.0, 1.0, 0.0, TAKEN), (3.0, 1.0, 0.0, FREE)
-    later, gone = (7.0, 1.0, 4.0, TAKEN), (15.0, 1.0, 4.0, NO_WORKER)
-    assert waits(0.5, none, 2.0, taken) == (0.5, 1.0, 0.0)
-    assert waits(2.0, taken, 5.0, free) == (0.0, 1.0, 2.0)
-    assert waits(0.0, none, 20.0, gone) == (6.0, 10.0, 4.0)
-    assert waits(4.0, free, 6.0, free) == (0.0, 0.0, 2.0)
-    assert waits(8.0, later, 9.0, None) == (0.0, 1.0, 0.0), "unknown"
-    assert waits(9.0, free, 9.0, free) == (0.0, 0.0, 0.0)
-
-
-def turn(
-    how: int,
-    sent: float,
-    start: float,
-    *ends: tuple[float, float] | tuple[float, float, str],
-    pauses: Any = (),
-) -> Turn | None:
-    """The turn of a run on a worker whose clock is 100 s ahead; it took a second."""
-    stop = start + 1.0
-    others = [(str(noticed), at, BUSY, *(key or ["o"])) for noticed, at, *key in ends]
-    own, later = (str(stop + 100.0), stop, FREED, "own"), ("0.0", stop, BUSY, "own")
-    return turn_of([(float, pauses), *others, own, later], how, "own", sent, start, stop)
-
-
-def test_a_task_has_its_turn_when_the_last_one_before_it_ended() -> None:
-    ends = (103.0, 3.0), (106.0, 6.0)
-    assert turn(BEHIND, 1.0, 4.0, *ends) == (3.0, BUSY)
-    assert turn(BEHIND, 1.0, 6.0, *ends) == (6.0, BUSY)
-    assert turn(AT_ONCE, 1.0, 4.0, *ends) is None
-    assert turn(BEHIND, 1.0, 2.0, *ends) is None, "no other one ended"
-    assert turn(BEHIND_RELEASED, 1.0, 2.0, *ends) == (2.0, FREED)
-    assert turn(BEHIND_RELEASED, 1.0, 4.0, *ends) == (3.0, BUSY)
-    own = (101.5, 1.5), (102.0, 2.0, "own"), *ends
-    assert turn(BEHIND, 1.0, 2.0, *own) == (1.5, BUSY), "not when it seceded itself"
-    many = [(103.0 + 0.01 * number, 3.0) for number in range(MAX_ENDS)]
-    assert turn(BEHIND, 1.0, 2.0, *many) == (3.0, BUSY), "it began as soon as it could"
-    assert turn(BEHIND, 1.0, 2.0, *many[1:]) is None, "none is missing"
-    assert turn_of(None, BEHIND, "own", 1.0, 2.0, 3.0) is None
-    assert turn_of((1.5, BUSY), BEHIND, "own", 1.0, 2.0, 3.0) == (1.5, BUSY)
-
-
-def test_tasks_on_a_paused_worker_have_their_turn_after_the_pause() -> None:
-    going, over = (5.0, inf, FREED), (5.0, 8.0, FREED)
-    end = (103.0, 3.0)
-    assert turn(BEHIND, 1.0, 3.0, end, pauses=[going]) == (3.0, BUSY), "it began before"
-    assert turn(AT_ONCE, 4.5, 8.0, end, pauses=[over]) == (8.0, FREED)
-    assert turn(AT_ONCE, 4.5, 7.9, end, pauses=[over]) == (8.0, FREED), "the message took a while"
-    assert turn(AT_ONCE, 4.5, 5.1, end, pauses=[over]) is None, "it began before"
-    again = (8.5, 8.7, BUSY)
-    assert turn(AT_ONCE, 4.5, 8.0, end, pauses=[over, again]) == (8.0, FREED), "paused meanwhile"
-    assert turn(BEHIND, 1.0, 3.0, end, pauses=[over]) == (3.0, BUSY)
-    assert turn(AT_ONCE, 9.0, 9.5, end, pauses=[over]) is None, "sent later"

@@ -12,47 +12,41 @@ from hypothesis import strategies as st
 from dask_otel.core.life.progress import AT_ONCE
 from dask_otel.core.records import Progress, TaskCounts
 from dask_otel.core.traces.translate import translate
-from tests.limits import make_limits
-from tests.unit.simulation import Simulation
-
-LIMITS = make_limits(linger=2.0, settle_timeout=10.0, progress_after=60.0, progress_interval=300.0)
+from tests.unit.driven import Driven
 
 
-def simulation(**changes) -> Simulation:
-    return Simulation(dataclasses.replace(LIMITS, **changes))
+def driven(**limits) -> Driven:
+    return Driven(**{"progress_after": 60.0, "progress_interval": 300.0, **limits})
 
 
-def signs_of(sim: Simulation) -> list[Progress]:
-    return [sign for life in sim.lives for sign in life.signs]
-
-
-def later(sim: Simulation, times: int, step: float) -> None:
+def later(core: Driven, times: int, step: float) -> list[Progress]:
+    """Let time pass; return the signs of life so far."""
     for _ in range(times):
-        sim.advance(step)
-        sim.tick()
+        core.after(step)
+    return core.lifecycle.progress
 
 
-def long_span(sim: Simulation, hours: float, step: float = 10.0) -> None:
+def long_span(core: Driven, hours: float, step: float = 10.0) -> list[Progress]:
     """One task that runs for so long."""
-    task = sim.submit(sim.create(None), "f")
-    later(sim, int(hours * 3600 / step), step)
-    sim.finish(task, "w0", 1.0, 0.0)
+    task = core.task(core.span())
+    signs = later(core, int(hours * 3600 / step), step)
+    core.finish(task)
+    return signs
 
 
 @pytest.mark.parametrize(("after", "hours", "step"), [(60.0, 55 / 3600, 5.0), (None, 24, 60.0)])
 def test_a_short_span_shows_nothing_but_itself_nor_does_one_that_is_not_to(after, hours, step):
-    sim = simulation(progress_after=after)
-    long_span(sim, hours, step=step)
-    later(sim, 4, 100.0)
+    core = driven(progress_after=after)
+    long_span(core, hours, step=step)
+    assert later(core, 4, 100.0) == []
     # Nothing is kept for it but a line that goes when it is due.
-    assert (signs_of(sim), len(sim.lifecycle._long.due)) == ([], 0)
+    assert len(core.lifecycle._long.due) == 0
 
 
 def test_a_long_span_shows_its_start_then_what_came_since():
-    sim = simulation()
-    begin = sim.now
-    long_span(sim, 0.25)
-    assert [(s.ordinal, s.start - begin, s.stop - begin, s.counts) for s in signs_of(sim)] == [
+    core = driven()
+    begin, signs = core.now, long_span(core, 0.25)
+    assert [(s.ordinal, s.start - begin, s.stop - begin, s.counts) for s in signs] == [
         (0, 0.0, 0.0, None),
         (1, 0.0, 360.0, TaskCounts(tasks=1)),
         (2, 360.0, 660.0, TaskCounts(tasks=1)),
@@ -70,9 +64,7 @@ def test_a_long_span_shows_its_start_then_what_came_since():
     ],
 )
 def test_the_number_is_bounded(changes, hours, step, most, least):
-    sim = simulation(**changes)
-    long_span(sim, hours, step)
-    assert least <= len(signs_of(sim)) <= most
+    assert least <= len(long_span(driven(**changes), hours, step)) <= most
 
 
 @given(
@@ -81,43 +73,37 @@ def test_the_number_is_bounded(changes, hours, step, most, least):
     steps=st.lists(st.floats(0.1, 10_000), max_size=40),
 )
 def test_signs_never_come_faster_than_they_may(after, interval, steps):
-    sim = simulation(progress_after=after, progress_interval=interval)
-    sim.submit(sim.create(None), "f")
-    start = sim.now
+    core = driven(progress_after=after, progress_interval=interval)
+    core.task(core.span())
+    start = core.now
     for step in steps:
-        later(sim, 1, step)
-    signs = signs_of(sim)
-    assert bool(signs) == (start + after <= sim.now and bool(steps))
+        core.after(step)
+    signs = core.lifecycle.progress
+    assert bool(signs) == (start + after <= core.now and bool(steps))
+    assert [sign.ordinal for sign in signs] == [*range(len(signs))]
     for before, sign in itertools.pairwise(signs[1:]):
         assert sign.start == before.stop
         assert sign.stop - before.stop >= max(interval, 0.1 * (before.stop - start)) - 1e-6
 
 
 def test_ten_thousand_at_once_come_bit_by_bit():
-    sim, counts = simulation(), [0]
+    core = driven()
     for _ in range(100):
-        sim.submit(sim.create(None), "f")
-    sim.advance(61.0)
-    for _ in range(5):
-        sim.tick()
-        counts.append(len(signs_of(sim)))
-    assert counts == [0, AT_ONCE, 2 * AT_ONCE, 3 * AT_ONCE, 100, 100]
+        core.task(core.span())
+    core.now += 61.0
+    counts = [len(later(core, 1, 0.0)) for _ in range(5)]
+    assert counts == [AT_ONCE, 2 * AT_ONCE, 3 * AT_ONCE, 100, 100]
 
 
 def test_a_block_that_is_open_for_long_shows_itself_too():
-    sim = simulation()
-    root = sim.create(None)
-    sim.hold(root)
-    sim.finish(sim.submit(root, "f"), "w0", 0.1, 0.0)
-    later(sim, 1, 61.0)
-    assert [sign.ordinal for sign in signs_of(sim)] == [0]
+    core = driven()
+    core.lifecycle.hold(core.done())
+    assert [sign.ordinal for sign in later(core, 1, 61.0)] == [0]
 
 
 @pytest.mark.parametrize("tags", [(), ("",), (None,), (b"\xff",), ("\ud800",), ("a" * 100_000,)])
 def test_nothing_that_can_be_in_a_name_breaks_them(tags):
-    sim = simulation()
-    long_span(sim, 0.1)
-    sign = signs_of(sim)[0]
+    sign = long_span(driven(), 0.1)[0]
     who = dataclasses.replace(sign.identity, tags=tags)
     (record,) = translate(dataclasses.replace(sign, identity=who))
     assert 0 < len(record.name.encode().decode()) <= 1024

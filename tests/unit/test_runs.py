@@ -9,78 +9,76 @@ import pytest
 
 from dask_otel._dask.runs import RunsUnderWay
 from dask_otel.core.life.open_span import Group
-from tests.limits import make_limits
-from tests.unit.simulation import Simulation
+from tests.unit.driven import Driven
 
 HERE: Any = SimpleNamespace(address="w0")
 ELSEWHERE: Any = SimpleNamespace(address="w1")
 
 
-class Runs(Simulation):
-    """A made-up scheduler whose heartbeats list runs."""
+class Runs(Driven):
+    """Its heartbeats list runs."""
 
     def __init__(self) -> None:
-        super().__init__(make_limits())
+        super().__init__()
         self.runs = RunsUnderWay(self.lifecycle)
 
-    def beat(self, executing: dict[Any, float], after: float = 0.0, age: float = 0.0) -> None:
-        self.advance(after)
-        self.heartbeat("w0", age, 0)
+    def lists(self, executing: dict[Any, float], after: float = 0.0, age: float = 0.0) -> None:
+        self.now += after
+        self.lifecycle.reports.heartbeat("w0", self.now - age, 0)
         self.runs.heartbeat("w0", executing)
 
     def cancelled(self) -> Group:
         """A task that was sent to a worker, and was cancelled."""
-        task = self.submit(self.create(None), "f")
-        group = self.groups[task.span, "f"]
-        self.advance(3.0)
-        self.cancel(task, "w0")
+        group = self.task(self.span())
+        self.now += 3.0
+        self.lifecycle.outcomes.cancelled(group, "w0", self.now)
         self.runs.cancelled("t", "w0", group, self.now)
         return group
 
 
 @pytest.fixture
-def sim() -> Runs:
+def core() -> Runs:
     return Runs()
 
 
-def test_a_run_is_as_old_as_the_quickest_heartbeat_says(sim: Runs) -> None:
-    start = sim.now
-    sim.runs.assigned["t"] = (HERE, 0.0, None)
-    sim.beat({"t": 1.0}, after=1.0)
+def test_a_run_is_as_old_as_the_quickest_heartbeat_says(core: Runs) -> None:
+    start = core.now
+    core.runs.assigned["t"] = (HERE, 0.0, None)
+    core.lists({"t": 1.0}, after=1.0)
     # Listed 0.3 s before it arrived, which is known.
-    sim.beat({"t": 1.6}, after=1.0, age=0.3)
-    assert sim.runs.seen == {"t": pytest.approx((start, start + 1.7), abs=0.002)}
+    core.lists({"t": 1.6}, after=1.0, age=0.3)
+    assert core.runs.seen == {"t": pytest.approx((start, start + 1.7), abs=0.002)}
 
 
-def test_a_run_of_a_worker_that_it_was_taken_from_is_not_the_tasks(sim: Runs) -> None:
-    sim.runs.assigned["t"] = (ELSEWHERE, 0.0, None)
-    sim.beat({"t": 1.0})
-    del sim.runs.assigned["t"]
-    sim.beat({"t": 1.0})
-    assert sim.runs.seen == {}
+def test_a_run_of_a_worker_that_it_was_taken_from_is_not_the_tasks(core: Runs) -> None:
+    core.runs.assigned["t"] = (ELSEWHERE, 0.0, None)
+    core.lists({"t": 1.0})
+    del core.runs.assigned["t"]
+    core.lists({"t": 1.0})
+    assert core.runs.seen == {}
 
 
 @pytest.mark.parametrize("exported", [False, True])
 def test_a_cancelled_run_that_the_next_heartbeat_lists_has_a_start(
-    sim: Runs, exported: bool
+    core: Runs, exported: bool
 ) -> None:
-    group, when = sim.cancelled(), sim.now
+    group, when = core.cancelled(), core.now
     if exported:
-        sim.close()
+        core.lifecycle.close(core.now)
     # It is forgotten with the first.
     for age in (2.5, 9.0):
-        sim.beat({"t": age}, after=0.5)
+        core.lists({"t": age}, after=0.5)
     start = 0.0 if exported else pytest.approx(when - 2.0)
     assert (group.start, group.stop) == (start, 0.0 if exported else when)
     assert exported or (group.span.first_start, [*group.span.workers]) == (group.start, ["w0"])
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_cancelled_task_that_never_ran_has_none_and_is_forgotten(sim: Runs, lost: bool) -> None:
-    group = sim.cancelled()
+def test_a_cancelled_task_that_never_ran_has_none_and_is_forgotten(core: Runs, lost: bool) -> None:
+    group = core.cancelled()
     if lost:
-        sim.runs.worker_removed("w0")
+        core.runs.worker_removed("w0")
     for _ in range(0 if lost else 2):
-        sim.beat({}, after=0.5)
-    sim.beat({"t": 0.1})
+        core.lists({}, after=0.5)
+    core.lists({"t": 0.1})
     assert (group.start, group.span.workers) == (0.0, {})

@@ -17,7 +17,6 @@ from dask_otel.core import identity
 from dask_otel.core.life import task_runs
 from dask_otel.core.life.completion import finish
 from dask_otel.core.life.open_span import Group, OpenSpan, TaskLimits
-from dask_otel.core.life.outcomes import Outcomes
 from dask_otel.core.records import (
     Failure,
     FinishedSpan,
@@ -27,10 +26,9 @@ from dask_otel.core.records import (
     TaskRun,
 )
 from dask_otel.core.traces.translate import translate
-from tests.covering import uncovered
 from tests.environment import python
 from tests.limits import make_limits, make_task_limits
-from tests.unit.simulation import Simulation
+from tests.unit.driven import Driven
 
 T = 1_000_000.0
 FAILURE = Failure(T, "k", "load", "tcp://w", "ValueError('no')", '  File "a.py", line 1\n')
@@ -71,7 +69,7 @@ class Runs:
         task_runs.failed(group, self.run(group, key, seconds, FAILURE), self.limits)
 
     def finish(self) -> FinishedSpan:
-        return finish(self.span, Simulation(self.all), self.all, True)
+        return finish(self.span, Driven(), self.all, True)
 
 
 def seconds_of(tasks: tuple[FinishedTask, ...]) -> list[float]:
@@ -156,43 +154,6 @@ def test_the_failed_the_slowest_and_the_chosen_are_kept_and_the_others_counted(
         assert above.attributes.get("dask.task_group.name", name) == name
 
 
-#: Seconds after the span's start; clocks that were set make some of them negative.
-moments = st.floats(-5, 30) | st.sampled_from([0.0, -0.001, 1e-9])
-lengths = st.floats(0, 9) | st.just(0.0)
-
-
-@given(
-    st.lists(
-        st.tuples(moments, lengths, st.lists(st.tuples(moments, lengths), max_size=3)),
-        min_size=1,
-        max_size=8,
-    )
-)
-def test_a_group_covers_its_tasks_and_the_span_its_groups(
-    runs: list[tuple[float, float, list[tuple[float, float]]]],
-) -> None:
-    made = Runs(make_task_limits(slowest=2))
-    tasks = Outcomes(made.all, lambda *_: None, lambda *_: None)
-    for number, (start, seconds, before) in enumerate(runs):
-        group = made.group(f"g{number % 3}-1") if number < 3 else made.span.groups[number % 3]
-        began, ended = T + start, T + start + seconds
-        parts = tuple(("transfer", min(T + at, began), took) for at, took in before)
-        tasks.added(group, number, T)
-        tasks.finished(group, "w", began, ended, max(ended, T))
-        tasks.prepared(group, min([at for _, at, _ in parts], default=began))
-        run = TaskRun(seconds, number, number, "w", began, ended, 1, 0.0, 8, "int", parts)
-        task_runs.succeeded(group, tuple(run), made.limits)
-    records = translate(made.finish())
-    assert not uncovered(records)
-    # And no group is longer than what was done for its tasks.
-    for record in records[1:]:
-        if record.attributes["dask.span.type"] == "group":
-            name = record.attributes["dask.task_group.name"]
-            own = [run for i, run in enumerate(runs) if name == f"g{i % 3}-1"]
-            first = min([min([s, *[at for at, _ in parts]]) for s, _, parts in own])
-            assert record.start_ns / 1e9 == pytest.approx(T + max(first, 0.0), abs=1e-6)
-
-
 @pytest.mark.parametrize("limits", [make_task_limits(0), make_task_limits(3, 0.0, 0)])
 def test_without_limits_nothing_is_looked_at(limits: TaskLimits) -> None:
     runs = Runs(limits)
@@ -204,16 +165,15 @@ def test_without_limits_nothing_is_looked_at(limits: TaskLimits) -> None:
 
 
 def test_a_client_that_retries_a_failure_takes_it_back() -> None:
-    sim = Simulation(make_limits(tasks=make_task_limits()))
-    task = sim.submit(sim.create(None), "f")
-    group = sim.groups[task.span, "f"]
-    sim.fail(task, "w0", 1.0)
+    core = Driven()
+    group = core.task(core.span())
+    core.lifecycle.outcomes.failed(group, "key", FAILURE, core.now, core.now, core.now)
     task_runs.failed(
-        group, tuple(TaskRun(1.0, 1, task.key, "w0", sim.now, sim.now)), make_task_limits()
+        group, tuple(TaskRun(1.0, 1, "key", "w0", core.now, core.now)), make_task_limits()
     )
     assert group.span.runs is not None
-    assert list(group.span.runs.failed) == [task.key]
-    sim.retry(task)
+    assert list(group.span.runs.failed) == ["key"]
+    core.lifecycle.outcomes.added(group, "key", core.now, "retried")
     assert not group.span.runs.failed
 
 

@@ -21,6 +21,7 @@ from dask_otel._dask.boundary import ErrorBoundary
 from dask_otel._dask.callers import TaskContexts
 from dask_otel._dask.clients import ClientBlocks
 from dask_otel._dask.events import ClusterEvents, Put
+from dask_otel._dask.graphs import Graphs
 from dask_otel._dask.heartbeats import Heartbeats
 from dask_otel._dask.past import PASTS, Past
 from dask_otel._dask.runs import RunsUnderWay
@@ -127,11 +128,14 @@ class SchedulerAdapter:
             propagation, lambda kind: self.batch.add(semconv.OTEL_CALLERS.name, kind), baggage
         )
         self.contexts = TaskContexts(self.callers)
-        self.spans = DaskSpans(scheduler, self.lifecycle, self.contexts, self.batches, boundary)
+        self._graphs = Graphs(scheduler) if limits.graph else None
+        self.spans = DaskSpans(
+            scheduler, self.lifecycle, self.contexts, self.batches, boundary, self._graphs
+        )
         under_way = RunsUnderWay(self.lifecycle)
         self.time = ThreadTime(scheduler, clocks, under_way.assigned)
         self.task_events = TaskEvents(
-            self.lifecycle, self.time, clocks, self.spans, under_way, limits.tasks
+            self.lifecycle, self.time, clocks, self.spans, under_way, limits.tasks, self._graphs
         )
         #: See ``SchedulerPlugin.transition``.
         self.transition = self.task_events.transition
@@ -147,7 +151,7 @@ class SchedulerAdapter:
     def attach(self) -> None:
         """Begin to observe: adopt the present work, then wrap Dask's methods."""
         for ws in self.scheduler.workers.values():
-            self._worker_added(ws)
+            self._worker_added(ws, 0.0)
         self.spans.attach(self._past)
         self.task_events.attach()
         for part in (self.time, self.spans, self.heartbeats):
@@ -223,11 +227,13 @@ class SchedulerAdapter:
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         """See ``SchedulerPlugin.add_worker``."""
         ws = self.scheduler.workers[worker]
-        self._worker_added(ws)
+        self._worker_added(ws, time())
         self.heartbeats.worker_deltas(ws.metrics.get("digests_total_since_heartbeat", {}))
         self.events.worker_added(ws, time())
 
-    def _worker_added(self, ws: WorkerState) -> None:
+    def _worker_added(self, ws: WorkerState, when: float) -> None:
+        if self._graphs is not None:
+            self._graphs.worker_added(ws, when)
         self.time.accounting.worker_added(ws.address, ws.nthreads, monotonic())
         self.time.worker_status(ws)
         # For a registration, Dask does not call the handler that we wrap.
@@ -241,6 +247,8 @@ class SchedulerAdapter:
         self.clocks.left(worker)
         self.loops.worker_removed(worker)
         self.events.lines.worker_removed(worker)
+        if self._graphs is not None:
+            self._graphs.worker_removed(worker)
         # After its tasks were released.
         self.time.accounting.worker_removed(worker, monotonic())
 
@@ -304,7 +312,8 @@ class SchedulerAdapter:
         """Return a span's idle time, callers, and facts from Dask, which may be invalid."""
         idle, capacity = self._span_totals(span)
         links, baggage = self.callers.links(span), self.callers.baggage(span)
-        found = SpanFacts(idle=idle, capacity=capacity, callers=links, baggage=baggage)
+        graph = None if self._graphs is None else self._graphs.of(span)
+        found = SpanFacts((), None, idle, capacity, links, baggage, graph)
         with self.boundary.guarding("span_facts"):
             dask_span = self.spans.extension.spans[span.identity.dask_id]
             types, code = facts.collection_types(dask_span), facts.code(dask_span)
@@ -346,6 +355,8 @@ class SchedulerAdapter:
         """Release the span's block and TaskGroups."""
         self.blocks.blocks.span_exported(span)
         self.contexts.exported(span)
+        if self._graphs is not None:
+            self._graphs.exported(span)
         for group in span.groups:
             self.spans.forget(group)
             self.task_events.flush(group)

@@ -60,7 +60,7 @@ class TaskContexts:
             if not waiting:
                 return
             annotations = task.annotations
-            if not annotations or annotations.get(CARRIER_KEY) is None:
+            if not annotations or CARRIER_KEY not in annotations:
                 continue
             span = annotations.get("span")
             # The default span has no annotation; it gets links from its tasks.

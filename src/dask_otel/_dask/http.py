@@ -1,10 +1,12 @@
-"""Adds our series to the scheduler's own HTTP server while the bridge runs.
+"""Adds our pages to the scheduler's own HTTP server while the bridge runs.
+
+``/otel`` is the page of spans, `dask_otel.scheduler.live_page`.
 
 ``/metrics`` is Dask's page. It serves the registry of the process, which all schedulers and
 workers in the process share. So our series are not in that registry: they are appended to the
 page of *this* scheduler. ``/metrics/otel`` has our series alone.
 
-Both are routes before the server's own, and are removed at close. No new port is opened.
+All are routes before the server's own, and are removed at close. No new port is opened.
 """
 
 from __future__ import annotations
@@ -13,8 +15,11 @@ import asyncio
 import inspect
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urljoin
 
+from distributed.comm import get_address_host
 from distributed.http.utils import RequestHandler
+from distributed.utils import format_dashboard_link
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -22,7 +27,7 @@ if TYPE_CHECKING:
     from dask_otel._dask.boundary import ErrorBoundary
     from dask_otel._prometheus.page import MetricPage
 
-#: Below Dask's own page.
+#: Below the prefix, and below Dask's own page.
 SUFFIX: Final = "/otel"
 _ASKS_FOR_OPENMETRICS: Final = "application/openmetrics-text"
 
@@ -68,47 +73,72 @@ def _extended(original: type[Any], page: MetricPage, boundary: ErrorBoundary) ->
     return MetricsHandler
 
 
-class MetricRoutes:
-    """Our series on the HTTP server of one scheduler.
+class Routes:
+    """Our pages on the HTTP server of one scheduler.
 
     `boundary` catches our errors on Dask's page, so that it always has Dask's own series.
     """
 
     def __init__(self, scheduler: Scheduler, boundary: ErrorBoundary) -> None:
+        self._scheduler = scheduler
         self._application = scheduler.http_application
         self._boundary = boundary
         self._rules: list[Any] = []
 
-    def add(self, page: MetricPage) -> str:
-        """Add the routes; return the path of our own page.
+    def add_metrics(self, page: MetricPage) -> str:
+        """Add our series to Dask's page, and a page of their own; return its path.
 
         Raises
         ------
         LookupError
             If the server has no ``/metrics`` page. No route is added then.
         """
+        path, rule = self._metrics()
+        self._add(
+            (path, _extended(rule.target, page, self._boundary), rule.target_kwargs),
+            (path + SUFFIX, OtelMetricsHandler, {"page": page}),
+        )
+        return path + SUFFIX
+
+    def add_page(self, handler: type[Any], **options: Any) -> str:
+        """Add the page of spans and what is below it; return its address.
+
+        The `handler` gets the `options`, and the path below the page as `below`.
+
+        Raises
+        ------
+        LookupError
+            As `add_metrics`.
+        """
+        prefix = self._metrics()[0].removesuffix("/metrics")
+        self._add((f"{prefix}{SUFFIX}(?:/(?P<below>.*))?", handler, options))
+        host, port = get_address_host(self._scheduler.address), self._scheduler.http_server.port
+        try:
+            link: str = format_dashboard_link(host, port)
+        except KeyError:
+            # Its template names a variable of the environment that is not set.
+            return prefix + SUFFIX
+        # The template need not know the prefix.
+        return urljoin(link, SUFFIX[1:] if prefix in link else prefix + SUFFIX)
+
+    def _metrics(self) -> tuple[str, Any]:
+        """Return the path of Dask's page of metrics, and its rule: only that has the prefix."""
         from distributed.http.scheduler.prometheus import routes
 
         ((_, handler, _),) = routes
-        own = [rule for rule in self._application.wildcard_router.rules if rule.target is handler]
-        if not own:
-            raise LookupError(
-                "this scheduler's HTTP server has no /metrics page; have "
-                "distributed.http.scheduler.prometheus in distributed.scheduler.http.routes"
-            )
-        # Only the rule has the prefix of the server's pages.
-        path: str = own[0].matcher.regex.pattern.rstrip("$")
+        for rule in self._application.wildcard_router.rules:
+            if rule.target is handler:
+                return rule.matcher.regex.pattern.rstrip("$"), rule
+        raise LookupError(
+            "this scheduler's HTTP server has no /metrics page; have "
+            "distributed.http.scheduler.prometheus in distributed.scheduler.http.routes"
+        )
+
+    def _add(self, *handlers: tuple[str, type[Any], Any]) -> None:
         rules = self._application.default_router.rules
         before = list(rules)
-        self._application.add_handlers(
-            ".*$",
-            [
-                (path, _extended(handler, page, self._boundary), own[0].target_kwargs),
-                (path + SUFFIX, OtelMetricsHandler, {"page": page}),
-            ],
-        )
-        self._rules = [rule for rule in rules if rule not in before]
-        return path + SUFFIX
+        self._application.add_handlers(".*$", [*handlers])
+        self._rules += [rule for rule in rules if rule not in before]
 
     def remove(self) -> None:
         """Remove the routes."""

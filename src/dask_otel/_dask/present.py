@@ -56,9 +56,17 @@ class Present:
 
         `asked` are keys of tasks, ids of spans, or full names of spans.
         """
+        return reasons(self._facts(asked), self._cluster())
+
+    def span(self, span: Span) -> dict[str, Any]:
+        """Return the facts of a span as plain data, and the reasons of tasks that hold it up."""
+        facts, *tasks = self._tree(span)
+        return facts | {"tasks": reasons(tasks, self._cluster())}
+
+    def _cluster(self) -> dict[str, Any]:
         scheduler = self._scheduler
         sent = Counter(scheduler._task_prefix_count_global).most_common(NAMED)
-        cluster = {
+        return {
             "workers": len(scheduler.workers),
             "deserted": not scheduler.workers,
             "running_workers": len(scheduler.running),
@@ -67,7 +75,6 @@ class Present:
             "queued": len(scheduler.queued),
             "busiest": {line_text(prefix): count for prefix, count in sent},
         }
-        return reasons(self._facts(asked), cluster)
 
     def _facts(self, asked: Sequence[Hashable]) -> list[dict[str, Any]]:
         """Return the facts of a task or a span, and then of tasks that hold it up."""
@@ -102,6 +109,7 @@ class Present:
             "name": line_text(span_path(span.name, Sanitizer())),
             "state": "span",
             "states": states,
+            "ended": sum(sum(group.states.values()) for group in groups) - sum(states.values()),
             "least": "at least " if MOST in (len(below), len(groups)) else "",
             "missing": "it has ended" if present is None else line_text(missing(present)),
         }

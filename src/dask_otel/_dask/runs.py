@@ -21,17 +21,17 @@ from dask_otel.core.path.step import RawStep
 from dask_otel.core.path.waiting import UNKNOWN, Sent
 
 if TYPE_CHECKING:
-    from distributed.scheduler import WorkerState
+    from distributed.scheduler import TaskState, WorkerState
 
 #: Heartbeats to search for a cancelled run: the first one may precede the cancellation; by the
 #: second, the run has ended or is listed.
 _HEARTBEATS = 2
 
-#: The worker of a task in processing; when the task was sent to it (0.0 if unknown), and the step
-#: before it on a path if that was at once.
-Assignment: TypeAlias = "tuple[WorkerState, float, RawStep | None, Sent]"
+#: The worker of a task in processing; when the task was sent to it (0.0 if unknown), the step
+#: before it on a path if that was at once, how it was sent, and the task.
+Assignment: TypeAlias = "tuple[WorkerState, float, RawStep | None, Sent, TaskState]"
 #: In its place.
-NOT_ASSIGNED: Final = (None, 0.0, None, UNKNOWN)
+NOT_ASSIGNED: Final = (None, 0.0, None, UNKNOWN, None)
 
 
 #: Most actions of one run; the longest are kept.

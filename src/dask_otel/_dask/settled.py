@@ -39,6 +39,8 @@ class SettledSpans:
     def __init__(self, adapter: SchedulerAdapter) -> None:
         self._adapter = adapter
         self._spans = adapter.scheduler.extensions["spans"].spans
+        #: The scheduler's clients by their ids.
+        self.clients = adapter.scheduler.clients
         #: Set at the next change.
         self._changed = asyncio.Event()
         self._closed = False
@@ -51,6 +53,11 @@ class SettledSpans:
         `submitted` is whether the client's work, and with it the span, may not have arrived yet.
         The answer has the fields of `dask_otel._wire.SpanMetrics`, or those of a refusal.
         """
+        refused = await self.wait(span_id, timeout, submitted)
+        return refused or self.read(self._spans[span_id])
+
+    async def wait(self, span_id: str, timeout: float, submitted: bool) -> Refused | None:
+        """Wait until they have settled; return a refusal if they have not. See `answer`."""
         if span_id not in self._spans and not submitted:
             return _unknown(span_id)
         try:
@@ -59,7 +66,13 @@ class SettledSpans:
             return self._timed_out(span_id, timeout)
         if self._closed:
             return "closed", f"the bridge was stopped before span {span_id} had settled"
-        return self._read(self._spans[span_id])
+        return None
+
+    def end(self, span_id: str, now: float) -> None:
+        """Export a span and those below it at once; those that go on show themselves."""
+        if span_id in self._spans:
+            ids = [one.id for one in self._spans[span_id].traverse_spans()]
+            self._adapter.lifecycle.end(ids, now)
 
     def notify(self) -> None:
         """Make waiting requests check again: spans may have settled."""
@@ -113,7 +126,8 @@ class SettledSpans:
         shown = identity.trace_id(root_of(dask_span).id) if trace is None else trace
         return f"{shown:032x}", f"{identity.span_id(span_id):016x}", trace is not None
 
-    def _read(self, dask_span: Span) -> dict[str, Any]:
+    def read(self, dask_span: Span) -> dict[str, Any]:
+        """Return what is known of a span now; the fields of `dask_otel._wire.SpanMetrics`."""
         tree = dask_span.cumulative_worker_metrics
         dask_idle = tree.pop(NOT_MEASURED, 0.0)
         spans = [*dask_span.traverse_spans()]

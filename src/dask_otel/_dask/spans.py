@@ -19,6 +19,7 @@ from dask_otel._dask.facts import (
     restriction,
     unfinished,
 )
+from dask_otel._dask.graphs import Graphs
 from dask_otel._dask.past import Past
 from dask_otel._dask.wrapping import Wrappers
 from dask_otel.core.context import Caller
@@ -43,6 +44,7 @@ class DaskSpans:
         contexts: TaskContexts,
         batches: Batches,
         boundary: ErrorBoundary,
+        graphs: Graphs | None,
     ) -> None:
         self.scheduler = scheduler
         self.extension: SpansSchedulerExtension = scheduler.extensions["spans"]
@@ -50,6 +52,7 @@ class DaskSpans:
         self.batches = batches
         self.boundary = boundary
         self._lifecycle = lifecycle
+        self._graphs = graphs
         #: Our record of each task group with an open span; read at every transition.
         self.groups: dict[TaskGroup, Group] = {}
         #: By group, the span that the client requested in the present submission.
@@ -140,6 +143,8 @@ class DaskSpans:
     def _observed(self, tasks: list[TaskState]) -> None:
         drifted, self.drifted = self.drifted, True
         self._take_in_spans(tasks)
+        if self._graphs is not None:
+            self._graphs.tasks_submitted(tasks)
         self.drifted = drifted
 
     def _collisions(self, tasks: list[TaskState]) -> dict[TaskGroup, Tags]:

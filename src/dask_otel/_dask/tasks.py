@@ -13,6 +13,7 @@ from distributed.metrics import time
 
 from dask_otel import semconv
 from dask_otel._dask.facts import UNFINISHED, pickled_class, run_times
+from dask_otel._dask.graphs import Graphs, RecordedPaths
 from dask_otel._dask.runs import NOT_ASSIGNED, Part, RunsUnderWay, actions
 from dask_otel._dask.spans import DaskSpans
 from dask_otel._dask.stimuli import (
@@ -32,7 +33,16 @@ from dask_otel.core.life.open_span import Cause, Group, RetryReason, TaskLimits
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.path.following import Paths
 from dask_otel.core.path.step import KEY, NUMBER, PARTS, SECONDS, SENT, STOP, RawStep
-from dask_otel.core.path.waiting import AT_ONCE, BEHIND, UNKNOWN, Place, Sent, last_ends, turn_of
+from dask_otel.core.path.waiting import (
+    AT_ONCE,
+    BEHIND,
+    UNKNOWN,
+    Place,
+    Sent,
+    Threads,
+    last_ends,
+    turn_of,
+)
 from dask_otel.core.records import Failure, RawRun, TaskRun
 from dask_otel.core.text import STACKTRACE_LIMIT
 
@@ -62,6 +72,7 @@ class TaskEvents:
         spans: DaskSpans,
         under_way: RunsUnderWay,
         limits: TaskLimits,
+        graphs: Graphs | None,
     ) -> None:
         self._scheduler = spans.scheduler
         self._spans = spans
@@ -72,6 +83,8 @@ class TaskEvents:
         self._follows = lifecycle.follows
         self._time = time
         self._accounting = time.accounting
+        #: Records the graph logs; None if there are none.
+        self._graphs = graphs
         #: What bounds the spans, if it is followed.
         self.paths = self._new_paths()
         self._clocks = clocks
@@ -101,7 +114,7 @@ class TaskEvents:
         accounting = self._accounting
         for ws in self._scheduler.workers.values():
             for task in ws.processing:
-                self.assigned[task.key] = (ws, 0.0, None, UNKNOWN)
+                self.assigned[task.key] = (ws, 0.0, None, UNKNOWN, task)
                 accounting.task_assigned(ws.address, task.key, task.group.span_id, monotonic())
                 if task in ws.long_running:
                     accounting.task_seceded(ws.address, task.key, None, monotonic())
@@ -110,9 +123,9 @@ class TaskEvents:
 
     def close(self, now: float) -> None:
         """Record the runs that are still under way, and recomputations that have not begun."""
-        for key, (ws, *_) in self.assigned.items():
+        for key, (ws, *_, task) in self.assigned.items():
             seen = self.under_way.seen.pop(key, None)
-            group = self._groups.get(self._scheduler.tasks[key].group)
+            group = self._groups.get(task.group)
             if seen is not None and group is not None:
                 self._outcomes.ran(group, ws.address, seen[0], now, now)
             elif group is not None and key in self._sent_again:
@@ -124,9 +137,14 @@ class TaskEvents:
         self._lost, self._sent_again = {}, {}
         self.paths = self._new_paths()
         self.queued_since.clear()
+        if self._graphs is not None:
+            self._graphs.submitted.clear()
 
     def _new_paths(self) -> Paths:
-        return Paths(submission_time, lambda: self._accounting.present)
+        arguments = submission_time, lambda: self._accounting.present
+        if self._graphs is not None:
+            return RecordedPaths(self._graphs, *arguments)
+        return Paths(*arguments)
 
     def repair(self) -> None:
         """Forget tasks that are no longer processing."""
@@ -178,9 +196,24 @@ class TaskEvents:
 
     # --------------------------------------------------------------------- transitions
 
-    # Positional-only: otherwise Python compares the ten names in `info` with each parameter's.
+    # All that Dask passes with a result has a name here: to collect and to compare ten other names
+    # takes 2,000 instructions.
     def transition(
-        self, key: Hashable, start: str, finish: str, /, stimulus_id: str = "", **info: Any
+        self,
+        key: Hashable,
+        start: str,
+        finish: str,
+        /,
+        stimulus_id: str = "",
+        worker: str | None = None,
+        metadata: object = None,
+        status: object = None,
+        nbytes: object = None,
+        type: object = None,  # noqa: A002
+        typename: object = None,
+        thread: object = None,
+        startstops: Any = (),
+        **info: Any,
     ) -> None:
         """See ``SchedulerPlugin.transition``. About six calls a task: this is the hot path."""
         try:
@@ -202,10 +235,10 @@ class TaskEvents:
                 sent_to = self._accounting.task_assigned(
                     ws.address, key, task.group.span_id, monotonic()
                 )
-                self.assigned[key] = (ws, now, before, sent_to)
+                self.assigned[key] = (ws, now, before, sent_to, task)
             elif start in UNFINISHED:
                 if finish != "queued" and finish != "no-worker":
-                    self._from_unfinished(key, start, finish, stimulus_id, info)
+                    self._from_unfinished(key, start, finish, stimulus_id, worker, startstops, info)
                     return
                 # It is ready to run, and waits for a worker.
                 if start == "waiting" and stimulus_id is not self._submission and self._follows:
@@ -230,9 +263,10 @@ class TaskEvents:
         group = self._groups.get(task.group)
         if self._submission is None and self._result_lost(task, stimulus_id, group):
             return
-        group = group or self._spans.adopt(task, now)
         if group is None:
-            return
+            group = self._spans.adopt(task, now)
+            if group is None:
+                return
         contexts = self._contexts
         if contexts.plain is not group.span or len(task.annotations or ()) != contexts.own:
             contexts.annotate(task, group.span)
@@ -311,25 +345,30 @@ class TaskEvents:
         )
 
     def _from_unfinished(
-        self, key: Hashable, start: str, finish: str, stimulus_id: str, info: dict[str, Any]
+        self,
+        key: Hashable,
+        start: str,
+        finish: str,
+        stimulus_id: str,
+        worker: str | None,
+        startstops: Any,
+        info: dict[str, Any],
     ) -> None:
         """A task has no work left to do, or will begin again. Here its `TaskRun` is made."""
-        startstops: Any = info.get("startstops") or ()
+        others = startstops = startstops or ()
         if len(startstops) == 1 and (only := startstops[0])["action"] == "compute":
             # Most runs: `run_times` without a call and a loop.
-            started, stopped = only["start"], only["stop"]
+            others, started, stopped = (), only["start"], only["stop"]
             seconds = computed = stopped - started
         else:
             started, stopped, seconds = run_times(startstops)
             computed = stopped - started
-        task = self._scheduler.tasks[key]
+        assigned, sent, before, sent_to, task = self.assigned.pop(key, NOT_ASSIGNED)
+        if task is None:
+            task = self._scheduler.tasks[key]
         # Not the message's copy: tables find the same object without comparing.
         key, group = task.key, self._groups.get(task.group)
         ran = account = None
-        processed = start == "processing"
-        assigned, sent, before, sent_to = (
-            self.assigned.pop(key, NOT_ASSIGNED) if processed else NOT_ASSIGNED
-        )
         threads, waits, held = sent_to
         if assigned is None:
             sent_to = (self._accounting.present, AT_ONCE, None)
@@ -358,13 +397,12 @@ class TaskEvents:
                 # It may be sent again.
                 self._outcomes.not_recomputed(group, counted, now)
                 self._lost[key] = group if counted else None
-                self.paths.interrupted(key, sent, threads)
+                self._interrupted(group, key, assigned, sent, ran, stimulus_id, threads)
                 return
             if sent:
                 self._outcomes.computed_again(group)
                 self._repeated(group, key, "recomputed", now)
-        worker: str | None = info.get("worker")
-        span, number, waited = group.span, None, None
+        span, number = group.span, None
         parts: tuple[Part, ...] = ()
         place: Place = None
         fetched = 0.0
@@ -390,18 +428,18 @@ class TaskEvents:
                         place = [*last_ends(place), end]
                     else:
                         place.append(end)
-            if len(startstops) > 1:
+            if others:
                 offset = self._clocks.offset(worker)
                 place = turn_of(place, sent_to[1], key, sent, started, stopped)
                 began = sent if place is None else max(sent, place[0])
-                parts, fetched = actions(startstops, sent, began, started, offset)
+                parts, fetched = actions(others, sent, began, started, offset)
         elif waits or (assigned is not None and task.resource_restrictions):
             # The unknown part of its run was a wait for a thread of its worker.
             place = (inf, self._accounting.present)
-        if queued:
+        if not queued:
+            waited = 0.0 if sent and queued is not None else None
+        else:
             waited = sent - queued if queued < sent else 0.0
-        elif sent and queued is not None:
-            waited = 0.0
         # In the order of `TaskRun`.
         run: RawRun = (
             computed,
@@ -427,15 +465,16 @@ class TaskEvents:
                 runs.append(run)
                 if len(runs) == TOGETHER:
                     self._computing.add(group)
-            elif processed:
-                self._computing.counts[group] += 1
-            self._outcomes.finished(group, worker, started, stopped, now)
-            if stopped:
+                self._outcomes.finished(group, worker, now)
                 if parts:
                     self._prepared(group, run)
                 if (computed > group.floor or self._samples) and self._is_whole(run):
                     task_runs.succeeded(group, run, self._limits)
             else:
+                if start == "processing":
+                    self._computing.counts[group] += 1
+                self._outcomes.at_work_until(span, now)
+                self._outcomes.finished(group, None, now)
                 # Without the times of the run, the path is unknown.
                 self.paths.forget(key)
                 before = None
@@ -446,7 +485,7 @@ class TaskEvents:
             self.paths.sent(key, before, sent, threads)
         if finish == "erred" and info.get("cause") == key:
             # The last of its runs on workers that died, if it has none now.
-            failure = self._failed(group, key, info, started, stopped, now, assigned)
+            failure = self._failed(group, key, worker, info, started, stopped, now, assigned)
             run = TaskRun._make(run)._replace(nbytes=None, type=None, failure=failure)
             self._end_path(group, run, start, ran, now, sent_to, place)
             self._to_erred(group, run)
@@ -454,14 +493,30 @@ class TaskEvents:
             self._outcomes.blamed(group, now)
             self.paths.forget(key)
         elif not task.has_lost_dependencies and (task.who_wants or task.waiters):
-            how = interruption(stimulus_id) if processed else "stolen"
+            how = interruption(stimulus_id) if start == "processing" else "stolen"
             self._outcomes.interrupted(group, key, None if how == "stolen" else how, now)
-            self.paths.interrupted(key, sent, threads)
+            self._interrupted(group, key, assigned, sent, ran, stimulus_id, threads)
         else:
             self._end_path(group, run, start, ran, now, sent_to, place)
             self._to_released(group, key, assigned, ran is None, now)
-            if processed:
+            if start == "processing":
                 self._count(semconv.TASK_FINISHED.name, group, "cancelled")
+
+    def _interrupted(
+        self,
+        group: Group,
+        key: Hashable,
+        assigned: WorkerState | None,
+        sent: float,
+        ran: Times | None,
+        stimulus_id: str,
+        threads: Threads | None,
+    ) -> None:
+        """Record for path and graph that a ready task will be ready again."""
+        if self._graphs is not None and assigned is not None:
+            how, readiness = interruption(stimulus_id), self.paths.waits.get(key)
+            self._graphs.interrupted(group, key, assigned, sent, ran, how, readiness)
+        self.paths.interrupted(key, sent, threads)
 
     def _to_erred(self, group: Group, run: RawRun) -> None:
         """A task failed for good."""
@@ -566,7 +621,7 @@ class TaskEvents:
         if group is None:
             return
         if lost:
-            self._failed(group, key, {}, 0.0, 0.0, now, None, was_unfinished=False)
+            self._failed(group, key, None, {}, 0.0, 0.0, now, None, was_unfinished=False)
         else:
             self._outcomes.added(group, key, now)
             self._outcomes.blamed(group, now)
@@ -575,6 +630,7 @@ class TaskEvents:
         self,
         group: Group,
         key: Hashable,
+        worker: str | None,
         info: Mapping[str, Any],
         started: float,
         stopped: float,
@@ -582,7 +638,6 @@ class TaskEvents:
         assigned: WorkerState | None,
         was_unfinished: bool = True,
     ) -> Failure:
-        worker: str | None = info.get("worker")
         ws = self._scheduler.workers.get(worker)
         if assigned is not None and assigned.address == worker:
             # It may just have left.
@@ -617,17 +672,17 @@ class TaskEvents:
         if type(message) is tuple and len(message) > 4 and message[0] == "confirm":
             _, key, _, _, thief, *_ = message
             try:
-                victim, sent, before, sent_to = self.assigned.get(key, NOT_ASSIGNED)
+                victim, sent, before, sent_to, task = self.assigned.get(key, NOT_ASSIGNED)
                 ws = self._scheduler.workers.get(thief)
             except TypeError:
                 # Any client may log any event.
                 return
-            if victim is not None and ws is not None:
-                self._moved(key, victim, ws, sent, before, sent_to)
+            if victim is not None and task is not None and ws is not None:
+                self._moved(task, victim, ws, sent, before, sent_to)
 
     def _moved(
         self,
-        key: Hashable,
+        task: TaskState,
         victim: WorkerState,
         thief: WorkerState,
         sent: float,
@@ -635,11 +690,11 @@ class TaskEvents:
         sent_to: Sent,
     ) -> None:
         """Record that a task is sent anew, to another worker."""
+        key, now = task.key, time()
         if before is not None:
             self.paths.sent(key, before, sent, sent_to[0])
-        now = time()
         sent_to = self._accounting.task_stolen(key, victim.address, thief.address, monotonic())
-        self.assigned[key] = (thief, now, None, sent_to)
+        self.assigned[key] = (thief, now, None, sent_to, task)
         if queued := self.queued_since.get(key):
             # It is in no queue of the scheduler meanwhile.
             self.queued_since[key] = queued + now - sent

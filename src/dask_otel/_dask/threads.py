@@ -102,9 +102,9 @@ class ThreadTime:
         account = self.accounting.task_seceded(worker, key, compute_duration, monotonic())
         self.freed(account, worker, key, stimulus_id)
         if key in self._assigned:
-            ws, sent, before, (threads, how, held) = self._assigned[key]
+            ws, sent, before, (threads, how, held), task = self._assigned[key]
             held = compute_duration if held is None else held
-            self._assigned[key] = (ws, sent, before, (threads, how, held))
+            self._assigned[key] = (ws, sent, before, (threads, how, held), task)
 
     def freed(
         self, account: WorkerTime | None, worker: str, key: Hashable, stimulus_id: str

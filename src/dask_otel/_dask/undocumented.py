@@ -22,6 +22,7 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
         "extensions",
         "handlers",
         "http_application",
+        "http_server",
         "idle",
         "queued",
         "resources",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import sys
 import webbrowser
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -167,12 +166,11 @@ def _read(arguments: argparse.Namespace) -> Report:
 
 
 def _text(report: Report, arguments: argparse.Namespace) -> str:
-    encoding = (sys.stdout.encoding or "ascii").lower()
     last = ["--last", str(arguments.last)] if arguments.last else []
     command = shlex.join(["dask-otel", "report", *arguments.paths, *last])
     return report.text(
         terminal.width(_WIDE),
-        ascii_only=not encoding.startswith("utf"),
+        ascii_only=terminal.is_ascii(),
         everything=arguments.all,
         command="" if arguments.all else command,
     )

@@ -42,6 +42,7 @@ from dask_otel.cli.cluster import (
 from dask_otel.cli.terminal import DemoError
 from dask_otel.client.traces import trace_context
 from dask_otel.core import identity
+from dask_otel.core.graph import SUFFIX
 from dask_otel.report import words
 from dask_otel.report.document import Report, read_report
 from dask_otel.report.text import Line, Sheet, report_lines
@@ -116,8 +117,10 @@ def perform(
             report = Report([])
         folder = output or (None if sent else DEFAULT_OUTPUT)
         command = f"dask-otel report {shlex.quote(str(folder))}" if folder else ""
+        is_recorded = folder and any(files.glob(f"*{SUFFIX}"))
+        replay = f"dask-otel whatif {shlex.quote(str(folder))}" if is_recorded else ""
         _print(console, [*([(line, "dim")] for line in _ABOUT), []])
-        sheet = Sheet(min(console.width, _WIDE), command=command)
+        sheet = Sheet(min(console.width, _WIDE), command=command, replay=replay)
         _print(console, report_lines(report.accounts(), report.skipped, sheet))
         for message in messages:
             print(message, file=sys.stderr)

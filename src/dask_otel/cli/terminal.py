@@ -55,6 +55,11 @@ def width(most: int, unknown: int = 100) -> int:
     return max(_NARROW, min(most, shutil.get_terminal_size((unknown, 24)).columns))
 
 
+def is_ascii() -> bool:
+    """Return whether the terminal may show nothing but ASCII."""
+    return not (sys.stdout.encoding or "ascii").lower().startswith("utf")
+
+
 def show(text: str) -> None:
     """Print a command's result; a closed pipe is no error."""
     try:

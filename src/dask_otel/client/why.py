@@ -8,7 +8,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal, overload
 
 from dask_otel import _wire
-from dask_otel._wire import Refusal, Why
+from dask_otel._wire import Why
+from dask_otel.client.asking import ask
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -95,14 +96,7 @@ def _is_key(value: object, levels: int = 100) -> bool:
 
 
 async def _ask(client: Client, asked: tuple[Hashable, ...]) -> Why:
-    answer: Why | Refusal
-    try:
-        answer = await client.run_on_scheduler(_wire.why, asked=asked)
-    except (ImportError, AttributeError) as error:
-        message = f"to answer, the scheduler needs dask-otel, as new as here or newer ({error})"
-        raise RuntimeError(message) from error
-    if isinstance(answer, Refusal):
-        raise answer.error()
+    answer: Why = await ask(client, _wire.why, asked=asked)
     return answer
 
 

@@ -223,6 +223,36 @@ class SpanPathFacts(NamedTuple):
     threads_bound: float | None = None
 
 
+class GraphWorker(NamedTuple):
+    """The time of a worker in the cluster; 0.0 if it came before the bridge."""
+
+    name: object
+    address: str
+    host: str
+    threads: int
+    came: float
+    went: float | None = None
+
+
+class GraphLog:
+    """The runs of a root and of the spans below it. The event loop adds to it, until the export."""
+
+    def __init__(self) -> None:
+        #: Prefix and span of each task group.
+        self.groups: list[tuple[str, SpanIdentity]] = []
+        #: See `core.graph.Row`.
+        self.rows: list[RawRun] = []
+        #: How many rows it may have until the limits are checked again.
+        self.room = 0
+        #: Runs beyond the limits.
+        self.left_out = 0
+        #: Those since the root began; known at its export.
+        self.workers: tuple[GraphWorker, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<GraphLog: {len(self.rows)} runs, {self.left_out} left out>"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanDescription:
     """The facts of a generation that are known even while it is open."""
@@ -291,11 +321,23 @@ class FinishedSpan(SpanDescription):
     tree_failure: Failure | None = None
     incidents: tuple[Incident, ...] = ()
     dropped_incidents: int = 0
+    #: The graph log, of a root.
+    graph: GraphLog | None = None
 
     @property
     def weight(self) -> int:
         """How many OpenTelemetry spans this becomes."""
         return 1 + len(self.groups) + len(self.tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedGraph:
+    """The graph log of an exported root."""
+
+    span: FinishedSpan
+    log: GraphLog
+    #: How many lines it becomes.
+    weight: ClassVar[int] = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ WORDS: Final = {
     "traces": ("spans", "spans", "span"),
     "metrics": ("metrics", "data points", "data point"),
     "logs": ("logs", "log records", "log record"),
+    "graph": ("graph logs", "graph logs", "graph log"),
 }
 
 
@@ -40,7 +41,7 @@ class Sink(Protocol):
     """The way of one signal to one destination, for one thread."""
 
     destination: Destination
-    #: ``"traces"``, ``"metrics"`` or ``"logs"``.
+    #: ``"traces"``, ``"metrics"``, ``"logs"`` or ``"graph"``.
     signal: str
 
     def close(self) -> None:
@@ -48,7 +49,7 @@ class Sink(Protocol):
 
 
 class SpanSink(Sink, Protocol):
-    """It takes spans, or log records."""
+    """It takes spans, log records, or graph logs."""
 
     #: The reason in `dask.otel.dropped` for items that are lost in an accepted request.
     loss: str

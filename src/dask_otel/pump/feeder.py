@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dask_otel import semconv
-from dask_otel.core.records import ClusterEvent, FinishedSpan, Progress
+from dask_otel.core.records import ClusterEvent, FinishedGraph, FinishedSpan, Progress
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.destination import QUIET, WORDS, Notices
 from dask_otel.pump.inbox import Inbox
@@ -31,7 +31,7 @@ class Feeder(PumpThread):
     Parameters
     ----------
     signal
-        ``"traces"`` or ``"logs"``.
+        ``"traces"``, ``"logs"`` or ``"graph"``.
     lanes
         The lanes of its sinks.
     translate
@@ -77,7 +77,9 @@ class Feeder(PumpThread):
 
     # ---------------------------------------------------------------- called by other threads
 
-    def offer(self, item: FinishedSpan | Progress | ClusterEvent, counted: bool = True) -> bool:
+    def offer(
+        self, item: FinishedSpan | Progress | ClusterEvent | FinishedGraph, counted: bool = True
+    ) -> bool:
         """Queue an item; False if there is no room. Called by the event loop.
 
         `counted` is whether an item without room is counted as lost.

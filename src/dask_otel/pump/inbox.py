@@ -7,7 +7,14 @@ from collections import deque
 from typing import Any
 
 from dask_otel import semconv
-from dask_otel.core.records import ClusterEvent, FinishedSpan, OpenNote, Progress, SpanIdentity
+from dask_otel.core.records import (
+    ClusterEvent,
+    FinishedGraph,
+    FinishedSpan,
+    OpenNote,
+    Progress,
+    SpanIdentity,
+)
 
 
 class Inbox:
@@ -40,7 +47,9 @@ class Inbox:
     def __repr__(self) -> str:
         return f"<Inbox, {self.waiting} of {self.backlog} waiting>"
 
-    def offer(self, finished: FinishedSpan | Progress | ClusterEvent, behind: int = 0) -> bool:
+    def offer(
+        self, finished: FinishedSpan | Progress | ClusterEvent | FinishedGraph, behind: int = 0
+    ) -> bool:
         """Queue a finished span; False if there is no room.
 
         `behind` counts the OpenTelemetry spans in the queues behind this one. If nothing waits,

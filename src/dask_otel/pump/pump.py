@@ -32,7 +32,7 @@ from typing import Any, Final
 from dask_otel import semconv
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.metrics.state import MetricState
-from dask_otel.core.records import ClusterEvent, FinishedSpan, Progress
+from dask_otel.core.records import ClusterEvent, FinishedGraph, FinishedSpan, Progress
 from dask_otel.pump.destination import MOST_NOTICES, MetricSink, Notices, SpanSink
 from dask_otel.pump.feeder import Feeder
 from dask_otel.pump.lanes import SpanLane
@@ -52,7 +52,7 @@ _SPOOL_SHARE: Final = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The way out of spans, or of log records."""
+    """The way out of spans, of log records, or of graph logs."""
 
     #: The exporters.
     sinks: Sequence[SpanSink] = ()
@@ -82,7 +82,7 @@ class Pump:
 
     Parameters
     ----------
-    spans, metrics, logs
+    spans, metrics, logs, graphs
         The ways out.
     sanitized
         Returns and resets the number of values that the translation had to change, by kind.
@@ -97,6 +97,7 @@ class Pump:
         logs: Rows,
         sanitized: Callable[[], dict[str, int]] = dict,
         notices: Notices | None = None,
+        graphs: Rows = Rows(),
     ) -> None:
         #: Events of the bridge itself; the event loop takes them out.
         self.notices: Notices = deque(maxlen=MOST_NOTICES) if notices is None else notices
@@ -104,6 +105,7 @@ class Pump:
         self._capacity = spans.limits.queue_size
         self._tally = Tally()
         sinks = [*spans.sinks, *(sink for sink, _ in metrics.sinks), *logs.sinks]
+        sinks += graphs.sinks
         for sink in sinks:
             sink.destination.signals.add(sink.signal)
             sink.destination.notices = self.notices
@@ -111,7 +113,10 @@ class Pump:
         #: With a spool, the feeder of the spans; else None.
         self.spooled: SpooledFeeder | None = None
         self._spans, self.feeder = self._fed("traces", spans)
-        self._logs, self._log_feeder = self._fed("logs", logs)
+        logged, self._log_feeder = self._fed("logs", logs)
+        drawn, self._graph_feeder = self._fed("graph", graphs)
+        #: Of log records, and of graph logs.
+        self._others = [*logged, *drawn]
         made = [(*one, metrics.interval, self._tally) for one in metrics.sinks]
         if metrics.page is not None:
             made.append((*metrics.page, 0.0, Tally()))
@@ -121,10 +126,11 @@ class Pump:
         ]
         for lane in self._metrics:
             lane.peers = [peer for peer in self._metrics if peer is not lane]
-        self._feeders = [one for one in (self.feeder, self._log_feeder) if one.lanes]
+        feeders = self.feeder, self._log_feeder, self._graph_feeder
+        self._feeders = [one for one in feeders if one.lanes]
         #: All threads.
         self._threads: list[PumpThread] = [
-            *self._spans, *self._logs, *self._metrics, *self._feeders
+            *self._spans, *self._others, *self._metrics, *self._feeders
         ]  # fmt: skip
 
     def __repr__(self) -> str:
@@ -191,7 +197,11 @@ class Pump:
 
     def offer_event(self, event: ClusterEvent, counted: bool = True) -> bool:
         """Queue an event without waiting; see `Feeder.offer`."""
-        return not self._logs or self._log_feeder.offer(event, counted)
+        return not self._log_feeder.lanes or self._log_feeder.offer(event, counted)
+
+    def offer_graph(self, graph: FinishedGraph) -> bool:
+        """Queue a graph log without waiting; False (counted) if there is no room."""
+        return not self._graph_feeder.lanes or self._graph_feeder.offer(graph)
 
     def accepts_metrics(self) -> bool:
         """Whether a batch can be handed over; if not, continue to fill the present one.
@@ -211,7 +221,7 @@ class Pump:
         """Request the threads to export the rest within `seconds`; returns at once."""
         now = time.monotonic()
         share = _SPANS_SHARE if self._metrics else 1.0
-        for lane in (*self._spans, *self._logs):
+        for lane in (*self._spans, *self._others):
             lane.close(now + seconds * share)
         # A little before the bridge's deadline: the feeder has to settle the last rows.
         for feeder in self._feeders:
@@ -261,7 +271,7 @@ class Pump:
     def _settle_spans(self) -> None:
         """Wait until the last spans and events are counted; called by metrics threads."""
         # A feeder counts what came too late for its lanes. With a spool, it may go on.
-        for thread in (*self._spans, *self._logs, *self._feeders):
+        for thread in (*self._spans, *self._others, *self._feeders):
             if thread.deadline is not None:
                 thread.settled.wait(max(0.0, thread.deadline - time.monotonic()))
             if not isinstance(thread, Feeder) and not thread.settled.is_set():

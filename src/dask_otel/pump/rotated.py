@@ -71,16 +71,25 @@ class RotatedFile:
         Bytes after which a new file begins.
     max_files
         Limit of this run's files; the oldest are removed.
+    end
+        Written after each line.
     """
 
     def __init__(
-        self, folder: Path, prefix: str, suffix: str, max_size: int, max_files: int
+        self,
+        folder: Path,
+        prefix: str,
+        suffix: str,
+        max_size: int,
+        max_files: int,
+        end: bytes = b"\n",
     ) -> None:
         self._folder = folder
         self._prefix = prefix
         self._suffix = suffix
         self._max_size = max_size
         self._max_files = max_files
+        self._end = end
         self._number = 0
         self._descriptor: int | None = None
         self._size = 0
@@ -106,7 +115,7 @@ class RotatedFile:
         """
         if not lines:
             return
-        data = b"\n".join(lines) + b"\n"
+        data = self._end.join(lines) + self._end
         descriptor = self._present(len(data))
         written = 0
         try:

@@ -21,7 +21,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from dask_otel import semconv
-from dask_otel.core.records import ClusterEvent, FinishedSpan, OpenNote, Progress, SpanIdentity
+from dask_otel.core.records import (
+    ClusterEvent,
+    FinishedGraph,
+    FinishedSpan,
+    OpenNote,
+    Progress,
+    SpanIdentity,
+)
 from dask_otel.pump.feeder import Feeder
 from dask_otel.pump.lanes import SpanLane
 from dask_otel.pump.spool_health import LONGEST_RETRY, SpoolHealth, found
@@ -91,7 +98,9 @@ class SpooledFeeder(Feeder):
 
     # ---------------------------------------------------------------- called by other threads
 
-    def offer(self, item: FinishedSpan | Progress | ClusterEvent, counted: bool = True) -> bool:
+    def offer(
+        self, item: FinishedSpan | Progress | ClusterEvent | FinishedGraph, counted: bool = True
+    ) -> bool:
         """Queue an item; False if there is no room. Called by the event loop."""
         taken = super().offer(item, counted)
         if not taken and isinstance(item, FinishedSpan):

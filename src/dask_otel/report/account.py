@@ -6,13 +6,13 @@ The text, the page and the JSON show it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dask_otel import semconv
-from dask_otel.core.diagnosis import Diagnosis, diagnose
+from dask_otel.core.diagnosis import Diagnosis
 from dask_otel.report import findings, words
-from dask_otel.report.evidence import facts_of
+from dask_otel.report.evidence import diagnoses_of, facts_of
 from dask_otel.report.meanings import PARTS, Part
 from dask_otel.report.money import Bill, Price, bill
 from dask_otel.report.path import RunPath, path
@@ -60,9 +60,8 @@ class Account:
                 yield part, seconds, seconds / whole
 
     def severity(self, one: Diagnosis) -> str:
-        """Return ``bad``, ``warning``, ``note`` or ``good``: by the share that its cure saves."""
-        costs = "warning" if one.seconds > _MUCH * self.seconds else "note"
-        return _SEVERITIES.get(one.kind, costs)
+        """Return the severity of a cause of the run."""
+        return severity(one.kind, one.seconds, self.seconds)
 
     def figures(self) -> list[tuple[str, str, str]]:
         """Return the key figures that were exported: their values, names and styles."""
@@ -98,9 +97,19 @@ class Account:
         return [one for one in found if one[0]]
 
 
+def severity(kind: str, saved: float, took: float) -> str:
+    """Return ``bad``, ``warning``, ``note`` or ``good``: by the share that a cure saves."""
+    return _SEVERITIES.get(kind, "warning" if saved > _MUCH * took else "note")
+
+
 def account(session: Session, price: Price | None = None, tag: str = "team") -> Account:
     """Return the account of a run; with a `price`, its cost too, summed by the tags ``<tag>:…``."""
-    failures, workers = findings.failures(session), findings.workers(session)
+    workers = findings.workers(session)
+    own, others = (
+        findings.failures(replace(session, spans=[s for s in session.spans if is_own(s.key)]))
+        for is_own in (session.own.__contains__, lambda key: key not in session.own)
+    )
+    failures = [*own, *others]
     facts = facts_of(session, failures, workers)
     return Account(
         session=session,
@@ -110,7 +119,7 @@ def account(session: Session, price: Price | None = None, tag: str = "team") -> 
         parts=run_parts(session),
         spans=span_times(session),
         path=path(session),
-        diagnoses=diagnose(facts),
+        diagnoses=diagnoses_of(session, facts, own),
         seconds=facts.seconds + facts.before_first,
         failures=failures,
         slowest=findings.slowest(session),

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gzip
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from dask_otel.report.account import Account, account
+from dask_otel.report.block import within
 from dask_otel.report.history.difference import Comparison, compare
 from dask_otel.report.money import Price
 from dask_otel.report.redaction import redacted
-from dask_otel.report.telemetry.model import Session, Skipped
+from dask_otel.report.telemetry.model import Block, Session, Skipped
 from dask_otel.report.telemetry.reader import Reader
+from dask_otel.report.whatif import WhatIfReport
+
+#: The signals of rows in memory, and what a row that has no room any more is called.
+_SIGNALS: Final = {
+    "traces": "trace that is",
+    "metrics": "part of the metrics that is",
+    "logs": "part of the logs that is",
+}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -34,6 +44,10 @@ class Report:
         The result of `compared_with`.
     is_redacted
         Whether it is a result of `redacted`.
+    paths
+        What it was read from.
+    what_ifs
+        Results of `what_if`, which the page shows.
     """
 
     runs: Sequence[Session]
@@ -42,6 +56,8 @@ class Report:
     tag: str = field(default="team", kw_only=True)
     comparison: Comparison | None = field(default=None, kw_only=True)
     is_redacted: bool = field(default=False, kw_only=True)
+    paths: Sequence[str | Path] = field(default=(), kw_only=True)
+    what_ifs: Sequence[WhatIfReport] = field(default=(), kw_only=True)
 
     def redacted(self) -> Report:
         """Return this report without messages, tracebacks, code, keys and users' attributes."""
@@ -70,7 +86,11 @@ class Report:
         from dask_otel.report.page.html import page
 
         return page(
-            self.accounts(), self.skipped, redacted=self.is_redacted, comparison=self.comparison
+            self.accounts(),
+            self.skipped,
+            redacted=self.is_redacted,
+            comparison=self.comparison,
+            what_ifs={one.span_id: one.html() for one in self.what_ifs},
         )
 
     def text(
@@ -119,6 +139,24 @@ class Report:
         )
 
 
+def report_of(
+    rows: Iterable[tuple[str, bytes]], lost: Mapping[str, int], block: Block | None = None
+) -> Report:
+    """Make a report of rows that a scheduler kept in memory; see `dask_otel._wire.Recorded`.
+
+    It is slow for many rows: call it in a thread. With a `block`, it is about that.
+    """
+    reader = Reader()
+    for signal, data in rows:
+        if signal in _SIGNALS:
+            reader.read_lines(gzip.decompress(data))
+    for signal, count in lost.items():
+        what = _SIGNALS.get(signal, signal)
+        reader.skipped.add(f"{what} no longer in memory (otel.report.memory)", count=count)
+    runs = reader.sessions()
+    return Report([within(run, block) for run in runs] if block else runs, reader.skipped)
+
+
 def read_report(*paths: str | Path, price: float | None = None, tag: str = "team") -> Report:
     """Read telemetry files into a report.
 
@@ -140,4 +178,4 @@ def read_report(*paths: str | Path, price: float | None = None, tag: str = "team
     reader = Reader()
     reader.read(paths)
     cost = None if price is None else Price(price)
-    return Report(reader.sessions(), reader.skipped, price=cost, tag=tag)
+    return Report(reader.sessions(), reader.skipped, price=cost, tag=tag, paths=paths)

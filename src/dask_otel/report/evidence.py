@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 from dask_otel import semconv
-from dask_otel.core.diagnosis import diagnose
+from dask_otel.core.diagnosis import Diagnosis, diagnose
 from dask_otel.core.diagnosis.facts import Death, Facts, Link, RootFacts, SlowWorker, SpanFacts
 from dask_otel.report import words
 from dask_otel.report.findings import (
@@ -40,6 +40,16 @@ _SUMS: Final = (
 _LONGEST: Final = 240
 #: The least share of the threads' time that others need to be looked for.
 _HELD: Final = 0.05
+#: What is said of a block.
+_NO_WORK: Final = Diagnosis(
+    "short",
+    "",
+    0.0,
+    "The block had no work on this cluster",
+    "",
+    "Compute inside the block: a lazy collection does nothing before that.",
+)
+_LOOK: Final = "Look at the traceback in the program that ran the block."
 
 
 def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker]) -> Facts:
@@ -95,11 +105,34 @@ def headlines(session: Session) -> dict[str, str]:
     """Return the kind and the title of the first diagnosis of the runs of each root name."""
     facts = facts_of(session, failures(session), workers(session))
     found = {}
-    for name, root in facts.roots.items():
-        spans = [span for span in facts.spans if span.root == name]
-        own = replace(facts, seconds=root.seconds, before_first=0.0, failed=0, spans=spans)
-        first, *_ = diagnose(own)
+    for name in facts.roots:
+        first, *_ = diagnose(replace(_of_root(facts, name), failed=0))
         found[name] = f"{first.kind}: {first.title}"
+    return found
+
+
+def _of_root(facts: Facts, name: str) -> Facts:
+    """Return the facts that concern the runs of one root name."""
+    spans = [span for span in facts.spans if span.root == name]
+    seconds = facts.roots[name].seconds
+    return replace(facts, seconds=seconds, before_first=0.0, spans=spans)
+
+
+def diagnoses_of(session: Session, facts: Facts, errors: Sequence[Failure]) -> list[Diagnosis]:
+    """Return what cost a run its time, or its block; `errors` are the failures of the block."""
+    block = session.block
+    if block is None:
+        return diagnose(facts)
+    # Dask may have booked its work on another span.
+    found = [one for one in diagnose(facts) if one.kind == "merged"] or [_NO_WORK]
+    if block.name in facts.roots:
+        final = [one for one in errors if not one.repeated]
+        own = _of_root(facts, block.name)
+        own.failed, own.exceptions = sum(one.count for one in final), [one.kind for one in final]
+        found = diagnose(own)
+    if block.error is not None and found[0].kind != "failed":
+        title = f"The block ended with {': '.join(filter(None, block.error))}"
+        found.insert(0, Diagnosis("failed", block.name, 0.0, title, "", _LOOK))
     return found
 
 

@@ -43,7 +43,10 @@ def redacted(session: Session) -> Session:
         replace(log, body="", attributes=_kept(log.attributes, numbers)) for log in session.logs
     ]
     resource = {key: value for key, value in session.resource.items() if key in _RESOURCE}
-    return replace(session, spans=spans, foreign=[], resource=resource, logs=logs)
+    block = session.block
+    if block is not None and block.error is not None:
+        block = replace(block, error=(block.error[0], ""))
+    return replace(session, spans=spans, foreign=[], resource=resource, logs=logs, block=block)
 
 
 _RESOURCE: Final = (

@@ -19,11 +19,13 @@ Line: TypeAlias = list[tuple[str, str]]
 
 
 class Sheet(NamedTuple):
-    """The format: columns, all sections or the first ones, and the command that shows more."""
+    """The format: columns, all sections or the first ones, and the commands that show more."""
 
     width: int = 100
     everything: bool = False
     command: str = ""
+    #: The command that replays the run.
+    replay: str = ""
 
 
 #: Most traces, failures and slow tasks; columns of a bar.
@@ -112,6 +114,8 @@ def _next(account: Account, sheet: Sheet) -> Iterator[Line]:
     if sheet.command:
         yield [(f"  {sheet.command} --open", "")]
         yield [(f"  {sheet.command} --text --all", "")]
+    if sheet.replay:
+        yield [(f"  {sheet.replay}", "")]
     yield [(f"  {DIAGNOSES}{account.diagnoses[0].kind}", "")]
 
 

@@ -13,7 +13,7 @@ from dask_otel.core.figures import seconds as seconds
 
 #: The characters of the text that some terminals lack, and their replacements.
 _ASCII: Final = str.maketrans(
-    {"█": "#", "▌": "#", "·": ".", "…": "~", "✓": "ok", "✗": "x"}
+    {"█": "#", "▌": "#", "·": ".", "…": "~", "✓": "ok", "✗": "x", "±": "+/-"}
     | {"├": "+", "└": "`", "─": "-", "│": "|"}
 )
 

@@ -19,7 +19,7 @@ from distributed.metrics import time
 
 from dask_otel._dask.adapter import HOOKS, SchedulerAdapter
 from dask_otel._dask.boundary import ErrorBoundary
-from dask_otel._dask.http import MetricRoutes
+from dask_otel._dask.http import Routes
 from dask_otel._dask.present import Present
 from dask_otel._dask.settled import SettledSpans
 from dask_otel._dask.workers.delivery import Delivery
@@ -28,7 +28,9 @@ from dask_otel.pump.pump import Pump
 from dask_otel.pump.spooled import MOMENT
 from dask_otel.pump.thread import apart
 from dask_otel.scheduler.hand_over import LONGEST, PAUSE, HandOver
+from dask_otel.scheduler.live_page import PageHandler, Pages
 from dask_otel.scheduler.own_cost import OwnCost
+from dask_otel.scheduler.recording import Recording
 from dask_otel.scheduler.wiring import WiredPump, disown, make_pump
 from dask_otel.scheduler.workers import NAME, pickled
 from dask_otel.settings.keys import ConfigurationError, Settings
@@ -56,7 +58,8 @@ LAST_WORDS: Final = 1.0
 class Bridge:
     """Observes one scheduler and exports its spans and metrics, all on its event loop.
 
-    `overrides` is the part of the configuration from `dask_otel.register`.
+    `overrides` is the part of the configuration from `dask_otel.register`. A temporary bridge
+    sends nothing, and is there while a client records.
 
     Raises
     ------
@@ -65,7 +68,11 @@ class Bridge:
     """
 
     def __init__(
-        self, scheduler: Scheduler, settings: Settings, overrides: Mapping[str, Any] | None = None
+        self,
+        scheduler: Scheduler,
+        settings: Settings,
+        overrides: Mapping[str, Any] | None = None,
+        is_temporary: bool = False,
     ) -> None:
         self.settings = settings
         self.overrides = overrides or {}
@@ -95,7 +102,8 @@ class Bridge:
         self.hand_over = HandOver(
             self.adapter, self.boundary, self._cost, settings.spans.default == "export"
         )
-        self._routes = MetricRoutes(scheduler, self.boundary)
+        self._routes = Routes(scheduler, self.boundary)
+        self.recording = Recording(self.settled, self.hand_over, settings.report, is_temporary)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._connecting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -161,7 +169,12 @@ class Bridge:
         if wired.decides is not None:
             with self.boundary.guarding("sampler"):
                 self.adapter.decide_with(wired.decides)
+        with self.boundary.guarding("recording"):
+            self.recording.make = wired.recording
+            self.recording.begin()
         self.hand_over.begin(wired.pump)
+        if self.recording.is_temporary:
+            return
         if wired.hint:
             # Even while it closes: a short script gets this hint only here.
             logger.warning("%s", wired.hint)
@@ -173,19 +186,32 @@ class Bridge:
             # After an error, the bridge continues without it.
             with self.boundary.guarding("metrics page"):
                 self._show(wired.page)
+        if self.settings.report.record == "always":
+            with self.boundary.guarding("page"):
+                self._show_spans()
         if not wired.hint:
             logger.info("dask-otel exports this scheduler's spans and metrics: %s", wired.summary)
 
     def _show(self, page: MetricPage) -> None:
         """Add the page to the scheduler's HTTP server."""
         try:
-            path = self._routes.add(page)
+            path = self._routes.add_metrics(page)
         except LookupError as error:
             logger.error("dask-otel can't show its metrics (otel.metrics.prometheus): %s", error)
             return
         # The first scrape may come at once.
         self.hand_over.begin_metrics()
         logger.info("dask-otel shows its metrics on the scheduler's HTTP server, %s", path)
+
+    def _show_spans(self) -> None:
+        """Add the page of spans to the scheduler's HTTP server."""
+        try:
+            pages = Pages(self.adapter, self.settled, self.recording)
+            address = self._routes.add_page(PageHandler, pages=pages)
+        except LookupError as error:
+            logger.error("dask-otel can't show its page (otel.report.record): %s", error)
+            return
+        logger.info("dask-otel shows open spans and the reports of runs at %s", address)
 
     @property
     def leaving(self) -> bool:
@@ -211,6 +237,22 @@ class Bridge:
     def why(self, asked: Sequence[Hashable]) -> list[dict[str, Any]]:
         """Return why a task or a span is not done yet; see `Present.reasons`."""
         return Present(self.adapter).reasons(asked)
+
+    async def record(self, name: str, client: str) -> int | None:
+        """Record for a client, until it calls `forget` with that name, or is gone.
+
+        Return the number of the last row before that; None if nothing can be recorded.
+        """
+        self.recording.holders[name] = client
+        if self._connecting is not None:
+            await asyncio.wait([self._connecting])
+        return None if self.wired is None or self.gone else await self.recording.cut()
+
+    async def forget(self, name: str) -> None:
+        """Stop to record for a client."""
+        self.recording.drop(name)
+        if self.recording.is_over:
+            await self.close()
 
     async def close(self) -> None:
         """Export the rest within ``otel.close-timeout``, and release the scheduler."""
@@ -242,6 +284,7 @@ class Bridge:
                     for step in (over.spans, over.notices, over.last_metrics):
                         with guarded():
                             step()
+                    self.recording.stop()
                     await self._pump_closed(self.wired.pump, deadline)
                 elif self._connecting is not None and not self._connecting.done():
                     logger.warning(
@@ -322,7 +365,8 @@ class Bridge:
         return IDLE_TICK if self.adapter.idle else TICK
 
     def _tick(self, most: int | None = 1) -> None:
-        if self._plugin is not None and self._installed is None and self._closing is None:
+        unplugged = self._plugin is not None and self._installed is None
+        if self._closing is None and (unplugged or self.recording.is_over):
             # `Client.unregister_scheduler_plugin` removed it; Dask does not notify the plugin.
             self._closing = asyncio.ensure_future(self._close())
             return
@@ -331,6 +375,7 @@ class Bridge:
         while self.adapter.lifecycle.behind and clocks.monotonic() < until:
             self.adapter.tick(time(), most)
         self.settled.notify()
+        self.recording.tick()
         self.hand_over.spans()
         self.hand_over.notes()
         self.hand_over.notices()
@@ -360,4 +405,5 @@ def limits_of(settings: Settings) -> Limits:
         ),
         notes=settings.spool.path is not None,
         path=spans.path,
+        graph=settings.graphs,
     )

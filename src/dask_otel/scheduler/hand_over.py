@@ -12,7 +12,7 @@ from distributed.metrics import time
 from dask_otel import semconv
 from dask_otel.core.life.callers import DEFAULT_SPAN
 from dask_otel.core.metrics.batch import MetricBatch, Observation
-from dask_otel.core.records import ClusterEvent, FinishedSpan, OpenNote, Progress
+from dask_otel.core.records import ClusterEvent, FinishedGraph, FinishedSpan, OpenNote, Progress
 from dask_otel.pump.inbox import Inbox
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class HandOver:
         self._exports_default = exports_default
         #: None until the exporters are ready.
         self._pump: Pump | None = None
+        #: The pump of the recorder in memory, while there is one; see `recording`.
+        self.memory: Pump | None = None
         #: The next step of a hand-over of metrics.
         self._step: asyncio.Handle | None = None
         #: Finished spans and signs of life, waiting for the pump.
@@ -69,6 +71,7 @@ class HandOver:
         """Cancel a hand-over that is under way."""
         if self._step is not None:
             self._step.cancel()
+            self._step = None
 
     # --------------------------------------------------------------------------- spans
 
@@ -112,6 +115,10 @@ class HandOver:
         self._waiting = []
         for ready in waiting:
             self._pump.offer_span(ready)
+            if isinstance(ready, FinishedSpan) and ready.graph is not None:
+                self._pump.offer_graph(FinishedGraph(ready, ready.graph))
+            if self.memory is not None:
+                self.memory.offer_span(ready)
 
     def event(self, event: ClusterEvent, counted: bool = True) -> bool:
         """Hand over an event of the cluster; False if there is no room.
@@ -119,6 +126,8 @@ class HandOver:
         Until the exporters are ready, it waits. `counted` is whether it is lost without room.
         """
         if self._pump is not None:
+            if self.memory is not None:
+                self.memory.offer_event(event, counted)
             return self._pump.offer_event(event, counted)
         taken = self._early.offer(event)
         if counted and not taken:
@@ -162,6 +171,12 @@ class HandOver:
         if self._step is None:
             self._step = asyncio.get_running_loop().call_soon(self._take_step, self.steps())
 
+    async def flush(self) -> None:
+        """Hand over what was measured so far."""
+        self.begin_metrics()
+        while self._step is not None:
+            await asyncio.sleep(PAUSE)
+
     def steps(self) -> Iterator[None]:
         """Hand over the metrics; each item is a short part of a step."""
         assert self._pump is not None
@@ -193,7 +208,10 @@ class HandOver:
         assert self._pump is not None
         self._count_own()
         self._adapter.batch.set_level(semconv.OTEL_RUNNING.name, value=int(running))
-        self._pump.offer_metrics(take(clocks.time_ns()))
+        batch = take(clocks.time_ns())
+        self._pump.offer_metrics(batch)
+        if self.memory is not None:
+            self.memory.offer_metrics(batch)
 
     def _count_own(self) -> None:
         """Add the bridge's own counters to the batch."""

@@ -22,6 +22,20 @@ logger = logging.getLogger("distributed.dask_otel")
 #: The plugin's name in ``Scheduler.plugins``.
 NAME: Final = "dask-otel"
 
+#: Of a bridge for a report alone: it sends nothing, and no worker has anything of it.
+UNSENT: Final[Mapping[str, Any]] = {
+    "provider": "own",
+    "environment": {
+        "OTEL_SDK_DISABLED": "false",
+        **{f"OTEL_{signal}_EXPORTER": "none" for signal in ("TRACES", "METRICS", "LOGS")},
+    },
+    "files": {"path": None},
+    "spool": {"path": None},
+    "metrics": {"prometheus": False},
+    "workers": {"context": False},
+    "logs": {"level": "off"},
+}
+
 #: The last bridge on each scheduler, with or without a plugin.
 _BRIDGES: Final[WeakKeyDictionary[Scheduler, ref[Bridge]]] = WeakKeyDictionary()
 
@@ -45,6 +59,8 @@ class OtelSchedulerPlugin(SchedulerPlugin):
 
     def __init__(self, overrides: Mapping[str, Any] | None = None) -> None:
         self.overrides = dict(overrides or {})
+        #: Whether its bridge is there for a report alone.
+        self.is_temporary = False
         self._bridge: Bridge | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -75,7 +91,7 @@ class OtelSchedulerPlugin(SchedulerPlugin):
             if not settings.enabled:
                 logger.info("dask-otel is switched off (otel.enabled: false)")
                 return
-            bridge = Bridge(scheduler, settings, self.overrides)
+            bridge = Bridge(scheduler, settings, self.overrides, self.is_temporary)
             bridge.start(self)
             self._bridge = bridge
             _BRIDGES[scheduler] = ref(bridge)
@@ -95,7 +111,7 @@ class OtelSchedulerPlugin(SchedulerPlugin):
 
 
 async def _make_way(scheduler: Scheduler) -> None:
-    """Wait until a closing bridge has released the scheduler.
+    """Wait until a closing bridge has released the scheduler; close one for a report alone.
 
     Two bridges at once would export the same spans and count everything twice.
     """
@@ -104,7 +120,12 @@ async def _make_way(scheduler: Scheduler) -> None:
     if bridge is None or bridge.gone:
         return
     present = plugin_of(scheduler)
-    if bridge.leaving or present is None or present.bridge is not bridge:
+    if (
+        bridge.leaving
+        or bridge.recording.is_temporary
+        or present is None
+        or present.bridge is not bridge
+    ):
         # If Dask removed its plugin without notice, the bridge does not know yet.
         await bridge.close()
 
@@ -114,6 +135,17 @@ def plugin_of(scheduler: Scheduler) -> OtelSchedulerPlugin | None:
     plugin = scheduler.plugins.get(NAME)
     runs = isinstance(plugin, OtelSchedulerPlugin) and plugin.bridge is not None
     return plugin if runs else None
+
+
+async def recording_bridge(scheduler: Scheduler) -> Bridge | None:
+    """Return the scheduler's bridge, or a new one for a report alone; None if it is off."""
+    running = plugin_of(scheduler)
+    if running is None or running.bridge is None or running.bridge.leaving:
+        plugin = OtelSchedulerPlugin(UNSENT)
+        plugin.is_temporary = True
+        await _installed(plugin, scheduler)
+        running = plugin_of(scheduler)
+    return None if running is None else running.bridge
 
 
 async def install(scheduler: Scheduler, overrides: Mapping[str, Any] | None = None) -> str:
@@ -132,7 +164,10 @@ async def install(scheduler: Scheduler, overrides: Mapping[str, Any] | None = No
         ``"started"``, ``"running"`` if there was a bridge, ``"off"`` if it is disabled or could
         not start (the scheduler's log has the reason).
     """
-    plugin = OtelSchedulerPlugin(overrides)
+    return await _installed(OtelSchedulerPlugin(overrides), scheduler)
+
+
+async def _installed(plugin: OtelSchedulerPlugin, scheduler: Scheduler) -> str:
     await plugin.start(scheduler)
     if plugin.bridge is None:
         return "off" if plugin_of(scheduler) is None else "running"

@@ -20,6 +20,7 @@ from dask_otel._version import __version__
 from dask_otel.core.endpoints.address import long_timeouts
 from dask_otel.core.events.lines import LastLines
 from dask_otel.core.events.narration import narrate
+from dask_otel.core.graph import graph_line
 from dask_otel.core.metrics.cardinality import SeriesLimits
 from dask_otel.core.metrics.labels import LabelRules, patterns
 from dask_otel.core.metrics.state import MetricState
@@ -32,7 +33,8 @@ from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.destination import MOST_NOTICES, WORDS, Destination, Notices
-from dask_otel.pump.pump import Metrics, Pump, Rows
+from dask_otel.pump.pump import Metrics, Pump, PumpLimits, Rows
+from dask_otel.pump.recorder import Recorder
 from dask_otel.pump.rotated import obstacle
 from dask_otel.pump.spooled import Spool
 from dask_otel.scheduler.advice import FoldAdvice
@@ -51,6 +53,10 @@ logger = logging.getLogger("distributed.dask_otel")
 
 #: The greatest age of the page for scrapers in seconds, for any export interval.
 LONGEST_PAGE_AGE: Final = 15.0
+#: The seconds between two batches of metrics while they are recorded in memory.
+RECORDED: Final = 5.0
+#: The queue of what is recorded, which waits for no server.
+_IN_MEMORY: Final = PumpLimits(queue_size=10_000, schedule_delay=0.0)
 #: The longest wait for the spool's content, in seconds; the export then begins without it.
 _SPOOL_PATIENCE: Final = 10.0
 #: By name and instance of a service, the bridge that exports under them, while it exists.
@@ -95,6 +101,8 @@ class WiredPump:
     counts: Callable[[], dict[tuple[str, ...], float]] = dict
     #: Keeps the service's name and instance.
     owner: Owner | None = None
+    #: Makes another pump, which keeps everything from now on in memory.
+    recording: Callable[[Recorder], Pump] | None = None
 
 
 def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPump | None:
@@ -148,6 +156,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         own_provider=settings.provider == "own",
         logs=settings.logs.exported,
         claims=owner.claims,
+        graph=partial(graph_line, redact=span_limits.redact) if settings.graphs else None,
     )
     if outputs is None:
         return None
@@ -189,7 +198,6 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     notices: Notices = deque(maxlen=MOST_NOTICES)
     state = partial(
         _make_state,
-        started_ns,
         limits=limits,
         sampled=outputs.sampled,
         rules=LabelRules(
@@ -199,11 +207,12 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
             rules=settings.metrics.name_rules,
             tags=settings.metrics.tag_attributes,
         ),
-        on_folded=FoldAdvice(settings.metrics, notices),
     )
-    metrics = [(sink, state(temporality=read.temporality)) for sink in outputs.metric_sinks]
+    made = partial(state, started_ns, on_folded=FoldAdvice(settings.metrics, notices))
+    metrics = [(sink, made(temporality=read.temporality)) for sink in outputs.metric_sinks]
     # Prometheus has no deltas.
-    shown = None if page is None else (page, state(temporality="cumulative"))
+    shown = None if page is None else (page, made(temporality="cumulative"))
+    narrated = partial(narrate, limits=span_limits, mask=mask_of(settings))
     pump = Pump(
         Rows(
             outputs.span_sinks,
@@ -212,21 +221,28 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
             _spool(settings, outputs),
         ),
         # A batch may come slightly early or late.
-        Metrics(metrics, read.metric_interval - interval / 2 if oftener else 0.0, shown),
+        Metrics(metrics, read.metric_interval - min(interval, RECORDED) / 2, shown),
         Rows(
             outputs.log_sinks,
-            partial(
-                narrate,
-                limits=span_limits,
-                sanitizer=sanitizer,
-                mask=mask_of(settings),
-                last=LastLines(),
-            ),
+            partial(narrated, sanitizer=sanitizer, last=LastLines()),
             read.logs,
         ),
         sanitizer.drain,
         notices,
+        Rows(outputs.graph_sinks, lambda graph: [graph]),
     )
+
+    def recording(recorder: Recorder) -> Pump:
+        # Not the other pump's: two threads may use them at once.
+        own, (traces, values, logs) = Sanitizer(), outputs.recording(recorder)
+        return Pump(
+            Rows([traces], partial(translate, limits=span_limits, sanitizer=own), _IN_MEMORY),
+            # Deltas, so that the sums of any rows are those of their time.
+            Metrics([(values, state(clocks.time_ns(), temporality="delta"))]),
+            Rows([logs], partial(narrated, sanitizer=own, last=LastLines()), _IN_MEMORY),
+            own.drain,
+        )
+
     places = [destination.name for destination in pump.destinations]
     summary = ", ".join(places) or "to nowhere (OTEL_TRACES_EXPORTER=none)"
     found = pump.open_spool(_SPOOL_PATIENCE)
@@ -243,7 +259,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     states = [one for _, one in metrics] + ([] if shown is None else [shown[1]])
     # All exporters have the same, so one is enough.
     counts = partial(states[0].totals, "dask.otel.") if states else dict
-    return WiredPump(pump, interval, summary, hint, page, outputs.decides, counts, owner)
+    return WiredPump(pump, interval, summary, hint, page, outputs.decides, counts, owner, recording)
 
 
 def disown(instance_id: str) -> None:

@@ -53,6 +53,7 @@ __all__ = [
     "LogSettings",
     "MetricSettings",
     "PatternSettings",
+    "ReportSettings",
     "Settings",
     "SpanSettings",
     "SpoolSettings",
@@ -135,6 +136,16 @@ class SpanSettings:
         Whether each span says [what bounded its duration](why.md)
 
         The parts are in `dask.span.path.*`, and in the spans of the tasks on its path.
+        """,
+    )
+    graph: bool = _knob(
+        "true",
+        FLAG,
+        """
+        Whether the [graph of each root span](files.md#graph-logs) is written beside the other files
+
+        It has what a replay needs of each run of a task, without keys. Needs `otel.files.path` and
+        `otel.spans.path`.
         """,
     )
     linger: float = _knob(
@@ -408,6 +419,32 @@ class SpoolSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportSettings:
+    """Section ``otel.report``."""
+
+    record: Literal["asked", "always"] = _knob(
+        "asked",
+        one_of("asked", "always"),
+        """
+        When the scheduler keeps its telemetry in memory, for reports of a running cluster
+
+        `asked`: while a client is in a block of `dask_otel.performance_report`; `always`: from the
+        start, with [a page beside Dask's dashboard](report.md#beside-dasks-dashboard). See [the
+        report of a block](performance_report.md#in-the-schedulers-memory).
+        """,
+    )
+    memory: int = _knob(
+        "64 MiB",
+        size(1_000_000, 10**12),
+        """
+        The most memory for it, compressed
+
+        When it is full, the oldest traces go first; a report says so.
+        """,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All settings of one bridge. Durations are seconds."""
 
@@ -517,6 +554,12 @@ class Settings:
     logs: LogSettings = field(default_factory=LogSettings)
     files: FileSettings = field(default_factory=FileSettings)
     spool: SpoolSettings = field(default_factory=SpoolSettings)
+    report: ReportSettings = field(default_factory=ReportSettings)
+
+    @property
+    def graphs(self) -> bool:
+        """Whether graph logs are recorded."""
+        return self.spans.graph and self.spans.path and self.files.path is not None
 
 
 def _sections(name: str, owner: type[Any]) -> dict[str, type[Any]]:

@@ -45,7 +45,10 @@ def main() -> None:
             found = replayed(plan(graph, change), change.name, tick)
         except lab.Stuck:
             sys.exit(f"{change.name}: it does not end, since no worker has what a task needs.")
-        _say(done=done, result=asdict(found))
+        # A curve over threads is made of changes of the workers alone.
+        is_point = change.workers is not None or change is changes[0]
+        threads = found.threads if is_point else None
+        _say(done=done, result={**asdict(found), "threads": threads})
 
 
 def _say(**what: Any) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from dask_otel.core.figures import counted
+
 #: What a replay can leave out of a run.
 CAUSES: Final = ("restrictions", "failures", "gaps", "transfers", "stealing")
 #: The name for the longest task in `Experiment.split`.
@@ -46,8 +48,8 @@ def each(
     threads: Iterable[tuple[int, int]] = (),
     bandwidth: float | None = None,
     without: Iterable[str] = (),
-    faster: Mapping[str, float] | None = None,
-    split: Mapping[str, int] | None = None,
+    faster: Iterable[tuple[str, float]] = (),
+    split: Iterable[tuple[str, int]] = (),
 ) -> Iterator[Experiment]:
     """Yield an experiment of its own for each change.
 
@@ -56,26 +58,43 @@ def each(
     threads
         Numbers of workers, and the threads of each.
     bandwidth, without, faster, split
-        See `Experiment`.
+        See `Experiment`; prefixes and their numbers.
+
+    Raises
+    ------
+    ValueError
+        If a number or a name is none of those that are allowed.
     """
     for workers, of_each in threads:
+        _require(workers, 1, 10_000, "the number of workers")
+        _require(of_each, 1, 1_000, "the number of threads of a worker")
         yield with_workers([of_each] * workers)
-    if bandwidth:
+    if bandwidth is not None:
+        _require(bandwidth, 1_000, 1e15, "the bandwidth in bytes a second")
         yield Experiment(f"{bandwidth / 1e6:,g} MB/s between workers", bandwidth=bandwidth)
     for cause in without:
+        if cause not in CAUSES:
+            raise ValueError(f"without {cause!r}: allowed are {', '.join(CAUSES)}")
         yield Experiment(f"without {cause}", without=frozenset({cause}))
-    for prefix, factor in (faster or {}).items():
-        yield Experiment(f"{prefix} {factor:g} times as fast", faster={prefix: factor})
-    for prefix, pieces in (split or {}).items():
-        what = "the longest task" if prefix == LONGEST else prefix
+    for prefix, factor in faster:
+        _require(factor, 0.001, 1_000, f"the factor for {prefix}")
+        yield Experiment(f"tasks of {prefix} {factor:g} times as fast", faster={prefix: factor})
+    for prefix, pieces in split:
+        _require(pieces, 2, 1_000, f"the number of pieces of {prefix}")
+        what = "the longest task" if prefix == LONGEST else f"tasks of {prefix}"
         yield Experiment(f"{what} split in {pieces}", split={prefix: pieces})
+
+
+def _require(value: float, least: float, most: float, what: str) -> None:
+    if not least <= value <= most:
+        raise ValueError(f"{what} must be from {least:,g} to {most:,g}, and not {value:,g}")
 
 
 def with_workers(workers: Sequence[int]) -> Experiment:
     """Return the experiment with other workers, given by their numbers of threads."""
     are_alike = len({*workers}) == 1
     shape = f"{len(workers)} x {workers[0]}" if are_alike else f"{len(workers)} workers"
-    return Experiment(f"{sum(workers):,} threads ({shape})", tuple(workers))
+    return Experiment(f"{counted(sum(workers), 'thread')} ({shape})", tuple(workers))
 
 
 def usual(workers: Sequence[int], causes: Iterable[str]) -> Iterator[Experiment]:
@@ -93,4 +112,4 @@ def usual(workers: Sequence[int], causes: Iterable[str]) -> Iterator[Experiment]
         yield with_workers([workers[0] // 2])
     for other in sorted({max(1, round(factor * count)) for factor in _FACTORS} - {count}):
         yield with_workers([workers[place % count] for place in range(other)])
-    yield from each(without=causes, split={LONGEST: 2})
+    yield from each(without=causes, split=[(LONGEST, 2)])

@@ -178,8 +178,11 @@ def plan(graph: Graph, change: Experiment) -> Plan:
 
 
 def _workers(graph: Graph, rows: Iterable[Row], change: Experiment) -> list[Workers]:
-    known = [Workers(one["threads"], one.get("resources", {}), one["came"], one["went"], False)
-             for one in graph.workers]  # fmt: skip
+    # Those that went after the end of the span, when the cluster closed, were there until then.
+    went = [one if one is None or one < graph.stop - graph.start else None
+            for one in (worker["went"] for worker in graph.workers)]  # fmt: skip
+    known = [Workers(one["threads"], one.get("resources", {}), one["came"], gone, False)
+             for one, gone in zip(graph.workers, went, strict=True)]  # fmt: skip
     if change.workers is not None:
         return [
             known[number % len(known)]._replace(threads=threads, came=None, went=None)

@@ -9,14 +9,20 @@ later), and it neither names, rotates nor bounds files.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from dask_otel._otel.sdk.otlp_json import FileTransport
 from dask_otel._otel.sdk.sink import ExporterSink, MakeSink
+from dask_otel._otel.sdk.transport import words_of
+from dask_otel.core.graph import SUFFIX
+from dask_otel.core.records import Answer, FinishedGraph, Row
+from dask_otel.core.trace import Trace
+from dask_otel.pump.breath import Breath
 from dask_otel.pump.destination import Destination
 from dask_otel.pump.rotated import RotatedFile
 from dask_otel.settings.problems import ConfigurationError
@@ -24,6 +30,60 @@ from dask_otel.settings.problems import ConfigurationError
 #: Characters of a name in a file's name.
 _LONGEST_NAME: Final = 60
 _ADVICE: Final = "Check otel.files.path: may the scheduler write there, and is there room?"
+
+
+#: Yields the line of a graph in pieces; the second argument is called after each short step.
+WriteGraph: TypeAlias = Callable[[FinishedGraph, Callable[[], None]], Iterator[str]]
+
+
+class GraphSink:
+    """Writes graph logs: each is a gzip member of its own, so that a kill spoils no other one.
+
+    Parameters
+    ----------
+    destination, file
+        Where they go; the file gets no ends of lines.
+    write
+        Makes the text. That is only done now: the waiting logs stay bounded by their runs.
+    samples
+        Whether a trace is sampled.
+    """
+
+    signal, loss = "graph", "rejected"
+    key: str | None = None
+
+    def __init__(
+        self,
+        destination: Destination,
+        file: RotatedFile,
+        write: WriteGraph,
+        samples: Callable[[Trace], bool],
+    ) -> None:
+        self.destination, self._file = destination, file
+        self._write, self._samples = write, samples
+        self._breathe = Breath()
+        self.close = file.close
+
+    def wants(self, graph: FinishedGraph) -> bool:
+        """Whether the root is sampled."""
+        return self._samples(graph.span.identity.trace_id)
+
+    def encode(self, graph: FinishedGraph) -> FinishedGraph:
+        """Return the row's body: the record itself."""
+        return graph
+
+    def send(self, rows: Sequence[Row], _longest: float) -> Answer:
+        """Write some logs, all or none of them."""
+        try:
+            self._file.write([self._member(row.body) for row in rows])
+        except OSError as error:
+            return Answer(False, words_of(error))
+        return Answer(True)
+
+    def _member(self, graph: FinishedGraph) -> bytes:
+        packer = zlib.compressobj(wbits=31)
+        pieces = self._write(graph, self._breathe)
+        return b"".join([*(packer.compress(one.encode()) for one in pieces), packer.flush()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +98,14 @@ class FileTarget:
 
 
 def file_sinks(
-    signals: Iterable[str], target: FileTarget, run: str, eager: bool, make: MakeSink
-) -> list[ExporterSink]:
+    signals: Iterable[str],
+    target: FileTarget,
+    run: str,
+    eager: bool,
+    make: MakeSink,
+    write: WriteGraph | None,
+    samples: Callable[[Trace], bool],
+) -> list[ExporterSink | GraphSink]:
     """Return the sinks that write some signals into files; they have one destination.
 
     Parameters
@@ -55,6 +121,8 @@ def file_sinks(
         that a long run keeps its older files longer.
     make
         Makes each sink.
+    write, samples
+        See `GraphSink`; there is none without `write`.
 
     Raises
     ------
@@ -67,13 +135,16 @@ def file_sinks(
         # No such user, or no current folder.
         raise ConfigurationError([f"otel.files.path is {target.path!r}: {error}"]) from error
     destination = Destination(f"files in {folder}", advice=_ADVICE)
-    made = []
+    made: list[ExporterSink | GraphSink] = []
     for signal in signals:
         names = f"{run}-", f"-{signal}.jsonl"
         file = RotatedFile(folder, *names, target.max_size, target.max_files)
         if eager and signal == "metrics":
             destination.eager = partial(getattr, file, "is_first")
         made.append(make(signal, destination, FileTransport(signal, file)))
+    if write is not None:
+        file = RotatedFile(folder, f"{run}-", SUFFIX, target.max_size, target.max_files, b"")
+        made.append(GraphSink(destination, file, write, samples))
     return made
 
 

@@ -28,7 +28,8 @@ from dask_otel._otel.sdk.environment import (
     variables,
 )
 from dask_otel._otel.sdk.exporters import is_named, make_sinks, nobody_listens
-from dask_otel._otel.sdk.files import FileTarget, file_sinks, run_name
+from dask_otel._otel.sdk.files import FileTarget, GraphSink, WriteGraph, file_sinks, run_name
+from dask_otel._otel.sdk.otlp_json import RecorderTransport
 from dask_otel._otel.sdk.resource import make_resource
 from dask_otel._otel.sdk.sampling import TraceSampler, make_sampler
 from dask_otel._otel.sdk.sink import ExporterSink
@@ -36,6 +37,7 @@ from dask_otel._otel.sdk.spans import ProviderSpanSink, application_provider
 from dask_otel.core.records import Origin
 from dask_otel.core.trace import Trace
 from dask_otel.pump.destination import Destination
+from dask_otel.pump.recorder import Recorder
 
 __all__ = ["FileTarget", "Outputs", "build", "build_for_spool"]
 
@@ -50,6 +52,7 @@ class Outputs:
     span_sinks: tuple[ProviderSpanSink | ExporterSink, ...]
     metric_sinks: tuple[ExporterSink, ...]
     log_sinks: tuple[ExporterSink, ...]
+    graph_sinks: tuple[GraphSink, ...]
     #: The files' folder; None without files.
     files: Destination | None
     #: Whether a trace is sampled, for exemplars; None allows all.
@@ -61,6 +64,8 @@ class Outputs:
     origin: Origin
     #: The default endpoint, if it is used for lack of another one and there is no server.
     without_server: Destination | None
+    #: Makes the sinks of spans, metrics and log records that keep them in memory.
+    recording: Callable[[Recorder], list[ExporterSink]]
 
 
 def build(
@@ -75,6 +80,7 @@ def build(
     own_provider: bool = False,
     logs: bool = False,
     claims: Callable[[str, str], bool] | None = None,
+    graph: WriteGraph | None = None,
 ) -> Outputs | None:
     """Make the exporters in the standard variables, and those that write files.
 
@@ -98,6 +104,8 @@ def build(
         Whether log records are exported.
     claims
         See `dask_otel._otel.sdk.resource.make_resource`. None for telemetry that is no bridge's.
+    graph
+        Makes the text of a graph log, for a file; None for no graph logs.
 
     Returns
     -------
@@ -125,14 +133,14 @@ def build(
         provider = None if own_provider else application_provider()
         sampler = make_sampler(resource) if provider is None else TraceSampler(provider.sampler)
         make = partial(ExporterSink, encoder, sampler)
-        to_file: list[ExporterSink] = []
+        to_file: list[ExporterSink | GraphSink] = []
         signals = _SIGNALS if logs else _SIGNALS[:-1]
         if files is not None:
             # Before the others, which must be closed after an error.
             cluster = str(resource.attributes.get(semconv.CLUSTER_NAME, service_name))
             run = run_name(cluster, instance_id, started_ns)
             eager = read.file_interval is not None
-            to_file = file_sinks(signals, files, run, eager, make)
+            to_file = file_sinks(signals, files, run, eager, make, graph, sampler.decides)
         made = make_sinks(
             (
                 signal
@@ -142,7 +150,12 @@ def build(
             make,
         )
     traces, metrics, events = (
-        tuple(sink for sink in (*made, *to_file) if sink.signal == signal) for signal in _SIGNALS
+        tuple(
+            sink
+            for sink in (*made, *to_file)
+            if sink.signal == signal and isinstance(sink, ExporterSink)
+        )
+        for signal in _SIGNALS
     )
     applications = [] if provider is None else [ProviderSpanSink(provider, version, sampler)]
     filters: dict[str, Callable[[int], bool] | None] = {
@@ -151,17 +164,24 @@ def build(
         "trace_based": sampler.decides,
     }
     unnamed = [one.destination for one in made if not one.named]
+
+    def recording(recorder: Recorder) -> list[ExporterSink]:
+        memory = Destination("memory")
+        return [make(signal, memory, RecorderTransport(signal, recorder)) for signal in _SIGNALS]
+
     return Outputs(
         read,
         (*applications, *traces),
         metrics,
         events,
+        tuple(sink for sink in to_file if isinstance(sink, GraphSink)),
         to_file[0].destination if to_file else None,
         filters[read.exemplars],
         sampler.decides,
         resource.attributes,
         encoder.origin,
         unnamed[0] if unnamed and nobody_listens() else None,
+        recording,
     )
 
 

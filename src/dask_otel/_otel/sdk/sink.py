@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from dask_otel._otel.sdk.encode import Encoder
 from dask_otel._otel.sdk.foreign import ForeignExporter
-from dask_otel._otel.sdk.otlp_json import FileTransport
+from dask_otel._otel.sdk.otlp_json import FileTransport, RecorderTransport
 from dask_otel._otel.sdk.sampling import TraceSampler
 from dask_otel._otel.sdk.transport import Transport
 from dask_otel.core.records import Answer
@@ -43,7 +43,7 @@ class ExporterSink:
         sampler: TraceSampler,
         signal: str,
         destination: Destination,
-        transport: Transport | ForeignExporter | FileTransport,
+        transport: Transport | ForeignExporter | FileTransport | RecorderTransport,
         named: bool = True,
         key: str | None = None,
     ) -> None:
@@ -51,8 +51,9 @@ class ExporterSink:
         self.key, self.named = key, named
         self.close = transport.close
         self.encode: Callable[[Any], bytes] = encoder.log if signal == "logs" else encoder.span
-        #: Log records are not sampled.
-        self.wants: Callable[[Any], bool] = sampler.span if signal == "traces" else lambda _: True
+        #: Log records are not sampled, nor is what stays in memory.
+        is_sampled = signal == "traces" and not isinstance(transport, RecorderTransport)
+        self.wants: Callable[[Any], bool] = sampler.span if is_sampled else lambda _: True
         self._request: Callable[[Sequence[Any]], bytes] = (
             partial(encoder.metrics, breathe=Breath()) if signal == "metrics" else encoder.request
         )

@@ -198,14 +198,21 @@ class Accounting:
 
         Returns whether it waits for a thread there, and the cluster's threads now.
         """
+        # `WorkerTasks` without calls, here and in `task_done`: each takes 500 instructions a task.
         account = self._workers.get(worker)
         if account is not None:
-            span = None if span_id is None else self._spans.get(span_id)
-            account.tasks.assign(key, span, now)
+            tasks = account.tasks
+            tasks.processing[key] = span = None if span_id is None else self._spans.get(span_id)
             if span is not None:
                 account.recent_spans.add(span)
+            if key in tasks.ended or (tasks.zombies and tasks.zombies.pop(key, None) is not None):
+                tasks.again[key] = now
+            if tasks.seceded:
+                # A new run occupies a thread again. (If the worker resumes the seceded run, its
+                # thread counts as occupied: idle is then too small rather than too large.)
+                tasks.seceded.pop(key, None)
             if not account.free:
-                if account.tasks.zombies:
+                if tasks.zombies:
                     return self.present, BEHIND_RELEASED, None
                 return self._behind
             self._refresh(account, now)
@@ -233,7 +240,14 @@ class Accounting:
             if seconds is not None and not 0.0 <= seconds < inf:
                 seconds = None
             tasks = account.tasks
-            tasks.end(key, seconds, now)
+            tasks.processing.pop(key, None)
+            if tasks.zombies:
+                tasks.zombies.pop(key, None)
+            # Its metered seconds will follow.
+            end = ((seconds, now, tasks.seceded.pop(key, None) if tasks.seceded else None),)
+            ends = tasks.ended.setdefault(key, end)
+            if ends is not end:
+                tasks.ended[key] = ends + end
             # Faster than `_refresh`, which finds no change if all threads are still occupied.
             if account.free or tasks.seceded or len(tasks.processing) < account.threads:
                 self._refresh(account, now)

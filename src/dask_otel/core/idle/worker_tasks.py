@@ -69,9 +69,9 @@ class WorkerTasks:
     #: Elapsed seconds of tasks that vanished at a cut and whose end is not known yet.
     _vanished: dict[Hashable, float] = field(default_factory=dict)
     #: Ends of a key's runs since the last cut, in order. Mostly one.
-    _ended: dict[Hashable, tuple[_End, ...]] = field(default_factory=dict)
+    ended: dict[Hashable, tuple[_End, ...]] = field(default_factory=dict)
     #: When tasks were assigned here again: the next cut can list either run.
-    _again: dict[Hashable, float] = field(default_factory=dict)
+    again: dict[Hashable, float] = field(default_factory=dict)
     #: Whether the last cut's elapsed seconds are a guess: the worker's clock was stepped.
     guessed: bool = False
 
@@ -86,23 +86,13 @@ class WorkerTasks:
         return bool(
             self.processing
             or self.zombies
-            or self._ended
+            or self.ended
             or self._executing
             or self._vanished
-            or self._again
+            or self.again
         )
 
     # ------------------------------------------------------------- scheduler's events
-
-    def assign(self, key: Hashable, span: ActiveSpan | None, now: float) -> None:
-        """Add a task that enters processing here."""
-        self.processing[key] = span
-        if key in self._ended or (self.zombies and self.zombies.pop(key, None) is not None):
-            self._again[key] = now
-        if self.seceded:
-            # A new run occupies a thread again. (If the worker resumes the seceded run, its thread
-            # counts as occupied: idle is then too small rather than too large.)
-            self.seceded.pop(key, None)
 
     def unassign(self, key: Hashable) -> ActiveSpan | None:
         """Remove a task that was stolen before it started."""
@@ -126,16 +116,6 @@ class WorkerTasks:
                 elapsed = self._executing.get(key, 0.0) + max(0.0, now - self.cut)
             self.seceded[key] = (max(0.0, elapsed), 0.0)
 
-    def end(self, key: Hashable, seconds: float | None, now: float) -> None:
-        """Record that a task ended after `seconds`, if known. Its metered seconds will follow."""
-        self.processing.pop(key, None)
-        if self.zombies:
-            self.zombies.pop(key, None)
-        ends = ((seconds, now, self.seceded.pop(key, None) if self.seceded else None),)
-        before = self._ended.setdefault(key, ends)
-        if before is not ends:
-            self._ended[key] = before + ends
-
     # ------------------------------------------------------------------------- a cut
 
     def observe(self, executing: Mapping[Hashable, float], at: float, now: float) -> Observed:
@@ -151,10 +131,10 @@ class WorkerTasks:
         vanished = {
             key: elapsed
             for key, elapsed in self._executing.items()
-            if key not in executing and key not in self._ended
+            if key not in executing and key not in self.ended
         }
         owed = unlisted = after = late = excess = 0.0
-        if self._ended:
+        if self.ended:
             owed, unlisted, after, late, excess, unknown = self._observe_ends(running, at, guessed)
             unseen += unknown
         if vanished or self._vanished:
@@ -163,9 +143,9 @@ class WorkerTasks:
             self._vanished.update(vanished)
             owed += sum(vanished.values())
         self._executing = running
-        if self._again:
+        if self.again:
             # If the cut listed the run before, the next one can still list either.
-            self._again = {k: t for k, t in self._again.items() if t > at or k in self._ended}
+            self.again = {k: t for k, t in self.again.items() if t > at or k in self.ended}
         if self.seceded:
             excess += self._book_seceded(running)
         pending = sum(self._vanished.values()) if self._vanished else 0.0
@@ -183,14 +163,14 @@ class WorkerTasks:
         credit
             Seconds that came with the last cut before their ends were known.
         """
-        used = sum(e for key, e in self._executing.items() if key not in self._ended)
+        used = sum(e for key, e in self._executing.items() if key not in self.ended)
         for key, (before, _) in self.seceded.items():
             # If a key returned since the cut, the cut lists an earlier run of it.
-            again = key in self._again or key in self._ended
+            again = key in self.again or key in self.ended
             used += before if again else max(0.0, before - self._executing.get(key, 0.0))
         running = self.open
         ahead = 0.0
-        for key, ends in self._ended.items():
+        for key, ends in self.ended.items():
             # The first of them is the run that the cuts may have seen. Vanished seconds were owed
             # at that cut.
             listed, vanished = self._executing.get(key), self._vanished.get(key, 0.0)
@@ -245,7 +225,7 @@ class WorkerTasks:
         cut = self.cut
         kept: dict[Hashable, tuple[_End, ...]] = {}
         # Without needless lookups and calls: this loop runs for every task.
-        for key, ends in self._ended.items():
+        for key, ends in self.ended.items():
             elapsed, vanished = self._executing.get(key), self._vanished.get(key, 0.0)
             listed = key in running
             waiting: tuple[_End, ...] = ()
@@ -295,14 +275,14 @@ class WorkerTasks:
                 waiting += (end,)
             if waiting:
                 kept[key] = waiting
-        self._ended = kept
+        self.ended = kept
         return owed, unlisted, after, late, excess, unknown
 
     def _book_seceded(self, running: Mapping[Hashable, float]) -> float:
         """Book the excess of listed tasks whose end is not known (rule 10)."""
         due = 0.0
         for key, elapsed in running.items():
-            if key in self.seceded and key not in self._ended:
+            if key in self.seceded and key not in self.ended:
                 before, booked = self.seceded[key]
                 more = max(0.0, elapsed - before - booked)
                 self.seceded[key] = (before, booked + more)
@@ -311,7 +291,7 @@ class WorkerTasks:
 
     def _elapsed(self, key: Hashable, elapsed: float, at: float, now: float) -> float:
         """Return a listed task's elapsed seconds, corrected if its clock was stepped."""
-        if key in self._again:
+        if key in self.again:
             return max(0.0, elapsed)
         expected = self._executing.get(key, 0.0) + (at - self.cut)
         least = expected - CLOCK_SLACK if key in self._executing else 0.0
@@ -326,7 +306,7 @@ class WorkerTasks:
         It can list a later run of the key only if the first one's end was known before, and for as
         long as that run can have lasted. The message of an end can overtake a heartbeat.
         """
-        ends = self._ended.get(key)
+        ends = self.ended.get(key)
         if ends is None:
             return False
         since = at - ends[-1][1]

@@ -110,6 +110,7 @@ def finish(
         late=span.late,
         attributes={**described.baggage, **(span.attributes or {})},
         callers=described.callers,
+        graph=described.graph,
     )
     if span.parent is not None:
         _fold(span, finished, span.parent)

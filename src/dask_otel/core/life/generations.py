@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Container
 from dataclasses import dataclass
+from itertools import islice
 from math import inf
 
 from dask_otel.core import identity
@@ -226,6 +227,10 @@ class Generations:
         """
         known = self._exported.get(dask_id)
         return 0.0 if known is None else known.ended
+
+    def last_roots(self, most: int) -> list[str]:
+        """Return the ids of roots without open spans, the last one that ended first."""
+        return [*islice(reversed(self._traces), most)]
 
     def claim(self, ident: SpanIdentity) -> bool:
         """Return whether the trace of an open span has room for a sign of life, and count it.

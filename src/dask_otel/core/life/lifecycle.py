@@ -25,7 +25,7 @@ whose workers have reported + spans exported). Finished trees are never walked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from itertools import islice, takewhile
 from typing import Literal
@@ -129,12 +129,13 @@ class Lifecycle:
         #: The outcomes of the spans' tasks; the adapter feeds it.
         self.outcomes = Outcomes(limits, self._activate, self._deactivate)
         #: Computed seconds; the adapter feeds it.
-        self.computing = Computing()
+        self.computing = Computing(self.outcomes.ran)
         self.generations = generations or Generations(limits)
         self.generations.resume(limits)
         self._long = LongSpans(limits, self.generations, self.open)
         #: Notes of open spans, in case the scheduler is lost; None without a spool.
-        self.notes = OpenNotes(cluster, self.open) if limits.notes else None
+        refresh = self.computing.add_all
+        self.notes = OpenNotes(cluster, self.open, refresh) if limits.notes else None
         #: Ordered by the time when their work was done.
         self._settling: dict[OpenSpan, None] = {}
         self._lingering = Schedule(limits.linger)
@@ -372,6 +373,15 @@ class Lifecycle:
             len(timed_out) == most or bool(self.reports.due) or self._lingering.is_due(now)
         )
         self.progress += self._long.signs(now)
+
+    def end(self, dask_ids: Sequence[str], now: float) -> None:
+        """Let spans linger no longer; give a sign of life of those that go on."""
+        for dask_id in dask_ids:
+            if dask_id in self._lingering:
+                self._lingering.set(dask_id, now, -self.open[dask_id].depth)
+        self.tick(now)
+        for _ in ("marker", "progress"):
+            self.progress += self._long.show(dask_ids, now)
 
     def _settled(self, span: OpenSpan, trigger: Trigger, now: float) -> None:
         self._step(span, trigger)

@@ -8,7 +8,7 @@ changes since its last note gets no new one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Final
 
@@ -34,14 +34,18 @@ class OpenNotes:
         Dask's side.
     open_spans
         The open spans by Dask id; only read.
+    refresh
+        Called before a span is read.
 
     Notes
     -----
     O(1) for a span that opens or ends, O(log n) for one that settles or is due.
     """
 
-    def __init__(self, cluster: Cluster, open_spans: Mapping[str, OpenSpan]) -> None:
-        self._cluster = cluster
+    def __init__(
+        self, cluster: Cluster, open_spans: Mapping[str, OpenSpan], refresh: Callable[[], None]
+    ) -> None:
+        self._cluster, self._refresh = cluster, refresh
         self._open = open_spans
         #: Noted generations that ended without a record.
         self.withdrawn: list[SpanIdentity] = []
@@ -81,6 +85,7 @@ class OpenNotes:
         return notes
 
     def _note(self, span: OpenSpan, now: float) -> OpenNote:
+        self._refresh()
         facts = self._cluster.span_facts(span)
         return OpenNote(
             identity=span.identity,

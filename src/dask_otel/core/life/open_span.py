@@ -14,6 +14,7 @@ from dask_otel.core.path.step import SpanPath
 from dask_otel.core.records import (
     Attributes,
     Failure,
+    GraphLog,
     Incident,
     RawRun,
     Result,
@@ -79,8 +80,9 @@ class Limits:
     tasks: TaskLimits
     #: Whether open spans are noted for the loss of the scheduler.
     notes: bool
-    #: Whether the path of each span is followed.
+    #: Whether the path of each span is followed, and whether the graph of each root is recorded.
     path: bool
+    graph: bool
 
 
 class GroupFacts(NamedTuple):
@@ -109,6 +111,8 @@ class SpanFacts(NamedTuple):
     callers: tuple[Traceparent, ...] = ()
     #: The caller's baggage entries to export.
     baggage: Attributes = MappingProxyType({})
+    #: The graph log, of a root.
+    graph: GraphLog | None = None
 
 
 class Cluster(Protocol):

@@ -103,32 +103,15 @@ class Outcomes:
         if not group.span.active:
             self._began(group.span, now)
 
-    def finished(
-        self, group: Group, worker: str | None, start: float, stop: float, now: float
-    ) -> None:
-        """Count a task whose result is in memory.
+    def finished(self, group: Group, worker: str | None, now: float) -> None:
+        """Count a task whose result is in memory; for its times, see `ran`.
 
-        Parameters
-        ----------
-        worker
-            Where it ran.
-        start, stop
-            When it computed; 0.0 if it did not.
+        `worker` is where it ran; None if it did not.
         """
         span = group.span
         group.memory += 1
-        if 0.0 < group.start <= start <= stop <= now and span.first_start <= start:
-            # Most runs: `ran` without a call, and without what the group's first run does.
-            if worker is not None:
-                span.workers[worker] = True
-            if stop > group.stop:
-                group.stop = stop
-            if stop > span.last_stop:
-                span.last_stop = stop
-        elif stop:
-            self.ran(group, worker, start, stop, now)
-        elif now > span.last_stop:
-            span.last_stop = now
+        if worker is not None:
+            span.workers[worker] = True
         # Inlined `_removed`: this runs for every task.
         span.unfinished -= 1
         if not span.unfinished:
@@ -215,7 +198,8 @@ class Outcomes:
     @staticmethod
     def prepared(group: Group, start: float) -> None:
         """Begin a group no later than a worker's first action for a finished run."""
-        group.start = min(group.start, max(start, group.span.start))
+        start = max(start, group.span.start)
+        group.start = min(group.start or start, start)
 
     @staticmethod
     def lost(group: Group) -> None:
@@ -278,7 +262,10 @@ class Outcomes:
         self.coming_back -= len(span.reruns or ())
 
     def ran(self, group: Group, worker: str | None, start: float, stop: float, now: float) -> None:
-        """Add the compute times of a run: even without a result, it was work of its span."""
+        """Add the compute times of a run: even without a result, it was work of its span.
+
+        Or those of many runs: the first start, and the last end.
+        """
         span = group.span
         if worker is not None:
             span.workers[worker] = True

@@ -12,7 +12,7 @@ is the configured interval, but at least a tenth of the span's age. With 5 minut
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from dask_otel.core.life.generations import Generations
@@ -74,6 +74,11 @@ class LongSpans:
                 if len(signs) == AT_ONCE:
                     break
         return signs
+
+    def show(self, dask_ids: Iterable[str], now: float) -> list[Progress]:
+        """Return a sign of each open span of these, due or not; at most `AT_ONCE`."""
+        shown = [self._open[one] for one in dask_ids if one in self._open][:AT_ONCE]
+        return [_sign(span, now) for span in shown if self._generations.claim(span.identity)]
 
 
 def _sign(span: OpenSpan, now: float) -> Progress:

@@ -48,12 +48,14 @@ def redacted(redact: Redact, name: str, value: object, sanitizer: Sanitizer) -> 
 
 
 def redacted_tags(
-    redact: Redact | None, tags: tuple[object, ...], sanitizer: Sanitizer
+    redact: Redact | None,
+    tags: tuple[object, ...],
+    sanitizer: Sanitizer,
+    name: str = semconv.SPAN_TAGS,
 ) -> tuple[object, ...]:
-    """Return a span's tags; `semconv.EMPTY` replaces a tag that is left out."""
+    """Return a span's tags, or other texts; `semconv.EMPTY` replaces one that is left out."""
     if redact is None:
         return tags
-    name = semconv.SPAN_TAGS
     return tuple([redacted(redact, name, tag, sanitizer) or semconv.EMPTY for tag in tags])
 
 

@@ -8,26 +8,28 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files as resource_files
+from math import log2
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from dask_otel import semconv
+from dask_otel.core.text import listed
 from dask_otel.report import findings, words
-from dask_otel.report.account import Account
+from dask_otel.report.account import Account, severity
 from dask_otel.report.history.changes import Trend
 from dask_otel.report.history.difference import NOTHING, Comparison
 from dask_otel.report.history.past import HEADINGS, NUMBERS, PastRun
-from dask_otel.report.meanings import DIAGNOSES, PARTS, PATH, hex_colour
+from dask_otel.report.meanings import DIAGNOSES, NEUTRAL, PARTS, PATH, hex_colour
 from dask_otel.report.money import Price
-from dask_otel.report.page.charts import charts
 from dask_otel.report.page.multiples import marks, panels
 from dask_otel.report.page.payload import pack, timeline
 from dask_otel.report.seconds import SpanTime, own_parts
 from dask_otel.report.telemetry.model import Skipped, Span, grouped
+from dask_otel.whatif.result import Replayed
 
 #: Most spans in a list; if there are more, the list has their names.
 _MOST_SPANS: Final = 60
@@ -43,11 +45,12 @@ def page(
     *,
     redacted: bool = False,
     comparison: Comparison | None = None,
+    what_ifs: Mapping[str, str] | None = None,
 ) -> str:
     """Return the page of the accounts, the first open and the others folded.
 
     The footer lists `skipped`, the unreadable input. A `comparison` comes first, and a page of
-    `redacted` runs says so.
+    `redacted` runs says so. `what_ifs` has results of `replays` by the ids of their spans.
     """
     from bokeh.resources import INLINE
 
@@ -55,7 +58,7 @@ def page(
     bokeh = next(raw for raw in INLINE.js_raw if "Bokeh" in raw[:20_000])
     scripts = [bokeh, _file("timeline.js"), _file("page.js")]
     return _ENVIRONMENT.get_template("page.html").render(
-        runs=[_run(account, number) for number, account in enumerate(accounts)],
+        runs=[_run(account, number, what_ifs or {}) for number, account in enumerate(accounts)],
         skipped=skipped,
         redacted=redacted,
         comparison=comparison,
@@ -100,8 +103,59 @@ def history_page(
     )
 
 
-def _run(account: Account, number: int) -> dict[str, Any]:
+def live_page(facts: Mapping[str, Any]) -> str:
+    """Return the page of what a scheduler knows now, which asks for itself again and again.
+
+    The `facts` are those of `dask_otel._dask.overview`. The links are relative to the page.
+    """
+    script = _file("live.js")
+    return _ENVIRONMENT.get_template("live.html").render(
+        facts,
+        severity=severity,
+        when=words.when,
+        listed=listed,
+        script=Markup(script),
+        hash=Markup(_hash(script)),
+        style=Markup(_file("style.css")),
+    )
+
+
+def replays(
+    headline: str,
+    table: Sequence[Sequence[str]],
+    curve: Sequence[Replayed],
+    knee: int | None,
+    notes: Sequence[str],
+) -> Markup:
+    """Return the replays of a run as a section of a page or a notebook.
+
+    The `table` begins with its headings; the `curve` has its fewest threads first, and may have a
+    `knee` at a number of threads.
+    """
+    logs = [log2(one.threads or 1) for one in curve]
+    longest = max((one.seconds for one in curve), default=1.0)
+    most = max((one.thread_hours for one in curve), default=1.0) or 1.0
+    drawn = [
+        (
+            one,
+            round(40 + 560 * (place - logs[0]) / ((logs[-1] - logs[0]) or 1.0), 1),
+            round(175 - 145 * one.seconds / longest, 1),
+            round(175 - 145 * one.thread_hours / most, 1),
+        )
+        for place, one in zip(logs, curve, strict=True)
+    ]
+    return Markup(
+        _ENVIRONMENT.get_template("whatif.html").render(
+            headline=headline, table=table, curve=drawn, knee=knee, notes=notes
+        )
+    )
+
+
+def _run(account: Account, number: int, what_ifs: Mapping[str, str]) -> dict[str, Any]:
     """Return the values for a run's template besides its account."""
+    # The other pages need no bokeh.
+    from dask_otel.report.page.charts import charts
+
     session, spans = account.session, account.session.of_type("span")
     packed = {place: pack(item) for place, item in charts(session, account.spans).items()}
     return {
@@ -114,6 +168,7 @@ def _run(account: Account, number: int) -> dict[str, Any]:
             (max(0, log.time_ns - (session.start_ns or 0)) / 1e9, log)
             for log in session.happened(_MOST_LOGS)
         ],
+        "what_ifs": [what_ifs[one.span_id] for one in session.roots() if one.span_id in what_ifs],
         "names": _by_name(account, spans) if len(spans) > _MOST_SPANS else [],
         "span_names": findings.span_names(session),
     }
@@ -147,5 +202,5 @@ _ENVIRONMENT.filters |= {
 }
 _ENVIRONMENT.globals |= {
     "PARTS": PARTS, "PATH": PATH, "NOTHING": NOTHING, "DIAGNOSES": DIAGNOSES, "semconv": semconv,
-    "hex_colour": hex_colour, "own_parts": own_parts,
+    "hex_colour": hex_colour, "own_parts": own_parts, "NEUTRAL": NEUTRAL,
 }  # fmt: skip

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
+from dask_otel.core.graph import SUFFIX
 from dask_otel.report.telemetry.model import Skipped
 
 #: Most bytes of one line, or of a document over several lines.
@@ -47,14 +48,14 @@ def find(paths: Iterable[str | Path]) -> list[Path]:
             found.append(path)
         else:
             raise FileNotFoundError(f"there is no {path}")
-    return list(dict.fromkeys(found))
+    return [path for path in dict.fromkeys(found) if not path.name.endswith(SUFFIX)]
 
 
 def is_json(name: str) -> bool:
     """Return whether a file may be telemetry, by its name."""
     # Including rotated files: traces.jsonl.1, traces-2.jsonl.gz.
     suffixes = Path(name).suffixes
-    return any(one.startswith(".json") for one in suffixes) and not name.endswith(SUMMARY)
+    return any(one.startswith(".json") for one in suffixes) and not name.endswith((SUMMARY, SUFFIX))
 
 
 def values(path: Path, skipped: Skipped) -> Iterator[Any]:

@@ -76,6 +76,8 @@ class Span:
     service: str = ""
     #: Announced by a sign of life, but never exported itself.
     unfinished: bool = False
+    #: Added to its name: it is what the report is about, unlike others.
+    mark: str = ""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -115,7 +117,8 @@ class Span:
     def label(self) -> str:
         """Its own name, and whether it continues an earlier span."""
         generation = self.number(semconv.SPAN_GENERATION) or 1
-        return self.name + (f" (continued, {generation:.0f})" if generation > 1 else "")
+        continued = f" (continued, {generation:.0f})" if generation > 1 else ""
+        return self.name + continued + self.mark
 
     def number(self, key: str) -> float | None:
         """Return a numeric attribute; None if it is absent or not a number."""
@@ -129,6 +132,16 @@ class Span:
     def exceptions(self) -> Iterator[Event]:
         """Yield its exception events."""
         return (event for event in self.events if event.name == semconv.EVENT_EXCEPTION)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of a program, whose span has an id of Dask; the exception that ended it, if any."""
+
+    name: str
+    span_id: str
+    #: Its type, and its message.
+    error: tuple[str, str] | None = None
 
 
 @dataclass
@@ -147,6 +160,9 @@ class Session:
     #: In the order of time.
     logs: list[Log] = field(default_factory=list)
     bridge: str = ""
+    #: The block that the report is about, if any, and the keys of its spans.
+    block: Block | None = None
+    own: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def start_ns(self) -> int | None:

@@ -43,6 +43,11 @@ class Reader:
             for value in json_files.values(path, self.skipped):
                 self.take(value)
 
+    def read_lines(self, lines: bytes) -> None:
+        """Read lines of JSON, as in a file."""
+        for line in lines.splitlines():
+            self.take(json_files.parse(line))
+
     def take(self, value: Any) -> None:
         """Add a JSON value of any shape."""
         for item in decode(value, self.skipped):

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 import fsspec
 
+from dask_otel.core.graph import SUFFIX
 from dask_otel.report import words
 from dask_otel.report.telemetry import json_files
 
@@ -63,7 +64,7 @@ def listed(address: str) -> list[tuple[str, str, int]]:
 def copied(paths: Iterable[str | Path]) -> Iterator[list[str | Path]]:
     """Replace addresses by copies of their files, which exist inside the ``with`` block.
 
-    A folder stands for its files of JSON; ``*`` is a pattern.
+    A folder stands for its files of JSON and its graph logs; ``*`` is a pattern.
 
     Raises
     ------
@@ -83,7 +84,11 @@ def _copies(path: str | Path, folder: Path) -> Iterator[Path]:
         found = [name] if system.exists(name) else []
         if "*" in name or system.isdir(name):
             found = system.glob(name if "*" in name else f"{name.rstrip('/')}/*")
-            found = [one for one in found if json_files.is_json(posixpath.basename(one))]
+            found = [
+                one
+                for one in found
+                if json_files.is_json(posixpath.basename(one)) or one.endswith(SUFFIX)
+            ]
         for one in found:
             # Files of several folders can have the same name.
             target = folder / str(len(list(folder.iterdir()))) / posixpath.basename(one)

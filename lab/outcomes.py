@@ -1,0 +1,131 @@
+"""What became of tasks, from the scheduler's transitions: a second opinion on anybody's counts.
+
+A task of a span is counted once from each submission on, and so is one whose result was lost, or
+that a client retries, if another period of the span had counted it. A lost result is no work until
+its task is sent to a worker.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+
+from lab.truth import UNFINISHED, Move
+
+#: Beginnings of Dask's names for a submission, and for a retry by a client; and of those for runs
+#: that are repeated because of themselves, and not of their workers.
+SUBMISSION, RETRY, ITS_OWN = "update-graph", "stimulus-retry", ("task-erred", "reschedule")
+
+
+class Outcomes:
+    """The tasks of one span: `tell` its moves, and ask at the end of each period."""
+
+    def __init__(self) -> None:
+        #: Those of the present period: "todo", "left" in a stimulus that may bring it back, or the
+        #: outcome. Those whose results were lost; those that were sent again, with what they were.
+        self._tasks: dict[Hashable, str] = {}
+        self._lost: set[Hashable] = set()
+        self._again: dict[Hashable, str | None] = {}
+        self._left_by: dict[Hashable, str] = {}
+        self._found: Counter[str] = Counter()
+
+    def take(self) -> Counter[str]:
+        """Return the period's tasks, and how many had each outcome; the next one begins."""
+        for key in [*self._tasks]:
+            self._forget(key)
+        found, self._found = self._found, Counter()
+        return found
+
+    def restart(self) -> None:
+        """Every task is gone."""
+        for key, state in self._tasks.items():
+            self._tasks[key] = "left" if state == "todo" else state
+        self._lost.clear()
+
+    def tell(self, move: Move) -> None:
+        """Follow a task."""
+        key, state = move.key, self._tasks.get(move.key)
+        if move.finish in UNFINISHED:
+            if move.start not in UNFINISHED:
+                self._begin(move, state)
+            elif move.finish == "processing" and key in self._lost:
+                self._lost.remove(key)
+                self._again[key] = state
+                self._set(key, "todo")
+            return
+        if key in self._lost:
+            if move.finish == "erred":
+                self._set(key, "erred" if move.own else "blamed")
+            if move.finish in ("erred", "forgotten"):
+                self._lost.remove(key)
+        elif move.start in UNFINISHED:
+            self._end(move)
+        elif move.finish == "erred":
+            self._set(key, "erred" if move.own or move.start == "memory" else "blamed")
+        if move.finish == "forgotten":
+            self._forget(key)
+
+    def _begin(self, move: Move, state: str | None) -> None:
+        key = move.key
+        if move.stimulus.startswith(SUBMISSION):
+            self._lost.discard(key)
+            self._forget(key)
+        elif move.stimulus == self._left_by.get(key) or move.stimulus.startswith(RETRY):
+            pass
+        else:
+            self._lost.add(key)
+        if key not in self._lost:
+            self._set(key, "todo")
+
+    def _end(self, move: Move) -> None:
+        key = move.key
+        sent_again, before = key in self._again, self._again.pop(key, None)
+        if move.finish != "released":
+            ends = {"memory": "memory", "erred": "erred" if move.own else "blamed"}
+            self._set(key, ends.get(move.finish, "left"))
+        elif not sent_again or move.stimulus.startswith(ITS_OWN):
+            self._left_by[key] = move.stimulus
+            self._set(key, "left")
+        else:
+            # It may be sent again.
+            self._lost.add(key)
+            if before is None:
+                del self._tasks[key]
+                self._found["tasks"] -= 1
+            else:
+                self._tasks[key] = before
+
+    def _set(self, key: Hashable, state: str) -> None:
+        self._found["tasks"] += key not in self._tasks
+        self._tasks[key] = state
+
+    def _forget(self, key: Hashable) -> None:
+        state = self._tasks.pop(key, None)
+        if state is not None:
+            self._found["cancelled" if state == "left" else state] += 1
+
+
+def outcomes(
+    moves: Sequence[Move], restarts: Sequence[int], span: str, ends: Sequence[int]
+) -> Iterator[Counter[str]]:
+    """Yield what became of a span's tasks in each of its periods.
+
+    Parameters
+    ----------
+    moves, restarts
+        See `Truth`.
+    ends
+        After how many moves each period ended.
+    """
+    told = Outcomes()
+    borders = sorted([*((at, 0) for at in restarts), *((at, 1) for at in ends)])
+    since = 0
+    for until, is_end in borders:
+        for move in moves[since:until]:
+            if move.span == span:
+                told.tell(move)
+        since = until
+        if is_end:
+            yield told.take()
+        else:
+            told.restart()

@@ -1,0 +1,69 @@
+"""Reads what the page beside Dask's dashboard shows: open spans, and the last ones that ended.
+
+All numbers are those of `dask_otel.why` and `dask_otel.span_metrics`. Nothing is kept between two
+questions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from heapq import nsmallest
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from distributed.metrics import time
+
+from dask_otel._dask.present import Present
+from dask_otel.core.text import Sanitizer, line_text, span_path
+
+if TYPE_CHECKING:
+    from distributed.spans import Span
+
+    from dask_otel._dask.adapter import SchedulerAdapter
+    from dask_otel._dask.settled import SettledSpans
+
+#: Most open spans, and most ended ones.
+SHOWN: Final = 20
+#: Spans of a tree that has ended from which on it is not read: each takes 0.1 ms.
+LARGE: Final = 100
+
+
+async def overview(adapter: SchedulerAdapter, settled: SettledSpans) -> dict[str, Any]:
+    """Return the present state of a scheduler as plain data, in short steps: one for each span."""
+    scheduler, lifecycle = adapter.scheduler, adapter.lifecycle
+    spans = adapter.spans.extension.spans
+    opened = [one for one in lifecycle.open.values() if one.parent is None]
+    # Those that work, the last begun first.
+    first = nsmallest(SHOWN, opened, key=lambda one: (not one.busy, -one.start))
+    at_work, ended = [], []
+    for one in first:
+        # It may have ended since.
+        if lifecycle.open.get(one.identity.dask_id) is one:
+            found = Present(adapter).span(spans[one.identity.dask_id])
+            about = {"id": one.identity.dask_id, "seconds": time() - one.start}
+            at_work.append({"path": None, "diagnosis": (), **found, **about})
+        await asyncio.sleep(0)
+    for span_id in lifecycle.generations.last_roots(SHOWN):
+        if span_id in spans and adapter.summary(span_id) is not None:
+            ended.append(_ended(settled, spans[span_id]))
+        await asyncio.sleep(0)
+    return {
+        "scheduler": scheduler.address,
+        "workers": len(scheduler.workers),
+        "threads": scheduler.total_nthreads,
+        "time": time(),
+        "open": at_work,
+        "more": len(opened) - len(first),
+        "ended": ended,
+    }
+
+
+def _ended(settled: SettledSpans, span: Span) -> dict[str, Any]:
+    """Return the facts of a root that has ended; of one with many spans, its name alone."""
+    row = {"id": span.id, "name": line_text(span_path(span.name, Sanitizer()))}
+    if len([*islice(span.traverse_spans(), LARGE)]) == LARGE:
+        return row
+    found = settled.read(span)
+    took = sum((found["path"] or {}).values()) or found["stop"] - found["enqueued"]
+    known = {name: found[name] for name in ("result", "stop", "counts", "diagnosis")}
+    return {**row, **known, "seconds": took}

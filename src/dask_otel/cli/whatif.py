@@ -1,0 +1,154 @@
+"""``dask-otel whatif``: its arguments and exit codes. The replays are `dask_otel.what_if`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from dask_otel.cli import report, terminal
+from dask_otel.report import words
+from dask_otel.whatif.experiments import CAUSES, each
+
+HELP: Final = "say how long a run would have taken with other workers, or without its faults"
+DESCRIPTION: Final = """\
+Replay a recorded run on Dask's own scheduler, in simulated time, with other workers or without its
+faults: how long it would have taken, and what it would have cost. It reads the files that the
+bridge wrote (otel.files.path), with otel.spans.graph.
+
+Each option is an experiment of its own. Without any, half to four times the threads are tried, and
+the run without its faults. The run as it was is always replayed first: its error is the error of
+each answer.
+"""
+EPILOG: Final = """\
+exit codes: 0 the results are shown, 1 there is no answer (the reason is on standard error), 2 wrong
+arguments, 130 interrupted
+"""
+
+#: Most columns of the text, and of the progress bar.
+_WIDE, _BAR = 120, 40
+
+
+def _parsed(read: Callable[[str], Any], allowed: str) -> Callable[[str], Any]:
+    """Return the type of an argument, with an error that says what is allowed."""
+
+    def parse(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}") from None
+
+    return parse
+
+
+def _shape(text: str) -> tuple[int, int]:
+    workers, threads = map(int, text.split("x"))
+    return workers, threads
+
+
+def _bandwidth(text: str) -> float:
+    from dask.utils import parse_bytes
+
+    return float(parse_bytes(text.removesuffix("/s")))
+
+
+def _of_prefix(number: Callable[[str], float]) -> Callable[[str], tuple[str, float]]:
+    def parse(text: str) -> tuple[str, float]:
+        prefix, value = text.rsplit("=", 1)
+        return prefix, number(value)
+
+    return parse
+
+
+_MANY: Final = {"action": "append", "default": []}
+#: Names of each argument, and its options for `argparse`.
+ARGUMENTS: Final[dict[str, Any]] = {
+    "path": {"metavar": "PATH", "help": "a folder of files that the bridge wrote, or a file"},
+    "span": {
+        "nargs": "?",
+        "metavar": "SPAN",
+        "help": "the full name or the id of a root span (default: the last one)",
+    },
+    "--threads": {
+        **_MANY,
+        "type": _parsed(_shape, "WORKERSxTHREADS, such as 4x8"),
+        "metavar": "WORKERSxTHREADS",
+        "help": "so many workers with so many threads each, such as 4x8; may be repeated",
+    },
+    "--bandwidth": {
+        "type": _parsed(_bandwidth, "a number of bytes a second, such as 10GB/s"),
+        "metavar": "BYTES/s",
+        "help": "another speed of transfers between workers, such as 10GB/s",
+    },
+    "--without": {
+        **_MANY,
+        "choices": CAUSES,
+        "help": "leave this out of the run; may be repeated",
+    },
+    "--faster": {
+        **_MANY,
+        "type": _parsed(_of_prefix(float), "PREFIX=FACTOR, such as fit=2"),
+        "metavar": "PREFIX=FACTOR",
+        "help": "tasks of a prefix compute so many times as fast, such as fit=2; may be repeated",
+    },
+    "--split": {
+        **_MANY,
+        "type": _parsed(_of_prefix(int), "PREFIX=PIECES or longest=PIECES, such as longest=4"),
+        "metavar": "PREFIX=PIECES",
+        "help": "tasks of a prefix, or the longest task, are so many pieces side by side, such as "
+        "longest=4; may be repeated",
+    },
+    "--json": {"action": "store_true", "help": "write JSON to standard output instead"},
+    "-o --output": {
+        "type": Path,
+        "metavar": "FILE",
+        "help": "write the page of the report, with the result on it, to FILE instead",
+    },
+    "--price": report.ARGUMENTS["--price"],
+    "--currency": report.ARGUMENTS["--currency"],
+}
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Replay the run, and print the result; return the exit code."""
+    from dask_otel.report.document import read_report
+    from dask_otel.report.replaying import tried
+    from dask_otel.report.telemetry.remote import copied
+
+    if arguments.json and arguments.output:
+        arguments.usage_error("argument --json: not allowed with argument -o")
+    if arguments.output and find_spec("bokeh") is None:
+        return terminal.fail("whatif", report.NO_BOKEH)
+    try:
+        options = (arguments.bandwidth, arguments.without, arguments.faster, arguments.split)
+        experiments = [*each(arguments.threads, *options)]
+    except ValueError as error:
+        arguments.usage_error(str(error))
+    try:
+        with copied([arguments.path]) as local:
+            found = replace(read_report(*local), price=report.price_of(arguments))
+            shown = tried(found, arguments.span, experiments, _progress)
+    except (OSError, ValueError, RuntimeError) as error:
+        return terminal.fail("whatif", str(error))
+    finally:
+        terminal.progress("")
+    if arguments.json:
+        terminal.show(json.dumps(shown.to_dict(), indent=2, allow_nan=False))
+    if shown.result.refused:
+        return terminal.fail("whatif", shown.headline())
+    if arguments.output:
+        page = replace(found, what_ifs=[shown]).html()
+        return terminal.write("whatif", arguments.output, page)
+    if not arguments.json:
+        width = terminal.width(_WIDE)
+        terminal.show(shown.text(width, ascii_only=terminal.is_ascii()))
+    return 0
+
+
+def _progress(done: int, of: int) -> None:
+    share = done / (of or 1)
+    terminal.progress(f"replayed {share:4.0%} {words.in_ascii(words.bar(share, _BAR))}")

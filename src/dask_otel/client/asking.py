@@ -1,0 +1,29 @@
+"""In the client: requests to the scheduler, whose version may be another one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dask_otel._wire import Refusal
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+async def ask(client: Client, request: Callable[..., Any], **arguments: Any) -> Any:
+    """Return the scheduler's answer to a request of `dask_otel._wire`.
+
+    Raises
+    ------
+    RuntimeError
+        If it refuses, or its version is too old.
+    """
+    try:
+        answer = await client.run_on_scheduler(request, **arguments)
+    except (ImportError, AttributeError) as error:
+        message = f"to answer, the scheduler needs dask-otel, as new as here or newer ({error})"
+        raise RuntimeError(message) from error
+    if isinstance(answer, Refusal):
+        raise answer.error()
+    return answer

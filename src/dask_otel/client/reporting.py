@@ -1,0 +1,210 @@
+"""In the client: a report of a block of the program, from what its scheduler kept in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import quote
+from uuid import uuid4
+
+from dask_otel import _wire
+from dask_otel.client.asking import ask
+from dask_otel.client.blocks import span
+from dask_otel.report.words import one_line
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from dask_otel.report.document import Report
+
+#: Rows by signal, and how many were lost.
+_Read: TypeAlias = "tuple[list[tuple[str, bytes]], Mapping[str, int]]"
+
+logger = logging.getLogger("distributed.dask_otel")
+
+#: Seconds for the block's span to settle at its end; and if the program was interrupted.
+_TIMEOUT, _HURRY = 10.0, 1.0
+#: Bytes of one answer; most characters of an exception's message.
+_CHUNK, _LONGEST = 2**21, 500
+
+
+class performance_report:
+    """Write a page that says where the time of the block went; a drop-in for Dask's.
+
+    It needs no preparation but ``dask-otel`` where the scheduler runs. If the scheduler has no
+    bridge, one is started for the block, sends nothing anywhere, and is removed after it. The block
+    is a span of its own, named after the file; the work of others on the same cluster is shown,
+    too, and the block's own spans are marked then. At the end it waits until the block's work is
+    done and measured, 10 seconds at most; work that goes on is shown as still open.
+
+    Use it with ``with``, or with ``async with`` for an asynchronous client. An exception in the
+    block is the headline of the report, and is raised as ever. If the report can't be made, a
+    warning is logged, and the block is not affected.
+
+    Parameters
+    ----------
+    filename
+        The page's path, or an address that fsspec opens; None for `report` alone.
+    stacklevel, mode
+        As in Dask, and not used: the report names the lines that submitted each span, and the page
+        needs nothing beside it.
+    storage_options
+        As in Dask: options of ``fsspec.open``.
+    client
+        By default, the current one.
+
+    Attributes
+    ----------
+    report
+        The `Report` after the block; None if it could not be made.
+
+    Examples
+    --------
+    >>> with dask_otel.performance_report(None) as block:
+    ...     client.submit(sum, [1, 2]).result()
+    3
+    >>> block.report.accounts()[0].diagnoses[0].kind
+    'short'
+    """
+
+    def __init__(
+        self,
+        filename: str | Path | None = "dask-report.html",
+        stacklevel: int = 1,  # noqa: ARG002
+        mode: str | None = None,  # noqa: ARG002
+        storage_options: dict[str, Any] | None = None,
+        *,
+        client: Client | None = None,
+    ) -> None:
+        self.filename = None if filename is None else str(filename)
+        self.report: Report | None = None
+        self._options = storage_options or {}
+        self._client: Any = client
+        self._request = uuid4().hex
+        self._name = Path(self.filename or "performance_report").stem
+        #: The number of the last row before the block.
+        self._since = 0
+        self._span: AbstractContextManager[str] | None = None
+        self._span_id = ""
+
+    def __enter__(self) -> performance_report:
+        with self._guarded():
+            self._connected(asynchronous=False).sync(self._begin)
+            self._enter()
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        with self._guarded():
+            if self._leave():
+                self._make(self._client.sync(self._read, error), error)
+                self._show()
+
+    async def __aenter__(self) -> performance_report:
+        with self._guarded():
+            self._connected(asynchronous=True)
+            await self._begin()
+            self._enter()
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        with self._guarded():
+            if self._leave():
+                await asyncio.to_thread(self._make, await self._read(error), error)
+                self._show()
+
+    def _connected(self, asynchronous: bool) -> Client:
+        from distributed import Client
+
+        client = self._client = self._client or Client.current()
+        if client.asynchronous != asynchronous:
+            raise RuntimeError("an asynchronous client needs `async with`, another one `with`")
+        return client
+
+    async def _begin(self) -> None:
+        request = {"name": self._request, "owner": self._client.id}
+        self._since = (await ask(self._client, _wire.record, **request)).number
+
+    def _enter(self) -> None:
+        self._span = span(self._name)
+        # It notifies the scheduler of the client that is current now.
+        with self._client.as_current():
+            self._span_id = str(self._span.__enter__())
+
+    def _leave(self) -> bool:
+        """Leave the span; return whether there is one."""
+        return self._span is not None and not self._span.__exit__(None, None, None)
+
+    async def _read(self, error: BaseException | None) -> _Read:
+        client, rows, seconds = self._client, list[tuple[str, bytes]](), _TIMEOUT
+        if error is not None and not isinstance(error, Exception):
+            seconds = _HURRY
+        # This request overtakes graphs, so one may still be on its way.
+        submitted = any(one.status == "pending" for one in list(client.futures.values()))
+        settle: tuple[str, float, bool] | None = (self._span_id, seconds, submitted)
+        try:
+            answer = _wire.Recorded(number=self._since, more=True)
+            while answer.more:
+                request = {"since": self._since, "after": answer.number, "most": _CHUNK}
+                answer = await ask(client, _wire.read_record, settle=settle, **request)
+                rows += answer.rows
+                settle = None
+            return rows, answer.lost
+        finally:
+            with suppress(Exception):
+                await ask(client, _wire.end_record, name=self._request)
+
+    def _make(self, read: _Read, error: BaseException | None) -> None:
+        from dask_otel.report.document import report_of
+        from dask_otel.report.telemetry.model import Block
+
+        message = " ".join(str(error)[:_LONGEST].split())
+        told = None if error is None else (type(error).__name__, message)
+        self.report = report_of(*read, Block(self._name, self._span_id, told))
+        if self.filename is not None:
+            import fsspec
+
+            page = self.report.html()
+            with fsspec.open(self.filename, "w", compression="infer", **self._options) as file:
+                file.write(page)
+
+    # ------------------------------------------------------------------------ its headline
+
+    def _lines(self) -> list[str]:
+        """Return the headline in lines of text."""
+        for account in [] if self.report is None else self.report.accounts():
+            first = account.diagnoses[0]
+            return [one_line(one) for one in (first.title, first.evidence, first.next) if one]
+        return ["no report"]
+
+    def _repr_html_(self) -> str:
+        # Relative to the notebook.
+        name = escape(self.filename or "")
+        link = f'<a href="{quote(self.filename or "")}" target="_blank">{name}</a>'
+        return "<br>".join([*map(escape, self._lines()), name if "://" in name else link])
+
+    def _show(self) -> None:
+        """Show it in the notebook or the terminal, with the page's place."""
+        if self.filename is None:
+            return
+        ipython = sys.modules.get("IPython")
+        if ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None:
+            ipython.display.display(self)
+        else:
+            print("\n  ".join([*self._lines(), self.filename]), file=sys.stderr)
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Log an error of ours: nothing of it may reach the block, or hide its exception."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001
+            logger.warning(
+                "dask_otel.performance_report can't report this block, which is not affected: %s",
+                str(error) or repr(error),
+            )

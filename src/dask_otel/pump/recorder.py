@@ -1,0 +1,77 @@
+"""Rows of telemetry in memory for reports of a running scheduler: bounded, oldest traces out first.
+
+A row is some lines of OTLP/JSON as one member of a gzip file: the rows of a signal, one after the
+other, are a file as `otel.files.path` would have it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import threading
+from bisect import bisect_right
+from collections import Counter, OrderedDict, deque
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+#: Bytes of a row besides its data.
+_BESIDE: Final = 400
+#: Most evicted traces and other rows that are remembered, as a number and a signal.
+_MOST_GONE: Final = 100_000
+
+
+class RecordedRow(NamedTuple):
+    """Some lines of one signal; of traces, those of one trace."""
+
+    number: int
+    signal: str
+    data: bytes
+
+
+class Recorder:
+    """Keeps rows up to a size. Any thread may read; those of the pump write.
+
+    Parameters
+    ----------
+    most
+        Limit of the bytes. Beyond it, what had its last row first is evicted: a whole trace, or a
+        row of another signal.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._size = 0
+        #: The number of the last row.
+        self.number = 0
+        self._rows: dict[int, RecordedRow] = {}
+        #: The numbers of the rows of each trace, or of one other row, by the last one.
+        self._units: OrderedDict[object, list[int]] = OrderedDict()
+        #: The last number, and the signal, of what was evicted.
+        self._gone: deque[tuple[int, str]] = deque(maxlen=_MOST_GONE)
+        # Held by threads that write; the event loop only reads, by copies made in one step.
+        self._writing = threading.Lock()
+
+    def add(self, signal: str, lines: Sequence[bytes], trace: str = "") -> None:
+        """Add lines as one row, and evict others if there is no room for it."""
+        data = gzip.compress(b"".join(line + b"\n" for line in lines), 1)
+        with self._writing:
+            self.number += 1
+            key = trace or self.number
+            self._rows[self.number] = RecordedRow(self.number, signal, data)
+            self._units.setdefault(key, []).append(self.number)
+            self._units.move_to_end(key)
+            self._size += len(data) + _BESIDE
+            while self._size > self._most:
+                numbers = self._units.popitem(last=False)[1]
+                self._gone.append((numbers[-1], self._rows[numbers[0]].signal))
+                for number in numbers:
+                    self._size -= len(self._rows.pop(number).data) + _BESIDE
+
+    def since(self, number: int = 0) -> list[RecordedRow]:
+        """Return the rows after one with that number, in their order."""
+        rows = [*self._rows.copy().values()]
+        return rows[bisect_right(rows, number, key=itemgetter(0)) :]
+
+    def lost(self, number: int = 0) -> dict[str, int]:
+        """Return how many traces, and rows of other signals, were evicted, by signal."""
+        return Counter(signal for last, signal in self._gone.copy() if last > number)

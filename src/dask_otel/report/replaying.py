@@ -1,0 +1,146 @@
+"""Replays a recorded run with changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from dask_otel.core.graph import SUFFIX
+from dask_otel.report.document import Report, read_report
+from dask_otel.report.money import Price
+from dask_otel.report.whatif import WhatIfReport
+from dask_otel.whatif.experiments import LONGEST, Experiment, each, usual
+from dask_otel.whatif.graph import Graph, read_graphs
+from dask_otel.whatif.running import replay
+
+#: Kinds of diagnoses of what the threads of a worker, or of a machine, share.
+_SHARED: Final = ("gil", "cpus")
+#: The smallest share of the run for which the transfers may matter.
+_LEAST: Final = 0.01
+
+
+def what_if(
+    source: Report | str | Path,
+    span: str | None = None,
+    *,
+    threads: Iterable[tuple[int, int]] = (),
+    bandwidth: float | None = None,
+    without: Iterable[str] = (),
+    faster: Mapping[str, float] | None = None,
+    split: Mapping[str, int] | None = None,
+    price: float | None = None,
+    progress: Callable[[int, int], object] = lambda *_: None,
+) -> WhatIfReport:
+    """Replay a recorded run on Dask's own scheduler in simulated time, with changes.
+
+    First, the run is replayed as it was: the difference to its recorded duration is the error of
+    each result. Each change is an experiment of its own. Without any, those that are worth a try
+    are made: half to four times the threads, and the run without its faults.
+
+    Parameters
+    ----------
+    source
+        A folder or file that the bridge wrote (``otel.files.path``), or a report that was read from
+        there.
+    span
+        The full name or the id of a root span; by default, the last one.
+    threads
+        Other workers: their number, and the threads of each. ``[(4, 8), (8, 8)]`` are two
+        experiments.
+    bandwidth
+        Bytes a second between two workers.
+    without
+        What to leave out: ``restrictions``, ``failures`` with the repeated runs, ``gaps`` of the
+        client between its submissions, ``transfers``, or work ``stealing``.
+    faster
+        By prefix, how many times as fast its tasks compute.
+    split
+        By prefix, or for the ``longest`` task, the number of pieces that run side by side instead.
+    price
+        The price of a thread-hour; by default that of the report.
+    progress
+        Is called with the finished part of the work, and all of it.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is nothing to read.
+    ValueError
+        If there is no such recorded run, or it has no such tasks.
+    """
+    causes = [without] if isinstance(without, str) else without
+    pairs = (faster or {}).items(), (split or {}).items()
+    changes = [*each(threads, bandwidth, causes, *pairs)]
+    report = source if isinstance(source, Report) else read_report(source)
+    cost = report.price if price is None else Price(price)
+    return tried(replace(report, price=cost), span, changes, progress)
+
+
+def tried(
+    report: Report,
+    span: str | None,
+    experiments: Sequence[Experiment],
+    progress: Callable[[int, int], object] = lambda *_: None,
+) -> WhatIfReport:
+    """Replay a run of a report; without `experiments`, with the usual ones.
+
+    The parameters and errors are those of `what_if`.
+    """
+    graph = _chosen(report, span)
+    named = {name for one in experiments for name in (*one.faster, *one.split)}
+    if unknown := sorted(named - {LONGEST, *graph.prefixes}):
+        raise ValueError(
+            f"{graph.name} has no tasks of {', '.join(unknown)}, but of {', '.join(graph.prefixes)}"
+        )
+    found = replay(graph, experiments or _usual(graph), progress)
+    assumed = (*_warnings(report, graph.name), *found.assumptions)
+    return WhatIfReport(replace(found, assumptions=assumed), report.price, graph.span_id)
+
+
+def _chosen(report: Report, span: str | None) -> Graph:
+    """Return the last recorded run of a span."""
+    paths = [Path(one) for one in report.paths]
+    logs = [one for one in paths if one.is_dir() or one.name.endswith(SUFFIX)]
+    graphs = [graph for path in logs for graph in read_graphs(path)]
+    wanted = [one for one in graphs if span in (None, one.name, one.span_id, one.trace_id)]
+    if wanted:
+        return max(wanted, key=lambda one: one.start)
+    names = dict.fromkeys(one.name for one in graphs)
+    where = ", ".join(map(str, report.paths)) or "the report"
+    if not graphs:
+        raise ValueError(
+            f"no recorded graph in {where}: set otel.files.path and otel.spans.graph where the "
+            "scheduler runs, and run it again"
+        )
+    raise ValueError(f"no recorded graph of {span} in {where}, but of {', '.join(names)}")
+
+
+def _usual(graph: Graph) -> list[Experiment]:
+    """Return what is worth a try if nobody asks for anything else."""
+    present = [one["threads"] for one in graph.workers if one["came"] is None]
+    moved = sum(graph.runs["transfer"]) > _LEAST * (graph.stop - graph.start)
+    causes = {
+        "restrictions": graph.restrictions,
+        "failures": {*"fl"} & {*graph.runs["outcome"]},
+        "gaps": len(graph.submissions) > 1,
+        "transfers": moved,
+    }
+    sizes = present or [one["threads"] for one in graph.workers]
+    return [*usual(sizes, [cause for cause, costs in causes.items() if costs])]
+
+
+def _warnings(report: Report, name: str) -> Iterator[str]:
+    """Yield why more threads may help less than their replays say."""
+    for account in report.accounts():
+        spans = [one.parts() for one in account.spans if one.root == name]
+        on, off = (sum(one[part] for one in spans) for part in ("Computing", "Off the CPU"))
+        if on > off:
+            yield (
+                f"Its tasks used a CPU for {on / (on + off):.0%} of their time: more threads help "
+                "as much as is shown only with a core for each."
+            )
+        for one in account.diagnoses:
+            if one.kind in _SHARED and one.span.startswith(name):
+                yield f"{one.title}: more threads of one worker share it, and help less."

@@ -1,0 +1,119 @@
+"""``/otel``: the page of spans on the scheduler's own HTTP server, and the report of a run.
+
+Nothing is done while nobody asks. The event loop only reads facts, in short steps; texts are made
+in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time as clocks
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from tornado.web import HTTPError, RequestHandler
+
+from dask_otel._dask.overview import overview
+from dask_otel.pump.thread import apart
+
+if TYPE_CHECKING:
+    from dask_otel._dask.adapter import SchedulerAdapter
+    from dask_otel._dask.settled import SettledSpans
+    from dask_otel.pump.recorder import Recorder
+    from dask_otel.scheduler.recording import Recording
+
+#: Seconds for which one answer serves all who ask; and how many times as long as it took.
+FRESH: Final = 1.0
+SPARED: Final = 20.0
+
+_HEADERS: Final = (
+    ("Content-Type", "text/html; charset=utf-8"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cache-Control", "no-store"),
+)
+#: Beside the policy in each page, which forbids to load anything.
+_POLICY: Final = "frame-ancestors 'self'"
+#: A report has an origin of its own: nothing in it can reach the server's other pages.
+_SANDBOX: Final = "; sandbox allow-scripts allow-popups"
+
+_NO_BOKEH: Final = "Reports need dask-otel[report] where the scheduler runs"
+
+Made = TypeVar("Made")
+
+
+class Pages:
+    """The pages of one bridge, of which these are parts."""
+
+    def __init__(
+        self, adapter: SchedulerAdapter, settled: SettledSpans, recording: Recording
+    ) -> None:
+        self._adapter, self._settled, self._recording = adapter, settled, recording
+        self._live, self._until = "", 0.0
+        # One page of a kind is made at a time: a report can take hundreds of megabytes.
+        self._locks = asyncio.Lock(), asyncio.Lock()
+
+    async def live(self) -> str:
+        """Return the page of the present state; all who ask share a small part of the loop."""
+        async with self._locks[0]:
+            began = clocks.monotonic()
+            if began >= self._until:
+                facts = await overview(self._adapter, self._settled)
+                now = clocks.monotonic()
+                self._live = await _made(partial(_live, facts))
+                self._until = now + max(FRESH, SPARED * (now - began))
+            return self._live
+
+    async def report(self, span_id: str) -> str | None:
+        """Return the report of a span; None if it is unknown, or no longer in memory."""
+        recorder = self._recording.recorder
+        if recorder is None or self._settled.trace_context(span_id) is None:
+            return None
+        async with self._locks[1]:
+            return await _made(partial(_report, recorder, span_id))
+
+
+def _report(recorder: Recorder, span_id: str) -> str | None:
+    from dask_otel.report.document import report_of
+    from dask_otel.report.telemetry.model import Block
+
+    rows = [(row.signal, row.data) for row in recorder.since()]
+    report = report_of(rows, recorder.lost(), Block("", span_id))
+    return report.html() if any(run.own for run in report.runs) else None
+
+
+def _live(facts: dict[str, Any]) -> str:
+    from dask_otel.report.page.html import live_page
+
+    return live_page(facts)
+
+
+async def _made(make: Callable[[], Made]) -> Made:
+    return await asyncio.wrap_future(apart(make, "dask-otel-page"))
+
+
+class PageHandler(RequestHandler):
+    """Answers with the page, or with the report below it."""
+
+    def initialize(self, pages: Pages) -> None:
+        """See ``tornado.web.RequestHandler.initialize``."""
+        self._pages = pages
+
+    async def get(self, below: str | None) -> None:
+        """Answer a browser. `below` is the rest of the path, as in ``report/ID``."""
+        kind, _, span_id = (below or "").partition("/")
+        page, policy = None, _POLICY
+        if below is None:
+            page = await self._pages.live()
+        elif kind == "report":
+            try:
+                page = await self._pages.report(span_id)
+            except ImportError as error:
+                raise HTTPError(501, reason=_NO_BOKEH) from error
+            policy += _SANDBOX
+        if page is None:
+            raise HTTPError(404)
+        for name, value in (*_HEADERS, ("Content-Security-Policy", policy)):
+            self.set_header(name, value)
+        self.finish(page.encode("utf-8", "replace"))

@@ -1,0 +1,119 @@
+"""Keeps a scheduler's telemetry in memory while clients ask for it, or always."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time as clocks
+from collections.abc import Callable
+from typing import Final
+
+from distributed.metrics import time
+
+from dask_otel._dask.settled import SettledSpans
+from dask_otel.pump.pump import Pump
+from dask_otel.pump.recorder import Recorder
+from dask_otel.scheduler.hand_over import PAUSE, HandOver
+from dask_otel.scheduler.wiring import RECORDED
+from dask_otel.settings.keys import ReportSettings
+
+logger = logging.getLogger("distributed.dask_otel")
+
+#: Seconds for a pump to write what it has: nothing of it waits for a server.
+_AT_MOST: Final = 5.0
+
+
+class Recording:
+    """The rows of one scheduler in memory, and who asked for them. On its event loop.
+
+    Parameters
+    ----------
+    settled, hand_over
+        Parts of the bridge.
+    settings
+        When to record, and how much.
+    is_temporary
+        Whether the bridge is there for the recording alone.
+    """
+
+    def __init__(
+        self,
+        settled: SettledSpans,
+        hand_over: HandOver,
+        settings: ReportSettings,
+        is_temporary: bool,
+    ) -> None:
+        self._settled, self._hand_over, self._settings = settled, hand_over, settings
+        self.is_temporary = is_temporary
+        #: The rows; None while nothing is recorded.
+        self.recorder: Recorder | None = None
+        #: Makes a pump; None until the exporters are ready.
+        self.make: Callable[[Recorder], Pump] | None = None
+        #: The clients that asked for it, by the names of their requests.
+        self.holders: dict[str, str] = {}
+        #: Pumps that write their last rows.
+        self._ending: list[Pump] = []
+        self._batch_at = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody needs the bridge any more."""
+        return self.is_temporary and not self.holders
+
+    def begin(self) -> None:
+        """Record from now on, if that is wanted."""
+        if self.make is None or not (self.holders or self._settings.record == "always"):
+            return
+        if self.recorder is None:
+            self.recorder = Recorder(self._settings.memory)
+            logger.info("dask-otel keeps this scheduler's telemetry in memory, for reports")
+        self._hand_over.memory = self.make(self.recorder)
+        self._hand_over.memory.start()
+
+    def stop(self) -> None:
+        """Let the pump write what it has."""
+        pump, self._hand_over.memory = self._hand_over.memory, None
+        if pump is not None:
+            pump.request_close(_AT_MOST)
+            self._ending.append(pump)
+
+    def drop(self, name: str) -> None:
+        """Forget a request; stop after the last one."""
+        self.holders.pop(name, None)
+        if not self.holders and self._settings.record != "always":
+            self.stop()
+            self._ending.clear()
+            self.recorder = None
+
+    def tick(self) -> None:
+        """Forget the clients that are gone, and hand over metrics if it is time."""
+        clients = self._settled.clients
+        for name in [one for one, client in self.holders.items() if client not in clients]:
+            self.drop(name)
+        if self._hand_over.memory is not None and clocks.monotonic() - self._batch_at >= RECORDED:
+            self._batch_at = clocks.monotonic()
+            self._hand_over.begin_metrics()
+
+    async def cut(self) -> int:
+        """Wait until everything so far is in the rows; return the number of the last one.
+
+        What comes later has a new pump, so that no row has values of both times.
+        """
+        await self._hand_over.flush()
+        self.stop()
+        self.begin()
+        # Those of other requests, too.
+        while not all(pump.closed for pump in self._ending):
+            await asyncio.sleep(PAUSE)
+        self._ending.clear()
+        return 0 if self.recorder is None else self.recorder.number
+
+    async def settle(self, span_id: str, timeout: float, submitted: bool) -> None:
+        """Wait until the rows have everything of a span that its client has left.
+
+        After `timeout` seconds, it shows itself as still open. See `SettledSpans.answer`.
+        """
+        await self._settled.wait(span_id, timeout, submitted)
+        self._settled.end(span_id, time())
+        self._hand_over.spans()
+        await self.cut()

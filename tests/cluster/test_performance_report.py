@@ -1,0 +1,135 @@
+"""`dask_otel.performance_report` on real clusters; in simulated time: its numbers, its limits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dask
+import pytest
+from distributed import Client, LocalCluster
+
+import dask_otel
+from tests import environment
+from tests.cluster.processes import cluster
+from tests.cluster.test_first_minute import README, block
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.unreconciled("nothing is exported"),
+]
+
+OPTIONS: dict[str, Any] = {
+    "n_workers": 2,
+    "threads_per_worker": 1,
+    "processes": False,
+    "dashboard_address": "127.0.0.1:0",
+    "scheduler_kwargs": {"dashboard": False},
+}
+
+
+def names(report: Any) -> set[str]:
+    (run,) = report.runs
+    return {span.full_name for span in run.of_type("span")}
+
+
+def test_the_lines_of_the_readme_on_a_local_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with LocalCluster(**OPTIONS) as local, Client(local):
+        known = {"dask_otel": dask_otel, "result": dask.delayed(sum)([1, 2])}
+        exec(block(README, "python", "performance_report"), known)
+        assert "dask-otel" not in local.scheduler.plugins
+    page = (tmp_path / "run.html").read_text(encoding="utf-8")
+    said = capfd.readouterr().err.splitlines()
+    assert said[-1].strip() == "run.html"
+    headline = next(line for line in said if line.strip() and not line.startswith((" ", "20")))
+    assert headline in page
+
+
+def test_blocks_in_threads_of_one_program_have_a_report_each(tmp_path: Path) -> None:
+    both_inside = threading.Barrier(2, timeout=60)
+
+    def program(client: Client, number: int, found: list[Any]) -> None:
+        with dask_otel.performance_report(tmp_path / f"run{number}.html", client=client) as one:
+            both_inside.wait()
+            # Dask would book a second task of one group on the span of the first.
+            client.submit(pow, 2, number, key=f"{number}-pow").result()
+            both_inside.wait()
+        found.append((number, one.report))
+
+    with LocalCluster(**OPTIONS) as local, Client(local) as client:
+        found: list[Any] = []
+        threads = [
+            threading.Thread(target=program, args=(client, number, found)) for number in (1, 2)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert "dask-otel" not in local.scheduler.plugins
+    assert sorted(number for number, _ in found) == [1, 2]
+    for number, report in found:
+        (account,) = report.accounts()
+        assert account.session.block.name == f"run{number}"
+        assert f"run{number}" in names(report)
+        assert (tmp_path / f"run{number}.html").exists()
+
+
+def test_an_asynchronous_client(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def program() -> None:
+        async with (
+            LocalCluster(**OPTIONS, asynchronous=True) as local,
+            Client(local, asynchronous=True) as client,
+        ):
+            async with dask_otel.performance_report(tmp_path / "run.html") as block:
+                assert await client.submit(pow, 2, 3) == 8
+            assert names(block.report) == {"run"}
+            # Neither waits nor raises.
+            with dask_otel.performance_report(tmp_path / "no.html") as block:
+                assert await client.submit(pow, 2, 4) == 16
+            assert block.report is None
+            assert "dask-otel" not in local.scheduler.plugins
+
+    with caplog.at_level(logging.WARNING, "distributed.dask_otel"):
+        asyncio.run(program())
+    assert [path.name for path in tmp_path.iterdir()] == ["run.html"]
+    (said,) = [one.getMessage() for one in caplog.records if "performance_report" in one.msg]
+    assert said.endswith("an asynchronous client needs `async with`, another one `with`")
+
+
+def test_processes_of_their_own(tmp_path: Path) -> None:
+    with cluster(tmp_path) as made:
+        scheduler = made.start_scheduler(env=environment.OFF)
+        for name in ("a", "b"):
+            made.start_worker(name)
+        with Client(made.address) as client:
+            client.wait_for_workers(2)
+            with dask_otel.performance_report(tmp_path / "run.html") as block:
+                assert client.gather(client.map(partial(pow, 2), range(20)))[-1] == 2**19
+            there = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.plugins))
+        assert "dask-otel" not in there
+        assert names(block.report) == {"run"}
+        assert block.report is not None
+        (account,) = block.report.accounts()
+        assert (account.outcomes, len(account.workers)) == ({"memory": 20}, 2)
+        assert "Traceback" not in scheduler.output
+    assert "20 tasks done" in block.report.text()
+
+
+def test_a_kernel_shows_the_headline_and_the_link(tmp_path: Path) -> None:
+    nbclient, nbformat = (pytest.importorskip(name) for name in ("nbclient", "nbformat"))
+    path = Path(__file__).parents[2] / "examples" / "performance_report.ipynb"
+    made = nbformat.read(path, as_version=4)
+    nbclient.NotebookClient(made, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    _, shown, last = ([*cell.outputs] for cell in made.cells if cell.cell_type == "code")
+    (html,) = (one.data["text/html"] for one in shown if one.output_type == "display_data")
+    assert '<a href="run.html"' in html
+    assert "run" in html.partition("<br>")[0]
+    assert last[0].text.startswith("2470 ")
+    assert (tmp_path / "run.html").stat().st_size > 100_000

@@ -1,0 +1,326 @@
+"""The page of spans on the scheduler's HTTP server, asked as a browser would, through Tornado."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import re
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import unescape
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urljoin
+from urllib.request import urlopen
+
+import dask
+import pytest
+from distributed import Client, LocalCluster, span, wait
+
+import dask_otel
+from dask_otel.pump.recorder import Recorder
+from dask_otel.scheduler import live_page as module
+from tests.browser import browser, open_page
+from tests.environment import OFF, python
+from tests.unit.looped import looped
+from tests.waiting import eventually
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.unreconciled("nothing is exported; the page is compared with what was arranged"),
+]
+
+#: Markup, characters that control a terminal, and half a character.
+HOSTILE = "<script>pwned=1</script><img src=x onerror=pwned=1>'\"\x1b[31m\0\ud800"
+ALWAYS = {"report": {"record": "always"}, "environment": OFF, "spans": {"linger": "0s"}}
+
+
+#: By number; the worker's threads are in this process.
+GATES = [threading.Event() for _ in range(4)]
+
+
+def gated(number: int) -> int:
+    GATES[number].wait()
+    return number
+
+
+@contextmanager
+def cluster(prefix: str | None = None) -> Iterator[Client]:
+    options = {"http_prefix": prefix} if prefix else {}
+    for gate in GATES:
+        gate.clear()
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=2, processes=False, dashboard_address="127.0.0.1:0",
+            scheduler_kwargs={"dashboard": False, **options}, silence_logs=False,
+        ) as local,
+        Client(local) as client,
+    ):  # fmt: skip
+        try:
+            yield client
+        finally:
+            # A worker closes when its tasks have ended.
+            for gate in GATES:
+                gate.set()
+
+
+def address(client: Client, path: str = "/otel") -> str:
+    return f"http://127.0.0.1:{client.cluster.scheduler.http_server.port}{path}"
+
+
+def status(client: Client, path: str = "/otel") -> int:
+    try:
+        with urlopen(address(client, path)) as answer:
+            return int(answer.status)
+    except HTTPError as error:
+        with error:
+            return error.code
+
+
+def read(client: Client, path: str = "/otel") -> str:
+    with urlopen(address(client, path)) as answer:
+        return str(answer.read(), "utf-8")
+
+
+def is_ready(dask_scheduler: Any) -> bool:
+    return dask_scheduler.plugins["dask-otel"].bridge.wired is not None
+
+
+def registered(client: Client, config: dict[str, Any] = ALWAYS) -> None:
+    """Start a bridge that records always, and wait until its page is there."""
+    assert dask_otel.register(client, config) == "started"
+    # Asked on the event loop, between two steps of the bridge.
+    eventually(lambda: client.run_on_scheduler(is_ready))
+
+
+def test_it_is_there_only_if_asked_for_and_leaves_nothing(caplog: Any) -> None:
+    with cluster() as client:
+        scheduler = client.cluster.scheduler
+        rules = [*scheduler.http_application.default_router.rules]
+        registered(client, {"environment": OFF})
+        assert status(client) == 404
+        dask_otel.unregister(client)
+
+        with caplog.at_level(logging.INFO, "distributed.dask_otel"):
+            registered(client)
+        port = scheduler.http_server.port
+        assert re.search(rf"reports of runs at http://[\d.]+:{port}/otel\n", caplog.text)
+        assert "No span is open." in read(client)
+        # Nothing below it that a request may invent, and only GET.
+        for path in ("/otel/", "/otel/x", "/otel/report", "/otel/report/x", "/otelx"):
+            assert status(client, path) == 404, path
+        with pytest.raises(HTTPError, match="405"):
+            urlopen(address(client), data=b"{}")
+        (pages,) = [one for one in gc.get_objects() if type(one) is module.Pages]
+        left = weakref.ref(pages)
+        del pages
+
+        dask_otel.unregister(client)
+        assert status(client) == 404
+        assert scheduler.http_application.default_router.rules == rules
+
+        def is_gone() -> bool:
+            gc.collect()
+            return left() is None
+
+        eventually(is_gone)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "link", "said"),
+    [
+        ("/clusters/a", "{scheme}://{host}:{port}/status", "/clusters/a/otel"),
+        ("/clusters/a", "https://hub/clusters/a/status", "https://hub/clusters/a/otel"),
+        (None, "/user/me/proxy/{port}/status", "/user/me/proxy/{port}/otel"),
+        ("/clusters/a", "{NO_SUCH_VARIABLE}/status", " /clusters/a/otel"),
+    ],
+)
+def test_behind_a_prefix_and_proxies(
+    prefix: str | None, link: str, said: str, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def made(pages: module.Pages, span_id: str) -> str:
+        return f"the report of {span_id}"
+
+    monkeypatch.setattr(module.Pages, "report", made)
+    with dask.config.set({"distributed.dashboard.link": link}), cluster(prefix) as client:
+        port = client.cluster.scheduler.http_server.port
+        with caplog.at_level(logging.INFO, "distributed.dask_otel"):
+            registered(client)
+        assert f"{said.format(port=port)}\n" in caplog.text
+        with span("etl") as span_id:
+            wait(client.submit(int))
+        path = f"{prefix or ''}/otel"
+        assert status(client) == (404 if prefix else 200)
+        page = eventually(lambda: 'href="otel/' in (text := read(client, path)) and text)
+        links = [unescape(one) for one in re.findall(r'(?:href|src)="([^"]*)"', page)]
+        inside = [one for one in links if not one.startswith("https://dask-otel.readthedocs.io/")]
+        assert inside == [f"otel/report/{span_id}"]
+        # A proxy that adds a path of its own: the browser resolves the link, the proxy strips it.
+        proxy = "http://hub/user/me/proxy/1"
+        there = urljoin(f"{proxy}{path}", inside[0])
+        assert read(client, there.removeprefix(proxy)) == f"the report of {span_id}"
+
+
+def test_the_page_itself_needs_no_bokeh() -> None:
+    facts = "scheduler='', workers=0, threads=0, time=1.0, open=[], more=0, ended=[]"
+    page = python(
+        "import sys; sys.modules['bokeh'] = None;"
+        f"from dask_otel.report.page.html import live_page; print(live_page(dict({facts})))"
+    )
+    assert "No span is open." in page
+
+
+def test_names_are_text_and_the_page_is_shut_off() -> None:
+    with cluster() as client:
+        registered(client)
+        with span(HOSTILE):
+            wait(client.submit(int, key=f"{HOSTILE}-1"))
+        with span(HOSTILE, "below"):
+            future = client.submit(gated, 0, key=f"{HOSTILE}-2")
+            text = eventually(lambda: "processing" in (now := read(client)) and now)
+        with urlopen(address(client)) as answer:
+            headers = answer.headers
+        GATES[0].set()
+        wait(future)
+    assert "pwned=1" in text
+    assert re.findall(r"<(?:script|img)[^>]*>", text) == ["<script>"]
+    assert not re.search(r"[\0-\x09\x0b-\x1f\ud800]", text)
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
+    assert policy is not None
+    assert re.match(r"default-src 'none'; script-src 'sha256-[^ ']*';", policy[1])
+    assert "base-uri 'none'; form-action 'none'" in policy[1]
+    assert headers["Content-Security-Policy"] == "frame-ancestors 'self'"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Cache-Control"] == "no-store"
+
+
+def test_the_report_is_about_one_run_of_those_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    with cluster() as client:
+        registered(client)
+        ids = []
+        for name in ("first", HOSTILE):
+            with span(name) as span_id:
+                wait(client.submit(int, name, key=f"{len(ids)}-1", pure=False))
+            ids.append(span_id)
+        path = f"/otel/report/{ids[1]}"
+        eventually(lambda: status(client, path) == 200, what="it is in memory")
+        text = read(client, path)
+        # The other run is context.
+        assert "&lt;script&gt;pwned=1" in text
+        assert "(this block)" in text
+        assert "<script>pwned" not in text
+        monkeypatch.setitem(sys.modules, "bokeh.resources", None)
+        with pytest.raises(HTTPError, match=r"501: .*\[report\]"):
+            read(client, path)
+        # A root that the scheduler knows, and whose rows are gone.
+        bridge = client.cluster.scheduler.plugins["dask-otel"].bridge
+        bridge.recording.recorder = Recorder(10**6)
+        assert status(client, path) == 404
+
+
+def test_a_report_is_made_in_a_thread_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, gate = threading.Semaphore(0), threading.Event()
+    threads: list[threading.Thread] = []
+
+    def blocked(*_: Any) -> str:
+        threads.append(threading.current_thread())
+        begun.release()
+        assert gate.wait(60)
+        return "made"
+
+    monkeypatch.setattr(module, "_report", blocked)
+    with cluster() as client:
+        registered(client)
+        with span("etl") as span_id:
+            wait(client.submit(int))
+        path = f"/otel/report/{span_id}"
+        answers: list[str] = []
+        askers = [
+            threading.Thread(target=lambda: answers.append(read(client, path))) for _ in range(2)
+        ]
+        for asker in askers:
+            asker.start()
+        assert begun.acquire(timeout=60)
+        # The event loop goes on: it answers others, and runs tasks.
+        assert "Last runs" in read(client)
+        assert client.submit(sum, [1, 2]).result() == 3
+        assert len(threads) == 1
+        gate.set()
+        for asker in askers:
+            asker.join(60)
+        assert answers == ["made", "made"]
+        assert threads[0].daemon
+        with urlopen(address(client, path)) as answer:
+            policy = answer.headers["Content-Security-Policy"]
+        assert policy == "frame-ancestors 'self'; sandbox allow-scripts allow-popups"
+
+
+@looped
+@pytest.mark.parametrize(("dark", "width"), [(False, 1200), (True, 500)], ids=["wide", "narrow"])
+async def test_it_refreshes_without_flicker(tmp_path: Path, dark: bool, width: int) -> None:
+    # The browser ends first, and closes its connections.
+    with cluster() as client, browser(tmp_path / "profile") as found:
+        registered(client)
+        with span("fit"):
+            futures = client.map(gated, range(4), pure=False)
+            eventually(lambda: "0 of 4 tasks ended" in read(client))
+        async with open_page(found, address(client), dark=dark, width=width) as page:
+            assert await page.ask("document.documentElement.scrollWidth") <= width
+            ground = await page.ask("getComputedStyle(document.body).backgroundColor")
+            assert ground == ("rgb(20, 23, 27)" if dark else "rgb(255, 255, 255)")
+            # The nodes of what stays, and all that is added or removed from now on.
+            await page.ask(
+                "window.kept = [...document.querySelectorAll('h1, h2, h3, section')];"
+                "window.seen = []; new MutationObserver(all => all.forEach(one => seen.push("
+                "...[...one.addedNodes, ...one.removedNodes].map(node => node.nodeName)"
+                "))).observe(document.body, {subtree: true, childList: true})"
+            )
+            look = "document.dispatchEvent(new Event('visibilitychange'))"
+            said = "document.getElementById('now').textContent"
+            for number, gate in enumerate(GATES[:2], 1):
+                gate.set()
+                wait(futures[number - 1])
+                await page.ask(look)
+                await page.until(f"{look}, {said}.includes('{number} of 4 tasks ended')")
+            assert await page.ask("window.kept.every(one => one.isConnected)")
+            gone = set(await page.ask("window.seen"))
+            assert not gone & {"SECTION", "H1", "H2", "H3"}
+            for gate in GATES:
+                gate.set()
+            wait(futures)
+            await page.until(f"{look}, document.querySelector('tbody tr') !== null")
+            assert await page.ask(f"{said}.includes('No span is open.')")
+            assert page.trouble == []
+            # It asks again later, but not while it is hidden, however often it was asked before.
+            await page.ask(
+                "window.timers = new Set(); const [set, clear] = [setTimeout, clearTimeout];"
+                "window.setTimeout = (...all) => { const one = set(...all); timers.add(one);"
+                " return one; };"
+                "window.clearTimeout = one => { timers.delete(one); clear(one); };"
+            )
+            await page.ask(f"{look}, {look}, {look}")
+            await page.until("timers.size === 1")
+            await page.ask(
+                "Object.defineProperty(document, 'hidden', {value: true, configurable: true})"
+            )
+            assert await page.ask(f"{look}, timers.size") == 0
+            await page.ask(
+                "Object.defineProperty(document, 'hidden', {value: false, configurable: true})"
+            )
+            # The report works with an origin of its own.
+            report = await page.ask("document.querySelector('tbody a').href")
+            path = report.removeprefix(address(client, ""))
+            eventually(lambda: status(client, path) == 200, what="it is in memory")
+            async with open_page(found, report) as other:
+                await other.until("document.documentElement.dataset.ready === '1'")
+                assert await other.ask("window.origin") == "null"
+                assert other.trouble == []
+            dask_otel.unregister(client)
+            trouble = "document.getElementById('trouble').textContent"
+            await page.until(f"{look}, {trouble}.includes('has been removed from this scheduler')")
+            # What was known is still there.
+            assert await page.ask("document.querySelector('tbody tr td').textContent") == "fit"

@@ -1,0 +1,96 @@
+"""What the page beside Dask's dashboard shows, in histories whose truth is known."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from distributed import span, wait
+
+from dask_otel._dask import overview as module
+from tests.simulated.bridged import Bridged
+from tests.simulated.tasks import boom, nap
+
+pytestmark = pytest.mark.options(workers=1, threads=2)
+
+
+def asked(b: Bridged) -> tuple[dict[str, Any], int]:
+    """Return the overview, and how often others had their turn meanwhile."""
+    turns = 0
+
+    async def ask() -> dict[str, Any]:
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.ensure_future(others())
+        try:
+            return await module.overview(b.bridge.adapter, b.bridge.settled)
+        finally:
+            beside.cancel()
+
+    return b.cluster.do("scheduler", ask), turns
+
+
+def test_open_and_ended_spans(b: Bridged) -> None:
+    with span("load"):
+        wait([b.client.submit(nap, 1), b.client.submit(boom, key="boom-1")])
+    time.sleep(3.0)
+    with span("fit"), span("inner"):
+        futures = b.client.map(nap, [2, 4, 60, 60, 60], pure=False)
+        wait(futures[:2])
+        time.sleep(1.0)
+    found, _ = asked(b)
+    assert (found["workers"], found["threads"], found["more"]) == (1, 2, 0)
+    (fit,) = found["open"]
+    assert (fit["name"], fit["ended"], fit["least"]) == ("fit", 2, "")
+    assert {state: count for state, count in fit["states"].items() if count} == {
+        "processing": 3 - len(b.scheduler.queued),
+        **({"queued": 1} if b.scheduler.queued else {}),
+    }
+    assert fit["seconds"] == pytest.approx(5.0, abs=0.1)
+    assert sum(fit["path"].values()) == pytest.approx(4.0, abs=0.1)
+    assert fit["since"] == pytest.approx(1.0, abs=0.1)
+    assert fit["diagnosis"]
+    assert {one["kind"] for one in fit["tasks"]} <= {"executing", "no free thread", "worker busy"}
+    (load,) = found["ended"]
+    (sent,) = [one for one in b.received.spans if one.name == "load"]
+    assert (load["name"], load["result"]) == ("load", "failure")
+    assert load["seconds"] == pytest.approx((sent.end_ns - sent.start_ns) / 1e9, abs=1e-6)
+    assert load["stop"] == pytest.approx(sent.end_ns / 1e9, abs=1e-6)
+    assert (load["counts"]["tasks"], load["counts"]["erred"]) == (2, 1)
+    assert load["diagnosis"][0]["kind"] == "failed"
+
+
+def test_many_spans_are_shown_in_part_in_short_steps(
+    b: Bridged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SHOWN", 4)
+    monkeypatch.setattr(module, "LARGE", 8)
+
+    def work(kind: str, count: int, seconds: float) -> list[Any]:
+        futures = []
+        for number in range(count):
+            with span(f"{kind}-{number}"):
+                # A task group is in one span only.
+                futures.append(b.client.submit(nap, seconds, key=(f"{kind}-{number}", 0)))
+                time.sleep(0.1)
+        return futures
+
+    wait(work("done", 5, 0.01))
+    with span("large"):
+        wait(work("part", 8, 0.01))
+    time.sleep(5.0)
+    held = work("open", 6, 60)
+    found, turns = asked(b)
+    assert [one["name"] for one in found["open"]] == ["open-5", "open-4", "open-3", "open-2"]
+    assert found["more"] == 2
+    assert [one["name"] for one in found["ended"]] == ["large", "done-4", "done-3", "done-2"]
+    assert ["seconds" in one for one in found["ended"]] == [False, True, True, True]
+    # Others have their turn after each of them.
+    assert turns >= 8
+    assert len(held) == 6

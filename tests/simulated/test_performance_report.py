@@ -1,0 +1,253 @@
+"""`dask_otel.performance_report`: a page about a block, from a scheduler that sends nothing."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import span, wait
+
+import dask_otel
+from dask_otel import _wire
+from dask_otel.client import reporting
+from dask_otel.report.account import Account
+from tests.simulated.bridged import Bridged
+from tests.simulated.tasks import boom, nap
+from tests.waiting import eventually
+
+#: Nothing is exported where there is no bridge.
+alone = pytest.mark.options(begins=False, unreconciled="nothing is exported")
+
+
+def account(block: dask_otel.performance_report) -> Account:
+    """Return the account of the only run of a report."""
+    assert block.report is not None
+    (found,) = block.report.accounts()
+    return found
+
+
+def durations(block: dask_otel.performance_report) -> dict[str, float]:
+    return {s.full_name: s.seconds for s in account(block).session.of_type("span")}
+
+
+def hooks(b: Bridged) -> list[Any]:
+    """What a bridge replaces on a scheduler, as it is now."""
+    scheduler = b.scheduler
+    owners = [scheduler, scheduler.extensions["spans"], type(scheduler)]
+    found = [dict(vars(one)) for one in owners[:2]]
+    values = [value for one in found for value in one.values() if callable(value)]
+    return [
+        sorted(map(str, scheduler.plugins)),
+        values,
+        dict(scheduler.handlers),
+        dict(scheduler.stream_handlers),
+        sorted(scheduler.worker_plugins),
+    ]
+
+
+@alone
+def test_without_a_bridge_one_is_there_for_the_block_alone(b: Bridged) -> None:
+    before = hooks(b)
+    assert not b.scheduler.plugins.get("dask-otel")
+    with dask_otel.performance_report(None) as block:
+        bridge = weakref.ref(b.bridge)
+        with span("train"):
+            b.client.gather(b.client.map(nap, [1.0] * 4, pure=False))
+        time.sleep(0.5)
+    found = account(block)
+    # Two workers of two threads: the truth of the program, not of another part of the bridge.
+    assert durations(block)["performance_report/train"] == pytest.approx(1.0, abs=0.1)
+    assert durations(block)["performance_report"] == pytest.approx(1.5, abs=0.1)
+    assert found.outcomes == {"memory": 4}
+    assert not any(one.mark for one in found.session.spans)
+    received = b.received.spans, b.received.points, b.received.logs
+    assert not any(received)
+    assert hooks(b) == before
+    eventually(lambda: not any(thread._thread.is_alive() for thread in b.threads))
+    gc.collect()
+    assert bridge() is None
+
+
+@alone
+def test_computed_seconds_are_those_of_the_block_alone(b: Bridged) -> None:
+    with dask_otel.performance_report(None) as outer:
+        b.client.gather(b.client.map(nap, [2.0] * 2, pure=False))
+        # Longer than between two batches of metrics.
+        time.sleep(7.0)
+        with dask_otel.performance_report(None) as inner:
+            b.client.gather(b.client.map(nap, [1.0] * 3, pure=False))
+        b.client.gather(b.client.map(nap, [4.0], pure=False))
+    for block, seconds, tasks in ((inner, 3.0, 3), (outer, 11.0, 6)):
+        found = account(block)
+        computed = sum(one.seconds for one in found.spans)
+        assert found.outcomes == {"memory": tasks}
+        assert computed - sum(one.idle for one in found.spans) == pytest.approx(seconds, abs=0.1)
+    # The block inside has a name of its own, and is judged alone.
+    name = "performance_report/performance_report"
+    assert list(durations(inner)) == [name]
+    assert account(inner).seconds == pytest.approx(durations(inner)[name], abs=0.001)
+    assert not b.scheduler.plugins.get("dask-otel")
+
+
+@alone
+def test_work_of_others_is_context_and_never_the_headline(b: Bridged) -> None:
+    def theirs(client: Any) -> None:
+        with span("theirs"):
+            wait([client.submit(boom), client.submit(nap, 1.0)])
+
+    with dask_otel.performance_report(None) as block:
+        b.cluster.user("other", theirs)
+        b.client.gather(b.client.map(nap, [2.0] * 4, pure=False))
+        time.sleep(3.0)
+    found = account(block)
+    labels = {one.label for one in found.session.of_type("span")}
+    assert labels == {"performance_report (this block)", "theirs"}
+    assert found.diagnoses[0].kind != "failed"
+    assert [one.span for one in found.failures] == ["theirs"]
+
+
+def test_a_running_bridge_records_only_while_a_block_asks(b: Bridged) -> None:
+    with span("before"):
+        b.client.gather(b.client.map(nap, [1.0] * 5, pure=False))
+    b.exported()
+    exported = [one.name for one in b.received.spans if one.type == "span"]
+    assert exported == ["before"]
+    threads = len(b.threads)
+    with dask_otel.performance_report(None) as block:
+        b.client.gather(b.client.map(nap, [1.0] * 2, pure=False))
+    assert durations(block).keys() == {"performance_report"}
+    assert account(block).outcomes == {"memory": 2}
+    assert b.bridge.recording.recorder is None
+    eventually(lambda: not any(one._thread.is_alive() for one in b.threads[threads:]))
+    # What others receive is complete all the same, and compared with Dask at the end.
+    b.exported()
+    exported = [one.name for one in b.received.spans if one.type == "span"]
+    assert exported == ["before", "performance_report"]
+
+
+@pytest.mark.options(otel={"report": {"record": "always"}})
+def test_a_report_of_a_scheduler_that_always_records_begins_with_the_block(b: Bridged) -> None:
+    with span("before"):
+        b.client.gather(b.client.map(nap, [1.0] * 5, pure=False))
+    time.sleep(1.0)
+    with dask_otel.performance_report(None) as block:
+        b.client.gather(b.client.map(nap, [1.0] * 2, pure=False))
+    assert account(block).outcomes == {"memory": 2}
+    rows = b.bridge.recording.recorder.since()
+    assert {row.signal for row in rows} == {"traces", "metrics", "logs"}
+    whole = dask_otel.report.document.report_of([(one.signal, one.data) for one in rows], {})
+    (everything,) = whole.accounts()
+    assert everything.outcomes == {"memory": 7}
+
+
+@alone
+def test_work_that_goes_on_is_shown_as_still_open(b: Bridged) -> None:
+    with dask_otel.performance_report(None) as block:
+        future = b.client.submit(nap, 60.0)
+        time.sleep(1.0)
+        began = time.monotonic()
+    assert time.monotonic() - began < reporting._TIMEOUT + 2.0
+    (top,) = account(block).session.of_type("span")
+    assert (top.unfinished, top.result) == (True, "still open")
+    assert "open" in [one.kind for one in account(block).diagnoses]
+    assert future.result() == 60.0
+
+
+@alone
+def test_an_exception_is_the_headline_and_goes_on(b: Bridged) -> None:
+    block = dask_otel.performance_report(None)
+
+    def missing() -> None:
+        with block:
+            b.client.submit(nap, 1.0).result()
+            raise LookupError("no such thing")
+
+    with pytest.raises(LookupError, match="no such thing"):
+        missing()
+    first, *_ = account(block).diagnoses
+    assert (first.kind, first.title) == (
+        "failed",
+        "The block ended with LookupError: no such thing",
+    )
+    assert block.report is not None
+    (redacted,) = block.report.redacted().accounts()
+    assert redacted.diagnoses[0].title == "The block ended with LookupError"
+    failing = dask_otel.performance_report(None)
+    with pytest.raises(ValueError), failing:
+        b.client.submit(boom).result()
+    first, *_ = account(failing).diagnoses
+    # Not twice: the task's failure is the same.
+    assert (first.kind, first.title) == ("failed", "1 task failed for good")
+
+
+@alone
+def test_a_block_without_work_says_so(b: Bridged) -> None:
+    with dask_otel.performance_report(None) as block:
+        time.sleep(0.5)
+    (first,) = account(block).diagnoses
+    assert first.title == "The block had no work on this cluster"
+
+
+@alone
+def test_a_client_that_is_gone_leaves_no_bridge_behind(b: Bridged) -> None:
+    asked = b.client.sync(b.client._run_on_scheduler, _wire.record, name="x", owner="Client-gone")
+    assert isinstance(asked, _wire.Recorded)
+    eventually(lambda: not b.scheduler.plugins.get("dask-otel"), what="the bridge is removed")
+
+
+@alone
+def test_a_bridge_that_is_registered_meanwhile_is_the_user_s(
+    b: Bridged, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "distributed.dask_otel"):
+        with dask_otel.performance_report(None) as block:
+            assert dask_otel.register(b.client) == "started"
+            b.client.submit(nap, 1.0).result()
+        assert block.report is None
+    assert "the bridge was stopped or replaced meanwhile" in caplog.text
+    b.exported()
+    assert [one.name for one in b.received.spans if one.type == "span"] == ["performance_report"]
+
+
+@alone
+def test_an_error_of_ours_is_one_warning_and_hides_nothing(
+    b: Bridged, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    page = tmp_path / "run.html"
+    page.mkdir()
+    with (
+        caplog.at_level(logging.WARNING, "distributed.dask_otel"),
+        pytest.raises(ZeroDivisionError),
+        dask_otel.performance_report(page) as block,
+    ):
+        raise ZeroDivisionError
+    (said,) = [one.getMessage() for one in caplog.records if "performance_report" in one.msg]
+    assert str(page) in said
+    assert block.report is not None
+    assert not b.scheduler.plugins.get("dask-otel")
+
+
+@alone
+def test_many_rows_come_in_several_answers(b: Bridged, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporting, "_CHUNK", 1)
+    asked: list[Any] = []
+    ask = reporting.ask
+
+    async def counted(client: Any, request: Any, **arguments: Any) -> Any:
+        asked.extend([arguments["after"]] if "after" in arguments else [])
+        return await ask(client, request, **arguments)
+
+    monkeypatch.setattr(reporting, "ask", counted)
+    with dask_otel.performance_report(None) as block:
+        for _ in range(3):
+            with span("step"):
+                b.client.submit(nap, 1.0, pure=False).result()
+            time.sleep(3.0)
+    assert len(asked) > 3
+    assert asked == sorted(set(asked))
+    assert account(block).outcomes == {"memory": 3}

@@ -1,0 +1,326 @@
+"""``dask-otel whatif`` and `what_if`: which run and which experiments, and what is wrong."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dask_otel
+from dask_otel.cli import main
+from dask_otel.core.diagnosis import Diagnosis
+from dask_otel.report import replaying
+from dask_otel.report.document import Report, read_report
+from dask_otel.whatif.experiments import Experiment, each, usual
+from dask_otel.whatif.graph import Graph, read_graphs
+from dask_otel.whatif.result import Replayed, WhatIf
+from tests import environment
+from tests.unit.report_files import counter, metrics, point, span, traces
+from tests.whatif.graphs import graph
+
+
+def line(number: int, name: str = "etl", tasks: int = 8, **more: Any) -> dict[str, Any]:
+    """The log of a root span: tasks of a second on two workers with a thread each."""
+    runs = ({"start": n // 2, "worker": n % 2, "prefix": n % 2} for n in range(tasks))
+    start = 1_790_000_000.0 + number
+    made = graph(
+        *runs,
+        name=name,
+        span_id=f"{number:016x}",
+        trace_id="ab" * 16,
+        prefixes=["fit", "load"],
+        start=start,
+        stop=start + tasks / 2,
+        **more,
+    )
+    return {"version": 1, **vars(made)}
+
+
+def write(folder: Path, *lines: dict[str, Any]) -> None:
+    with gzip.open(folder / f"{len([*folder.iterdir()])}-0001-graph.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps(one) + "\n" for one in lines)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A folder with two runs of etl, and one of train between them."""
+    write(tmp_path, line(1), line(2, "train", 4), line(3, tasks=6))
+    spans = traces(
+        *(
+            span(n, name, dask_span_root_id=f"id-{n}")
+            for n, name in ((1, "etl"), (2, "train"), (3, "etl"))
+        )
+    )
+    (tmp_path / "a-0001-traces.jsonl").write_text(json.dumps(spans) + "\n")
+    return tmp_path
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> tuple[str, str]:
+    """What a command prints, which ends with a code."""
+    assert main(["whatif", *map(str, arguments)]) == code
+    return capsys.readouterr()
+
+
+class Replays:
+    """In place of the engine: remembers what is asked, and answers."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Graph, list[Experiment]]] = []
+        self.refused: str | None = None
+
+    def __call__(
+        self, graph: Graph, experiments: list[Experiment], progress: Callable[[int, int], object]
+    ) -> WhatIf:
+        self.asked.append((graph, experiments))
+        progress(1, 2)
+        took = graph.stop - graph.start
+        tried = [
+            Replayed(one.name, took / 2, 0.5, 0.25, sum(one.workers) if one.workers else None)
+            for one in experiments
+        ]
+        base = Replayed("as it was", took, 0.5, 0.5, 2)
+        assumed = ("Memory is not simulated.",)
+        return WhatIf(graph.name, took, base, (*tried,), assumed, self.refused)
+
+
+@pytest.fixture
+def replays(monkeypatch: pytest.MonkeyPatch) -> Replays:
+    engine = Replays()
+    monkeypatch.setattr(replaying, "replay", engine)
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("chosen", "found"),
+    [((), 3), (("etl",), 3), (("train",), 2), (("0" * 15 + "1",), 1), (("ab" * 16,), 3)],
+)
+def test_a_name_or_an_id_chooses_the_last_run(run, replays, capsys, chosen, found):
+    said(capsys, run, *chosen)
+    ((graph, _),) = replays.asked
+    assert int(graph.span_id, 16) == found
+
+
+def test_options_are_experiments_of_their_own(run, replays, capsys):
+    options = "--threads 2x2 --threads 1x8 --bandwidth 10GB/s --without gaps --without stealing"
+    options += " --faster fit=2 --faster fit=4 --split longest=4 --split load=2"
+    out, _ = said(capsys, run, *options.split(), "--json")
+    ((_, experiments),) = replays.asked
+    assert experiments == [
+        *each([(2, 2), (1, 8)], 1e10, ["gaps", "stealing"], [("fit", 2.0), ("fit", 4.0)]),
+        *each(split=[("longest", 4), ("load", 2)]),
+    ]
+    shown = json.loads(out)
+    assert [one["name"] for one in shown["experiments"]] == [one.name for one in experiments]
+    assert shown["experiments"][0]["cost"] is None
+
+
+@pytest.mark.parametrize(
+    ("more", "causes"),
+    [
+        ({}, []),
+        ({"submissions": [0.0, 2.0]}, ["gaps"]),
+        ({"restrictions": [{"workers": [0], "resources": {}, "loose": False}]}, ["restrictions"]),
+        ({"transfer": [0.5] + 5 * [0.0], "outcome": [*"mmmmfm"]}, ["failures", "transfers"]),
+        # A shuffle reschedules its tasks, and quick transfers bound nothing.
+        ({"transfer": [1e-3] * 6, "outcome": [*"mmmmrm"]}, []),
+    ],
+)
+def test_without_options_those_that_may_help_are_tried(run, replays, capsys, more, causes):
+    last = line(4, tasks=6)
+    for key, value in more.items():
+        (last if key in last else last["runs"])[key] = value
+    write(run, last)
+    said(capsys, run)
+    ((_, experiments),) = replays.asked
+    assert experiments == [*usual([1, 1], causes)]
+
+
+def test_the_default_has_the_workers_that_were_there_first(run, replays, capsys):
+    workers = [{"name": f"w{n}", "threads": n, "came": came, "went": None} for n, came in
+               ((4, None), (2, 0.5))]  # fmt: skip
+    for number, known in ((5, workers), (6, workers[1:])):
+        write(run, {**line(number), "workers": known})
+        said(capsys, run)
+    sizes = [experiments[0].workers for _, experiments in replays.asked]
+    assert sizes == [(2,), (1,)]
+
+
+def test_costs_and_the_page_come_with_their_options(run, replays, tmp_path, capsys):
+    price = ("--price", "3600", "--currency", "EUR")
+    out, _ = said(capsys, run, *price, "--threads", "2x2")
+    assert "1,800.00 EUR" in out
+    pytest.importorskip("bokeh")
+    page = tmp_path / "page.html"
+    assert said(capsys, run, *price, "-o", page)[0] == f"{page}\n"
+    shown = page.read_text(encoding="utf-8")
+    assert (shown.count("<h2>What if</h2>"), "1,800.00 EUR" in shown) == (1, True)
+
+
+def test_a_refusal_is_a_sentence_and_a_code(run, replays, capsys):
+    replays.refused = "its replay differs by 40 %."
+    out, err = said(capsys, run, code=1)
+    assert (out, err) == ("", "dask-otel whatif: No answer for etl: its replay differs by 40 %.\n")
+    out, _ = said(capsys, run, "--json", code=1)
+    assert json.loads(out)["refused"] == replays.refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong"),
+    [
+        (("{run}/nothing",), "there is no {run}/nothing"),
+        (("{run}/a-0001-traces.jsonl",), "no recorded graph in {run}/a-0001-traces.jsonl: set"),
+        (("{run}", "eatl"), "no recorded graph of eatl in {run}, but of etl, train"),
+        (("{run}", "--faster", "fti=2"), "etl has no tasks of fti, but of fit, load"),
+        (("{run}", "--split", "fti=2"), "etl has no tasks of fti, but of fit, load"),
+    ],
+)
+def test_says_what_is_wrong(run, replays, capsys, arguments, wrong):
+    _, err = said(capsys, *(one.format(run=run) for one in arguments), code=1)
+    assert err.startswith(f"dask-otel whatif: {wrong.format(run=run)}")
+    assert (err.count("\n"), replays.asked) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--threads", "4", "'4' is not WORKERSxTHREADS, such as 4x8"),
+        ("--threads", "4x8x2", "'4x8x2' is not WORKERSxTHREADS"),
+        ("--threads", "0x8", "the number of workers must be from 1 to 10,000, and not 0"),
+        ("--bandwidth", "fast", "'fast' is not a number of bytes a second, such as 10GB/s"),
+        ("--bandwidth", "1B/s", "the bandwidth in bytes a second must be from 1,000 to"),
+        ("--without", "luck", "invalid choice: 'luck'"),
+        ("--faster", "fit", "'fit' is not PREFIX=FACTOR, such as fit=2"),
+        ("--faster", "fit=nan", "the factor for fit must be from 0.001 to 1,000, and not nan"),
+        ("--split", "longest=2.5", "'longest=2.5' is not PREFIX=PIECES or longest=PIECES"),
+        ("--price", "-1", "'-1' is not a price"),
+    ],
+)
+def test_wrong_options_say_what_is_allowed(capsys, option, value, said):
+    with pytest.raises(SystemExit) as stopped:
+        main(["whatif", "anywhere", f"{option}={value}"])
+    assert stopped.value.code == 2
+    assert re.search(f"^usage: dask-otel whatif(?s:.*){re.escape(said)}", capsys.readouterr().err)
+
+
+def test_python_takes_a_folder_or_its_report(run, replays):
+    shown = dask_otel.what_if(str(run), threads=[(2, 2)], without="gaps", price=3600.0)
+    again = dask_otel.what_if(read_report(run, price=3600.0), threads=[(2, 2)], without=["gaps"])
+    assert shown == again
+    assert isinstance(shown, dask_otel.WhatIfReport)
+    assert [one.threads for one in shown.result.experiments] == [4, None]
+    with pytest.raises(ValueError, match="without 'luck': allowed are restrictions, failures"):
+        dask_otel.what_if(run, without="luck")
+
+
+WARNED = "used a CPU for 90% of their time: more threads help as much as is shown only with a core"
+
+
+@pytest.mark.parametrize(
+    ("cpu", "noncpu", "warned"), [(9.0, 1.0, True), (1.0, 9.0, False), (0.0, 0.0, False)]
+)
+def test_tasks_that_need_a_core_are_named(run, replays, cpu, noncpu, warned):
+    labels = {"dask.span.name": "etl", "dask.span.root.name": "etl", "dask.task.prefix": "fit"}
+    points = [
+        point(seconds, {**labels, "dask.activity": activity})
+        for activity, seconds in (("thread-cpu", cpu), ("thread-noncpu", noncpu))
+    ]
+    sums = metrics(counter("dask.span.execute.time", *points))
+    (run / "a-0001-metrics.jsonl").write_text(json.dumps(sums) + "\n")
+    assert (WARNED in str(dask_otel.what_if(run))) == warned
+    assert WARNED not in str(dask_otel.what_if(run, "train"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "warned"),
+    [
+        ("gil", "etl/fit", True),
+        ("cpus", "etl", True),
+        ("gil", "train", False),
+        ("held", "etl", False),
+    ],
+)
+def test_a_diagnosis_of_what_threads_share_is_a_warning(
+    run, replays, monkeypatch, kind, name, warned
+):
+    report = read_report(run)
+    found = Diagnosis(kind, name, 1.0, f"{name} waited", "", "")
+    accounts = [replace(one, diagnoses=[found]) for one in report.accounts()]
+    monkeypatch.setattr(Report, "accounts", lambda report: accounts)
+    assert (f"{name} waited" in str(dask_otel.what_if(report))) == warned
+
+
+def test_progress_is_for_a_terminal_alone(run, replays, monkeypatch, capsys):
+    assert said(capsys, run)[1] == ""
+    # Only now: what pytest captures is another stream in each test.
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    bar, last = said(capsys, run)[1].split("\r")[1:]
+    assert bar.startswith("replayed  50% ####")
+    assert last == "\x1b[K"
+
+
+def test_the_engine_answers(run, capsys):
+    """Eight tasks of a second on two threads, on four, and twice as fast."""
+    last = line(4)
+    last["runs"]["prefix"] = [0] * 8
+    write(run, last)
+    found = json.loads(said(capsys, run, "--threads", "4x1", "--faster", "fit=2", "--json")[0])
+    replayed = found["as_it_was"], *found["experiments"]
+    assert found["recorded"] == 4.0
+    assert [one["seconds"] for one in replayed] == pytest.approx([4.0, 2.0, 2.0], abs=0.02)
+    hours = [8 / 3600, 8 / 3600, 4 / 3600]
+    assert [one["thread_hours"] for one in replayed] == pytest.approx(hours, rel=0.01)
+    assert [one["idle"] for one in replayed] == pytest.approx([0.0, 0.0, 0.0], abs=0.01)
+    assert [one["threads"] for one in replayed] == [2, 4, None]
+    assert found["error"] == pytest.approx(0, abs=0.01)
+
+
+def test_it_refuses_a_run_that_it_can_not_replay(run, capsys):
+    write(run, {**line(7), "complete": False, "left_out": 3})
+    out, err = said(capsys, run, "--json", code=1)
+    found = json.loads(out)
+    assert (found["replayed"], found["error"], found["experiments"]) == (None, None, [])
+    assert err == f"dask-otel whatif: No answer for etl: {found['refused']}\n"
+    assert found["refused"].startswith("3 of its runs were not recorded")
+
+
+RECORD = """
+import sys, time
+import dask
+from distributed import Client, LocalCluster, span
+dask.config.set({"distributed.scheduler.preload": ["dask_otel"], "otel.files.path": sys.argv[1]})
+def nap(seconds):
+    time.sleep(seconds)
+if __name__ == "__main__":
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None,
+                      processes=False) as cluster, Client(cluster) as client:
+        with span("naps"):
+            client.gather(client.map(nap, [0.3] * 8, pure=False))
+"""
+
+
+def test_a_real_run_is_read_and_replayed(tmp_path, capsys):
+    environment.run("-c", RECORD, str(tmp_path / "telemetry"))
+    code = main(["whatif", str(tmp_path / "telemetry"), "--threads", "4x1", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    (session,) = read_report(tmp_path / "telemetry").runs
+    (root,) = session.roots()
+    assert (found["span"], found["as_it_was"]["threads"]) == ("naps", 2)
+    assert found["recorded"] == pytest.approx(root.seconds, abs=1e-3)
+    # A machine may be too busy for an answer.
+    assert code == (found["refused"] is not None) == (found["error"] > 0.15)
+    if code == 0:
+        (log,) = (tmp_path / "telemetry").glob("*-graph.jsonl.gz")
+        (recorded,) = read_graphs(log)
+        took = recorded.runs["seconds"]
+        (more,) = found["experiments"]
+        # Whatever the order of the tasks, by Graham.
+        assert (
+            sum(took) / 4 <= more["seconds"] <= sum(took) / 4 + max(took) + found["recorded"] / 10
+        )

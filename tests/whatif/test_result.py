@@ -1,0 +1,297 @@
+"""The results of replays: the knee of a curve, the headline, text, data and page."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from dask_otel.report.money import Price
+from dask_otel.report.whatif import WhatIfReport
+from dask_otel.whatif.experiments import Experiment, each, usual
+from dask_otel.whatif.result import Knee, Replayed, WhatIf, knee
+from tests.unit.report_files import EVIL, report_of, span, traces
+
+
+def replayed(name: str, seconds: float, threads: int | None = None, there: int = 4) -> Replayed:
+    """A replay of 25 thread-seconds of work."""
+    hours = (threads or there) * seconds / 3600
+    return Replayed(name, seconds, hours, 1 - 25 / (3600 * hours), threads)
+
+
+AS_IT_WAS = replayed("as it was", 7.65, 4)
+MORE = tuple(
+    replayed(f"{n} threads", seconds, n) for n, seconds in ((2, 13.0), (8, 5.0), (16, 4.5))
+)
+RESULT = WhatIf("etl", 7.58, AS_IT_WAS, MORE, ("Memory is not simulated.",))
+
+
+# ------------------------------------------------------------------------------- the knee
+
+threads = st.lists(st.integers(1, 500), min_size=2, max_size=9, unique=True).map(sorted)
+
+
+@given(threads, st.floats(0.01, 1e4), st.floats(0.01, 1e4))
+def test_the_knee_is_where_half_of_a_thread_more_is_of_use(
+    numbers: list[int], alone: float, shared: float
+) -> None:
+    """Of work that is divided, and work that is not, this is where both take as long."""
+    border = shared / alone
+    assume(all(abs(number / border - 1) > 1e-6 for number in numbers))
+    found = knee([(number, alone + shared / number) for number in numbers])
+    beyond = [number for number in numbers if number > border]
+    before = [number for number in numbers if number < border]
+    if len(beyond) > 1:
+        # Or between the last number before it and the first one beyond.
+        assert found
+        assert found.threads in (beyond[0], *before[-1:])
+    elif not beyond:
+        assert found is None
+
+
+@given(threads, st.floats(0.001, 1e6))
+def test_work_that_is_divided_has_no_knee_and_other_work_nothing_else(
+    numbers: list[int], work: float
+) -> None:
+    assert knee([(number, work / number) for number in numbers]) is None
+    assert knee([(number, work) for number in numbers]) == Knee(numbers[0], 0.0)
+
+
+@given(st.lists(st.floats(0.001, 1e6), min_size=1, max_size=9), st.data())
+def test_beyond_the_knee_no_thread_saves_more_than_is_said(
+    seconds: list[float], data: st.DataObject
+) -> None:
+    """Whatever the durations: more threads can make a run longer."""
+    sizes = st.integers(1, 500)
+    numbers = sorted(
+        data.draw(st.lists(sizes, min_size=len(seconds), max_size=len(seconds), unique=True))
+    )
+    points = [*zip(numbers, seconds, strict=True)]
+    found = knee(points)
+    steps = [
+        (fewer, (1 - after / before) / (more - fewer))
+        for (fewer, before), (more, after) in pairwise(points)
+    ]
+    if found is not None:
+        saved = [share for fewer, share in steps if fewer >= found.threads]
+        assert found.saved == max(0.0, *saved)
+        shown = WhatIfReport(
+            WhatIf(
+                "etl",
+                1.0,
+                replayed("as it was", seconds[0], numbers[0]),
+                tuple(replayed("other", took, n) for n, took in points[1:]),
+            )
+        ).about_threads()
+        said = shown.rpartition("less than ")[2].rstrip("%.")
+        assert f"Beyond {found.threads:,} thread" in shown
+        assert ("saves nothing" in shown) if not found.saved else float(said) > 100 * max(saved)
+
+
+def test_the_curve_has_the_workers_alone_and_the_fastest_of_as_many_threads() -> None:
+    others = (replayed("4 x 2", 5.5, 8), replayed("1 x 4", 7.0, 4), replayed("without gaps", 6.0))
+    curve = replace(RESULT, experiments=(*MORE, *others)).curve
+    assert [(one.threads, one.seconds) for one in curve] == [
+        (2, 13.0),
+        (4, 7.65),
+        (8, 5.0),
+        (16, 4.5),
+    ]
+    came_and_went = replace(RESULT, replayed=replace(AS_IT_WAS, threads=None), experiments=others)
+    assert [one.threads for one in came_and_went.curve] == [4, 8]
+    assert WhatIfReport(replace(RESULT, experiments=others[2:])).about_threads() == ""
+
+
+# ---------------------------------------------------------------------------- the headline
+
+
+@pytest.mark.parametrize(
+    ("experiments", "recorded", "said"),
+    [
+        # 16 threads are faster, but beyond the knee.
+        (MORE, 7.58, "4 more threads: 5.00 s instead of 7.65 s, 31% more cost; ± 1%"),
+        (MORE[2:], 7.65, "12 more threads: 4.50 s instead of 7.65 s, 135% more cost; ± 0.1%"),
+        (
+            (*MORE, replayed("without gaps", 4.0)),
+            7.58,
+            "Without gaps: 4.00 s instead of 7.65 s, 48% less cost; ± 1%",
+        ),
+        (
+            (replayed("1 x 4", 6.0, 4), MORE[0]),
+            7.0,
+            "1 x 4: 6.00 s instead of 7.65 s, 22% less cost; ± 10%",
+        ),
+        # As fast as it was.
+        (
+            (replayed("2 threads", 7.7, 2), replayed("3 threads", 7.6, 3)),
+            7.65,
+            "2 fewer threads: 7.70 s instead of 7.65 s, 50% less cost; ± 0.1%",
+        ),
+        # Within the error of the replay.
+        (
+            (replayed("without gaps", 7.2), replayed("8 threads", 7.3, 8)),
+            7.0,
+            "Nothing that was tried saves more than 9% of 7.65 s; ± 10%",
+        ),
+        ((), 7.65, "Nothing that was tried saves more than 2% of 7.65 s; ± 0.1%"),
+    ],
+)
+def test_the_headline_has_the_most_useful_result(
+    experiments: tuple[Replayed, ...], recorded: float, said: str
+) -> None:
+    result = replace(RESULT, experiments=experiments, recorded=recorded)
+    assert WhatIfReport(result).headline() == said
+
+
+# -------------------------------------------------------------------- text, data and page
+
+REFUSED = WhatIf("etl", 7.58, None, refused="The log has only 3 of its runs.")
+
+
+def test_a_terminal_shows_the_headline_a_table_and_a_curve() -> None:
+    text = WhatIfReport(RESULT, Price(3600.0, "EUR")).text(80, ascii_only=True)
+    assert text.isascii()
+    assert max(map(len, text.splitlines())) <= 80
+    headline, _, *table = text.splitlines()
+    assert headline.endswith("; +/- 1%")
+    assert [line.split() for line in table[:6]] == [
+        ["replayed", "duration", "change", "idle", "thread-hours", "cost"],
+        ["as", "it", "was", "7.65", "s", "18%", "0.008500", "30.60", "EUR"],
+        ["2", "threads", "13.0", "s", "+70%", "4%", "0.007222", "26.00", "EUR"],
+        ["8", "threads", "5.00", "s", "-35%", "38%", "0.0111", "40.00", "EUR"],
+        ["16", "threads", "4.50", "s", "-41%", "65%", "0.0200", "72.00", "EUR"],
+        [],
+    ]
+    bars = {line.split()[0]: line.count("#") for line in table[7:11]}
+    assert bars.keys() == {"2", "4", "8", "16"}
+    assert "Beyond 8 threads, each further one saves less than 2%." in text
+    assert "etl took 7.58 s; its replay took 7.65 s, a difference of 0.9%." in text
+    assert text.endswith("Memory is not simulated.")
+    assert "cost" not in str(WhatIfReport(RESULT)).partition("\n")[2]
+
+
+def test_a_script_gets_plain_data() -> None:
+    shown = WhatIfReport(RESULT, Price(3600.0))
+    found = json.loads(json.dumps(shown.to_dict(), allow_nan=False))
+    assert {key: found[key] for key in ("version", "span", "recorded", "replayed", "refused")} == {
+        "version": 1,
+        "span": "etl",
+        "recorded": 7.58,
+        "replayed": 7.65,
+        "refused": None,
+    }
+    assert found["error"] == pytest.approx(0.07 / 7.58)
+    assert (found["knee"], found["assumptions"]) == (8, ["Memory is not simulated."])
+    figures = {"name", "seconds", "thread_hours", "idle", "threads", "cost"}
+    assert [one.keys() for one in (found["as_it_was"], *found["experiments"])] == [figures] * 4
+    last = found["experiments"][-1]
+    assert (last["seconds"], last["threads"], last["cost"]) == (4.5, 16, pytest.approx(72.0))
+    refused = json.loads(json.dumps(WhatIfReport(REFUSED).to_dict()))
+    assert (refused["replayed"], refused["error"], refused["experiments"]) == (None, None, [])
+    assert refused["refused"] == "The log has only 3 of its runs."
+
+
+def test_a_refusal_has_no_figures() -> None:
+    shown = WhatIfReport(REFUSED)
+    assert str(shown) == "No answer for etl: The log has only 3 of its runs."
+    far_off = WhatIfReport(replace(REFUSED, replayed=AS_IT_WAS))
+    assert str(far_off).startswith(str(shown))
+    assert "a difference of 0.9%" in str(far_off)
+
+
+class _Tags(HTMLParser):
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, list[str]]] = []
+        self.shown = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, Any]]) -> None:
+        self.found.append((tag, [name for name, _ in attrs]))
+
+    def handle_data(self, data: str) -> None:
+        self.shown += data
+
+
+def _named(name: str) -> WhatIfReport:
+    others = tuple(replace(one, name=name) for one in MORE)
+    result = WhatIf(name, 7.58, AS_IT_WAS, (*others, replayed(name, 3.0)), (name,))
+    return WhatIfReport(result, Price(1.0, name), f"{1:016x}")
+
+
+def test_names_are_text_in_a_notebook_and_on_the_page() -> None:
+    pytest.importorskip("bokeh")
+    tame, evil = _Tags(_named("tame").html()), _Tags(_named(EVIL).html())
+    assert evil.found == tame.found
+    assert evil.shown == tame.shown.replace("tame", EVIL).replace("Tame", EVIL)
+    assert [tag for tag, _ in evil.found].count("circle") == 8
+    report = report_of(traces(span(1, "etl", dask_span_root_id="id-1")))
+    page = replace(report, what_ifs=[_named(EVIL)]).html()
+    assert (page.count("<h2>What if</h2>"), page.count("<polyline")) == (1, 2)
+    other = replace(report, what_ifs=[replace(_named(EVIL), span_id=f"{3:016x}")])
+    assert "What if" not in other.html()
+
+
+def test_a_terminal_obeys_no_name() -> None:
+    assert "\x1b" not in _named("\x1b]0;pwned\a\n").text()
+
+
+def test_a_notebook_without_bokeh_shows_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dask_otel.report.whatif.find_spec", lambda name: None)
+    assert WhatIfReport(RESULT)._repr_html_() is None
+    assert repr(WhatIfReport(RESULT)) == WhatIfReport(RESULT).text()
+
+
+# ----------------------------------------------------------------------------- experiments
+
+
+def test_each_change_is_an_experiment_of_its_own() -> None:
+    found = [*each([(4, 8)], 1e10, ["gaps"], [("fit", 2.0)], [("longest", 4), ("fit", 2)])]
+    assert found == [
+        Experiment("32 threads (4 x 8)", (8, 8, 8, 8)),
+        Experiment("10,000 MB/s between workers", bandwidth=1e10),
+        Experiment("without gaps", without=frozenset({"gaps"})),
+        Experiment("tasks of fit 2 times as fast", faster={"fit": 2.0}),
+        Experiment("the longest task split in 4", split={"longest": 4}),
+        Experiment("tasks of fit split in 2", split={"fit": 2}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"threads": [(0, 8)]}, "the number of workers must be from 1 to 10,000, and not 0"),
+        ({"threads": [(1, -1)]}, "threads of a worker must be from 1 to 1,000, and not -1"),
+        ({"bandwidth": float("nan")}, "the bandwidth in bytes a second must be from 1,000 to"),
+        ({"without": ["luck"]}, "without 'luck': allowed are restrictions, failures, gaps,"),
+        ({"faster": [("fit", 0)]}, "the factor for fit must be from 0.001 to 1,000, and not 0"),
+        ({"split": [("fit", 1)]}, "the number of pieces of fit must be from 2 to 1,000"),
+    ],
+)
+def test_a_change_that_makes_no_sense_is_said(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said.replace("(", r"\(")):
+        [*each(**change)]
+
+
+@pytest.mark.parametrize(
+    ("workers", "shapes"),
+    [
+        ([2, 2], [(2,), (2,) * 3, (2,) * 4, (2,) * 8]),
+        # Fewer workers than one there are not.
+        ([8], [(4,), (8,) * 2, (8,) * 4]),
+        ([1], [(1,) * 2, (1,) * 4]),
+        ([4, 1, 1], [(4, 1), (4, 1, 1, 4), (4, 1, 1) * 2, (4, 1, 1) * 4]),
+    ],
+)
+def test_usually_half_to_four_times_the_threads_are_tried(
+    workers: list[int], shapes: list[tuple[int, ...]]
+) -> None:
+    found = [*usual(workers, ["gaps"])]
+    assert [one.workers for one in found] == [*shapes, None, None]
+    assert [one.name for one in found[-2:]] == ["without gaps", "the longest task split in 2"]
