@@ -11,6 +11,9 @@ import pytest
 from distributed import span, wait
 
 import dask_otel
+from dask_otel.whatif.experiments import Experiment
+from dask_otel.whatif.graph import read_graphs
+from dask_otel.whatif.running import replay
 from tests.simulated.bridged import Bridged
 from tests.simulated.tasks import nap
 
@@ -32,6 +35,11 @@ def test_a_small_graph(b: Bridged, tmp_path: Path) -> None:
         wait(b.client.submit(nap, 1.0, *first, key="last-1"))
     b.exported()
     dask_otel.unregister(b.client)
+    (graph,) = read_graphs(tmp_path, "train")
+    found = replay(graph, [Experiment("one thread", workers=(1,))])
+    assert found.recorded == pytest.approx(4.0, abs=1e-3)
+    assert found.error == pytest.approx(0.0, abs=1e-3)
+    assert [one.seconds for one in found.experiments] == [pytest.approx(7.5, abs=1e-3)]
     (line,) = lines(tmp_path)
     assert (line["name"], line["complete"], line["outside"]) == ("train", True, 0)
     runs = line["runs"]
