@@ -199,7 +199,7 @@ class Simulated:
         """An open span has the unfinished tasks that it has in Dask, but for lost results."""
         tasks = self.scheduler.tasks.values()
         known = Counter(one.group.span_id for one in tasks if one.state in UNFINISHED)
-        resting = len(self.adapter.task_events.resting())
+        resting = self.adapter.task_events.resting().total()
         for dask_id, span in self.adapter.lifecycle.open.items():
             assert span.unfinished == sum(group.unfinished for group in span.groups), span
             assert 0 <= known[dask_id] - span.unfinished <= resting, (span, known[dask_id])
