@@ -80,6 +80,7 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
         "has_lost_dependencies",
         "host_restrictions",
         "key",
+        "loose_restrictions",
         "nbytes",
         "prefix",
         "priority",
@@ -154,6 +155,7 @@ DOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
     "Client": ("close", "run_on_scheduler"),
     "Scheduler": (
         "add_plugin",
+        "address",
         "broadcast",
         "coerce_address",
         "id",
@@ -177,8 +179,10 @@ OF_ANYTHING: Final = frozenset(
         "default_router",
         "get",
         "get_logs",
+        "id",
         "matcher",
         "pattern",
+        "port",
         "regex",
         "rstrip",
         "rules",
@@ -186,6 +190,8 @@ OF_ANYTHING: Final = frozenset(
         "spans_search_by_name",
         "target",
         "target_kwargs",
+        "traverse_spans",
+        "values",
         "wildcard_router",
     }
 )
