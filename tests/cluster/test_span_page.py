@@ -165,13 +165,16 @@ def test_behind_a_prefix_and_proxies(
         assert read(client, there.removeprefix(proxy)) == f"the report of {span_id}"
 
 
-def test_the_page_itself_needs_no_bokeh() -> None:
+def test_the_page_and_a_replay_in_a_notebook_need_no_bokeh() -> None:
     facts = "scheduler='', workers=0, threads=0, time=1.0, open=[], more=0, ended=[]"
-    page = python(
+    shown = python(
         "import sys; sys.modules['bokeh'] = None;"
-        f"from dask_otel.report.page.html import live_page; print(live_page(dict({facts})))"
+        f"from dask_otel.report.page.html import live_page; print(live_page(dict({facts})));"
+        "from dask_otel.report.whatif import WhatIf, WhatIfReport;"
+        "print(WhatIfReport(WhatIf('etl', 1.0, None, refused='Too long.'))._repr_html_())"
     )
-    assert "No span is open." in page
+    assert "No span is open." in shown
+    assert "<b>No answer for etl: Too long.</b>" in shown
 
 
 def test_names_are_text_and_the_page_is_shut_off() -> None:
