@@ -134,5 +134,5 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _progress(done: int, of: int) -> None:
-    share = done / of
+    share = done / (of or 1)
     terminal.progress(f"replayed {share:4.0%} {words.in_ascii(words.bar(share, _BAR))}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from math import floor
 from typing import Any, Final
@@ -11,8 +11,8 @@ from dask_otel.report import words
 from dask_otel.report.money import Price
 from dask_otel.whatif.result import Replayed, WhatIf
 
-#: The smallest share that counts as a difference; fewest columns of a name, most of a bar.
-_LEAST, _NAME, _BAR = 0.02, 12, 24
+#: The smallest share that counts as a difference; most columns of a bar.
+_LEAST, _BAR = 0.02, 24
 _HEADINGS: Final = ("replayed", "duration", "change", "idle", "thread-hours", "cost")
 #: Thread-hours look like costs.
 _HOURS: Final = Price(1.0)
@@ -90,7 +90,8 @@ class WhatIfReport:
     def text(self, width: int = 100, *, ascii_only: bool = False) -> str:
         """Return the result for a terminal: the headline, a table, a curve, and notes."""
         notes = (line for note in self.notes() for line in words.wrapped(note, width))
-        parts = [self.headline()], _aligned(self.table(), width), self._bars(width), notes
+        table = words.aligned(self.table(), _HEADINGS[1:], width)
+        parts = [self.headline()], table, self._bars(width), notes
         lines = (map(words.one_line, part) for part in parts)
         text = "\n\n".join(filter(None, ("\n".join(part) for part in lines)))
         return words.in_ascii(text) if ascii_only else text
@@ -156,12 +157,3 @@ def _above(share: float) -> str:
     """Return the next tenth of a percent above a share; from 1 % on, the next whole one."""
     tenths = 10 if share >= 0.01 else 1
     return f"{(floor(share * 1000 / tenths) + 1) * tenths / 10:g}%"
-
-
-def _aligned(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
-    """Yield the lines of a table: names to the left, cut to the width, and figures to the right."""
-    first, *wide = (max(map(len, column)) for column in zip(*rows, strict=True)) if rows else (0,)
-    first = min(first, max(_NAME, width - sum(wide) - 2 * len(wide)))
-    for name, *figures in rows:
-        cells = (f"{cell:>{room}}" for cell, room in zip(figures, wide, strict=True))
-        yield "  ".join((words.fit(name, first), *cells))
