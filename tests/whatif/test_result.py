@@ -153,20 +153,23 @@ REFUSED = WhatIf("etl", 7.58, None, refused="The log has only 3 of its runs.")
 
 
 def test_a_terminal_shows_the_headline_a_table_and_a_curve() -> None:
-    text = WhatIfReport(RESULT, Price(3600.0, "EUR")).text(80, ascii_only=True)
+    same = replace(AS_IT_WAS, name="same", seconds=7.6499)
+    result = replace(RESULT, experiments=(*MORE, same))
+    text = WhatIfReport(result, Price(3600.0, "EUR")).text(80, ascii_only=True)
     assert text.isascii()
     assert max(map(len, text.splitlines())) <= 80
     headline, _, *table = text.splitlines()
     assert headline.endswith("; +/- 1%")
-    assert [line.split() for line in table[:6]] == [
+    assert [line.split() for line in table[:7]] == [
         ["replayed", "duration", "change", "idle", "thread-hours", "cost"],
         ["as", "it", "was", "7.65", "s", "18%", "0.008500", "30.60", "EUR"],
         ["2", "threads", "13.0", "s", "+70%", "4%", "0.007222", "26.00", "EUR"],
         ["8", "threads", "5.00", "s", "-35%", "38%", "0.0111", "40.00", "EUR"],
         ["16", "threads", "4.50", "s", "-41%", "65%", "0.0200", "72.00", "EUR"],
+        ["same", "7.65", "s", "+0%", "18%", "0.008500", "30.60", "EUR"],
         [],
     ]
-    bars = {line.split()[0]: line.count("#") for line in table[7:11]}
+    bars = {line.split()[0]: line.count("#") for line in table[8:12]}
     assert bars.keys() == {"2", "4", "8", "16"}
     assert "Beyond 8 threads, each further one saves less than 2%." in text
     assert "etl took 7.58 s; its replay took 7.65 s, a difference of 0.9%." in text

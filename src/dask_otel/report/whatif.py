@@ -82,7 +82,7 @@ class WhatIfReport:
             return []
         for one in (base, *self.result.experiments):
             took, hours = words.seconds(one.seconds), 3600 * one.thread_hours
-            change = "" if one is base else f"{one.seconds / base.seconds - 1:+.0%}"
+            change = "" if one is base else f"{round(one.seconds / base.seconds - 1, 2) + 0.0:+.0%}"
             cost = self.price.text(hours) if self.price else ""
             rows.append((one.name, took, change, f"{one.idle:.0%}", _HOURS.text(hours), cost))
         return [row if self.price else row[:-1] for row in rows]
