@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import re
@@ -175,6 +176,23 @@ def test_the_page_and_a_replay_in_a_notebook_need_no_bokeh() -> None:
     )
     assert "No span is open." in shown
     assert "<b>No answer for etl: Too long.</b>" in shown
+
+
+@looped
+async def test_all_who_ask_at_a_time_share_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    async def overview(*parts: Any) -> int:
+        asked.append(parts)
+        return len(asked)
+
+    monkeypatch.setattr(module, "overview", overview)
+    monkeypatch.setattr(module, "_live", str)
+    for fresh, answers in ((3600.0, {"1"}), (0.0, {"2", "3", "4"})):
+        monkeypatch.setattr(module, "FRESH", fresh)
+        monkeypatch.setattr(module, "SPARED", 0.0)
+        pages = module.Pages(None, None, None)  # type: ignore[arg-type]
+        assert {*await asyncio.gather(*(pages.live() for _ in range(3)))} == answers
 
 
 def test_names_are_text_and_the_page_is_shut_off() -> None:
