@@ -142,5 +142,5 @@ def _warnings(report: Report, name: str) -> Iterator[str]:
                 "as much as is shown only with a core for each."
             )
         for one in account.diagnoses:
-            if one.kind in _SHARED and one.span.startswith(name):
+            if one.kind in _SHARED and f"{one.span}/".startswith(f"{name}/"):
                 yield f"{one.title}: more threads of one worker share it, and help less."
