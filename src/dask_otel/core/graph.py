@@ -7,7 +7,7 @@ later, in a thread. The format is documented in docs/files.md.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from math import isfinite
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -116,6 +116,7 @@ def graph_line(
             {
                 "name": label_text(one.name, sanitizer),
                 "threads": one.threads,
+                "resources": _amounts(one.resources.items()),
                 "came": numbers.time(one.came) if one.came > span.start else None,
                 "went": numbers.time(one.went),
             }
@@ -212,7 +213,7 @@ class _Numbers:
         ]
         return {
             "workers": workers if addresses or hosts else None,
-            "resources": {str(name): _plain(amount) for name, amount in resources},
+            "resources": _amounts(resources),
             "loose": loose,
             "actor": actor,
         }
@@ -225,6 +226,10 @@ def _number(numbers: dict[Any, int], item: Hashable) -> int:
 def _finite(seconds: float) -> float | None:
     """Return seconds to the microsecond; None if workers reported nonsense."""
     return round(seconds, 6) if isfinite(seconds) else None
+
+
+def _amounts(resources: Iterable[tuple[Any, Any]]) -> dict[str, float | None]:
+    return {str(name): _plain(amount) for name, amount in resources}
 
 
 def _plain(number: Any) -> float | None:
