@@ -57,6 +57,11 @@ def in_pieces(client: Any, cluster: Any) -> None:
         wait(before)
 
 
+def present(client: Any, cluster: Any) -> None:
+    with span("train"):
+        wait(tasks(client, "fit", [0.5] * 8))
+
+
 #: By case: its program without the cause, and the cluster that has none.
 CURED: dict[str, tuple[Callable[[Any, Any], None] | None, dict[str, Any]]] = {
     "pinned": (unpinned, {}),
@@ -66,6 +71,7 @@ CURED: dict[str, tuple[Callable[[Any, Any], None] | None, dict[str, Any]]] = {
     "graph-building": (without_pause, {}),
     "slow-network": (at_once, {}),
     "chain": (in_pieces, {}),
+    "late-workers": (present, {"workers": 2}),
     "too-few-threads-queued": (None, {"workers": 4}),
 }
 
