@@ -64,7 +64,8 @@ class Graphs:
 
     def worker_added(self, ws: WorkerState, when: float) -> None:
         """Record that a worker is there; `when` is 0.0 if it was before the bridge."""
-        self._workers[ws.address] = GraphWorker(ws.name, ws.address, ws.host, ws.nthreads, when)
+        about = ws.name, ws.address, ws.host, ws.nthreads, ws.resources
+        self._workers[ws.address] = GraphWorker(*about, when)
 
     def worker_removed(self, address: str) -> None:
         """Record that a worker left."""

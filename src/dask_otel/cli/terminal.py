@@ -14,8 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
+from dask_otel.report import words
+
 #: The smallest width for fitting text to a terminal.
 _NARROW: Final = 60
+#: Columns of a progress bar.
+_BAR: Final = 40
 #: Seconds between two looks while waiting.
 LOOK: Final = 0.05
 
@@ -98,6 +102,12 @@ def progress(text: str) -> None:
     """Show how far a command is, in a terminal alone; an empty text ends it."""
     if sys.stderr.isatty():
         print(f"\r{text}\033[K", end="", file=sys.stderr, flush=True)
+
+
+def replayed(done: int, of: int) -> None:
+    """Show how far a replay is."""
+    share = done / (of or 1)
+    progress(f"replayed {share:4.0%} {words.in_ascii(words.bar(share, _BAR))}")
 
 
 def fail(command: str, text: str) -> int:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from dask_otel.cli import report, terminal
-from dask_otel.report import words
 from dask_otel.whatif.experiments import CAUSES, each
 
 HELP: Final = "say how long a run would have taken with other workers, or without its faults"
@@ -29,8 +28,8 @@ exit codes: 0 the results are shown, 1 there is no answer (the reason is on stan
 arguments, 130 interrupted
 """
 
-#: Most columns of the text, and of the progress bar.
-_WIDE, _BAR = 120, 40
+#: Most columns of the text.
+_WIDE: Final = 120
 
 
 def _pair(first: type, mark: str, second: type, allowed: str) -> Callable[[str], tuple[Any, Any]]:
@@ -116,7 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with copied([arguments.path]) as local:
             found = replace(read_report(*local), price=report.price_of(arguments))
-            shown = tried(found, arguments.span, experiments, _progress)
+            shown = tried(found, arguments.span, experiments, terminal.replayed)
     except (OSError, ValueError, RuntimeError) as error:
         return terminal.fail("whatif", str(error))
     finally:
@@ -131,8 +130,3 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         terminal.show(shown.text(terminal.width(_WIDE), ascii_only=terminal.is_ascii()))
     return 0
-
-
-def _progress(done: int, of: int) -> None:
-    share = done / (of or 1)
-    terminal.progress(f"replayed {share:4.0%} {words.in_ascii(words.bar(share, _BAR))}")

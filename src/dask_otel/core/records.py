@@ -230,6 +230,7 @@ class GraphWorker(NamedTuple):
     address: str
     host: str
     threads: int
+    resources: Mapping[str, Any]
     came: float
     went: float | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import floor
 from typing import Any, Final
 
@@ -11,6 +11,8 @@ from dask_otel.report import words
 from dask_otel.report.money import Price
 from dask_otel.whatif.result import Replayed, WhatIf
 
+#: More threads are worth a sentence if the run is so much shorter.
+_MUCH: Final = 0.9
 #: The smallest share that counts as a difference; most columns of a bar.
 _LEAST, _BAR = 0.02, 24
 _HEADINGS: Final = ("replayed", "duration", "change", "idle", "thread-hours", "cost")
@@ -60,6 +62,22 @@ class WhatIfReport:
         what = _named(best, base)
         said = f"{what[:1].upper()}{what[1:]}: {words.seconds(best.seconds)} instead of {took}"
         return f"{said}, {costs}; {within}"
+
+    def of_threads(self) -> str:
+        """Return the best other number of threads in a sentence; empty if none is of much use."""
+        it, base = self.result, self.result.replayed
+        useful = [
+            one
+            for one in it.experiments
+            if base
+            and one.threads
+            and base.threads
+            and (one.threads < base.threads or one.seconds < _MUCH * base.seconds)
+        ]
+        said = replace(self, result=replace(it, experiments=tuple(useful))).headline()
+        # Else nothing saves anything.
+        core = "" if "fewer" in said else ", with a core for each"
+        return f"{it.span} with {said}{core}." if said[0].isdigit() else ""
 
     def notes(self) -> Iterator[str]:
         """Yield how many threads are of use, the error, and what is assumed, in sentences."""
