@@ -15,7 +15,9 @@ from distributed import span, wait
 import dask_otel
 from dask_otel import _wire
 from dask_otel.client import reporting
+from dask_otel.report import replaying
 from dask_otel.report.account import Account
+from dask_otel.whatif.graph import read_graphs
 from tests.simulated.bridged import Bridged
 from tests.simulated.tasks import boom, nap
 from tests.waiting import eventually
@@ -139,7 +141,7 @@ def test_a_report_of_a_scheduler_that_always_records_begins_with_the_block(b: Br
         b.client.gather(b.client.map(nap, [1.0] * 2, pure=False))
     assert account(block).outcomes == {"memory": 2}
     rows = b.bridge.recording.recorder.since()
-    assert {row.signal for row in rows} == {"traces", "metrics", "logs"}
+    assert {row.signal for row in rows} == {"traces", "metrics", "logs", "graph"}
     whole = dask_otel.report.document.report_of([(one.signal, one.data) for one in rows], {})
     (everything,) = whole.accounts()
     assert everything.outcomes == {"memory": 7}
@@ -251,3 +253,27 @@ def test_many_rows_come_in_several_answers(b: Bridged, monkeypatch: pytest.Monke
     assert len(asked) > 3
     assert asked == sorted(set(asked))
     assert account(block).outcomes == {"memory": 3}
+
+
+def chained(b: Bridged) -> Any:
+    """Four tasks of a second on four threads, then one of two: three seconds."""
+    return b.client.submit(nap, 2.0, b.client.map(nap, [1.0] * 4, pure=False), pure=False)
+
+
+@alone
+def test_the_block_can_be_replayed_and_work_of_others_is_not_taken_for_it(b: Bridged) -> None:
+    def theirs(client: Any) -> None:
+        with span("theirs"):
+            client.submit(nap, 0.5, pure=False).result()
+
+    with dask_otel.performance_report(None) as block:
+        chained(b).result()
+        b.cluster.user("other", theirs)
+        time.sleep(3.0)
+    (graph,) = read_graphs(block.report.graph_logs, "performance_report")
+    # Dask waits for a heartbeat of the second user's at the end, not for a task.
+    assert (graph.complete, len(graph.runs["task"]), len(graph.workers)) == (True, 5, 2)
+    assert sum(graph.runs["seconds"]) == pytest.approx(6.0, abs=0.01)
+    assert {one.name for one in read_graphs(block.report.graph_logs)} == {graph.name, "theirs"}
+    assert replaying._chosen(block.report, None).span_id == graph.span_id
+    assert replaying._chosen(block.report, "theirs").name == "theirs"
