@@ -176,6 +176,38 @@ def test_without_a_reader_nothing_is_recorded() -> None:
     o.run(program)
 
 
+def test_a_recording_that_begins_later_has_the_roots_after_it_and_spoils_no_path() -> None:
+    def chain(key: str) -> Any:
+        last = o.client.submit(nap, 2.0, key=f"{key}-0")
+        for number in range(1, 4):
+            last = o.client.submit(nap, 1.0, last, key=f"{key}-{number}")
+        return last
+
+    def program() -> None:
+        with span("outer"):
+            outer = chain("outer")
+            for on in (True, False, True):
+                # While a task runs, and others wait.
+                time.sleep(0.5)
+                o.adapter.record_graphs(on)
+            with span("inner"):
+                wait([outer, o.client.submit(nap, 0.1, key="inner-1")])
+        with span("later"):
+            wait(chain("later"))
+        o.quiet()
+        assert o.named("outer").graph is None
+        line, keys = decoded(o.named("later"))
+        assert (line["complete"], len(keys), len(line["workers"])) == (True, 4, 2)
+        assert [one["came"] for one in line["workers"]] == [None, None]
+        assert line["submissions"] == sorted(line["submissions"])
+        assert -1 not in line["runs"]["submission"]
+        o.compare_paths()
+        o.is_derivable = False
+
+    o = Simulated(replace(LIMITS, graph=False))
+    o.run(program)
+
+
 @pytest.mark.options(workers=1, within=1.0)
 def test_nothing_is_kept_of_tasks_that_never_ran(o: Simulated) -> None:
     graphs = o.adapter._graphs

@@ -15,7 +15,6 @@ from distributed import span, wait
 import dask_otel
 from dask_otel import _wire
 from dask_otel.client import reporting
-from dask_otel.report import replaying
 from dask_otel.report.account import Account
 from dask_otel.whatif.graph import read_graphs
 from tests.simulated.bridged import Bridged
@@ -255,25 +254,46 @@ def test_many_rows_come_in_several_answers(b: Bridged, monkeypatch: pytest.Monke
     assert account(block).outcomes == {"memory": 3}
 
 
-def chained(b: Bridged) -> Any:
+def chained(client: Any) -> None:
     """Four tasks of a second on four threads, then one of two: three seconds."""
-    return b.client.submit(nap, 2.0, b.client.map(nap, [1.0] * 4, pure=False), pure=False)
+    client.submit(nap, 2.0, client.map(nap, [1.0] * 4, pure=False), pure=False).result()
 
 
-@alone
-def test_the_block_can_be_replayed_and_work_of_others_is_not_taken_for_it(b: Bridged) -> None:
+def test_a_block_is_replayed_and_not_what_others_did_meanwhile() -> None:
     def theirs(client: Any) -> None:
         with span("theirs"):
             client.submit(nap, 0.5, pure=False).result()
 
-    with dask_otel.performance_report(None) as block:
-        chained(b).result()
-        b.cluster.user("other", theirs)
-        time.sleep(3.0)
-    (graph,) = read_graphs(block.report.graph_logs, "performance_report")
-    # Dask waits for a heartbeat of the second user's at the end, not for a task.
-    assert (graph.complete, len(graph.runs["task"]), len(graph.workers)) == (True, 5, 2)
-    assert sum(graph.runs["seconds"]) == pytest.approx(6.0, abs=0.01)
-    assert {one.name for one in read_graphs(block.report.graph_logs)} == {graph.name, "theirs"}
-    assert replaying._chosen(block.report, None).span_id == graph.span_id
-    assert replaying._chosen(block.report, "theirs").name == "theirs"
+    def program() -> None:
+        with block:
+            chained(b.client)
+            b.cluster.user("other", theirs)
+            time.sleep(1.0)
+
+    block = dask_otel.performance_report(None)
+    b = Bridged(begins=False, unreconciled="nothing is exported")
+    b.run(program)
+    assert block.report is not None
+    logs = {one.name: one for one in read_graphs(block.report.graph_logs)}
+    assert {name: len(one.runs["task"]) for name, one in logs.items()} == {
+        "performance_report": 5,
+        "theirs": 1,
+    }
+    # Two workers of two threads: on four others, the four tasks take as long; on one, four seconds.
+    result = dask_otel.what_if(block.report, threads=[(4, 1), (1, 1)]).result
+    assert (result.span, result.refused) == ("performance_report", None)
+    assert result.recorded == pytest.approx(4.0, abs=0.1)
+    seconds = [one.seconds for one in result.experiments]
+    assert seconds == pytest.approx([result.recorded, result.recorded + 3.0], rel=0.03)
+
+
+def test_a_block_within_an_older_span_has_no_graph_and_says_why(b: Bridged) -> None:
+    with span("older"):
+        chained(b.client)
+        with dask_otel.performance_report(None) as block:
+            chained(b.client)
+    assert block.report is not None
+    with pytest.raises(ValueError, match="a root span that begins while"):
+        dask_otel.what_if(block.report)
+    # Nobody keeps them any more.
+    assert b.bridge.adapter._graphs is None

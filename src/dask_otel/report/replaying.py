@@ -110,7 +110,7 @@ def _chosen(report: Report, span: str | None) -> Graph:
     where = ", ".join(map(str, report.paths)) or "the report"
     if not graphs:
         raise ValueError(
-            f"no recorded graph in {where}: one is recorded of each root span that begins while "
+            f"no recorded graph in {where}: one is recorded of a root span that begins while "
             "the scheduler writes files (otel.files.path) or a client is in a performance_report, "
             "unless otel.spans.graph is off there"
         )
