@@ -15,6 +15,9 @@ from distributed import Reschedule, secede, span, wait
 
 import dask_otel
 from dask_otel._dask import graphs as recording
+from dask_otel.whatif.experiments import Experiment
+from dask_otel.whatif.graph import read_graphs
+from dask_otel.whatif.running import replay
 from tests.simulated.bridged import Bridged
 from tests.simulated.graphs import decoded
 from tests.simulated.observed import LIMITS, Simulated
@@ -244,3 +247,14 @@ def test_files_have_one_line_for_each_root_and_the_report_leaves_them_alone(
     assert "skipped" not in dask_otel.read_report(tmp_path).text(100, everything=True)
     ids = {span.span_id for span in b.received.spans}
     assert {int(line["span_id"], 16) for line in lines(tmp_path)} <= ids
+    (graph,) = read_graphs(tmp_path, "train")
+    found = replay(graph, [Experiment("one thread", workers=(1,))])
+    assert found.recorded == pytest.approx(4.0, abs=1e-3)
+    assert found.error == pytest.approx(0.0, abs=1e-3)
+    assert [one.seconds for one in found.experiments] == [pytest.approx(7.5, abs=1e-3)]
+    (line,) = lines(tmp_path)
+    assert (line["name"], line["complete"], line["outside"]) == ("train", True, 0)
+    runs = line["runs"]
+    assert runs["seconds"] == [0.5, 1.0, 2.0, 3.0, 1.0]
+    assert runs["before"] == [[], [], [], [], [0, 1, 2, 3]]
+    assert [line["prefixes"][number] for number in runs["prefix"]] == ["nap"] * 4 + ["last"]
