@@ -62,8 +62,9 @@ OWNERS = {
 #: By file, what holds another class with slots of these names.
 OTHERS = {
     ("accounting", "tasks"), ("blocks", "block"), ("completion", "into"), ("generations", "root"),
-    ("recording", "self._hand_over"), ("reports", "known"), ("sharing", "root"),
-    ("summaries", "summary.counts"), ("task_runs", "span.runs"), ("trace", "trace"),
+    ("graphs", "log"), ("recording", "self._hand_over"), ("reports", "known"),
+    ("sharing", "root"), ("summaries", "summary.counts"), ("task_runs", "span.runs"),
+    ("trace", "trace"),
 }  # fmt: skip
 #: Methods that change the object they belong to.
 _CHANGE = (

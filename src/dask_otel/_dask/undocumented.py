@@ -179,7 +179,6 @@ OF_ANYTHING: Final = frozenset(
         "default_router",
         "get",
         "get_logs",
-        "id",
         "matcher",
         "pattern",
         "port",
@@ -190,7 +189,6 @@ OF_ANYTHING: Final = frozenset(
         "spans_search_by_name",
         "target",
         "target_kwargs",
-        "traverse_spans",
         "values",
         "wildcard_router",
     }
