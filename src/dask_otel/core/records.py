@@ -224,7 +224,7 @@ class SpanPathFacts(NamedTuple):
 
 
 class GraphWorker(NamedTuple):
-    """The time of a worker in the cluster; 0.0 if it came before the bridge."""
+    """The time of a worker in the cluster; 0.0 if it came before the recording."""
 
     name: object
     address: str
