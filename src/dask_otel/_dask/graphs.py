@@ -61,7 +61,9 @@ class Graphs:
 
     def worker_added(self, ws: WorkerState, when: float) -> None:
         """Record that a worker is there; `when` is 0.0 if it was before the bridge."""
-        self._workers[ws.address] = GraphWorker(ws.name, ws.address, ws.host, ws.nthreads, when)
+        self._workers[ws.address] = GraphWorker(
+            ws.name, ws.address, ws.host, ws.nthreads, when, None, (*ws.resources.items(),)
+        )
 
     def worker_removed(self, address: str) -> None:
         """Record that a worker left."""
@@ -129,6 +131,8 @@ class Graphs:
         if log is not None:
             gone = takewhile(lambda one: (one.went or 0.0) > span.start, reversed(self._gone))
             log.workers = (*reversed(list(gone)), *self._workers.values())
+            known = self.scheduler
+            log.scheduler = "stealing" in known.extensions, known.WORKER_SATURATION
         return log
 
     def exported(self, span: OpenSpan) -> None:

@@ -7,7 +7,7 @@ later, in a thread. The format is documented in docs/files.md.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from math import isfinite
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -118,9 +118,11 @@ def graph_line(
                 "threads": one.threads,
                 "came": numbers.time(one.came) if one.came > span.start else None,
                 "went": numbers.time(one.went),
+                "resources": _amounts(one.resources),
             }
             for one in log.workers
         ],
+        "scheduler": {"stealing": log.scheduler[0], "saturation": _finite(log.scheduler[1])},
         "submissions": [numbers.time(submitted) for submitted in numbers.submissions],
         "restrictions": [numbers.restricted(one) for one in numbers.restrictions],
     }
@@ -212,7 +214,7 @@ class _Numbers:
         ]
         return {
             "workers": workers if addresses or hosts else None,
-            "resources": {str(name): _plain(amount) for name, amount in resources},
+            "resources": _amounts(resources),
             "loose": loose,
             "actor": actor,
         }
@@ -230,6 +232,10 @@ def _finite(seconds: float) -> float | None:
 def _plain(number: Any) -> float | None:
     """Return a user's number, which can be of any type, for JSON."""
     return number if type(number) is int else _finite(float(number))
+
+
+def _amounts(resources: Iterable[tuple[str, float]]) -> dict[str, float | None]:
+    return {str(name): _plain(amount) for name, amount in resources}
 
 
 def _busy(run: RawRun, action: str) -> float:

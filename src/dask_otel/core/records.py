@@ -232,6 +232,8 @@ class GraphWorker(NamedTuple):
     threads: int
     came: float
     went: float | None = None
+    #: Its resources, with their amounts.
+    resources: tuple[tuple[str, float], ...] = ()
 
 
 class GraphLog:
@@ -248,6 +250,8 @@ class GraphLog:
         self.left_out = 0
         #: Those since the root began; known at its export.
         self.workers: tuple[GraphWorker, ...] = ()
+        #: Whether workers steal tasks, and Dask's ``worker-saturation``; also known then.
+        self.scheduler: tuple[bool, float] = True, 1.1
 
     def __repr__(self) -> str:
         return f"<GraphLog: {len(self.rows)} runs, {self.left_out} left out>"
