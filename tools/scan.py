@@ -62,8 +62,8 @@ OWNERS = {
 #: By file, what holds another class with slots of these names.
 OTHERS = {
     ("accounting", "tasks"), ("blocks", "block"), ("completion", "into"), ("generations", "root"),
-    ("reports", "known"), ("sharing", "root"), ("summaries", "summary.counts"),
-    ("task_runs", "span.runs"), ("trace", "trace"),
+    ("recording", "self._hand_over"), ("reports", "known"), ("sharing", "root"),
+    ("summaries", "summary.counts"), ("task_runs", "span.runs"), ("trace", "trace"),
 }  # fmt: skip
 #: Methods that change the object they belong to.
 _CHANGE = (
@@ -77,7 +77,8 @@ def attributes() -> tuple[Places, Places]:
     names = [
         ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
         for path in sorted(PACKAGE.rglob("*.py"))
-        if not {"cli", "lab"} & {*path.relative_to(PACKAGE).parts}
+        # `whatif` simulates a cluster, as `lab` does, away from any scheduler.
+        if not {"cli", "lab", "whatif"} & {*path.relative_to(PACKAGE).parts}
     ]
     options = Options()
     options.export_types = options.preserve_asts = options.ignore_missing_imports = True

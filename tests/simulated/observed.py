@@ -33,13 +33,14 @@ from dask_otel.semconv import PATH_PARTS
 from tests.cluster import proof
 from tests.covering import uncovered
 from tests.limits import make_adapter, make_limits, make_task_limits
+from tests.simulated import graphs
 from tests.waiting import eventually
 
 #: Short waits: heartbeats come twice a second. The timeout is for what never comes, and must not
 #: come before it where a machine is busy.
-LIMITS = make_limits(linger=0.3, settle_timeout=30.0)
+LIMITS = make_limits(linger=0.3, settle_timeout=30.0, graph=True)
 #: The slowest task of each group is shown, and spans end soon.
-QUICK = make_limits(linger=0.1, settle_timeout=5.0, tasks=make_task_limits(slowest=1))
+QUICK = make_limits(linger=0.1, settle_timeout=5.0, tasks=make_task_limits(slowest=1), graph=True)
 #: Floats of wall clocks, added up over a path.
 ROUNDING = 1e-6
 #: Between these, the border is when a run began, seceded or ended by its worker's clock.
@@ -199,7 +200,7 @@ class Simulated:
         """An open span has the unfinished tasks that it has in Dask, but for lost results."""
         tasks = self.scheduler.tasks.values()
         known = Counter(one.group.span_id for one in tasks if one.state in UNFINISHED)
-        resting = len(self.adapter.task_events.resting())
+        resting = self.adapter.task_events.resting().total()
         for dask_id, span in self.adapter.lifecycle.open.items():
             assert span.unfinished == sum(group.unfinished for group in span.groups), span
             assert 0 <= known[dask_id] - span.unfinished <= resting, (span, known[dask_id])
@@ -229,6 +230,7 @@ class Simulated:
         self.compare_counts()
         if self.is_derivable:
             self.compare_paths()
+            graphs.compare(self.exported, self.truth)
         proof.prove_adapter(self.adapter, self.observer.increments)
         await self.observer.close()
 
@@ -388,6 +390,7 @@ class Simulated:
         left = [
             adapter.spans.groups,
             adapter.task_events.assigned,
+            adapter._graphs and (adapter._graphs._logs or adapter._graphs.parts),
             adapter.lifecycle._settling,
             adapter.lifecycle._lingering,
             adapter.blocks.blocks._holding,

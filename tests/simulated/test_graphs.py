@@ -1,18 +1,29 @@
-"""The graph log says what the program did, by the laboratory's own truth."""
+"""The graph log says what a program did; every other test here compares all runs with the truth."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import span, wait
+from dask import annotate
+from distributed import Reschedule, secede, span, wait
 
 import dask_otel
+from dask_otel._dask import graphs as recording
+from dask_otel.whatif.experiments import Experiment
+from dask_otel.whatif.graph import read_graphs
+from dask_otel.whatif.running import replay
 from tests.simulated.bridged import Bridged
-from tests.simulated.tasks import nap
+from tests.simulated.graphs import decoded
+from tests.simulated.observed import LIMITS, Simulated
+from tests.simulated.tasks import fail, nap
+
+RUNS: dict[str, int] = {}
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -24,14 +35,191 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.options(begins=False, threads=2, unreconciled="its bridge ends before")
-def test_a_small_graph(b: Bridged, tmp_path: Path) -> None:
-    dask_otel.register(b.client, {"files": {"path": str(tmp_path)}})
+def by_key(o: Simulated) -> tuple[dict[str, Any], dict[Any, list[dict[str, Any]]]]:
+    """The line of the only root, and the entries of its runs by key."""
+    o.quiet()
+    (root,) = [one for one in o.exported if one.graph is not None]
+    line, keys = decoded(root)
+    runs: dict[Any, list[dict[str, Any]]] = {}
+    for entries in zip(*line["runs"].values(), strict=True):
+        run = dict(zip(line["runs"], entries, strict=True))
+        run["before"] = {keys[one] for one in run["before"]}
+        runs.setdefault(keys[run["task"]], []).append(run)
+    return line, runs
+
+
+def once(how: str) -> str:
+    """Fail or reschedule in the first run."""
+    time.sleep(0.5)
+    RUNS[how] = RUNS.get(how, 0) + 1
+    if RUNS[how] == 1:
+        raise Reschedule if how == "r" else ValueError
+    return how
+
+
+def leave(seconds: float) -> None:
+    time.sleep(seconds)
+    secede()
+    time.sleep(seconds)
+
+
+@pytest.mark.options(workers=2, threads=2)
+def test_times_dependencies_spans_and_submissions(o: Simulated) -> None:
     with span("train"):
-        first = b.client.map(nap, [1.0, 2.0, 3.0, 0.5], key=[f"nap-{i}" for i in range(4)])
-        wait(b.client.submit(nap, 1.0, *first, key="last-1"))
+        first = o.client.map(nap, [1.0, 2.0, 3.0], key=[f"nap-{i}" for i in range(3)])
+        time.sleep(0.5)
+        with span("fit"):
+            last = o.client.submit(nap, 1.0, *first, key="last-1", priority=5)
+            wait([last, o.client.submit(leave, 0.25, key="leave-1")])
+    line, runs = by_key(o)
+    assert (line["name"], line["complete"], line["left_out"], line["outside"]) == (
+        "train",
+        True,
+        0,
+        0,
+    )
+    assert {one["name"] for one in line["spans"]} == {"train", "train/fit"}
+    assert {key: [one["seconds"] for one in found] for key, found in runs.items()} == {
+        "nap-0": [1.0], "nap-1": [2.0], "nap-2": [3.0], "last-1": [1.0], "leave-1": [0.5],
+    }  # fmt: skip
+    (last_run,), (left,) = runs["last-1"], runs["leave-1"]
+    assert last_run["before"] == {"nap-0", "nap-1", "nap-2"}
+    assert (last_run["sent"], last_run["start"], last_run["ready"]) == (3.0, 3.0, None)
+    assert last_run["priority"][0] == -5
+    assert line["spans"][last_run["span"]]["name"] == "train/fit"
+    assert [line["submissions"][runs[key][0]["submission"]] for key in ("nap-0", "last-1")] == pytest.approx([0.0, 0.5], abs=0.02)
+    assert (left["seceded"], left["start"]) == pytest.approx((0.25, 0.5), abs=0.02)
+    assert sum(one["nbytes"] is not None for found in runs.values() for one in found) == 5
+
+
+@pytest.mark.options(workers=2, threads=1)
+def test_each_end_of_a_run_and_each_worker(o: Simulated) -> None:
+    RUNS.clear()
+    with span("ends"):
+        futures = [o.client.submit(once, how, key=f"once-{how}", retries=1) for how in "fr"]
+        wait([*futures, o.client.submit(fail, 0.5, key="fail-1")])
+        o.cluster.add_worker("w2", threads=1)
+        lost = o.client.submit(nap, 2.0, key="lost-1", workers=["w2"], allow_other_workers=True)
+        time.sleep(1.0)
+        o.cluster.kill("w2")
+        wait(lost)
+        gone = o.client.submit(nap, 50.0, key="gone-1")
+        time.sleep(1.0)
+        gone.cancel()
+    line, runs = by_key(o)
+    outcomes = {key: "".join(one["outcome"] for one in found) for key, found in runs.items()}
+    assert outcomes == {
+        "once-f": "fm", "once-r": "rm", "fail-1": "e", "lost-1": "lm", "gone-1": "c",
+    }  # fmt: skip
+    assert [one["seconds"] for one in (*runs["once-f"], *runs["fail-1"])] == [0.5, 0.5, 0.5]
+    assert {one["task"] for one in runs["lost-1"]} == {runs["lost-1"][0]["task"]}
+    names = [line["workers"][one["worker"]]["name"] for one in runs["lost-1"]]
+    assert names[0] == "w2" != names[1]
+    (left,) = [one for one in line["workers"] if one["name"] == "w2"]
+    assert 0.5 < left["came"] < left["went"]
+    limit = line["restrictions"][runs["lost-1"][0]["restriction"]]
+    assert ([line["workers"][n]["name"] for n in limit["workers"]], limit["loose"]) == (
+        ["w2"],
+        True,
+    )
+
+
+@pytest.mark.options(workers=1, threads=2)
+def test_resources_actors_and_data_of_others(o: Simulated) -> None:
+    o.cluster.add_worker("w1", threads=1, resources={"GPU": 2})
+    data = o.client.scatter(5)
+    with span("special"):
+        with annotate(resources={"GPU": 1}):
+            one = o.client.submit(nap, 0.5, data, key="gpu-1")
+        wait([one, o.client.submit(list, key="actor-1", actor=True)])
+    line, runs = by_key(o)
+    gpu, actor = (line["restrictions"][runs[key][0]["restriction"]] for key in ("gpu-1", "actor-1"))
+    assert gpu == {"workers": None, "resources": {"GPU": 1}, "loose": False, "actor": False}
+    assert actor["actor"]
+    assert line["outside"] == 1
+
+
+@pytest.mark.parametrize("limit", ["MOST_OF_ONE", "MOST"])
+def test_a_root_beyond_a_limit_says_so_and_the_next_one_is_whole(
+    monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(recording, limit, 8)
+    monkeypatch.setattr(recording, "BLOCK", 4)
+
+    def program() -> None:
+        for name, count in (("big", 20), ("small", 4)):
+            with span(name):
+                wait(o.client.map(nap, [0.1] * count, key=[f"{name}-{i}" for i in range(count)]))
+            o.quiet()
+            if name == "big":
+                (root,) = o.exported
+                line, _ = decoded(root)
+                assert (len(line["runs"]["task"]), line["left_out"]) == (8, 12)
+                assert not line["complete"]
+                # As the pump does when the line is written.
+                o.observer.finished[:] = [replace(root, graph=None)]
+                del root
+        line, _ = decoded(o.named("small"))
+        assert (len(line["runs"]["task"]), line["complete"]) == (4, True)
+        o.is_derivable = False
+
+    o = Simulated(LIMITS)
+    o.run(program)
+
+
+def test_without_a_reader_nothing_is_recorded() -> None:
+    def program() -> None:
+        with span("off"):
+            wait(o.client.submit(nap, 0.1))
+        o.quiet()
+        assert o.named("off").graph is None
+        o.is_derivable = False
+
+    o = Simulated(replace(LIMITS, graph=False))
+    o.run(program)
+
+
+@pytest.mark.options(workers=1, within=1.0)
+def test_nothing_is_kept_of_tasks_that_never_ran(o: Simulated) -> None:
+    graphs = o.adapter._graphs
+    assert graphs is not None
+    with span("cancelled"):
+        for _ in range(20):
+            blocked = o.client.submit(nap, 100.0, pure=False)
+            futures = o.client.map(nap, [1.0] * 50, [blocked] * 50, pure=False)
+            time.sleep(0.1)
+            o.client.cancel([blocked, *futures])
+            del blocked, futures
+            time.sleep(1.0)
+        wait(o.client.submit(nap, 0.1))
+    o.quiet()
+    assert len(graphs.submitted) <= 2 * len(o.scheduler.tasks) + 1
+
+
+@pytest.mark.options(begins=False, threads=2, unreconciled="its bridge ends before")
+def test_files_have_one_line_for_each_root_and_the_report_leaves_them_alone(
+    b: Bridged, tmp_path: Path
+) -> None:
+    dask_otel.register(b.client, {"files": {"path": str(tmp_path)}})
+    for name in ("one", "two"):
+        with span(name):
+            wait(b.client.map(nap, [0.5] * 3, key=[f"{name}-{i}" for i in range(3)]))
     b.exported()
     dask_otel.unregister(b.client)
+    assert [(line["name"], len(line["runs"]["task"])) for line in lines(tmp_path)] == [
+        ("one", 3),
+        ("two", 3),
+    ]
+    (path,) = tmp_path.glob("*-graph.jsonl.gz")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert "skipped" not in dask_otel.read_report(tmp_path).text(100, everything=True)
+    ids = {span.span_id for span in b.received.spans}
+    assert {int(line["span_id"], 16) for line in lines(tmp_path)} <= ids
+    (graph,) = read_graphs(tmp_path, "train")
+    found = replay(graph, [Experiment("one thread", workers=(1,))])
+    assert found.recorded == pytest.approx(4.0, abs=1e-3)
+    assert found.error == pytest.approx(0.0, abs=1e-3)
+    assert [one.seconds for one in found.experiments] == [pytest.approx(7.5, abs=1e-3)]
     (line,) = lines(tmp_path)
     assert (line["name"], line["complete"], line["outside"]) == ("train", True, 0)
     runs = line["runs"]

@@ -95,6 +95,14 @@ def test_heartbeats_alone_bound_a_clock_on_both_sides():
     assert [*clocks.bounds("w")] == pytest.approx([2.99, 3.02], abs=3 * DRIFT)
 
 
+def test_a_run_that_began_before_it_was_sent_bounds_nothing():
+    """It was cancelled, and asked for again while it ran."""
+    clocks = ClockOffsets(read)
+    clocks.heartbeat("w", EPOCH, 0.001, None)
+    clocks.corrected("w", EPOCH - 4.0, EPOCH + 6.0, repr(EPOCH + 6.0), EPOCH, EPOCH + 6.002)
+    assert clocks.bounds("w")[0] is None
+
+
 def test_a_clock_of_which_a_heartbeat_alone_is_known_is_taken_at_its_upper_bound():
     messages: list[str] = []
     clocks = ClockOffsets(lambda message: messages.append(message) or float(message[14:]))

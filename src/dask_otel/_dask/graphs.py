@@ -53,7 +53,9 @@ class Graphs:
     def tasks_submitted(self, tasks: Iterable[TaskState]) -> None:
         """Record that a client has submitted some tasks."""
         now, known = time(), self.scheduler.tasks
-        self.submitted.update(dict.fromkeys([task.key for task in tasks], now))
+        # Others are dependencies of an earlier submission.
+        new = [task.key for task in tasks if task.state == "released"]
+        self.submitted.update(dict.fromkeys(new, now))
         if len(self.submitted) > 2 * len(known):
             # Some were forgotten without a run.
             for key in self.submitted.keys() - known.keys():

@@ -70,8 +70,9 @@ class SettledSpans:
 
     def end(self, span_id: str, now: float) -> None:
         """Export a span and those below it at once; those that go on show themselves."""
-        if span_id in self._spans:
-            ids = [one.id for one in self._spans[span_id].traverse_spans()]
+        top: Span | None = self._spans.get(span_id)
+        if top is not None:
+            ids = [below.id for below in top.traverse_spans()]
             self._adapter.lifecycle.end(ids, now)
 
     def notify(self) -> None:

@@ -81,6 +81,7 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
         "has_lost_dependencies",
         "host_restrictions",
         "key",
+        "loose_restrictions",
         "nbytes",
         "prefix",
         "priority",
@@ -155,6 +156,7 @@ DOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
     "Client": ("close", "run_on_scheduler"),
     "Scheduler": (
         "add_plugin",
+        "address",
         "broadcast",
         "coerce_address",
         "id",
@@ -178,8 +180,10 @@ OF_ANYTHING: Final = frozenset(
         "default_router",
         "get",
         "get_logs",
+        "id",
         "matcher",
         "pattern",
+        "port",
         "regex",
         "rstrip",
         "rules",
@@ -187,6 +191,8 @@ OF_ANYTHING: Final = frozenset(
         "spans_search_by_name",
         "target",
         "target_kwargs",
+        "traverse_spans",
+        "values",
         "wildcard_router",
     }
 )

@@ -188,7 +188,7 @@ class _Numbers:
             "ready": self.time(row.ready),
             "sent": self.time(sent),
             "start": self.time(run[START]) if known else None,
-            "seconds": _finite(seconds) if known else None,
+            "seconds": _finite(seconds) if known and seconds >= 0.0 else None,
             "transfer": _busy(run, "transfer"),
             "disk": _busy(run, "disk-read"),
             "nbytes": run[_NBYTES] if type(run[_NBYTES]) is int else None,

@@ -52,7 +52,7 @@ class HandOver:
         #: None until the exporters are ready.
         self._pump: Pump | None = None
         #: The pump of the recorder in memory, while there is one; see `recording`.
-        self.memory: Pump | None = None
+        self.recorded: Pump | None = None
         #: The next step of a hand-over of metrics.
         self._step: asyncio.Handle | None = None
         #: Finished spans and signs of life, waiting for the pump.
@@ -117,8 +117,8 @@ class HandOver:
             self._pump.offer_span(ready)
             if isinstance(ready, FinishedSpan) and ready.graph is not None:
                 self._pump.offer_graph(FinishedGraph(ready, ready.graph))
-            if self.memory is not None:
-                self.memory.offer_span(ready)
+            if self.recorded is not None:
+                self.recorded.offer_span(ready)
 
     def event(self, event: ClusterEvent, counted: bool = True) -> bool:
         """Hand over an event of the cluster; False if there is no room.
@@ -126,8 +126,8 @@ class HandOver:
         Until the exporters are ready, it waits. `counted` is whether it is lost without room.
         """
         if self._pump is not None:
-            if self.memory is not None:
-                self.memory.offer_event(event, counted)
+            if self.recorded is not None:
+                self.recorded.offer_event(event, counted)
             return self._pump.offer_event(event, counted)
         taken = self._early.offer(event)
         if counted and not taken:
@@ -210,8 +210,8 @@ class HandOver:
         self._adapter.batch.set_level(semconv.OTEL_RUNNING.name, value=int(running))
         batch = take(clocks.time_ns())
         self._pump.offer_metrics(batch)
-        if self.memory is not None:
-            self.memory.offer_metrics(batch)
+        if self.recorded is not None:
+            self.recorded.offer_metrics(batch)
 
     def _count_own(self) -> None:
         """Add the bridge's own counters to the batch."""

@@ -67,12 +67,12 @@ class Recording:
         if self.recorder is None:
             self.recorder = Recorder(self._settings.memory)
             logger.info("dask-otel keeps this scheduler's telemetry in memory, for reports")
-        self._hand_over.memory = self.make(self.recorder)
-        self._hand_over.memory.start()
+        self._hand_over.recorded = self.make(self.recorder)
+        self._hand_over.recorded.start()
 
     def stop(self) -> None:
         """Let the pump write what it has."""
-        pump, self._hand_over.memory = self._hand_over.memory, None
+        pump, self._hand_over.recorded = self._hand_over.recorded, None
         if pump is not None:
             pump.request_close(_AT_MOST)
             self._ending.append(pump)
@@ -90,7 +90,7 @@ class Recording:
         clients = self._settled.clients
         for name in [one for one, client in self.holders.items() if client not in clients]:
             self.drop(name)
-        if self._hand_over.memory is not None and clocks.monotonic() - self._batch_at >= RECORDED:
+        if self._hand_over.recorded is not None and clocks.monotonic() - self._batch_at >= RECORDED:
             self._batch_at = clocks.monotonic()
             self._hand_over.begin_metrics()
 

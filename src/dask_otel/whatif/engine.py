@@ -8,6 +8,7 @@ called before this module is imported.
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -36,6 +37,10 @@ CONFIG: Final = {
     "distributed.admin.large-graph-warning-threshold": "1 TB",
     "distributed.diagnostics.computations.max-history": 1,
 }
+
+
+#: After so many tasks garbage is collected, which a simulation does not do by itself.
+_COLLECT: Final = 5000
 
 
 class Result:
@@ -247,6 +252,8 @@ class _Replay:
             self._ended.add(key)
             self._there[self._where.get(key, -1)] += 1
             self.tick()
+            if len(self._ended) % _COLLECT == 0:
+                gc.collect()
         if attempt.outcome == "e":
             raise _Failed
         return Result(task.nbytes)

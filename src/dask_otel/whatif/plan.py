@@ -219,14 +219,17 @@ def _submissions(
     found: list[Submission] = []
     at, last = 0, 0.0
     places: dict[int, int] = {}
+    had: Counter[int] = Counter()
     for number, time in sorted(times.items(), key=lambda one: (one[1], one[0])):
-        after: Counter[int] = Counter()
+        after: dict[int, int] = {}
         while at < len(ends) and ends[at][0] <= time + _ROUNDED:
             end, task = ends[at]
             at += 1
             # What comes later was submitted before: its time is not exact.
             if task in results and where[task] in places:
-                after[places[where[task]]] += len(keys[task])
+                place = places[where[task]]
+                had[place] += len(keys[task])
+                after[place] = had[place]
                 last = max(last, end)
         places[number] = len(found)
         found.append(Submission(
