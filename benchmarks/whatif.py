@@ -23,11 +23,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
 
-from distributed import Client, secede, span, wait
+from distributed import Client, secede, wait
 from tests.cluster import processes
 
 from benchmarks.cluster import environment
 from benchmarks.results import RESULTS, machine
+from dask_otel import span
 from dask_otel.whatif.experiments import with_workers
 from dask_otel.whatif.graph import Graph, read_graphs
 from dask_otel.whatif.running import replay
@@ -284,7 +285,7 @@ def start_worker(cluster: processes.Cluster, name: str, threads: int) -> None:
 @contextmanager
 def running(shape: tuple[int, int], files: Path) -> Iterator[tuple[Client, processes.Cluster]]:
     """Give a cluster of a shape, whose bridge writes files."""
-    more = {"DASK_OTEL__FILES__PATH": str(files), "DASK_OTEL__SPANS__LINGER": "200ms"}
+    more = {"DASK_OTEL__FILES__PATH": str(files)}
     with tempfile.TemporaryDirectory() as folder, processes.cluster(Path(folder)) as built:
         scheduler = built.start_scheduler("--preload", "dask_otel.preload", env=environment(more))
         for number in range(shape[0]):
