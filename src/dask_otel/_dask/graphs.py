@@ -11,7 +11,6 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
-import dask
 from distributed.metrics import time
 
 from dask_otel.core.graph import BLOCK, MOST, MOST_OF_ONE, Restriction
@@ -139,12 +138,9 @@ class Graphs:
         log = self._logs.get(span)
         if log is not None:
             gone = takewhile(lambda one: (one.went or 0.0) > span.start, reversed(self._gone))
-            log.scheduler = {
-                "stealing": bool(dask.config.get("distributed.scheduler.work-stealing")),
-                # A number or `inf`, which JSON lacks.
-                "saturation": str(dask.config.get("distributed.scheduler.worker-saturation")),
-            }
             log.workers = (*reversed(list(gone)), *self._workers.values())
+            known = self.scheduler
+            log.scheduler = "stealing" in known.extensions, known.WORKER_SATURATION
         return log
 
     def exported(self, span: OpenSpan) -> None:

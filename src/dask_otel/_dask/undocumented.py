@@ -11,6 +11,7 @@ from typing import Final
 #: Attributes that Dask does not document as an interface, by the class that has them.
 UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
     "Scheduler": (
+        "WORKER_SATURATION",
         "_active_graph_updates",
         "_broker",
         "_instances",

@@ -131,7 +131,7 @@ def graph_line(
             }
             for one in log.workers
         ],
-        "scheduler": log.scheduler,
+        "scheduler": {"stealing": log.scheduler[0], "saturation": _finite(log.scheduler[1])},
         "submissions": [numbers.time(submitted) for submitted in numbers.submissions],
         "restrictions": [numbers.restricted(one) for one in numbers.restrictions],
     }

@@ -249,8 +249,8 @@ class GraphLog:
         self.left_out = 0
         #: Those since the root began; known at its export.
         self.workers: tuple[GraphWorker, ...] = ()
-        #: Dask's settings of the scheduler that decide where tasks run.
-        self.scheduler: dict[str, Any] = {}
+        #: Whether workers steal tasks, and Dask's ``worker-saturation``; also known then.
+        self.scheduler: tuple[bool, float] = True, 1.1
 
     def __repr__(self) -> str:
         return f"<GraphLog: {len(self.rows)} runs, {self.left_out} left out>"

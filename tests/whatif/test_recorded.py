@@ -1,0 +1,91 @@
+"""Simulated runs as the bridge records them, replayed as other clusters that really ran."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import secede, wait
+
+import dask_otel
+from dask_otel.whatif.engine import replayed
+from dask_otel.whatif.experiments import with_workers
+from dask_otel.whatif.graph import Graph, read_graphs
+from dask_otel.whatif.plan import plan
+from tests.simulated.bridged import Bridged
+
+#: Seconds: Dask sends messages in batches of 2 ms, and some of them follow one another.
+MARGIN = 0.02
+
+
+def recorded(folder: Path, threads: int, work: Callable[[Any], object]) -> Graph:
+    """Let a user work on one worker with so many threads; return what the bridge recorded."""
+    b = Bridged(begins=False, unreconciled="its bridge ends before", workers=0)
+
+    def program() -> None:
+        dask_otel.register(b.client, {"files": {"path": str(folder)}})
+        b.cluster.add_worker("w0", threads, resources={"slot": 1})
+        with dask_otel.span("work"):
+            work(b.client)
+        b.exported()
+        dask_otel.unregister(b.client)
+
+    b.run(program)
+    (graph,) = read_graphs(folder, "work")
+    return graph
+
+
+FAILED: set[int] = set()
+
+
+def nap(seconds: float, fails: int = 0, leaves: bool = False) -> None:
+    """Sleep; fail once, or leave the thread to others."""
+    time.sleep(seconds)
+    if leaves:
+        secede()
+        time.sleep(2 * seconds)
+    if fails and fails not in FAILED:
+        FAILED.add(fails)
+        raise OSError("again")
+
+
+def rounds(client: Any) -> None:
+    """A client that waits for each round and thinks after it."""
+    rng = random.Random(1)
+    for name in "abc":
+        with dask_otel.span(name):
+            wait(client.map(nap, [rng.uniform(0.5, 3.0) for _ in range(8)], pure=False))
+        time.sleep(0.7)
+
+
+def limited(client: Any) -> None:
+    """Tasks that need a resource, beside others."""
+    held = client.map(nap, [1.0] * 5, resources={"slot": 1}, pure=False)
+    time.sleep(0.1)
+    wait(held + client.map(nap, [0.9] * 9, pure=False))
+
+
+def failing(client: Any) -> None:
+    """Tasks that fail once."""
+    FAILED.clear()
+    wait(client.map(nap, [0.8] * 9, range(9), retries=1, pure=False))
+
+
+def leaving(client: Any) -> None:
+    """Tasks that secede."""
+    wait(client.map(nap, [0.7] * 9, leaves=True, pure=False))
+
+
+@pytest.mark.parametrize("work", [rounds, limited, failing, leaving])
+def test_the_replay_with_other_threads_is_what_really_happens(
+    tmp_path: Path, work: Callable[[Any], object]
+) -> None:
+    graph = recorded(tmp_path / "2", 2, work)
+    for threads in (1, 5):
+        real = recorded(tmp_path / str(threads), threads, work)
+        found = replayed(plan(graph, with_workers([threads])), "x").seconds
+        assert found == pytest.approx(real.stop - real.start, abs=MARGIN), threads
