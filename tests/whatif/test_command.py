@@ -175,7 +175,7 @@ def test_a_refusal_is_a_sentence_and_a_code(run, replays, capsys):
     ("arguments", "wrong"),
     [
         (("{run}/nothing",), "there is no {run}/nothing"),
-        (("{run}/a-0001-traces.jsonl",), "no recorded graph in {run}/a-0001-traces.jsonl: set"),
+        (("{run}/a-0001-traces.jsonl",), "no recorded graph in {run}/a-0001-traces.jsonl: one is"),
         (("{run}", "eatl"), "no recorded graph of eatl in {run}, but of etl, train"),
         (("{run}", "--faster", "fti=2"), "etl has no tasks of fti, but of fit, load"),
         (("{run}", "--split", "fti=2"), "etl has no tasks of fti, but of fit, load"),
