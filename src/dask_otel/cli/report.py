@@ -100,6 +100,8 @@ def run(arguments: argparse.Namespace) -> int:
         return terminal.fail("report", _SCHEDULER)
     if bool(arguments.paths) == bool(arguments.compare):
         arguments.usage_error("give PATH, or --compare A B")
+    if arguments.replay and arguments.compare:
+        arguments.usage_error("argument --replay: not allowed with argument --compare")
     if arguments.text and arguments.json:
         arguments.usage_error("argument --json: not allowed with argument --text")
     page = not (arguments.text or arguments.json)

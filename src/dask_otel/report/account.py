@@ -22,11 +22,11 @@ from dask_otel.report.whatif import WhatIfReport
 
 #: The share of the run from which on a cause is a warning.
 _MUCH: Final = 0.25
-#: Kinds whose severity does not depend on the time that they cost.
-#: Kinds of headlines after which it is of use how many threads the run needs, and those of what
-#: tasks wait for together: more threads help less than in a replay.
+#: Headlines after which a better number of threads is of use; kinds of what tasks wait for
+#: together: more threads help less than in a replay.
 _ABOUT_THREADS: Final = ("threads", "chain", "long_task", "client", "healthy")
 TOGETHER: Final = ("gil", "cpus", "off_cpu")
+#: Kinds whose severity does not depend on the time that they cost.
 _SEVERITIES: Final = {"failed": "bad", "lost": "bad", "gaps": "warning", "healthy": "good"}
 
 

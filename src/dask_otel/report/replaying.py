@@ -179,7 +179,7 @@ def _cures(
     diagnoses: Sequence[Diagnosis], graph: Graph
 ) -> Iterator[tuple[tuple[str, str], Experiment]]:
     """Yield the changes that try the cures of diagnoses, by kind and span, if a replay can."""
-    # Other workers stay, and their tasks do not wait for each other.
+    # Else other workers would change more than the number of threads, or tasks would take longer.
     is_alone = not any(one.kind in TOGETHER for one in diagnoses) and all(
         one["came"] is None and (one["went"] or inf) >= graph.stop - graph.start
         for one in graph.workers
