@@ -177,10 +177,8 @@ def _read(arguments: argparse.Namespace) -> Report:
 
 def _judged(report: Report, arguments: argparse.Namespace) -> Report:
     """Replay what was recorded; if that fails, the report is as it was."""
-    from dask_otel.report.replaying import judged
-
     try:
-        return judged(report, terminal.replayed, limited=arguments.replay is None)
+        return report.replayed(terminal.replayed, limited=arguments.replay is None)
     except (OSError, ValueError, RuntimeError) as error:
         terminal.say("report", f"no replays: {error}")
         return report
