@@ -224,7 +224,7 @@ class SpanPathFacts(NamedTuple):
 
 
 class GraphWorker(NamedTuple):
-    """The time of a worker in the cluster; 0.0 if it came before the bridge."""
+    """The time of a worker in the cluster; 0.0 if it came before the recording."""
 
     name: object
     address: str
@@ -249,6 +249,8 @@ class GraphLog:
         self.left_out = 0
         #: Those since the root began; known at its export.
         self.workers: tuple[GraphWorker, ...] = ()
+        #: Dask's settings of the scheduler that decide where tasks run.
+        self.scheduler: dict[str, Any] = {}
 
     def __repr__(self) -> str:
         return f"<GraphLog: {len(self.rows)} runs, {self.left_out} left out>"

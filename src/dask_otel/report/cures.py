@@ -115,10 +115,11 @@ def _cures(
             yield key, Experiment(name, split=split)
 
 
-def graphs_of(paths: Iterable[str | Path]) -> list[Graph]:
-    """Return the recorded graphs of files and folders."""
+def graphs_of(paths: Iterable[str | Path], kept: bytes) -> list[Graph]:
+    """Return the recorded graphs of files and folders, and of those that were kept in memory."""
     logs = [one for one in map(Path, paths) if one.is_dir() or one.name.endswith(SUFFIX)]
-    return [graph for path in logs for graph in read_graphs(path)]
+    found = [graph for path in logs for graph in read_graphs(path)]
+    return found + read_graphs(kept)
 
 
 def sizes(graph: Graph, when: str = "came") -> list[int]:
@@ -138,5 +139,5 @@ def warnings(accounts: Iterable[Account], name: str) -> Iterator[str]:
                 "as much as is shown only with a core for each."
             )
         for one in account.diagnoses:
-            if one.kind in _SHARED and one.span.startswith(name):
+            if one.kind in _SHARED and f"{one.span}/".startswith(f"{name}/"):
                 yield f"{one.title}: more threads of one worker share it, and help less."

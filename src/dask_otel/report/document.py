@@ -47,6 +47,8 @@ class Report:
         Whether it is a result of `redacted`.
     paths
         What it was read from.
+    graph_logs
+        Those of the runs, if it was not read from files: the content of such a file.
     what_ifs
         Replays of root spans: results of `what_if`, or of a report with ``replay=True``.
     measured
@@ -60,6 +62,7 @@ class Report:
     comparison: Comparison | None = field(default=None, kw_only=True)
     is_redacted: bool = field(default=False, kw_only=True)
     paths: Sequence[str | Path] = field(default=(), kw_only=True)
+    graph_logs: bytes = field(default=b"", kw_only=True)
     what_ifs: Sequence[WhatIfReport] = field(default=(), kw_only=True)
     measured: Mapping[str, Measured] = field(default_factory=dict, kw_only=True)
 
@@ -99,7 +102,7 @@ class Report:
         OSError, ValueError, dask_otel.whatif.running.ReplayError
             If a graph can't be read, or its replay dies or takes too long.
         """
-        graphs = {one.span_id: one for one in graphs_of(self.paths)}
+        graphs = {one.span_id: one for one in graphs_of(self.paths, self.graph_logs)}
         accounts = self.accounts() if graphs else ()
         what_ifs, measured = judged(accounts, graphs, progress, limited=limited)
         return replace(self, what_ifs=what_ifs, measured=measured)
@@ -177,15 +180,19 @@ def report_of(
 
     It is slow for many rows: call it in a thread. With a `block`, it is about that.
     """
-    reader = Reader()
+    reader, logs = Reader(), list[bytes]()
     for signal, data in rows:
-        if signal in _SIGNALS:
+        if signal == "graph":
+            logs.append(data)
+        elif signal in _SIGNALS:
             reader.read_lines(gzip.decompress(data))
     for signal, count in lost.items():
         what = _SIGNALS.get(signal, signal)
         reader.skipped.add(f"{what} no longer in memory (otel.report.memory)", count=count)
     runs = reader.sessions()
-    return Report([within(run, block) for run in runs] if block else runs, reader.skipped)
+    if block is not None:
+        runs = [within(run, block) for run in runs]
+    return Report(runs, reader.skipped, graph_logs=b"".join(logs))
 
 
 def read_report(

@@ -41,9 +41,9 @@ def what_if(
     ----------
     source
         A folder or file that the bridge wrote (``otel.files.path``), or a report that was read from
-        there.
+        there, or that `performance_report` made.
     span
-        The full name or the id of a root span; by default, the last one.
+        The full name or the id of a root span; by default, the last one, or that of the block.
     threads
         Other workers: their number, and the threads of each. ``[(4, 8), (8, 8)]`` are two
         experiments.
@@ -99,16 +99,19 @@ def tried(
 
 def _chosen(report: Report, span: str | None) -> Graph:
     """Return the last recorded run of a span."""
-    graphs = graphs_of(report.paths)
+    graphs = graphs_of(report.paths, report.graph_logs)
+    own = {key for run in report.runs for key in run.own}
     wanted = [one for one in graphs if span in (None, one.name, one.span_id, one.trace_id)]
     if wanted:
-        return max(wanted, key=lambda one: one.start)
+        # Others may have run something after the block.
+        return max(wanted, key=lambda one: ((one.trace_id, one.span_id) in own, one.start))
     names = dict.fromkeys(one.name for one in graphs)
     where = ", ".join(map(str, report.paths)) or "the report"
     if not graphs:
         raise ValueError(
-            f"no recorded graph in {where}: set otel.files.path and otel.spans.graph where the "
-            "scheduler runs, and run it again"
+            f"no recorded graph in {where}: one is recorded of a root span that begins while "
+            "the scheduler writes files (otel.files.path) or a client is in a performance_report, "
+            "unless otel.spans.graph is off there"
         )
     raise ValueError(f"no recorded graph of {span} in {where}, but of {', '.join(names)}")
 
