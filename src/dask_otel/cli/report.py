@@ -100,6 +100,8 @@ def run(arguments: argparse.Namespace) -> int:
         return terminal.fail("report", _SCHEDULER)
     if bool(arguments.paths) == bool(arguments.compare):
         arguments.usage_error("give PATH, or --compare A B")
+    if arguments.replay and arguments.compare:
+        arguments.usage_error("argument --replay: not allowed with argument --compare")
     if arguments.text and arguments.json:
         arguments.usage_error("argument --json: not allowed with argument --text")
     page = not (arguments.text or arguments.json)
@@ -175,10 +177,8 @@ def _read(arguments: argparse.Namespace) -> Report:
 
 def _judged(report: Report, arguments: argparse.Namespace) -> Report:
     """Replay what was recorded; if that fails, the report is as it was."""
-    from dask_otel.report.replaying import judged
-
     try:
-        return judged(report, terminal.replayed, limited=arguments.replay is None)
+        return report.replayed(terminal.replayed, limited=arguments.replay is None)
     except (OSError, ValueError, RuntimeError) as error:
         terminal.say("report", f"no replays: {error}")
         return report

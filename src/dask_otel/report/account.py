@@ -5,9 +5,9 @@ The text, the page and the JSON show it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from dask_otel import semconv
 from dask_otel.core.diagnosis import Diagnosis, ranked
@@ -18,16 +18,24 @@ from dask_otel.report.money import Bill, Price, bill
 from dask_otel.report.path import RunPath, path
 from dask_otel.report.seconds import ClusterTime, SpanTime, cluster_time, run_parts, span_times
 from dask_otel.report.telemetry.model import Session, Span
-from dask_otel.report.whatif import WhatIfReport
 
 #: The share of the run from which on a cause is a warning.
 _MUCH: Final = 0.25
-#: Kinds whose severity does not depend on the time that they cost.
-#: Kinds of headlines after which it is of use how many threads the run needs, and those of what
-#: tasks wait for together: more threads help less than in a replay.
+#: Headlines after which a better number of threads is of use; kinds of what tasks wait for
+#: together: more threads help less than in a replay.
 _ABOUT_THREADS: Final = ("threads", "chain", "long_task", "client", "healthy")
 TOGETHER: Final = ("gil", "cpus", "off_cpu")
+#: Kinds whose severity does not depend on the time that they cost.
 _SEVERITIES: Final = {"failed": "bad", "lost": "bad", "gaps": "warning", "healthy": "good"}
+
+
+class Measured(NamedTuple):
+    """The results of a run's replays."""
+
+    #: See `dask_otel.core.diagnosis.ranked`.
+    saved: Mapping[tuple[str, str], tuple[str, float]] = {}
+    #: A better number of threads, in a sentence.
+    threads: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,15 +63,13 @@ class Account:
     tag: str
     #: None without a price.
     bill: Bill | None
-    #: The replays of its root spans.
-    what_ifs: Sequence[WhatIfReport] = ()
+    measured: Measured
 
     def threads_in_words(self) -> str:
         """Return how other threads would change the longest replayed root span; often empty."""
         kinds = [one.kind for one in self.diagnoses]
-        if not self.what_ifs or kinds[0] not in _ABOUT_THREADS or {*kinds} & {*TOGETHER}:
-            return ""
-        return max(self.what_ifs, key=lambda one: one.result.recorded).of_threads()
+        are_own = kinds[0] in _ABOUT_THREADS and not {*kinds} & {*TOGETHER}
+        return self.measured.threads if are_own else ""
 
     def shares(self) -> Iterator[tuple[Part, float, float]]:
         """Yield the parts that took time, with their thread-seconds and shares."""
@@ -120,13 +126,11 @@ def account(
     session: Session,
     price: Price | None = None,
     tag: str = "team",
-    what_ifs: Sequence[WhatIfReport] = (),
-    saved: Mapping[tuple[str, str], tuple[str, float]] | None = None,
+    measured: Measured | None = None,
 ) -> Account:
     """Return the account of a run; with a `price`, its cost too, summed by the tags ``<tag>:…``.
 
-    With `what_ifs`, it has the replays of its root spans; what cures `saved` in them is that of
-    `dask_otel.core.diagnosis.ranked`.
+    What was `measured` in replays decides the order of its diagnoses.
     """
     workers = findings.workers(session)
     own, others = (
@@ -136,7 +140,7 @@ def account(
     failures = [*own, *others]
     facts = facts_of(session, failures, workers)
     whole = facts.seconds + facts.before_first
-    roots = {root.span_id for root in session.roots()}
+    known = measured or Measured()
     return Account(
         session=session,
         outcomes=findings.outcome_counts(session),
@@ -145,7 +149,7 @@ def account(
         parts=run_parts(session),
         spans=span_times(session),
         path=path(session),
-        diagnoses=ranked(diagnoses_of(session, facts, own), saved or {}, whole),
+        diagnoses=ranked(diagnoses_of(session, facts, own), known.saved, whole),
         seconds=whole,
         failures=failures,
         slowest=findings.slowest(session),
@@ -153,5 +157,5 @@ def account(
         price=price,
         tag=tag,
         bill=None if price is None else bill(session, tag),
-        what_ifs=[one for one in what_ifs if one.span_id in roots],
+        measured=known,
     )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import Any, Final
 
-from dask_otel.report.account import Account, account
+from dask_otel.report.account import Account, Measured, account
 from dask_otel.report.block import within
+from dask_otel.report.cures import graphs_of, judged
 from dask_otel.report.history.difference import Comparison, compare
 from dask_otel.report.money import Price
 from dask_otel.report.redaction import redacted
@@ -50,7 +51,7 @@ class Report:
         Those of the runs, if it was not read from files: the content of such a file.
     what_ifs
         Replays of root spans: results of `what_if`, or of a report with ``replay=True``.
-    saved
+    measured
         By the instance of a run: what the cures of its diagnoses saved in replays.
     """
 
@@ -63,9 +64,7 @@ class Report:
     paths: Sequence[str | Path] = field(default=(), kw_only=True)
     graph_logs: bytes = field(default=b"", kw_only=True)
     what_ifs: Sequence[WhatIfReport] = field(default=(), kw_only=True)
-    saved: Mapping[str, Mapping[tuple[str, str], tuple[str, float]]] = field(
-        default_factory=dict, kw_only=True
-    )
+    measured: Mapping[str, Measured] = field(default_factory=dict, kw_only=True)
 
     def redacted(self) -> Report:
         """Return this report without messages, tracebacks, code, keys and users' attributes."""
@@ -81,8 +80,32 @@ class Report:
 
     def accounts(self) -> list[Account]:
         """Return the account of each run."""
-        about = self.price, self.tag, self.what_ifs
-        return [account(one, *about, self.saved.get(one.instance)) for one in self.runs]
+        about = self.price, self.tag
+        return [account(one, *about, self.measured.get(one.instance)) for one in self.runs]
+
+    def replayed(
+        self, progress: Callable[[int, int], object] = lambda *_: None, *, limited: bool = False
+    ) -> Report:
+        """Measure what the cures of the diagnoses save, by replays of the recorded graphs.
+
+        Without graphs, it is the report as it was.
+
+        Parameters
+        ----------
+        progress
+            Is called with the finished part of the work of a root span, and all of it.
+        limited
+            Whether large runs are left out, and the replays end after some seconds.
+
+        Raises
+        ------
+        OSError, ValueError, dask_otel.whatif.running.ReplayError
+            If a graph can't be read, or its replay dies or takes too long.
+        """
+        graphs = {one.span_id: one for one in graphs_of(self.paths, self.graph_logs)}
+        accounts = self.accounts() if graphs else ()
+        what_ifs, measured = judged(accounts, graphs, progress, limited=limited)
+        return replace(self, what_ifs=what_ifs, measured=measured)
 
     def html(self) -> str:
         """Return a self-contained page, which loads nothing.
@@ -99,6 +122,7 @@ class Report:
             self.skipped,
             redacted=self.is_redacted,
             comparison=self.comparison,
+            what_ifs={one.span_id: one.html() for one in self.what_ifs if not one.result.refused},
         )
 
     def text(
@@ -134,6 +158,8 @@ class Report:
         from dask_otel.report.summary import summary
 
         found = summary(self.accounts(), self.skipped)
+        if self.what_ifs:
+            found["what_if"] = [one.to_dict() for one in self.what_ifs]
         if self.comparison is not None:
             found["comparison"] = self.comparison.to_dict()
         return found
@@ -198,8 +224,4 @@ def read_report(
     reader.read(paths)
     cost = None if price is None else Price(price)
     report = Report(reader.sessions(), reader.skipped, price=cost, tag=tag, paths=paths)
-    if not replay:
-        return report
-    from dask_otel.report.replaying import judged
-
-    return judged(report)
+    return report.replayed() if replay else report

@@ -1,0 +1,143 @@
+"""Tries the cures of diagnoses in replays of the recorded run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import inf, isfinite, nan
+from pathlib import Path
+from time import monotonic
+from typing import Final
+
+from dask_otel.core.diagnosis import Diagnosis
+from dask_otel.core.graph import SUFFIX
+from dask_otel.report.account import TOGETHER, Account, Measured
+from dask_otel.report.whatif import WhatIfReport
+from dask_otel.whatif.experiments import Experiment, each, usual, with_workers
+from dask_otel.whatif.graph import Graph, read_graphs
+from dask_otel.whatif.running import replay
+
+#: What a replay can leave out as the cure of a diagnosis, by its kind.
+_CURES: Final = {
+    **dict.fromkeys(("repeated", "lost", "memory"), "failures"),
+    "restricted": "restrictions",
+    "client": "gaps",
+    "transfer": "transfers",
+}
+#: The diagnoses of a run whose cures are tried, and the pieces of a task that is split.
+_FIRST, _PIECES = 5, 4
+#: If replays are limited: the most runs of tasks in all of them, and the most seconds. The start of
+#: a process takes as long as some runs.
+_MOST, _LIMIT, _START = 6_000, 20.0, 100
+#: Kinds of diagnoses of what the threads of a worker, or of a machine, share.
+_SHARED: Final = ("gil", "cpus")
+
+
+def judged(
+    accounts: Iterable[Account],
+    graphs: Mapping[str, Graph],
+    progress: Callable[[int, int], object],
+    *,
+    limited: bool,
+) -> tuple[list[WhatIfReport], dict[str, Measured]]:
+    """Replay recorded runs with the cures of their first diagnoses, and with other workers.
+
+    Parameters
+    ----------
+    accounts
+        Those of the runs.
+    graphs
+        By the ids of root spans. A run is left out if it has not all of its own.
+    progress, limited
+        See `dask_otel.report.document.Report.replayed`.
+
+    Returns
+    -------
+    The replays, and by the instances of the runs, the results.
+    """
+    what_ifs, found = list[WhatIfReport](), dict[str, Measured]()
+    room: float = _MOST if limited else inf
+    until = monotonic() + _LIMIT
+    for account in accounts:
+        roots = account.session.roots()
+        own = [graphs[one.span_id] for one in roots if one.span_id in graphs]
+        size = sum(_START + len(one.runs["task"]) for one in own)
+        if len(own) < len(roots) or not own or room < 2 * size:
+            continue
+        most, names = room / size - 1, dict[tuple[str, str], str]()
+        sums = defaultdict[tuple[str, str], float](float)
+        for graph in own:
+            cures = dict(_cures(account.diagnoses[:_FIRST], graph))
+            changes = {one.name: one for one in (*cures.values(), *usual(sizes(graph), ()))}
+            asked = [*changes.values()][: int(min(most, len(changes)))]
+            result = replay(graph, asked, progress, until - monotonic() if limited else None)
+            assumed = (*warnings([account], graph.name), *result.assumptions)
+            what_ifs.append(
+                WhatIfReport(replace(result, assumptions=assumed), account.price, graph.span_id)
+            )
+            room -= size * (1 + len(asked)) / len(own)
+            took = {one.name: one.seconds for one in result.experiments}
+            for key, change in cures.items():
+                names[key] = change.name
+                # Unknown if it is missing for one of the roots.
+                base = result.replayed.seconds if result.replayed else nan
+                sums[key] += base - took.get(change.name, nan)
+        saved = {key: (names[key], less) for key, less in sums.items() if isfinite(less)}
+        longest = max(what_ifs[-len(own) :], key=lambda one: one.result.recorded)
+        found[account.session.instance] = Measured(saved, longest.of_threads())
+    return what_ifs, found
+
+
+def _cures(
+    diagnoses: Sequence[Diagnosis], graph: Graph
+) -> Iterator[tuple[tuple[str, str], Experiment]]:
+    """Yield the changes that try the cures of diagnoses, by kind and span, if a replay can."""
+    # Else other workers would change more than the number of threads, or tasks would take longer.
+    is_alone = not any(one.kind in TOGETHER for one in diagnoses) and all(
+        one["came"] is None and (one["went"] or inf) >= graph.stop - graph.start
+        for one in graph.workers
+    )
+    for one in diagnoses:
+        key = one.kind, one.span
+        split = dict.fromkeys((name for name in one.prefixes if name in graph.prefixes), _PIECES)
+        if not f"{one.span or graph.name}/".startswith(f"{graph.name}/"):
+            continue
+        # What was before the first span is in no graph.
+        if one.kind in _CURES and key != ("client", ""):
+            yield key, next(each(without=[_CURES[one.kind]]))
+        elif one.kind == "threads" and is_alone:
+            yield key, with_workers(2 * sizes(graph))
+        elif one.kind == "no_workers":
+            yield key, with_workers(sizes(graph, "went"))
+        elif split:
+            name = f"tasks of {', '.join(split)} split in {_PIECES}"
+            yield key, Experiment(name, split=split)
+
+
+def graphs_of(paths: Iterable[str | Path], kept: bytes) -> list[Graph]:
+    """Return the recorded graphs of files and folders, and of those that were kept in memory."""
+    logs = [one for one in map(Path, paths) if one.is_dir() or one.name.endswith(SUFFIX)]
+    found = [graph for path in logs for graph in read_graphs(path)]
+    return found + read_graphs(kept)
+
+
+def sizes(graph: Graph, when: str = "came") -> list[int]:
+    """Return the threads of each worker that was there at the start; or at the end: ``went``."""
+    present = [one["threads"] for one in graph.workers if one[when] is None]
+    return present or [one["threads"] for one in graph.workers]
+
+
+def warnings(accounts: Iterable[Account], name: str) -> Iterator[str]:
+    """Yield why more threads may help less than their replays say."""
+    for account in accounts:
+        spans = [one.parts() for one in account.spans if one.root == name]
+        on, off = (sum(one[part] for one in spans) for part in ("Computing", "Off the CPU"))
+        if on > off:
+            yield (
+                f"Its tasks used a CPU for {on / (on + off):.0%} of their time: more threads help "
+                "as much as is shown only with a core for each."
+            )
+        for one in account.diagnoses:
+            if one.kind in _SHARED and f"{one.span}/".startswith(f"{name}/"):
+                yield f"{one.title}: more threads of one worker share it, and help less."
