@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
+
 import dask
 import dask.array as da
 import pytest
 from distributed import span, wait
 
 import dask_otel
+from dask_otel.whatif.graph import read_graphs
 from tests.cluster.conftest import Start
 from tests.cluster.truth import own_values, tree
 from tests.simulated.test_spans import assert_types
@@ -17,14 +21,14 @@ pytestmark = pytest.mark.cluster
 
 # Dask warns that dataframes ignore annotations, and yet their spans work.
 @pytest.mark.filterwarnings("ignore:.*nnotations will be ignored")
-def test_collections_and_a_p2p_shuffle(start: Start) -> None:
+def test_collections_and_a_p2p_shuffle(start: Start, tmp_path: Path) -> None:
     """Arrays and dataframes in nested spans; every metric of theirs agrees with Dask."""
     # Not imported by each process of the tests.
     import pandas as pd
     from dask import dataframe as dd
 
     frame = pd.DataFrame({"k": range(2000), "v": range(2000)})
-    with start(threads_per_worker=2) as bridged:
+    with start({"files": {"path": str(tmp_path)}}, threads_per_worker=2) as bridged:
         config = {"optimization.fuse.active": False, "dataframe.shuffle.method": "p2p"}
         # Its block holds it: it does not end between two steps, however long these take to plan.
         with dask.config.set(config), dask_otel.span("analysis"):
@@ -52,3 +56,12 @@ def test_collections_and_a_p2p_shuffle(start: Start) -> None:
         assert moved.attributes["dask.task.rescheduled.count"] >= 1
         assert not {"dask.task.retried", "exception"} & {event[0] for event in moved.events}
         assert_types(received)
+    # The bridge has closed.
+    (graph,) = [one for one in read_graphs(tmp_path, "analysis") if one.runs["task"]]
+    assert (graph.complete, graph.left_out) == (True, 0)
+    assert graph.span_id == f"{root.span_id:016x}"
+    ended = Counter(graph.runs["outcome"])
+    assert ended == {"m": root.attributes["dask.task.memory.count"], "r": ended["r"]}
+    assert ended["r"] == root.attributes["dask.task.rescheduled.count"]
+    assert graph.scheduler == {"stealing": True, "saturation": "1.1"}
+    assert sum(map(len, graph.runs["before"])) > ended["m"]

@@ -11,6 +11,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
+import dask
 from distributed.metrics import time
 
 from dask_otel.core.graph import BLOCK, MOST, MOST_OF_ONE, Restriction
@@ -66,7 +67,8 @@ class Graphs:
 
     def worker_added(self, ws: WorkerState, when: float) -> None:
         """Record that a worker is there; `when` is 0.0 if it was before these logs."""
-        self._workers[ws.address] = GraphWorker(ws.name, ws.address, ws.host, ws.nthreads, when)
+        about = ws.name, ws.address, ws.host, ws.nthreads, ws.resources
+        self._workers[ws.address] = GraphWorker(*about, when)
 
     def worker_removed(self, address: str) -> None:
         """Record that a worker left."""
@@ -137,6 +139,11 @@ class Graphs:
         log = self._logs.get(span)
         if log is not None:
             gone = takewhile(lambda one: (one.went or 0.0) > span.start, reversed(self._gone))
+            log.scheduler = {
+                "stealing": bool(dask.config.get("distributed.scheduler.work-stealing")),
+                # A number or `inf`, which JSON lacks.
+                "saturation": str(dask.config.get("distributed.scheduler.worker-saturation")),
+            }
             log.workers = (*reversed(list(gone)), *self._workers.values())
         return log
 

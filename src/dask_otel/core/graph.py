@@ -7,7 +7,7 @@ later, in a thread. The format is documented in docs/files.md.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from math import isfinite
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -38,6 +38,13 @@ BLOCK: Final = 1000
 #: Entries of a column in one piece of text: more would hold the GIL for long.
 _PIECE: Final = 500
 
+#: Of the runs, in the order of `_Numbers.of`.
+_COLUMNS: Final = (
+    "task", "span", "prefix", "before", "submission", "priority", "ready", "sent", "start",
+    "seconds", "transfer", "disk", "nbytes", "worker", "outcome", "restriction", "seceded",
+)  # fmt: skip
+#: In place of the numbers of a name's workers.
+_NONE: Final = [-1]
 _NBYTES: Final = TaskRun._fields.index("nbytes")
 
 #: To which a task is restricted: addresses of workers, hosts, amounts by resource; whether that is
@@ -82,7 +89,7 @@ def graph_line(
         The operator's function for users' texts.
     """
 
-    def name(tags: Tags) -> str:
+    def full_name(tags: Tags) -> str:
         clean = redacted_tags(redact, tags, sanitizer)
         return attribute_text(span_path(clean, sanitizer), sanitizer)
 
@@ -94,45 +101,49 @@ def graph_line(
     sanitizer = Sanitizer()
     span, log = graph.span, graph.log
     numbers = _Numbers(span.start, log)
-    columns: dict[str, list[Any]] = {}
+    columns: list[list[Any]] = [[] for _ in _COLUMNS]
     for row in log.rows:
-        for column, value in numbers.of(Row._make(row)).items():
-            columns.setdefault(column, []).append(value)
+        for column, value in zip(columns, numbers.of(row), strict=True):
+            column.append(value)
         breathe()
     identity = span.identity
     about = {
         "version": VERSION,
         "trace_id": f"{identity.trace_id:032x}",
         "span_id": f"{identity.span_id:016x}",
-        "name": name(identity.tags),
+        "name": full_name(identity.tags),
         "start": span.start,
         "stop": span.stop,
         "complete": span.complete and not log.left_out,
         "left_out": log.left_out,
         "outside": numbers.outside,
-        "spans": [{"id": f"{one.span_id:016x}", "name": name(one.tags)} for one in numbers.spans],
+        "spans": [
+            {"id": f"{one.span_id:016x}", "name": full_name(one.tags)} for one in numbers.spans
+        ],
         "prefixes": [*map(prefix, numbers.prefixes)],
         "workers": [
             {
                 "name": label_text(one.name, sanitizer),
                 "threads": one.threads,
+                "resources": _amounts(one.resources.items()),
                 "came": numbers.time(one.came) if one.came > span.start else None,
                 "went": numbers.time(one.went),
             }
             for one in log.workers
         ],
+        "scheduler": log.scheduler,
         "submissions": [numbers.time(submitted) for submitted in numbers.submissions],
         "restrictions": [numbers.restricted(one) for one in numbers.restrictions],
     }
     yield _json(about)[:-1]
     before = ',"runs":{'
-    for column, values in columns.items():
-        yield f'{before}"{column}":['
-        for first in range(0, len(values), _PIECE):
-            yield ("," if first else "") + _json(values[first : first + _PIECE])[1:-1]
+    for name, column in zip(_COLUMNS, columns, strict=True):
+        yield f'{before}"{name}":['
+        for first in range(0, len(column), _PIECE):
+            yield ("," if first else "") + _json(column[first : first + _PIECE])[1:-1]
             breathe()
         before = "],"
-    yield "]}}\n" if columns else ',"runs":{}}\n'
+    yield "]}}\n"
 
 
 class _Numbers:
@@ -162,45 +173,49 @@ class _Numbers:
         """Return a time since the start; None if it is unknown."""
         return _finite(when - self._start) if when else None
 
-    def of(self, row: Row) -> dict[str, Any]:
-        """Return the entries of a row."""
-        run, count = row.run, len(self.tasks)
+    def of(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the entries of a `Row`."""
+        run, outcome, ready, seceded, group, needs, priority, submitted, limit = row
+        count = len(self.tasks)
         task = _number(self.tasks, run[KEY])
         if task == count:
-            first = row.submitted
-            self._submitted.append(-1 if first is None else _number(self.submissions, first))
-        prefix, span = self._groups[row.group]
-        before = [self.tasks[key] for key in row.before if key in self.tasks]
-        self.outside += len(row.before) - len(before)
-        sent, limit = run[SENT], row.restriction
+            number = -1 if submitted is None else _number(self.submissions, submitted)
+            self._submitted.append(number)
+        prefix, span = self._groups[group]
+        before = sorted([self.tasks[key] for key in needs if key in self.tasks])
+        self.outside += len(needs) - len(before)
+        sent, parts, nbytes = run[SENT], run[PARTS], run[_NBYTES]
         seconds = run[SECONDS] or run[STOP] - run[START]
         # Of a run without a result, the times may be unknown.
-        known = row.outcome == "m" or run[NUMBER] is not None or seconds > 0.0
-        return {
-            "task": task,
-            "span": span,
-            "prefix": prefix,
-            "before": sorted(before),
-            "submission": self._submitted[task],
-            "priority": None if row.priority is None else [*map(_plain, row.priority)],
-            "ready": self.time(row.ready),
-            "sent": self.time(sent),
-            "start": self.time(run[START]) if known else None,
-            "seconds": _finite(seconds) if known and seconds >= 0.0 else None,
-            "transfer": _busy(run, "transfer"),
-            "disk": _busy(run, "disk-read"),
-            "nbytes": run[_NBYTES] if type(run[_NBYTES]) is int else None,
-            "worker": self._worker(run[WORKER], sent or run[START]),
-            "outcome": row.outcome,
-            "restriction": -1 if limit is None else _number(self.restrictions, limit),
-            "seceded": None if row.seceded is None else _finite(row.seceded),
-        }
+        known = outcome == "m" or run[NUMBER] is not None or seconds > 0.0
+        # In the order of `_COLUMNS`.
+        return (
+            task,
+            span,
+            prefix,
+            before,
+            self._submitted[task],
+            None if priority is None else [*map(_plain, priority)],
+            self.time(ready),
+            self.time(sent),
+            self.time(run[START]) if known else None,
+            _finite(seconds) if known and seconds >= 0.0 else None,
+            _busy(parts, "transfer") if parts else 0,
+            _busy(parts, "disk-read") if parts else 0,
+            nbytes if type(nbytes) is int else None,
+            self._worker(run[WORKER], sent or run[START]),
+            outcome,
+            -1 if limit is None else _number(self.restrictions, limit),
+            None if seceded is None else _finite(seceded),
+        )
 
     def _worker(self, name: object, when: float) -> int:
         """Return the number of the worker that had a name at a time, or -1."""
-        numbers = self._by_name.get(name, [])
-        there = [number for number in numbers if self._workers[number].came <= when]
-        return (there or numbers or [-1])[-1]
+        numbers = self._by_name.get(name, _NONE)
+        if len(numbers) > 1:
+            there = [number for number in numbers if self._workers[number].came <= when]
+            numbers = there or numbers
+        return numbers[-1]
 
     def restricted(self, one: Restriction) -> dict[str, Any]:
         """Return a restriction by the numbers of workers."""
@@ -212,7 +227,7 @@ class _Numbers:
         ]
         return {
             "workers": workers if addresses or hosts else None,
-            "resources": {str(name): _plain(amount) for name, amount in resources},
+            "resources": _amounts(resources),
             "loose": loose,
             "actor": actor,
         }
@@ -227,19 +242,23 @@ def _finite(seconds: float) -> float | None:
     return round(seconds, 6) if isfinite(seconds) else None
 
 
+def _amounts(resources: Iterable[tuple[Any, Any]]) -> dict[str, float | None]:
+    return {str(name): _plain(amount) for name, amount in resources}
+
+
 def _plain(number: Any) -> float | None:
     """Return a user's number, which can be of any type, for JSON."""
     return number if type(number) is int else _finite(float(number))
 
 
-def _busy(run: RawRun, action: str) -> float:
-    """Return the seconds before a run computed with an action of the worker, one or several."""
+def _busy(parts: Iterable[tuple[str, float, float]], action: str) -> float | None:
+    """Return the seconds with an action of the worker, one or several at once."""
     busy = until = 0.0
-    for kind, began, took in run[PARTS]:
+    for kind, began, took in parts:
         if kind == action:
             busy += max(0.0, began + took - max(began, until))
             until = max(until, began + took)
-    return round(busy, 6)
+    return _finite(busy)
 
 
 def _json(value: Any) -> str:

@@ -230,6 +230,7 @@ class GraphWorker(NamedTuple):
     address: str
     host: str
     threads: int
+    resources: Mapping[str, Any]
     came: float
     went: float | None = None
 
@@ -248,6 +249,8 @@ class GraphLog:
         self.left_out = 0
         #: Those since the root began; known at its export.
         self.workers: tuple[GraphWorker, ...] = ()
+        #: Dask's settings of the scheduler that decide where tasks run.
+        self.scheduler: dict[str, Any] = {}
 
     def __repr__(self) -> str:
         return f"<GraphLog: {len(self.rows)} runs, {self.left_out} left out>"

@@ -49,7 +49,9 @@ class Report:
     graph_logs
         Those of the runs, if it was not read from files: the content of such a file.
     what_ifs
-        Results of `what_if`, which the page shows.
+        Replays of root spans: results of `what_if`, or of a report with ``replay=True``.
+    saved
+        By the instance of a run: what the cures of its diagnoses saved in replays.
     """
 
     runs: Sequence[Session]
@@ -61,6 +63,9 @@ class Report:
     paths: Sequence[str | Path] = field(default=(), kw_only=True)
     graph_logs: bytes = field(default=b"", kw_only=True)
     what_ifs: Sequence[WhatIfReport] = field(default=(), kw_only=True)
+    saved: Mapping[str, Mapping[tuple[str, str], tuple[str, float]]] = field(
+        default_factory=dict, kw_only=True
+    )
 
     def redacted(self) -> Report:
         """Return this report without messages, tracebacks, code, keys and users' attributes."""
@@ -76,7 +81,8 @@ class Report:
 
     def accounts(self) -> list[Account]:
         """Return the account of each run."""
-        return [account(session, self.price, self.tag) for session in self.runs]
+        about = self.price, self.tag, self.what_ifs
+        return [account(one, *about, self.saved.get(one.instance)) for one in self.runs]
 
     def html(self) -> str:
         """Return a self-contained page, which loads nothing.
@@ -93,7 +99,6 @@ class Report:
             self.skipped,
             redacted=self.is_redacted,
             comparison=self.comparison,
-            what_ifs={one.span_id: one.html() for one in self.what_ifs},
         )
 
     def text(
@@ -164,7 +169,9 @@ def report_of(
     return Report(runs, reader.skipped, graph_logs=b"".join(logs))
 
 
-def read_report(*paths: str | Path, price: float | None = None, tag: str = "team") -> Report:
+def read_report(
+    *paths: str | Path, price: float | None = None, tag: str = "team", replay: bool = False
+) -> Report:
     """Read telemetry files into a report.
 
     Parameters
@@ -176,13 +183,23 @@ def read_report(*paths: str | Path, price: float | None = None, tag: str = "team
         Price of a thread-hour. Without it, the report has no costs.
     tag
         The costs of spans with a tag ``<tag>:<value>`` are summed by value.
+    replay
+        Whether what the diagnoses' cures save is measured by replays of the recorded graphs,
+        however long that takes.
 
     Raises
     ------
     FileNotFoundError
         If there is nothing to read.
+    ValueError, dask_otel.whatif.running.ReplayError
+        If a graph can't be read, or its replay dies.
     """
     reader = Reader()
     reader.read(paths)
     cost = None if price is None else Price(price)
-    return Report(reader.sessions(), reader.skipped, price=cost, tag=tag, paths=paths)
+    report = Report(reader.sessions(), reader.skipped, price=cost, tag=tag, paths=paths)
+    if not replay:
+        return report
+    from dask_otel.report.replaying import judged
+
+    return judged(report)
