@@ -172,7 +172,7 @@ def plan(graph: Graph, change: Experiment) -> Plan:
         tasks, submissions, _workers(graph, rows, change), graph.restrictions, latency, bandwidth,
         rest, {
             "distributed.scheduler.work-stealing": stealing,
-            "distributed.scheduler.worker-saturation": scheduler["saturation"],
+            "distributed.scheduler.worker-saturation": float(scheduler["saturation"]),
         },
     )  # fmt: skip
 
