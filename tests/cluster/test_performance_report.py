@@ -14,6 +14,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dask_otel
+from dask_otel.whatif.graph import read_graphs
 from tests import environment
 from tests.cluster.processes import cluster
 from tests.cluster.test_first_minute import README, block
@@ -118,6 +119,9 @@ def test_processes_of_their_own(tmp_path: Path) -> None:
         assert block.report is not None
         (account,) = block.report.accounts()
         assert (account.outcomes, len(account.workers)) == ({"memory": 20}, 2)
+        (graph,) = read_graphs(block.report.graph_logs)
+        assert (graph.name, graph.complete, len(graph.runs["task"])) == ("run", True, 20)
+        assert dask_otel.what_if(block.report, threads=[(1, 1)]).result.span == "run"
         assert "Traceback" not in scheduler.output
     assert "20 tasks done" in block.report.text()
 

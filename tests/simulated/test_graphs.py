@@ -182,30 +182,29 @@ def test_without_a_reader_nothing_is_recorded() -> None:
 
 
 def test_a_recording_that_begins_later_has_the_roots_after_it_and_spoils_no_path() -> None:
-    def chain(key: str) -> Any:
-        last = o.client.submit(nap, 2.0, key=f"{key}-0")
-        for number in range(1, 4):
-            last = o.client.submit(nap, 1.0, last, key=f"{key}-{number}")
-        return last
+    def tasks(key: str) -> Any:
+        # Most wait for a thread, and the last one for all of them.
+        first = o.client.map(nap, [1.0] * 12, key=[f"{key}-{number}" for number in range(12)])
+        return o.client.submit(nap, 1.0, first, key=f"{key}-last-1")
 
     def program() -> None:
         with span("outer"):
-            outer = chain("outer")
+            outer = tasks("outer")
             for on in (True, False, True):
-                # While a task runs, and others wait.
                 time.sleep(0.5)
                 o.adapter.record_graphs(on)
             with span("inner"):
                 wait([outer, o.client.submit(nap, 0.1, key="inner-1")])
         with span("later"):
-            wait(chain("later"))
+            wait(tasks("later"))
         o.quiet()
         assert o.named("outer").graph is None
         line, keys = decoded(o.named("later"))
-        assert (line["complete"], len(keys), len(line["workers"])) == (True, 4, 2)
+        assert (line["complete"], len(keys), len(line["workers"])) == (True, 13, 2)
         assert [one["came"] for one in line["workers"]] == [None, None]
         assert line["submissions"] == sorted(line["submissions"])
         assert -1 not in line["runs"]["submission"]
+        assert o.named("outer").path is not None
         o.compare_paths()
         o.is_derivable = False
 

@@ -154,7 +154,7 @@ class WhatIfReport:
 
     def html(self) -> str:
         """Return the curve and the table as a section of a page."""
-        from dask_otel.report.page.html import replays
+        from dask_otel.report.page.replays import replays
 
         it, knee = self.result, self.result.knee
         shown = self.headline(), self.table(), it.curve, knee and knee.threads

@@ -10,26 +10,22 @@ import base64
 import hashlib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files as resource_files
-from math import log2
 from typing import Any, Final
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from dask_otel import semconv
 from dask_otel.core.text import listed
 from dask_otel.report import findings, words
 from dask_otel.report.account import Account, severity
 from dask_otel.report.history.changes import Trend
-from dask_otel.report.history.difference import NOTHING, Comparison
+from dask_otel.report.history.difference import Comparison
 from dask_otel.report.history.past import HEADINGS, NUMBERS, PastRun
-from dask_otel.report.meanings import DIAGNOSES, NEUTRAL, PARTS, PATH, hex_colour
 from dask_otel.report.money import Price
+from dask_otel.report.page.environment import ENVIRONMENT
 from dask_otel.report.page.multiples import marks, panels
 from dask_otel.report.page.payload import pack, timeline
-from dask_otel.report.seconds import SpanTime, own_parts
+from dask_otel.report.seconds import SpanTime
 from dask_otel.report.telemetry.model import Skipped, Span, grouped
-from dask_otel.whatif.result import Replayed
 
 #: Most spans in a list; if there are more, the list has their names.
 _MOST_SPANS: Final = 60
@@ -57,7 +53,7 @@ def page(
     # The charts need only Bokeh's core: no widgets, no tables, no WebGL, no MathJax.
     bokeh = next(raw for raw in INLINE.js_raw if "Bokeh" in raw[:20_000])
     scripts = [bokeh, _file("timeline.js"), _file("page.js")]
-    return _ENVIRONMENT.get_template("page.html").render(
+    return ENVIRONMENT.get_template("page.html").render(
         runs=[_run(account, number, what_ifs or {}) for number, account in enumerate(accounts)],
         skipped=skipped,
         redacted=redacted,
@@ -82,7 +78,7 @@ def history_page(
     script = _file("history.js")
     same = grouped(runs, lambda run: run.name)
     several = [one for one in trends if len(same[one.name]) > 1][:_MOST_NAMES]
-    return _ENVIRONMENT.get_template("history.html").render(
+    return ENVIRONMENT.get_template("history.html").render(
         runs=[(run, run.cells(price)) for run in reversed(runs)],
         trends=trends,
         multiples=[
@@ -109,7 +105,7 @@ def live_page(facts: Mapping[str, Any]) -> str:
     The `facts` are those of `dask_otel._dask.overview`. The links are relative to the page.
     """
     script = _file("live.js")
-    return _ENVIRONMENT.get_template("live.html").render(
+    return ENVIRONMENT.get_template("live.html").render(
         facts,
         severity=severity,
         when=words.when,
@@ -117,37 +113,6 @@ def live_page(facts: Mapping[str, Any]) -> str:
         script=Markup(script),
         hash=Markup(_hash(script)),
         style=Markup(_file("style.css")),
-    )
-
-
-def replays(
-    headline: str,
-    table: Sequence[Sequence[str]],
-    curve: Sequence[Replayed],
-    knee: int | None,
-    notes: Sequence[str],
-) -> Markup:
-    """Return the replays of a run as a section of a page or a notebook.
-
-    The `table` begins with its headings; the `curve` has its fewest threads first, and may have a
-    `knee` at a number of threads.
-    """
-    logs = [log2(one.threads or 1) for one in curve]
-    longest = max((one.seconds for one in curve), default=1.0)
-    most = max((one.thread_hours for one in curve), default=1.0) or 1.0
-    drawn = [
-        (
-            one,
-            round(40 + 560 * (place - logs[0]) / ((logs[-1] - logs[0]) or 1.0), 1),
-            round(175 - 145 * one.seconds / longest, 1),
-            round(175 - 145 * one.thread_hours / most, 1),
-        )
-        for place, one in zip(logs, curve, strict=True)
-    ]
-    return Markup(
-        _ENVIRONMENT.get_template("whatif.html").render(
-            headline=headline, table=table, curve=drawn, knee=knee, notes=notes
-        )
     )
 
 
@@ -187,20 +152,3 @@ def _file(name: str) -> str:
 
 def _hash(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
-
-
-_ENVIRONMENT: Final = Environment(
-    loader=PackageLoader("dask_otel.report.page", "templates"),
-    autoescape=True,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    undefined=StrictUndefined,
-)
-_ENVIRONMENT.filters |= {
-    name: getattr(words, name)
-    for name in ("seconds", "known", "whole", "size", "share", "exact", "counted", "inside")
-}
-_ENVIRONMENT.globals |= {
-    "PARTS": PARTS, "PATH": PATH, "NOTHING": NOTHING, "DIAGNOSES": DIAGNOSES, "semconv": semconv,
-    "hex_colour": hex_colour, "own_parts": own_parts, "NEUTRAL": NEUTRAL,
-}  # fmt: skip

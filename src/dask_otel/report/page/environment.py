@@ -1,0 +1,29 @@
+"""The templates of all pages, and what they know."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from dask_otel import semconv
+from dask_otel.report import words
+from dask_otel.report.history.difference import NOTHING
+from dask_otel.report.meanings import DIAGNOSES, NEUTRAL, PARTS, PATH, hex_colour
+from dask_otel.report.seconds import own_parts
+
+ENVIRONMENT: Final = Environment(
+    loader=PackageLoader("dask_otel.report.page", "templates"),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=StrictUndefined,
+)
+ENVIRONMENT.filters |= {
+    name: getattr(words, name)
+    for name in ("seconds", "known", "whole", "size", "share", "exact", "counted", "inside")
+}
+ENVIRONMENT.globals |= {
+    "PARTS": PARTS, "PATH": PATH, "NOTHING": NOTHING, "DIAGNOSES": DIAGNOSES, "semconv": semconv,
+    "hex_colour": hex_colour, "own_parts": own_parts, "NEUTRAL": NEUTRAL,
+}  # fmt: skip
