@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterable
 from itertools import takewhile
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
@@ -131,11 +132,11 @@ class Graphs:
         log = self._logs.get(span)
         if log is not None:
             gone = takewhile(lambda one: (one.went or 0.0) > span.start, reversed(self._gone))
-            log.scheduler = {
-                "stealing": bool(dask.config.get("distributed.scheduler.work-stealing")),
-                # A number or `inf`, which JSON lacks.
-                "saturation": str(dask.config.get("distributed.scheduler.worker-saturation")),
-            }
+            stealing = dask.config.get("distributed.scheduler.work-stealing")
+            saturation = dask.config.get("distributed.scheduler.worker-saturation")
+            # JSON lacks infinity.
+            saturation = "inf" if saturation == inf else saturation
+            log.scheduler = {"stealing": bool(stealing), "saturation": saturation}
             log.workers = (*reversed(list(gone)), *self._workers.values())
         return log
 
