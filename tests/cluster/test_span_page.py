@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import re
@@ -165,13 +166,33 @@ def test_behind_a_prefix_and_proxies(
         assert read(client, there.removeprefix(proxy)) == f"the report of {span_id}"
 
 
-def test_the_page_itself_needs_no_bokeh() -> None:
+def test_the_page_and_a_replay_in_a_notebook_need_no_bokeh() -> None:
     facts = "scheduler='', workers=0, threads=0, time=1.0, open=[], more=0, ended=[]"
-    page = python(
+    shown = python(
         "import sys; sys.modules['bokeh'] = None;"
-        f"from dask_otel.report.page.html import live_page; print(live_page(dict({facts})))"
+        f"from dask_otel.report.page.html import live_page; print(live_page(dict({facts})));"
+        "from dask_otel.report.whatif import WhatIf, WhatIfReport;"
+        "print(WhatIfReport(WhatIf('etl', 1.0, None, refused='Too long.'))._repr_html_())"
     )
-    assert "No span is open." in page
+    assert "No span is open." in shown
+    assert "<b>No answer for etl: Too long.</b>" in shown
+
+
+@looped
+async def test_all_who_ask_at_a_time_share_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    async def overview(*parts: Any) -> int:
+        asked.append(parts)
+        return len(asked)
+
+    monkeypatch.setattr(module, "overview", overview)
+    monkeypatch.setattr(module, "_live", str)
+    for fresh, answers in ((3600.0, {"1"}), (0.0, {"2", "3", "4"})):
+        monkeypatch.setattr(module, "FRESH", fresh)
+        monkeypatch.setattr(module, "SPARED", 0.0)
+        pages = module.Pages(None, None, None)  # type: ignore[arg-type]
+        assert {*await asyncio.gather(*(pages.live() for _ in range(3)))} == answers
 
 
 def test_names_are_text_and_the_page_is_shut_off() -> None:

@@ -1,6 +1,6 @@
 """A table of planted causes, what the report says of each, and whether that is right.
 
-``python -m tests.planted [--real | --unseen | --all] [--json] [--keep FOLDER] [CASE …]``
+``python -m tests.planted [--real | --unseen] [--replay] [--json] [--keep FOLDER] [CASE …]``
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ def main() -> int:
     parser.add_argument("cases", nargs="*", metavar="CASE", help="these only, instead of a set")
     parser.add_argument("--real", action="store_true", help="those with real processes, too")
     parser.add_argument("--unseen", action="store_true", help="those that nobody tunes for")
+    parser.add_argument("--replay", action="store_true", help="measure what the cures save")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each case")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="write the telemetry there")
     asked = parser.parse_args()
@@ -44,7 +45,7 @@ def main() -> int:
         shutil.rmtree(folder, ignore_errors=True)
         began = time.perf_counter(), time.process_time()
         try:
-            said, faults = judged(case, folder)
+            said, faults = judged(case, folder, replay=asked.replay)
         except Exception as error:
             if os.environ.get("PLANTED_RAISE"):
                 raise

@@ -18,10 +18,10 @@ CASES = {**simulated.SEEN, **processes.SEEN}
 UNSEEN = {**unseen.UNSEEN}
 
 
-def judged(case: Case, folder: Path) -> tuple[list[Diagnosis], list[str]]:
+def judged(case: Case, folder: Path, *, replay: bool = False) -> tuple[list[Diagnosis], list[str]]:
     """Run a case, and return the diagnoses of its report, and their faults."""
     record(case, folder)
-    (account,) = read_report(folder).accounts()
+    (account,) = read_report(folder, replay=replay).accounts()
     return account.diagnoses, case.faults(account.diagnoses)
 
 

@@ -273,7 +273,8 @@ def adaptive_from_zero(client: Any, cluster: Any) -> None:
         wait(tasks(client, "fit", [0.5] * 8))
 
 
-@plant("no_workers", workers=0, never=("threads", "restricted", "client"), most=10.0)
+# After ten seconds, the last task begins later than it would among workers that were there.
+@plant("no_workers", workers=0, never=("threads", "restricted", "client"), most=10.5)
 def late_workers(client: Any, cluster: Any) -> None:
     """Two workers come 10 s after the work."""
     at(cluster, 10.0, lambda: [cluster.add_worker(name) for name in ("w0", "w1")])

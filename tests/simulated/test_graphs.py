@@ -181,6 +181,38 @@ def test_without_a_reader_nothing_is_recorded() -> None:
     o.run(program)
 
 
+def test_a_recording_that_begins_later_has_the_roots_after_it_and_spoils_no_path() -> None:
+    def chain(key: str) -> Any:
+        last = o.client.submit(nap, 2.0, key=f"{key}-0")
+        for number in range(1, 4):
+            last = o.client.submit(nap, 1.0, last, key=f"{key}-{number}")
+        return last
+
+    def program() -> None:
+        with span("outer"):
+            outer = chain("outer")
+            for on in (True, False, True):
+                # While a task runs, and others wait.
+                time.sleep(0.5)
+                o.adapter.record_graphs(on)
+            with span("inner"):
+                wait([outer, o.client.submit(nap, 0.1, key="inner-1")])
+        with span("later"):
+            wait(chain("later"))
+        o.quiet()
+        assert o.named("outer").graph is None
+        line, keys = decoded(o.named("later"))
+        assert (line["complete"], len(keys), len(line["workers"])) == (True, 4, 2)
+        assert [one["came"] for one in line["workers"]] == [None, None]
+        assert line["submissions"] == sorted(line["submissions"])
+        assert -1 not in line["runs"]["submission"]
+        o.compare_paths()
+        o.is_derivable = False
+
+    o = Simulated(replace(LIMITS, graph=False))
+    o.run(program)
+
+
 @pytest.mark.options(workers=1, within=1.0)
 def test_nothing_is_kept_of_tasks_that_never_ran(o: Simulated) -> None:
     graphs = o.adapter._graphs
@@ -217,18 +249,8 @@ def test_files_have_one_line_for_each_root_and_the_report_leaves_them_alone(
     assert "skipped" not in dask_otel.read_report(tmp_path).text(100, everything=True)
     ids = {span.span_id for span in b.received.spans}
     assert {int(line["span_id"], 16) for line in lines(tmp_path)} <= ids
-
-
-@pytest.mark.options(begins=False, threads=2, unreconciled="its bridge ends before")
-def test_a_recorded_graph_is_replayed(b: Bridged, tmp_path: Path) -> None:
-    dask_otel.register(b.client, {"files": {"path": str(tmp_path)}})
-    with span("train"):
-        first = b.client.map(nap, [1.0, 2.0, 3.0, 0.5], key=[f"nap-{i}" for i in range(4)])
-        wait(b.client.submit(nap, 1.0, *first, key="last-1"))
-    b.exported()
-    dask_otel.unregister(b.client)
-    (graph,) = read_graphs(tmp_path, "train")
+    (graph,) = read_graphs(tmp_path, "two")
     found = replay(graph, [Experiment("one thread", workers=(1,))])
-    assert found.recorded == pytest.approx(4.0, abs=1e-3)
+    assert found.recorded == pytest.approx(0.5, abs=1e-3)
     assert found.error == pytest.approx(0.0, abs=1e-3)
-    assert [one.seconds for one in found.experiments] == [pytest.approx(7.5, abs=1e-3)]
+    assert [one.seconds for one in found.experiments] == [pytest.approx(1.5, abs=1e-3)]

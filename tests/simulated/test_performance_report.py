@@ -16,6 +16,7 @@ import dask_otel
 from dask_otel import _wire
 from dask_otel.client import reporting
 from dask_otel.report.account import Account
+from dask_otel.whatif.graph import read_graphs
 from tests.simulated.bridged import Bridged
 from tests.simulated.tasks import boom, nap
 from tests.waiting import eventually
@@ -139,7 +140,7 @@ def test_a_report_of_a_scheduler_that_always_records_begins_with_the_block(b: Br
         b.client.gather(b.client.map(nap, [1.0] * 2, pure=False))
     assert account(block).outcomes == {"memory": 2}
     rows = b.bridge.recording.recorder.since()
-    assert {row.signal for row in rows} == {"traces", "metrics", "logs"}
+    assert {row.signal for row in rows} == {"traces", "metrics", "logs", "graph"}
     whole = dask_otel.report.document.report_of([(one.signal, one.data) for one in rows], {})
     (everything,) = whole.accounts()
     assert everything.outcomes == {"memory": 7}
@@ -251,3 +252,48 @@ def test_many_rows_come_in_several_answers(b: Bridged, monkeypatch: pytest.Monke
     assert len(asked) > 3
     assert asked == sorted(set(asked))
     assert account(block).outcomes == {"memory": 3}
+
+
+def chained(client: Any) -> None:
+    """Four tasks of a second on four threads, then one of two: three seconds."""
+    client.submit(nap, 2.0, client.map(nap, [1.0] * 4, pure=False), pure=False).result()
+
+
+def test_a_block_is_replayed_and_not_what_others_did_meanwhile() -> None:
+    def theirs(client: Any) -> None:
+        with span("theirs"):
+            client.submit(nap, 0.5, pure=False).result()
+
+    def program() -> None:
+        with block:
+            chained(b.client)
+            b.cluster.user("other", theirs)
+            time.sleep(1.0)
+
+    block = dask_otel.performance_report(None)
+    b = Bridged(begins=False, unreconciled="nothing is exported")
+    b.run(program)
+    assert block.report is not None
+    logs = {one.name: one for one in read_graphs(block.report.graph_logs)}
+    assert {name: len(one.runs["task"]) for name, one in logs.items()} == {
+        "performance_report": 5,
+        "theirs": 1,
+    }
+    # Two workers of two threads: on four others, the four tasks take as long; on one, four seconds.
+    result = dask_otel.what_if(block.report, threads=[(4, 1), (1, 1)]).result
+    assert (result.span, result.refused) == ("performance_report", None)
+    assert result.recorded == pytest.approx(4.0, abs=0.1)
+    seconds = [one.seconds for one in result.experiments]
+    assert seconds == pytest.approx([result.recorded, result.recorded + 3.0], rel=0.03)
+
+
+def test_a_block_within_an_older_span_has_no_graph_and_says_why(b: Bridged) -> None:
+    with span("older"):
+        chained(b.client)
+        with dask_otel.performance_report(None) as block:
+            chained(b.client)
+    assert block.report is not None
+    with pytest.raises(ValueError, match="a root span that begins while"):
+        dask_otel.what_if(block.report)
+    # Nobody keeps them any more.
+    assert b.bridge.adapter._graphs is None

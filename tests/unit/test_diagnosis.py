@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 
-from dask_otel.core.diagnosis import KINDS, Diagnosis, diagnose
+from dask_otel.core.diagnosis import KINDS, Diagnosis, diagnose, ranked
 from dask_otel.core.diagnosis.facts import (
     Death,
     Facts,
@@ -450,3 +452,51 @@ def test_each_alert_has_the_kinds_that_it_corresponds_to() -> None:
     assert alerts == sorted(pages)
     kinds = {kind.strip().strip("`") for row in rows for kind in row[2].split(",")} - {""}
     assert kinds < KINDS.keys()
+
+
+CAUSES = ("restricted", "threads", "client", "chain", "off_cpu", "transfer", "spill")
+WRONG = ("failed", "lost", "memory", "paused", "repeated")
+
+
+@drawn(
+    st.lists(st.sampled_from(WRONG), unique=True, max_size=2),
+    st.lists(st.sampled_from(CAUSES), unique=True, min_size=1),
+    st.dictionaries(st.sampled_from(CAUSES + WRONG), st.integers(-10, 120).map(float)),
+    st.booleans(),
+)
+def test_diagnoses_are_in_the_order_of_what_was_saved(
+    wrong: list[str], causes: list[str], saved: dict[str, float], gaps: bool
+) -> None:
+    kinds = [*wrong, *causes, *["gaps"] * gaps]
+    found = [Diagnosis(kind, "train", 50.0, f"{kind}: at most", "", "") for kind in kinds]
+    measured = {(kind, "train"): ("without it", took) for kind, took in saved.items()}
+    got = ranked(found, measured, 100.0)
+    assert sorted(one.kind for one in got) == sorted(kinds)
+    assert [one.kind for one in got[: len(wrong)]] == wrong
+    assert not gaps or got[-1].kind == "gaps"
+    for one in got:
+        bound = next(other for other in found if other.kind == one.kind)
+        known = one.kind in saved
+        assert one.experiment == ("without it" if known else None)
+        assert one.seconds == (max(0.0, saved[one.kind]) if known else 50.0)
+        assert known or one == bound
+    rest = [one for one in got if one.kind in causes]
+    tried = [one.seconds for one in rest if one.experiment]
+    assert tried == sorted(tried, reverse=True)
+    # Bounds keep their order. What saves little comes after all others, and nothing else does.
+    bounds = [one.kind for one in rest if not one.experiment]
+    assert bounds == [kind for kind in causes if kind in bounds]
+    little = [one.kind in saved and one.seconds < 10.0 for one in rest]
+    assert little == sorted(little)
+
+
+@pytest.mark.parametrize("kind", ["threads", "chain", "long_task", "restricted"])
+def test_the_title_of_a_measured_cause_has_no_bound(kind: str) -> None:
+    words = {"span": "train", "what": "3 tasks of fit: x", "took": "2 s"}
+    one = Diagnosis(kind, "train", 2.0, KINDS[kind].title.format(**words), "", "")
+    (got,) = ranked([one], {(kind, "train"): ("a change", 1.5)}, 8.0)
+    assert "at most" not in got.title
+    assert one.title.startswith(got.title)
+    assert ("at most" in one.title) == (got.title != one.title)
+    assert got.saving == "Measured by replay, a change: 1.50 s less."
+    assert one.saving == "The cure saves at most 2.00 s."

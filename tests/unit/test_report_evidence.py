@@ -212,6 +212,8 @@ def test_the_json_has_what_the_text_and_the_page_say() -> None:
         "title": "train waited 4.00 s of 5.00 s for its client",
         "evidence": "",
         "next": found.accounts()[0].diagnoses[0].next,
+        "prefixes": (),
+        "experiment": None,
     }
     assert one["title"] in found.text()
     assert found.to_dict()["version"] == 3

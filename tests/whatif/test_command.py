@@ -193,7 +193,9 @@ def test_says_what_is_wrong(run, replays, capsys, arguments, wrong):
         ("--threads", "4", "'4' is not WORKERSxTHREADS, such as 4x8"),
         ("--threads", "4x8x2", "'4x8x2' is not WORKERSxTHREADS"),
         ("--threads", "0x8", "the number of workers must be from 1 to 10,000, and not 0"),
+        ("--threads", f"8x{10**400}", "the number of threads of a worker must be from 1 to 1,000,"),
         ("--bandwidth", "fast", "'fast' is not a number of bytes a second, such as 10GB/s"),
+        ("--bandwidth", "1e400", "'1e400' is not a number of bytes a second"),
         ("--bandwidth", "1B/s", "the bandwidth in bytes a second must be from 1,000 to"),
         ("--without", "luck", "invalid choice: 'luck'"),
         ("--faster", "fit", "'fit' is not PREFIX=FACTOR, such as fit=2"),
@@ -243,6 +245,7 @@ def test_tasks_that_need_a_core_are_named(run, replays, cpu, noncpu, warned):
         ("gil", "etl/fit", True),
         ("cpus", "etl", True),
         ("gil", "train", False),
+        ("gil", "etl-2", False),
         ("held", "etl", False),
     ],
 )
@@ -265,31 +268,6 @@ def test_progress_is_for_a_terminal_alone(run, replays, monkeypatch, capsys):
     assert last == "\x1b[K"
 
 
-def test_the_engine_answers(run, capsys):
-    """Eight tasks of a second on two threads, on four, and twice as fast."""
-    last = line(4)
-    last["runs"]["prefix"] = [0] * 8
-    write(run, last)
-    found = json.loads(said(capsys, run, "--threads", "4x1", "--faster", "fit=2", "--json")[0])
-    replayed = found["as_it_was"], *found["experiments"]
-    assert found["recorded"] == 4.0
-    assert [one["seconds"] for one in replayed] == pytest.approx([4.0, 2.0, 2.0], abs=0.02)
-    hours = [8 / 3600, 8 / 3600, 4 / 3600]
-    assert [one["thread_hours"] for one in replayed] == pytest.approx(hours, rel=0.01)
-    assert [one["idle"] for one in replayed] == pytest.approx([0.0, 0.0, 0.0], abs=0.01)
-    assert [one["threads"] for one in replayed] == [2, 4, None]
-    assert found["error"] == pytest.approx(0, abs=0.01)
-
-
-def test_it_refuses_a_run_that_it_can_not_replay(run, capsys):
-    write(run, {**line(7), "complete": False, "left_out": 3})
-    out, err = said(capsys, run, "--json", code=1)
-    found = json.loads(out)
-    assert (found["replayed"], found["error"], found["experiments"]) == (None, None, [])
-    assert err == f"dask-otel whatif: No answer for etl: {found['refused']}\n"
-    assert found["refused"].startswith("3 of its runs were not recorded")
-
-
 RECORD = """
 import sys, time
 import dask
@@ -306,21 +284,20 @@ if __name__ == "__main__":
 
 
 def test_a_real_run_is_read_and_replayed(tmp_path, capsys):
-    environment.run("-c", RECORD, str(tmp_path / "telemetry"))
-    code = main(["whatif", str(tmp_path / "telemetry"), "--threads", "4x1", "--json"])
+    environment.run("-c", RECORD, str(tmp_path))
+    code = main(["whatif", str(tmp_path), "--threads", "4x1", "--faster", "nap=2", "--json"])
     found = json.loads(capsys.readouterr().out)
-    (session,) = read_report(tmp_path / "telemetry").runs
+    (session,) = read_report(tmp_path).runs
     (root,) = session.roots()
     assert (found["span"], found["as_it_was"]["threads"]) == ("naps", 2)
     assert found["recorded"] == pytest.approx(root.seconds, abs=1e-3)
     # A machine may be too busy for an answer.
     assert code == (found["refused"] is not None) == (found["error"] > 0.15)
     if code == 0:
-        (log,) = (tmp_path / "telemetry").glob("*-graph.jsonl.gz")
-        (recorded,) = read_graphs(log)
-        took = recorded.runs["seconds"]
-        (more,) = found["experiments"]
+        (recorded,) = read_graphs(tmp_path)
+        took, margin = recorded.runs["seconds"], found["recorded"] / 10
+        more, faster = found["experiments"]
+        assert (more["threads"], faster["threads"]) == (4, None)
         # Whatever the order of the tasks, by Graham.
-        assert (
-            sum(took) / 4 <= more["seconds"] <= sum(took) / 4 + max(took) + found["recorded"] / 10
-        )
+        for one in (more, faster):
+            assert 0 <= one["seconds"] - sum(took) / 4 <= max(took) + margin

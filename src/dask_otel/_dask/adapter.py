@@ -128,14 +128,14 @@ class SchedulerAdapter:
             propagation, lambda kind: self.batch.add(semconv.OTEL_CALLERS.name, kind), baggage
         )
         self.contexts = TaskContexts(self.callers)
-        self._graphs = Graphs(scheduler) if limits.graph else None
-        self.spans = DaskSpans(
-            scheduler, self.lifecycle, self.contexts, self.batches, boundary, self._graphs
-        )
+        self._limits = limits
+        #: Records the graph logs; None while nobody keeps them.
+        self._graphs: Graphs | None = None
+        self.spans = DaskSpans(scheduler, self.lifecycle, self.contexts, self.batches, boundary)
         under_way = RunsUnderWay(self.lifecycle)
         self.time = ThreadTime(scheduler, clocks, under_way.assigned)
         self.task_events = TaskEvents(
-            self.lifecycle, self.time, clocks, self.spans, under_way, limits.tasks, self._graphs
+            self.lifecycle, self.time, clocks, self.spans, under_way, limits.tasks
         )
         #: See ``SchedulerPlugin.transition``.
         self.transition = self.task_events.transition
@@ -150,8 +150,10 @@ class SchedulerAdapter:
 
     def attach(self) -> None:
         """Begin to observe: adopt the present work, then wrap Dask's methods."""
+        if self._limits.graph:
+            self.record_graphs(True)
         for ws in self.scheduler.workers.values():
-            self._worker_added(ws, 0.0)
+            self._worker_added(ws)
         self.spans.attach(self._past)
         self.task_events.attach()
         for part in (self.time, self.spans, self.heartbeats):
@@ -163,6 +165,11 @@ class SchedulerAdapter:
         """Set the sampler, and annotate waiting tasks again if its decisions differ."""
         if self.contexts.decide_with(sampled):
             self.spans.annotate_all()
+
+    def record_graphs(self, on: bool) -> None:
+        """Begin to record the graph logs of the roots that begin from now on, or cease to."""
+        self._graphs = self.spans.graphs = Graphs(self.scheduler) if on else None
+        self.task_events.record(self._graphs)
 
     def close(self, now: float) -> None:
         """Export the open spans: the scheduler closes, or the bridge is being removed."""
@@ -227,13 +234,13 @@ class SchedulerAdapter:
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         """See ``SchedulerPlugin.add_worker``."""
         ws = self.scheduler.workers[worker]
-        self._worker_added(ws, time())
+        self._worker_added(ws)
+        if self._graphs is not None:
+            self._graphs.worker_added(ws, time())
         self.heartbeats.worker_deltas(ws.metrics.get("digests_total_since_heartbeat", {}))
         self.events.worker_added(ws, time())
 
-    def _worker_added(self, ws: WorkerState, when: float) -> None:
-        if self._graphs is not None:
-            self._graphs.worker_added(ws, when)
+    def _worker_added(self, ws: WorkerState) -> None:
         self.time.accounting.worker_added(ws.address, ws.nthreads, monotonic())
         self.time.worker_status(ws)
         # For a registration, Dask does not call the handler that we wrap.

@@ -35,7 +35,7 @@ _OUTCOMES: Final = {"error": "f", "rescheduled": "r", "worker_lost": "l"}
 
 
 class Graphs:
-    """The logs of the open roots of one scheduler."""
+    """The logs of the open roots of one scheduler, except those that began before it."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -48,6 +48,9 @@ class Graphs:
         self.submitted: dict[Hashable, float] = {}
         self._workers: dict[str, GraphWorker] = {}
         self._gone: deque[GraphWorker] = deque(maxlen=_MOST_GONE)
+        self._began = time()
+        for ws in scheduler.workers.values():
+            self.worker_added(ws, 0.0)
 
     def __repr__(self) -> str:
         return f"<Graphs: {len(self._logs)} roots, {len(self.submitted)} tasks have not run>"
@@ -64,8 +67,9 @@ class Graphs:
                 del self.submitted[key]
 
     def worker_added(self, ws: WorkerState, when: float) -> None:
-        """Record that a worker is there; `when` is 0.0 if it was before the bridge."""
-        self._workers[ws.address] = GraphWorker(ws.name, ws.address, ws.host, ws.nthreads, when)
+        """Record that a worker is there; `when` is 0.0 if it was before these logs."""
+        about = ws.name, ws.address, ws.host, ws.nthreads, ws.resources
+        self._workers[ws.address] = GraphWorker(*about, when)
 
     def worker_removed(self, address: str) -> None:
         """Record that a worker left."""
@@ -79,8 +83,12 @@ class Graphs:
         root = span.above[-1] if span.above else span
         log = self._logs.get(root)
         if log is None:
-            log = self._logs[root] = GraphLog()
-            self._held.add(log)
+            log = GraphLog()
+            # Earlier runs of a root that was there before are unknown.
+            log.left_out = int(root.start < self._began)
+            if not log.left_out:
+                self._logs[root] = log
+                self._held.add(log)
         part = self.parts[group] = log, len(log.groups)
         log.groups.append((group.prefix, span.identity))
         return part

@@ -101,9 +101,9 @@ class Routes:
         return path + SUFFIX
 
     def add_page(self, handler: type[Any], **options: Any) -> str:
-        """Add the page of spans and what is below it; return its address.
+        """Add the page of spans and their reports below it; return its address.
 
-        The `handler` gets the `options`, and the path below the page as `below`.
+        The `handler` gets the `options`, and the `span_id` of a report.
 
         Raises
         ------
@@ -111,7 +111,7 @@ class Routes:
             As `add_metrics`.
         """
         prefix = self._metrics()[0].removesuffix("/metrics")
-        self._add((f"{prefix}{SUFFIX}(?:/(?P<below>.*))?", handler, options))
+        self._add((f"{prefix}{SUFFIX}(?:/report/(?P<span_id>.+))?", handler, options))
         host, port = get_address_host(self._scheduler.address), self._scheduler.http_server.port
         try:
             link: str = format_dashboard_link(host, port)

@@ -44,7 +44,6 @@ class DaskSpans:
         contexts: TaskContexts,
         batches: Batches,
         boundary: ErrorBoundary,
-        graphs: Graphs | None,
     ) -> None:
         self.scheduler = scheduler
         self.extension: SpansSchedulerExtension = scheduler.extensions["spans"]
@@ -52,7 +51,8 @@ class DaskSpans:
         self.batches = batches
         self.boundary = boundary
         self._lifecycle = lifecycle
-        self._graphs = graphs
+        #: Records the graph logs; None while nobody keeps them.
+        self.graphs: Graphs | None = None
         #: Our record of each task group with an open span; read at every transition.
         self.groups: dict[TaskGroup, Group] = {}
         #: By group, the span that the client requested in the present submission.
@@ -143,8 +143,8 @@ class DaskSpans:
     def _observed(self, tasks: list[TaskState]) -> None:
         drifted, self.drifted = self.drifted, True
         self._take_in_spans(tasks)
-        if self._graphs is not None:
-            self._graphs.tasks_submitted(tasks)
+        if self.graphs is not None:
+            self.graphs.tasks_submitted(tasks)
         self.drifted = drifted
 
     def _collisions(self, tasks: list[TaskState]) -> dict[TaskGroup, Tags]:

@@ -72,7 +72,6 @@ class TaskEvents:
         spans: DaskSpans,
         under_way: RunsUnderWay,
         limits: TaskLimits,
-        graphs: Graphs | None,
     ) -> None:
         self._scheduler = spans.scheduler
         self._spans = spans
@@ -83,8 +82,8 @@ class TaskEvents:
         self._follows = lifecycle.follows
         self._time = time
         self._accounting = time.accounting
-        #: Records the graph logs; None if there are none.
-        self._graphs = graphs
+        #: Records the graph logs; None while nobody keeps them.
+        self._graphs: Graphs | None = None
         #: What bounds the spans, if it is followed.
         self.paths = self._new_paths()
         self._clocks = clocks
@@ -139,6 +138,13 @@ class TaskEvents:
         self.queued_since.clear()
         if self._graphs is not None:
             self._graphs.submitted.clear()
+
+    def record(self, graphs: Graphs | None) -> None:
+        """Record the graph logs there from now on; nowhere without it."""
+        self._graphs, old = graphs, vars(self.paths)
+        self.paths = self._new_paths()
+        new = vars(self.paths)
+        new.update((name, old[name]) for name in new.keys() & old.keys())
 
     def _new_paths(self) -> Paths:
         arguments = submission_time, lambda: self._accounting.present

@@ -114,20 +114,13 @@ def _progress(number: int, of: int) -> None:
 
 
 def _table(rows: Sequence[dict[str, str]]) -> Iterator[str]:
-    """Yield the lines of a table, without columns that are empty."""
+    """Return the lines of a table, without columns that are empty."""
     from dask_otel.report import words
     from dask_otel.report.history.past import HEADINGS, NUMBERS
 
     shown = [name for name in HEADINGS if any(row[name] for row in rows)]
-    cut = [{name: words.cut(row[name], _LONGEST) for name in shown} for row in rows]
-    lines = [{name: name for name in shown}, *cut]
-    wide = {name: max(len(line[name]) for line in lines) for name in shown}
-    for line in lines:
-        cells = (
-            line[name].rjust(wide[name]) if name in NUMBERS else words.fit(line[name], wide[name])
-            for name in shown
-        )
-        yield "  ".join(cells).rstrip()
+    cells = [[words.cut(row[name], _LONGEST) for name in shown] for row in rows]
+    return words.aligned([shown, *cells], NUMBERS)
 
 
 def _serve(arguments: argparse.Namespace, price: Price | None) -> int:

@@ -7,6 +7,7 @@ import json
 import shlex
 import webbrowser
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -81,6 +82,11 @@ ARGUMENTS: Final[dict[str, Any]] = {
         "metavar": "KEY",
         "help": "sum costs by the spans' tags KEY:value (default: team)",
     },
+    "--replay": {
+        "action": argparse.BooleanOptionalAction,
+        "help": "measure what the cures of the diagnoses save, by replays of the recorded graph, "
+        "however long they take (default: of small runs, for at most 20 s)",
+    },
     "--redact": {
         "action": "store_true",
         "help": "leave out messages, tracebacks, code, keys and users' attributes",
@@ -144,25 +150,40 @@ def price_of(arguments: argparse.Namespace) -> Price | None:
 
 
 def _read(arguments: argparse.Namespace) -> Report:
-    from dask_otel.report.document import Report, read_report
+    from dask_otel.report.document import read_report
     from dask_otel.report.telemetry.remote import copied
-
-    price = price_of(arguments)
 
     def read(*paths: str) -> Report:
         with copied(paths) as local:
             found = read_report(*local)
+            runs = found.runs[-(arguments.last or 0) :]
+            found = replace(found, runs=runs, price=price, tag=arguments.tag or _TAG)
+            if arguments.replay is not False and not arguments.compare:
+                found = _judged(found, arguments)
         if not found.runs:
             reasons = (f"no Dask telemetry in {', '.join(paths)}", *found.skipped.lines())
             raise ValueError("; ".join(reasons))
-        runs = found.runs[-(arguments.last or 0) :]
-        report = Report(runs, found.skipped, price=price, tag=arguments.tag or _TAG)
-        return report.redacted() if arguments.redact else report
+        return found.redacted() if arguments.redact else found
+
+    price = price_of(arguments)
 
     if not arguments.compare:
         return read(*arguments.paths)
     before, after = arguments.compare
     return read(after).compared_with(read(before), (before, after))
+
+
+def _judged(report: Report, arguments: argparse.Namespace) -> Report:
+    """Replay what was recorded; if that fails, the report is as it was."""
+    from dask_otel.report.replaying import judged
+
+    try:
+        return judged(report, terminal.replayed, limited=arguments.replay is None)
+    except (OSError, ValueError, RuntimeError) as error:
+        terminal.say("report", f"no replays: {error}")
+        return report
+    finally:
+        terminal.progress("")
 
 
 def _text(report: Report, arguments: argparse.Namespace) -> str:

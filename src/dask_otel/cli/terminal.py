@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import math
 import os
 import shutil
 import sys
@@ -13,12 +12,18 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
+
+from dask_otel.report import words
 
 #: The smallest width for fitting text to a terminal.
 _NARROW: Final = 60
+#: Columns of a progress bar.
+_BAR: Final = 40
 #: Seconds between two looks while waiting.
 LOOK: Final = 0.05
+
+Parsed = TypeVar("Parsed")
 
 
 class DemoError(Exception):
@@ -32,19 +37,28 @@ def wait_until(done: Callable[[], bool], seconds: float) -> None:
         time.sleep(LOOK)
 
 
+def parsed(read: Callable[[str], Parsed], allowed: str) -> Callable[[str], Parsed]:
+    """Return the type of an argument, with an error that has in words what is `allowed`."""
+
+    def parse(text: str) -> Parsed:
+        try:
+            return read(text)
+        except (ValueError, OverflowError):
+            raise ArgumentTypeError(f"{text!r} is not {allowed}") from None
+
+    return parse
+
+
 def number(least: float, most: float, allowed: str) -> Callable[[str], float]:
     """Return the type of an argument: a number within limits, which `allowed` has in words."""
 
     def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan  # in no range
-        if least <= value <= most:
-            return value
-        raise ArgumentTypeError(f"{text!r} is not {allowed}")
+        value = float(text)
+        if not least <= value <= most:
+            raise ValueError
+        return value
 
-    return read
+    return parsed(read, allowed)
 
 
 def width(most: int, unknown: int = 100) -> int:
@@ -88,6 +102,12 @@ def progress(text: str) -> None:
     """Show how far a command is, in a terminal alone; an empty text ends it."""
     if sys.stderr.isatty():
         print(f"\r{text}\033[K", end="", file=sys.stderr, flush=True)
+
+
+def replayed(done: int, of: int) -> None:
+    """Show how far a replay is."""
+    share = done / (of or 1)
+    progress(f"replayed {share:4.0%} {words.in_ascii(words.bar(share, _BAR))}")
 
 
 def fail(command: str, text: str) -> int:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from dask_otel.cli import report, terminal
-from dask_otel.report import words
 from dask_otel.whatif.experiments import CAUSES, each
 
 HELP: Final = "say how long a run would have taken with other workers, or without its faults"
@@ -29,39 +28,24 @@ exit codes: 0 the results are shown, 1 there is no answer (the reason is on stan
 arguments, 130 interrupted
 """
 
-#: Most columns of the text, and of the progress bar.
-_WIDE, _BAR = 120, 40
+#: Most columns of the text.
+_WIDE: Final = 120
 
 
-def _parsed(read: Callable[[str], Any], allowed: str) -> Callable[[str], Any]:
-    """Return the type of an argument, with an error that says what is allowed."""
+def _pair(first: type, mark: str, second: type, allowed: str) -> Callable[[str], tuple[Any, Any]]:
+    """Return the type of an argument of two values with a mark between them."""
 
-    def parse(text: str) -> Any:
-        try:
-            return read(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}") from None
+    def read(text: str) -> tuple[Any, Any]:
+        one, other = text.rsplit(mark, 1)
+        return first(one), second(other)
 
-    return parse
-
-
-def _shape(text: str) -> tuple[int, int]:
-    workers, threads = map(int, text.split("x"))
-    return workers, threads
+    return terminal.parsed(read, allowed)
 
 
 def _bandwidth(text: str) -> float:
     from dask.utils import parse_bytes
 
     return float(parse_bytes(text.removesuffix("/s")))
-
-
-def _of_prefix(number: Callable[[str], float]) -> Callable[[str], tuple[str, float]]:
-    def parse(text: str) -> tuple[str, float]:
-        prefix, value = text.rsplit("=", 1)
-        return prefix, number(value)
-
-    return parse
 
 
 _MANY: Final = {"action": "append", "default": []}
@@ -75,12 +59,12 @@ ARGUMENTS: Final[dict[str, Any]] = {
     },
     "--threads": {
         **_MANY,
-        "type": _parsed(_shape, "WORKERSxTHREADS, such as 4x8"),
+        "type": _pair(int, "x", int, "WORKERSxTHREADS, such as 4x8"),
         "metavar": "WORKERSxTHREADS",
         "help": "so many workers with so many threads each, such as 4x8; may be repeated",
     },
     "--bandwidth": {
-        "type": _parsed(_bandwidth, "a number of bytes a second, such as 10GB/s"),
+        "type": terminal.parsed(_bandwidth, "a number of bytes a second, such as 10GB/s"),
         "metavar": "BYTES/s",
         "help": "another speed of transfers between workers, such as 10GB/s",
     },
@@ -91,13 +75,13 @@ ARGUMENTS: Final[dict[str, Any]] = {
     },
     "--faster": {
         **_MANY,
-        "type": _parsed(_of_prefix(float), "PREFIX=FACTOR, such as fit=2"),
+        "type": _pair(str, "=", float, "PREFIX=FACTOR, such as fit=2"),
         "metavar": "PREFIX=FACTOR",
         "help": "tasks of a prefix compute so many times as fast, such as fit=2; may be repeated",
     },
     "--split": {
         **_MANY,
-        "type": _parsed(_of_prefix(int), "PREFIX=PIECES or longest=PIECES, such as longest=4"),
+        "type": _pair(str, "=", int, "PREFIX=PIECES or longest=PIECES, such as longest=4"),
         "metavar": "PREFIX=PIECES",
         "help": "tasks of a prefix, or the longest task, are so many pieces side by side, such as "
         "longest=4; may be repeated",
@@ -131,7 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with copied([arguments.path]) as local:
             found = replace(read_report(*local), price=report.price_of(arguments))
-            shown = tried(found, arguments.span, experiments, _progress)
+            shown = tried(found, arguments.span, experiments, terminal.replayed)
     except (OSError, ValueError, RuntimeError) as error:
         return terminal.fail("whatif", str(error))
     finally:
@@ -144,11 +128,5 @@ def run(arguments: argparse.Namespace) -> int:
         page = replace(found, what_ifs=[shown]).html()
         return terminal.write("whatif", arguments.output, page)
     if not arguments.json:
-        width = terminal.width(_WIDE)
-        terminal.show(shown.text(width, ascii_only=terminal.is_ascii()))
+        terminal.show(shown.text(terminal.width(_WIDE), ascii_only=terminal.is_ascii()))
     return 0
-
-
-def _progress(done: int, of: int) -> None:
-    share = done / (of or 1)
-    terminal.progress(f"replayed {share:4.0%} {words.in_ascii(words.bar(share, _BAR))}")

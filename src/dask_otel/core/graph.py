@@ -125,6 +125,7 @@ def graph_line(
             {
                 "name": label_text(one.name, sanitizer),
                 "threads": one.threads,
+                "resources": _amounts(one.resources.items()),
                 "came": numbers.time(one.came) if one.came > span.start else None,
                 "went": numbers.time(one.went),
             }
@@ -226,7 +227,7 @@ class _Numbers:
         ]
         return {
             "workers": workers if addresses or hosts else None,
-            "resources": {str(name): _plain(amount) for name, amount in resources},
+            "resources": _amounts(resources),
             "loose": loose,
             "actor": actor,
         }
@@ -239,6 +240,10 @@ def _number(numbers: dict[Any, int], item: Hashable) -> int:
 def _finite(seconds: float) -> float | None:
     """Return seconds to the microsecond; None if workers reported nonsense."""
     return round(seconds, 6) if isfinite(seconds) else None
+
+
+def _amounts(resources: Iterable[tuple[Any, Any]]) -> dict[str, float | None]:
+    return {str(name): _plain(amount) for name, amount in resources}
 
 
 def _plain(number: Any) -> float | None:

@@ -224,12 +224,13 @@ class SpanPathFacts(NamedTuple):
 
 
 class GraphWorker(NamedTuple):
-    """The time of a worker in the cluster; 0.0 if it came before the bridge."""
+    """The time of a worker in the cluster; 0.0 if it came before the recording."""
 
     name: object
     address: str
     host: str
     threads: int
+    resources: Mapping[str, Any]
     came: float
     went: float | None = None
 

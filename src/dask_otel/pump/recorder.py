@@ -1,7 +1,7 @@
 """Rows of telemetry in memory for reports of a running scheduler: bounded, oldest traces out first.
 
-A row is some lines of OTLP/JSON as one member of a gzip file: the rows of a signal, one after the
-other, are a file as `otel.files.path` would have it.
+A row is some lines of OTLP/JSON, or one graph log, as one member of a gzip file: the rows of a
+signal, one after the other, are a file as `otel.files.path` would have it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import gzip
 import threading
 from bisect import bisect_right
 from collections import Counter, OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Final, NamedTuple
+
+from dask_otel.core.trace import Trace
 
 #: Bytes of a row besides its data.
 _BESIDE: Final = 400
@@ -21,7 +23,7 @@ _MOST_GONE: Final = 100_000
 
 
 class RecordedRow(NamedTuple):
-    """Some lines of one signal; of traces, those of one trace."""
+    """Some lines of one signal; of traces and graphs, those of one trace."""
 
     number: int
     signal: str
@@ -53,19 +55,27 @@ class Recorder:
 
     def add(self, signal: str, lines: Sequence[bytes], trace: str = "") -> None:
         """Add lines as one row, and evict others if there is no room for it."""
-        data = gzip.compress(b"".join(line + b"\n" for line in lines), 1)
+        self._keep(signal, gzip.compress(b"".join(line + b"\n" for line in lines), 1), trace)
+
+    def add_graphs(self, logs: Iterable[tuple[Trace, bytes]]) -> None:
+        """Add graph logs, which are members of a gzip file already, to the rows of their traces."""
+        for trace, member in logs:
+            self._keep("graph", member, f"{trace:032x}")
+
+    def _keep(self, signal: str, data: bytes, trace: str) -> None:
         with self._writing:
             self.number += 1
-            key = trace or self.number
+            key: object = trace or self.number
             self._rows[self.number] = RecordedRow(self.number, signal, data)
             self._units.setdefault(key, []).append(self.number)
             self._units.move_to_end(key)
             self._size += len(data) + _BESIDE
             while self._size > self._most:
-                numbers = self._units.popitem(last=False)[1]
-                self._gone.append((numbers[-1], self._rows[numbers[0]].signal))
-                for number in numbers:
-                    self._size -= len(self._rows.pop(number).data) + _BESIDE
+                key, numbers = self._units.popitem(last=False)
+                rows = [self._rows.pop(number) for number in numbers]
+                # The first row of a trace can be its graph log.
+                self._gone.append((numbers[-1], rows[0].signal if key in numbers else "traces"))
+                self._size -= sum(len(row.data) + _BESIDE for row in rows)
 
     def since(self, number: int = 0) -> list[RecordedRow]:
         """Return the rows after one with that number, in their order."""

@@ -5,12 +5,12 @@ The text, the page and the JSON show it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from dask_otel import semconv
-from dask_otel.core.diagnosis import Diagnosis
+from dask_otel.core.diagnosis import Diagnosis, ranked
 from dask_otel.report import findings, words
 from dask_otel.report.evidence import diagnoses_of, facts_of
 from dask_otel.report.meanings import PARTS, Part
@@ -18,10 +18,15 @@ from dask_otel.report.money import Bill, Price, bill
 from dask_otel.report.path import RunPath, path
 from dask_otel.report.seconds import ClusterTime, SpanTime, cluster_time, run_parts, span_times
 from dask_otel.report.telemetry.model import Session, Span
+from dask_otel.report.whatif import WhatIfReport
 
 #: The share of the run from which on a cause is a warning.
 _MUCH: Final = 0.25
 #: Kinds whose severity does not depend on the time that they cost.
+#: Kinds of headlines after which it is of use how many threads the run needs, and those of what
+#: tasks wait for together: more threads help less than in a replay.
+_ABOUT_THREADS: Final = ("threads", "chain", "long_task", "client", "healthy")
+TOGETHER: Final = ("gil", "cpus", "off_cpu")
 _SEVERITIES: Final = {"failed": "bad", "lost": "bad", "gaps": "warning", "healthy": "good"}
 
 
@@ -50,6 +55,15 @@ class Account:
     tag: str
     #: None without a price.
     bill: Bill | None
+    #: The replays of its root spans.
+    what_ifs: Sequence[WhatIfReport] = ()
+
+    def threads_in_words(self) -> str:
+        """Return how other threads would change the longest replayed root span; often empty."""
+        kinds = [one.kind for one in self.diagnoses]
+        if not self.what_ifs or kinds[0] not in _ABOUT_THREADS or {*kinds} & {*TOGETHER}:
+            return ""
+        return max(self.what_ifs, key=lambda one: one.result.recorded).of_threads()
 
     def shares(self) -> Iterator[tuple[Part, float, float]]:
         """Yield the parts that took time, with their thread-seconds and shares."""
@@ -102,8 +116,18 @@ def severity(kind: str, saved: float, took: float) -> str:
     return _SEVERITIES.get(kind, "warning" if saved > _MUCH * took else "note")
 
 
-def account(session: Session, price: Price | None = None, tag: str = "team") -> Account:
-    """Return the account of a run; with a `price`, its cost too, summed by the tags ``<tag>:…``."""
+def account(
+    session: Session,
+    price: Price | None = None,
+    tag: str = "team",
+    what_ifs: Sequence[WhatIfReport] = (),
+    saved: Mapping[tuple[str, str], tuple[str, float]] | None = None,
+) -> Account:
+    """Return the account of a run; with a `price`, its cost too, summed by the tags ``<tag>:…``.
+
+    With `what_ifs`, it has the replays of its root spans; what cures `saved` in them is that of
+    `dask_otel.core.diagnosis.ranked`.
+    """
     workers = findings.workers(session)
     own, others = (
         findings.failures(replace(session, spans=[s for s in session.spans if is_own(s.key)]))
@@ -111,6 +135,8 @@ def account(session: Session, price: Price | None = None, tag: str = "team") -> 
     )
     failures = [*own, *others]
     facts = facts_of(session, failures, workers)
+    whole = facts.seconds + facts.before_first
+    roots = {root.span_id for root in session.roots()}
     return Account(
         session=session,
         outcomes=findings.outcome_counts(session),
@@ -119,12 +145,13 @@ def account(session: Session, price: Price | None = None, tag: str = "team") -> 
         parts=run_parts(session),
         spans=span_times(session),
         path=path(session),
-        diagnoses=diagnoses_of(session, facts, own),
-        seconds=facts.seconds + facts.before_first,
+        diagnoses=ranked(diagnoses_of(session, facts, own), saved or {}, whole),
+        seconds=whole,
         failures=failures,
         slowest=findings.slowest(session),
         workers=workers,
         price=price,
         tag=tag,
         bill=None if price is None else bill(session, tag),
+        what_ifs=[one for one in what_ifs if one.span_id in roots],
     )

@@ -46,8 +46,12 @@ class Report:
         Whether it is a result of `redacted`.
     paths
         What it was read from.
+    graph_logs
+        Those of the runs, if it was not read from files: the content of such a file.
     what_ifs
-        Results of `what_if`, which the page shows.
+        Replays of root spans: results of `what_if`, or of a report with ``replay=True``.
+    saved
+        By the instance of a run: what the cures of its diagnoses saved in replays.
     """
 
     runs: Sequence[Session]
@@ -57,7 +61,11 @@ class Report:
     comparison: Comparison | None = field(default=None, kw_only=True)
     is_redacted: bool = field(default=False, kw_only=True)
     paths: Sequence[str | Path] = field(default=(), kw_only=True)
+    graph_logs: bytes = field(default=b"", kw_only=True)
     what_ifs: Sequence[WhatIfReport] = field(default=(), kw_only=True)
+    saved: Mapping[str, Mapping[tuple[str, str], tuple[str, float]]] = field(
+        default_factory=dict, kw_only=True
+    )
 
     def redacted(self) -> Report:
         """Return this report without messages, tracebacks, code, keys and users' attributes."""
@@ -73,7 +81,8 @@ class Report:
 
     def accounts(self) -> list[Account]:
         """Return the account of each run."""
-        return [account(session, self.price, self.tag) for session in self.runs]
+        about = self.price, self.tag, self.what_ifs
+        return [account(one, *about, self.saved.get(one.instance)) for one in self.runs]
 
     def html(self) -> str:
         """Return a self-contained page, which loads nothing.
@@ -90,7 +99,6 @@ class Report:
             self.skipped,
             redacted=self.is_redacted,
             comparison=self.comparison,
-            what_ifs={one.span_id: one.html() for one in self.what_ifs},
         )
 
     def text(
@@ -146,18 +154,24 @@ def report_of(
 
     It is slow for many rows: call it in a thread. With a `block`, it is about that.
     """
-    reader = Reader()
+    reader, logs = Reader(), list[bytes]()
     for signal, data in rows:
-        if signal in _SIGNALS:
+        if signal == "graph":
+            logs.append(data)
+        elif signal in _SIGNALS:
             reader.read_lines(gzip.decompress(data))
     for signal, count in lost.items():
         what = _SIGNALS.get(signal, signal)
         reader.skipped.add(f"{what} no longer in memory (otel.report.memory)", count=count)
     runs = reader.sessions()
-    return Report([within(run, block) for run in runs] if block else runs, reader.skipped)
+    if block is not None:
+        runs = [within(run, block) for run in runs]
+    return Report(runs, reader.skipped, graph_logs=b"".join(logs))
 
 
-def read_report(*paths: str | Path, price: float | None = None, tag: str = "team") -> Report:
+def read_report(
+    *paths: str | Path, price: float | None = None, tag: str = "team", replay: bool = False
+) -> Report:
     """Read telemetry files into a report.
 
     Parameters
@@ -169,13 +183,23 @@ def read_report(*paths: str | Path, price: float | None = None, tag: str = "team
         Price of a thread-hour. Without it, the report has no costs.
     tag
         The costs of spans with a tag ``<tag>:<value>`` are summed by value.
+    replay
+        Whether what the diagnoses' cures save is measured by replays of the recorded graphs,
+        however long that takes.
 
     Raises
     ------
     FileNotFoundError
         If there is nothing to read.
+    ValueError, dask_otel.whatif.running.ReplayError
+        If a graph can't be read, or its replay dies.
     """
     reader = Reader()
     reader.read(paths)
     cost = None if price is None else Price(price)
-    return Report(reader.sessions(), reader.skipped, price=cost, tag=tag, paths=paths)
+    report = Report(reader.sessions(), reader.skipped, price=cost, tag=tag, paths=paths)
+    if not replay:
+        return report
+    from dask_otel.report.replaying import judged
+
+    return judged(report)

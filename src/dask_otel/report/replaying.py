@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import inf, isfinite, nan
 from pathlib import Path
+from time import monotonic
 from typing import Final
 
+from dask_otel.core.diagnosis import Diagnosis
 from dask_otel.core.graph import SUFFIX
+from dask_otel.report.account import TOGETHER, Account
 from dask_otel.report.document import Report, read_report
 from dask_otel.report.money import Price
 from dask_otel.report.whatif import WhatIfReport
-from dask_otel.whatif.experiments import LONGEST, Experiment, each, usual
+from dask_otel.whatif.experiments import LONGEST, Experiment, each, usual, with_workers
 from dask_otel.whatif.graph import Graph, read_graphs
 from dask_otel.whatif.running import replay
 
+#: What a replay can leave out as the cure of a diagnosis, by its kind.
+_CURES: Final = {
+    **dict.fromkeys(("repeated", "lost", "memory"), "failures"),
+    "restricted": "restrictions",
+    "client": "gaps",
+    "transfer": "transfers",
+}
+#: The diagnoses of a run whose cures are tried, and the pieces of a task that is split.
+_FIRST, _PIECES = 5, 4
+#: If replays are limited: the most runs of tasks in all of them, and the most seconds. The start of
+#: a process takes as long as some runs.
+_MOST, _LIMIT, _START = 6_000, 20.0, 100
 #: Kinds of diagnoses of what the threads of a worker, or of a machine, share.
 _SHARED: Final = ("gil", "cpus")
 #: The smallest share of the run for which the transfers may matter.
@@ -43,9 +60,9 @@ def what_if(
     ----------
     source
         A folder or file that the bridge wrote (``otel.files.path``), or a report that was read from
-        there.
+        there, or that `performance_report` made.
     span
-        The full name or the id of a root span; by default, the last one.
+        The full name or the id of a root span; by default, the last one, or that of the block.
     threads
         Other workers: their number, and the threads of each. ``[(4, 8), (8, 8)]`` are two
         experiments.
@@ -95,31 +112,128 @@ def tried(
             f"{graph.name} has no tasks of {', '.join(unknown)}, but of {', '.join(graph.prefixes)}"
         )
     found = replay(graph, experiments or _usual(graph), progress)
-    assumed = (*_warnings(report, graph.name), *found.assumptions)
+    assumed = (*_warnings(report.accounts(), graph.name), *found.assumptions)
     return WhatIfReport(replace(found, assumptions=assumed), report.price, graph.span_id)
+
+
+def judged(
+    report: Report,
+    progress: Callable[[int, int], object] = lambda *_: None,
+    *,
+    limited: bool = False,
+) -> Report:
+    """Measure what the cures of a report's diagnoses save, by replays of its recorded graphs.
+
+    Each root span is replayed with the changes that its first diagnoses propose, and with other
+    workers.
+
+    Parameters
+    ----------
+    report
+        It is returned with the results, or as it is without graphs.
+    progress
+        Is called with the finished part of the work of a root span, and all of it.
+    limited
+        Whether large runs are left out, and the replays end after some seconds.
+
+    Raises
+    ------
+    OSError, ValueError, dask_otel.whatif.running.ReplayError
+        If a graph can't be read, or its replay dies or takes too long.
+    """
+    graphs = {one.span_id: one for one in _graphs(report)}
+    what_ifs, saved = list[WhatIfReport](), dict[str, dict[tuple[str, str], tuple[str, float]]]()
+    room: float = _MOST if limited else inf
+    until = monotonic() + _LIMIT
+    for account in report.accounts() if graphs else ():
+        roots = account.session.roots()
+        own = [graphs[one.span_id] for one in roots if one.span_id in graphs]
+        size = sum(_START + len(one.runs["task"]) for one in own)
+        if len(own) < len(roots) or not own or room < 2 * size:
+            continue
+        most, names = room / size - 1, dict[tuple[str, str], str]()
+        sums = defaultdict[tuple[str, str], float](float)
+        for graph in own:
+            cures = dict(_cures(account.diagnoses[:_FIRST], graph))
+            changes = {one.name: one for one in (*cures.values(), *usual(_sizes(graph), ()))}
+            asked = [*changes.values()][: int(min(most, len(changes)))]
+            result = replay(graph, asked, progress, until - monotonic() if limited else None)
+            assumed = (*_warnings([account], graph.name), *result.assumptions)
+            what_ifs.append(
+                WhatIfReport(replace(result, assumptions=assumed), report.price, graph.span_id)
+            )
+            room -= size * (1 + len(asked)) / len(own)
+            took = {one.name: one.seconds for one in result.experiments}
+            for key, change in cures.items():
+                names[key] = change.name
+                # Unknown if it is missing for one of the roots.
+                base = result.replayed.seconds if result.replayed else nan
+                sums[key] += base - took.get(change.name, nan)
+        saved[account.session.instance] = {
+            key: (names[key], less) for key, less in sums.items() if isfinite(less)
+        }
+    return replace(report, what_ifs=what_ifs, saved=saved)
+
+
+def _cures(
+    diagnoses: Sequence[Diagnosis], graph: Graph
+) -> Iterator[tuple[tuple[str, str], Experiment]]:
+    """Yield the changes that try the cures of diagnoses, by kind and span, if a replay can."""
+    # Other workers stay, and their tasks do not wait for each other.
+    is_alone = not any(one.kind in TOGETHER for one in diagnoses) and all(
+        one["came"] is None and (one["went"] or inf) >= graph.stop - graph.start
+        for one in graph.workers
+    )
+    for one in diagnoses:
+        key = one.kind, one.span
+        split = dict.fromkeys((name for name in one.prefixes if name in graph.prefixes), _PIECES)
+        if not f"{one.span or graph.name}/".startswith(f"{graph.name}/"):
+            continue
+        # What was before the first span is in no graph.
+        if one.kind in _CURES and key != ("client", ""):
+            yield key, next(each(without=[_CURES[one.kind]]))
+        elif one.kind == "threads" and is_alone:
+            yield key, with_workers(2 * _sizes(graph))
+        elif one.kind == "no_workers":
+            yield key, with_workers(_sizes(graph, "went"))
+        elif split:
+            name = f"tasks of {', '.join(split)} split in {_PIECES}"
+            yield key, Experiment(name, split=split)
 
 
 def _chosen(report: Report, span: str | None) -> Graph:
     """Return the last recorded run of a span."""
-    paths = [Path(one) for one in report.paths]
-    logs = [one for one in paths if one.is_dir() or one.name.endswith(SUFFIX)]
-    graphs = [graph for path in logs for graph in read_graphs(path)]
+    graphs, own = _graphs(report), {key for run in report.runs for key in run.own}
     wanted = [one for one in graphs if span in (None, one.name, one.span_id, one.trace_id)]
     if wanted:
-        return max(wanted, key=lambda one: one.start)
+        # Others may have run something after the block.
+        return max(wanted, key=lambda one: ((one.trace_id, one.span_id) in own, one.start))
     names = dict.fromkeys(one.name for one in graphs)
     where = ", ".join(map(str, report.paths)) or "the report"
     if not graphs:
         raise ValueError(
-            f"no recorded graph in {where}: set otel.files.path and otel.spans.graph where the "
-            "scheduler runs, and run it again"
+            f"no recorded graph in {where}: one is recorded of a root span that begins while "
+            "the scheduler writes files (otel.files.path) or a client is in a performance_report, "
+            "unless otel.spans.graph is off there"
         )
     raise ValueError(f"no recorded graph of {span} in {where}, but of {', '.join(names)}")
 
 
+def _graphs(report: Report) -> list[Graph]:
+    paths = [Path(one) for one in report.paths]
+    logs = [one for one in paths if one.is_dir() or one.name.endswith(SUFFIX)]
+    found = [graph for path in logs for graph in read_graphs(path)]
+    return found + read_graphs(report.graph_logs)
+
+
+def _sizes(graph: Graph, when: str = "came") -> list[int]:
+    """Return the threads of each worker that was there at the start; or at the end: ``went``."""
+    present = [one["threads"] for one in graph.workers if one[when] is None]
+    return present or [one["threads"] for one in graph.workers]
+
+
 def _usual(graph: Graph) -> list[Experiment]:
     """Return what is worth a try if nobody asks for anything else."""
-    present = [one["threads"] for one in graph.workers if one["came"] is None]
     moved = sum(graph.runs["transfer"]) > _LEAST * (graph.stop - graph.start)
     causes = {
         "restrictions": graph.restrictions,
@@ -127,13 +241,12 @@ def _usual(graph: Graph) -> list[Experiment]:
         "gaps": len(graph.submissions) > 1,
         "transfers": moved,
     }
-    sizes = present or [one["threads"] for one in graph.workers]
-    return [*usual(sizes, [cause for cause, costs in causes.items() if costs])]
+    return [*usual(_sizes(graph), [cause for cause, costs in causes.items() if costs])]
 
 
-def _warnings(report: Report, name: str) -> Iterator[str]:
+def _warnings(accounts: Iterable[Account], name: str) -> Iterator[str]:
     """Yield why more threads may help less than their replays say."""
-    for account in report.accounts():
+    for account in accounts:
         spans = [one.parts() for one in account.spans if one.root == name]
         on, off = (sum(one[part] for one in spans) for part in ("Computing", "Off the CPU"))
         if on > off:
@@ -142,5 +255,5 @@ def _warnings(report: Report, name: str) -> Iterator[str]:
                 "as much as is shown only with a core for each."
             )
         for one in account.diagnoses:
-            if one.kind in _SHARED and one.span.startswith(name):
+            if one.kind in _SHARED and f"{one.span}/".startswith(f"{name}/"):
                 yield f"{one.title}: more threads of one worker share it, and help less."

@@ -41,6 +41,7 @@ def _run(account: Account) -> dict[str, Any]:
         "spans": [_span_time(entry) for entry in account.spans],
         "traces": [_span(span) for span in session.of_type("span")],
         "diagnosis": [{**vars(one), "span": one.span or None} for one in account.diagnoses],
+        "what_if": [one.to_dict() for one in account.what_ifs],
         "events": [_log(log) for log in session.logs],
         "failures": [dict(vars(failure)) for failure in account.failures],
         "slowest": [_task(task) for task in account.slowest],

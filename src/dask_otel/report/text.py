@@ -94,20 +94,22 @@ def _headline(account: Account, sheet: Sheet) -> Iterator[Line]:
     style = _STYLES.get(account.severity(first), "bold")
     yield from ([(line, style)] for line in words.wrapped(first.title, sheet.width))
     yield from _indented(first.evidence, sheet, "  ")
-    saved = f" The cure saves at most {words.seconds(first.seconds)}." if first.seconds else ""
-    yield from _indented(first.next + saved, sheet, "  ")
+    yield from _indented(f"{first.next} {first.saving}".rstrip(), sheet, "  ")
+    yield from _indented(account.threads_in_words(), sheet, "  ")
 
 
 def _others(account: Account, sheet: Sheet) -> Iterator[Line]:
     for one in account.diagnoses[1:]:
-        first, *more = words.wrapped(one.title, sheet.width - 12)
+        title = f"{one.title} (measured by replay)" if one.experiment else one.title
+        first, *more = words.wrapped(title, sheet.width - 12)
         style = _STYLES.get(account.severity(one), "")
         saved = words.seconds(one.seconds) if one.seconds else ""
         yield [(f"  {saved:>8}  ", ""), (first, style)]
         yield from ([(f"{'':12}{line}", style)] for line in more)
         if sheet.everything:
             yield from _indented(one.evidence, sheet, " " * 14)
-            yield from _indented(one.next, sheet, " " * 14)
+            saving = one.saving if one.experiment else ""
+            yield from _indented(f"{one.next} {saving}".rstrip(), sheet, " " * 14)
 
 
 def _next(account: Account, sheet: Sheet) -> Iterator[Line]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import unicodedata
+from collections.abc import Container, Iterator, Sequence
 from datetime import datetime, timezone
 from typing import Final
 
@@ -11,6 +12,8 @@ from dask_otel.core.figures import counted as counted
 from dask_otel.core.figures import noun as noun
 from dask_otel.core.figures import seconds as seconds
 
+#: Fewest columns of the names of a table.
+_NAME: Final = 12
 #: The characters of the text that some terminals lack, and their replacements.
 _ASCII: Final = str.maketrans(
     {"█": "#", "▌": "#", "·": ".", "…": "~", "✓": "ok", "✗": "x", "±": "+/-"}
@@ -96,6 +99,23 @@ def bar(share: float, width: int) -> str:
     """Return a bar of ``share * width`` characters; any share above 0 is visible."""
     halves = min(2 * width, max(round(2 * width * share), share > 0))
     return "█" * (halves // 2) + "▌" * (halves % 2)
+
+
+def aligned(
+    rows: Sequence[Sequence[str]], numbers: Container[str], width: int = 10_000
+) -> Iterator[str]:
+    """Yield the lines of a table; the first row has its headings, some of which are of `numbers`.
+
+    The first column is cut where lines would be longer than `width`.
+    """
+    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    first = max(_NAME, width - sum(wide[1:]) - 2 * len(wide[1:]))
+    for row in rows:
+        cells = (
+            cell.rjust(room) if name in numbers else fit(cell, room)
+            for name, cell, room in zip(rows[0], row, (min(wide[0], first), *wide[1:]), strict=True)
+        )
+        yield "  ".join(cells).rstrip()
 
 
 def when(time_ns: int | None) -> str:

@@ -103,7 +103,9 @@ class Bridge:
             self.adapter, self.boundary, self._cost, settings.spans.default == "export"
         )
         self._routes = Routes(scheduler, self.boundary)
-        self.recording = Recording(self.settled, self.hand_over, settings.report, is_temporary)
+        self.recording = Recording(
+            self.adapter, self.settled, self.hand_over, settings, is_temporary
+        )
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._connecting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -405,5 +407,5 @@ def limits_of(settings: Settings) -> Limits:
         ),
         notes=settings.spool.path is not None,
         path=spans.path,
-        graph=settings.graphs,
+        graph=settings.graphs == "always",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time as clocks
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import TYPE_CHECKING, Final
 
 from distributed.metrics import time
@@ -113,12 +114,11 @@ class HandOver:
             self._waiting = waiting[excess:]
             return
         self._waiting = []
-        for ready in waiting:
-            self._pump.offer_span(ready)
+        pumps = [self._pump] if self.recorded is None else [self._pump, self.recorded]
+        for ready, pump in product(waiting, pumps):
+            pump.offer_span(ready)
             if isinstance(ready, FinishedSpan) and ready.graph is not None:
-                self._pump.offer_graph(FinishedGraph(ready, ready.graph))
-            if self.recorded is not None:
-                self.recorded.offer_span(ready)
+                pump.offer_graph(FinishedGraph(ready, ready.graph))
 
     def event(self, event: ClusterEvent, counted: bool = True) -> bool:
         """Hand over an event of the cluster; False if there is no room.

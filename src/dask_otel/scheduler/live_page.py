@@ -10,7 +10,7 @@ import asyncio
 import time as clocks
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from tornado.web import HTTPError, RequestHandler
 
@@ -33,14 +33,12 @@ _HEADERS: Final = (
     ("Referrer-Policy", "no-referrer"),
     ("Cache-Control", "no-store"),
 )
-#: Beside the policy in each page, which forbids to load anything.
-_POLICY: Final = "frame-ancestors 'self'"
-#: A report has an origin of its own: nothing in it can reach the server's other pages.
-_SANDBOX: Final = "; sandbox allow-scripts allow-popups"
+#: Beside the policy in each page, which forbids to load anything. A report has an origin of its
+#: own: nothing in it can reach the server's other pages.
+_LIVE: Final = "frame-ancestors 'self'"
+_REPORT: Final = f"{_LIVE}; sandbox allow-scripts allow-popups"
 
 _NO_BOKEH: Final = "Reports need dask-otel[report] where the scheduler runs"
-
-Made = TypeVar("Made")
 
 
 class Pages:
@@ -50,11 +48,12 @@ class Pages:
         self, adapter: SchedulerAdapter, settled: SettledSpans, recording: Recording
     ) -> None:
         self._adapter, self._settled, self._recording = adapter, settled, recording
-        self._live, self._until = "", 0.0
+        self._live: str | None = None
+        self._until = 0.0
         # One page of a kind is made at a time: a report can take hundreds of megabytes.
         self._locks = asyncio.Lock(), asyncio.Lock()
 
-    async def live(self) -> str:
+    async def live(self) -> str | None:
         """Return the page of the present state; all who ask share a small part of the loop."""
         async with self._locks[0]:
             began = clocks.monotonic()
@@ -89,7 +88,7 @@ def _live(facts: dict[str, Any]) -> str:
     return live_page(facts)
 
 
-async def _made(make: Callable[[], Made]) -> Made:
+async def _made(make: Callable[[], str | None]) -> str | None:
     return await asyncio.wrap_future(apart(make, "dask-otel-page"))
 
 
@@ -100,20 +99,16 @@ class PageHandler(RequestHandler):
         """See ``tornado.web.RequestHandler.initialize``."""
         self._pages = pages
 
-    async def get(self, below: str | None) -> None:
-        """Answer a browser. `below` is the rest of the path, as in ``report/ID``."""
-        kind, _, span_id = (below or "").partition("/")
-        page, policy = None, _POLICY
-        if below is None:
-            page = await self._pages.live()
-        elif kind == "report":
-            try:
-                page = await self._pages.report(span_id)
-            except ImportError as error:
-                raise HTTPError(501, reason=_NO_BOKEH) from error
-            policy += _SANDBOX
+    async def get(self, span_id: str | None) -> None:
+        """Answer a browser: with the report of a span, or without its id with the page."""
+        pages = self._pages
+        try:
+            page = await (pages.report(span_id) if span_id else pages.live())
+        except ImportError as error:
+            raise HTTPError(501, reason=_NO_BOKEH) from error
         if page is None:
             raise HTTPError(404)
-        for name, value in (*_HEADERS, ("Content-Security-Policy", policy)):
+        for name, value in _HEADERS:
             self.set_header(name, value)
+        self.set_header("Content-Security-Policy", _REPORT if span_id else _LIVE)
         self.finish(page.encode("utf-8", "replace"))

@@ -10,12 +10,13 @@ from typing import Final
 
 from distributed.metrics import time
 
+from dask_otel._dask.adapter import SchedulerAdapter
 from dask_otel._dask.settled import SettledSpans
 from dask_otel.pump.pump import Pump
 from dask_otel.pump.recorder import Recorder
 from dask_otel.scheduler.hand_over import PAUSE, HandOver
 from dask_otel.scheduler.wiring import RECORDED
-from dask_otel.settings.keys import ReportSettings
+from dask_otel.settings.keys import Settings
 
 logger = logging.getLogger("distributed.dask_otel")
 
@@ -28,7 +29,7 @@ class Recording:
 
     Parameters
     ----------
-    settled, hand_over
+    adapter, settled, hand_over
         Parts of the bridge.
     settings
         When to record, and how much.
@@ -38,12 +39,16 @@ class Recording:
 
     def __init__(
         self,
+        adapter: SchedulerAdapter,
         settled: SettledSpans,
         hand_over: HandOver,
-        settings: ReportSettings,
+        settings: Settings,
         is_temporary: bool,
     ) -> None:
-        self._settled, self._hand_over, self._settings = settled, hand_over, settings
+        self._adapter, self._settled, self._hand_over = adapter, settled, hand_over
+        self._settings = settings.report
+        #: Whether graph logs are recorded for the memory alone.
+        self._graphs = settings.graphs == "asked"
         self.is_temporary = is_temporary
         #: The rows; None while nothing is recorded.
         self.recorder: Recorder | None = None
@@ -66,6 +71,8 @@ class Recording:
             return
         if self.recorder is None:
             self.recorder = Recorder(self._settings.memory)
+            if self._graphs:
+                self._adapter.record_graphs(True)
             logger.info("dask-otel keeps this scheduler's telemetry in memory, for reports")
         self._hand_over.recorded = self.make(self.recorder)
         self._hand_over.recorded.start()
@@ -84,6 +91,8 @@ class Recording:
             self.stop()
             self._ending.clear()
             self.recorder = None
+            if self._graphs:
+                self._adapter.record_graphs(False)
 
     def tick(self) -> None:
         """Forget the clients that are gone, and hand over metrics if it is time."""

@@ -156,7 +156,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         own_provider=settings.provider == "own",
         logs=settings.logs.exported,
         claims=owner.claims,
-        graph=partial(graph_line, redact=span_limits.redact) if settings.graphs else None,
+        graph=partial(graph_line, redact=span_limits.redact) if settings.graphs != "off" else None,
     )
     if outputs is None:
         return None
@@ -234,13 +234,14 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
 
     def recording(recorder: Recorder) -> Pump:
         # Not the other pump's: two threads may use them at once.
-        own, (traces, values, logs) = Sanitizer(), outputs.recording(recorder)
+        own, ((traces, values, logs), graphs) = Sanitizer(), outputs.recording(recorder)
         return Pump(
             Rows([traces], partial(translate, limits=span_limits, sanitizer=own), _IN_MEMORY),
             # Deltas, so that the sums of any rows are those of their time.
             Metrics([(values, state(clocks.time_ns(), temporality="delta"))]),
             Rows([logs], partial(narrated, sanitizer=own, last=LastLines()), _IN_MEMORY),
             own.drain,
+            graphs=Rows(graphs, lambda graph: [graph], _IN_MEMORY),
         )
 
     places = [destination.name for destination in pump.destinations]

@@ -142,10 +142,12 @@ class SpanSettings:
         "true",
         FLAG,
         """
-        Whether the [graph of each root span](files.md#graph-logs) is written beside the other files
+        Whether the [graph of each root span](files.md#graph-logs) is recorded, for files and for
+        reports from memory
 
-        It has what a replay needs of each run of a task, without keys. Needs `otel.files.path` and
-        `otel.spans.path`.
+        It has what a replay needs of each run of a task, without keys. Nothing is recorded without
+        `otel.files.path`, `otel.report.record: always` or a client's `performance_report`, or
+        without `otel.spans.path`.
         """,
     )
     linger: float = _knob(
@@ -557,9 +559,12 @@ class Settings:
     report: ReportSettings = field(default_factory=ReportSettings)
 
     @property
-    def graphs(self) -> bool:
-        """Whether graph logs are recorded."""
-        return self.spans.graph and self.spans.path and self.files.path is not None
+    def graphs(self) -> Literal["always", "asked", "off"]:
+        """When graph logs are recorded: always, or while a client asks for a report."""
+        if not (self.spans.graph and self.spans.path):
+            return "off"
+        kept = self.files.path is not None or self.report.record == "always"
+        return "always" if kept else "asked"
 
 
 def _sections(name: str, owner: type[Any]) -> dict[str, type[Any]]:

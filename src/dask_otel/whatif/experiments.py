@@ -87,7 +87,7 @@ def each(
 
 def _require(value: float, least: float, most: float, what: str) -> None:
     if not least <= value <= most:
-        raise ValueError(f"{what} must be from {least:,g} to {most:,g}, and not {value:,g}")
+        raise ValueError(f"{what} must be from {least:,g} to {most:,g}, and not {value:,}")
 
 
 def with_workers(workers: Sequence[int]) -> Experiment:

@@ -7,6 +7,7 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +51,13 @@ class Graph:
             raise ValueError(f"a field is missing: {error}") from error
 
 
-def read_graphs(path: Path | str, span: str | None = None) -> list[Graph]:
-    """Return the graphs that a folder, or a file, has of its runs.
+def read_graphs(source: Path | str | bytes, span: str | None = None) -> list[Graph]:
+    """Return the graphs that a folder, a file, or a file's content has of its runs.
 
     Parameters
     ----------
-    path
-        A file ``…-graph.jsonl.gz``, or a folder with such files.
+    source
+        A file ``…-graph.jsonl.gz``, its content, or a folder with such files.
     span
         A name or an id, of the span or of its trace: only the graphs of this span.
 
@@ -72,8 +73,12 @@ def read_graphs(path: Path | str, span: str | None = None) -> list[Graph]:
         If a line is no graph. A last line that is cut off is left out instead: a scheduler that was
         killed leaves one.
     """
-    path = Path(path)
-    files = sorted(path.glob("*-graph.jsonl.gz")) if path.is_dir() else [path]
+    files: Sequence[Path | BytesIO]
+    if isinstance(source, bytes):
+        files = [BytesIO(source)]
+    else:
+        path = Path(source)
+        files = sorted(path.glob("*-graph.jsonl.gz")) if path.is_dir() else [path]
     found = [graph for file in files for graph in _lines(file)]
     return sorted(
         (one for one in found if span in (None, one.name, one.span_id, one.trace_id)),
@@ -81,7 +86,7 @@ def read_graphs(path: Path | str, span: str | None = None) -> list[Graph]:
     )
 
 
-def _lines(file: Path) -> Iterator[Graph]:
+def _lines(file: Path | BytesIO) -> Iterator[Graph]:
     with gzip.open(file, "rt", encoding="utf-8") as lines:
         number = 0
         try:
@@ -95,7 +100,7 @@ def _lines(file: Path) -> Iterator[Graph]:
             return
 
 
-def _graph(file: Path, number: int, line: str) -> Graph:
+def _graph(file: Path | BytesIO, number: int, line: str) -> Graph:
     try:
         return Graph.of(json.loads(line))
     except (ValueError, AttributeError) as error:

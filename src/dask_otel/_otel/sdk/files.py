@@ -41,12 +41,16 @@ class GraphSink:
 
     Parameters
     ----------
-    destination, file
-        Where they go; the file gets no ends of lines.
+    destination
+        Where they go.
+    keep
+        Takes the trace ids of some logs, and their members: all or none of them.
     write
         Makes the text. That is only done now: the waiting logs stay bounded by their runs.
     samples
         Whether a trace is sampled.
+    close
+        Called at the end.
     """
 
     signal, loss = "graph", "rejected"
@@ -55,14 +59,14 @@ class GraphSink:
     def __init__(
         self,
         destination: Destination,
-        file: RotatedFile,
+        keep: Callable[[Sequence[tuple[Trace, bytes]]], object],
         write: WriteGraph,
         samples: Callable[[Trace], bool],
+        close: Callable[[], None] = lambda: None,
     ) -> None:
-        self.destination, self._file = destination, file
-        self._write, self._samples = write, samples
+        self.destination, self._keep = destination, keep
+        self._write, self._samples, self.close = write, samples, close
         self._breathe = Breath()
-        self.close = file.close
 
     def wants(self, graph: FinishedGraph) -> bool:
         """Whether the root is sampled."""
@@ -75,15 +79,15 @@ class GraphSink:
     def send(self, rows: Sequence[Row], _longest: float) -> Answer:
         """Write some logs, all or none of them."""
         try:
-            self._file.write([self._member(row.body) for row in rows])
+            self._keep([self._member(row.body) for row in rows])
         except OSError as error:
             return Answer(False, words_of(error))
         return Answer(True)
 
-    def _member(self, graph: FinishedGraph) -> bytes:
+    def _member(self, graph: FinishedGraph) -> tuple[Trace, bytes]:
         packer = zlib.compressobj(wbits=31)
-        pieces = self._write(graph, self._breathe)
-        return b"".join([*(packer.compress(one.encode()) for one in pieces), packer.flush()])
+        pieces = [packer.compress(one.encode()) for one in self._write(graph, self._breathe)]
+        return graph.span.identity.trace_id, b"".join([*pieces, packer.flush()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +148,15 @@ def file_sinks(
         made.append(make(signal, destination, FileTransport(signal, file)))
     if write is not None:
         file = RotatedFile(folder, f"{run}-", SUFFIX, target.max_size, target.max_files, b"")
-        made.append(GraphSink(destination, file, write, samples))
+        made.append(
+            GraphSink(
+                destination,
+                lambda logs: file.write([member for _, member in logs]),
+                write,
+                samples,
+                file.close,
+            )
+        )
     return made
 
 

@@ -64,8 +64,8 @@ class Outputs:
     origin: Origin
     #: The default endpoint, if it is used for lack of another one and there is no server.
     without_server: Destination | None
-    #: Makes the sinks of spans, metrics and log records that keep them in memory.
-    recording: Callable[[Recorder], list[ExporterSink]]
+    #: Makes the sinks that keep spans, metrics and log records in memory, and those of graph logs.
+    recording: Callable[[Recorder], tuple[list[ExporterSink], list[GraphSink]]]
 
 
 def build(
@@ -105,7 +105,7 @@ def build(
     claims
         See `dask_otel._otel.sdk.resource.make_resource`. None for telemetry that is no bridge's.
     graph
-        Makes the text of a graph log, for a file; None for no graph logs.
+        Makes the text of a graph log; None for no graph logs.
 
     Returns
     -------
@@ -165,9 +165,12 @@ def build(
     }
     unnamed = [one.destination for one in made if not one.named]
 
-    def recording(recorder: Recorder) -> list[ExporterSink]:
+    def recording(recorder: Recorder) -> tuple[list[ExporterSink], list[GraphSink]]:
         memory = Destination("memory")
-        return [make(signal, memory, RecorderTransport(signal, recorder)) for signal in _SIGNALS]
+        made = [make(signal, memory, RecorderTransport(signal, recorder)) for signal in _SIGNALS]
+        return made, [] if graph is None else [
+            GraphSink(memory, recorder.add_graphs, graph, lambda _: True)
+        ]
 
     return Outputs(
         read,

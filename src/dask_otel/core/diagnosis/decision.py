@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from math import inf
 from typing import Final, NamedTuple
@@ -18,7 +18,10 @@ _SHARE, _OF_LARGEST, _MOST = 0.1, 0.25, 5
 #: A shorter run is not judged.
 _SHORTEST: Final = 0.1
 #: What went wrong comes before what could be better, if it cost the smallest share.
-_INCIDENTS: Final = ("lost", "memory", "paused", "repeated")
+_INCIDENTS: Final = ("failed", "lost", "memory", "paused", "repeated")
+_NOTICES: Final = ("open", "gaps", "merged")
+#: Kinds whose titles end with a colon and the bound.
+_BOUNDED: Final = ("threads", "chain", "long_task")
 #: The most seconds that Dask itself needs for a task, and the tasks of a thread that are many.
 _OVERHEAD, _MANY = 0.02, 25
 #: A task is long, and a worker slow, if it takes so many times as long as the others.
@@ -67,6 +70,17 @@ class Diagnosis:
     title: str
     evidence: str
     next: str
+    #: The tasks that it concerns, by prefix; empty for all.
+    prefixes: tuple[str, ...] = ()
+    #: The change that saved the seconds in a replay; None if they are a bound, by formula.
+    experiment: str | None = None
+
+    @property
+    def saving(self) -> str:
+        """The saving in a sentence; empty if there is none."""
+        if self.experiment:
+            return f"Measured by replay, {self.experiment}: {seconds(self.seconds)} less."
+        return f"The cure saves at most {seconds(self.seconds)}." if self.seconds else ""
 
 
 class _Claim(NamedTuple):
@@ -77,6 +91,7 @@ class _Claim(NamedTuple):
     seconds: float
     what: str = ""
     evidence: str = ""
+    prefixes: tuple[str, ...] = ()
 
 
 def diagnose(facts: Facts) -> list[Diagnosis]:
@@ -101,6 +116,40 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
     return [*(worth or [_healthy(facts)])[:_MOST], *_notices(facts)]
 
 
+def ranked(
+    found: Sequence[Diagnosis], saved: Mapping[tuple[str, str], tuple[str, float]], whole: float
+) -> list[Diagnosis]:
+    """Return diagnoses in the order of what their cures save, as far as replays have measured it.
+
+    Those whose cures save less than the smallest share of the run go behind the others. What went
+    wrong stays first, and notices stay last.
+
+    Parameters
+    ----------
+    found
+        The diagnoses with their bounds.
+    saved
+        By kind and span: the change, and the seconds that it saved in a replay.
+    whole
+        The seconds of the run.
+    """
+    known = [_measured(one, *saved.get((one.kind, one.span), ("", 0.0))) for one in found]
+    movable = [one for one in known if one.experiment and one.kind not in _INCIDENTS]
+    # A bound is no saving: it keeps its place, unless the one before it turned out to save little.
+    order = iter(sorted(movable, key=lambda one: -round(one.seconds / (whole or 1.0), 2)))
+    known = [next(order) if one in movable else one for one in known]
+    vain = [one for one in movable if one.seconds < _SHARE * whole]
+    return sorted(known, key=lambda one: (one.kind in _NOTICES, one in vain))
+
+
+def _measured(one: Diagnosis, experiment: str, saved: float) -> Diagnosis:
+    if not experiment:
+        return one
+    # The bound is not the title's any more.
+    title = one.title.rpartition(": ")[0] if one.kind in _BOUNDED else one.title
+    return replace(one, title=title, seconds=max(0.0, saved), experiment=experiment)
+
+
 def _merged(facts: Facts, same: list[_Claim]) -> Diagnosis | None:
     """Return the claims of one kind as one diagnosis, of the span that they are all in."""
     if not same:
@@ -118,7 +167,8 @@ def _merged(facts: Facts, same: list[_Claim]) -> Diagnosis | None:
         evidence = f"{seconds(sums[name])} of it passed {where}. {evidence}".rstrip()
         levels = zip(*(one.split("/") for one in sums), strict=False)
         name = "/".join(tags[0] for tags in takewhile(lambda tags: len({*tags}) == 1, levels))
-    return _said(facts, same[0].kind, name, what, evidence, total)
+    prefixes = tuple(dict.fromkeys(prefix for one in same for prefix in one.prefixes))
+    return replace(_said(facts, same[0].kind, name, what, evidence, total), prefixes=prefixes)
 
 
 def _said(
@@ -222,8 +272,10 @@ class _Case:
         ):
             claim()
 
-    def _say(self, kind: str, took: float, what: str = "", evidence: str = "") -> None:
-        self.claims.append(_Claim(kind, self.span.name, took, what, evidence))
+    def _say(
+        self, kind: str, took: float, what: str = "", evidence: str = "", *prefixes: str
+    ) -> None:
+        self.claims.append(_Claim(kind, self.span.name, took, what, evidence, prefixes))
 
     def _take(self, most: float, *parts: str) -> float:
         """Take seconds of parts, which nobody else can claim then; return how many."""
@@ -461,8 +513,9 @@ class _Case:
             for one in (long, few)
         )
         if len(few) > 2 and chain > saved:
-            said = f"Tasks of {_listed(link.prefix for link in few)}."
-            self._say("chain", min(most, chain), counted(len(few), "task"), said)
+            names = [link.prefix for link in few]
+            said = f"Tasks of {_listed(names)}."
+            self._say("chain", min(most, chain), counted(len(few), "task"), said, *names)
             return
         for prefix in {link.prefix: None for link in long or few}:
             same = [link for link in long or few if link.prefix == prefix]
@@ -471,4 +524,5 @@ class _Case:
             mean = f"Others of {prefix} took {seconds(others / len(same))} on average."
             what = f"{counted(len(same), 'task')} of {prefix} ({seconds(took)})"
             share = (took - others) / (saved or chain or 1.0)
-            self._say("long_task", share * min(most, saved or chain), what, mean * bool(others))
+            took = share * min(most, saved or chain)
+            self._say("long_task", took, what, mean * bool(others), prefix)

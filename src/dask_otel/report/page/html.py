@@ -45,12 +45,11 @@ def page(
     *,
     redacted: bool = False,
     comparison: Comparison | None = None,
-    what_ifs: Mapping[str, str] | None = None,
 ) -> str:
     """Return the page of the accounts, the first open and the others folded.
 
     The footer lists `skipped`, the unreadable input. A `comparison` comes first, and a page of
-    `redacted` runs says so. `what_ifs` has results of `replays` by the ids of their spans.
+    `redacted` runs says so.
     """
     from bokeh.resources import INLINE
 
@@ -58,7 +57,7 @@ def page(
     bokeh = next(raw for raw in INLINE.js_raw if "Bokeh" in raw[:20_000])
     scripts = [bokeh, _file("timeline.js"), _file("page.js")]
     return _ENVIRONMENT.get_template("page.html").render(
-        runs=[_run(account, number, what_ifs or {}) for number, account in enumerate(accounts)],
+        runs=[_run(account, number) for number, account in enumerate(accounts)],
         skipped=skipped,
         redacted=redacted,
         comparison=comparison,
@@ -151,7 +150,7 @@ def replays(
     )
 
 
-def _run(account: Account, number: int, what_ifs: Mapping[str, str]) -> dict[str, Any]:
+def _run(account: Account, number: int) -> dict[str, Any]:
     """Return the values for a run's template besides its account."""
     # The other pages need no bokeh.
     from dask_otel.report.page.charts import charts
@@ -168,7 +167,7 @@ def _run(account: Account, number: int, what_ifs: Mapping[str, str]) -> dict[str
             (max(0, log.time_ns - (session.start_ns or 0)) / 1e9, log)
             for log in session.happened(_MOST_LOGS)
         ],
-        "what_ifs": [what_ifs[one.span_id] for one in session.roots() if one.span_id in what_ifs],
+        "what_ifs": [one.html() for one in account.what_ifs if not one.result.refused],
         "names": _by_name(account, spans) if len(spans) > _MOST_SPANS else [],
         "span_names": findings.span_names(session),
     }

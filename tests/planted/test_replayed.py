@@ -1,0 +1,133 @@
+"""What the cure of a planted cause saves in a replay is what it saves in the cluster."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import span, wait
+
+from dask_otel.cli import main
+from dask_otel.report import replaying
+from dask_otel.report.document import read_report
+from dask_otel.whatif import running
+from tests.planted.case import Case
+from tests.planted.means import load, task, tasks
+from tests.planted.recording import CASES, judged, record
+
+
+def unpinned(client: Any, cluster: Any) -> None:
+    with span("train"):
+        wait(tasks(client, "fit", [0.5] * 20))
+
+
+def reliable(client: Any, cluster: Any) -> None:
+    with span("download"):
+        wait(tasks(client, "fetch", [3.0] * 4))
+
+
+def alive(client: Any, cluster: Any) -> None:
+    with span("train"):
+        wait(task(client, "total", 1.0, *tasks(client, "part", [1.5] * 16)))
+
+
+def without_pause(client: Any, cluster: Any) -> None:
+    with span("train"):
+        wait(tasks(client, "load", [0.5] * 4))
+        wait(tasks(client, "fit", [0.5] * 4))
+
+
+def at_once(client: Any, cluster: Any) -> None:
+    with span("join"):
+        left = tasks(client, "left", [1] * 4, function=load, workers=["w0"])
+        right = tasks(client, "right", [1] * 4, function=load, workers=["w1"])
+        wait([*left, *right])
+        wait(tasks(client, "merge", [0.1] * 4, left, right[::-1]))
+
+
+def in_pieces(client: Any, cluster: Any) -> None:
+    with span("simulate"):
+        before: list[Any] = []
+        for _ in range(10):
+            before = tasks(client, "step", [0.125] * 4, *[[one] * 4 for one in before[:1]])
+        wait(before)
+
+
+def present(client: Any, cluster: Any) -> None:
+    with span("train"):
+        wait(tasks(client, "fit", [0.5] * 8))
+
+
+#: By case: its program without the cause, and the cluster that has none.
+CURED: dict[str, tuple[Callable[[Any, Any], None] | None, dict[str, Any]]] = {
+    "pinned": (unpinned, {}),
+    "one-unit-of-a-resource": (unpinned, {"config": {}}),
+    "flaky-tasks": (reliable, {}),
+    "worker-killed": (alive, {}),
+    "graph-building": (without_pause, {}),
+    "slow-network": (at_once, {}),
+    "chain": (in_pieces, {}),
+    "late-workers": (present, {"workers": 2}),
+    "too-few-threads-queued": (None, {"workers": 4}),
+}
+
+
+def took(case: Case, folder: Path) -> float:
+    record(case, folder)
+    (run,) = read_report(folder).runs
+    return sum(one.seconds for one in run.roots())
+
+
+@pytest.mark.parametrize("name", CURED)
+def test_a_measured_saving_is_true(name: str, tmp_path: Path) -> None:
+    program, more = CURED[name]
+    case = replace(CASES[name], most=float("inf"))
+    found, faults = judged(case, tmp_path / "with", replay=True)
+    assert not faults
+    assert found[0].experiment
+    cured = replace(case, program=program or case.program, **more)
+    saved = took(case, tmp_path / "again") - took(cured, tmp_path / "without")
+    assert found[0].seconds == pytest.approx(saved, rel=0.05, abs=0.02)
+
+
+def test_replays_change_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record(CASES["pinned"], tmp_path)
+
+    def said(*options: str) -> tuple[str, str]:
+        capsys.readouterr()
+        assert main(["report", str(tmp_path), "--text", *options]) == 0
+        out, err = capsys.readouterr()
+        return out, err
+
+    before = said("--no-replay")
+    assert "The cure saves at most 2.50 s." in before[0]
+    replayed, _ = said()
+    assert "Measured by replay, without restrictions: 2.00 s less." in " ".join(replayed.split())
+    assert "What if</h2>" in read_report(tmp_path, replay=True).html()
+    # The process dies; it takes too long.
+    with monkeypatch.context() as patch:
+        patch.setattr(running.sys, "executable", "/bin/false")
+        out, err = said()
+        assert out == before[0]
+        assert err.startswith("dask-otel report: no replays: The process of the replay ended with")
+    with monkeypatch.context() as patch:
+        patch.setattr(replaying, "_LIMIT", 0.0)
+        assert said()[0] == before[0]
+        assert said("--replay")[0] == replayed
+    # The graph is too large, damaged, or missing.
+    monkeypatch.setattr(running.subprocess, "Popen", None)
+    with monkeypatch.context() as patch:
+        patch.setattr(replaying, "_MOST", 150)
+        assert said() == before
+    (graph,) = tmp_path.glob("*-graph.jsonl.gz")
+    graph.write_bytes(gzip.compress(b"[]\n"))
+    out, err = said()
+    assert (out, err.count("no replays: line 1 of")) == (before[0], 1)
+    graph.unlink()
+    assert said() == before
