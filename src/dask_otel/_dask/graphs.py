@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterable
-from itertools import takewhile
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 #: Most workers that left which are remembered.
-_MOST_GONE: Final = 10_000
+_MOST_GONE: Final = 1000
 # Of what a task waited for.
 _READY, _AGAIN = 1, 3
 _FAILURE: Final = TaskRun._fields.index("failure")
@@ -139,13 +138,13 @@ class Graphs:
         """Return the log of a root that ends now; None for any other span, or without runs."""
         log = self._logs.get(span)
         if log is not None:
-            gone = takewhile(lambda one: (one.went or 0.0) > span.start, reversed(self._gone))
+            gone = [one for one in self._gone if one.went and one.went > span.start]
             stealing = dask.config.get("distributed.scheduler.work-stealing")
             saturation = dask.config.get("distributed.scheduler.worker-saturation")
             # JSON lacks infinity.
             saturation = "inf" if saturation == inf else saturation
             log.scheduler = {"stealing": bool(stealing), "saturation": saturation}
-            log.workers = (*reversed(list(gone)), *self._workers.values())
+            log.workers = (*gone, *self._workers.values())
         return log
 
     def exported(self, span: OpenSpan) -> None:
