@@ -29,7 +29,7 @@ def row(key: object, *before: object, **about: Any) -> RawRun:
 def line(*rows: RawRun, redact: Any = None) -> dict[str, Any]:
     log = GraphLog()
     log.groups = [("fit", make_identity())]
-    log.workers = (GraphWorker("w", "tcp://a", "a", 2, 0.0),)
+    log.workers = (GraphWorker("w", "tcp://a", "a", 2, {}, 0.0),)
     log.rows = [*rows]
     graph = FinishedGraph(make_span(start=100.0, stop=110.0), log)
     pieces = [*graph_line(graph, redact=redact)]

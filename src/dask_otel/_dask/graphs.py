@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterable
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 #: Most workers that left which are remembered.
-_MOST_GONE: Final = 10_000
+_MOST_GONE: Final = 1000
 # Of what a task waited for.
 _READY, _AGAIN = 1, 3
 _FAILURE: Final = TaskRun._fields.index("failure")
@@ -137,8 +136,8 @@ class Graphs:
         """Return the log of a root that ends now; None for any other span, or without runs."""
         log = self._logs.get(span)
         if log is not None:
-            gone = takewhile(lambda one: (one.went or 0.0) > span.start, reversed(self._gone))
-            log.workers = (*reversed(list(gone)), *self._workers.values())
+            gone = [one for one in self._gone if one.went and one.went > span.start]
+            log.workers = (*gone, *self._workers.values())
             known = self.scheduler
             log.scheduler = "stealing" in known.extensions, known.WORKER_SATURATION
         return log
