@@ -1,51 +1,52 @@
 """Does a replay tell the truth? Recorded on one real cluster, replayed as others that really ran.
 
 ``python -m benchmarks.whatif`` runs each case on real processes with five shapes of a cluster, lets
-the bridge record the one, replays that record with the other shapes, and compares the durations. It
-writes the table of docs/whatif.md. Tasks sleep, or wait for another process, so that two cores are
-enough.
+the bridge record the first one, replays that record with the other shapes, and compares the
+durations. It writes the table of docs/whatif.md. Tasks sleep, or wait for another process, so that
+two cores are enough.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextvars
+import itertools
 import json
 import os
 import random
 import subprocess
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, nullcontext
+from contextvars import copy_context
+from functools import partial
 from pathlib import Path
-from statistics import median
-from typing import Any, TypeAlias
+from statistics import mean, median
+from typing import Any, Final, NamedTuple
 
-from distributed import Client, secede, wait
+from distributed import Client, get_worker, secede, wait
 from tests.cluster import processes
+from tests.waiting import eventually
 
 from benchmarks.cluster import environment
-from benchmarks.results import RESULTS, machine
+from benchmarks.results import machine
 from dask_otel import span
 from dask_otel.whatif.experiments import with_workers
-from dask_otel.whatif.graph import Graph, read_graphs
+from dask_otel.whatif.graph import read_graphs
 from dask_otel.whatif.running import replay
 
 #: Workers and the threads of each. The first is recorded.
 SHAPES = ((2, 2), (2, 1), (1, 4), (4, 2), (2, 4))
 #: A run counts if a plain sleep beside it is late by this share at most.
 LATE = 0.02
-#: So many runs are compared, the fastest of them; and so many are tried.
+#: Of so many runs that count, the fastest is compared; and so many are tried.
 RUNS, MOST = 2, 5
 
-PAGE = Path(__file__).parent.parent / "docs" / "whatif.md"
-BEGIN = "<!-- made by `python -m benchmarks.whatif`: begin -->\n"
-END = "<!-- made by `python -m benchmarks.whatif`: end -->\n"
-
-#: The seconds of a task, and the tasks that it needs.
-Spec: TypeAlias = tuple[Any, ...]
+PAGE: Final = Path(__file__).parent.parent / "docs" / "whatif.md"
+BEGIN: Final = "<!-- made by `python -m benchmarks.whatif`: begin -->\n"
+END: Final = "<!-- made by `python -m benchmarks.whatif`: end -->\n"
 
 
 def nap(seconds: float, *_: object) -> None:
@@ -53,16 +54,19 @@ def nap(seconds: float, *_: object) -> None:
     time.sleep(seconds)
 
 
-def ask(seconds: float, *_: object) -> None:
+def ask(seconds: float) -> None:
     """Wait for another process."""
     subprocess.run(["sleep", str(seconds)], check=True)
 
 
-def flaky(path: str, seconds: float) -> None:
+def flaky(seconds: float) -> None:
     """Fail once."""
     time.sleep(seconds)
-    if not os.path.exists(path):
-        Path(path).touch()
+    worker = get_worker()
+    # The folder that all workers share.
+    mark = Path(worker.local_directory).parent / f"{worker.get_current_task()}"
+    if not mark.exists():
+        mark.touch()
         raise OSError("try it again")
 
 
@@ -73,10 +77,10 @@ def leave(seconds: float) -> None:
     time.sleep(3 * seconds / 4)
 
 
-def make(size: int, seconds: float) -> bytes:
-    """Return so many bytes."""
+def make(seconds: float) -> bytes:
+    """Return 20 MB."""
     time.sleep(seconds)
-    return bytes(size)
+    return bytes(20_000_000)
 
 
 def burn(seconds: float) -> None:
@@ -86,326 +90,215 @@ def burn(seconds: float) -> None:
         sum(range(1000))
 
 
-class User:
-    """One run of a case: a user with names for tasks that no other run has."""
+class Step(NamedTuple):
+    """A submission of some tasks."""
 
-    def __init__(self, client: Client, name: str, cluster: processes.Cluster, first: bool) -> None:
-        self.client, self.name, self.cluster = client, name, cluster
-        #: Whether it is on the cluster that is recorded.
-        self.recorded = first
-        # The same for each run of a case.
-        self.rng = random.Random(name.rsplit("-", 1)[0])
-        self._made = 0
-
-    def submit(
-        self, prefix: str, does: Sequence[Spec], run: Callable[..., Any] = nap, **options: Any
-    ) -> list[Any]:
-        """Submit some tasks at once; return their futures, or for whole numbers of needs those."""
-        self._made += 1
-        keys = [(f"{prefix}-{self.name}", 1000 * self._made + i) for i in range(len(does))]
-        graph = {key: (run, *spec) for key, spec in zip(keys, does, strict=True)}
-        return self.client.get(graph, keys, sync=False, **options)
-
-    def some(self, count: int, least: float = 0.1, most: float = 0.5) -> list[Spec]:
-        """Return so many tasks of random lengths."""
-        return [(self.rng.uniform(least, most),) for _ in range(count)]
+    prefix: str
+    count: int
+    run: Callable[..., Any] = nap
+    #: The range of their seconds.
+    seconds: tuple[float, float] = (0.1, 0.5)
+    #: How many results of earlier tasks each needs.
+    needs: int = 0
+    #: Only those of so many last tasks; each task needs the ones in its place.
+    last: int = 0
+    #: Whether the client waits for them, and how long it works then.
+    waits: bool = False
+    pause: float = 0.0
+    #: The span below the case's own.
+    within: str | None = None
+    options: Mapping[str, Any] = {}
 
 
-CASES: dict[str, Callable[[User], None]] = {}
-
-
-def case(run: Callable[[User], None]) -> Callable[[User], None]:
-    """Add a case; its docstring is its row."""
-    CASES[run.__name__] = run
-    return run
-
-
-@case
-def fan(user: User) -> None:
-    """48 independent tasks."""
-    wait(user.submit("load", user.some(48)))
-
-
-@case
-def io(user: User) -> None:
-    """40 tasks that wait for a process each."""
-    wait(user.submit("ask", user.some(40), ask))
-
-
-@case
-def chains(user: User) -> None:
-    """6 chains of 8 tasks."""
-    links: Sequence[Any] = [()] * 6
-    for _ in range(8):
-        links = user.submit(
-            "step", [(*one, *link) for one, link in zip(user.some(6), links, strict=True)]
-        )
-        links = [(link,) for link in links]
-    wait([link for (link,) in links])
-
-
-@case
-def tree(user: User) -> None:
-    """A tree of merges over 32 tasks."""
-    level = user.submit("load", user.some(32))
-    while len(level) > 1:
-        pairs = zip(user.some(len(level) // 2, 0.1, 0.3), level[::2], level[1::2], strict=True)
-        level = user.submit("merge", [(*one, left, right) for one, left, right in pairs])
-    wait(level)
-
-
-@case
-def skew(user: User) -> None:
-    """40 tasks, and one that takes ten times as long."""
-    wait(user.submit("load", [*user.some(40, 0.2, 0.3), (2.5,)]))
-
-
-@case
-def pins(user: User) -> None:
-    """10 of 40 tasks must run on one worker."""
-    pinned = user.submit("pin", user.some(10), workers=["w0"])
-    wait(pinned + user.submit("load", user.some(30)))
-
-
-@case
-def resource(user: User) -> None:
-    """10 of 40 tasks need a resource, one at a time on each worker."""
-    held = user.submit("hold", user.some(10), resources={"slot": 1})
-    wait(held + user.submit("load", user.some(30)))
-
-
-@case
-def stealing(user: User) -> None:
-    """40 tasks that need a large result of one worker."""
-    (root,) = user.submit("root", [(20_000_000, 0.1)], make)
-    wait(root)
-    wait(user.submit("use", [(*one, root) for one in user.some(40)]))
-
-
-@case
-def retries(user: User) -> None:
-    """10 of 40 tasks fail once, and are tried again."""
-    folder = tempfile.mkdtemp(dir=user.cluster.folder)
-    specs = [(f"{folder}/{i}", *one) for i, one in enumerate(user.some(10))]
-    failing = user.submit("flaky", specs, flaky, retries=2)
-    wait(failing + user.submit("load", user.some(30)))
-
-
-@case
-def transfers(user: User) -> None:
-    """24 tasks that need three results of 20 MB each."""
-    made = user.submit("make", [(20_000_000, 0.2)] * 8, make)
-    needs = [user.rng.sample(made, 3) for _ in range(24)]
-    wait(
-        user.submit("use", [(*one, *some) for one, some in zip(user.some(24), needs, strict=True)])
-    )
-
-
-@case
-def gaps(user: User) -> None:
-    """6 rounds of 8 tasks; the client works for 0.3 s after each."""
-    for _ in range(6):
-        wait(user.submit("load", user.some(8)))
-        time.sleep(0.3)
-
-
-@case
-def nested(user: User) -> None:
-    """Three spans one after the other below one."""
-    for name in ("load", "clean", "fit"):
-        with span(name):
-            wait(user.submit(name, user.some(16)))
-
-
-@case
-def joining(user: User) -> None:
-    """60 tasks; a third worker joined while they ran."""
-    futures = user.submit("load", user.some(60))
-    if user.recorded:
-        start_worker(user.cluster, user.name, 2)
-    wait(futures)
-    if user.recorded:
-        user.client.retire_workers(names=[user.name])
-
-
-@case
-def queue(user: User) -> None:
-    """200 short tasks in the scheduler's queue."""
-    wait(user.submit("load", user.some(200, 0.04, 0.12)))
-
-
-@case
-def submissions(user: User) -> None:
-    """16 submissions of 3 tasks that need two earlier ones; the client waits for none."""
-    known: list[Any] = []
-    for _ in range(16):
-        needs = [user.rng.sample(known, min(2, len(known))) for _ in range(3)]
-        known += user.submit(
-            "load", [(*one, *some) for one, some in zip(user.some(3), needs, strict=True)]
-        )
+def work(client: Client, name: str, seed: str, steps: Sequence[Step]) -> None:
+    """Do what a case says, with names for tasks that no other run has."""
+    # The same tasks in each run of a case.
+    rng, known, number = random.Random(seed), list[Any](), itertools.count()
+    for step in steps:
+        with span(step.within) if step.within else nullcontext():
+            graph = {}
+            for place in range(0, step.count * step.needs or step.count, step.needs or 1):
+                mine = known[-step.last :][place : place + step.needs]
+                needed = mine if step.last else rng.sample(known, min(step.needs, len(known)))
+                key = f"{step.prefix}-{name}", next(number)
+                graph[key] = (step.run, rng.uniform(*step.seconds), *needed)
+            made = client.get(graph, [*graph], sync=False, **step.options)
+            if step.waits:
+                wait(made)
+        known += made
+        time.sleep(step.pause)
     wait(known)
 
 
-@case
-def seceding(user: User) -> None:
-    """10 of 40 tasks leave their threads to others."""
-    wait(user.submit("leave", user.some(10), leave) + user.submit("load", user.some(30)))
+_ROUND: Final = Step("load", 8, waits=True, pause=0.3)
+_OTHERS: Final = Step("load", 30)
+#: By the names of cases, what they are and do. Each list of steps is a user, beside the others.
+CASES: Final[dict[str, tuple[str, list[list[Step]]]]] = {
+    "fan": ("48 independent tasks", [[Step("load", 48)]]),
+    "io": ("40 tasks that wait for a process each", [[Step("ask", 40, ask)]]),
+    "queue": ("200 short tasks", [[Step("load", 200, seconds=(0.04, 0.12))]]),
+    "skew": (
+        "40 tasks, and one that takes ten times as long",
+        [[Step("load", 40, seconds=(0.2, 0.3)), Step("fit", 1, seconds=(2.5, 2.5))]],
+    ),
+    "chains": (
+        "6 chains of 8 tasks",
+        [[Step("step", 6), *[Step("step", 6, needs=1, last=6)] * 7]],
+    ),
+    "tree": (
+        "a tree of merges over 32 tasks",
+        [
+            [
+                Step("load", 32),
+                *(Step("merge", n, needs=2, last=2 * n) for n in (16, 8, 4, 2, 1)),
+            ]
+        ],
+    ),
+    "pins": (
+        "10 of 40 tasks must run on one worker",
+        [[Step("pin", 10, options={"workers": ["w0"]}), _OTHERS]],
+    ),
+    "resource": (
+        "10 of 40 tasks need a resource, one at a time on each worker",
+        [[Step("hold", 10, options={"resources": {"slot": 1}}), _OTHERS]],
+    ),
+    "retries": (
+        "10 of 40 tasks fail once, and are tried again",
+        [[Step("flaky", 10, flaky, options={"retries": 2}), _OTHERS]],
+    ),
+    "seceding": (
+        "10 of 40 tasks leave their threads to others",
+        [[Step("leave", 10, leave), _OTHERS]],
+    ),
+    "stealing": (
+        "40 tasks that need the same result of 20 MB",
+        [[Step("make", 1, make, waits=True), Step("use", 40, needs=1)]],
+    ),
+    "transfers": (
+        "24 tasks that need three results of 20 MB each",
+        [[Step("make", 8, make), Step("use", 24, needs=3)]],
+    ),
+    "gaps": ("6 rounds of 8 tasks; the client works for 0.3 s after each", [[_ROUND] * 6]),
+    "nested": (
+        "three spans one after the other below one",
+        [[Step(name, 16, waits=True, within=name) for name in ("load", "clean", "fit")]],
+    ),
+    "submissions": (
+        "16 submissions whose tasks need earlier ones",
+        [[Step("load", 3, needs=2)] * 16],
+    ),
+    "users": ("two users side by side, with 4 rounds each", [[_ROUND] * 4] * 2),
+    "joining": ("80 tasks; a third worker joined the recorded run", [[Step("load", 80)]]),
+    "cpu": ("24 tasks that compute on two cores", [[Step("burn", 24, burn, (0.25, 0.25))]]),
+}
 
 
-@case
-def users(user: User) -> None:
-    """Two users side by side, with rounds of their own."""
-
-    def rounds(number: int) -> None:
-        for _ in range(4):
-            wait(user.submit("ab"[number], user.some(6)))
-            time.sleep(0.2)
-
-    each = [
-        threading.Thread(target=contextvars.copy_context().run, args=(rounds, number))
-        for number in range(2)
-    ]
-    for one in each:
-        one.start()
-    for one in each:
-        one.join()
-
-
-@case
-def cpu(user: User) -> None:
-    """24 tasks that compute on two cores: their seconds are not the same on other threads."""
-    wait(user.submit("burn", [(0.25,)] * 24, burn))
-
-
-def start_worker(cluster: processes.Cluster, name: str, threads: int) -> None:
+def start_worker(cluster: processes.Cluster, name: str, threads: int) -> processes.Process:
     """Start a worker with a resource."""
-    cluster.start_worker(name, "--resources", "slot=1", nthreads=threads, env=environment({}))
+    more = {"nthreads": threads, "env": environment({})}
+    return cluster.start_worker(name, "--resources", "slot=1", **more)
 
 
 @contextmanager
-def running(shape: tuple[int, int], files: Path) -> Iterator[tuple[Client, processes.Cluster]]:
+def running(shape: tuple[int, int], files: Path) -> Iterator[tuple[processes.Cluster, Client]]:
     """Give a cluster of a shape, whose bridge writes files."""
-    more = {"DASK_OTEL__FILES__PATH": str(files)}
+    more = environment({"DASK_OTEL__FILES__PATH": str(files)})
     with tempfile.TemporaryDirectory() as folder, processes.cluster(Path(folder)) as built:
-        scheduler = built.start_scheduler("--preload", "dask_otel.preload", env=environment(more))
-        for number in range(shape[0]):
-            start_worker(built, f"w{number}", shape[1])
+        built.start_scheduler("--preload", "dask_otel.preload", env=more)
         with Client(built.address, timeout=90) as client:
+            for number in range(shape[0]):
+                start_worker(built, f"w{number}", shape[1])
             client.wait_for_workers(shape[0], timeout=90)
             # Each worker has then imported what a task needs.
-            client.run(nap, 0.1)
-            wait(client.map(nap, [0.05] * 20 * shape[0] * shape[1], pure=False))
-            yield client, built
-        scheduler.terminate()
+            wait(client.map(nap, [0.1] * 20 * shape[0] * shape[1], pure=False))
+            yield built, client
 
 
-def measured(user: User, run: Callable[[User], None]) -> dict[str, float]:
-    """Run a case; return its seconds, and the lateness of a sleep beside it."""
-    over, late = threading.Event(), list[float]()
-
-    def sleep() -> None:
-        while not over.is_set():
-            began = time.perf_counter()
-            time.sleep(0.1)
-            late.append((time.perf_counter() - began) / 0.1 - 1)
-
-    beside = threading.Thread(target=sleep)
-    with span(user.name):
-        beside.start()
-        began = time.perf_counter()
-        run(user)
-        took = time.perf_counter() - began
-        over.set()
-        beside.join()
-    return {"seconds": took, "late": sum(late) / len(late), "load": os.getloadavg()[0]}
+def once(name: str, own: str, client: Client) -> dict[str, Any]:
+    """Run a case; return its seconds, the lateness of a sleep beside it, and the load."""
+    late: list[float] = []
+    began = slept = time.perf_counter()
+    with client.as_current(), span(own), ThreadPoolExecutor() as pool:
+        users = [
+            pool.submit(copy_context().run, work, client, f"{own}-{letter}", name + letter, steps)
+            for letter, steps in zip("xy", CASES[name][1], strict=False)
+        ]
+        while futures.wait(users, 0.1).not_done:
+            late.append((time.perf_counter() - slept) / 0.1 - 1)
+            slept = time.perf_counter()
+        for user in users:
+            user.result()
+    took = time.perf_counter() - began
+    return {"name": own, "seconds": took, "late": mean(late), "load": os.getloadavg()[0]}
 
 
-def really(shape: tuple[int, int], names: Sequence[str], files: Path) -> dict[str, dict[str, Any]]:
-    """Return by case the fastest run on a cluster of this shape."""
-    found: dict[str, dict[str, Any]] = {}
-    with running(shape, files) as (client, cluster):
+def best(name: str, cluster: processes.Cluster, client: Client, joins: bool) -> dict[str, Any]:
+    """Return the fastest run of a case on a cluster, of those on a calm machine."""
+    runs: list[dict[str, Any]] = []
+    while len(runs) < MOST and sum(one["late"] <= LATE for one in runs) < RUNS:
+        own = f"{name}-{'abcdefgh'[len(runs)]}"
+        joined = start_worker(cluster, own, 2) if joins else None
+        runs.append(once(name, own, client))
+        if joined is not None:
+            joined.kill()
+    calm = [one for one in runs if one["late"] <= LATE]
+    return min(calm or runs, key=lambda one: one["seconds" if calm else "late"])
+
+
+def matrix(names: Sequence[str], folder: Path) -> Iterator[dict[str, Any]]:
+    """Run each case on all shapes; yield what was real, and what replays of the first one say."""
+    experiments = [with_workers([threads] * workers) for workers, threads in SHAPES[1:]]
+    with ExitStack() as stack:
+        clusters = [stack.enter_context(running(shape, folder / f"{shape}")) for shape in SHAPES]
         for name in names:
-            runs: list[dict[str, Any]] = []
-            while len(runs) < MOST and sum(one["late"] <= LATE for one in runs) < RUNS:
-                own = f"{name}-{'abcdefgh'[len(runs)]}"
-                user = User(client, own, cluster, shape == SHAPES[0])
-                runs.append({"name": own, **measured(user, CASES[name])})
-            calm = [one for one in runs if one["late"] <= LATE]
-            best = min(calm or runs, key=lambda one: one["seconds" if calm else "late"])
-            found[name] = best
-            print(f"{shape} {best}", flush=True)
-    return found
+            joins = [name == "joining", *[False] * len(experiments)]
+            real = [best(name, *one, join) for one, join in zip(clusters, joins, strict=True)]
+            where = folder / f"{SHAPES[0]}", real[0]["name"]
+            (graph,) = eventually(partial(read_graphs, *where), 60, "the graph")
+            found = replay(graph, experiments)
+            replayed = [one.seconds for one in (found.replayed, *found.experiments) if one]
+            yield {"case": name, "real": real, "replayed": replayed, "refused": found.refused}
 
 
-def matrix(names: Sequence[str], folder: Path) -> list[dict[str, Any]]:
-    """Run all shapes; return by case what was real, and what the replay of the first one says."""
-    real = [
-        really(shape, names, folder / "x".join(map(str, shape))) for shape in SHAPES
-    ]  # fmt: skip
-    graphs = {one.name: one for one in read_graphs(folder / "2x2")}
-    return [
-        {
-            "case": name,
-            "real": [one[name] for one in real],
-            **replays(graphs[real[0][name]["name"]]),
-        }
-        for name in names
-    ]
-
-
-def replays(graph: Graph) -> dict[str, Any]:
-    """Return the seconds of the replays: as it was, and with each other shape."""
-    found = replay(graph, [with_workers([threads] * workers) for workers, threads in SHAPES[1:]])
-    known = [found.replayed, *found.experiments]
-    return {"replayed": [one.seconds for one in known if one], "refused": found.refused}
-
-
-def errors(row: dict[str, Any], first: int = 1) -> list[float]:
-    """Return by how much the replays with other shapes are too long, as shares."""
-    pairs = zip(row["replayed"][first:], row["real"][first:], strict=False)
-    return [replayed / real["seconds"] - 1 for replayed, real in pairs]
-
-
-def table(content: dict[str, Any]) -> str:
+def table(rows: Sequence[dict[str, Any]]) -> str:
     """Return the table of all cases, and a sentence on their errors."""
     lines = [["case", *(f"{workers} x {threads}" for workers, threads in SHAPES)]]
-    for row in content["rows"]:
+    lines.append(["---"] * len(lines[0]))
+    found: list[float] = []
+    for row in rows:
+        pairs = [*zip(row["real"], row["replayed"], strict=False)]
+        errors = [replayed / real["seconds"] - 1 for real, replayed in pairs]
         cells = [
-            f"{real['seconds']:.2f} s: {error:+.1%}"
-            for real, error in zip(row["real"], errors(row, 0), strict=False)
+            f"{one[0]['seconds']:.2f} s: {by:+.1%}" for one, by in zip(pairs, errors, strict=True)
         ]
-        lines.append([CASES[row["case"]].__doc__ or "", *cells, *[""] * (5 - len(cells))])
-    lines.insert(1, ["---"] * len(lines[0]))
-    found = [abs(one) for row in content["rows"] if row["case"] != "cpu" for one in errors(row)]
-    here = content["machine"]
-    return (
-        "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-        + f"\n\nWithout the last case, the median error is {median(found):.1%}, "
-        f"{sum(one <= 0.03 for one in found) / len(found):.0%} are below 3%, and the largest is "
+        lines.append([CASES[row["case"]][0], *cells, *["refused"] * (len(SHAPES) - len(cells))])
+        if row["case"] != "cpu":
+            found += map(abs, errors[1:])
+    here = machine()
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines) + (
+        f"\nWithout the tasks that compute, the median error is {median(found):.1%}, "
+        f"{sum(one <= 0.03 for one in found) / len(found):.0%} are at most 3%, and the largest is "
         f"{max(found):.1%}. Measured on {here['time'][:10]} with distributed "
         f"{here['versions']['distributed']} on {here['cores']} cores.\n"
     )
 
 
 def main() -> None:
-    """Run the cases; write the results and the page."""
+    """Run the cases; if they are all, write the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.whatif", description=__doc__)
     parser.add_argument("cases", nargs="*", help=f"some of {', '.join(CASES)} (default: all)")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the telemetry there")
     options = parser.parse_args()
-    path = RESULTS / "whatif.json"
-    content = json.loads(path.read_text()) if path.exists() else {"rows": []}
-    rows = {row["case"]: row for row in content["rows"]}
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
-        found = matrix(options.cases or [*CASES], options.keep or Path(folder))
-    rows.update((row["case"], row) for row in found)
-    content = {"machine": machine(), "rows": [rows[name] for name in CASES if name in rows]}
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    text = PAGE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    PAGE.write_text(
-        before + BEGIN + table(content) + END + rest.partition(END)[2], encoding="utf-8"
-    )
+        for row in matrix(options.cases or [*CASES], options.keep or Path(folder)):
+            print(json.dumps(row), flush=True)
+            rows.append(row)
+    text = table(rows)
+    print(text)
+    if not options.cases:
+        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+        PAGE.write_text(before + BEGIN + text + END + rest.partition(END)[2], encoding="utf-8")
 
 
 if __name__ == "__main__":

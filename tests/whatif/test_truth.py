@@ -17,13 +17,15 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_otel.lab.cluster import Cluster, simulate
 from dask_otel.whatif.engine import replayed
-from dask_otel.whatif.experiments import Experiment
+from dask_otel.whatif.experiments import Experiment, with_workers
 from dask_otel.whatif.graph import Graph
 from dask_otel.whatif.plan import plan
 from tests.whatif.graphs import graph
 
 #: Seconds: the margin of a history that is the same.
 EXACT = 1e-3
+
+AS_IT_WAS = Experiment("as it was")
 
 
 class Record(SchedulerPlugin):  # type: ignore[misc]
@@ -114,8 +116,8 @@ def history(seed: int, workers: list[int]) -> Graph:
     return made[0].graph(workers)
 
 
-def replay(recorded: Graph) -> float:
-    return replayed(plan(recorded, Experiment("as it was")), "as it was").seconds
+def replay(recorded: Graph, change: Experiment = AS_IT_WAS) -> float:
+    return replayed(plan(recorded, change), change.name).seconds
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -128,3 +130,21 @@ def test_replays_on_several_workers_are_near() -> None:
     """Of equal tasks, Dask takes one by the order of a set, so it has no exact answer itself."""
     records = [history(seed, [2, 2]) for seed in range(9)]
     assert median(abs(replay(one) / one.stop - 1) for one in records) < 0.1
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_the_replay_of_one_worker_with_other_threads_is_exact(seed: int) -> None:
+    threads = [1 + seed // 4]
+    found = replay(history(seed, [1 + seed % 4]), with_workers(threads))
+    assert found == pytest.approx(history(seed, threads).stop, abs=EXACT)
+
+
+def test_replays_with_other_workers_are_near() -> None:
+    """As above, and both histories are longer or shorter by chance."""
+    shapes = [[1, 1], [2, 1], [2, 2, 2], [4, 4], [1, 4]] * 2
+    found = [
+        replay(history(seed, [2, 2]), with_workers(shape)) / history(seed, shape).stop - 1
+        for seed, shape in enumerate(shapes)
+    ]
+    assert abs(median(found)) < 0.03
+    assert median(map(abs, found)) < 0.1
