@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from tests.backends.processes import bound
+
 #: Seconds between two bytes of an answer that drips.
 _DRIP = 1.0
 _CHUNK = 65536
@@ -41,15 +43,8 @@ class Gate:
         self._mode = "closed"
         self._open: set[socket.socket] = set()
         self._forgotten: set[socket.socket] = set()
-        self._listener = self._bound(0)
+        self._listener = bound()
         self.port: int = self._listener.getsockname()[1]
-
-    @staticmethod
-    def _bound(port: int) -> socket.socket:
-        made = socket.socket()
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(("127.0.0.1", port))
-        return made
 
     @property
     def mode(self) -> str:
@@ -62,7 +57,7 @@ class Gate:
         if mode == "closed" != before:
             self._stop_listening()
             # Bound, and not listening: refused, and no other process gets the port.
-            self._listener = self._bound(self.port)
+            self._listener = bound(self.port)
         if mode == "closed" or before == "silent" != mode:
             # What was swallowed is lost.
             for connection in list(self._open):

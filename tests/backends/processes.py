@@ -42,16 +42,21 @@ class ServerError(Exception):
 _reserved: list[socket.socket] = []
 
 
-def reserved_ports(count: int) -> list[int]:
-    """Loopback ports for this process and its servers alone, until this process ends.
+def bound(port: int = 0) -> socket.socket:
+    """Return a socket at a loopback port, a free one by default, that does not listen yet.
 
-    They refuse connections while no server listens, and a server can start on them again: Linux
-    gives a port that is bound here, and not listened at, to nobody who does not ask for it.
+    The port refuses connections, and a server can listen at it: Linux gives a port that is bound
+    here, and not listened at, to nobody who does not ask for it.
     """
-    made = [socket.socket() for _ in range(count)]
-    for item in made:
-        item.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        item.bind(("127.0.0.1", 0))
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.bind(("127.0.0.1", port))
+    return made
+
+
+def reserved_ports(count: int) -> list[int]:
+    """Loopback ports for this process and its servers alone, until this process ends."""
+    made = [bound() for _ in range(count)]
     _reserved.extend(made)
     return [item.getsockname()[1] for item in made]
 

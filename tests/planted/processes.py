@@ -227,9 +227,6 @@ def exit_in_a_task(client: Any, cluster: Any) -> None:
         wait(client.submit(jobs.exits, folder, *parts))
 
 
-# --------------------------------------------------------------------------------- off CPU
-
-
 @plant("lost", workers=1, never=("threads", "uneven", "memory"))
 def exit_after_two_steps(client: Any, cluster: Any) -> None:
     """A task of the third step ends the process of its worker."""
@@ -237,6 +234,9 @@ def exit_after_two_steps(client: Any, cluster: Any) -> None:
         loaded = many(client, "load", jobs.busy, [1.5] * 2)
         fitted = many(client, "fit", jobs.busy, [1.5] * 2, loaded)
         wait(client.submit(jobs.exits, folder, *fitted))
+
+
+# --------------------------------------------------------------------------------- off CPU
 
 
 @plant("off_cpu", never=("gil", "cpus", "uneven"))

@@ -161,7 +161,6 @@ def failed_at_the_end(client: Any, cluster: Any) -> None:
             wait(task(client, "save", 0.5, *loaded, function=raises))
 
 
-# It takes 17.5 to 19.5 s, by where Dask computes again, and 8.5 s if no worker dies.
 @plant("threads", workers=4, never=("lost", "repeated", "failed", "uneven"))
 def scaled_down_in_order(client: Any, cluster: Any) -> None:
     """Three of four workers are retired after a second; much work is left for one."""
