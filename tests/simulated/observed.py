@@ -230,6 +230,7 @@ class Simulated:
         self.compare_counts()
         if self.is_derivable:
             self.compare_paths()
+        if self.is_derivable and self.adapter._graphs is not None:
             graphs.compare(self.exported, self.truth)
         proof.prove_adapter(self.adapter, self.observer.increments)
         await self.observer.close()
