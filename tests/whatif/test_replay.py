@@ -149,6 +149,14 @@ def test_a_seceded_task_leaves_its_thread_to_others() -> None:
     assert seconds(left) == near(3.0)
 
 
+def test_a_thread_changes_from_a_task_to_the_next_one() -> None:
+    starts = [{"sent": 0.0, "start": 0.1 + 1.1 * task} for task in range(3)]
+    slow = graph(*starts, workers=(1,))
+    assert seconds(slow) == near(3.3)
+    assert seconds(slow, faster={"inc": 2.0}) == near(1.8)
+    assert seconds(slow, workers=(3,)) == near(1.1)
+
+
 def test_reading_from_the_disk_takes_a_thread() -> None:
     assert seconds(graph({"disk": 0.5, "sent": 0.0, "start": 0.5}, workers=(1,))) == near(1.5)
 

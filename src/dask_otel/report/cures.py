@@ -133,7 +133,8 @@ def warnings(accounts: Iterable[Account], name: str) -> Iterator[str]:
     for account in accounts:
         spans = [one.parts() for one in account.spans if one.root == name]
         on, off = (sum(one[part] for one in spans) for part in ("Computing", "Off the CPU"))
-        if on > off:
+        # Threads that contend for a CPU or the GIL are off the CPU, too.
+        if 5 * on > on + off:
             yield (
                 f"Its tasks used a CPU for {on / (on + off):.0%} of their time: more threads help "
                 "as much as is shown only with a core for each."

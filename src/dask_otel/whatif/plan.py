@@ -7,10 +7,12 @@ so long as it took after the last of them. On a faster cluster it submits earlie
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+from statistics import median
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from dask_otel.whatif.experiments import LONGEST, Experiment
@@ -50,7 +52,7 @@ class Row(NamedTuple):
 class Attempt(NamedTuple):
     """What a task does when it runs."""
 
-    #: Before its function begins, and in it.
+    #: Before its function begins (the disk, and Dask's own work), and in it.
     disk: float
     seconds: float
     #: After how many seconds of its function it leaves its thread to others.
@@ -141,14 +143,15 @@ def plan(graph: Graph, change: Experiment) -> Plan:
     keys = {task: [(names[task], task, one) for one in range(pieces(task))] for task in ran}
     order = sorted({tuple(runs[-1].priority) for runs in ran.values() if runs[-1].priority})
     ranks = {priority: rank for rank, priority in enumerate(order)}
-    latency = _latency(rows, len(graph.workers))
+    pause = _pause(rows)
+    latency = max(0.0, _latency(rows, len(graph.workers)) - pause)
     tasks = {}
     for task, runs in ran.items():
         last, parts = runs[-1], len(keys[task])
         faster = change.faster.get(graph.prefixes[last.prefix], 1.0) * parts
         attempts = [
-            Attempt(row.disk, (row.seconds or 0.0) / faster, row.seceded and row.seceded / faster,
-                    row.outcome)
+            Attempt(row.disk + pause, (row.seconds or 0.0) / faster,
+                    row.seceded and row.seceded / faster, row.outcome)
             for row in runs
         ]  # fmt: skip
         if "failures" in change.without:
@@ -248,6 +251,24 @@ def _latency(rows: Iterable[Row], workers: int) -> float:
     # At least one of each worker did, and they are the quickest.
     quickest = ways[:workers]
     return max(0.0, quickest[len(quickest) // 2]) if quickest else 0.0
+
+
+def _pause(rows: Iterable[Row]) -> float:
+    """Return the seconds in which a thread of a worker changes from a task to the next one."""
+    ran = [(row, row.start, row.sent or 0.0) for row in rows if row.start is not None]
+    ends: dict[int, list[float]] = defaultdict(list)
+    for row, start, _ in ran:
+        ends[row.worker].append(start + (row.seconds or 0.0))
+    for of_worker in ends.values():
+        of_worker.sort()
+    pauses = []
+    for row, start, sent in ran:
+        place = bisect_right(ends[row.worker], start)
+        last = ends[row.worker][place - 1] if place else -inf
+        # It was there, and waited for that end.
+        if sent < last and not row.transfer + row.disk:
+            pauses.append(start - last)
+    return median(pauses) if pauses else 0.0
 
 
 def measured_bandwidth(rows: Iterable[Row], latency: float) -> float | None:
