@@ -17,6 +17,17 @@ def seconds(value: float) -> str:
     return "0 s" if value == 0 else "<1 ms"
 
 
+def size(value: float | None) -> str:
+    """Return bytes in binary units: ``312 B``, ``4.2 MiB``; empty if they are unknown."""
+    if value is None:
+        return ""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1023.5:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 99.95 else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:,.1f} TiB"
+
+
 def counted(count: int, what: str) -> str:
     """Return a number of things: ``1 span``, ``1,024 spans``."""
     return f"{count:,} {noun(count, what)}"
