@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from distributed.metrics import time
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 #: Most results that one question looks at, those of the fullest workers first; a worker's copy of
 #: another worker's result counts here, too.
 MOST_RESULTS: Final = 100_000
-#: Results and groups after which the event loop has its turn.
-STEP: Final = 200
+#: Results after which the event loop has its turn.
+STEP: Final = 100
 
-#: The kinds of the clients by which Dask keeps what no client keeps, by their prefix.
-_KINDS: Final = {"published-": "data set", "variable-": "variable", "queue-": "queue"}
+#: Dask keeps what no client keeps by clients of its own: their kinds, by the first word of the id.
+_KINDS: Final = {"published": "data set", "variable": "variable", "queue": "queue"}
 
 
 async def held(adapter: SchedulerAdapter, asked: str | None) -> dict[str, Any] | None:
@@ -43,31 +43,28 @@ async def held(adapter: SchedulerAdapter, asked: str | None) -> dict[str, Any] |
         Plain data with clean text, see `dask_otel._wire.Held`; None if there is no such span.
     """
     scheduler = adapter.scheduler
-    groups: Iterable[TaskGroup] = scheduler.task_groups.values()
-    title = ""
+    groups, title = list(scheduler.task_groups.values()), ""
     if asked is not None:
         if (span := Present(adapter).named(asked)) is None:
             return None
         title = line_text(span_path(span.name, Sanitizer()))
-        groups = chain.from_iterable(one.groups for one in span.traverse_spans())
+        groups = [group for one in span.traverse_spans() for group in one.groups]
+    known = sum(group.states["memory"] for group in groups)
+    wanted = {*groups}
     names: dict[TaskGroup, tuple[str, str]] = {}
-    known = 0
-    for number, group in enumerate(list(groups), 1):
-        if group.states["memory"]:
-            known += group.states["memory"]
-            names[group] = _names(scheduler, group)
-        if not number % STEP:
-            await asyncio.sleep(0)
     found = Holdings()
     for number, task in enumerate(_in_memory(scheduler), 1):
-        # It may have left the memory, or a group may have come into it, since the last step.
-        if task.state == "memory" and (task.group in names or asked is None):
-            of_group = names.get(task.group) or _names(scheduler, task.group)
-            found.add(*of_group, max(0, task.nbytes), _keepers(task))
+        group = task.group
+        # It may have left memory, and groups may have come, since the last step.
+        if task.state == "memory" and (group in wanted or asked is None):
+            if group not in names:
+                names[group] = _names(scheduler, group)
+            found.add(*names[group], max(0, task.nbytes), _keepers(task))
         if not number % STEP:
             await asyncio.sleep(0)
     now = time()
-    submitted = {name: _last_submission(scheduler, name) for name in found.clients()}
+    clients = (name for name in found.clients() if name in scheduler.clients)
+    submitted = {name: _last_submission(scheduler, name) for name in clients}
     seconds = {name: now - when for name, when in submitted.items() if when is not None}
     return {"span": title, "known": max(known, found.results), **found.answer(seconds)}
 
@@ -95,13 +92,11 @@ def _in_memory(scheduler: Scheduler) -> Iterator[TaskState]:
 def _keepers(task: TaskState) -> Iterator[Keeper]:
     """Yield what keeps a result in memory."""
     for client in task.who_wants or ():
-        name = client.client_key
-        for prefix, kind in _KINDS.items():
-            if name.startswith(prefix):
-                yield kind, name.removeprefix(prefix), None
-                break
+        kind, _, name = client.client_key.partition("-")
+        if kind in _KINDS:
+            yield _KINDS[kind], name, None
         else:
-            yield ("actor" if task.actor else "client"), name, None
+            yield ("actor" if task.actor else "client"), client.client_key, None
     waiter = next(iter(task.waiters or ()), None)
     if waiter is not None:
         yield "tasks", waiter.prefix.name, waiter.key
@@ -111,9 +106,10 @@ def _keepers(task: TaskState) -> Iterator[Keeper]:
 
 def _last_submission(scheduler: Scheduler, client: str) -> float | None:
     """Return when a client last submitted a graph, from the last events that Dask keeps of it."""
-    if client not in scheduler.clients:
-        return None
-    for when, event in islice(reversed(scheduler.get_events(client)), MOST):
-        if isinstance(event, dict) and event.get("action") == "update-graph":
-            return float(when)
-    return None
+    events = islice(reversed(scheduler.get_events(client)), MOST)
+    graphs = (
+        float(when)
+        for when, event in events
+        if isinstance(event, dict) and event.get("action") == "update-graph"
+    )
+    return next(graphs, None)

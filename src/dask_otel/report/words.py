@@ -38,6 +38,13 @@ def whole(value: float | None) -> str:
     return "" if value is None else f"{value:,.0f}"
 
 
+def quantity(value: float | None) -> str:
+    """Return a number of anything with about three digits; empty if it is unknown."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 99.5 else f"{value:.3g}"
+
+
 def exact(value: float) -> str:
     """Return seconds to the microsecond; a negative zero is 0."""
     return f"{round(value, 6) + 0.0:,.6f} s"
