@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dask_otel import semconv
-from dask_otel.report.seconds import add
+from dask_otel.core.figures import known_sum
 from dask_otel.report.telemetry.model import Event, Session, Span, text
 
 _OF_FAILURES: Final = (
@@ -177,7 +177,7 @@ def retries(session: Session) -> dict[str, float]:
 def outcome_counts(session: Session) -> dict[str, float]:
     """Return the number of tasks by outcome; from the root spans if there are no metrics."""
     counted = session.metrics.by(semconv.TASK_FINISHED.name, semconv.TASK_OUTCOME)
-    for root in [] if counted else session.roots():
-        for outcome in ("memory", "erred", "cancelled"):
-            add(counted, outcome, root.number(semconv.TASK_OUTCOME_COUNT.format(outcome)))
-    return counted
+    keys = {one: semconv.TASK_OUTCOME_COUNT.format(one) for one in ("memory", "erred", "cancelled")}
+    roots = session.roots()
+    sums = {one: known_sum(root.number(key) for root in roots) for one, key in keys.items()}
+    return counted or {one: count for one, count in sums.items() if count is not None}

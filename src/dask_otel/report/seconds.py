@@ -7,12 +7,13 @@ cluster's are absent.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Final
 
 from dask_otel import semconv
+from dask_otel.core.figures import known_sum, summed
 from dask_otel.report.meanings import PART_TITLES, part_of
 from dask_otel.report.telemetry.model import Session, Span, grouped
 from dask_otel.report.telemetry.series import History, at
@@ -66,11 +67,6 @@ class SpanTime:
         """The seconds of all activities and idle together."""
         return sum(self.activities.values()) + (self.idle or 0.0)
 
-    def count(self, figure: str, seconds: float | None) -> None:
-        """Add to ``idle`` or ``capacity``; None (not exported) changes nothing."""
-        if seconds is not None:
-            setattr(self, figure, (getattr(self, figure) or 0.0) + seconds)
-
     def parts(self) -> dict[str, float]:
         """Return the seconds of each part, with idle."""
         with_idle = self.activities if self.idle is None else {**self.activities, IDLE: self.idle}
@@ -107,49 +103,37 @@ def run_parts(session: Session) -> dict[str, float]:
 
 def span_times(session: Session) -> list[SpanTime]:
     """Return the time of each span name, in the order of the spans' starts."""
-    measured, from_spans = _from_metrics(session), _from_spans(session)
+    measured, from_spans = (
+        {entry.name: entry for entry in merged_by((one.name, one) for one in found)}
+        for found in (_from_metrics(session), _from_spans(session))
+    )
     unknown = [entry for name, entry in measured.items() if name not in from_spans]
     return [*(measured.get(name, entry) for name, entry in from_spans.items()), *unknown]
 
 
-#: Fields of `SpanTime`, with their metric and span attribute.
-_OF_SPANS: Final = (
-    ("idle", semconv.SPAN_IDLE_TIME, semconv.SPAN_IDLE),
-    ("capacity", semconv.SPAN_CAPACITY_TIME, semconv.SPAN_CAPACITY),
-)
-
-
-def _from_metrics(session: Session) -> dict[str, SpanTime]:
-    found: dict[str, SpanTime] = {}
+def _from_metrics(session: Session) -> Iterator[SpanTime]:
     names = (semconv.SPAN_NAME, semconv.SPAN_ROOT_NAME)
-
-    def entry(name: str, root: str) -> SpanTime:
-        return found.setdefault(name, SpanTime(name, root))
-
-    activities = (*names, semconv.ACTIVITY)
-    executed = session.metrics.sums(
-        semconv.SPAN_EXECUTE_TIME.name, *activities, semconv.TASK_PREFIX
-    )
-    for (name, root, activity, _), seconds in executed.items():
-        add(entry(name, root).activities, activity, seconds)
-    moved = session.metrics.sums(semconv.SPAN_EXECUTE_IO.name, *activities)
-    for (name, root, activity), size in moved.items():
-        add(entry(name, root).bytes, activity, size)
-    for figure, metric, _ in _OF_SPANS:
-        for (name, root), seconds in session.metrics.sums(metric.name, *names).items():
-            entry(name, root).count(figure, seconds)
-    return found
+    by_activity, sums = (*names, semconv.ACTIVITY), session.metrics.sums
+    for (name, root, activity), took in sums(semconv.SPAN_EXECUTE_TIME.name, *by_activity).items():
+        yield SpanTime(name, root, {activity: took})
+    for (name, root, activity), size in sums(semconv.SPAN_EXECUTE_IO.name, *by_activity).items():
+        yield SpanTime(name, root, bytes={activity: size})
+    for (name, root), took in sums(semconv.SPAN_IDLE_TIME.name, *names).items():
+        yield SpanTime(name, root, idle=took)
+    for (name, root), took in sums(semconv.SPAN_CAPACITY_TIME.name, *names).items():
+        yield SpanTime(name, root, capacity=took)
 
 
-def _from_spans(session: Session) -> dict[str, SpanTime]:
-    found: dict[str, SpanTime] = {}
+def _from_spans(session: Session) -> Iterator[SpanTime]:
     for span in session.of_type("span"):
-        new = SpanTime(span.full_name, span.text(semconv.SPAN_ROOT_NAME), measured=False)
-        entry = found.setdefault(span.full_name, new)
-        _add_all(entry.activities, span_activities(span))
-        for figure, _, key in _OF_SPANS:
-            entry.count(figure, span.number(key))
-    return found
+        yield SpanTime(
+            span.full_name,
+            span.text(semconv.SPAN_ROOT_NAME),
+            span_activities(span),
+            idle=span.number(semconv.SPAN_IDLE),
+            capacity=span.number(semconv.SPAN_CAPACITY),
+            measured=False,
+        )
 
 
 def span_activities(span: Span) -> dict[str, float]:
@@ -166,14 +150,16 @@ def own_parts(span: Span) -> dict[str, float]:
 
 def merged(name: str, entries: Iterable[SpanTime]) -> SpanTime:
     """Return several spans' times as one."""
-    result = SpanTime(name, name)
-    for entry in entries:
-        _add_all(result.activities, entry.activities)
-        _add_all(result.bytes, entry.bytes)
-        for figure, *_ in _OF_SPANS:
-            result.count(figure, getattr(entry, figure))
-        result.measured = result.measured and entry.measured
-    return result
+    found = [*entries]
+    return SpanTime(
+        name,
+        found[0].root if found else name,
+        summed(one.activities for one in found),
+        summed(one.bytes for one in found),
+        known_sum(one.idle for one in found),
+        known_sum(one.capacity for one in found),
+        all(one.measured for one in found),
+    )
 
 
 def merged_by(named: Iterable[tuple[str, SpanTime]]) -> list[SpanTime]:
@@ -230,19 +216,6 @@ def _rates(counters: list[History], edges: list[int]) -> list[float]:
         sum(max(0.0, at(one, end) - at(one, begin)) for one in counters) / ((end - begin) / 1e9)
         for begin, end in itertools.pairwise(edges)
     ]
-
-
-def summed(terms: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Return the sums of several terms by their names."""
-    result: dict[str, float] = {}
-    for one in terms:
-        _add_all(result, one)
-    return result
-
-
-def _add_all(into: dict[str, float], values: Mapping[str, float]) -> None:
-    for key, value in values.items():
-        add(into, key, value)
 
 
 def add(into: dict[str, float], key: str, value: float | None) -> None:

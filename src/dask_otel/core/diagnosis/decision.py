@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from dask_otel.core.diagnosis.facts import NOWHERE, Facts, Link, SpanFacts
 from dask_otel.core.diagnosis.kinds import KINDS
-from dask_otel.core.figures import counted, noun, seconds
+from dask_otel.core.figures import counted, noun, seconds, summed
 
 #: The smallest share of the run, and of the largest saving, for a diagnosis; the most of them.
 _SHARE, _OF_LARGEST, _MOST = 0.1, 0.25, 5
@@ -154,9 +154,7 @@ def _merged(facts: Facts, same: list[_Claim]) -> Diagnosis | None:
     """Return the claims of one kind as one diagnosis, of the span that they are all in."""
     if not same:
         return None
-    sums = {one.name: 0.0 for one in same}
-    for one in same:
-        sums[one.name] += one.seconds
+    sums = summed({one.name: one.seconds} for one in same)
     name = max(sums, key=sums.__getitem__)
     same.sort(key=lambda one: (one.name != name, -one.seconds))
     total = min(sum(sums.values()), facts.seconds + facts.before_first)
@@ -238,8 +236,8 @@ class _Case:
         self.p2p = [link for link in span.links if link.prefix.startswith(_P2P)]
         use = {"own": root.busy, "held": root.elsewhere, "unbegun": root.unbegun}
         whole = sum(use.values())
-        for name, took in use.items():
-            self.left[name] = self.left["no_thread"] * (took / whole if whole else name == "own")
+        taken = self.left["no_thread"]
+        self.left |= {one: taken * (use[one] / whole if whole else one == "own") for one in use}
         computed, tasks = _spent(root.activities, "cpu"), max(1, root.tasks)
         # What a task costs beside its computing.
         overhead = max(0.0, root.seconds - computed / self.threads) / tasks
@@ -462,12 +460,16 @@ class _Case:
 
     def _useful(self, part: str, works: Mapping[str, Mapping[str, float]]) -> float:
         """Return the seconds of a part for which tasks computed; claim the others."""
-        sums: dict[str, float] = {}
-        for prefix, activities in works.items():
-            for name, spent in activities.items():
-                ends = (kind for end, kind in self.spent.items() if name.endswith(end))
-                kind = "shuffle" if prefix.startswith(_P2P) else next(ends, "")
-                sums[kind] = sums.get(kind, 0.0) + spent
+
+        def cause(prefix: str, activity: str) -> str:
+            ends = (kind for end, kind in self.spent.items() if activity.endswith(end))
+            return "shuffle" if prefix.startswith(_P2P) else next(ends, "")
+
+        sums = summed(
+            {cause(prefix, activity): spent}
+            for prefix, activities in works.items()
+            for activity, spent in activities.items()
+        )
         took, whole = self.left[part], sum(sums.values()) or 1.0
         for kind in sums.keys() - {""}:
             said = (self.function, self.why) if kind == self.waits else (self.many, "")
