@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dask_otel import semconv
-from dask_otel.report.telemetry.model import Block, Session, tree_of
+from dask_otel.report.telemetry.model import Block, Session, subtree, tree_of
 
 
 def within(session: Session, block: Block) -> Session:
@@ -15,17 +15,12 @@ def within(session: Session, block: Block) -> Session:
     """
     _, below = tree_of(session.spans)
     found = [one for one in session.of_type("span") if one.text(semconv.SPAN_ID) == block.span_id]
-    own = {span.key for span in found}
     name = found[0].full_name if found else block.name
-    while found:
-        span = found.pop()
-        found += [one for one in below.get(span.key, ()) if one.key not in own]
-        own.add(span.key)
-    spans = list(session.spans)
-    for span in spans:
-        if span.key in own and span.type:
-            span.attributes[semconv.SPAN_ROOT_ID] = block.span_id
-            span.attributes[semconv.SPAN_ROOT_NAME] = name
-            if len(own) < len(spans) and span.type == "span":
-                span.mark = " (this block)"
-    return replace(session, block=replace(block, name=name), own=frozenset(own))
+    own = subtree(found, below)
+    for span in own:
+        span.attributes[semconv.SPAN_ROOT_ID] = block.span_id
+        span.attributes[semconv.SPAN_ROOT_NAME] = name
+        if len(own) < len(session.spans) and span.type == "span":
+            span.mark = " (this block)"
+    keys = frozenset(span.key for span in own)
+    return replace(session, block=replace(block, name=name), own=keys)

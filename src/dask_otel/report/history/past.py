@@ -17,7 +17,7 @@ from dask_otel.report.evidence import headlines
 from dask_otel.report.money import Price
 from dask_otel.report.path import waits
 from dask_otel.report.seconds import IDLE, add, own_parts, span_activities
-from dask_otel.report.telemetry.model import Session, Span, grouped, text, tree_of
+from dask_otel.report.telemetry.model import Session, Span, grouped, subtree, text, tree_of
 
 #: The headings of `PastRun.cells`, and which of them are numbers.
 HEADINGS: Final = ("time (UTC)", "name", "result", "duration", "tasks", "failed", "thread-hours",
@@ -166,7 +166,7 @@ def ended(session: Session, command: str) -> Iterator[PastRun]:
     for root in roots:
         if root.unfinished or is_backwards(root):
             continue
-        tree = list(_tree(root, below))
+        tree = subtree([root], below)
         spans = [span for span in tree if span.type == "span"]
         capacity = known_sum(span.number(semconv.SPAN_CAPACITY) for span in spans)
         is_alone = count[root.full_name] == 1 and _is_measured(session, root.full_name, spans)
@@ -205,15 +205,6 @@ def is_backwards(root: Span) -> bool:
     """Return whether a span ended before it began, because the clock was set back."""
     # The reader moves such an end to the start; every span lasts at least 1 ns.
     return root.end_ns <= root.start_ns
-
-
-def _tree(root: Span, below: dict[tuple[str, str], list[Span]]) -> Iterable[Span]:
-    """Return a span and all below it, each once, even in a cycle of a hostile file."""
-    found = {root.key: root}
-    new = [root]
-    while new := [one for span in new for one in below.get(span.key, ()) if one.key not in found]:
-        found |= {one.key: one for one in new}
-    return found.values()
 
 
 def _parts(spans: Iterable[Span]) -> dict[str, float]:
