@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dask_otel._dask.facts import thread_seconds
 from dask_otel.core.diagnosis import diagnose
 from dask_otel.core.diagnosis.facts import Facts, Link, RootFacts, SpanFacts
+from dask_otel.core.figures import summed
 from dask_otel.core.life.open_span import Group
 from dask_otel.core.life.summaries import SpanSummary, total
 from dask_otel.core.path.chain import on_path
@@ -48,22 +49,19 @@ def diagnosis(
     took = span.seconds = sum(span.parts.values())
     start = spans[0].enqueued
     threads = thread_seconds(scheduler, start, start + took) / (took or 1.0)
-    activities: dict[str, float] = {}
     whole = total(summaries)
     for one in spans:
         for key, value in one._cumulative_worker_metrics.items():
             if len(key) == 4 and (key[0], key[3]) == ("execute", "seconds"):
-                prefix, activity = line_text(key[1]), str(key[2])
-                work = span.work.setdefault(prefix, {})
-                for sums in (work, activities):
-                    sums[activity] = sums.get(activity, 0.0) + value
+                work, activity = span.work.setdefault(line_text(key[1]), {}), str(key[2])
+                work[activity] = work.get(activity, 0.0) + value
     root = RootFacts(
         name,
         took,
         span.parts,
         whole.counts.tasks,
         threads,
-        activities,
+        summed(span.work.values()),
         whole.idle,
         summaries[0].elsewhere if summaries[0] else 0.0,
     )

@@ -101,8 +101,8 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
     """
     claims = [_Claim("client", "", facts.before_first, "", _BEFORE)]
     claims += [claim for span in facts.spans for claim in _Case(facts, span).claims]
-    found = [_merged(facts, [c for c in claims if c.kind == k and c.seconds > 0]) for k in KINDS]
-    causes = [one for one in found if one is not None]
+    of_kinds = ([one for one in claims if one.kind == kind and one.seconds > 0] for kind in KINDS)
+    causes = [_merged(facts, same) for same in of_kinds if same]
     whole = facts.seconds + facts.before_first
     least = max(_SHARE * whole, _OF_LARGEST * max((one.seconds for one in causes), default=0.0))
     worth = [one for one in causes if one.seconds >= least > 0]
@@ -150,10 +150,8 @@ def _measured(one: Diagnosis, experiment: str, saved: float) -> Diagnosis:
     return replace(one, title=title, seconds=max(0.0, saved), experiment=experiment)
 
 
-def _merged(facts: Facts, same: list[_Claim]) -> Diagnosis | None:
+def _merged(facts: Facts, same: list[_Claim]) -> Diagnosis:
     """Return the claims of one kind as one diagnosis, of the span that they are all in."""
-    if not same:
-        return None
     sums = summed({one.name: one.seconds} for one in same)
     name = max(sums, key=sums.__getitem__)
     same.sort(key=lambda one: (one.name != name, -one.seconds))
