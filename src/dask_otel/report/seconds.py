@@ -182,18 +182,6 @@ class Flow:
     parts: dict[str, list[float]]
     threads: list[float]
 
-    def unused(self, begin_ns: int, end_ns: int) -> float:
-        """Return the least number of seconds between two times in which no thread had work."""
-        most, found = max(self.threads, default=0.0), 0.0
-        edges = itertools.pairwise(self.edges)
-        for (begin, end), threads in zip(edges, self.parts[part_of(UNUSED).title], strict=True):
-            within = min(end, end_ns) - max(begin, begin_ns)
-            if most and within > 0:
-                # All of it may have been in the part of the interval outside of the two times.
-                outside = end - begin - within
-                found += max(0.0, threads / most * (end - begin) - outside) / 1e9
-        return found
-
 
 def flow(session: Session, most: int = 240) -> Flow | None:
     """Return the threads' activities over time; None with fewer than two exports."""
