@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -40,8 +40,7 @@ from dask_otel.cli.cluster import (
     observed_cluster,
 )
 from dask_otel.cli.terminal import DemoError
-from dask_otel.client.traces import trace_context
-from dask_otel.core import identity
+from dask_otel.client.registration import span_metrics
 from dask_otel.core.graph import SUFFIX
 from dask_otel.report import words
 from dask_otel.report.document import Report, read_report
@@ -64,7 +63,7 @@ DEFAULT_OUTPUT: Final = Path("dask-otel-demo")
 #: OTLP's default destination: host and port, and as an endpoint.
 _DEFAULT_ADDRESS: Final = ("localhost", 4317)
 _DEFAULT_ENDPOINT: Final = "http://localhost:4317"
-#: Seconds to wait for the root span: a heartbeat or two, then the bridge's linger.
+#: Seconds to wait until the root span has settled: a heartbeat or two.
 SETTLE_LIMIT: Final = 20.0
 #: Seconds to wait until a worker is lost.
 _LOSS_LIMIT: Final = 5.0
@@ -209,10 +208,9 @@ def _compute(
                 workflow.run(client, data, size, step)
             except Exception as error:  # noqa: BLE001 - whatever it is, its trace counts
                 failure = error
-        with step("Waiting for the spans to settle"):
-            # Without a bridge, no span will be written.
-            if trace_context(root_id, client).decided:
-                _wait_for_span(files, identity.span_id(root_id))
+        # Without a bridge, there is no answer, and no span will be written.
+        with step("Waiting for the spans to settle"), suppress(LookupError, OSError, RuntimeError):
+            span_metrics(client, root_id, SETTLE_LIMIT)
         with step("Losing a worker"):
             _lose_a_worker(client)
         with step("Closing the cluster"):
@@ -234,15 +232,6 @@ def _end() -> None:
     log.error("This worker ends now: it is part of the demo")
     # For the record to leave the process.
     threading.Timer(0.3, os._exit, [1]).start()
-
-
-def _wait_for_span(files: Path, span_id: int) -> None:
-    """Wait until a span has been written, or for `SETTLE_LIMIT` seconds."""
-    wanted = f'"spanId":"{span_id:016x}"'
-    terminal.wait_until(
-        lambda: any(wanted in path.read_text("utf-8") for path in files.glob("*-traces.jsonl")),
-        SETTLE_LIMIT,
-    )
 
 
 def _adapted(console: Console) -> Callable[[str], str]:

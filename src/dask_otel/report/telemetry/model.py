@@ -16,9 +16,6 @@ Plain: TypeAlias = str | bool | int | float | tuple["Plain", ...] | None
 _Key = TypeVar("_Key", bound=Hashable)
 _Item = TypeVar("_Item")
 
-#: Types of spans that represent work. Markers and progress announce a later span.
-WORK = ("span", "group", "task")
-
 
 @dataclass(frozen=True, slots=True)
 class Event:
