@@ -20,8 +20,6 @@ _SHORTEST: Final = 0.1
 #: What went wrong comes before what could be better, if it cost the smallest share.
 _INCIDENTS: Final = ("failed", "lost", "memory", "paused", "repeated")
 _NOTICES: Final = ("open", "gaps", "merged")
-#: Kinds whose titles end with a colon and the bound.
-_BOUNDED: Final = ("threads", "chain", "long_task")
 #: The most seconds that Dask itself needs for a task, and the tasks of a thread that are many.
 _OVERHEAD, _MANY = 0.02, 25
 #: A task is long, and a worker slow, if it takes so many times as long as the others.
@@ -37,8 +35,6 @@ _P2P: Final = (
     *("shuffle-transfer", "shuffle-barrier", "p2pshuffle", "shuffle_p2p", "shuffle-p2p"),
     *("hash-join", "rechunk-transfer", "rechunk-p2p", "rechunk-barrier"),
 )
-_SPILL: Final = ("disk-read", "disk-write", "compress")
-_PACKING: Final = ("serialize", "deserialize", "compress", "decompress")
 _BESIDE: Final = ("executor", "other")
 #: What a part costs for which no other fact has a cause.
 _ELSE: Final = {
@@ -50,7 +46,6 @@ _ELSE: Final = {
     "report": "worker_loop",
     "client": "client",
 }
-_ROLES: Final = ("worker", "scheduler")
 _BEFORE: Final = (
     "Workers were there, and the client submitted nothing yet: it built a graph, or sent data."
 )
@@ -146,7 +141,7 @@ def _measured(one: Diagnosis, experiment: str, saved: float) -> Diagnosis:
     if not experiment:
         return one
     # The bound is not the title's any more.
-    title = one.title.rpartition(": ")[0] if one.kind in _BOUNDED else one.title
+    title = one.title.rpartition(": ")[0] if one.title.endswith(" at most") else one.title
     return replace(one, title=title, seconds=max(0.0, saved), experiment=experiment)
 
 
@@ -229,7 +224,9 @@ class _Case:
         self.deaths = [one for one in facts.deaths if not one.roots or root.name in one.roots]
         # While no thread was free, all threads computed for this root or for others, or had tasks
         # that had not begun.
-        self.blocked, self.scheduler = (root.blocked.get(one, 0.0) for one in _ROLES)
+        self.blocked, self.scheduler = (
+            root.blocked.get(one, 0.0) for one in ("worker", "scheduler")
+        )
         self.loops = f"Event loops of workers were blocked for {seconds(self.blocked)}."
         self.p2p = [link for link in span.links if link.prefix.startswith(_P2P)]
         use = {"own": root.busy, "held": root.elsewhere, "unbegun": root.unbegun}
@@ -252,7 +249,8 @@ class _Case:
         of_beside = "tiny" if self.tiny else "gil" if self.waits == "gil" else loop
         # Causes of a thread's time without computing, by the ends of its activities' names.
         self.spent = {"-noncpu": self.waits, "deserialize": "starting"}
-        self.spent |= dict.fromkeys(_BESIDE, of_beside) | dict.fromkeys(_SPILL, "spill")
+        self.spent |= dict.fromkeys(_BESIDE, of_beside)
+        self.spent |= dict.fromkeys(("disk-read", "disk-write", "compress"), "spill")
         longest = max(span.links, key=lambda one: one.parts.get("compute", 0.0), default=None)
         self.function = f"tasks of {longest.prefix}" if longest else "tasks"
         # In this order: each claims seconds that those before it have left.
@@ -393,7 +391,8 @@ class _Case:
             sum(one.get(action, 0.0) for one in before.values())
             for action in ("disk-read", "transfer")
         )
-        packing = sum(one for (_, name), one in by.items() if name in _PACKING)
+        pack = ("serialize", "deserialize", "compress", "decompress")
+        packing = sum(one for (_, name), one in by.items() if name in pack)
         # A receiver waits while the sender serializes.
         waited = by.get(("transmit", "serialize"), 0.0)
         moving = max(0.0, by.get(("receive", "network"), 0.0) - waited)

@@ -231,7 +231,12 @@ def _points(name: str, metric: dict[str, Any], skipped: Skipped) -> Iterator[Mea
         for raw in _dicts(data.get("dataPoints")):
             if _time(raw.get("flags")) & 1:  # no recorded value
                 continue
-            value = _value(raw, kind)
+            if kind == "histogram":
+                # The report needs only its sum, without its buckets.
+                value = _number(raw.get("sum", 0.0))
+            else:
+                # Protobuf's JSON mapping may omit a zero.
+                value = _number(raw["asInt"] if "asInt" in raw else raw.get("asDouble", 0.0))
             time = _time(raw.get("timeUnixNano"))
             if value is None or not time:
                 skipped.add("data point without a number or a time")
@@ -244,14 +249,6 @@ def _points(name: str, metric: dict[str, Any], skipped: Skipped) -> Iterator[Mea
             yield Measured(
                 name, labels, Point(start, time, float(value)), monotone, delta and monotone
             )
-
-
-def _value(raw: dict[str, Any], kind: str) -> float | None:
-    if kind == "histogram":
-        # The report needs only a histogram's sum, without its buckets.
-        return _number(raw.get("sum", 0.0))
-    # Protobuf's JSON mapping may omit a zero.
-    return _number(raw["asInt"] if "asInt" in raw else raw.get("asDouble", 0.0))
 
 
 # ------------------------------------------------------------------------------- pieces
