@@ -83,9 +83,10 @@ def _copies(path: str | Path, folder: Path) -> Iterator[Path]:
         system, name = _opened(str(path))
         found = [name] if system.exists(name) else []
         if "*" in name or system.isdir(name):
+            found = system.glob(name if "*" in name else f"{name.rstrip('/')}/*")
             found = [
                 one
-                for one in system.glob(name if "*" in name else f"{name.rstrip('/')}/*")
+                for one in found
                 if json_files.is_json(posixpath.basename(one)) or one.endswith(SUFFIX)
             ]
         for one in found:
