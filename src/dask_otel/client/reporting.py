@@ -180,12 +180,12 @@ class performance_report:
         return ["no report"]
 
     def _repr_html_(self) -> str:
-        # Relative to the notebook.
         name = escape(self.filename or "")
-        link = f'<a href="{quote(self.filename or "")}" target="_blank">{name}</a>'
+        if "://" not in name:
+            # Relative to the notebook.
+            name = f'<a href="{quote(self.filename or "")}" target="_blank">{name}</a>'
         headline, *others = map(escape, self._lines())
-        page = name if "://" in name else link
-        return "<br>".join([f"<b>{headline}</b>", *others, page])
+        return "<br>".join([f"<b>{headline}</b>", *others, name])
 
     def _show(self) -> None:
         """Show it in the notebook or the terminal, with the page's place."""
