@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
@@ -174,17 +174,15 @@ class Report:
 
 
 def report_of(
-    rows: Iterable[tuple[str, bytes]], lost: Mapping[str, int], block: Block | None = None
+    rows: Sequence[tuple[str, bytes]], lost: Mapping[str, int], block: Block | None = None
 ) -> Report:
     """Make a report of rows that a scheduler kept in memory; see `dask_otel._wire.Recorded`.
 
     It is slow for many rows: call it in a thread. With a `block`, it is about that.
     """
-    reader, logs = Reader(), list[bytes]()
+    reader = Reader()
     for signal, data in rows:
-        if signal == "graph":
-            logs.append(data)
-        elif signal in _SIGNALS:
+        if signal in _SIGNALS:
             reader.read_lines(gzip.decompress(data))
     for signal, count in lost.items():
         what = _SIGNALS.get(signal, signal)
@@ -192,7 +190,8 @@ def report_of(
     runs = reader.sessions()
     if block is not None:
         runs = [within(run, block) for run in runs]
-    return Report(runs, reader.skipped, graph_logs=b"".join(logs))
+    logs = b"".join(data for signal, data in rows if signal == "graph")
+    return Report(runs, reader.skipped, graph_logs=logs)
 
 
 def within(session: Session, block: Block) -> Session:

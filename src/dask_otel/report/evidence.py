@@ -72,7 +72,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
         )
         / 1e9,
         roots={
-            root.name: root for root in _roots(session, roots, _missing(session, known, removed))
+            root.name: root for root in _roots(session, roots, [*_missing(session, known, removed)])
         },
         spans=_spans(session),
         before_first=max(0, roots[0].start_ns - max(there)) / 1e9
@@ -322,15 +322,13 @@ def _pauses(session: Session) -> Times:
 
 def _missing(
     session: Session, known: Iterable[Worker], removed: Iterable[Log]
-) -> list[tuple[float, tuple[int, int]]]:
-    """Return the threads of workers that died, and the times until another worker came."""
+) -> Iterator[tuple[float, tuple[int, int]]]:
+    """Yield the threads of workers that died, and the times until another worker came."""
     threads = {worker.name: worker.threads or 0.0 for worker in known}
     added = iter([log.time_ns for log in session.logs if log.name == semconv.WORKER_ADDED])
-    found = []
     for log in removed:
         came = next((one for one in added if one > log.time_ns), session.end_ns or log.time_ns)
-        found.append((threads.get(_worker(log), 0.0), (log.time_ns, came)))
-    return found
+        yield threads.get(_worker(log), 0.0), (log.time_ns, came)
 
 
 def _worker(log: Log) -> str:

@@ -75,10 +75,8 @@ class SpanTime:
 
 def parts(activities: dict[str, float]) -> dict[str, float]:
     """Return the seconds of every part."""
-    result = dict.fromkeys(PART_TITLES, 0.0)
-    for activity, seconds in activities.items():
-        result[part_of(activity).title] += seconds
-    return result
+    found = ({part_of(activity).title: seconds} for activity, seconds in activities.items())
+    return summed([dict.fromkeys(PART_TITLES, 0.0), *found])
 
 
 def cluster_time(session: Session) -> ClusterTime | None:
