@@ -253,7 +253,8 @@ def _functions(
     counted = _of_root(session, name, semconv.TASK_FINISHED, semconv.TASK_PREFIX)
     for prefix, tasks in counted.items():
         work.setdefault(prefix, {})["tasks"] = tasks
-    functions = _largest(by_activity or groups)
+    named = [(name, terms) for name, terms in (by_activity or groups).items() if name and terms]
+    functions = dict(sorted(named, key=lambda item: -sum(item[1].values()))[:_MOST])
     if capacity is None:
         return functions, work
     idle = (span.number(semconv.SPAN_IDLE) or 0.0 for span in spans)
@@ -276,11 +277,6 @@ def _rest(whole: Mapping[str, float], terms: Terms) -> dict[str, float]:
     taken = summed(terms.values())
     left = {key: whole.get(key, 0.0) - taken.get(key, 0.0) for key in {**whole, **taken}}
     return {name: seconds for name, seconds in left.items() if abs(seconds) > 1e-9}
-
-
-def _largest(found: Terms) -> Terms:
-    named = [(name, terms) for name, terms in found.items() if name and terms]
-    return dict(sorted(named, key=lambda item: -sum(item[1].values()))[:_MOST])
 
 
 def total(terms: Mapping[str, Mapping[str, float]]) -> float:

@@ -134,6 +134,7 @@ def _in_order(spans: list[Span]) -> list[tuple[Span, int, int]]:
 
 
 def _row(span: Span, parent: int, depth: int, begin: int, texts: _Texts) -> list[Any]:
+    key = span.text(semconv.TASK_KEY) if span.type == "task" else ""
     by_part = list(own_parts(span).values()) if span.type == "span" else []
     # A task waits before its start, so only a span's wait is part of its bar.
     queue = span.number(semconv.SPAN_QUEUE_TIME) if span.type == "span" else None
@@ -141,7 +142,7 @@ def _row(span: Span, parent: int, depth: int, begin: int, texts: _Texts) -> list
         parent,
         depth,
         _KINDS.get(span.type, 3),
-        _name(span),
+        words.cut(key, 120) if key else span.label,
         round((span.start_ns - begin) / 1e9, 6),
         round((span.end_ns - begin) / 1e9, 6),
         _FAILED * span.failed + _UNFINISHED * span.unfinished,
@@ -154,11 +155,6 @@ def _row(span: Span, parent: int, depth: int, begin: int, texts: _Texts) -> list
         ],
         [round(value, 4) for value in by_part] if sum(by_part) > 0 else None,
     ]
-
-
-def _name(span: Span) -> str:
-    key = span.attributes.get(semconv.TASK_KEY) if span.type == "task" else None
-    return words.cut(str(key), 120) if key else span.label
 
 
 def _details(span: Span, begin: int) -> Iterator[tuple[str, Plain]]:
