@@ -109,7 +109,7 @@ def test_replays_change_nothing_else(
     before = said("--no-replay")
     assert "The cure saves at most 2.50 s." in " ".join(before[0].split())
     replayed, _ = said()
-    assert "Measured by replay, without restrictions: 2.00 s less." in " ".join(replayed.split())
+    assert "Measured by replay, without restrictions:" in " ".join(replayed.split())
     assert "What if</h2>" in read_report(tmp_path, replay=True).html()
     # The process dies; it takes too long.
     with monkeypatch.context() as patch:
