@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from dask_otel._dask.facts import thread_seconds
 from dask_otel.core.diagnosis import diagnose
 from dask_otel.core.diagnosis.facts import Facts, Link, RootFacts, SpanFacts
-from dask_otel.core.figures import summed
 from dask_otel.core.life.open_span import Group
 from dask_otel.core.life.summaries import SpanSummary, total
 from dask_otel.core.path.chain import on_path
 from dask_otel.core.path.step import LongStep
 from dask_otel.core.records import TaskRun
+from dask_otel.core.sums import summed
 from dask_otel.core.text import Sanitizer, line_text, span_path
 from dask_otel.semconv import PATH_PARTS
 

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 from dask_otel import semconv
 from dask_otel.core.diagnosis import Diagnosis, diagnose
 from dask_otel.core.diagnosis.facts import Death, Facts, Link, RootFacts, SlowWorker, SpanFacts
-from dask_otel.core.figures import known_sum, summed
+from dask_otel.core.sums import known_sum, summed
 from dask_otel.report import words
 from dask_otel.report.findings import (
     Failure,

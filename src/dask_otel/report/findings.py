@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dask_otel import semconv
-from dask_otel.core.figures import known_sum
+from dask_otel.core.sums import known_sum
 from dask_otel.report.telemetry.model import Event, Session, Span, grouped, text
 
 _OF_FAILURES: Final = (

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dask_otel import semconv
-from dask_otel.core.figures import summed
+from dask_otel.core.sums import summed
 from dask_otel.report.meanings import PATH, PathPart
 from dask_otel.report.telemetry.model import Session, Span, grouped
 

@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Final
 
 from dask_otel import semconv
-from dask_otel.core.figures import known_sum, summed
+from dask_otel.core.sums import known_sum, summed
 from dask_otel.report.meanings import PART_TITLES, part_of
 from dask_otel.report.telemetry.model import Session, Span, grouped
 from dask_otel.report.telemetry.series import History, at

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Final
 
-from dask_otel.core.figures import known_sum
 from dask_otel.core.life.completion import earliest
 from dask_otel.core.life.open_span import OpenSpan
 from dask_otel.core.records import TaskCounts
+from dask_otel.core.sums import known_sum
 
 #: The same object for all spans: thousands are remembered, and Python's collector visits each.
 NOBODY: Final[frozenset[str]] = frozenset()

@@ -12,7 +12,7 @@ from operator import attrgetter
 from statistics import fmean, median
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from dask_otel.core.figures import summed
+from dask_otel.core.sums import summed
 from dask_otel.report import words
 from dask_otel.report.history.past import COMPUTING, MOVED, RUNNING, PastRun, Terms, ended, total
 from dask_otel.report.meanings import PATH

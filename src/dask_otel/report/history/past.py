@@ -11,7 +11,7 @@ from types import NoneType
 from typing import Any, Final, TypeAlias
 
 from dask_otel import semconv
-from dask_otel.core.figures import known_sum, summed
+from dask_otel.core.sums import known_sum, summed
 from dask_otel.report import words
 from dask_otel.report.evidence import headlines
 from dask_otel.report.money import Price

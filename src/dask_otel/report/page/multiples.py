@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dask_otel.core.figures import summed
+from dask_otel.core.sums import summed
 from dask_otel.report import words
 from dask_otel.report.history.difference import path_parts
 from dask_otel.report.history.past import MOVED, PastRun

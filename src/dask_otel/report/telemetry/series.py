@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from dask_otel import semconv
-from dask_otel.core.figures import summed
+from dask_otel.core.sums import summed
 
 #: Metrics of the charts over time, and of diagnoses: their points are kept, up to a limit.
 _DRAWN: Final = frozenset(
