@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from distributed.scheduler import Scheduler
+from distributed.spans import Span
 
 from dask_otel._dask.facts import thread_seconds
 from dask_otel.core.diagnosis import diagnose
@@ -17,10 +20,6 @@ from dask_otel.core.records import TaskRun
 from dask_otel.core.sums import summed
 from dask_otel.core.text import Sanitizer, line_text, span_path
 from dask_otel.semconv import PATH_PARTS
-
-if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler
-    from distributed.spans import Span
 
 
 def diagnosis(
