@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 from dask_otel import semconv
 from dask_otel.core.diagnosis import Diagnosis, diagnose
 from dask_otel.core.diagnosis.facts import Death, Facts, Link, RootFacts, SlowWorker, SpanFacts
+from dask_otel.core.sums import known_sum, summed
 from dask_otel.report import words
 from dask_otel.report.findings import (
     Failure,
@@ -20,7 +21,7 @@ from dask_otel.report.findings import (
     span_names,
     workers,
 )
-from dask_otel.report.path import link_parts, span_path
+from dask_otel.report.path import link, span_path
 from dask_otel.report.seconds import add, span_activities
 from dask_otel.report.telemetry.model import Log, Session, Span, grouped, text, tree_of
 from dask_otel.report.telemetry.series import History
@@ -71,7 +72,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
         )
         / 1e9,
         roots={
-            root.name: root for root in _roots(session, roots, _missing(session, known, removed))
+            root.name: root for root in _roots(session, roots, [*_missing(session, known, removed)])
         },
         spans=_spans(session),
         before_first=max(0, roots[0].start_ns - max(there)) / 1e9
@@ -104,11 +105,8 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
 def headlines(session: Session) -> dict[str, str]:
     """Return the kind and the title of the first diagnosis of the runs of each root name."""
     facts = facts_of(session, failures(session), workers(session))
-    found = {}
-    for name in facts.roots:
-        first, *_ = diagnose(replace(_of_root(facts, name), failed=0))
-        found[name] = f"{first.kind}: {first.title}"
-    return found
+    first = {name: diagnose(replace(_of_root(facts, name), failed=0))[0] for name in facts.roots}
+    return {name: f"{one.kind}: {one.title}" for name, one in first.items()}
 
 
 def _of_root(facts: Facts, name: str) -> Facts:
@@ -203,8 +201,7 @@ def _add_group(entry: SpanFacts, group: Span | None, tasks: Iterable[Span]) -> N
             entry.slow.append(SlowWorker(name, prefix, share * count, mean, others, second))
     for task in tasks:
         if task.attributes.get(semconv.TASK_ON_PATH) is True:
-            parts = zip(semconv.PATH_PARTS, link_parts(task), strict=True)
-            own = {part: took for part, took in parts if took}
+            own = link(task)
             others = max(0.0, compute - own.get("compute", 0.0))
             entry.links.append(
                 Link(
@@ -250,14 +247,6 @@ def _roots(
     )
     for name, found in grouped(roots, lambda root: root.full_name).items():
         times, own = joined((one.start_ns, one.end_ns) for one in found), spans.get(name, ())
-        parts, activities = dict.fromkeys(semconv.PATH_PARTS, 0.0), dict[str, float]()
-        for root in found:
-            for part, took in span_path(root).items():
-                parts[part] += took
-        for span in own:
-            for activity, took in span_activities(span).items():
-                add(activities, activity, took)
-        idle = [one for span in own if (one := span.number(semconv.SPAN_IDLE)) is not None]
         seconds = sum(root.seconds for root in found)
         tasks, elsewhere, threads = (sum(one.number(key) or 0.0 for one in found) for key in _SUMS)
         held = {
@@ -269,11 +258,11 @@ def _roots(
         yield RootFacts(
             name,
             seconds,
-            parts,
+            summed([dict.fromkeys(semconv.PATH_PARTS, 0.0), *map(span_path, found)]),
             int(tasks),
             threads / (seconds or 1.0),
-            activities,
-            sum(idle) if idle else None,
+            summed(map(span_activities, own)),
+            known_sum(span.number(semconv.SPAN_IDLE) for span in own),
             elsewhere,
             holders=sorted(held.items(), key=lambda item: -item[1]),
             paused=sum(_overlap(times, *pause) for pause in pauses),
@@ -333,15 +322,13 @@ def _pauses(session: Session) -> Times:
 
 def _missing(
     session: Session, known: Iterable[Worker], removed: Iterable[Log]
-) -> list[tuple[float, tuple[int, int]]]:
-    """Return the threads of workers that died, and the times until another worker came."""
+) -> Iterator[tuple[float, tuple[int, int]]]:
+    """Yield the threads of workers that died, and the times until another worker came."""
     threads = {worker.name: worker.threads or 0.0 for worker in known}
     added = iter([log.time_ns for log in session.logs if log.name == semconv.WORKER_ADDED])
-    found = []
     for log in removed:
         came = next((one for one in added if one > log.time_ns), session.end_ns or log.time_ns)
-        found.append((threads.get(_worker(log), 0.0), (log.time_ns, came)))
-    return found
+        yield threads.get(_worker(log), 0.0), (log.time_ns, came)
 
 
 def _worker(log: Log) -> str:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from dask_otel.core.diagnosis.facts import NOWHERE, Facts, Link, SpanFacts
 from dask_otel.core.diagnosis.kinds import KINDS
 from dask_otel.core.figures import counted, noun, seconds
+from dask_otel.core.sums import summed
 
 #: The smallest share of the run, and of the largest saving, for a diagnosis; the most of them.
 _SHARE, _OF_LARGEST, _MOST = 0.1, 0.25, 5
@@ -20,8 +21,6 @@ _SHORTEST: Final = 0.1
 #: What went wrong comes before what could be better, if it cost the smallest share.
 _INCIDENTS: Final = ("failed", "lost", "memory", "paused", "repeated")
 _NOTICES: Final = ("open", "gaps", "merged")
-#: Kinds whose titles end with a colon and the bound.
-_BOUNDED: Final = ("threads", "chain", "long_task")
 #: The most seconds that Dask itself needs for a task, and the tasks of a thread that are many.
 _OVERHEAD, _MANY = 0.02, 25
 #: A task is long, and a worker slow, if it takes so many times as long as the others.
@@ -37,8 +36,6 @@ _P2P: Final = (
     *("shuffle-transfer", "shuffle-barrier", "p2pshuffle", "shuffle_p2p", "shuffle-p2p"),
     *("hash-join", "rechunk-transfer", "rechunk-p2p", "rechunk-barrier"),
 )
-_SPILL: Final = ("disk-read", "disk-write", "compress")
-_PACKING: Final = ("serialize", "deserialize", "compress", "decompress")
 _BESIDE: Final = ("executor", "other")
 #: What a part costs for which no other fact has a cause.
 _ELSE: Final = {
@@ -50,7 +47,6 @@ _ELSE: Final = {
     "report": "worker_loop",
     "client": "client",
 }
-_ROLES: Final = ("worker", "scheduler")
 _BEFORE: Final = (
     "Workers were there, and the client submitted nothing yet: it built a graph, or sent data."
 )
@@ -101,8 +97,8 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
     """
     claims = [_Claim("client", "", facts.before_first, "", _BEFORE)]
     claims += [claim for span in facts.spans for claim in _Case(facts, span).claims]
-    found = [_merged(facts, [c for c in claims if c.kind == k and c.seconds > 0]) for k in KINDS]
-    causes = [one for one in found if one is not None]
+    of_kinds = ([one for one in claims if one.kind == kind and one.seconds > 0] for kind in KINDS)
+    causes = [_merged(facts, same) for same in of_kinds if same]
     whole = facts.seconds + facts.before_first
     least = max(_SHARE * whole, _OF_LARGEST * max((one.seconds for one in causes), default=0.0))
     worth = [one for one in causes if one.seconds >= least > 0]
@@ -146,17 +142,13 @@ def _measured(one: Diagnosis, experiment: str, saved: float) -> Diagnosis:
     if not experiment:
         return one
     # The bound is not the title's any more.
-    title = one.title.rpartition(": ")[0] if one.kind in _BOUNDED else one.title
+    title = one.title.rpartition(": ")[0] if one.title.endswith(" at most") else one.title
     return replace(one, title=title, seconds=max(0.0, saved), experiment=experiment)
 
 
-def _merged(facts: Facts, same: list[_Claim]) -> Diagnosis | None:
+def _merged(facts: Facts, same: list[_Claim]) -> Diagnosis:
     """Return the claims of one kind as one diagnosis, of the span that they are all in."""
-    if not same:
-        return None
-    sums = {one.name: 0.0 for one in same}
-    for one in same:
-        sums[one.name] += one.seconds
+    sums = summed({one.name: one.seconds} for one in same)
     name = max(sums, key=sums.__getitem__)
     same.sort(key=lambda one: (one.name != name, -one.seconds))
     total = min(sum(sums.values()), facts.seconds + facts.before_first)
@@ -233,13 +225,15 @@ class _Case:
         self.deaths = [one for one in facts.deaths if not one.roots or root.name in one.roots]
         # While no thread was free, all threads computed for this root or for others, or had tasks
         # that had not begun.
-        self.blocked, self.scheduler = (root.blocked.get(one, 0.0) for one in _ROLES)
+        self.blocked, self.scheduler = (
+            root.blocked.get(one, 0.0) for one in ("worker", "scheduler")
+        )
         self.loops = f"Event loops of workers were blocked for {seconds(self.blocked)}."
         self.p2p = [link for link in span.links if link.prefix.startswith(_P2P)]
         use = {"own": root.busy, "held": root.elsewhere, "unbegun": root.unbegun}
         whole = sum(use.values())
-        for name, took in use.items():
-            self.left[name] = self.left["no_thread"] * (took / whole if whole else name == "own")
+        taken = self.left["no_thread"]
+        self.left |= {one: taken * (use[one] / whole if whole else one == "own") for one in use}
         computed, tasks = _spent(root.activities, "cpu"), max(1, root.tasks)
         # What a task costs beside its computing.
         overhead = max(0.0, root.seconds - computed / self.threads) / tasks
@@ -256,7 +250,8 @@ class _Case:
         of_beside = "tiny" if self.tiny else "gil" if self.waits == "gil" else loop
         # Causes of a thread's time without computing, by the ends of its activities' names.
         self.spent = {"-noncpu": self.waits, "deserialize": "starting"}
-        self.spent |= dict.fromkeys(_BESIDE, of_beside) | dict.fromkeys(_SPILL, "spill")
+        self.spent |= dict.fromkeys(_BESIDE, of_beside)
+        self.spent |= dict.fromkeys(("disk-read", "disk-write", "compress"), "spill")
         longest = max(span.links, key=lambda one: one.parts.get("compute", 0.0), default=None)
         self.function = f"tasks of {longest.prefix}" if longest else "tasks"
         # In this order: each claims seconds that those before it have left.
@@ -397,7 +392,8 @@ class _Case:
             sum(one.get(action, 0.0) for one in before.values())
             for action in ("disk-read", "transfer")
         )
-        packing = sum(one for (_, name), one in by.items() if name in _PACKING)
+        pack = ("serialize", "deserialize", "compress", "decompress")
+        packing = sum(one for (_, name), one in by.items() if name in pack)
         # A receiver waits while the sender serializes.
         waited = by.get(("transmit", "serialize"), 0.0)
         moving = max(0.0, by.get(("receive", "network"), 0.0) - waited)
@@ -462,12 +458,16 @@ class _Case:
 
     def _useful(self, part: str, works: Mapping[str, Mapping[str, float]]) -> float:
         """Return the seconds of a part for which tasks computed; claim the others."""
-        sums: dict[str, float] = {}
-        for prefix, activities in works.items():
-            for name, spent in activities.items():
-                ends = (kind for end, kind in self.spent.items() if name.endswith(end))
-                kind = "shuffle" if prefix.startswith(_P2P) else next(ends, "")
-                sums[kind] = sums.get(kind, 0.0) + spent
+
+        def cause(prefix: str, activity: str) -> str:
+            ends = (kind for end, kind in self.spent.items() if activity.endswith(end))
+            return "shuffle" if prefix.startswith(_P2P) else next(ends, "")
+
+        sums = summed(
+            {cause(prefix, activity): spent}
+            for prefix, activities in works.items()
+            for activity, spent in activities.items()
+        )
         took, whole = self.left[part], sum(sums.values()) or 1.0
         for kind in sums.keys() - {""}:
             said = (self.function, self.why) if kind == self.waits else (self.many, "")

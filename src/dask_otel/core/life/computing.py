@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 from dask_otel.core.life.open_span import Group, OpenSpan
 from dask_otel.core.metrics.batch import Distribution
@@ -22,16 +22,6 @@ _FIRST, _EACH = 64, 8
 _DIFFERS: Final = 1.5
 
 _seconds, _start, _stop = itemgetter(SECONDS), itemgetter(START), itemgetter(STOP)
-
-
-class SlowWorker(NamedTuple):
-    """The worker of a group whose runs take the longest on average."""
-
-    name: str
-    #: Its share of the runs; mean seconds of its runs, and of the others'.
-    share: float
-    mean: float
-    others: float
 
 
 class Computing:
@@ -98,8 +88,11 @@ class Computing:
         return max(0.0, until - span.cluster_before - span.computed)
 
 
-def slow_worker(group: Group) -> SlowWorker | None:
-    """Return the slowest worker of a group, if it differs from the others; each has two runs."""
+def slow_worker(group: Group) -> tuple[str, float, float, float] | None:
+    """Return the slowest worker of a group, if it differs from the others; each has two runs.
+
+    Returns its name, its share of the runs, and the mean seconds of its runs and of the others'.
+    """
     known = {name: runs for name, runs in group.by_worker.items() if runs[0] > 1}
     if len(known) < 2:
         return None
@@ -110,4 +103,4 @@ def slow_worker(group: Group) -> SlowWorker | None:
     mean = seconds / count
     if mean < _DIFFERS * others:
         return None
-    return SlowWorker(str(name), count / (count + runs), mean, others)
+    return str(name), count / (count + runs), mean, others
