@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from math import inf
 from time import monotonic
@@ -25,6 +25,7 @@ from dask_otel._dask.stimuli import (
     submission_time,
 )
 from dask_otel._dask.threads import ThreadTime
+from dask_otel._dask.wrapping import Wrappers
 from dask_otel.core.life import task_runs
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.computing import TOGETHER
@@ -80,6 +81,10 @@ class TaskEvents:
         self._outcomes = lifecycle.outcomes
         self._computing = lifecycle.computing
         self._follows = lifecycle.follows
+        #: The results in memory; None if they are not followed.
+        self._memory = lifecycle.memory
+        if self._memory is not None:
+            self._memory.clock = monotonic
         self._time = time
         self._accounting = time.accounting
         #: Records the graph logs; None while nobody keeps them.
@@ -103,6 +108,8 @@ class TaskEvents:
         #: The last stimulus of a task with work left, and the same if it was a submission.
         self._stimulus = ""
         self._submission: str | None = None
+        #: The stimulus of the last result that came or went.
+        self._present = ""
         #: The time of the last event. Further events of the same stimulus have the same time.
         self._now = 0.0
 
@@ -117,6 +124,7 @@ class TaskEvents:
                 accounting.task_assigned(ws.address, task.key, task.group.span_id, monotonic())
                 if task in ws.long_running:
                     accounting.task_seceded(ws.address, task.key, None, monotonic())
+        self._recount()
         waiting = (*self._scheduler.queued, *self._scheduler.unrunnable)
         self.queued_since.update((task.key, None) for task in waiting)
 
@@ -136,6 +144,8 @@ class TaskEvents:
         self._lost, self._sent_again = {}, {}
         self.paths = self._new_paths()
         self.queued_since.clear()
+        if self._memory is not None:
+            self._memory.recount({})
         if self._graphs is not None:
             self._graphs.submitted.clear()
 
@@ -156,6 +166,7 @@ class TaskEvents:
         """Forget tasks that are no longer processing."""
         workers = self._scheduler.workers.values()
         processing = {task.key for ws in workers for task in ws.processing}
+        self._recount()
         for key in self.assigned.keys() - processing:
             del self.assigned[key]
             self.under_way.seen.pop(key, None)
@@ -199,6 +210,64 @@ class TaskEvents:
     def _count(self, metric: str, group: Group, *labels: str, value: float = 1) -> None:
         tags = group.span.identity.tags
         self._spans.batches.open.add(metric, tags, group.prefix, *labels, value=value)
+
+    # -------------------------------------------------------------- results in memory
+
+    def wrap(self, wrappers: Wrappers) -> None:
+        """Wrap the ways in which scattered data comes, which is no transition."""
+
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            def update_data(**message: Any) -> Any:
+                wrappers.run("update_data", self._scatter, message["who_has"], -1)
+                try:
+                    return original(**message)
+                finally:
+                    # It may have failed halfway.
+                    wrappers.run("update_data", self._scatter, message["who_has"], 1)
+
+            return update_data
+
+        if self._memory is not None:
+            wrappers.method(self._scheduler, "update_data", make)
+            wrappers.handler(self._scheduler.handlers, "update_data", make)
+            wrappers.handler(self._scheduler.stream_handlers, "update-data", make)
+
+    def _scatter(self, keys: Iterable[Hashable], sign: int) -> None:
+        """Add data in memory to its groups, or remove it: it may change."""
+        assert self._memory is not None
+        self._memory.now = monotonic()
+        for key in keys:
+            task: TaskState | None = self._scheduler.tasks.get(key)
+            if task is not None and task.state == "memory":
+                self._hold(task, sign * task.get_nbytes())
+
+    def _hold(self, task: TaskState, size: int) -> None:
+        """Add bytes of a task's group to those in memory."""
+        memory, group = self._memory, task.group
+        assert memory is not None
+        try:
+            one = memory.holdings[group]
+        except KeyError:
+            span = self._spans.extension.spans[group.span_id] if group.span_id else None
+            one = memory.hold(group, span, group.prefix.name)
+        memory.change(one, size)
+
+    def _from_memory(self, task: TaskState, stimulus_id: str) -> None:
+        """A result leaves the workers' memory."""
+        assert self._memory is not None
+        if stimulus_id is not self._present:
+            self._memory.now, self._present = monotonic(), stimulus_id
+        self._hold(task, -task.get_nbytes())
+
+    def _recount(self) -> None:
+        """Count the results in memory anew."""
+        if self._memory is not None:
+            sizes: Counter[TaskGroup] = Counter()
+            for task in self._scheduler.tasks.values():
+                if task.state == "memory":
+                    self._hold(task, 0)
+                    sizes[task.group] += task.get_nbytes()
+            self._memory.recount(sizes)
 
     # --------------------------------------------------------------------- transitions
 
@@ -250,11 +319,14 @@ class TaskEvents:
                 if start == "waiting" and stimulus_id is not self._submission and self._follows:
                     self._ready(key, stimulus_id, self._now)
                 self.queued_since[key] = self._now
-            elif finish == "forgotten":
-                if self._outcomes.coming_back or self._lost:
-                    self._to_forgotten(key)
-            elif finish == "erred":
-                self._rest_to_erred(key, stimulus_id)
+            else:
+                if start == "memory" and finish != "memory" and self._memory is not None:
+                    self._from_memory(self._scheduler.tasks[key], stimulus_id)
+                if finish == "forgotten":
+                    if self._outcomes.coming_back or self._lost:
+                        self._to_forgotten(key)
+                elif finish == "erred":
+                    self._rest_to_erred(key, stimulus_id)
         except Exception:
             self._spans.drifted = True
             self._spans.boundary.failed("transition")
@@ -374,6 +446,11 @@ class TaskEvents:
             task = self._scheduler.tasks[key]
         # Not the message's copy: tables find the same object without comparing.
         key, group = task.key, self._groups.get(task.group)
+        clock = monotonic()
+        if self._memory is not None:
+            self._memory.now, self._present = clock, stimulus_id
+            if finish == "memory":
+                self._hold(task, task.nbytes)
         ran = account = None
         threads, waits, held = sent_to
         if assigned is None:
@@ -381,7 +458,7 @@ class TaskEvents:
         elif startstops:
             if self.under_way.seen:
                 self.under_way.seen.pop(key, None)
-            account = self._accounting.task_done(assigned.address, key, seconds, monotonic())
+            account = self._accounting.task_done(assigned.address, key, seconds, clock)
         else:
             ran = self._ended_without_times(key, assigned, stimulus_id, sent, group)
         queued = self.queued_since.pop(key, 0.0)
