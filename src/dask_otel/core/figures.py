@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+
 
 def seconds(value: float) -> str:
     """Return a duration with about three significant digits: ``4 ms``, ``1.25 s``, ``3 m 05 s``."""
@@ -25,3 +29,10 @@ def counted(count: int, what: str) -> str:
 def noun(count: float, what: str) -> str:
     """Return the noun for a number, without the number: ``span`` for 1, else ``spans``."""
     return what if count == 1 else f"{what}s"
+
+
+def size(value: float, limit: float | None = None) -> str:
+    """Return bytes, and what they are a part of, in the same unit: ``3.1 of 8.0 GiB``."""
+    power = min(4, max(0, int(max(value, limit or 0)).bit_length() - 1) // 10)
+    of = f" of {limit / 1024**power:.1f}" if limit else ""
+    return f"{value / 1024**power:.1f}{of} {_UNITS[power]}"
