@@ -135,7 +135,7 @@ class SeriesSum(Sum):
 
 
 class Holding:
-    """The results of a task group in memory; changed by `Ledger.change` alone."""
+    """The results of a task group in memory; changed by `Ledger.change`, and where tasks end."""
 
     __slots__ = ("bytes", "group", "known", "moment", "sums", "unread")
 
@@ -147,6 +147,17 @@ class Holding:
         self.known = Sum()
         #: The sums that it is added to, each with the span that its generation ends with.
         self.sums: list[tuple[Sum, SpanSum | None]] = []
+
+
+class Holdings(dict[Any, Holding]):
+    """The holdings by group; `begin` makes a missing one."""
+
+    def __init__(self, begin: Callable[[Any], Holding]) -> None:
+        super().__init__()
+        self._begin = begin
+
+    def __missing__(self, group: Any) -> Holding:
+        return self._begin(group)
 
 
 class Change(NamedTuple):
@@ -194,8 +205,12 @@ class Ledger:
         one.bytes += size
         one.moment += size * self.now
         if not one.unread:
-            one.unread = True
-            self._unread.append(one)
+            self.unread(one)
+
+    def unread(self, one: Holding) -> None:
+        """Add a group to what the next reading adds up."""
+        one.unread = True
+        self._unread.append(one)
 
     def hold(self, group: Hashable, span: Owner | None, prefix: str) -> Holding:
         """Begin to hold results of a group, which may have no span."""
