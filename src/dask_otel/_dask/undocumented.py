@@ -101,6 +101,7 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
     "WorkerState": (
         "address",
         "executing",
+        "has_what",
         "host",
         "last_seen",
         "long_running",

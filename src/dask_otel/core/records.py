@@ -404,6 +404,8 @@ class Fact:
     RUNNING: Final = "running"
     #: Of each prefix: its unfinished tasks.
     HAD: Final = "had"
+    #: Of each prefix: the bytes of its results on the worker, the most first.
+    HELD: Final = "held"
     #: Whether the worker had a nanny, which has not said that it ended it.
     NANNY: Final = "nanny"
     #: Number of other workers that run tasks, and whether the scheduler closed, too.
