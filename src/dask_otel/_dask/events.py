@@ -254,7 +254,10 @@ class ClusterEvents:
         ws = self._workers.get(address) if waiting is None else waiting[1]
         if ws is None or ws.pid != message.get("pid"):
             return
-        word = {semconv.WORKER_NANNY_MEMORY: memory}
+        held: Counter[str] = Counter()
+        for task in islice(ws.has_what, _MOST_READ):
+            held[task.group.prefix.name] += task.get_nbytes()
+        word = {semconv.WORKER_NANNY_MEMORY: memory, Fact.HELD: held.most_common()}
         self._of_worker(now, semconv.WORKER_TERMINATED, ws, **word)
         self._complete(address, word)
 

@@ -55,6 +55,9 @@ class DaskSpans:
         self.graphs: Graphs | None = None
         #: Our record of each task group with an open span; read at every transition.
         self.groups: dict[TaskGroup, Group] = {}
+        self._memory = lifecycle.memory
+        if self._memory is not None:
+            self._memory.open_groups = self.groups
         #: By group, the span that the client requested in the present submission.
         self.requested: dict[TaskGroup, Tags] = {}
         #: Number of Dask's spans that we have adopted. Dask appends new ones and never removes any.
@@ -143,6 +146,9 @@ class DaskSpans:
     def _observed(self, tasks: list[TaskState]) -> None:
         drifted, self.drifted = self.drifted, True
         self._take_in_spans(tasks)
+        if (memory := self._memory) is not None and memory.spanless:
+            for group in {task.group for task in tasks if task.group in memory.spanless}:
+                memory.begin(group, self.extension.spans[group.span_id], group.prefix.name)
         if self.graphs is not None:
             self.graphs.tasks_submitted(tasks)
         self.drifted = drifted
@@ -188,6 +194,8 @@ class DaskSpans:
     def forget(self, group: Group) -> None:
         """Forget a group whose generation is over."""
         self.groups.pop(cast("TaskGroup", group.source), None)
+        if self._memory is not None:
+            self._memory.forget(group.source)
 
     def group_facts(self, group: Group) -> GroupFacts:
         """Return the TaskGroup's sums; empty ones if they cannot be read."""
@@ -263,4 +271,6 @@ class DaskSpans:
         own = self.groups[group] = self._lifecycle.add_group(
             span, group.name, group.prefix.name, group, before
         )
+        if self._memory is not None:
+            self._memory.begin(group, self.extension.spans[group.span_id], own.prefix)
         return own

@@ -121,6 +121,27 @@ class TaskCounts:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
+class SpanMemory(NamedTuple):
+    """What results of a generation took of the workers' memory until its work was done."""
+
+    #: The largest sum of bytes (None if all came and went unseen), and the bytes over time.
+    peak: int | None
+    byte_seconds: float
+    #: Of a root: the prefix with most of them at the peak, and its bytes then.
+    prefix: str | None = None
+    prefix_bytes: int | None = None
+
+
+class WorkerPeak(NamedTuple):
+    """The worker with the largest share of its memory in use while a generation had work."""
+
+    share: float
+    worker: str
+    #: When its heartbeat came, in seconds since the epoch, and the number of all heartbeats.
+    time: float
+    heartbeats: int
+
+
 @dataclass(frozen=True, slots=True)
 class FinishedGroup:
     """One task group's part of a finished generation. Times are seconds since the epoch."""
@@ -141,6 +162,8 @@ class FinishedGroup:
     #: The name of a worker that is slower than the others, its share of the runs, the mean seconds
     #: of its runs and of the others'; None if none is.
     slow_worker: tuple[str, float, float, float] | None = None
+    #: None if it had no results in memory, or that is not measured.
+    memory: SpanMemory | None = None
 
 
 class TaskRun(NamedTuple):
@@ -310,6 +333,10 @@ class FinishedSpan(SpanDescription):
     elsewhere: float | None = None
     #: None if not measured.
     path: SpanPathFacts | None = None
+    #: Of the tree; None if it had no results in memory, or that is not measured.
+    memory: SpanMemory | None = None
+    #: None without workers that have a limit.
+    worker_peak: WorkerPeak | None = None
     groups: tuple[FinishedGroup, ...] = ()
     #: Groups beyond the cap.
     dropped_groups: int = 0
@@ -377,6 +404,8 @@ class Fact:
     RUNNING: Final = "running"
     #: Of each prefix: its unfinished tasks.
     HAD: Final = "had"
+    #: Of each prefix: the bytes of its results on the worker, the most first.
+    HELD: Final = "held"
     #: Whether the worker had a nanny, which has not said that it ended it.
     NANNY: Final = "nanny"
     #: Number of other workers that run tasks, and whether the scheduler closed, too.

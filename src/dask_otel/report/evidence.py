@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, TypeAlias
+from operator import itemgetter
+from typing import Any, Final, TypeAlias
 
 from dask_otel import semconv
 from dask_otel.core.diagnosis import Diagnosis, diagnose
-from dask_otel.core.diagnosis.facts import Death, Facts, Link, RootFacts, SlowWorker, SpanFacts
+from dask_otel.core.diagnosis.facts import (
+    Death,
+    Facts,
+    FullestWorker,
+    Link,
+    RootFacts,
+    SlowWorker,
+    SpanFacts,
+)
 from dask_otel.core.sums import known_sum, summed
 from dask_otel.report import words
 from dask_otel.report.findings import (
@@ -66,13 +75,15 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
     }
     first = [events.get(name, [None])[0] for name in (semconv.WORKER_ADDED, semconv.CLIENT_ADDED)]
     there = [log.time_ns for log in first if log is not None]
+    limits = {one.name: one.limit for one in known if one.limit}
     return Facts(
         seconds=sum(
             end - start for start, end in joined((root.start_ns, root.end_ns) for root in roots)
         )
         / 1e9,
         roots={
-            root.name: root for root in _roots(session, roots, [*_missing(session, known, removed)])
+            root.name: root
+            for root in _roots(session, roots, [*_missing(session, known, removed)], limits)
         },
         spans=_spans(session),
         before_first=max(0, roots[0].start_ns - max(there)) / 1e9
@@ -226,7 +237,10 @@ def _group_of(span: Span) -> tuple[str, str]:
 
 
 def _roots(
-    session: Session, roots: list[Span], missing: list[tuple[float, tuple[int, int]]]
+    session: Session,
+    roots: list[Span],
+    missing: list[tuple[float, tuple[int, int]]],
+    limits: Mapping[str, float],
 ) -> Iterator[RootFacts]:
     """Yield the facts of the trees by the names of their roots, and of the cluster meanwhile."""
     spans, groups = (grouped(session.of_type(one), _root_of) for one in ("span", "group"))
@@ -275,7 +289,32 @@ def _roots(
             blocked={role: took for (role,), took in _grown(loops, times).items()},
             starved=starved / cpu if cpu else 0.0,
             transfers=_grown(transfers, times),
+            **_memory(found, limits),
         )
+
+
+def _memory(roots: Iterable[Span], limits: Mapping[str, float]) -> dict[str, Any]:
+    """Return who held most of the results in memory, and which worker was the fullest."""
+    sizes = [(one.number(semconv.SPAN_MEMORY_PEAK) or 0.0, one) for one in roots]
+    peak, at_peak = max(sizes, key=itemgetter(0))
+    holder = at_peak.text(semconv.SPAN_MEMORY_PREFIX)
+    workers = [
+        FullestWorker(
+            share,
+            (name := one.text(semconv.SPAN_WORKER_PEAK_NAME)),
+            limits.get(name, 0.0),
+            int(one.number(semconv.SPAN_HEARTBEATS) or 0),
+        )
+        for one in roots
+        if (share := one.number(semconv.SPAN_WORKER_PEAK)) is not None
+    ]
+    return {
+        "memory": peak,
+        "holder": (holder, at_peak.number(semconv.SPAN_MEMORY_PREFIX_SIZE) or 0.0)
+        if holder
+        else None,
+        "fullest": max(workers, default=None),
+    }
 
 
 def _grown(

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from dask_otel.core.diagnosis.facts import NOWHERE, Facts, Link, SpanFacts
 from dask_otel.core.diagnosis.kinds import KINDS
-from dask_otel.core.figures import counted, noun, seconds
+from dask_otel.core.figures import counted, noun, seconds, size
 from dask_otel.core.sums import summed
 
 #: The smallest share of the run, and of the largest saving, for a diagnosis; the most of them.
@@ -20,7 +20,7 @@ _SHARE, _OF_LARGEST, _MOST = 0.1, 0.25, 5
 _SHORTEST: Final = 0.1
 #: What went wrong comes before what could be better, if it cost the smallest share.
 _INCIDENTS: Final = ("failed", "lost", "memory", "paused", "repeated")
-_NOTICES: Final = ("open", "gaps", "merged")
+_NOTICES: Final = ("sizing", "open", "gaps", "merged")
 #: The most seconds that Dask itself needs for a task, and the tasks of a thread that are many.
 _OVERHEAD, _MANY = 0.02, 25
 #: A task is long, and a worker slow, if it takes so many times as long as the others.
@@ -30,6 +30,13 @@ _LONG, _SLOW = 2.0, 1.5
 _TICK, _SWITCH, _LATE = 0.02, 0.005, 2.0
 #: The most cores that tasks of a process use while its threads share the GIL.
 _ONE_CORE: Final = 1.4
+
+#: Kinds whose evidence names who had most of the results in memory.
+_OF_MEMORY: Final = ("memory", "paused", "spill")
+#: Dask spills from this share of a worker's memory on, and restarts a worker soon after that one.
+_SPILLS, _FULL = 0.6, 0.9
+#: Less memory is proposed from this share of it, and with so many heartbeats of each worker.
+_LESS, _BEATS = 0.8, 20
 
 #: Prefixes of peer-to-peer shuffles.
 _P2P: Final = (
@@ -191,12 +198,33 @@ def _notices(facts: Facts) -> list[Diagnosis]:
     name, asked = next(iter(facts.merged), ("", ""))
     known = any(span.name == asked for span in facts.spans)
     was = "span is" if len(facts.open) == 1 else "spans are"
+    sizing, why = _sizing(facts)
     said: tuple[tuple[object, str, str, str, str], ...] = (
+        (sizing, "sizing", "", sizing, why),
         (facts.open, "open", "", f"{len(facts.open):,} {was}", _listed(facts.open)),
         (dropped, "gaps", "", dropped, ""),
         (asked, "merged", name, asked, "" if known else f"{asked} has no span of its own."),
     )
     return [_said(facts, kind, span, what, why) for true, kind, span, what, why in said if true]
+
+
+def _sizing(facts: Facts) -> tuple[str, str]:
+    """Return that workers had too much memory, or hardly enough, and the evidence; or neither."""
+    known = [(root.fullest, name) for name, root in facts.roots.items() if root.fullest]
+    went_wrong = facts.pauses or facts.terminated or facts.deaths
+    if not known or went_wrong:
+        return "", ""
+    (share, worker, limit, beats), root = max(known)
+    evidence = f"That was {worker}, in {root}, of {counted(beats, 'heartbeat')} of all workers."
+    used = f"{size(share * limit, limit)} ({share:.0%})" if limit else f"{share:.0%} of its memory"
+    if share > _FULL:
+        return f"A worker used {used}: it was about to be restarted", evidence
+    least = share / _SPILLS
+    beats = sum(one.heartbeats for one, _ in known)
+    if least > _LESS or beats < _BEATS * max(1, facts.workers):
+        return "", ""
+    enough = size(least * limit) if limit else f"{least:.0%} of it"
+    return f"No worker used more than {used}: {enough} would have done, without spilling", evidence
 
 
 def _listed(names: Iterable[str], most: int = 3) -> str:
@@ -270,7 +298,12 @@ class _Case:
     def _say(
         self, kind: str, took: float, what: str = "", evidence: str = "", *prefixes: str
     ) -> None:
-        self.claims.append(_Claim(kind, self.span.name, took, what, evidence, prefixes))
+        if kind in _OF_MEMORY and self.root.holder and self.root.memory:
+            prefix, held = self.root.holder
+            part = f"{prefix} {size(held)} ({held / self.root.memory:.0%})"
+            memory = size(self.root.memory)
+            evidence = f"{evidence} Results took {memory} of memory at most, of that {part}."
+        self.claims.append(_Claim(kind, self.span.name, took, what, evidence.strip(), prefixes))
 
     def _take(self, most: float, *parts: str) -> float:
         """Take seconds of parts, which nobody else can claim then; return how many."""
