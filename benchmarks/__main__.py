@@ -44,6 +44,7 @@ ROWS: dict[str, list[Callable[[bool], list[Row]]]] = {
     "13": [logs.run],
     "14": [scale.run],
     "15": [path.run],
+    "16": [path.run_graphs],
 }
 
 

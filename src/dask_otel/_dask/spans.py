@@ -144,7 +144,7 @@ class DaskSpans:
         drifted, self.drifted = self.drifted, True
         self._take_in_spans(tasks)
         if self.graphs is not None:
-            self.graphs.tasks_submitted(tasks)
+            self.graphs.tasks_submitted(tasks, time())
         self.drifted = drifted
 
     def _collisions(self, tasks: list[TaskState]) -> dict[TaskGroup, Tags]:
