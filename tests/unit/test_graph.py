@@ -32,7 +32,8 @@ def run(key: object, at: float = 0.5, **about: Any) -> RawRun:
 
 def submitted(at: float, **needs: list[Any]) -> Submission:
     """Return a submission at a time after the start, with the dependencies of each task."""
-    return 100.0 + at, tuple((key, (*own,), (0, at, 2), None) for key, own in needs.items())
+    pairs = tuple((key, one) for key, own in needs.items() for one in own)
+    return 100.0 + at, tuple((key, (0, at, 2), None) for key in needs), pairs
 
 
 def log(runs: list[RawRun], *submissions: Submission, **outcomes: list[RawRun]) -> GraphLog:
@@ -112,7 +113,7 @@ def test_a_submission_belongs_to_all_runs_of_its_task() -> None:
 
 def test_the_same_task_submitted_again_while_it_waits_was_submitted_once() -> None:
     first = submitted(0.0, a=[])
-    found = line(log([run("a", 2.0)], first, (101.0, first[1])))
+    found = line(log([run("a", 2.0)], first, (101.0, *first[1:])))
     assert found["submissions"] == [0.0]
 
 

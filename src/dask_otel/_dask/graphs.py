@@ -7,7 +7,7 @@ group, when `Computing` adds them up. Most of a log is what the bridge has made 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Container, Hashable
+from collections.abc import Collection, Container, Hashable, Iterable
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
@@ -59,15 +59,16 @@ class Graphs:
     def __repr__(self) -> str:
         return f"<Graphs: {len(self._logs)} roots, {self._tasks} submitted tasks>"
 
-    def tasks_submitted(self, tasks: Collection[TaskState], now: float) -> None:
-        """Record that a client has submitted some tasks, or that some will run again."""
+    def tasks_submitted(
+        self, tasks: Collection[TaskState], groups: Iterable[object], now: float
+    ) -> None:
+        """Record that a client has submitted tasks of some groups, or that some will run again."""
         self._tasks += len(tasks)
         if self._tasks > self._most:
             self._forget()
-        made = tuple([
+        made = [
             (
                 task.key,
-                (*[one.key for one in task.dependencies],) if task.dependencies else (),
                 task.priority,
                 _restriction(task)
                 if task.worker_restrictions
@@ -77,9 +78,14 @@ class Graphs:
                 else None,
             )
             for task in tasks
-        ])  # fmt: skip
-        for group in {task.group for task in tasks}:
-            self.submissions.setdefault(group, []).append((now, made))
+        ]
+        # Faster than a tuple for each task.
+        needs = [
+            (task.key, one.key) for task in tasks if task.dependencies for one in task.dependencies
+        ]
+        submission = now, tuple(made), tuple(needs)
+        for group in groups:
+            self.submissions.setdefault(group, []).append(submission)
 
     def _forget(self) -> None:
         """Forget the submissions of groups without an open span; all of them if there are many."""

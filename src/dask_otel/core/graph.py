@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from heapq import merge
 from math import isfinite
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from dask_otel import semconv
 from dask_otel.core.path.step import (
@@ -28,7 +28,6 @@ from dask_otel.core.records import (
     FinishedGraph,
     GraphLog,
     GraphPart,
-    GraphTask,
     RawRun,
     Restriction,
     SpanIdentity,
@@ -59,8 +58,6 @@ _COLUMNS: Final = (
 _NONE: Final = [-1]
 _NBYTES: Final = TaskRun._fields.index("nbytes")
 _QUEUED: Final = TaskRun._fields.index("queued")
-#: Of a `GraphTask`.
-_PRIORITY: Final = 2
 
 
 def graph_line(
@@ -95,7 +92,7 @@ def graph_line(
         if task is None:
             left_out += 1
             continue
-        for column, value in zip(columns, numbers.of(run, part, *task), strict=True):
+        for column, value in zip(columns, numbers.of(run, part, task), strict=True):
             column.append(value)
         breathe()
     identity = span.identity
@@ -138,10 +135,14 @@ def graph_line(
     yield "]}}\n"
 
 
+#: When a task was submitted, what it needs, its priority, and its restriction.
+_Task: TypeAlias = tuple[float, list[Hashable], tuple[Any, ...] | None, Restriction | None]
+
+
 def with_tasks(
     log: GraphLog, breathe: Callable[[], object]
-) -> Iterator[tuple[RawRun, GraphPart, tuple[float, GraphTask] | None]]:
-    """Yield the runs in the order in which they were sent to workers; the task, and its submission.
+) -> Iterator[tuple[RawRun, GraphPart, _Task | None]]:
+    """Yield the runs in the order in which they were sent to workers, with their tasks.
 
     The task is None if no submission has it.
     """
@@ -156,16 +157,19 @@ def with_tasks(
         breathe()
     every = {id(one): one for part in log.parts for one in part.submissions}
     later = sorted(every.values(), key=lambda one: -one[0])
-    tasks: dict[Hashable, tuple[float, GraphTask]] = {}
+    tasks: dict[Hashable, _Task] = {}
     for run, part in merge(*pieces, key=_sent):
         # The last resort is for a clock that was set back.
         while later and (later[-1][0] <= run[SENT] or run[KEY] not in tasks):
-            submitted, found = later.pop()
-            for task in found:
-                known = tasks.get(task[0])
+            at, made, pairs = later.pop()
+            needs: dict[Hashable, list[Hashable]] = {}
+            for key, one in pairs:
+                needs.setdefault(key, []).append(one)
+                breathe()
+            for key, priority, limit in made:
                 # Else a client submitted the same task again while it was there.
-                if known is None or known[1][_PRIORITY] != task[_PRIORITY]:
-                    tasks[task[0]] = submitted, task
+                if key not in tasks or tasks[key][2] != priority:
+                    tasks[key] = at, needs.get(key, []), priority, limit
                 breathe()
         yield run, part, tasks.get(run[KEY])
 
@@ -197,9 +201,9 @@ class _Numbers:
         """Return a time since the start; None if it is unknown."""
         return _finite(when - self._start) if when else None
 
-    def of(self, run: RawRun, part: GraphPart, at: float, task: GraphTask) -> tuple[Any, ...]:
-        """Return the entries of a run of a task that was submitted at a time."""
-        key, needs, priority, limit = task
+    def of(self, run: RawRun, part: GraphPart, task: _Task) -> tuple[Any, ...]:
+        """Return the entries of a run of a task."""
+        (at, needs, priority, limit), key = task, run[KEY]
         number = _number(self.tasks, key)
         if number == len(self._submitted):
             self._submitted.append(_number(self.submissions, at))

@@ -241,13 +241,11 @@ Restriction: TypeAlias = tuple[
     tuple[str, ...], tuple[str, ...], tuple[tuple[str, float], ...], bool, bool
 ]
 
-#: A task as it was submitted: its key, the keys of its dependencies, Dask's priority (None without
-#: one), and its restriction, if any.
-GraphTask: TypeAlias = tuple[
-    Hashable, tuple[Hashable, ...], tuple[Any, ...] | None, Restriction | None
-]
-#: When the scheduler had made the tasks of a submission, and these.
-Submission: TypeAlias = tuple[float, tuple[GraphTask, ...]]
+#: A task as it was submitted: its key, Dask's priority (None without one), its restriction, if any.
+GraphTask: TypeAlias = tuple[Hashable, tuple[Any, ...] | None, Restriction | None]
+#: When the scheduler had made the tasks of a submission; these; and pairs of keys: a task, and one
+#: that it needs.
+Submission: TypeAlias = tuple[float, tuple[GraphTask, ...], tuple[tuple[Hashable, Hashable], ...]]
 
 
 class GraphPart(NamedTuple):
