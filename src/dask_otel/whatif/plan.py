@@ -127,11 +127,10 @@ def plan(graph: Graph, change: Experiment) -> Plan:
     rows = [
         Row(*values) for values in zip(*(graph.runs[name] for name in Row._fields), strict=True)
     ]
-    groups: Sequence[Any] = graph.runs.get("group") or [row.submission for row in rows]
     ran: dict[int, list[Row]] = defaultdict(list)
     names: dict[int, str] = {}
-    for row, group in zip(rows, groups, strict=True):
-        names.setdefault(row.task, f"{graph.prefixes[row.prefix]}-{max(0, group)}")
+    for row in rows:
+        names.setdefault(row.task, f"{graph.prefixes[row.prefix]}-{max(0, row.submission)}")
         if row.seconds is not None and row.outcome != "l":
             ran[row.task].append(row)
     longest = max(ran, key=lambda task: ran[task][-1].seconds or 0.0, default=-1)
