@@ -127,17 +127,17 @@ def test_each_end_of_a_run_and_each_worker(o: Simulated) -> None:
 
 
 @pytest.mark.options(workers=1, threads=2)
-def test_resources_actors_and_data_of_others(o: Simulated) -> None:
+def test_resources_workers_and_data_of_others(o: Simulated) -> None:
     o.cluster.add_worker("w1", threads=1, resources={"GPU": 2})
     data = o.client.scatter(5)
     with span("special"):
         with annotate(resources={"GPU": 1}):
             one = o.client.submit(nap, 0.5, data, key="gpu-1")
-        wait([one, o.client.submit(list, key="actor-1", actor=True)])
+        wait([one, o.client.submit(nap, 0.5, key="host-1", workers=["w0"])])
     line, runs = by_key(o)
-    gpu, actor = (line["restrictions"][runs[key][0]["restriction"]] for key in ("gpu-1", "actor-1"))
-    assert gpu == {"workers": None, "resources": {"GPU": 1}, "loose": False, "actor": False}
-    assert actor["actor"]
+    gpu, host = (line["restrictions"][runs[key][0]["restriction"]] for key in ("gpu-1", "host-1"))
+    assert gpu == {"workers": None, "resources": {"GPU": 1}, "loose": False}
+    assert host["workers"] == [[one["name"] for one in line["workers"]].index("w0")]
     assert line["outside"] == 1
 
 
@@ -229,7 +229,7 @@ def test_little_is_kept_of_tasks_that_never_ran(
             del blocked, futures
             time.sleep(1.0)
             kept = {id(one): one for own in graphs.submissions.values() for one in own}
-            assert sum(len(tasks) for _, tasks, _ in kept.values()) <= 2 * 200 + 50 + 2 * 51
+            assert sum(len(keys) for _, keys, *_ in kept.values()) <= 2 * 200 + 50 + 2 * 51
         wait(o.client.submit(nap, 0.1))
     line, runs = by_key(o)
     # No run is shown as that of a task without dependencies: it is left out if its task is unknown.

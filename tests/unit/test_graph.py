@@ -33,7 +33,7 @@ def run(key: object, at: float = 0.5, **about: Any) -> RawRun:
 def submitted(at: float, **needs: list[Any]) -> Submission:
     """Return a submission at a time after the start, with the dependencies of each task."""
     pairs = tuple((key, one) for key, own in needs.items() for one in own)
-    return 100.0 + at, tuple((key, (0, at, 2), None) for key in needs), pairs
+    return 100.0 + at, (*needs,), ((0, at, 2),) * len(needs), pairs, {}
 
 
 def log(runs: list[RawRun], *submissions: Submission, **outcomes: list[RawRun]) -> GraphLog:

@@ -66,24 +66,19 @@ class Graphs:
         self._tasks += len(tasks)
         if self._tasks > self._most:
             self._forget()
-        made = [
-            (
-                task.key,
-                task.priority,
-                _restriction(task)
-                if task.worker_restrictions
-                or task.resource_restrictions
-                or task.host_restrictions
-                or task.actor
-                else None,
-            )
+        # A list for each fact is faster than a tuple for each task.
+        keys, priorities = [task.key for task in tasks], [task.priority for task in tasks]
+        special = [
+            task
             for task in tasks
+            if task.dependencies
+            or task.worker_restrictions
+            or task.resource_restrictions
+            or task.host_restrictions
         ]
-        # Faster than a tuple for each task.
-        needs = [
-            (task.key, one.key) for task in tasks if task.dependencies for one in task.dependencies
-        ]
-        submission = now, tuple(made), tuple(needs)
+        needs = [(task.key, one.key) for task in special for one in task.dependencies]
+        limits = {task.key: limit for task in special if (limit := _restriction(task)) is not None}
+        submission = now, tuple(keys), tuple(priorities), tuple(needs), limits
         for group in groups:
             self.submissions.setdefault(group, []).append(submission)
 
@@ -194,12 +189,15 @@ class Graphs:
             self.submissions.pop(group.source, None)
 
 
-def _restriction(task: TaskState) -> Restriction:
-    """Return to which workers a task is restricted."""
+def _restriction(task: TaskState) -> Restriction | None:
+    """Return to which workers a task is restricted; None if it may run anywhere."""
+    workers, hosts = task.worker_restrictions, task.host_restrictions
+    resources = task.resource_restrictions
+    if not (workers or hosts or resources):
+        return None
     return (
-        tuple(sorted(task.worker_restrictions or ())),
-        tuple(sorted(task.host_restrictions or ())),
-        tuple((task.resource_restrictions or {}).items()),
+        tuple(sorted(workers or ())),
+        tuple(sorted(hosts or ())),
+        tuple((resources or {}).items()),
         task.loose_restrictions,
-        bool(task.actor),
     )

@@ -161,15 +161,15 @@ def with_tasks(
     for run, part in merge(*pieces, key=_sent):
         # The last resort is for a clock that was set back.
         while later and (later[-1][0] <= run[SENT] or run[KEY] not in tasks):
-            at, made, pairs = later.pop()
+            at, keys, priorities, pairs, limits = later.pop()
             needs: dict[Hashable, list[Hashable]] = {}
             for key, one in pairs:
                 needs.setdefault(key, []).append(one)
                 breathe()
-            for key, priority, limit in made:
+            for key, priority in zip(keys, priorities, strict=True):
                 # Else a client submitted the same task again while it was there.
                 if key not in tasks or tasks[key][2] != priority:
-                    tasks[key] = at, needs.get(key, []), priority, limit
+                    tasks[key] = at, needs.get(key, []), priority, limits.get(key)
                 breathe()
         yield run, part, tasks.get(run[KEY])
 
@@ -245,7 +245,7 @@ class _Numbers:
 
     def restricted(self, one: Restriction) -> dict[str, Any]:
         """Return a restriction by the numbers of workers."""
-        addresses, hosts, resources, loose, actor = one
+        addresses, hosts, resources, loose = one
         workers = [
             number
             for number, worker in enumerate(self._workers)
@@ -255,7 +255,6 @@ class _Numbers:
             "workers": workers if addresses or hosts else None,
             "resources": _amounts(resources),
             "loose": loose,
-            "actor": actor,
         }
 
 

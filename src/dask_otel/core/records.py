@@ -235,17 +235,21 @@ class GraphWorker(NamedTuple):
     went: float | None = None
 
 
-#: To which a task is restricted: addresses of workers, hosts, amounts by resource; whether that is
-#: only a preference, and whether it is an actor.
+#: To which a task is restricted: addresses of workers, hosts, amounts by resource; and whether that
+#: is only a preference.
 Restriction: TypeAlias = tuple[
-    tuple[str, ...], tuple[str, ...], tuple[tuple[str, float], ...], bool, bool
+    tuple[str, ...], tuple[str, ...], tuple[tuple[str, float], ...], bool
 ]
 
-#: A task as it was submitted: its key, Dask's priority (None without one), its restriction, if any.
-GraphTask: TypeAlias = tuple[Hashable, tuple[Any, ...] | None, Restriction | None]
-#: When the scheduler had made the tasks of a submission; these; and pairs of keys: a task, and one
-#: that it needs.
-Submission: TypeAlias = tuple[float, tuple[GraphTask, ...], tuple[tuple[Hashable, Hashable], ...]]
+#: When the scheduler had made the tasks of a submission; their keys; Dask's priorities (None if it
+#: has none); pairs of keys: a task, and one that it needs; and by key, the restrictions.
+Submission: TypeAlias = tuple[
+    float,
+    tuple[Hashable, ...],
+    tuple[tuple[Any, ...] | None, ...],
+    tuple[tuple[Hashable, Hashable], ...],
+    Mapping[Hashable, Restriction],
+]
 
 
 class GraphPart(NamedTuple):
