@@ -128,13 +128,13 @@ class WhatIfReport:
         """Return the result for a terminal: the headline, a table, a curve, and notes."""
         notes = (line for note in self.notes() for line in words.wrapped(note, width))
         table = words.aligned(self.table(), _HEADINGS[1:], width)
-        parts = [self.headline()], table, self._bars(width), notes
+        parts = [self.headline()], table, self.curve(width), notes
         lines = (map(words.one_line, part) for part in parts)
         text = "\n\n".join(filter(None, ("\n".join(part) for part in lines)))
         return words.in_ascii(text) if ascii_only else text
 
-    def _bars(self, width: int) -> Iterator[str]:
-        """Yield the curve of durations and thread-hours over threads, if there is one."""
+    def curve(self, width: int = 100) -> Iterator[str]:
+        """Yield the lines of the curve of durations and thread-hours over threads, if any."""
         curve, bar = self.result.curve, min(_BAR, (width - 37) // 2)
         if len(curve) < 2:
             return
