@@ -68,16 +68,14 @@ class Graphs:
             self._forget()
         # A list for each fact is faster than a tuple for each task.
         keys, priorities = [task.key for task in tasks], [task.priority for task in tasks]
-        special = [
-            task
-            for task in tasks
-            if task.dependencies
-            or task.worker_restrictions
-            or task.resource_restrictions
-            or task.host_restrictions
+        needs = [
+            (task.key, one.key) for task in tasks if task.dependencies for one in task.dependencies
         ]
-        needs = [(task.key, one.key) for task in special for one in task.dependencies]
-        limits = {task.key: limit for task in special if (limit := _restriction(task)) is not None}
+        limits = {
+            task.key: _restriction(task)
+            for task in tasks
+            if task.worker_restrictions or task.resource_restrictions or task.host_restrictions
+        }
         submission = now, tuple(keys), tuple(priorities), tuple(needs), limits
         for group in groups:
             self.submissions.setdefault(group, []).append(submission)
@@ -189,15 +187,11 @@ class Graphs:
             self.submissions.pop(group.source, None)
 
 
-def _restriction(task: TaskState) -> Restriction | None:
-    """Return to which workers a task is restricted; None if it may run anywhere."""
-    workers, hosts = task.worker_restrictions, task.host_restrictions
-    resources = task.resource_restrictions
-    if not (workers or hosts or resources):
-        return None
+def _restriction(task: TaskState) -> Restriction:
+    """Return to which workers a task is restricted."""
     return (
-        tuple(sorted(workers or ())),
-        tuple(sorted(hosts or ())),
-        tuple((resources or {}).items()),
+        tuple(sorted(task.worker_restrictions or ())),
+        tuple(sorted(task.host_restrictions or ())),
+        tuple((task.resource_restrictions or {}).items()),
         task.loose_restrictions,
     )
