@@ -68,12 +68,18 @@ class Graphs:
             self._forget()
         # A list for each fact is faster than a tuple for each task.
         keys, priorities = [task.key for task in tasks], [task.priority for task in tasks]
-        needs = [
-            (task.key, one.key) for task in tasks if task.dependencies for one in task.dependencies
+        special = [
+            task
+            for task in tasks
+            if task.dependencies
+            or task.worker_restrictions
+            or task.resource_restrictions
+            or task.host_restrictions
         ]
+        needs = [(task.key, one.key) for task in special for one in task.dependencies]
         limits = {
             task.key: _restriction(task)
-            for task in tasks
+            for task in special
             if task.worker_restrictions or task.resource_restrictions or task.host_restrictions
         }
         submission = now, tuple(keys), tuple(priorities), tuple(needs), limits
@@ -108,7 +114,7 @@ class Graphs:
         """Record runs of a group that ended alike."""
         log, part = self._parts.get(group) or self._part(group)
         if outcome != "m":
-            part = part._replace(outcome=outcome, runs=[])
+            part = part._replace(outcome=outcome, rows=[])
             log.parts.append(part)
         if log.size + len(runs) > log.room:
             if not log.left_out:
@@ -120,7 +126,7 @@ class Graphs:
                 runs = runs[:room]
                 self.submissions.pop(group.source, None)
         log.size += len(runs)
-        part.runs.extend(runs)
+        part.rows.extend(runs)
 
     def _part(self, group: Group) -> tuple[GraphLog, GraphPart]:
         """Return the log for a group's runs, and an entry for those with a result."""

@@ -148,7 +148,7 @@ def with_tasks(
     """
     rows = []
     for part in log.parts:
-        for run in part.runs:
+        for run in part.rows:
             rows.append((run, part))
             breathe()
     pieces = []

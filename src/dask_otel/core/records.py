@@ -259,7 +259,7 @@ class GraphPart(NamedTuple):
     span: SpanIdentity
     #: See `outcome` in docs/files.md.
     outcome: str
-    runs: list[RawRun]
+    rows: list[RawRun]
     #: Those that have its tasks, among others.
     submissions: list[Submission]
 
