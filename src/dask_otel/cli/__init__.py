@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Final
 
-from dask_otel.cli import assets, demo, doctor, history, report, spool, terminal, whatif, why
+from dask_otel.cli import assets, demo, doctor, held, history, report, spool, terminal, whatif, why
 
 #: A command is a module with its help texts, its arguments, and the function `run`.
 _COMMANDS: Final[dict[str, ModuleType]] = {
@@ -23,6 +23,7 @@ _COMMANDS: Final[dict[str, ModuleType]] = {
     "history": history,
     "spool": spool,
     "why": why,
+    "held": held,
     "whatif": whatif,
 }
 

@@ -18,6 +18,7 @@ from dask_otel.report.money import Bill, Price, bill
 from dask_otel.report.path import RunPath, path
 from dask_otel.report.seconds import ClusterTime, SpanTime, cluster_time, run_parts, span_times
 from dask_otel.report.telemetry.model import Session, Span
+from dask_otel.report.units import Work, work
 
 #: The share of the run from which on a cause is a warning.
 _MUCH: Final = 0.25
@@ -61,6 +62,8 @@ class Account:
     workers: list[findings.Worker]
     price: Price | None
     tag: str
+    #: The units of work that tasks metered.
+    work: list[Work]
     #: None without a price.
     bill: Bill | None
     measured: Measured
@@ -141,13 +144,14 @@ def account(
     facts = facts_of(session, failures, workers)
     whole = facts.seconds + facts.before_first
     known = measured or Measured()
+    spans = span_times(session)
     return Account(
         session=session,
         outcomes=findings.outcome_counts(session),
         repeated=findings.retries(session),
         cluster=cluster_time(session),
         parts=run_parts(session),
-        spans=span_times(session),
+        spans=spans,
         path=path(session),
         diagnoses=ranked(diagnoses_of(session, facts, own), known.saved, whole),
         seconds=whole,
@@ -156,6 +160,7 @@ def account(
         workers=workers,
         price=price,
         tag=tag,
+        work=work(session, spans),
         bill=None if price is None else bill(session, tag),
         measured=known,
     )
