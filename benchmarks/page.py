@@ -88,6 +88,8 @@ _READING = """
 - **The path** (row 15): instructions as in row 1, of the whole bridge with `otel.spans.path` and
   without. Each task of a chain needs the one before, those of a tree two of the level before. The
   end of the span is in the figures. A chain is the worst shape: each of its tasks is on the path.
+- **The graph log** (row 16): instructions as in row 15, while the graph log of each root is
+  recorded and while it is not.
 
 ## What is left of row 3
 

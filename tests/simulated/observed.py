@@ -456,7 +456,7 @@ class Simulated:
         left = [
             adapter.spans.groups,
             adapter.task_events.assigned,
-            adapter._graphs and (adapter._graphs._logs or adapter._graphs.parts),
+            adapter._graphs and (adapter._graphs._logs or adapter._graphs._parts),
             adapter.lifecycle._settling,
             adapter.lifecycle._lingering,
             adapter.blocks.blocks._holding,

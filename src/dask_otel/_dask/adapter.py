@@ -170,7 +170,7 @@ class SchedulerAdapter:
 
     def record_graphs(self, on: bool) -> None:
         """Begin to record the graph logs of the roots that begin from now on, or cease to."""
-        self._graphs = self.spans.graphs = Graphs(self.scheduler) if on else None
+        self._graphs = self.spans.graphs = Graphs(self.scheduler, self.spans.groups) if on else None
         self.task_events.record(self._graphs)
 
     def close(self, now: float) -> None:

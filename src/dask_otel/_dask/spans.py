@@ -53,6 +53,8 @@ class DaskSpans:
         self._lifecycle = lifecycle
         #: Records the graph logs; None while nobody keeps them.
         self.graphs: Graphs | None = None
+        #: The groups of the tasks of a submission that is under way.
+        self._submitted_groups: set[TaskGroup] = set()
         #: Our record of each task group with an open span; read at every transition.
         self.groups: dict[TaskGroup, Group] = {}
         self._memory = lifecycle.memory
@@ -139,7 +141,9 @@ class DaskSpans:
 
     def _submitted(self, tasks: list[TaskState]) -> None:
         self.requested = {}
-        self.requested = self._collisions(tasks)
+        self._submitted_groups = groups = {task.group for task in tasks}
+        if any(group.span_id for group in groups):
+            self.requested = self._collisions(tasks)
         for tags in {*self.requested.values()}:
             self.batches.open.add(semconv.SPAN_COLLIDED.name, tags)
 
@@ -149,8 +153,9 @@ class DaskSpans:
         if (memory := self._memory) is not None and memory.spanless:
             for group in {task.group for task in tasks if task.group in memory.spanless}:
                 memory.begin(group, self.extension.spans[group.span_id], group.prefix.name)
+        groups, self._submitted_groups = self._submitted_groups, set()
         if self.graphs is not None:
-            self.graphs.tasks_submitted(tasks)
+            self.graphs.tasks_submitted(tasks, groups, time())
         self.drifted = drifted
 
     def _collisions(self, tasks: list[TaskState]) -> dict[TaskGroup, Tags]:

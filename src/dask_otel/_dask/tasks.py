@@ -13,7 +13,7 @@ from distributed.metrics import time
 
 from dask_otel import semconv
 from dask_otel._dask.facts import UNFINISHED, pickled_class, run_times
-from dask_otel._dask.graphs import Graphs, RecordedPaths
+from dask_otel._dask.graphs import Graphs
 from dask_otel._dask.runs import NOT_ASSIGNED, Part, RunsUnderWay, actions
 from dask_otel._dask.spans import DaskSpans
 from dask_otel._dask.stimuli import (
@@ -151,21 +151,14 @@ class TaskEvents:
         self.queued_since.clear()
         if self._memory is not None:
             self._memory.recount({})
-        if self._graphs is not None:
-            self._graphs.submitted.clear()
 
     def record(self, graphs: Graphs | None) -> None:
         """Record the graph logs there from now on; nowhere without it."""
-        self._graphs, old = graphs, vars(self.paths)
-        self.paths = self._new_paths()
-        new = vars(self.paths)
-        new.update((name, old[name]) for name in new.keys() & old.keys())
+        self._graphs = graphs
+        self._computing.keep = None if graphs is None else graphs.ended
 
     def _new_paths(self) -> Paths:
-        arguments = submission_time, lambda: self._accounting.present
-        if self._graphs is not None:
-            return RecordedPaths(self._graphs, *arguments)
-        return Paths(*arguments)
+        return Paths(submission_time, lambda: self._accounting.present)
 
     def repair(self) -> None:
         """Forget tasks that are no longer processing."""
@@ -371,6 +364,8 @@ class TaskEvents:
             reason = self._outcomes.added(group, key, now, cause)
             if self._follows:
                 self.paths.recomputed(key, group.span)
+            if self._graphs is not None:
+                self._graphs.tasks_submitted([task], [task.group], now)
         if reason is not None:
             self._repeated(group, key, reason, now)
 
@@ -402,6 +397,8 @@ class TaskEvents:
                 return
         counted = self._sent_again[key] = self._lost.pop(key) is group and group.memory > 0
         self._outcomes.recomputed(group, counted, now)
+        if self._graphs is not None:
+            self._graphs.tasks_submitted([task], [task.group], now)
         if self._follows and key not in self.paths.waits:
             self.paths.recomputed(key, group.span)
             if start != "waiting":
@@ -505,6 +502,8 @@ class TaskEvents:
             )
             if held is not None and computed > held:
                 span.ran_beside(computed - held)
+                if self._graphs is not None:
+                    self._graphs.seceded(group, key, sent, held)
             if stimulus_id[0] == END:
                 # A message with another id may repeat the times of a run with another number.
                 number = task.run_id
@@ -607,8 +606,7 @@ class TaskEvents:
     ) -> None:
         """Record for path and graph that a ready task will be ready again."""
         if self._graphs is not None and assigned is not None:
-            how, readiness = interruption(stimulus_id), self.paths.waits.get(key)
-            self._graphs.interrupted(group, key, assigned, sent, ran, how, readiness)
+            self._graphs.interrupted(group, key, assigned, sent, ran, interruption(stimulus_id))
         self.paths.interrupted(key, sent, threads)
 
     def _to_erred(self, group: Group, run: RawRun) -> None:
@@ -655,6 +653,9 @@ class TaskEvents:
             sent = run[SENT] or now
             run = TaskRun._make(run)._replace(start=began, stop=stopped, sent=sent)
         self.paths.ended(None, now, group, run, None, sent_to, place)
+        if self._graphs is not None:
+            outcome = "e" if TaskRun._make(run).failure else "c"
+            self._graphs.ended(group, [tuple(run)], outcome)
 
     @staticmethod
     def _is_whole(run: RawRun) -> bool:

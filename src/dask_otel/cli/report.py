@@ -156,7 +156,7 @@ def _read(arguments: argparse.Namespace) -> Report:
             runs = found.runs[-(arguments.last or 0) :]
             found = replace(found, runs=runs, price=price, tag=arguments.tag or _TAG)
             if arguments.replay is not False and not arguments.compare:
-                found = _judged(found, arguments)
+                found = judged("report", found, limited=arguments.replay is None)
         if not found.runs:
             reasons = (f"no Dask telemetry in {', '.join(paths)}", *found.skipped.lines())
             raise ValueError("; ".join(reasons))
@@ -170,12 +170,12 @@ def _read(arguments: argparse.Namespace) -> Report:
     return read(after).compared_with(read(before), (before, after))
 
 
-def _judged(report: Report, arguments: argparse.Namespace) -> Report:
-    """Replay what was recorded; if that fails, the report is as it was."""
+def judged(command: str, report: Report, *, limited: bool) -> Report:
+    """Replay what was recorded; if that fails, the report is as it was, and the command says so."""
     try:
-        return report.replayed(terminal.replayed, limited=arguments.replay is None)
+        return report.replayed(terminal.replayed, limited=limited)
     except (OSError, ValueError, RuntimeError) as error:
-        terminal.say("report", f"no replays: {error}")
+        terminal.say(command, f"no replays: {error}")
         return report
     finally:
         terminal.progress("")

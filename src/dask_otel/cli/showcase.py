@@ -34,6 +34,7 @@ import dask_otel
 from dask_otel import semconv
 from dask_otel._otel.sdk.environment import defaults_for_environment, is_disabled
 from dask_otel.cli import terminal
+from dask_otel.cli.report import judged
 from dask_otel.cli.terminal import DemoError
 from dask_otel.client.registration import span_metrics
 from dask_otel.core.graph import SUFFIX
@@ -130,7 +131,7 @@ def perform(
         with terminal.held_back("distributed.dask_otel") as messages:
             failure = _compute(partial(_step, console), data, files, endpoint, quick, fail)
         try:
-            report = read_report(files)
+            report = judged("demo", read_report(files), limited=True)
         except FileNotFoundError:
             report = Report([])
         folder = output or (None if sent else DEFAULT_OUTPUT)
@@ -140,6 +141,9 @@ def perform(
         _print(console, [*([(line, "dim")] for line in _ABOUT), []])
         sheet = Sheet(min(console.width, _WIDE), command=command, replay=replay)
         _print(console, report_lines(report.accounts(), report.skipped, sheet))
+        for curve in filter(None, ([*one.curve(sheet.width)] for one in report.what_ifs)):
+            title: Line = [("The same run with other threads, replayed", "bold")]
+            _print(console, [title, *([(line, "")] for line in curve), []])
         for message in messages:
             print(message, file=sys.stderr)
         unread = [f"can't read the bridge's files: {line}" for line in report.skipped.lines()]

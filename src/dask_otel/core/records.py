@@ -258,16 +258,47 @@ class GraphWorker(NamedTuple):
     went: float | None = None
 
 
+#: To which a task is restricted: addresses of workers, hosts, amounts by resource; and whether that
+#: is only a preference.
+Restriction: TypeAlias = tuple[
+    tuple[str, ...], tuple[str, ...], tuple[tuple[str, float], ...], bool
+]
+
+#: When the scheduler had made the tasks of a submission; their keys; Dask's priorities (None if it
+#: has none); pairs of keys: a task, and one that it needs; and by key, the restrictions.
+Submission: TypeAlias = tuple[
+    float,
+    tuple[Hashable, ...],
+    tuple[tuple[Any, ...] | None, ...],
+    tuple[tuple[Hashable, Hashable], ...],
+    Mapping[Hashable, Restriction],
+]
+
+
+class GraphPart(NamedTuple):
+    """Runs of one task group that ended alike."""
+
+    prefix: str
+    span: SpanIdentity
+    #: See `outcome` in docs/files.md.
+    outcome: str
+    rows: list[RawRun]
+    #: Those that have its tasks, among others.
+    submissions: list[Submission]
+
+
 class GraphLog:
-    """The runs of a root and of the spans below it. The event loop adds to it, until the export."""
+    """The runs of a root and of the spans below it. The event loop adds to it, until the export.
+
+    All in it but lists is tuples of numbers and text, which Python's garbage collector skips.
+    """
 
     def __init__(self) -> None:
-        #: Prefix and span of each task group.
-        self.groups: list[tuple[str, SpanIdentity]] = []
-        #: See `core.graph.Row`.
-        self.rows: list[RawRun] = []
-        #: How many rows it may have until the limits are checked again.
-        self.room = 0
+        self.parts: list[GraphPart] = []
+        #: Seconds after which runs seceded, by the task's key and the time when it was sent.
+        self.seceded: dict[tuple[Hashable, float], float] = {}
+        #: Its runs, and how many it may have until the limits are checked again.
+        self.size = self.room = 0
         #: Runs beyond the limits.
         self.left_out = 0
         #: Those since the root began; known at its export.
@@ -276,7 +307,7 @@ class GraphLog:
         self.scheduler: tuple[bool, float] = True, 1.1
 
     def __repr__(self) -> str:
-        return f"<GraphLog: {len(self.rows)} runs, {self.left_out} left out>"
+        return f"<GraphLog: {self.size} runs, {self.left_out} left out>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,28 +1,25 @@
 """The process of a replay: ``python -m dask_otel.whatif.child``, started by `running`.
 
-It reads a graph and experiments as JSON, and writes a line of JSON for each part of its progress
-and for each result.
+It reads a pickled graph and its experiments. It writes a line of JSON for each result, and for each
+part of its progress.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import pickle
 import sys
 from dataclasses import asdict
 from typing import Any
 
 from dask_otel import lab
-from dask_otel.whatif.experiments import Experiment
-from dask_otel.whatif.graph import Graph
 from dask_otel.whatif.plan import plan
 
 
 def main() -> None:
     """Replay what standard input asks for."""
-    asked = json.load(sys.stdin)
-    graph = Graph(**asked["graph"])
-    changes = [Experiment(**{**one, "without": {*one["without"]}}) for one in asked["changes"]]
+    graph, changes = pickle.load(sys.stdin.buffer)
     # Not the preloads and the plugins of a real cluster.
     import dask
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -77,10 +78,6 @@ def _results(
     progress: Callable[[int, int], object],
     limit: float | None,
 ) -> Iterator[Replayed]:
-    asked = {
-        "graph": vars(graph),
-        "changes": [{**vars(one), "without": sorted(one.without)} for one in changes],
-    }
     total, words, over = len({*graph.runs["task"]}) * len(changes), "no word", list[bool]()
 
     def end() -> None:
@@ -88,7 +85,7 @@ def _results(
         process.kill()
 
     with subprocess.Popen(
-        [sys.executable, "-m", "dask_otel.whatif.child"], text=True, encoding="utf-8",
+        [sys.executable, "-m", "dask_otel.whatif.child"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         # The order of sets is then the same each time. Ctrl-C comes here, and ends it below.
         env={**os.environ, "PYTHONHASHSEED": "0"}, start_new_session=True,
@@ -100,11 +97,11 @@ def _results(
             assert process.stdin is not None
             assert process.stdout is not None
             with suppress(BrokenPipeError):
-                json.dump(asked, process.stdin)
+                pickle.dump((graph, changes), process.stdin)
                 process.stdin.close()
             for line in process.stdout:
-                if not line.startswith('{"'):
-                    words = line.strip() or words
+                if not line.startswith(b'{"'):
+                    words = line.decode(errors="replace").strip() or words
                     continue
                 said = json.loads(line)
                 progress(min(total, said["done"]), total)
@@ -147,8 +144,6 @@ def _reason(graph: Graph, seconds: float, recorded: float) -> str:
         why = "runs were lost with their workers, or cancelled"
     elif graph.outside:
         why = f"tasks waited for data of other spans, {graph.outside:,} times"
-    elif -1 in runs["submission"]:
-        why = "it is not known when its tasks were submitted"
     elif seconds < recorded and sum(took) < _SHORT * len(took):
         why = "its tasks are so short that the scheduler took most of the time"
     else:
@@ -169,6 +164,8 @@ def _assumptions(graph: Graph, experiments: Sequence[Experiment]) -> Iterator[st
         if graph.restrictions:
             yield "A task that had to run on a certain worker has to run on its counterpart."
     if not any(graph.runs["transfer"]):
-        yield f"No transfer was recorded; results are sent with {BANDWIDTH / 1e6:g} MB/s."
+        changed = any(one.bandwidth or "transfers" in one.without for one in experiments)
+        but = ", except where an experiment says otherwise" if changed else ""
+        yield f"No transfer was recorded; results are sent with {BANDWIDTH / 1e6:g} MB/s{but}."
     if any(one is not None for one in graph.runs["seceded"]):
         yield "A task that started other tasks waits for them as long as it did."

@@ -10,6 +10,7 @@ from typing import Final
 from dask_otel.core.life.open_span import Group, OpenSpan
 from dask_otel.core.metrics.batch import Distribution
 from dask_otel.core.path.step import SECONDS, START, STOP, WORKER
+from dask_otel.core.records import RawRun
 
 #: Runs of a group that are added together. One by one, each takes 24,000 instructions more,
 #: and 600 more by 16. A run takes 300 bytes until then.
@@ -35,6 +36,8 @@ class Computing:
 
     def __init__(self, ran: Callable[[Group, None, float, float, float], None]) -> None:
         self._ran = ran
+        #: Called with a group and the runs that are added, if anybody keeps them.
+        self.keep: Callable[[Group, list[RawRun]], None] | None = None
         self.seconds = 0.0
         #: The groups with runs that are not added. The owner puts them here, and calls `add` if
         #: one has `TOGETHER`.
@@ -63,6 +66,8 @@ class Computing:
         """Add the runs of a group."""
         del self.waiting[group]
         runs = group.take_runs()
+        if self.keep is not None:
+            self.keep(group, runs)
         spent = [*map(_seconds, runs)]
         seconds = sum(spent)
         self.counts[group] += len(runs)
