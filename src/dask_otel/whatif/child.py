@@ -1,25 +1,28 @@
 """The process of a replay: ``python -m dask_otel.whatif.child``, started by `running`.
 
-It reads a pickled graph and its experiments. It writes a line of JSON for each result, and for each
-part of its progress.
+It reads a graph and experiments as JSON, and writes a line of JSON for each part of its progress
+and for each result.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import pickle
 import sys
 from dataclasses import asdict
 from typing import Any
 
 from dask_otel import lab
+from dask_otel.whatif.experiments import Experiment
+from dask_otel.whatif.graph import Graph
 from dask_otel.whatif.plan import plan
 
 
 def main() -> None:
     """Replay what standard input asks for."""
-    graph, changes = pickle.load(sys.stdin.buffer)
+    asked = json.load(sys.stdin)
+    graph = Graph(**asked["graph"])
+    changes = [Experiment(**{**one, "without": {*one["without"]}}) for one in asked["changes"]]
     # Not the preloads and the plugins of a real cluster.
     import dask
 

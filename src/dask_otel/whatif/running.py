@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -78,6 +77,10 @@ def _results(
     progress: Callable[[int, int], object],
     limit: float | None,
 ) -> Iterator[Replayed]:
+    asked = {
+        "graph": vars(graph),
+        "changes": [{**vars(one), "without": sorted(one.without)} for one in changes],
+    }
     total, words, over = len({*graph.runs["task"]}) * len(changes), "no word", list[bool]()
 
     def end() -> None:
@@ -85,7 +88,7 @@ def _results(
         process.kill()
 
     with subprocess.Popen(
-        [sys.executable, "-m", "dask_otel.whatif.child"],
+        [sys.executable, "-m", "dask_otel.whatif.child"], text=True, encoding="utf-8",
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         # The order of sets is then the same each time. Ctrl-C comes here, and ends it below.
         env={**os.environ, "PYTHONHASHSEED": "0"}, start_new_session=True,
@@ -97,11 +100,11 @@ def _results(
             assert process.stdin is not None
             assert process.stdout is not None
             with suppress(BrokenPipeError):
-                pickle.dump((graph, changes), process.stdin)
+                json.dump(asked, process.stdin)
                 process.stdin.close()
             for line in process.stdout:
-                if not line.startswith(b'{"'):
-                    words = line.decode(errors="replace").strip() or words
+                if not line.startswith('{"'):
+                    words = line.strip() or words
                     continue
                 said = json.loads(line)
                 progress(min(total, said["done"]), total)
