@@ -46,7 +46,7 @@ def default(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_who_has_configured_nothing_gets_a_hint(
     default: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made = made_with(monkeypatch)
+    made = made_with(monkeypatch, OTEL_METRIC_EXPORT_INTERVAL="100")
     assert [
         x
         for x in (
@@ -58,8 +58,15 @@ def test_who_has_configured_nothing_gets_a_hint(
         if x not in made.hint
     ] == []
     made.pump.start()
-    Export(made.pump).metrics(make_batch())
-    eventually(lambda: made.pump.condition()["destinations"][0]["failing"])
+    running = Export(made.pump)
+
+    def is_failing() -> bool:
+        # Again and again, as the bridge sends them.
+        running.metrics(make_batch())
+        failing: bool = made.pump.condition()["destinations"][0]["failing"]
+        return failing
+
+    eventually(is_failing)
     made.pump.request_close(0.0)
     eventually(lambda: made.pump.closed)
     assert caplog.records == [], "it is said once"
