@@ -49,6 +49,9 @@ SPAN_PATH_SUBMITTED: Final = "dask.span.path.submitted.tasks"
 SPAN_PATH_BOUND_CHAIN: Final = "dask.span.path.bound.chain.time"
 SPAN_PATH_BOUND_THREADS: Final = "dask.span.path.bound.threads.time"
 SPAN_OUTPUT_SIZE: Final = "dask.span.output.size"
+SPAN_PROFILE: Final = "dask.span.profile"
+SPAN_PROFILE_TIME: Final = "dask.span.profile.time"
+SPAN_PROFILE_COVERAGE: Final = "dask.span.profile.coverage"
 SPAN_COLLISION: Final = "dask.span.collision"
 SPAN_REQUESTED_NAME: Final = "dask.span.requested.name"
 SPAN_LATE: Final = "dask.span.late"
@@ -159,6 +162,9 @@ SPAN_ATTRIBUTES: Final[dict[str, dict[str, str]]] = {
         WORKER_COUNT: _INT,
         THREAD_COUNT: _INT,
         COLLECTION_TYPES: _STRINGS,
+        SPAN_PROFILE: _STRING,
+        SPAN_PROFILE_TIME: _DOUBLE,
+        SPAN_PROFILE_COVERAGE: _DOUBLE,
         SPAN_COLLISION: _BOOL,
         SPAN_REQUESTED_NAME: _STRING,
         SPAN_LATE: _BOOL,

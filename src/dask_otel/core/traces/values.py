@@ -6,7 +6,7 @@ out or replaced by the nearest known one, and both are counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -38,6 +38,17 @@ _COUNT_KEYS: Final = (
 )
 
 Written: TypeAlias = dict[str, AttributeValue]
+
+#: Activities of a task that pass outside of its thread.
+_OUTSIDE: Final = frozenset(
+    ("executor", "other", "deserialize", "disk-read", "disk-write", "compress", "decompress",
+     "serialize")
+)  # fmt: skip
+
+
+def in_threads(activities: Mapping[Hashable, float]) -> float:
+    """Return the seconds of a span's tasks in their threads, where samples are taken."""
+    return sum(seconds for name, seconds in activities.items() if name not in _OUTSIDE)
 
 
 @dataclass(frozen=True, slots=True)
