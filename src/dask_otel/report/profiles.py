@@ -1,0 +1,146 @@
+"""Profiles beside the telemetry: read, merged, listed by function, and for speedscope."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from dask_otel.core.profiles.pprof import SUFFIX, Profile, SpanStacks, decoded
+from dask_otel.core.profiles.stacks import Frame
+from dask_otel.core.profiles.tree import Node
+from dask_otel.report import words
+from dask_otel.report.telemetry.model import Skipped
+
+_SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
+#: No limit of nodes.
+_ROOM: Final = 2**62
+
+
+@dataclass
+class Function:
+    """A function's own time and that with its callees, in microseconds."""
+
+    frame: Frame
+    own: int = 0
+    whole: int = 0
+    #: Its own time by line.
+    lines: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def place(self) -> str:
+        """Its name, file and widest line, as text."""
+        line = max(self.lines, key=self.lines.__getitem__, default=0) or self.frame.line
+        file = f" ({self.frame.file}:{line})" if self.frame.file else ""
+        return words.one_line(f"{self.frame.function}{file}")
+
+
+def profiles_of(paths: Iterable[str | Path], skipped: Skipped) -> list[Profile]:
+    """Return the profiles of files and folders, by time; broken ones are counted as skipped."""
+    found = []
+    for path in map(Path, paths):
+        inside = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
+        for file in inside:
+            if file.name.endswith(SUFFIX):
+                try:
+                    found.append(decoded(file.read_bytes()))
+                except (OSError, ValueError) as error:
+                    skipped.add("profile that can't be read", f"{file.name}: {error}")
+    return sorted(found, key=lambda one: one.start_ns)
+
+
+def spans_of(profiles: Iterable[Profile], name: str = "") -> list[SpanStacks]:
+    """Return the spans of profiles, or those of that full name and below it."""
+    return [
+        span
+        for profile in profiles
+        for span in profile.spans
+        if not name or f"{span.name}/".startswith(f"{name}/")
+    ]
+
+
+def seconds_of(spans: Iterable[SpanStacks]) -> float:
+    """Return the sampled seconds."""
+    return sum(span.tree.total().micros for span in spans) / 1e6
+
+
+def merged(spans: Iterable[SpanStacks]) -> Node:
+    """Return one tree, whose outermost frames are the spans."""
+    whole = Node()
+    for span in spans:
+        for frames, line, cost in span.tree.stacks():
+            whole.add((Frame(span.name), *frames), line, *cost, _ROOM)
+    return whole
+
+
+def functions(spans: Iterable[SpanStacks], prefixes: Iterable[str] = ()) -> list[Function]:
+    """Return the functions of spans, that with the most time of its own first.
+
+    With `prefixes`, only tasks of these count.
+    """
+    wanted = {*prefixes}
+    found: dict[Frame, Function] = {}
+    for span in spans:
+        for (prefix, *frames), line, cost in span.tree.stacks():
+            if wanted and prefix.function not in wanted:
+                continue
+            for frame in {*frames}:
+                found.setdefault(frame, Function(frame)).whole += cost.micros
+            if frames:
+                inner = found[frames[-1]]
+                inner.own += cost.micros
+                inner.lines[line] = inner.lines.get(line, 0) + cost.micros
+    return sorted(found.values(), key=lambda one: (-one.own, -one.whole, one.frame))
+
+
+def cautions(profiles: Iterable[Profile]) -> Iterator[str]:
+    """Yield what is missing from profiles, in sentences."""
+    for profile in profiles:
+        about, name = profile.about, words.one_line(str(profile.about.get("root", "")))
+        if not about.get("complete", True):
+            yield f"{name} had not ended when its profile was written: the rest is missing."
+        if gone := about.get("cut_off"):
+            workers = words.counted(len(gone), "worker")
+            yield f"{workers} of {name} ended unexpectedly: their last samples are missing."
+        if left_out := about.get("left_out"):
+            yield f"Workers left out {words.counted(left_out, 'sample')} of {name}."
+        if (folded := about.get("folded_seconds", 0.0)) > 0:
+            yield f"{words.seconds(folded)} of {name} had no room: see the nearest frame above."
+
+
+def speedscope(spans: Iterable[SpanStacks], title: str) -> dict[str, Any]:
+    """Return spans in the format of speedscope: all together, then one by one."""
+    spans = [*spans]
+    frames: dict[Frame, int] = {}
+
+    def profile(name: str, tree: Node) -> dict[str, Any]:
+        # In the order of the tree, so that equal frames are beside each other.
+        found = sorted(tree.stacks())
+        return {
+            "type": "sampled",
+            "name": name,
+            "unit": "microseconds",
+            "startValue": 0,
+            "endValue": sum(cost.micros for _, _, cost in found),
+            "samples": [
+                [frames.setdefault(frame, len(frames)) for frame in stack] for stack, _, _ in found
+            ],
+            "weights": [cost.micros for _, _, cost in found],
+        }
+
+    each = [profile(span.name, span.tree) for span in spans]
+    profiles = [profile(title, merged(spans)), *each]
+    return {
+        "$schema": _SCHEMA,
+        "shared": {
+            "frames": [
+                {"name": one.function, **({"file": one.file, "line": one.line} if one.file else {})}
+                for one in frames
+            ]
+        },
+        "profiles": profiles,
+        "name": title,
+        "activeProfileIndex": 0,
+        "exporter": "dask-otel",
+    }
