@@ -60,11 +60,11 @@ def test_lists_functions_by_their_own_time(tmp_path: Path, capsys: Any) -> None:
     out, err = said(capsys, tmp_path)
     head, _, *rows = out.splitlines()
     assert (head, err) == ("all spans: 26.0 s of threads, sampled", "")
-    assert [row.split() for row in rows] == [
-        ["15", "s", "58%", "21", "s", "parse", "(jobs/etl.py:33)"],
-        ["6", "s", "23%", "6", "s", "match", "(re.py:301)"],
-        ["5", "s", "19%", "5", "s", "fit", "(jobs/etl.py:55)"],
-        ["0", "s", "0%", "20", "s", "load", "(jobs/etl.py:3)"],
+    assert [" ".join(row.split()) for row in rows] == [
+        "15.0 s 58% 21.0 s parse (jobs/etl.py:33)",
+        "6.00 s 23% 6.00 s match (re.py:301)",
+        "5.00 s 19% 5.00 s fit (jobs/etl.py:55)",
+        "0 s 0% 20.0 s load (jobs/etl.py:3)",
     ]
     out, _ = said(capsys, tmp_path, "etl/train")
     assert out.startswith("etl/train: 6.00 s of")
