@@ -14,6 +14,7 @@ from dask_otel.report.block import within
 from dask_otel.report.cures import graphs_of, judged
 from dask_otel.report.history.difference import Comparison, compare
 from dask_otel.report.money import Price
+from dask_otel.report.profiles import attach, profiles_of
 from dask_otel.report.redaction import redacted
 from dask_otel.report.telemetry.model import Block, Session, Skipped
 from dask_otel.report.telemetry.reader import Reader
@@ -223,5 +224,7 @@ def read_report(
     reader = Reader()
     reader.read(paths)
     cost = None if price is None else Price(price)
-    report = Report(reader.sessions(), reader.skipped, price=cost, tag=tag, paths=paths)
+    runs = reader.sessions()
+    attach(profiles_of(paths, reader.skipped), runs)
+    report = Report(runs, reader.skipped, price=cost, tag=tag, paths=paths)
     return report.replayed() if replay else report

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from dask_otel.core.diagnosis import Diagnosis
 from dask_otel.core.profiles.pprof import SUFFIX, Profile, SpanStacks, decoded
 from dask_otel.core.profiles.stacks import Frame
 from dask_otel.core.profiles.tree import Node
 from dask_otel.report import words
-from dask_otel.report.telemetry.model import Skipped
+from dask_otel.report.telemetry.model import Session, Skipped
 
+#: Kinds of diagnoses that a function explains, and the least share of its time to be named.
+_OF_CODE: Final = ("chain", "long_task", "gil", "off_cpu")
+_NAMED: Final = 0.1
 _SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
 #: No limit of nodes.
 _ROOM: Final = 2**62
@@ -48,6 +52,16 @@ def profiles_of(paths: Iterable[str | Path], skipped: Skipped) -> list[Profile]:
                 except (OSError, ValueError) as error:
                     skipped.add("profile that can't be read", f"{file.name}: {error}")
     return sorted(found, key=lambda one: one.start_ns)
+
+
+def attach(profiles: Iterable[Profile], sessions: Sequence[Session]) -> None:
+    """Give the profiles to the sessions that have their spans."""
+    owner = {span.key: session for session in sessions for span in session.spans}
+    for profile in profiles:
+        keys = ((span.trace_id, span.span_id) for span in profile.spans)
+        session = next((owner[key] for key in keys if key in owner), None)
+        if session is not None:
+            session.profiles.append(profile)
 
 
 def spans_of(profiles: Iterable[Profile], name: str = "") -> list[SpanStacks]:
@@ -92,6 +106,18 @@ def functions(spans: Iterable[SpanStacks], prefixes: Iterable[str] = ()) -> list
                 inner.own += cost.micros
                 inner.lines[line] = inner.lines.get(line, 0) + cost.micros
     return sorted(found.values(), key=lambda one: (-one.own, -one.whole, one.frame))
+
+
+def with_code(one: Diagnosis, profiles: Sequence[Profile]) -> Diagnosis:
+    """Return a diagnosis of how long code takes, with the function that takes most of it."""
+    if one.kind not in _OF_CODE or not profiles:
+        return one
+    found = functions(spans_of(profiles, one.span), one.prefixes)
+    whole = sum(function.own for function in found)
+    if not whole or found[0].own < _NAMED * whole:
+        return one
+    share = f"{found[0].own / whole:.0%} of their sampled time is in {found[0].place}."
+    return replace(one, evidence=f"{one.evidence} {share}".lstrip())
 
 
 def cautions(profiles: Iterable[Profile]) -> Iterator[str]:

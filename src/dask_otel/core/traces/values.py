@@ -6,7 +6,7 @@ out or replaced by the nearest known one, and both are counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -46,7 +46,7 @@ _OUTSIDE: Final = frozenset(
 )  # fmt: skip
 
 
-def in_threads(activities: Mapping[Hashable, float]) -> float:
+def in_threads(activities: Mapping[Any, float]) -> float:
     """Return the seconds of a span's tasks in their threads, where samples are taken."""
     return sum(seconds for name, seconds in activities.items() if name not in _OUTSIDE)
 
