@@ -270,7 +270,7 @@ async def test_the_flame_graph_is_searched_and_walked(tmp_path: Path, address: s
             round(await page.ask(f"{FLAME}.box({FLAME}.nodes[1])[1] / {FLAME}.width"), 3) == 0.741
         )
         # A click zooms where it is; recursion is counted once.
-        place = f"{FLAME}.find(3, 2.5 * 19).name"
+        place = f"{FLAME}.find(3, 1.5 * 19).name"
         assert await page.ask(place) == "etl/read"
         search = "document.querySelector('[data-flame] input')"
         for text, found in (("fit", "6.00 s match"), ("RE.PY", "6.00 s match"), ("", "")):
