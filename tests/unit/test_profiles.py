@@ -9,6 +9,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from time import time
@@ -24,7 +25,7 @@ from dask_otel._dask.profiles import WorkerProfiles
 from dask_otel.core.profiles import stacks
 from dask_otel.core.profiles.pprof import Profile, SpanStacks, decoded, encoded
 from dask_otel.core.profiles.stacks import Frame, Stack, packed, short_file, unpacked
-from dask_otel.core.profiles.store import GRACE, Batch, CutOff, Ended, Profiles
+from dask_otel.core.profiles.store import GRACE, Batch, CutOff, Ended, Profiles, file_of
 from dask_otel.core.profiles.tree import Node
 from dask_otel.core.traces.translate import translate
 from dask_otel.pump.profiles import ProfileFiles
@@ -270,19 +271,28 @@ def test_the_operator_decides_about_names() -> None:
     )
     (span,) = decoded(data).spans
     ((frames, line, _),) = span.tree.stacks()
-    assert (span.name, line) == ("S/X", 7)
+    assert (span.name, line) == ("s/x", 7)
     assert frames == (Frame("FIT"), Frame("TRAIN", semconv.EMPTY, 3))
     assert sorted(asked) == [
         (semconv.CODE_FILE_PATH, "jobs/secret.py"),
         (semconv.CODE_FUNCTION_NAME, "train"),
-        (semconv.SPAN_TAGS, "s/x"),
         (semconv.TASK_PREFIX, "fit"),
     ]
     assert b"secret" not in gzip.decompress(data)
+    # The tags of a span one by one, as everywhere.
+    profiles = Profiles()
+    take(profiles, batch([Stack("b", "fit", (Frame("f"),), 1, 2, 40_000)]))
+    asked.clear()
+    (root,) = profiles.roots.values()
+    read = decoded(file_of(root, bool, 0.02, redact))
+    assert (read.about["root"], read.spans[0].name) == ("WORKFLOW", "WORKFLOW/FIT")
+    tags = [(semconv.SPAN_TAGS, one) for one in ("workflow", "workflow", "fit")]
+    assert [one for one in asked if one[0] == semconv.SPAN_TAGS] == tags
 
 
 def files(folder: Path, most: int = 10**9, samples: bool = True) -> tuple[ProfileFiles, Tally]:
-    made, tally = ProfileFiles(folder, "run", most, 0.02, encoded, lambda _: samples), Tally()
+    encode = partial(file_of, interval=0.02)
+    made, tally = ProfileFiles(folder, "run", most, encode, lambda _: samples), Tally()
     made.counted_by(tally)
     return made, tally
 

@@ -17,7 +17,7 @@ from dask_otel.report.document import Report, read_report
 from dask_otel.report.page.flames import flame
 from dask_otel.report.profiles import with_code
 from tests.unit.report_files import EVIL, cluster, counter, metrics, point, span, traces
-from tests.unit.test_profile_command import FIT, LOAD, PARSE, USUAL, make_profile, write
+from tests.unit.test_profile_command import FIT, LOAD, MATCH, PARSE, USUAL, make_profile, write
 
 
 def of(profile: Profile) -> Profile:
@@ -29,7 +29,8 @@ def of(profile: Profile) -> Profile:
 
 
 def report(folder: Path, *profiles: Profile, ran: float = 40.0) -> Report:
-    spans = [span(1, "read"), span(2, "train", parent=1)]
+    root = {"dask_span_root_id": "id-1", "dask_span_result": "success"}
+    spans = [span(1, "read", **root), span(2, "read/train", parent=1, **root)]
     for one in spans:
         one["attributes"] += [
             {"key": f"dask.span.activity.time.{name}", "value": {"doubleValue": took}}
@@ -133,6 +134,26 @@ def test_a_function_without_most_of_the_time_is_not_named() -> None:
     one = Diagnosis("gil", "", 9.0, "It is slow", "", "Look.")
     even = [("etl", "fit", (FIT._replace(line=n),), n, 1.0) for n in range(11)]
     assert with_code(one, [make_profile(*even)]).evidence == ""
+
+
+def test_a_comparison_says_which_code_takes_longer(tmp_path: Path) -> None:
+    longer = [(*one[:4], one[4] * 3 if MATCH in one[2] else one[4]) for one in USUAL]
+    facts = {"root": "read"}
+    # Half as many samples of the second: the coverage, not the code, is another one.
+    half = [(*one[:4], one[4] / 2) for one in longer]
+    before = report(tmp_path / "a", of(make_profile(*USUAL, **facts)), ran=26.0)
+    after = report(tmp_path / "b", of(make_profile(*half, **facts)), ran=38.0)
+    compared = after.compared_with(before)
+    assert compared.comparison is not None
+    (one,) = [name for name in compared.comparison.names if name.name == "read"]
+    assert one.code[0] == ("in match (re.py) of load", pytest.approx(12.0))
+    assert all(change == pytest.approx(0.0, abs=1e-4) for _, change in one.code[1:])
+    assert "the code: +12.0 s in match (re.py) of load" in list(one.lines())
+    json.dumps(compared.to_dict())
+    # A side without profiles is not one whose code took no time.
+    without = report(tmp_path / "c").compared_with(before)
+    assert without.comparison is not None
+    assert [name.code for name in without.comparison.names] == [[]]
 
 
 def evil() -> Profile:

@@ -18,7 +18,7 @@ from tempfile import NamedTemporaryFile
 from typing import Final
 
 from dask_otel import semconv
-from dask_otel.core.profiles.pprof import SUFFIX, Profile
+from dask_otel.core.profiles.pprof import SUFFIX
 from dask_otel.core.profiles.store import Batch, CutOff, Ended, Profiles, RootProfile
 from dask_otel.core.records import SpanIdentity
 from dask_otel.core.trace import Trace
@@ -45,8 +45,6 @@ class ProfileFiles(PumpThread):
         The folder, and the beginning of the files' names.
     most
         Limit of the bytes of this run's files; the oldest are removed.
-    interval
-        Seconds between two samples.
     encode
         Makes a file's content; its second argument is called after each short step.
     samples
@@ -58,13 +56,12 @@ class ProfileFiles(PumpThread):
         folder: Path,
         run: str,
         most: int,
-        interval: float,
-        encode: Callable[[Profile, Callable[[], object]], bytes],
+        encode: Callable[[RootProfile, Callable[[], object]], bytes],
         samples: Callable[[Trace], bool],
     ) -> None:
         super().__init__("dask-otel-profiles", "profiles", Tally(), threading.Event())
         self._folder, self._run_name, self._most = folder, run, most
-        self._interval, self._encode, self._samples = interval, encode, samples
+        self._encode, self._samples = encode, samples
         self._store = Profiles()
         #: Held by threads that read what waits; the event loop never takes it.
         self._lock = threading.Lock()
@@ -170,7 +167,7 @@ class ProfileFiles(PumpThread):
             root.changed = False
             return
         with self._lock:
-            data = self._encode(root.profile(self._interval), self._breathe)
+            data = self._encode(root, self._breathe)
             root.changed = False
         path = self._folder / self._name(root.root)
         try:

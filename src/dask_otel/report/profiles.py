@@ -11,7 +11,9 @@ from dask_otel.core.diagnosis import Diagnosis
 from dask_otel.core.profiles.pprof import SUFFIX, Profile, SpanStacks, decoded
 from dask_otel.core.profiles.stacks import Frame
 from dask_otel.core.profiles.tree import Node
+from dask_otel.core.traces.values import in_threads
 from dask_otel.report import words
+from dask_otel.report.seconds import span_activities
 from dask_otel.report.telemetry.model import Session, Skipped
 
 #: Kinds of diagnoses that a function explains, and the least share of its time to be named.
@@ -106,6 +108,47 @@ def functions(spans: Iterable[SpanStacks], prefixes: Iterable[str] = ()) -> list
                 inner.own += cost.micros
                 inner.lines[line] = inner.lines.get(line, 0) + cost.micros
     return sorted(found.values(), key=lambda one: (-one.own, -one.whole, one.frame))
+
+
+def changes(
+    sides: tuple[Iterable[Session], Iterable[Session]], name: str
+) -> list[tuple[str, float]]:
+    """Return by how many seconds of a run's threads functions differ, for the roots of a name.
+
+    Samples of each run are scaled to the seconds that its tasks ran in threads, so that no
+    difference is one of coverage. Empty if a side has no profile.
+    """
+    means = []
+    for side in sides:
+        runs = [
+            (profile, session)
+            for session in side
+            for profile in session.profiles
+            if profile.about.get("root") == name
+        ]
+        sums: dict[str, float] = {}
+        for profile, session in runs:
+            scale = _scale(profile, session) / len(runs) / 1e6
+            for span in profile.spans:
+                for (prefix, *frames), _, cost in span.tree.stacks():
+                    frame = frames[-1] if frames else prefix
+                    file = f" ({frame.file})" if frame.file else ""
+                    place = f"in {frame.function}{file} of {prefix.function}"
+                    sums[place] = sums.get(place, 0.0) + cost.micros * scale
+        means.append(sums)
+    before, after = means
+    if not (before and after):
+        return []
+    places = dict.fromkeys([*before, *after])
+    found = [(place, after.get(place, 0.0) - before.get(place, 0.0)) for place in places]
+    return sorted(found, key=lambda one: -abs(one[1]))
+
+
+def _scale(profile: Profile, session: Session) -> float:
+    keys = {(span.trace_id, span.span_id) for span in profile.spans}
+    spans = (span for span in session.of_type("span") if span.key in keys)
+    ran = sum(in_threads(span_activities(span)) for span in spans)
+    return ran / (seconds_of(profile.spans) or 1.0) if ran else 1.0
 
 
 def with_code(one: Diagnosis, profiles: Sequence[Profile]) -> Diagnosis:

@@ -35,7 +35,7 @@ from dask_otel._otel.sdk.resource import make_resource
 from dask_otel._otel.sdk.sampling import TraceSampler, make_sampler
 from dask_otel._otel.sdk.sink import ExporterSink
 from dask_otel._otel.sdk.spans import ProviderSpanSink, application_provider
-from dask_otel.core.profiles.pprof import Profile
+from dask_otel.core.profiles.store import RootProfile
 from dask_otel.core.records import Origin
 from dask_otel.core.trace import Trace
 from dask_otel.pump.destination import Destination
@@ -45,7 +45,7 @@ from dask_otel.pump.recorder import Recorder
 __all__ = ["FileTarget", "Outputs", "build", "build_for_spool"]
 
 #: Makes a profile's file; the second argument is called after each short step.
-WriteProfile: TypeAlias = Callable[[Profile, Callable[[], object]], bytes]
+WriteProfile: TypeAlias = Callable[[RootProfile, Callable[[], object]], bytes]
 _SIGNALS: Final = ("traces", "metrics", "logs")
 
 
@@ -88,7 +88,7 @@ def build(
     logs: bool = False,
     claims: Callable[[str, str], bool] | None = None,
     graph: WriteGraph | None = None,
-    profiles: tuple[float, WriteProfile] | None = None,
+    profiles: WriteProfile | None = None,
 ) -> Outputs | None:
     """Make the exporters in the standard variables, and those that write files.
 
@@ -115,7 +115,7 @@ def build(
     graph
         Makes the text of a graph log; None for no graph logs.
     profiles
-        Seconds between two samples, and what makes the content of a profile's file; None for none.
+        Makes the content of a profile's file; None for no profiles.
 
     Returns
     -------
@@ -155,7 +155,7 @@ def build(
             if profiles is not None:
                 folder = Path(files.path).expanduser().absolute()
                 most = files.max_size * files.max_files
-                written = ProfileFiles(folder, run, most, *profiles, sampler.decides)
+                written = ProfileFiles(folder, run, most, profiles, sampler.decides)
         made = make_sinks(
             (
                 signal

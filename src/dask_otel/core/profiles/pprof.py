@@ -93,7 +93,8 @@ def encoded(
     breathe
         Called after each short step.
     redact
-        The operator's function for users' texts; called once for each.
+        The operator's function for users' texts, called once for each; the names of spans are
+        redacted already.
     """
     strings: dict[str, int] = {"": 0}
     shown: dict[tuple[str, str], int] = {}
@@ -123,7 +124,7 @@ def encoded(
             label(_TRACE, string(span.trace_id)),
             label(_SPAN, string(span.span_id)),
             label(semconv.SPAN_ID, string(span.dask_id)),
-            label(semconv.SPAN_NAME, clean(semconv.SPAN_TAGS, span.name)),
+            label(semconv.SPAN_NAME, string(span.name)),
         ]
         for stack, line, cost in span.tree.stacks():
             # Without room even for its prefix, a sample has none.

@@ -6,16 +6,17 @@ Each sample is either in the profile of its root, or counted as dropped.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from dask_otel._version import __version__
-from dask_otel.core.profiles.pprof import Profile, SpanStacks
+from dask_otel.core.profiles.pprof import Profile, SpanStacks, encoded
 from dask_otel.core.profiles.stacks import Frame, unpacked
 from dask_otel.core.profiles.tree import Node
 from dask_otel.core.records import SpanIdentity
-from dask_otel.core.text import Sanitizer, span_path
+from dask_otel.core.text import Sanitizer, attribute_text, span_path
+from dask_otel.core.traces.redact import Redact, redacted_tags
 
 #: Most nodes of a span, and of all spans; a span is a node, too.
 MOST_OF_SPAN: Final = 5_000
@@ -82,11 +83,18 @@ class RootProfile:
         """The number of its samples."""
         return sum(one.tree.total().samples for one in self.spans.values())
 
-    def profile(self, interval: float) -> Profile:
-        """Return it for a file."""
+    def profile(self, interval: float, redact: Redact | None = None) -> Profile:
+        """Return it for a file, with the names of its spans redacted."""
+
+        def name(identity: SpanIdentity) -> str:
+            # What that changes is counted with the span.
+            sanitizer = Sanitizer()
+            tags = redacted_tags(redact, identity.tags, sanitizer)
+            return attribute_text(span_path(tags, sanitizer), sanitizer)
+
         about = {
             "made_by": f"dask-otel {__version__}",
-            "root": _name(self.root),
+            "root": name(self.root),
             "trace_id": f"{self.root.trace_id:032x}",
             "span_id": f"{self.root.span_id:016x}",
             "interval": interval,
@@ -100,7 +108,7 @@ class RootProfile:
                 f"{one.identity.trace_id:032x}",
                 f"{one.identity.span_id:016x}",
                 one.identity.dask_id,
-                _name(one.identity),
+                name(one.identity),
                 one.tree,
             )
             for one in self.spans.values()
@@ -108,8 +116,14 @@ class RootProfile:
         return Profile(about, int(self.since * 1e9), self.until - self.since, spans)
 
 
-def _name(identity: SpanIdentity) -> str:
-    return span_path(identity.tags, Sanitizer())
+def file_of(
+    root: RootProfile,
+    breathe: Callable[[], object],
+    interval: float,
+    redact: Redact | None = None,
+) -> bytes:
+    """Return the content of the file of a root; see `encoded`."""
+    return encoded(root.profile(interval, redact), breathe, redact)
 
 
 class Profiles:
