@@ -23,6 +23,7 @@ from benchmarks import (
     path,
     pauses,
     results,
+    sampling,
     scale,
     spool,
     throughput,
@@ -44,6 +45,7 @@ ROWS: dict[str, list[Callable[[bool], list[Row]]]] = {
     "13": [logs.run],
     "14": [scale.run],
     "15": [path.run],
+    "16": [sampling.run],
 }
 
 

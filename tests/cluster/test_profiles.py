@@ -19,7 +19,10 @@ from distributed import get_worker, span
 
 import dask_otel
 from dask_otel import semconv
+from dask_otel._wire import Refusal, profile_loop
+from dask_otel.cli import main
 from dask_otel.core.profiles.pprof import Profile, SpanStacks, decoded
+from dask_otel.core.profiles.stacks import unpacked
 from tests.cluster.conftest import Bridged, Start
 from tests.waiting import eventually
 
@@ -190,3 +193,38 @@ def test_without_profiles_there_is_no_thread(start: Start) -> None:
 
 def _idles() -> bool:
     return get_worker() is not None
+
+
+def blocks(dask_scheduler: Any) -> float:
+    began = time.perf_counter()
+    while time.perf_counter() - began < 0.1:
+        sum(range(100))
+    return time.perf_counter() - began
+
+
+def test_an_event_loop_is_sampled_on_request(start: Start, capsys: Any) -> None:
+    with start() as cluster:
+        client, answers = cluster.client, list[Any]()
+        asked = threading.Thread(
+            target=lambda: answers.append(client.run_on_scheduler(profile_loop, seconds=1.5))
+        )
+        asked.start()
+        blocked, refused = 0.0, None
+        while asked.is_alive():
+            blocked += client.run_on_scheduler(blocks)
+            refused = refused or client.run_on_scheduler(profile_loop, seconds=0.0)
+        assert isinstance(refused, Refusal)
+        (blobs,) = answers
+        found = [stack for blob in blobs for stack in unpacked(blob, [""])]
+        whole = sum(one.micros for one in found) / 1e6
+        ours = sum(one.micros for one in found if "blocks" in [f.function for f in one.frames])
+        # All of the time is there, and what blocked the loop is what the calls say.
+        assert whole >= 1.4
+        assert 0.3 * blocked < ours / 1e6 < 1.1 * blocked
+        assert {one.prefix for one in found} <= {"busy", "idle"}
+        address = cluster.cluster.scheduler_address
+        for more in ([], ["--workers"]):
+            assert main(["profile", "--scheduler", address, "--seconds", "0.2", *more]) == 0
+            assert capsys.readouterr().out.startswith("event loops: ")
+        names = [one.name for one in threading.enumerate()]
+        assert "dask-otel-loop" not in names

@@ -10,24 +10,20 @@ import threading
 from contextlib import suppress
 from itertools import islice
 from time import monotonic
-from types import CodeType, FrameType
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from distributed import worker as dask_worker
 from distributed.metrics import time
 
 from dask_otel.core.events.lines import Rate
+from dask_otel.core.profiles.frames import Found, walked
 from dask_otel.core.profiles.stacks import (
-    DEEPER,
-    DEEPEST,
     LAST,
     LEFT_OUT,
     SAMPLES,
     TOPIC,
-    Frame,
-    Stack,
     packed,
-    short_file,
 )
 
 if TYPE_CHECKING:
@@ -47,19 +43,6 @@ _BASES: Final = frozenset(
     for name in ("_run_task_simple", "_run_actor", "apply_function_simple", "apply_function_actor")
     if hasattr(dask_worker, name)
 )
-#: Dask's own frames around the code of a task.
-_AROUND: Final = "dask/_task_spec.py"
-
-
-class _Found:
-    """A stack: how often it was found, the seconds for which it stands, and its code."""
-
-    __slots__ = ("codes", "samples", "seconds")
-
-    def __init__(self, codes: list[CodeType]) -> None:
-        # The code must live: its address is the key.
-        self.codes = codes
-        self.samples, self.seconds = 0, 0.0
 
 
 class Sampler:
@@ -75,7 +58,7 @@ class Sampler:
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         #: By span, prefix, current line and addresses of code.
-        self._found: dict[tuple[Any, ...], _Found] = {}
+        self._found: dict[tuple[Any, ...], Found] = {}
         #: By span of these: when it ran a task last.
         self._seen: dict[str, float] = {}
         #: When the last sample was, and the first of these.
@@ -120,27 +103,21 @@ class Sampler:
             self._send()
 
     def _count(self, task: TaskState, frame: FrameType, now: float, seconds: float) -> None:
-        line, codes = frame.f_lineno or 0, list[CodeType]()
-        outer: FrameType | None = frame
-        while outer is not None and id(outer.f_code) not in _BASES and len(codes) <= DEEPEST:
-            codes.append(outer.f_code)
-            outer = outer.f_back
+        line, codes = walked(frame)
         key = (task.span_id, task.prefix, line, *map(id, codes))
         found = self._found.get(key)
         if found is None:
             if not self._found:
                 self._since = now
-            found = self._found[key] = _Found(codes)
-        found.samples += 1
-        found.seconds += seconds
+            found = self._found[key] = Found(codes)
+        found.add(seconds)
         self._seen[str(task.span_id)] = now
 
     def _send(self, last: bool = False) -> None:
         with self._lock:
             taken, self._found, self._seen = self._found, {}, {}
         stacks = [
-            Stack(span, prefix, _frames(one.codes), line, one.samples, round(1e6 * one.seconds))
-            for (span, prefix, line, *_), one in taken.items()
+            one.stack(span, prefix, line, _BASES) for (span, prefix, line, *_), one in taken.items()
         ]
         # If there are too many, the rarest are left out.
         stacks.sort(key=lambda one: -one.micros)
@@ -150,14 +127,3 @@ class Sampler:
         messages[-1][LAST] = last
         for message in messages:
             self._worker.log_event(TOPIC, message)
-
-
-def _frames(codes: list[CodeType]) -> tuple[Frame, ...]:
-    """Return the frames of a stack, the outermost one first, without Dask's around a task."""
-    found = [
-        Frame(getattr(code, "co_qualname", code.co_name), short_file(code.co_filename),
-              code.co_firstlineno)
-        for code in reversed(codes[:DEEPEST])
-    ]  # fmt: skip
-    first = next((n for n, one in enumerate(found) if one.file != _AROUND), 0)
-    return (DEEPER,) * (len(codes) > DEEPEST) + tuple(found[first:])
