@@ -61,7 +61,8 @@ class Outcomes:
         elif move.start in UNFINISHED:
             self._end(move)
         elif move.finish == "erred":
-            self._set(key, "erred" if move.own or move.start == "memory" else "blamed")
+            # A lost actor is in memory until then, whatever older releases say.
+            self._set(key, "erred" if move.own or "memory" in (state, move.start) else "blamed")
         if move.finish == "forgotten":
             self._forget(key)
 

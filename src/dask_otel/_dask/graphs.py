@@ -136,7 +136,7 @@ class Graphs:
         """Return the log of a root that ends now; None for any other span, or without runs."""
         log = self._logs.get(span)
         if log is not None:
-            gone = [one for one in self._gone if one.went and one.went > span.start]
+            gone = [one for one in self._gone if one.went and one.went >= span.start]
             log.workers = (*gone, *self._workers.values())
             known = self.scheduler
             log.scheduler = "stealing" in known.extensions, known.WORKER_SATURATION

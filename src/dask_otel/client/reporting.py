@@ -186,7 +186,9 @@ class performance_report:
         # Relative to the notebook.
         name = escape(self.filename or "")
         link = f'<a href="{quote(self.filename or "")}" target="_blank">{name}</a>'
-        return "<br>".join([*map(escape, self._lines()), name if "://" in name else link])
+        headline, *others = map(escape, self._lines())
+        page = name if "://" in name else link
+        return "<br>".join([f"<b>{headline}</b>", *others, page])
 
     def _show(self) -> None:
         """Show it in the notebook or the terminal, with the page's place."""

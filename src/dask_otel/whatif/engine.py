@@ -81,6 +81,35 @@ async def _run(number: tuple[int, int], *_: object) -> Result:
     return await _current[0].run(number)
 
 
+# Dask calls these for each key. Functions of the module: older releases of Dask pickle them.
+
+
+def _priority(key: Key) -> int:
+    return -_current[0].plan.tasks[key].rank
+
+
+def _retries(key: Key) -> int:
+    return len(_current[0].plan.tasks[key].attempts)
+
+
+def _restricted(what: str, none: Any, key: Key) -> Any:
+    plan = _current[0].plan
+    number = plan.tasks[key].restriction
+    value = plan.restrictions[number].get(what) if number >= 0 else None
+    if what == "workers" and value:
+        return [f"lab://w{worker % len(plan.workers)}" for worker in value]
+    return value or none
+
+
+_ANNOTATIONS: Final = {
+    "priority": _priority,
+    "retries": _retries,
+    "workers": partial(_restricted, "workers", []),
+    "resources": partial(_restricted, "resources", {}),
+    "allow_other_workers": partial(_restricted, "loose", False),
+}
+
+
 def replayed(plan: Plan, name: str, tick: Callable[[], None] = lambda: None) -> Replayed:
     """Replay a plan.
 
@@ -194,13 +223,6 @@ class _Replay:
         for number in range(len(plan.workers)):
             cluster.begin(cluster.machine("scheduler"), self._life, number)
         futures = []
-        annotations = {
-            "priority": lambda key: -plan.tasks[key].rank,
-            "retries": lambda key: len(plan.tasks[key].attempts),
-            "workers": partial(self._restricted, "workers", []),
-            "resources": partial(self._restricted, "resources", {}),
-            "allow_other_workers": partial(self._restricted, "loose", False),
-        }
         for one in plan.submissions:
             thread.wait(partial(self._has, one.after), None)
             arrived = max(arrived, loop.now) + one.gap
@@ -210,7 +232,7 @@ class _Replay:
                 key: Spec(key, _run, key[1:], *map(TaskRef, plan.tasks[key].before))
                 for key in one.keys
             }
-            with dask.annotate(**annotations):
+            with dask.annotate(**_ANNOTATIONS):
                 futures.append(cluster.client.get(specs, [*one.results], sync=False))
         thread.wait(lambda: len(self._ended) == len(plan.tasks), None)
         self.busy = sum(
@@ -221,13 +243,6 @@ class _Replay:
 
     def _has(self, after: Mapping[int, int]) -> bool:
         return all(self._there[number] >= count for number, count in after.items())
-
-    def _restricted(self, what: str, none: Any, key: Key) -> Any:
-        number = self.plan.tasks[key].restriction
-        value = self.plan.restrictions[number].get(what) if number >= 0 else None
-        if what == "workers" and value:
-            return [f"lab://w{worker % len(self.plan.workers)}" for worker in value]
-        return value or none
 
     # ----------------------------------------------------------------------------- a task
 
