@@ -28,7 +28,7 @@ from dask_otel.core.profiles.stacks import Frame, Stack, packed, short_file, unp
 from dask_otel.core.profiles.store import GRACE, Batch, CutOff, Ended, Profiles, file_of
 from dask_otel.core.profiles.tree import Node
 from dask_otel.core.traces.translate import translate
-from dask_otel.pump.profiles import ProfileFiles
+from dask_otel.pump.profile_files import ProfileFiles
 from dask_otel.pump.tally import Tally
 from dask_otel.worker import sampling
 from dask_otel.worker.sampling import Sampler
@@ -373,7 +373,7 @@ def test_what_can_not_be_written_is_retried_and_counted_at_the_end(
 
 
 def test_a_full_queue_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dask_otel.pump.profiles._MOST_WAITING", 1000)
+    monkeypatch.setattr("dask_otel.pump.profile_files._MOST_WAITING", 1000)
     made, tally = files(tmp_path)
     for _ in range(10):
         made.offer(of_root(1)[0])

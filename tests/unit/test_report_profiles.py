@@ -65,6 +65,17 @@ def test_a_profile_belongs_to_the_run_that_has_its_spans(tmp_path: Path) -> None
     assert flame(replace(run, profiles=[])) is None
 
 
+def test_files_of_a_run_stand_for_its_profiles(tmp_path: Path) -> None:
+    made = report(tmp_path, of(make_profile(*USUAL)), of(make_profile(*USUAL)))
+    assert len(made.runs[0].profiles) == 2
+    traces_of = tmp_path / "run-0-0001-traces.jsonl"
+    (tmp_path / "a.jsonl").rename(traces_of)
+    (tmp_path / "run-1-profile.pb.gz").rename(tmp_path / "run-0-1-profile.pb.gz")
+    (tmp_path / "run-0-profile.pb.gz").rename(tmp_path / "run-9-profile.pb.gz")
+    (run,) = read_report(traces_of, traces_of).runs
+    assert len(run.profiles) == 1
+
+
 def test_the_flame_graph_has_all_time_in_the_order_of_the_tree(tmp_path: Path) -> None:
     made = report(tmp_path, of(make_profile(*USUAL)))
     data = shown(made)

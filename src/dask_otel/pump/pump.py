@@ -38,7 +38,7 @@ from dask_otel.pump.feeder import Feeder
 from dask_otel.pump.lanes import SpanLane
 from dask_otel.pump.limits import PumpLimits
 from dask_otel.pump.metrics import MAX_METRIC_BATCHES, MetricLane
-from dask_otel.pump.profiles import ProfileFiles
+from dask_otel.pump.profile_files import ProfileFiles
 from dask_otel.pump.spooled import BACKLOG, Spool, SpooledFeeder
 from dask_otel.pump.tally import Series, Tally
 from dask_otel.pump.thread import PumpThread

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from glob import escape
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +21,8 @@ from dask_otel.report.telemetry.model import Session, Skipped
 #: Kinds of diagnoses that a function explains, and the least share of its time to be named.
 _OF_CODE: Final = ("chain", "long_task", "gil", "off_cpu")
 _NAMED: Final = 0.1
+#: A file of traces, and the beginning of the names of all files of its run.
+_TRACES: Final = re.compile(r"(.+-)\d{4,}-traces\.jsonl")
 _SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
 #: No limit of nodes.
 _ROOM: Final = 2**62
@@ -43,16 +47,23 @@ class Function:
 
 
 def profiles_of(paths: Iterable[str | Path], skipped: Skipped) -> list[Profile]:
-    """Return the profiles of files and folders, by time; broken ones are counted as skipped."""
-    found = []
+    """Return the profiles of files and folders, by time; broken ones are counted as skipped.
+
+    A file of traces stands for the profiles of its run beside it.
+    """
+    found, files = [], dict[Path, None]()
     for path in map(Path, paths):
-        inside = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
-        for file in inside:
-            if file.name.endswith(SUFFIX):
-                try:
-                    found.append(decoded(file.read_bytes()))
-                except (OSError, ValueError) as error:
-                    skipped.add("profile that can't be read", f"{file.name}: {error}")
+        run = _TRACES.match(path.name)
+        if path.name.endswith(SUFFIX):
+            files[path] = None
+        elif path.is_dir() or run:
+            folder, name = (path.parent, escape(run[1])) if run else (path, "")
+            files |= dict.fromkeys(sorted(folder.glob(f"{name}*{SUFFIX}")))
+    for file in files:
+        try:
+            found.append(decoded(file.read_bytes()))
+        except (OSError, ValueError) as error:
+            skipped.add("profile that can't be read", f"{file.name}: {error}")
     return sorted(found, key=lambda one: one.start_ns)
 
 

@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from distributed.worker import Worker
     from distributed.worker_state_machine import TaskState
 
-#: Seconds after which samples are sent, and after which a span that runs no task is at its end
-#: here; then its samples are sent early, once a second at most.
-LONGEST: Final = 10.0
+#: Seconds after which samples are sent, so that a kill loses at most ten seconds of them; and after
+#: which a span that runs no task is at its end here: then its samples are sent early, once a second
+#: at most.
+LONGEST: Final = 8.0
 _QUIET: Final = 0.25
 _EARLY: Final = (1.0, 3.0)
 #: Most messages at once.

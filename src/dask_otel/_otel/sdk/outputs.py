@@ -39,7 +39,7 @@ from dask_otel.core.profiles.store import RootProfile
 from dask_otel.core.records import Origin
 from dask_otel.core.trace import Trace
 from dask_otel.pump.destination import Destination
-from dask_otel.pump.profiles import ProfileFiles
+from dask_otel.pump.profile_files import ProfileFiles
 from dask_otel.pump.recorder import Recorder
 
 __all__ = ["FileTarget", "Outputs", "build", "build_for_spool"]

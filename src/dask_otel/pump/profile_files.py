@@ -1,7 +1,7 @@
 """The thread that reads the samples of workers, and writes a file for each root span.
 
-A file is replaced as a whole every ten seconds while its span is open, so that a kill of the
-scheduler loses no more than that.
+A file is replaced as a whole while its span is open, soon after samples have come, so that a kill
+of the scheduler loses little more than what the workers have not sent.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from dask_otel.pump.thread import PumpThread
 
 logger = logging.getLogger("distributed.dask_otel")
 
-#: Seconds between two writes of an open root, and how many times as long as the last one took.
-INTERVAL: Final = 10.0
+#: Least seconds between two writes of open roots, and how many times as long as the last one took.
+INTERVAL: Final = 1.0
 _PAUSE: Final = 50.0
 #: Most bytes that wait for the thread.
 _MOST_WAITING: Final = 16 * 2**20
