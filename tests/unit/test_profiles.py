@@ -385,7 +385,13 @@ def test_a_full_queue_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_span_says_how_much_of_it_was_sampled() -> None:
-    activities = {"thread-cpu": 3.0, "thread-noncpu": 0.5, "mine": 0.5, "executor": 9.0}
+    activities = {
+        "thread-cpu": 3.0,
+        "thread-noncpu": 0.5,
+        "mine": 0.25,
+        "executor": 0.25,
+        "other": 9.0,
+    }
     finished = make_span(activities=activities)
     record, *_ = translate(finished, profile_of=lambda span: ("x.pb.gz", 3.0))
     keys = (semconv.SPAN_PROFILE, semconv.SPAN_PROFILE_TIME, semconv.SPAN_PROFILE_COVERAGE)

@@ -39,11 +39,11 @@ _COUNT_KEYS: Final = (
 
 Written: TypeAlias = dict[str, AttributeValue]
 
-#: Activities of a task that pass outside of its thread.
+#: Activities of a task before and after it is in a thread. Dask's ``executor`` is not among them: a
+#: task that waits for its thread to begin has begun for Dask, and for the samples of its thread.
 _OUTSIDE: Final = frozenset(
-    ("executor", "other", "deserialize", "disk-read", "disk-write", "compress", "decompress",
-     "serialize")
-)  # fmt: skip
+    ("other", "deserialize", "disk-read", "disk-write", "compress", "decompress", "serialize")
+)
 
 
 def in_threads(activities: Mapping[Any, float]) -> float:
