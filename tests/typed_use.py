@@ -9,7 +9,7 @@ from distributed import Client
 from typing_extensions import assert_type
 
 import dask_otel
-from dask_otel import SpanHandle, SpanMetrics, TraceContext, Why
+from dask_otel import Held, SpanHandle, SpanMetrics, TraceContext, Why
 
 
 def synchronous(client: Client) -> float:
@@ -21,6 +21,7 @@ def synchronous(client: Client) -> float:
     assert_type(metrics, SpanMetrics)
     assert_type(dask_otel.trace_context(handle), TraceContext)
     assert_type(dask_otel.why(client, client.submit(sum, [1])), Why)
+    assert_type(dask_otel.held(client), Held)
     assert_type(dask_otel.unregister(client), Literal["stopped", "absent"])
     dask_otel.instrument()
     dask_otel.uninstrument()
@@ -33,6 +34,7 @@ async def asynchronous(client: Client, span_id: str) -> SpanMetrics:
     where = await dask_otel.trace_context(span_id, client, asynchronous=True)
     assert_type(where, TraceContext)
     assert_type(await dask_otel.why(client, ("x", 0), asynchronous=True), Why)
+    assert_type(await dask_otel.held(client, "x", asynchronous=True), Held)
     await dask_otel.register(client, asynchronous=True)
     await dask_otel.unregister(client, asynchronous=True)
     return await asked

@@ -16,9 +16,10 @@ from dask_otel.client.hook import ImportHook
 
 if TYPE_CHECKING:
     from dask_otel._version import __version__
-    from dask_otel._wire import Reason, SpanMetrics, TraceContext, Why
+    from dask_otel._wire import Held, Holding, Keeper, Reason, SpanMetrics, TraceContext, Why
     from dask_otel.client.blocks import span
     from dask_otel.client.handles import SpanHandle
+    from dask_otel.client.held import held
     from dask_otel.client.instrumentation import instrument, uninstrument
     from dask_otel.client.registration import register, span_metrics, unregister
     from dask_otel.client.reporting import performance_report
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from dask_otel.report.whatif import WhatIfReport
 
 __all__ = [
+    "Held",
+    "Holding",
+    "Keeper",
     "Reason",
     "Report",
     "SpanHandle",
@@ -37,6 +41,7 @@ __all__ = [
     "WhatIfReport",
     "Why",
     "__version__",
+    "held",
     "instrument",
     "performance_report",
     "read_report",
@@ -52,6 +57,9 @@ __all__ = [
 
 #: The module of each public name.
 _MODULES: Final = {
+    "Held": "dask_otel._wire",
+    "Holding": "dask_otel._wire",
+    "Keeper": "dask_otel._wire",
     "Reason": "dask_otel._wire",
     "Report": "dask_otel.report.document",
     "SpanHandle": "dask_otel.client.handles",
@@ -63,6 +71,7 @@ _MODULES: Final = {
     # The functions that Dask looks for in a preload.
     "dask_setup": "dask_otel.preload",
     "dask_teardown": "dask_otel.preload",
+    "held": "dask_otel.client.held",
     "instrument": "dask_otel.client.instrumentation",
     "performance_report": "dask_otel.client.reporting",
     "read_report": "dask_otel.report.document",

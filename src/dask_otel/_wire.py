@@ -13,6 +13,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from dask_otel.core.figures import counted, seconds, size
 from dask_otel.core.text import Sanitizer, span_path
 from dask_otel.core.traces.address import anchor, fill
 
@@ -98,6 +99,25 @@ def why(asked: tuple[Hashable, ...], dask_scheduler: Scheduler) -> Why | Refusal
     if bridge is None:
         return Refusal(*_NO_BRIDGE)
     return Why(tuple([Reason(**one) for one in bridge.why(asked)]))
+
+
+async def held(asked: str | None, dask_scheduler: Scheduler) -> Held | Refusal:
+    """Return what is in memory and what keeps it there; see `dask_otel.held`."""
+    bridge = _bridge(dask_scheduler)
+    if bridge is None:
+        return Refusal(*_NO_BRIDGE)
+    answer = await bridge.held(asked)
+    if answer is None:
+        return Refusal(
+            "unknown",
+            "the scheduler knows no span with this id or full name: it has no task yet, or all its "
+            "tasks were forgotten",
+        )
+    largest = tuple(
+        Holding(**{**one, "keepers": tuple(Keeper(**keeper) for keeper in one["keepers"])})
+        for one in answer.pop("largest")
+    )
+    return Held(largest=largest, **answer)
 
 
 async def record(name: str, owner: str, dask_scheduler: Scheduler) -> Recorded | Refusal:
@@ -352,6 +372,83 @@ class Why:
             f"{one.name} ({one.state}): {one.kind}\n  {one.what}\n  next: {one.next_step}"
             for one in self.reasons
         )
+
+
+@dataclass(frozen=True)
+class Keeper:
+    """What keeps some of the results in memory."""
+
+    #: ``client``, ``actor``, ``tasks``, ``data set``, ``variable``, ``queue`` or ``nothing``.
+    kind: str
+    #: The id of the client (also of actors), the tasks' function, the name of the others.
+    name: str
+    #: Size and number of the results that it keeps. Something else may keep them, too.
+    bytes: int
+    results: int
+    #: Seconds since the client submitted its last graph; None if unknown.
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Holding:
+    """The results of one function in one span that are in memory."""
+
+    #: The full name of the span; empty for results of no span, such as scattered data.
+    span: str
+    #: The prefix of the tasks' keys.
+    prefix: str
+    #: Their size, as Dask measures it, and their number. Copies on further workers don't count.
+    bytes: int
+    results: int
+    #: The keepers of most bytes first, and the number of those that are not shown.
+    keepers: tuple[Keeper, ...]
+    other_keepers: int
+    #: What to do so that they leave memory.
+    next_step: str
+
+
+@dataclass(frozen=True, repr=False)
+class Held:
+    """What is in the memory of the workers, and what keeps it there; `print` it, or read it."""
+
+    #: The full name of the span in question; empty if all were asked for.
+    span: str
+    #: Size and number of the results that were looked at, and the number of all.
+    bytes: int
+    results: int
+    known: int
+    #: The largest first, and the number of those that are not shown.
+    largest: tuple[Holding, ...]
+    others: int
+
+    def __repr__(self) -> str:
+        of_span = f" of {self.span}" if self.span else ""
+        looked = "" if self.results >= self.known else f" of the {self.known:,} that are there"
+        sum_of = f"{size(self.bytes)} in {counted(self.results, 'result')}"
+        first = f"In memory{of_span}: {sum_of}{looked}."
+        rest = size(self.bytes - sum(one.bytes for one in self.largest))
+        lines = [
+            line
+            for one in self.largest
+            for line in (
+                "",
+                f"{one.span or 'no span'}, {one.prefix}: {size(one.bytes)} in "
+                f"{counted(one.results, 'result')}",
+                *(f"  kept by {_keeper(keeper)}" for keeper in one.keepers),
+                *([f"  and by {one.other_keepers:,} more"] * bool(one.other_keepers)),
+                f"  next: {one.next_step}",
+            )
+        ]
+        more = ["", f"And {rest} of {self.others:,} more."] * bool(self.others)
+        return "\n".join([first, *lines, *more])
+
+
+def _keeper(one: Keeper) -> str:
+    """Return a keeper in words."""
+    after = f", no submission for {seconds(one.seconds)}" if one.seconds is not None else ""
+    kind = {"actor": "actors of client", "tasks": "unfinished tasks of"}.get(one.kind, one.kind)
+    name = f"{kind} {one.name}".rstrip()
+    return f"{name}: {size(one.bytes)} in {counted(one.results, 'result')}{after}"
 
 
 @dataclass(frozen=True)

@@ -525,6 +525,39 @@ WORKER_CPU_UTILIZATION: Final = Metric(
     _WORKER,
     "CPU time of the worker's process per second and thread of its pool",
 )
+WORKER_RMM_USAGE: Final = Metric(
+    "dask.worker.rmm.usage",
+    "updowncounter",
+    _BY,
+    _WORKER,
+    "GPU memory that RMM has allocated for the worker's process",
+    True,
+)
+WORKER_RMM_SIZE: Final = Metric(
+    "dask.worker.rmm.size",
+    "updowncounter",
+    _BY,
+    _WORKER,
+    "GPU memory that RMM has reserved for the worker's process, its pool included",
+    True,
+)
+WORKER_CUDF_SPILLED: Final = Metric(
+    "dask.worker.cudf.spilled",
+    "updowncounter",
+    _BY,
+    _WORKER,
+    "Bytes that cuDF has moved from the GPU to the host's memory",
+    True,
+)
+GPU_UTILIZATION: Final = Metric(
+    "hw.gpu.utilization", "gauge", "1", _WORKER, "Share of the time in which the GPU was busy"
+)
+GPU_MEMORY_USAGE: Final = Metric(
+    "hw.gpu.memory.usage", "gauge", _BY, _WORKER, "Used memory of the whole GPU", True
+)
+GPU_MEMORY_LIMIT: Final = Metric(
+    "hw.gpu.memory.limit", "gauge", _BY, _WORKER, "Memory of the GPU", True
+)
 WORKER_THREAD_COUNT: Final = Metric(
     "dask.worker.thread.count", "updowncounter", "{thread}", _WORKER, "Threads of the worker", True
 )

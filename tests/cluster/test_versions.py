@@ -48,6 +48,8 @@ with Client(sys.argv[1]) as client:
     if hasattr(dask_otel, "why"):
         (reason,) = dask_otel.why(client, span_id).reasons
         assert (reason.name, reason.kind) == ("old client", "no unfinished task"), reason
+    if hasattr(dask_otel, "held"):
+        assert dask_otel.held(client, "old client").span == "old client"
     assert dask_otel.unregister(client) == "stopped"
     client.register_plugin(OtelSchedulerPlugin())
     assert dask_otel.unregister(client) == "stopped"

@@ -1,4 +1,4 @@
-"""`dask-otel why` asks a real scheduler; its answers are tested in simulated time."""
+"""`dask-otel why` and `held` ask a real scheduler; their answers are tested in simulated time."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def gated() -> None:
 
 
 def test_the_command(capfd: pytest.CaptureFixture[str]) -> None:
-    def said(*asked: str, code: int = 0) -> str:
-        assert main(["why", "--scheduler", cluster.scheduler_address, *asked]) == code
+    def said(*asked: str, code: int = 0, command: str = "why") -> str:
+        assert main([command, "--scheduler", cluster.scheduler_address, *asked]) == code
         return "".join(capfd.readouterr())
 
     options = {"processes": False, "protocol": "tcp", "dashboard_address": ":0"}
@@ -46,8 +46,17 @@ def test_the_command(capfd: pytest.CaptureFixture[str]) -> None:
         assert list(json.loads(said("fit", "--json"))["reasons"][0]["path"]) == list(PATH_PARTS)
         assert "unknown" in said("nobody", code=1)
         assert "at most 10,000 characters. Give it a future" in said("x" * 10_001, code=1)
+        kept = client.submit(bytes, 1000, key="kept-1")
+        wait(kept)
+        assert f"default, kept: 1000 B in 1 result\n  kept by client {client.id}" in said(
+            command="held"
+        )
+        (one,) = json.loads(said("default", "--json", command="held"))["largest"]
+        assert (one["prefix"], one["keepers"][0]["name"]) == ("kept", client.id)
+        assert "knows no span" in said("nobody", code=1, command="held")
         dask_otel.unregister(client)
         gone = "RuntimeError: dask-otel does not run on this scheduler: "
         assert gone in said("cli-1", code=1)
+        assert gone in said(command="held", code=1)
         GATE.set()
         wait(future)

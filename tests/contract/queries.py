@@ -35,7 +35,7 @@ FIRING = {
 }
 
 _METRIC = re.compile(
-    r"(?<![\w:\"])(?:target_info|ALERTS(?:_FOR_STATE)?|dask_\w+|\w+:dask_\w+:\w+)(?![\w:])"
+    r"(?<![\w:\"])(?:target_info|ALERTS(?:_FOR_STATE)?|(?:dask|hw_gpu)_\w+|\w+:dask_\w+:\w+)(?![\w:])"
 )
 _MATCHERS = re.compile(r"\{([^}]*)\}")
 _LABELS_OF_MATCHERS = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)")

@@ -307,7 +307,6 @@ def test_every_metric_is_on_some_panel() -> None:
         "dask.span.execute.operations",
         "dask.span.p2p.io",
         "dask.span.p2p.operations",
-        "dask.span.custom",
         "dask.task.lost",
         "dask.cluster.transfer.operations",
         "dask.cluster.spill.io",

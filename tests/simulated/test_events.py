@@ -14,7 +14,7 @@ from distributed.core import Status
 from dask_otel import semconv
 from dask_otel._dask import events, nannies
 from dask_otel._wire import uninstall
-from dask_otel.core.events import narration
+from dask_otel.core.figures import size
 from dask_otel.core.records import Fact
 from tests.simulated.bridged import Bridged
 from tests.simulated.tasks import boom, nap
@@ -33,7 +33,7 @@ def test_a_killed_worker(b: Bridged) -> None:
     wait(future)
     assert b.said(semconv.WORKER_ADDED).body == "Worker w0 (lab://w0) joined with 1 thread."
     log = b.said(semconv.WORKER_REMOVED)
-    memory = narration._size(log.attributes.pop(semconv.WORKER_MEMORY_USAGE.name))
+    memory = size(log.attributes.pop(semconv.WORKER_MEMORY_USAGE.name))
     assert log.body == (
         "Worker w0 (lab://w0) was lost: its connection dropped without notice. Its process was "
         "killed or crashed, or the network failed. At its last heartbeat, 0.5 s before, it held "

@@ -18,6 +18,7 @@ from dask_otel.lab.threads import burn
 from dask_otel.semconv import METRICS
 from tests.receiver import Point, Receiver
 from tests.simulated.bridged import Bridged
+from tests.simulated.gpus import Device, gpus
 
 CUMULATIVE = 2
 
@@ -131,7 +132,8 @@ def test_every_metric_of_the_contract_comes_as_it_is_defined(tmp_path: Path) -> 
         "spool": {"path": str(tmp_path / "spool")},
     }
     b = Bridged(config, relabelled="a name is denied", faults=True, workers=0, latency=0.001)
-    b.run(lambda: everything(b))
+    with gpus(Device()):
+        b.run(lambda: everything(b))
     received = b.received
     assert {p.metric for p in received.points} == METRICS.keys()
     for point in received.points:

@@ -139,6 +139,7 @@ async def ask_asynchronously(address: str) -> SpanMetrics:
             "register": dask_otel.register(client),
             "span_metrics": dask_otel.span_metrics(client, span_id),
             "why": dask_otel.why(client, span_id),
+            "held": dask_otel.held(client, span_id),
             "unregister": dask_otel.unregister(client),
         }
         for name, one in asked.items():
@@ -146,7 +147,7 @@ async def ask_asynchronously(address: str) -> SpanMetrics:
         answers = {name: await one for name, one in asked.items()}
     assert (answers["register"], answers["unregister"]) == ("running", "stopped")
     metrics: SpanMetrics = answers["span_metrics"]
-    assert answers["why"].reasons[0].name == "awaited"
+    assert answers["why"].reasons[0].name == answers["held"].span == "awaited"
     assert answers["trace_context"].trace_id == metrics.trace_id
     return metrics
 

@@ -260,10 +260,11 @@ def test_small_spans_become_one() -> None:
         (words.seconds(185.2), "3 m 05 s"),
         (words.size(None), ""),
         (words.size(0), "0 B"),
-        (words.size(1023), "1023 B"),
+        (words.size(1023), "1,023 B"),
         (words.size(1536), "1.5 KiB"),
         (words.size(120 << 20), "120 MiB"),
-        (words.size(5e15), "4,547.5 TiB"),
+        (words.size(5e15), "4,547 TiB"),
+        (words.size(3.1 * 2**30, 8 * 2**30), "3.1 of 8.0 GiB"),
         (words.fit("日本語", 5), "日本…"),
         # As wide as before, but for the mark at the end of a line.
         (words.in_ascii("█▌· ▌… ├── │   └── ✗ ✓"), "# . #~ +-- |   `-- x ok"),

@@ -512,6 +512,36 @@ _LOSSES: list[Line] = [
 ]
 
 
+def _work() -> Line:
+    by = "dask_span_root_name, dask_activity, dask_unit"
+    units = 'dask_unit!~"|seconds|bytes|count|_EMPTY|_OTHER"'
+    done = grown(selector("dask_span_custom_total", CLUSTER, units), by)
+    runs = grown(selector("dask_span_duration_seconds_sum", CLUSTER, ITSELF), BY_ROOT)
+    threads = grown(SPAN_TIME, BY_ROOT)
+
+    def per(amount: str) -> str:
+        return f"{done} / on ({BY_ROOT}) group_left () (({amount}) > 0)"
+
+    return line(
+        rows(
+            "What work was done, and what did it take?",
+            "What tasks metered in units of their own, such as events, with all spans of a "
+            "workflow: for each second of its runs that ended, of its threads, and for the price "
+            "above.",
+            Column("Workflow", label=BY_ROOT),
+            Column("Work", label="dask_activity"),
+            Column("Unit", label="dask_unit"),
+            Column("Total", done, decimals=0, bar=meanings.NEUTRAL),
+            Column("Per second", per(runs), decimals=2, width=110),
+            Column("Per thread-second", per(threads), decimals=2, width=150),
+            Column("Per unit of money", per(money.money(threads)), decimals=2, width=150),
+            sort="Total",
+            empty="no task meters units of its own",
+        ),
+        height=8,
+    )
+
+
 _SCALE = line(
     graph(
         "Twice the cluster, not twice as fast: where is the rest?",
@@ -552,6 +582,7 @@ PAGE: Any = page(
         line(_WHERE, height=10),
         Details("What costs the most?", (_COSTS,)),
         Details("What does it cost, in money?", tuple(money.LINES)),
+        Details("What work was done?", (_work(),)),
         Details("How much am I losing, and to what?", tuple(_LOSSES)),
         Details("Did it get better?", (_SCALE,)),
     ],

@@ -197,6 +197,47 @@ def _transport() -> list[Line]:
     ]
 
 
+_GPUS = (
+    line(
+        graph(
+            "Are the GPUs busy?",
+            "Share of the time in which the first GPU of each worker ran anything.",
+            by_worker("hw_gpu_utilization_ratio"),
+            unit="percentunit",
+            decimals=1,
+            width=8,
+            empty="no worker reports a GPU",
+        ),
+        graph(
+            "How full are the GPUs?",
+            "Used memory of the whole GPU over its size. Workers that share a GPU have a line "
+            "each.",
+            (
+                f"sum by (dask_worker_name) (hw_gpu_memory_usage_bytes{{{CLUSTER}}}) / "
+                f"(sum by (dask_worker_name) (hw_gpu_memory_limit_bytes{{{CLUSTER}}}) > 0)",
+                "{{dask_worker_name}}",
+            ),
+            unit="percentunit",
+            decimals=1,
+            width=8,
+            empty="no worker reports a GPU",
+        ),
+        graph(
+            "What is in the GPUs' memory?",
+            "Of all workers: what RMM has allocated and reserved for them, and what cuDF has moved "
+            "to the host. Allocated near reserved, and more on the host: the GPUs are too small.",
+            (total("dask_worker_rmm_usage_bytes"), "allocated"),
+            (total("dask_worker_rmm_size_bytes"), "reserved"),
+            (total("dask_worker_cudf_spilled_bytes"), "moved to the host"),
+            unit="bytes",
+            width=8,
+            empty="no worker reports RMM or cuDF",
+        ),
+        height=9,
+    ),
+)
+
+
 _DETAILS = (
     line(
         graph(
@@ -279,6 +320,7 @@ PAGE: Any = page(
         *_MEMORY,
         "Network and event loops",
         *_transport(),
+        Details("GPUs, where workers report them", _GPUS),
         Details("Worker by worker, and time in flight or in excess", _DETAILS),
     ],
 )

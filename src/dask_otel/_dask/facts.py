@@ -143,8 +143,13 @@ def memory_of(ws: WorkerState) -> MemoryState | None:
 
 def spilled(ws: WorkerState) -> float:
     """Return the bytes that a worker has spilled to its disk; 0 without a report."""
-    reported = ws.metrics.get("spilled_bytes")
-    return (isinstance(reported, Mapping) and measured(reported.get("disk"))) or 0
+    return reported(ws, "spilled_bytes", "disk") or 0
+
+
+def reported(ws: WorkerState, group: str, name: str) -> float | None:
+    """Return a number in a group of a worker's report; None if it is not there."""
+    found = ws.metrics.get(group)
+    return measured(found.get(name)) if isinstance(found, Mapping) else None
 
 
 def workers_condition(scheduler: Scheduler, clocks: ClockOffsets | None) -> dict[str, Any]:

@@ -81,13 +81,13 @@ class Present:
         for key in asked:
             if (task := self._scheduler.tasks.get(key)) is not None:
                 return self._chain(task)
-            if (span := self._span(key)) is not None:
+            if (span := self.named(key)) is not None:
                 return self._tree(span)
         return [{"name": line_text(asked[0]), "state": "unknown"}]
 
     # --------------------------------------------------------------------------- spans
 
-    def _span(self, key: Hashable) -> Span | None:
+    def named(self, key: Hashable) -> Span | None:
         """Return a span by its id or full name: the first open one, or else the last one."""
         extension, still_open = self._scheduler.extensions["spans"], self._adapter.lifecycle.open
         # Splitting a text of megabytes would block the event loop for seconds.

@@ -21,6 +21,7 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
         "clients",
         "connection_args",
         "extensions",
+        "get_events",
         "handlers",
         "http_application",
         "http_server",
@@ -41,7 +42,7 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
     ),
     "Broker": ("truncate",),
     "Client": ("_heartbeat", "futures", "id", "loop", "scheduler", "status", "sync"),
-    "ClientState": ("last_seen",),
+    "ClientState": ("client_key", "last_seen"),
     "MemoryState": ("managed", "process", "spilled"),
     "SpansSchedulerExtension": ("observe_tasks", "spans", "spans_search_by_name"),
     "Span": (
@@ -100,6 +101,7 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
     "WorkerState": (
         "address",
         "executing",
+        "has_what",
         "host",
         "last_seen",
         "long_running",
@@ -108,6 +110,7 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
         "metrics",
         "name",
         "nanny",
+        "nbytes",
         "nthreads",
         "occupancy",
         "pid",

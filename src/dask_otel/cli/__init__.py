@@ -16,6 +16,7 @@ from dask_otel.cli import (
     assets,
     demo,
     doctor,
+    held,
     history,
     profile,
     report,
@@ -35,6 +36,7 @@ _COMMANDS: Final[dict[str, ModuleType]] = {
     "profile": profile,
     "spool": spool,
     "why": why,
+    "held": held,
     "whatif": whatif,
 }
 

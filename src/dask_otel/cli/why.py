@@ -5,13 +5,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from dask_otel.cli import terminal
 
 if TYPE_CHECKING:
-    from dask_otel._wire import Why
+    from distributed import Client
+
+    from dask_otel._wire import Held, Why
+
+    T = TypeVar("T", Why, Held)
 
 HELP: Final = "say why a task or a span is not done yet"
 DESCRIPTION: Final = """\
@@ -41,21 +46,34 @@ ARGUMENTS: Final[dict[str, Any]] = {
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask, and print the answer; return the exit code."""
+
+    def question(client: Client) -> Awaitable[Why]:
+        from dask_otel.client.why import why
+
+        return why(client, arguments.subject, asynchronous=True)
+
+    answer = shown("why", arguments, question)
+    return int(answer is None or answer.reasons[0].kind == "unknown")
+
+
+def shown(
+    command: str, arguments: argparse.Namespace, question: Callable[[Client], Awaitable[T]]
+) -> T | None:
+    """Ask the scheduler in the arguments, and print the answer; None if there is none."""
     from dask_otel.doctor.asking import NotExamined
 
     try:
         with terminal.held_back("asyncio"):
-            why = asyncio.run(_ask(arguments.scheduler, arguments.subject))
+            answer = asyncio.run(_ask(arguments.scheduler, question))
     except (NotExamined, ValueError) as error:
-        return terminal.fail("why", str(error))
-    terminal.show(json.dumps(asdict(why), indent=2) if arguments.json else repr(why))
-    return int(why.reasons[0].kind == "unknown")
+        terminal.fail(command, str(error))
+        return None
+    terminal.show(json.dumps(asdict(answer), indent=2) if arguments.json else repr(answer))
+    return answer
 
 
-async def _ask(address: str, subject: str) -> Why:
-    from dask_otel.client.why import why
+async def _ask(address: str, question: Callable[[Client], Awaitable[T]]) -> T:
     from dask_otel.doctor.asking import answered, connected
 
     async with connected(address) as client:
-        question = why(client, subject, asynchronous=True)
-        return await answered(question, 30.0, "the scheduler has no answer")
+        return await answered(question(client), 30.0, "the scheduler has no answer")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+
 
 def seconds(value: float) -> str:
     """Return a duration with about three significant digits: ``4 ms``, ``1.25 s``, ``3 m 05 s``."""
@@ -25,3 +29,19 @@ def counted(count: int, what: str) -> str:
 def noun(count: float, what: str) -> str:
     """Return the noun for a number, without the number: ``span`` for 1, else ``spans``."""
     return what if count == 1 else f"{what}s"
+
+
+def size(value: float | None, limit: float | None = None) -> str:
+    """Return bytes, and what they are a part of, in one unit: ``4.2 MiB``, ``3.1 of 8.0 GiB``.
+
+    Empty if they are unknown.
+    """
+    if value is None:
+        return ""
+    power = 0
+    while power < 4 and max(value, limit or 0) >= 1023.5 * 1024**power:
+        power += 1
+    values = [value, limit] if limit else [value]
+    scaled = [one / 1024**power for one in values]
+    texts = [f"{one:,.{0 if one >= 99.95 or not power else 1}f}" for one in scaled]
+    return f"{' of '.join(texts)} {_UNITS[power]}"

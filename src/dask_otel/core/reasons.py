@@ -32,8 +32,8 @@ _NOBODY: Final = (
         "fitting",
         "workers not running",
         "The workers that may run it take no tasks: {fitting}. The task has been ready{during}.",
-        "A paused worker needs memory: release results, or give it more. A silent one hangs: see "
-        "its log. For one that closes, start another.",
+        "A paused worker needs memory: dask_otel.held(client) says what keeps results there. A "
+        "silent one hangs: see its log. For one that closes, start another.",
     ),
 )
 
@@ -150,8 +150,8 @@ _RULES: Final[Mapping[str, Sequence[tuple[str, str, str, str]]]] = {
             "paused",
             "worker paused",
             "It was sent{ago} to {worker}, which begins no task because its memory is full{used}.",
-            "Release results, make partitions smaller, or give workers more memory "
-            "(distributed.worker.memory.pause).",
+            "dask_otel.held(client) says what keeps results in memory. Release them, make "
+            "partitions smaller, or give workers more memory (distributed.worker.memory.pause).",
         ),
         (
             "remote",

@@ -19,6 +19,7 @@ from dask_otel.report.path import RunPath, path
 from dask_otel.report.profiles import with_code
 from dask_otel.report.seconds import ClusterTime, SpanTime, cluster_time, run_parts, span_times
 from dask_otel.report.telemetry.model import Session, Span
+from dask_otel.report.units import Work, work
 
 #: The share of the run from which on a cause is a warning.
 _MUCH: Final = 0.25
@@ -62,6 +63,8 @@ class Account:
     workers: list[findings.Worker]
     price: Price | None
     tag: str
+    #: The units of work that tasks metered.
+    work: list[Work]
     #: None without a price.
     bill: Bill | None
     measured: Measured
@@ -143,13 +146,14 @@ def account(
     whole = facts.seconds + facts.before_first
     known = measured or Measured()
     judged = ranked(diagnoses_of(session, facts, own), known.saved, whole)
+    spans = span_times(session)
     return Account(
         session=session,
         outcomes=findings.outcome_counts(session),
         repeated=findings.retries(session),
         cluster=cluster_time(session),
         parts=run_parts(session),
-        spans=span_times(session),
+        spans=spans,
         path=path(session),
         diagnoses=[with_code(one, session.profiles) for one in judged],
         seconds=whole,
@@ -158,6 +162,7 @@ def account(
         workers=workers,
         price=price,
         tag=tag,
+        work=work(session, spans),
         bill=None if price is None else bill(session, tag),
         measured=known,
     )

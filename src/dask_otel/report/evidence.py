@@ -67,7 +67,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
     there = [log.time_ns for log in first if log is not None]
     return Facts(
         seconds=sum(
-            end - start for start, end in _joined((root.start_ns, root.end_ns) for root in roots)
+            end - start for start, end in joined((root.start_ns, root.end_ns) for root in roots)
         )
         / 1e9,
         roots={
@@ -136,7 +136,7 @@ def diagnoses_of(session: Session, facts: Facts, errors: Sequence[Failure]) -> l
     return found
 
 
-def _joined(times: Iterable[tuple[int, int]]) -> Times:
+def joined(times: Iterable[tuple[int, int]]) -> Times:
     """Return times in their order, those that overlap as one."""
     found: Times = []
     for start, end in sorted(times):
@@ -249,7 +249,7 @@ def _roots(
         )
     )
     for name, found in grouped(roots, lambda root: root.full_name).items():
-        times, own = _joined((one.start_ns, one.end_ns) for one in found), spans.get(name, ())
+        times, own = joined((one.start_ns, one.end_ns) for one in found), spans.get(name, ())
         parts, activities = dict.fromkeys(semconv.PATH_PARTS, 0.0), dict[str, float]()
         for root in found:
             for part, took in span_path(root).items():
@@ -328,7 +328,7 @@ def _pauses(session: Session) -> Times:
         elif log.name in ended and name in since:
             found.append((since.pop(name), log.time_ns))
     found += [(start, max(start, session.end_ns or 0)) for start in since.values()]
-    return _joined(found)
+    return joined(found)
 
 
 def _missing(

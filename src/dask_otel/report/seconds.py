@@ -57,6 +57,8 @@ class SpanTime:
     root: str
     activities: dict[str, float] = field(default_factory=dict)
     bytes: dict[str, float] = field(default_factory=dict)
+    #: What tasks metered in units of their own.
+    units: dict[str, float] = field(default_factory=dict)
     idle: float | None = None
     capacity: float | None = None
     measured: bool = True
@@ -112,6 +114,8 @@ def span_times(session: Session) -> list[SpanTime]:
     return [*(measured.get(name, entry) for name, entry in from_spans.items()), *unknown]
 
 
+#: Dask's own units, no unit, and several.
+_NO_UNITS: Final = ("seconds", "bytes", "count", "", semconv.EMPTY, semconv.FOLDED)
 #: Fields of `SpanTime`, with their metric and span attribute.
 _OF_SPANS: Final = (
     ("idle", semconv.SPAN_IDLE_TIME, semconv.SPAN_IDLE),
@@ -135,10 +139,23 @@ def _from_metrics(session: Session) -> dict[str, SpanTime]:
     moved = session.metrics.sums(semconv.SPAN_EXECUTE_IO.name, *activities)
     for (name, root, activity), size in moved.items():
         add(entry(name, root).bytes, activity, size)
+    for (name, root, unit), count in units(session, *names).items():
+        add(entry(name, root).units, unit, count)
     for figure, metric, _ in _OF_SPANS:
         for (name, root), seconds in session.metrics.sums(metric.name, *names).items():
             entry(name, root).count(figure, seconds)
     return found
+
+
+def units(session: Session, *labels: str) -> dict[tuple[str, ...], float]:
+    """Return what tasks metered in units of their own, by some labels and the name of the unit."""
+    labels += (semconv.ACTIVITY, semconv.UNIT)
+    result: dict[tuple[str, ...], float] = {}
+    for (*of, name, unit), count in session.metrics.sums(semconv.SPAN_CUSTOM.name, *labels).items():
+        if unit not in _NO_UNITS:
+            key = (*of, unit if name == unit else f"{name} ({unit})")
+            result[key] = result.get(key, 0.0) + count
+    return result
 
 
 def _from_spans(session: Session) -> dict[str, SpanTime]:
@@ -170,6 +187,7 @@ def merged(name: str, entries: Iterable[SpanTime]) -> SpanTime:
     for entry in entries:
         _add_all(result.activities, entry.activities)
         _add_all(result.bytes, entry.bytes)
+        _add_all(result.units, entry.units)
         for figure, *_ in _OF_SPANS:
             result.count(figure, getattr(entry, figure))
         result.measured = result.measured and entry.measured

@@ -46,6 +46,11 @@ def _run(account: Account) -> dict[str, Any]:
         "slowest": [_task(task) for task in account.slowest],
         "workers": [dict(vars(worker)) for worker in account.workers],
     }
+    if account.work:
+        result["work"] = [
+            {"span": one.span, "unit": one.unit, **one.figures(account.price)}
+            for one in account.work
+        ]
     if account.price is not None and account.bill is not None:
         result["cost"] = _cost(account.bill, account.price, account.tag)
     return result

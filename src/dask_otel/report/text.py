@@ -13,6 +13,7 @@ from dask_otel.report.history.difference import NOTHING, Comparison
 from dask_otel.report.meanings import DIAGNOSES, MEANINGS, colour_of, meaning_of
 from dask_otel.report.seconds import IDLE, SpanTime, merged
 from dask_otel.report.telemetry.model import Skipped, Span, tree_of
+from dask_otel.report.units import table
 
 #: Pieces of a line with their rich styles; `plain` makes them safe for a terminal.
 Line: TypeAlias = list[tuple[str, str]]
@@ -399,6 +400,14 @@ def _money(account: Account, sheet: Sheet) -> Iterator[Line]:
         yield row(f"{account.tag}: {tagged.name or 'none'}", tagged.capacity)
 
 
+def _work(account: Account, sheet: Sheet) -> Iterator[Line]:
+    if account.work:
+        rows = table(account.work, account.price)
+        rows[0] = [name.removeprefix("#") for name in rows[0]]
+        lines = words.aligned(rows, rows[0][2:], sheet.width - 2)
+        yield from ([("  " + line, "")] for line in lines)
+
+
 _SECTIONS: Final[dict[str, Callable[[Account, Sheet], Iterator[Line]]]] = {
     "Other causes, and the most that their cures save": _others,
     "Where to look next": _next,
@@ -409,6 +418,7 @@ _SECTIONS: Final[dict[str, Callable[[Account, Sheet], Iterator[Line]]]] = {
     "What happened": _happened,
     "By span and activity": _activities,
     "Slowest tasks": _slow,
+    "Units of work": _work,
     "What it cost": _money,
 }
 #: The sections of the short form.
@@ -416,6 +426,7 @@ _SHORT: Final = (
     "Other causes, and the most that their cures save",
     "Where to look next",
     "Spans",
+    "Units of work",
     "What it cost",
 )
 

@@ -11,6 +11,7 @@ from typing import Final
 from dask_otel.core.figures import counted as counted
 from dask_otel.core.figures import noun as noun
 from dask_otel.core.figures import seconds as seconds
+from dask_otel.core.figures import size as size
 
 #: Fewest columns of the names of a table.
 _NAME: Final = 12
@@ -37,6 +38,13 @@ def whole(value: float | None) -> str:
     return "" if value is None else f"{value:,.0f}"
 
 
+def quantity(value: float | None) -> str:
+    """Return a number of anything with about three digits; empty if it is unknown."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 99.5 else f"{value:.3g}"
+
+
 def exact(value: float) -> str:
     """Return seconds to the microsecond; a negative zero is 0."""
     return f"{round(value, 6) + 0.0:,.6f} s"
@@ -45,17 +53,6 @@ def exact(value: float) -> str:
 def signed(value: float) -> str:
     """Return a difference of two durations: ``+1.25 s``, ``-4 ms``."""
     return ("+" if value >= 0 else "-") + seconds(abs(value))
-
-
-def size(value: float | None) -> str:
-    """Return bytes in binary units: ``312 B``, ``4.2 MiB``; empty if they are unknown."""
-    if value is None:
-        return ""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1023.5:
-            return f"{value:.0f} {unit}" if unit == "B" or value >= 99.95 else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:,.1f} TiB"
 
 
 def share(value: float | None, whole: float | None) -> str:

@@ -19,6 +19,7 @@ from distributed.metrics import time
 
 from dask_otel._dask.adapter import HOOKS, SchedulerAdapter
 from dask_otel._dask.boundary import ErrorBoundary
+from dask_otel._dask.holding import held
 from dask_otel._dask.http import Routes
 from dask_otel._dask.present import Present
 from dask_otel._dask.settled import SettledSpans
@@ -248,6 +249,10 @@ class Bridge:
     def why(self, asked: Sequence[Hashable]) -> list[dict[str, Any]]:
         """Return why a task or a span is not done yet; see `Present.reasons`."""
         return Present(self.adapter).reasons(asked)
+
+    async def held(self, asked: str | None) -> dict[str, Any] | None:
+        """Return what is in memory and what keeps it there; see `dask_otel._dask.holding.held`."""
+        return await held(self.adapter, asked)
 
     async def record(self, name: str, client: str) -> int | None:
         """Record for a client, until it calls `forget` with that name, or is gone.

@@ -16,7 +16,7 @@ from dask.utils import parse_timedelta
 from distributed.metrics import time
 
 from dask_otel import semconv
-from dask_otel._dask.facts import measured, memory_of, spilled
+from dask_otel._dask.facts import measured, memory_of, reported, spilled
 from dask_otel.core.metrics.batch import Batches, MetricBatch, RawSeries
 
 if TYPE_CHECKING:
@@ -24,6 +24,18 @@ if TYPE_CHECKING:
 
 #: Linux: this thread's nanoseconds on a CPU, and its nanoseconds ready to run without one.
 _SCHEDSTAT: Final = "/proc/thread-self/schedstat"
+
+#: What workers with a GPU report: of their own process, by Dask's ``diagnostics.rmm`` and ``cudf``;
+#: and of the first device that it sees, by ``diagnostics.nvml``. They do not say which it is.
+_OF_PROCESS: Final = {
+    semconv.WORKER_RMM_USAGE.name: ("rmm", "rmm-used"),
+    semconv.WORKER_RMM_SIZE.name: ("rmm", "rmm-total"),
+    semconv.WORKER_CUDF_SPILLED.name: ("cudf", "cudf-spilled"),
+}
+_OF_DEVICE: Final = {
+    semconv.GPU_MEMORY_USAGE.name: "gpu_memory_used",
+    semconv.GPU_MEMORY_LIMIT.name: "gpu-memory-total",
+}
 
 #: Number of workers in a part of a hand-over's step.
 STEP: Final = 10
@@ -112,6 +124,9 @@ def _sums(ws: WorkerState, name: str, memory: MemoryState | None) -> dict[RawSer
         }
     if ws.memory_limit:  # 0 where there is none
         levels[semconv.WORKER_MEMORY_LIMIT.name, name] = ws.memory_limit
+    for metric, keys in _OF_PROCESS.items():
+        if (value := reported(ws, *keys)) is not None:
+            levels[metric, name] = value
     return levels
 
 
@@ -123,6 +138,11 @@ def _gauges(ws: WorkerState, name: str, now: float, cpu: float | None) -> dict[R
     }
     if cpu is not None and ws.nthreads:
         levels[semconv.WORKER_CPU_UTILIZATION.name, name] = cpu / 100 / ws.nthreads
+    if (busy := measured(ws.metrics.get("gpu_utilization"))) is not None:
+        levels[semconv.GPU_UTILIZATION.name, name] = busy / 100
+    for metric, key in _OF_DEVICE.items():
+        if (value := measured(ws.metrics.get(key))) is not None:
+            levels[metric, name] = value
     return levels
 
 

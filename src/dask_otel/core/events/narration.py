@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from dask_otel import semconv
 from dask_otel.core.events.lines import BODY_LIMIT, MESSAGE, SEVERITY, LastLines, lines_of
+from dask_otel.core.figures import size
 from dask_otel.core.masking import Mask
 from dask_otel.core.records import AttributeValue, ClusterEvent, Fact, LogRecord
 from dask_otel.core.text import (
@@ -32,7 +33,6 @@ _NEARLY_ALL: Final = 0.8
 _ERRED: Final = semconv.TASK_OUTCOME_COUNT.format("erred")
 #: Counts that are not worth a sentence if they are 0.
 _UNSAID: Final = (_ERRED, semconv.RESULT_LOST_COUNT, semconv.DATA_LOST_COUNT, semconv.WORKER_COUNT)
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 #: Facts with texts of users, and the names by which redaction is asked about them.
 _OF_USERS: Final = {
@@ -400,7 +400,7 @@ def _held(facts: Mapping[str, Any]) -> tuple[list[str], bool]:
     limit = facts.get(semconv.WORKER_MEMORY_LIMIT.name)
     if usage is None:
         return [], False
-    return [f"held {_size(usage, limit)}"], limit is not None and usage >= _NEARLY_ALL * limit
+    return [f"held {size(usage, limit)}"], limit is not None and usage >= _NEARLY_ALL * limit
 
 
 def _busy(facts: Mapping[str, Any]) -> Iterator[str]:
@@ -424,13 +424,6 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
-def _size(size: float, limit: float | None = None) -> str:
-    """Return a size, and what it is a part of, in the same unit."""
-    power = min(4, max(0, int(max(size, limit or 0)).bit_length() - 1) // 10)
-    of = "" if not limit else f" of {limit / 1024**power:.1f}"
-    return f"{size / 1024**power:.1f}{of} {_UNITS[power]}"
-
-
 def _count(noun: str, count: int) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
@@ -446,8 +439,8 @@ def _message(message: object) -> str:
 
 #: How facts stand in the text; others as they are.
 _TEXTS: Final[dict[str, Callable[[Any], str]]] = {
-    semconv.WORKER_MEMORY_LIMIT.name: _size,
-    semconv.WORKER_NANNY_MEMORY: _size,
+    semconv.WORKER_MEMORY_LIMIT.name: size,
+    semconv.WORKER_NANNY_MEMORY: size,
     semconv.WORKER_LAST_SEEN_AGE.name: _seconds,
     Fact.OVERDUE: _seconds,
     semconv.EVENT_INTERVAL: _seconds,

@@ -39,6 +39,9 @@ _BESIDE: Final = (
     ("threads", "threads", words.whole),
 )
 
+#: Of units of work: the words behind the unit, and the field by which they are divided.
+_RATES: Final = {"": "", " per second": "seconds", " per thread-second": "thread_seconds"}
+
 Side: TypeAlias = Sequence[PastRun]
 _A = TypeVar("_A")
 _B = TypeVar("_B")
@@ -453,6 +456,12 @@ def in_words(changes: Iterable[tuple[str, float]], least: float = _SECONDS) -> s
     return ", ".join(f"{words.signed(value)} {words.one_line(name)}" for name, value in shown)
 
 
+def _rate(run: PastRun, unit: str, taken: str) -> float | None:
+    """Return a run's units of work, or how many there are for a second or thread-second."""
+    amount = getattr(run, taken) if taken else 1.0
+    return run.units.get(unit, 0.0) / amount if amount else None
+
+
 def _beside(before: Side, after: Side) -> Iterator[str]:
     """Yield what may explain a change: other numbers of tasks, threads, bytes; other versions."""
     sides = (before, after)
@@ -468,6 +477,10 @@ def _beside(before: Side, after: Side) -> Iterator[str]:
         )
         for key in dict.fromkeys(key for run in (*before, *after) for key in run.moved)
     ]
+    for unit in dict.fromkeys(unit for run in (*before, *after) for unit in run.units):
+        for title, taken in _RATES.items():
+            counts = [[_rate(run, unit, taken) for run in side if run.units] for side in sides]
+            figures.append((words.one_line(unit) + title, counts, words.quantity))
     for title, values, shown in figures:
         known = [[one for one in side if one is not None] for side in values]
         old, new = map(_mean, known)

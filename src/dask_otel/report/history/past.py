@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from itertools import islice
 from types import NoneType
 from typing import Any, Final, TypeAlias
@@ -15,12 +15,12 @@ from dask_otel.report import words
 from dask_otel.report.evidence import headlines
 from dask_otel.report.money import Price
 from dask_otel.report.path import link_parts, span_path
-from dask_otel.report.seconds import IDLE, add, own_parts, span_activities, summed
+from dask_otel.report.seconds import IDLE, add, own_parts, span_activities, summed, units
 from dask_otel.report.telemetry.model import Session, Span, grouped, text, tree_of
 
 #: The headings of `PastRun.cells`, and which of them are numbers.
 HEADINGS: Final = ("time (UTC)", "name", "result", "duration", "tasks", "failed", "thread-hours",
-                   "idle", "cost", "distributed", "dask-otel", "cluster")  # fmt: skip
+                   "idle", "cost", "work", "distributed", "dask-otel", "cluster")  # fmt: skip
 NUMBERS: Final = frozenset(("duration", "tasks", "failed", "thread-hours", "idle", "cost"))
 
 #: Most functions and steps of a run; the smallest functions beyond it are in the rest.
@@ -89,6 +89,8 @@ class PastRun:
     dask_otel: str
     command: str
     cause: str = ""
+    #: What its tasks metered in units of their own; known like `moved`.
+    units: dict[str, float] = field(default_factory=dict)
 
     @property
     def path(self) -> Terms:
@@ -108,11 +110,20 @@ class PastRun:
             Price(1.0).text(self.thread_seconds),
             words.share(self.idle_seconds, self.thread_seconds),
             price.text(self.thread_seconds) if price else "",
+            ", ".join(self._work()),
             words.one_line(self.distributed),
             words.one_line(self.dask_otel),
             words.one_line(self.cluster),
         )
         return dict(zip(HEADINGS, values, strict=True))
+
+    def _work(self) -> Iterator[str]:
+        """Yield its units of work in words, with the rate."""
+        for unit, count in self.units.items():
+            rate = words.quantity(count / self.seconds) if self.seconds else ""
+            yield f"{words.quantity(count)} {words.one_line(unit)}" + (
+                f", {rate}/s" if rate else ""
+            )
 
 
 #: The types of the fields by their annotations, and the annotations of dictionaries' values.
@@ -141,7 +152,13 @@ def _checked(made: type, entry: Any) -> dict[str, Any]:
     if not isinstance(entry, dict):
         raise ValueError(f"no {made.__name__}")
     # What older summaries lack has a default.
-    return {one.name: _value(one.type, entry.get(one.name, one.default)) for one in fields(made)}
+    return {
+        one.name: _value(
+            one.type,
+            entry.get(one.name, one.default if one.default_factory is MISSING else {}),
+        )
+        for one in fields(made)
+    }
 
 
 def _value(kind: Any, value: Any) -> Any:
@@ -197,6 +214,11 @@ def ended(session: Session, command: str) -> Iterator[PastRun]:
             dask_otel=session.bridge,
             command=command,
             cause=causes[root.full_name],
+            units={
+                unit: count
+                for (name, unit), count in units(alone, semconv.SPAN_ROOT_NAME).items()
+                if name == root.full_name
+            },
         )
 
 

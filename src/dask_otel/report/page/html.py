@@ -27,6 +27,7 @@ from dask_otel.report.page.multiples import marks, panels
 from dask_otel.report.page.payload import pack, timeline
 from dask_otel.report.seconds import SpanTime
 from dask_otel.report.telemetry.model import Skipped, Span, grouped
+from dask_otel.report.units import table
 
 #: Most spans in a list; if there are more, the list has their names.
 _MOST_SPANS: Final = 60
@@ -137,6 +138,7 @@ def _run(account: Account, number: int, what_ifs: Mapping[str, str]) -> dict[str
         ],
         "what_ifs": [what_ifs[one.span_id] for one in session.roots() if one.span_id in what_ifs],
         "names": _by_name(account, spans) if len(spans) > _MOST_SPANS else [],
+        "work": table(account.work, account.price) if account.work else [],
         "span_names": findings.span_names(session),
     }
 

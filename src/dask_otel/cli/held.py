@@ -1,0 +1,48 @@
+"""``dask-otel held``: its arguments and exit codes. The question is `dask_otel.held`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any, Final
+
+from dask_otel.cli import why
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from distributed import Client
+
+    from dask_otel._wire import Held
+
+HELP: Final = "say what is in memory, and what keeps it there"
+DESCRIPTION: Final = """\
+Say what is in the memory of a running cluster's workers, by span and function, what keeps it there
+(clients, tasks that still need it, published data sets, variables, queues, actors), and what to do
+next. The command changes nothing. The bridge must run on the scheduler.
+"""
+EPILOG: Final = """\
+exit codes: 0 the answer is shown, 1 there is no answer, or no such span, 2 wrong arguments, 130
+interrupted
+"""
+
+#: Names of each argument, and its options for `argparse`.
+ARGUMENTS: Final[dict[str, Any]] = {
+    "--scheduler": why.ARGUMENTS["--scheduler"],
+    "span": {
+        "metavar": "SPAN",
+        "nargs": "?",
+        "help": "a span's id or full name, such as train/load, for its results alone",
+    },
+    "--json": why.ARGUMENTS["--json"],
+}
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask, and print the answer; return the exit code."""
+
+    def question(client: Client) -> Awaitable[Held]:
+        from dask_otel.client.held import held
+
+        return held(client, arguments.span, asynchronous=True)
+
+    return int(why.shown("held", arguments, question) is None)

@@ -1,0 +1,79 @@
+"""In the client: ask what is in memory and what keeps it there."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Literal, overload
+
+from dask_otel import _wire
+from dask_otel._wire import Held
+from dask_otel.client.asking import ask
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+@overload
+def held(
+    client: Client, span: str | None = None, *, asynchronous: Literal[True]
+) -> Awaitable[Held]: ...
+
+
+@overload
+def held(
+    client: Client, span: str | None = None, *, asynchronous: Literal[False] | None = None
+) -> Held: ...
+
+
+def held(
+    client: Client, span: str | None = None, *, asynchronous: bool | None = None
+) -> Held | Awaitable[Held]:
+    """Say what is in the memory of the workers, what keeps it there, and what to do next.
+
+    This is one question to the scheduler, which changes nothing there. It looks at 100,000 results
+    at most, those of the fullest workers first, in short steps between which the scheduler goes on;
+    the answer says how many there are. Sizes are as Dask measures them, and include results that
+    are spilled to disk.
+
+    Parameters
+    ----------
+    client
+        A connected client. The bridge must run on its scheduler.
+    span
+        The id or full name of a span, such as ``"train/load"``, for its results alone, with those
+        of the spans below it.
+    asynchronous
+        See `register`.
+
+    Returns
+    -------
+    held
+        A `Held`; `print` it. With an asynchronous client, an awaitable of it.
+
+    Raises
+    ------
+    LookupError
+        If the scheduler knows no such span.
+    RuntimeError
+        If no bridge runs on the scheduler, or one of an older version, which cannot answer.
+
+    Examples
+    --------
+    >>> future = client.submit(sum, [1, 2])
+    >>> future.result()
+    3
+    >>> dask_otel.held(client).largest[0].prefix
+    'sum'
+    """
+    asked = None if span is None else str(span)
+    answer: Held = client.sync(_ask, client, asked, asynchronous=asynchronous)
+    return answer
+
+
+async def _ask(client: Client, asked: str | None) -> Held:
+    answer: Held = await ask(client, _wire.held, asked=asked)
+    return answer
+
+
+# Python's warning "… was never awaited" should name the function that the user called.
+_ask.__qualname__ = "dask_otel.held"

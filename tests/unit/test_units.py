@@ -1,0 +1,116 @@
+"""Units of work in the report, the history and comparisons, from files made by hand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dask_otel.cli import main
+from dask_otel.report.history.past import ended, past_run
+from tests.unit.history_files import listed, write
+from tests.unit.report_files import EVIL, counter, metrics, point, report_of, run_of, span, traces
+
+
+def units(name: str, total: float, *, unit: str = "events", activity: str = "events") -> Any:
+    root = name.partition("/")[0]
+    labels = {"dask.span.name": name, "dask.span.root.name": root, "dask.task.prefix": "gen"}
+    return point(total, {**labels, "dask.activity": activity, "dask.unit": unit})
+
+
+def run(total: float, *points: Any, seconds: float = 10.0, threads: float = 40.0) -> list[Any]:
+    root = span(1, "fit", seconds=seconds, **{"dask.span.root.id": "id-1"})
+    root["attributes"] += span(9, **{"dask.span.capacity.time": threads})["attributes"][-1:]
+    return [traces(root), metrics(counter("dask.span.custom", units("fit", total), *points))]
+
+
+def work(*requests: Any, price: float | None = None) -> list[dict[str, Any]]:
+    (found,) = report_of(*requests, price=price).to_dict()["runs"]
+    return list(found.get("work", []))
+
+
+def test_rates_of_a_root_are_of_its_tree() -> None:
+    of_spans = [
+        span(1, "fit", seconds=10.0, **{"dask.span.root.id": "id-1"}),
+        # Two that overlap are open for 3 s.
+        span(2, "fit/load", parent=1, start=1.0, seconds=2.0),
+        span(3, "fit/load", parent=1, start=2.0, seconds=2.0),
+    ]
+    capacity = [
+        point(amount, {"dask.span.name": name, "dask.span.root.name": "fit"})
+        for name, amount in (("fit", 30.0), ("fit/load", 6.0))
+    ]
+    found = work(
+        traces(*of_spans),
+        metrics(
+            counter("dask.span.custom", units("fit", 40.0), units("fit/load", 320.0)),
+            counter("dask.span.capacity.time", *capacity),
+        ),
+        price=3600.0,
+    )
+    assert found == [
+        {"span": "fit", "unit": "events", "total": 360.0, "per_second": 36.0,
+         "per_thread_second": 10.0, "per_cost": 10.0},
+        {"span": "fit/load", "unit": "events", "total": 320.0, "per_second": 320.0 / 3.0,
+         "per_thread_second": 320.0 / 6.0, "per_cost": 320.0 / 6.0},
+    ]  # fmt: skip
+
+
+def test_units_of_dask_are_no_work_and_different_ones_are_not_added_up() -> None:
+    others = [units("fit", 7.0, unit=one) for one in ("seconds", "bytes", "count", "_EMPTY")]
+    others += [units("fit", 7.0, unit="_OTHER", activity="_OTHER")]
+    named = [
+        units("fit", 3.0, activity="accepted"),
+        units("fit", 5.0, unit="rows", activity="rows"),
+    ]
+    found = work(*run(100.0, *others, *named))
+    totals = {one["unit"]: one["total"] for one in found}
+    assert totals == {"events": 100.0, "accepted (events)": 3.0, "rows": 5.0}
+
+
+def test_a_rate_that_is_unknown_is_none() -> None:
+    (found,) = work(metrics(counter("dask.span.custom", units("fit", 5.0))), price=1.0)
+    rates = [found[name] for name in ("per_second", "per_thread_second", "per_cost")]
+    assert (found["total"], rates) == (5.0, [None, None, None])
+    assert work(traces(span(1))) == []
+
+
+def test_the_page_has_them_and_hostile_units_stay_text() -> None:
+    report = report_of(*run(1234.0, units("fit", 1.0, unit=EVIL, activity=EVIL)), price=2.0)
+    for name in ("Units of work", "per thread-second", "per unit of money", "1,234"):
+        assert name in report.html()
+        assert name in report.text()
+    assert EVIL not in report.html()
+    assert "Units of work" not in report_of(traces(span(1))).html()
+
+
+def test_the_history_has_the_units_of_the_only_run_of_its_name(tmp_path, capsys, cache) -> None:
+    write(tmp_path, 1, *run(120.0)[:1])
+    metric_lines = json.dumps(run(120.0)[1])
+    name = next(tmp_path.glob("*traces.jsonl")).name.replace("traces", "metrics")
+    (tmp_path / name).write_text(metric_lines + "\n")
+    (found,), _ = listed(capsys, tmp_path)
+    assert found["units"] == {"events": 120.0}
+    assert main(["history", str(tmp_path)]) == 0
+    assert "120 events, 12/s" in capsys.readouterr().out
+
+
+def test_a_summary_from_before_has_none() -> None:
+    (known,) = ended(run_of(*run(10.0)), "")
+    entry = json.loads(json.dumps(vars(known), default=vars))
+    assert past_run(entry) == known
+    del entry["units"]
+    assert past_run(entry).units == {}
+    with pytest.raises(ValueError, match="no float"):
+        past_run({**entry, "units": {"events": "many"}})
+
+
+def test_a_comparison_says_which_rate_has_changed() -> None:
+    before, after = report_of(*run(100.0)), report_of(*run(200.0, seconds=20.0, threads=40.0))
+    (one,) = after.compared_with(before, ("A", "B")).comparison.names
+    beside = [line for line in one.beside if line.startswith("events")]
+    assert beside == [
+        "events: 100 before, 200 after",
+        "events per thread-second: 2.5 before, 5 after",
+    ]
