@@ -142,7 +142,8 @@ def test_a_planted_line_is_the_widest_of_its_span(start: Start, tmp_path: Path) 
         line = max(one.tree.stacks(), key=lambda stack: stack[2].micros)
         source = Path(__file__).read_text().splitlines()[line[1] - 1]
         if line[0][-1].file == "cluster/test_profiles.py":
-            assert any(word in source for word in ("total +=", "range", "sleep", "@", "sum(", "match")), line
+            words = ("total +=", "range", "sleep", "@", "sum(", "match")
+            assert any(word in source for word in words), line
 
 
 def _took(cluster: Bridged, call: Callable[[], object], tasks: int) -> Counter[str]:
