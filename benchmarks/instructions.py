@@ -209,7 +209,7 @@ def _sums(folder: str) -> list[int]:
     return [int(match.group(1)) for match in found if match]
 
 
-def counted(program: str, tasks: int) -> tuple[dict[str, Any], list[int]]:
+def counted(program: str, *arguments: object) -> tuple[dict[str, Any], list[int]]:
     """Run a program under callgrind; return its answer, and the sums that it had written.
 
     Raises
@@ -224,7 +224,7 @@ def counted(program: str, tasks: int) -> tuple[dict[str, Any], list[int]]:
         command = [valgrind, "-q", "--tool=callgrind", *Counted.OPTIONS]
         command += [f"--callgrind-out-file={folder}/callgrind"]
         more = {"PYTHONHASHSEED": "0"}
-        return run_program(program, str(tasks), more=more, within=command), _sums(folder)
+        return run_program(program, *map(str, arguments), more=more, within=command), _sums(folder)
 
 
 def measure(tasks: int = TASKS) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Row 16: the sampler of profiles on a worker, by the CPU clock of its thread.
+"""Row 18: the sampler of profiles on a worker, by the CPU clock of its thread.
 
 A thread that only wakes up as often runs beside it: on a busy machine that alone takes much of it.
 """
@@ -90,7 +90,7 @@ def run(quick: bool) -> list[Row]:
     rate = round(1 / interval)
     return [
         Row(
-            "16", f"worker: sampler of profiles, {THREADS} threads of depth {DEPTH}, {rate} Hz",
+            "18", f"worker: sampler of profiles, {THREADS} threads of depth {DEPTH}, {rate} Hz",
             f"≤ {PART:.1%} of a CPU",
             f"{share:.2%} of a CPU; a thread that only wakes up as often takes {alone:.2%}; "
             f"{worker.bytes / seconds:,.0f} bytes a second",

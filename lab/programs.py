@@ -98,6 +98,12 @@ def boss(seconds: float, *after: Any) -> float:
         return float(client.submit(nap, seconds, pure=False).result())
 
 
+def bulky(seconds: float, *after: Any) -> bytes:
+    """Sleep; the longer, the larger is the result."""
+    time.sleep(seconds)
+    return bytes(1_000 + int(seconds * 50_000))
+
+
 #: Tasks that have begun once, by the loop of their simulation.
 _begun: WeakKeyDictionary[Any, set[Hashable]] = WeakKeyDictionary()
 
@@ -121,6 +127,9 @@ class Counter:
 
 
 TASKS: Final = {one.__name__: one for one in (nap, fail, flaky, moved, apart, boss)}
+
+#: Those of `heavy`, too.
+KINDS: Final = {**TASKS, "bulky": bulky}
 
 #: What users ask for besides.
 OPTIONS: Final[Sequence[Mapping[str, Any]]] = (
@@ -180,7 +189,7 @@ class User:
         if kind == "flaky":
             options = {**options, "retries": 2}
         keys = [f"{kind}{self.made}-{self.number}-{i}" for i in range(len(seconds))]
-        function = TASKS[kind]
+        function = KINDS[kind]
         new = [
             self.client.submit(function, one, *needs, key=key, **options)
             for key, one in zip(keys, seconds, strict=True)
@@ -198,6 +207,19 @@ class User:
         # A worker can leave before Dask has chosen it.
         with suppress(KeyError):
             self.futures += self.client.scatter([bytes(size)], workers=there or None, hash=False)
+
+    def scatter_again(self, key: str, size: int) -> None:
+        """Bring data under a key that may be there already; tasks of its group have a span."""
+        with suppress(KeyError):
+            self.futures += self.client.scatter({f"{key}-{self.number}": bytes(size)}).values()
+            self.tasks("bulky", [0.01], 1)
+
+    def replicate(self, which: int, copies: int) -> None:
+        """Copy a result to so many workers, or to fewer if there are more."""
+        # A worker can leave meanwhile, and a task can have failed.
+        if self.futures and (one := self.futures[which % len(self.futures)]).status == "finished":
+            with suppress(KeyError, ValueError, TimeoutError, OSError, CancelledError):
+                self.client.replicate([one], n=copies)
 
     def publish(self, which: int) -> None:
         """Publish a result; it outlives its future."""
@@ -301,6 +323,30 @@ def draw(seed: int) -> Program:
         users=tuple(_steps(rng) for _ in range(rng.randint(1, 3))),
         events=tuple(_event(rng) for _ in range(rng.choice([0, 0, 1, 2, 4]))),
     )
+
+
+def heavy(program: Program) -> Program:
+    """Return a program with results of all sizes, copies of them, and data that is replaced."""
+    rng = random.Random(program.seed)
+    return replace(program, users=tuple(_heavy(steps, rng) for steps in program.users))
+
+
+def _heavy(steps: tuple[Step, ...], rng: random.Random) -> tuple[Step, ...]:
+    found: list[Step] = []
+    for pause, name, arguments in steps:
+        if name == "chain":
+            found += [(pause, "tasks", ("bulky", [one], 1)) for one in arguments[0]]
+        elif name == "tasks" and arguments[0] == "nap":
+            found.append((pause, name, ("bulky", *arguments[1:])))
+        else:
+            found.append((pause, name, arguments))
+        more: list[tuple[str, tuple[Any, ...]]] = [
+            ("replicate", (rng.randint(0, 9), rng.randint(1, 3))),
+            ("scatter_again", (rng.choice("xy"), rng.choice([0, 500, 20_000]))),
+        ]
+        if rng.random() < 0.4:
+            found.append((rng.choice([0.0, 0.3]), *rng.choice(more)))
+    return tuple(found)
 
 
 def _seconds(rng: random.Random, most: int) -> list[float]:

@@ -50,6 +50,7 @@ OWNERS = {
     "dropped_incidents tasks memory erred cancelled retried lost recomputed rescheduled blamed "
     "start stop",
     "tasks": "requested",
+    "ledger": "heartbeats_before worker_peak",
     "reports": "owing awaits",
     "progress": "signs last_sign",
     "task_runs": "runs slowest floor",

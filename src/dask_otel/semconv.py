@@ -49,6 +49,14 @@ SPAN_PATH_SUBMITTED: Final = "dask.span.path.submitted.tasks"
 SPAN_PATH_BOUND_CHAIN: Final = "dask.span.path.bound.chain.time"
 SPAN_PATH_BOUND_THREADS: Final = "dask.span.path.bound.threads.time"
 SPAN_OUTPUT_SIZE: Final = "dask.span.output.size"
+SPAN_MEMORY_PEAK: Final = "dask.span.memory.peak"
+SPAN_MEMORY_SPENT: Final = "dask.span.memory.time"
+SPAN_MEMORY_PREFIX: Final = "dask.span.memory.largest.prefix"
+SPAN_MEMORY_PREFIX_SIZE: Final = "dask.span.memory.largest.size"
+SPAN_WORKER_PEAK: Final = "dask.span.worker_memory.peak"
+SPAN_WORKER_PEAK_NAME: Final = "dask.span.worker_memory.worker.name"
+SPAN_WORKER_PEAK_TIME: Final = "dask.span.worker_memory.worker.time"
+SPAN_HEARTBEATS: Final = "dask.span.worker_memory.heartbeat.count"
 SPAN_PROFILE: Final = "dask.span.profile"
 SPAN_PROFILE_TIME: Final = "dask.span.profile.time"
 SPAN_PROFILE_COVERAGE: Final = "dask.span.profile.coverage"
@@ -157,6 +165,14 @@ SPAN_ATTRIBUTES: Final[dict[str, dict[str, str]]] = {
         SPAN_PATH_BOUND_CHAIN: _DOUBLE,
         SPAN_PATH_BOUND_THREADS: _DOUBLE,
         SPAN_OUTPUT_SIZE: _INT,
+        SPAN_MEMORY_PEAK: _INT,
+        SPAN_MEMORY_SPENT: _DOUBLE,
+        SPAN_MEMORY_PREFIX: _STRING,
+        SPAN_MEMORY_PREFIX_SIZE: _INT,
+        SPAN_WORKER_PEAK: _DOUBLE,
+        SPAN_WORKER_PEAK_NAME: _STRING,
+        SPAN_WORKER_PEAK_TIME: _DOUBLE,
+        SPAN_HEARTBEATS: _INT,
         **_COUNTS,
         TASK_GROUP_COUNT: _INT,
         WORKER_COUNT: _INT,
@@ -182,6 +198,8 @@ SPAN_ATTRIBUTES: Final[dict[str, dict[str, str]]] = {
         TASK_PREFIX: _STRING,
         **_COUNTS,
         SPAN_OUTPUT_SIZE: _INT,
+        SPAN_MEMORY_PEAK: _INT,
+        SPAN_MEMORY_SPENT: _DOUBLE,
         TASK_GROUP_TYPES: _STRINGS,
         TASK_GROUP_RESTRICTION: _STRING,
         TASK_GROUP_SLOW_WORKER: _STRING,
@@ -236,6 +254,7 @@ EVENT_ATTRIBUTES: Final[dict[str, dict[str, str]]] = {
 ACTIVITY: Final = "dask.activity"
 PATH_PART: Final = "dask.span.path.part"
 P2P_STAGE: Final = "dask.p2p.stage"
+MEMORY_STATE: Final = "dask.memory.state"
 UNIT: Final = "dask.unit"
 TASK_OUTCOME: Final = "dask.task.outcome"
 TASK_STATE: Final = "dask.task.state"
@@ -347,6 +366,21 @@ SPAN_ACTIVE: Final = Metric(
     "Dask spans with unfinished work",
     True,
 )
+SPAN_MEMORY_USAGE: Final = Metric(
+    "dask.span.memory.usage",
+    "updowncounter",
+    _BY,
+    (SPAN, TASK_PREFIX),
+    "Size of the results that are in the workers' memory or spilled, each once",
+    True,
+)
+SPAN_MEMORY_TIME: Final = Metric(
+    "dask.span.memory.time",
+    "counter",
+    "By.s",
+    (SPAN, TASK_PREFIX),
+    "Integral of the size of the results that are in the workers' memory or spilled",
+)
 SPAN_DURATION: Final = Metric(
     "dask.span.duration",
     "histogram",
@@ -446,6 +480,22 @@ CLUSTER_SPILL_OPERATIONS: Final = Metric(
     _OPS,
     (ACTIVITY,),
     "Operations of spilling outside of tasks",
+    True,
+)
+CLUSTER_MEMORY_USAGE: Final = Metric(
+    "dask.cluster.memory.usage",
+    "updowncounter",
+    _BY,
+    (MEMORY_STATE,),
+    "Memory of the workers' processes and the spilled data, by what it is",
+    True,
+)
+CLUSTER_MEMORY_SPILLED: Final = Metric(
+    "dask.cluster.memory.spilled",
+    "updowncounter",
+    _BY,
+    (),
+    "Size of the data on disk, as it was in memory",
     True,
 )
 CLUSTER_SPILL_SIZE: Final = Metric(

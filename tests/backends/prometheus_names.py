@@ -11,7 +11,7 @@ from dask_otel import semconv
 SUFFIXES = {"seconds": "time_seconds", "bytes": "io_bytes", "count": "operations"}
 
 #: Units in braces are annotations, which are left out of names.
-_UNITS = {"s": "_seconds", "By": "_bytes", "1": ""}
+_UNITS = {"s": "_seconds", "By": "_bytes", "By.s": "_By_s", "1": ""}
 
 
 def label(key: str) -> str:

@@ -17,7 +17,6 @@ from rich.console import Console
 
 from dask_otel import semconv
 from dask_otel.cli import main, showcase
-from dask_otel.cli.cluster import export_environment
 from dask_otel.cli.showcase import workflow
 from dask_otel.cli.terminal import DemoError
 from dask_otel.report.document import read_report
@@ -167,7 +166,7 @@ def test_where_the_telemetry_goes(monkeypatch, variables, listens, expected):
 
 def test_a_program_that_disables_the_sdk_sends_nothing():
     given = {"OTEL_SDK_DISABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:1"}
-    made = export_environment(given, disabled=True)
+    made = showcase.export_environment(given, disabled=True)
     assert "OTEL_SDK_DISABLED" not in made
     assert made["OTEL_TRACES_EXPORTER"] == made["OTEL_METRICS_EXPORTER"] == "none"
     assert made["OTEL_LOGS_EXPORTER"] == "none"

@@ -81,11 +81,14 @@ def test_each_end_of_a_process_is_said(start: Start, monkeypatch: pytest.MonkeyP
         bridged.client.restart_workers([address], timeout=240)
         log = said(semconv.WORKER_REMOVED, 3)
         assert (log.attributes[REASON], log.severity) == ("restarted", semconv.INFO)
+        kept = bridged.client.scatter(bytes(5_000_000), broadcast=True)
         future = bridged.client.submit(hog)
         log = said(semconv.WORKER_REMOVED, 4)
         assert log.attributes[REASON] == "memory"
         held = r"killed by its nanny: its process held \d.* of 476.8 MiB\."
         assert re.search(held, log.body)
+        assert "Results there: `bytes` 4.8 MiB." in log.body
+        kept.release()
         word, rss = said(semconv.WORKER_TERMINATED), log.attributes[semconv.WORKER_NANNY_MEMORY]
         assert "is being terminated by its nanny for memory" in word.body
         assert rss == word.attributes[semconv.WORKER_NANNY_MEMORY] > 0.8 * 500_000_000

@@ -57,7 +57,7 @@ def test_collections_and_a_p2p_shuffle(start: Start, tmp_path: Path) -> None:
         assert not {"dask.task.retried", "exception"} & {event[0] for event in moved.events}
         assert_types(received)
     # The bridge has closed.
-    (graph,) = [one for one in read_graphs(tmp_path, "analysis") if one.runs["task"]]
+    (graph,) = [one for one in read_graphs(tmp_path) if one.name == "analysis" and one.runs["task"]]
     assert (graph.complete, graph.left_out) == (True, 0)
     assert graph.span_id == f"{root.span_id:016x}"
     ended = Counter(graph.runs["outcome"])

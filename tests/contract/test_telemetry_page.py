@@ -22,11 +22,13 @@ from dask_otel.core.records import (
     Incident,
     Progress,
     SpanIdentity,
+    SpanMemory,
     SpanPathFacts,
     SpanRecord,
     TaskCounts,
     TaskPath,
     TaskRun,
+    WorkerPeak,
 )
 from dask_otel.core.traces.translate import translate
 
@@ -228,6 +230,7 @@ EVERYTHING = FinishedSpan(
             ("int",),
             "workers",
             ("a", 0.5, 3.0, 1.0),
+            SpanMemory(2_000, 4_000.0),
         ),
     ),
     dropped_groups=1,
@@ -253,6 +256,8 @@ EVERYTHING = FinishedSpan(
             path=TaskPath((0.5,) * 11, ("j", 1)),
         ),
     ),
+    memory=SpanMemory(3_000, 9_000.0, "load", 2_000),
+    worker_peak=WorkerPeak(0.7, "w0", 5.0, 40),
     path=SpanPathFacts((1.0,) * 12, 3, 1, 0.5),
     dropped_tasks=1,
     failures=(FAILURE,),

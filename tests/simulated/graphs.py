@@ -9,7 +9,7 @@ from typing import Any
 
 from lab.truth import Truth
 
-from dask_otel.core.graph import graph_line
+from dask_otel.core.graph import graph_line, with_tasks
 from dask_otel.core.path.step import KEY
 from dask_otel.core.records import FinishedGraph, FinishedSpan
 
@@ -23,8 +23,7 @@ def decoded(span: FinishedSpan) -> tuple[dict[str, Any], list[Hashable]]:
     pieces = [*graph_line(FinishedGraph(span, span.graph))]
     assert pieces[-1].endswith("\n")
     line = json.loads("".join(pieces))
-    keys = dict.fromkeys(row[0][KEY] for row in span.graph.rows)
-    return line, [*keys]
+    return line, [*dict.fromkeys(run[KEY] for run, _, _ in with_tasks(span.graph, bool))]
 
 
 def told(spans: Iterable[FinishedSpan]) -> Iterator[Told]:

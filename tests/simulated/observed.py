@@ -7,12 +7,15 @@ import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from math import inf
 from textwrap import dedent
+from time import monotonic
 from typing import Any, NamedTuple
 
 from distributed import Client
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.metrics import time
+from lab.memory import Memory, Part
 from lab.occupancy import Occupancy
 from lab.outcomes import outcomes
 from lab.paths import Paths
@@ -33,7 +36,7 @@ from dask_otel.semconv import PATH_PARTS
 from tests.cluster import proof
 from tests.covering import uncovered
 from tests.limits import make_adapter, make_limits, make_task_limits
-from tests.simulated import graphs
+from tests.simulated import graphs, memory
 from tests.waiting import eventually
 
 #: Short waits: heartbeats come twice a second. The timeout is for what never comes, and must not
@@ -89,6 +92,11 @@ class Observer(SchedulerPlugin):
         self.finished: list[FinishedSpan] = []
         self.progress: list[Progress] = []
         self.increments: dict[tuple[Any, ...], float] = {}
+        #: When generations began, and when their work was last done.
+        self.lives: dict[SpanIdentity, tuple[float, float]] = {}
+        #: Called after each tick.
+        self.read: Callable[[], None] = lambda: None
+        self.clock: Callable[[], float] = monotonic
         self.adapter: SchedulerAdapter
 
     async def start(self, scheduler: Any) -> None:
@@ -99,10 +107,29 @@ class Observer(SchedulerPlugin):
 
         def ended(span: OpenSpan) -> None:
             self._ended(span)
+            begun, done = self.lives[span.identity]
+            self.lives[span.identity] = begun, min(done, self.clock())
             exported(span)
 
         adapter.span_exported = ended  # type: ignore[method-assign]
+        self._watch(adapter)
         self._ticking = asyncio.ensure_future(self._tick())
+
+    def _watch(self, adapter: SchedulerAdapter) -> None:
+        """Write down when generations began, and when their work was done."""
+        opened, done = adapter.span_opened, adapter.lifecycle._work_ended
+
+        def begin(span: OpenSpan) -> None:
+            opened(span)
+            self.lives[span.identity] = self.clock(), inf
+
+        def end(span: OpenSpan, now: float) -> None:
+            done(span, now)
+            self.read()
+            self.lives[span.identity] = self.lives[span.identity][0], self.clock()
+
+        adapter.span_opened = begin  # type: ignore[method-assign]
+        adapter.lifecycle._work_ended = end  # type: ignore[method-assign]
 
     async def close(self) -> None:
         if not self.closed:
@@ -116,6 +143,7 @@ class Observer(SchedulerPlugin):
         while True:
             await asyncio.sleep(0.05)
             self.adapter.tick(time())
+            self.read()
             self.take()
 
     def take(self) -> None:
@@ -175,14 +203,20 @@ class Simulated:
 
     async def _prepare(self, cluster: Cluster) -> None:
         self.cluster, self.observer = cluster, Observer(self._limits, self._ended)
-        self.truth = Truth(cluster)
+        self.truth, self.memory = Truth(cluster), Memory(cluster)
         self.ended: list[Ended] = []
+        #: What was in memory at the adapter's readings.
+        self.readings: list[tuple[float, Counter[Part]]] = []
+        self.audits = 0
+        self.observer.read = lambda: self.readings.append((cluster.loop.now, self.memory.now()))
         self.truth.attach()
+        self.observer.clock = lambda: cluster.loop.now
         await self.observer.start(cluster.scheduler)
         cluster.scheduler.add_plugin(self.observer)
         #: Idle seconds so far, by time.
         self.samples: list[tuple[float, float]] = []
         self._sampling = asyncio.ensure_future(self._sample())
+        self._auditing = asyncio.ensure_future(self._audit())
 
     def _ended(self, span: OpenSpan) -> None:
         above = span.above[0].identity if span.above else None
@@ -195,6 +229,24 @@ class Simulated:
             self.samples.append((self.cluster.loop.now, self.sums()["idle"]))
             self.check_clocks()
             self.check_work()
+
+    async def _audit(self) -> None:
+        while True:
+            await asyncio.sleep(0.37)
+            self.audit()
+
+    def audit(self) -> None:
+        """The results in memory are those of Dask's tasks, and the integrals are the truth's."""
+        if self._limits.memory:
+            memory.audit(self.adapter, self.memory)
+            memory.audit_cluster(self.adapter)
+            self.memory._look()
+            for _ in self.adapter._memory_changes():
+                pass
+            self.observer.take()
+            found, now = self.observer.increments, self.cluster.loop.now
+            memory.compare_series(self.adapter, self.memory, found, now)
+            self.audits += 1
 
     def check_work(self) -> None:
         """An open span has the unfinished tasks that it has in Dask, but for lost results."""
@@ -220,14 +272,18 @@ class Simulated:
 
     async def _finish(self, cluster: Cluster) -> None:
         del self.client
-        if self._sampling.done():
-            # A check of what was known on the way has failed.
-            self._sampling.result()
-        self._sampling.cancel()
+        for checking in (self._sampling, self._auditing):
+            if checking.done():
+                # A check of what was known on the way has failed.
+                checking.result()
+            checking.cancel()
         await self.at_rest()
         self.check()
         self.compare()
         self.compare_counts()
+        if self._limits.memory:
+            self.audit()
+            self.compare_memory()
         if self.is_derivable:
             self.compare_paths()
         if self.is_derivable and self.adapter._graphs is not None:
@@ -331,6 +387,15 @@ class Simulated:
             assert finished.result == ("failure" if counts.erred else result), finished
             assert (finished.tree_failure is None) == (counts.erred == 0), finished
 
+    def compare_memory(self) -> None:
+        """Compare what the results of each span took of the memory, and look for leaks."""
+        for one in self.exported:
+            life = self.observer.lives[one.identity]
+            memory.compare_span(self.adapter, self.memory, one, life, self.readings)
+        ledger = self.adapter.lifecycle.memory
+        assert ledger is not None
+        assert not memory.left(ledger, self.scheduler.tasks.values())
+
     def compare_paths(self) -> None:
         """Compare the parts of each path with an independent walk of the finished history."""
         known = self.scheduler.extensions["spans"].spans
@@ -391,7 +456,7 @@ class Simulated:
         left = [
             adapter.spans.groups,
             adapter.task_events.assigned,
-            adapter._graphs and (adapter._graphs._logs or adapter._graphs.parts),
+            adapter._graphs and (adapter._graphs._logs or adapter._graphs._parts),
             adapter.lifecycle._settling,
             adapter.lifecycle._lingering,
             adapter.blocks.blocks._holding,

@@ -14,6 +14,7 @@ from dask_otel.core.diagnosis import KINDS, Diagnosis, diagnose, ranked
 from dask_otel.core.diagnosis.facts import (
     Death,
     Facts,
+    FullestWorker,
     Link,
     RootFacts,
     SlowWorker,
@@ -351,11 +352,60 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
     "short": (run(no_thread=0.02, compute=0.02), ["short"]),
     "short and failed": (given(run(compute=0.02), failed=1), ["failed"]),
     "nothing at all": (Facts(), ["short"]),
+    "sizing": (
+        run(root={"fullest": FullestWorker(0.2, "w0", 0.0, 40)}, idle=0.0, compute=5.0),
+        ["healthy", "sizing"],
+    ),
     "notices are last": (
         given(run(**BUSY), dropped={"queue_full": 3.0}, open=["late"], merged=[("train", "b")]),
         ["threads", "open", "gaps", "merged"],
     ),
 }
+
+
+GIB = 1024.0**3
+
+
+@pytest.mark.parametrize(
+    ("share", "beats", "more", "title"),
+    [
+        (0.39, 100, {}, "No worker used more than 3.1 of 8.0 GiB (39%): 5.2 GiB would have done, "),
+        (0.94, 3, {}, "A worker used 7.5 of 8.0 GiB (94%): it was about to be restarted"),
+        (0.39, 39, {}, ""),
+        (0.5, 100, {}, ""),
+        (0.85, 100, {}, ""),
+        (0.39, 100, {"pauses": ["w1"]}, ""),
+        (0.94, 100, {"terminated": ["w1"]}, ""),
+        (0.39, 100, {"deaths": [Death("w1")]}, ""),
+    ],
+)
+def test_the_size_of_workers(share: float, beats: int, more: dict[str, Any], title: str) -> None:
+    facts = run(root={"fullest": FullestWorker(share, "w0", 8 * GIB, beats)}, compute=5.0)
+    found = [one for one in diagnose(replace(facts, **more)) if one.kind == "sizing"]
+    assert [one.title.startswith(title) for one in found] == [True] * bool(title)
+    if found:
+        assert found[0].evidence == f"That was w0, in train, of {beats} heartbeats of all workers."
+
+
+@pytest.mark.parametrize("kind", ["memory", "paused", "spill"])
+def test_who_had_the_memory_is_named(kind: str) -> None:
+    held = {"memory": 10 * GIB, "holder": ("merge", 7.1 * GIB)}
+    facts = {
+        "memory": given(
+            run(root={**held, "retries": {"worker_lost": 2.0}}, repeated=4.0, compute=1.0),
+            deaths=[Death("w1")],
+            terminated=["w1"],
+        ),
+        "paused": given(
+            run(root={**held, "paused": 4.0}, starting=4.0, compute=1.0), pauses=["w1"]
+        ),
+        "spill": run(root=held, work={"disk-write": 15.0, "thread-cpu": 5.0}, compute=5.0),
+    }[kind]
+    first = diagnose(facts)[0]
+    assert first.kind == kind
+    assert first.evidence.endswith(
+        "Results took 10.0 GiB of memory at most, of that merge 7.1 GiB (71%)."
+    )
 
 
 @pytest.mark.parametrize("name", CASES)

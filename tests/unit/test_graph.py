@@ -4,51 +4,77 @@ from __future__ import annotations
 
 import json
 from math import inf, nan
+from random import Random
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_otel.core.graph import Row, graph_line
-from dask_otel.core.records import FinishedGraph, GraphLog, GraphWorker, RawRun, TaskRun
+from dask_otel.core.graph import graph_line
+from dask_otel.core.records import (
+    FinishedGraph,
+    GraphLog,
+    GraphPart,
+    GraphWorker,
+    RawRun,
+    Submission,
+    TaskRun,
+)
 from tests.unit.finished import make_identity, make_span
 
 SECONDS = st.one_of(st.sampled_from([0.0, -1.0, inf, -inf, nan, 1e300]), st.floats(0, 1e6))
 
 
-def run(key: object, **about: Any) -> RawRun:
-    return tuple(TaskRun(1.0, 1, key, "w", 101.0, 102.0, sent=100.5, **about))
+def run(key: object, at: float = 0.5, **about: Any) -> RawRun:
+    """Return a run that was sent some seconds after the start of the root."""
+    return tuple(TaskRun(1.0, 1, key, "w", 101.0, 102.0, sent=100.0 + at, **about))
 
 
-def row(key: object, *before: object, **about: Any) -> RawRun:
-    fields = {"run": run(key), "outcome": "m", "ready": None, "seceded": None, "group": 0}
-    fields |= {"before": before, "priority": (0, 1, 2), "submitted": 100.0, "restriction": None}
-    return tuple(Row(**{**fields, **about}))
+def submitted(at: float, **needs: list[Any]) -> Submission:
+    """Return a submission at a time after the start, with the dependencies of each task."""
+    pairs = tuple((key, one) for key, own in needs.items() for one in own)
+    return 100.0 + at, (*needs,), ((0, at, 2),) * len(needs), pairs, {}
 
 
-def line(*rows: RawRun, redact: Any = None) -> dict[str, Any]:
-    log = GraphLog()
-    log.groups = [("fit", make_identity())]
-    log.workers = (GraphWorker("w", "tcp://a", "a", 2, {}, 0.0),)
-    log.rows = [*rows]
-    graph = FinishedGraph(make_span(start=100.0, stop=110.0), log)
+def log(runs: list[RawRun], *submissions: Submission, **outcomes: list[RawRun]) -> GraphLog:
+    found = GraphLog()
+    found.parts = [
+        GraphPart("fit", make_identity(), outcome, own, [*submissions])
+        for outcome, own in {"m": runs, **outcomes}.items()
+    ]
+    found.workers = (GraphWorker("w", "tcp://a", "a", 2, {}, 0.0),)
+    return found
+
+
+def line(of: GraphLog, redact: Any = None) -> dict[str, Any]:
+    graph = FinishedGraph(make_span(start=100.0, stop=110.0), of)
     pieces = [*graph_line(graph, redact=redact)]
     found: dict[str, Any] = json.loads("".join(pieces), parse_constant=str.upper)
     return found
 
 
-@given(st.lists(st.tuples(st.integers(0, 20), st.lists(st.integers(0, 30), unique=True))))
-def test_tasks_have_numbers_by_their_first_rows(graph: list[tuple[int, list[int]]]) -> None:
-    found = line(*(row(key, *before) for key, before in graph))
-    keys = [*dict.fromkeys(key for key, _ in graph)]
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.lists(st.integers(0, 30), unique=True))),
+    st.randoms(use_true_random=False),
+)
+def test_runs_come_in_the_order_in_which_they_were_sent(
+    graph: list[tuple[int, list[int]]], random: Random
+) -> None:
+    needs = {str(key): [*map(str, before)] for key, before in reversed(graph)}
+    order = [str(key) for key, _ in graph]
+    kept = [run(key, float(number)) for number, key in enumerate(order)]
+    random.shuffle(kept)
+    half = len(kept) // 2
+    found = line(log(kept[:half], submitted(0.0, **needs), f=kept[half:]))
+    keys = [*dict.fromkeys(order)]
     runs = found["runs"]
-    assert [keys[number] for number in runs.get("task", ())] == [key for key, _ in graph]
+    assert [keys[number] for number in runs.get("task", ())] == order
     outside = 0
-    for index, (_, before) in enumerate(graph):
-        # In a number are only tasks whose first run ended before, or this one itself.
-        ended = {key for key, _ in graph[: index + 1]}
-        assert {keys[number] for number in runs["before"][index]} == ended & {*before}
-        outside += len({*before} - ended)
+    for index, key in enumerate(order):
+        # Only tasks whose first run was sent before, or this one itself, are in the log for it.
+        there = {*order[: index + 1]}
+        assert {keys[number] for number in runs["before"][index]} == there & {*needs[key]}
+        outside += len({*needs[key]} - there)
     assert found["outside"] == outside
 
 
@@ -60,7 +86,9 @@ def test_whatever_workers_report_is_json_and_no_lie(
         seconds, 1, "k", "w", start, start + seconds, 1, None, nbytes,
         parts=(("transfer", start - took, took),), sent=start,
     )  # fmt: skip
-    runs = line(row("k", run=tuple(odd), seceded=took))["runs"]
+    recorded = log([tuple(odd)], submitted(0.0, k=[]))
+    recorded.seceded["k", start] = took
+    runs = line(recorded)["runs"]
     for column in ("start", "sent", "seconds", "transfer", "seceded"):
         (value,) = runs[column]
         assert value is None or isinstance(value, (int, float)), column
@@ -70,19 +98,40 @@ def test_whatever_workers_report_is_json_and_no_lie(
 
 def test_transfers_that_overlap_count_once() -> None:
     parts = (("transfer", 100.5, 0.4), ("transfer", 100.6, 0.2), ("disk-read", 100.9, 0.1))
-    runs = line(row("k", run=run("k", parts=parts)))["runs"]
+    runs = line(log([run("k", parts=parts)], submitted(0.0, k=[])))["runs"]
     assert (runs["transfer"], runs["disk"]) == ([0.4], [0.1])
 
 
 def test_a_submission_belongs_to_all_runs_of_its_task() -> None:
-    found = line(row("a", outcome="f"), row("a", submitted=None), row("b", submitted=None))
-    assert found["runs"]["submission"] == [0, 0, -1]
+    first, again = submitted(0.0, a=[], b=["a"]), submitted(1.0, a=[])
+    found = line(log([run("a", 3.0), run("b", 2.0)], first, again, f=[run("a", 0.5)]))
+    assert (found["submissions"], found["runs"]["submission"]) == ([0.0], [0, 0, 0])
+    assert found["runs"]["task"] == [0, 1, 0]
+    # The second submission has made it anew; its first run is not of that one.
+    assert [one[1] for one in found["runs"]["priority"]] == [0.0, 0.0, 1.0]
+
+
+def test_the_same_task_submitted_again_while_it_waits_was_submitted_once() -> None:
+    first = submitted(0.0, a=[])
+    found = line(log([run("a", 2.0)], first, (101.0, *first[1:])))
+    assert found["submissions"] == [0.0]
+
+
+def test_a_clock_that_was_set_back_loses_no_task() -> None:
+    found = line(log([run("a", -5.0)], submitted(0.0, a=[])))
+    assert (found["runs"]["task"], found["complete"]) == ([0], True)
+
+
+def test_runs_of_unknown_tasks_are_left_out_and_counted() -> None:
+    found = line(log([run("a"), run("b")], submitted(0.0, a=[])))
+    assert (found["runs"]["task"], found["left_out"], found["complete"]) == ([0], 1, False)
 
 
 def test_no_key_and_no_text_without_redaction() -> None:
-    rows = row("secret-key"), row("secret-2", "secret-key")
-    assert "secret" not in json.dumps(line(*rows))
-    found = line(*rows, redact=lambda name, text: None)
+    keys = submitted(0.0, **{"secret-key": [], "secret-2": ["secret-key"]})
+    secret = log([run("secret-key"), run("secret-2", 1.0)], keys)
+    assert "secret" not in json.dumps(line(secret))
+    found = line(secret, redact=lambda name, text: None)
     assert (found["prefixes"], found["name"]) == (["_EMPTY"], "_EMPTY")
-    found = line(*rows, redact=lambda name, text: f"{name}:x")
+    found = line(secret, redact=lambda name, text: f"{name}:x")
     assert found["prefixes"] == ["dask.task.prefix:x"]

@@ -10,6 +10,7 @@ from dask_otel.settings.reading import read_settings
 
 SPANS = {
     "path": False,
+    "memory": False,
     "linger": "3s",
     "settle-timeout": "4s",
     "max-groups": 5,
@@ -41,4 +42,5 @@ def test_each_limit_has_its_setting(detail: str, slowest: int) -> None:
         notes=True,
         path=False,
         graph=False,
+        memory=False,
     )

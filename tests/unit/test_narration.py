@@ -97,6 +97,16 @@ GUESS = "Probably it was killed for its memory, which was close to its limit."
             f"4.0 GiB. {BUSY} {HAD}",
         ),
         (
+            {
+                "WORKER_REMOVAL_REASON": "memory",
+                "WORKER_NANNY_MEMORY": int(3.95 * GIB),
+                "held": [("load", 2 * GIB), ("sum", 28)],
+            },
+            semconv.WARN,
+            "Worker 3 (tcp://w:1) was killed by its nanny: its process held 3.9 GiB of "
+            f"4.0 GiB. Results there: `load` 2.0 GiB, `sum` 28.0 B. {BUSY} {HAD}",
+        ),
+        (
             {ERRED: 1, "RESULT_LOST_COUNT": 2, "DATA_LOST_COUNT": 1},
             semconv.ERROR,
             f"{LOST} {GUESS} {BUSY} It had 3 tasks to run: 2 × `merge`, `sum`. 1 task failed for "

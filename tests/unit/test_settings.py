@@ -463,7 +463,7 @@ def test_one_error_lists_every_problem():
     assert str(error) == (
         "4 problems: "
         "(1) otel.spans.lingre = '4s', in Dask's configuration: there is no such key. Did you mean "
-        "otel.spans.linger? Allowed in otel.spans: default, detail, path, graph, linger, "
+        "otel.spans.linger? Allowed in otel.spans: default, detail, path, graph, memory, linger, "
         "settle-timeout, max-groups, trace-gap, max-per-trace, max-exceptions, exception-message, "
         "exception-stacktrace, code, task-keys, progress-after, progress-interval, "
         "remember, baggage, tasks. "

@@ -166,3 +166,15 @@ def test_the_span_ends_as_long_after_its_last_task_as_it_did() -> None:
     assert seconds(late) == near(1.7)
     assert seconds(late, faster={"inc": 2.0}) == near(1.2)
     assert seconds(late, without="gaps") == near(1.0)
+
+
+def test_each_worker_begins_as_late_as_it_did() -> None:
+    # Two workers need 2 s and 1 s before their first task, as if they had to import modules.
+    late = [{"sent": 0.0, "start": start, "worker": worker}
+            for worker, first in ((0, 2.0), (1, 1.0)) for start in (first, first + 1)]  # fmt: skip
+    recorded = graph(*late)
+    assert (recorded.stop, seconds(recorded)) == (4.0, pytest.approx(4.0, abs=0.06))
+    # Of four workers, every second one begins after 2 s, and the others after 1 s.
+    assert seconds(recorded, workers=(1, 1, 1, 1)) == pytest.approx(3.0, abs=0.06)
+    # The only one begins like the first one.
+    assert seconds(recorded, workers=(4,)) == pytest.approx(3.0, abs=0.06)

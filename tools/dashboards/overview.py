@@ -57,6 +57,8 @@ NO_RESULT = selector(EXECUTE, CLUSTER, 'dask_activity=~"failed|cancelled"')
 RECEIVING = selector(TRANSFER, CLUSTER, 'network_io_direction="receive"')
 FROM_DISK = selector(READ, CLUSTER, 'dask_activity="disk-read"')
 FROM_ANYWHERE = selector(READ, CLUSTER, 'dask_activity=~"(memory|disk)-read"')
+HELD = selector("dask_span_memory_usage_bytes", CLUSTER)
+HELD_TIME = selector("dask_span_memory_time_By_s_total", CLUSTER)
 LOOP = selector(
     "dask_event_loop_blocked_time_seconds_total", CLUSTER, 'dask_process_role="scheduler"'
 )
@@ -479,6 +481,25 @@ _LOSSES: list[Line] = [
             colour=meanings.MEANINGS["spill"].colour,
             empty="no task waited for spilled data in the shown time",
         ),
+    ),
+    line(
+        graph(
+            "Which workflows have results in memory?",
+            "Size of the results that are in the workers' memory or spilled, each once, by "
+            "workflow: also those that a client keeps after the end.",
+            (f"sum by ({BY_ROOT}) ({HELD})", "{{dask_span_root_name}}"),
+            unit="bytes",
+            stacked=True,
+            empty="no result was in memory in the shown time",
+        ),
+        bars(
+            "Which functions' results take the most of it?",
+            "Size by time, in gigabytes times hours, by workflow and function.",
+            (f"topk(10, {grown(HELD_TIME, BY_FUNCTION)} > 0) / 3.6e12", FUNCTION),
+            unit="suffix: GB h",
+            empty="no result was in memory in the shown time",
+        ).runbook("DaskResultsKept"),
+        height=9,
     ),
     line(
         graph(

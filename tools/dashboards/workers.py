@@ -126,6 +126,24 @@ _MEMORY: list[Line] = [
     ),
     line(
         graph(
+            "Whose is it?",
+            "Memory of the processes and spilled data: results of spans (held), data without a "
+            "span (scattered), copies of both (replica), and the rest of the processes. The "
+            "dashboards Overview and Span have the results by function.",
+            (
+                f"sum by (dask_memory_state) (dask_cluster_memory_usage_bytes{{{CLUSTER}}})",
+                "{{dask_memory_state}}",
+            ),
+            (total("dask_cluster_memory_spilled_bytes"), "(on disk)"),
+            unit="bytes",
+            stacked=True,
+            outline="(on disk)",
+            width=24,
+        ),
+        height=9,
+    ),
+    line(
+        graph(
             "How much is on disk?",
             "Dask's data that does not fit into memory.",
             (total("dask_cluster_spill_size_bytes"), "on disk"),

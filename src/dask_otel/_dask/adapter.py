@@ -47,6 +47,8 @@ from dask_otel.core.trace import Trace
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
 
+#: Number of series in a part of a hand-over's step.
+_STEP: Final = 100
 #: States of a scheduler whose work is about to end with it.
 _ENDING: Final = frozenset(
     {
@@ -162,7 +164,7 @@ class SchedulerAdapter:
             self._worker_added(ws)
         self.spans.attach(self._past)
         self.task_events.attach()
-        for part in (self.time, self.spans, self.heartbeats):
+        for part in (self.time, self.spans, self.heartbeats, self.task_events):
             part.wrap(self.wrappers)
         with self.boundary.guarding("events"):
             self.events.attach(time())
@@ -174,7 +176,7 @@ class SchedulerAdapter:
 
     def record_graphs(self, on: bool) -> None:
         """Begin to record the graph logs of the roots that begin from now on, or cease to."""
-        self._graphs = self.spans.graphs = Graphs(self.scheduler) if on else None
+        self._graphs = self.spans.graphs = Graphs(self.scheduler, self.spans.groups) if on else None
         self.task_events.record(self._graphs)
 
     def close(self, now: float) -> None:
@@ -286,6 +288,8 @@ class SchedulerAdapter:
                 self.lifecycle.repair(unfinished, now)
                 self.task_events.repair()
                 self.spans.drifted = False
+        if (memory := self.lifecycle.memory) is not None:
+            memory.read()
         self.lifecycle.tick(now, most)
         self.loops.tick()
         if self.events.waiting:
@@ -377,6 +381,8 @@ class SchedulerAdapter:
         for group in span.groups:
             self.spans.forget(group)
             self.task_events.flush(group)
+        if self.lifecycle.memory is not None:
+            self.lifecycle.memory.exported(span.identity.dask_id)
 
     # -------------------------------------------------------------------------- metrics
 
@@ -395,9 +401,24 @@ class SchedulerAdapter:
         """Add to the batch what takes many short steps, before `take_batch`."""
         # Users can put any value into workers' reports.
         with self.boundary.guarding("workers"):
-            yield from self._workers.sample(self.batches)
+            yield from self._workers.sample(self.batches, self.lifecycle.memory)
         yield
+        with self.boundary.guarding("memory"):
+            yield from self._memory_changes()
         yield from self.fold_time()
+
+    def _memory_changes(self) -> Iterator[None]:
+        """Add to the batch what the results in memory have changed by."""
+        if (memory := self.lifecycle.memory) is None:
+            return
+        for number, change in enumerate(memory.series(), 1):
+            series = change.tags, change.prefix
+            if change.bytes:
+                self.batch.add(semconv.SPAN_MEMORY_USAGE.name, *series, value=change.bytes)
+            if change.byte_seconds:
+                self.batch.add(semconv.SPAN_MEMORY_TIME.name, *series, value=change.byte_seconds)
+            if not number % _STEP:
+                yield
 
     def take_batch(self, time_ns: int) -> MetricBatch:
         """Complete the batch and return it; the next one begins."""

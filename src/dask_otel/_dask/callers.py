@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from distributed.scheduler import TaskState
 
 from dask_otel.core.context import (
     CARRIER_KEY,
@@ -20,13 +22,8 @@ from dask_otel.core.context import (
     format_traceparent,
 )
 from dask_otel.core.life.callers import Callers
-
-if TYPE_CHECKING:
-    from distributed.scheduler import TaskState
-
-    from dask_otel.core.life.open_span import OpenSpan
-    from dask_otel.core.trace import Trace
-
+from dask_otel.core.life.open_span import OpenSpan
+from dask_otel.core.trace import Trace
 
 _NOTHING: Final = (None, None, None)
 

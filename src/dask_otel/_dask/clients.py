@@ -11,16 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from distributed.scheduler import Scheduler
 
 from dask_otel.core.attributes import bounded_attributes
 from dask_otel.core.life.blocks import ATTRIBUTES, BLOCKS, CLIENT, ENTERED, LEFT, Blocks
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Limits
-
-if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler
-
 
 #: Most blocks, and spans with attributes, of one message; a client sends a thousand at most.
 MOST: Final = 10_000

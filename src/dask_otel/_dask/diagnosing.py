@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from distributed.scheduler import Scheduler
+from distributed.spans import Span
 
 from dask_otel._dask.facts import thread_seconds
 from dask_otel.core.diagnosis import diagnose
@@ -14,12 +17,9 @@ from dask_otel.core.life.summaries import SpanSummary, total
 from dask_otel.core.path.chain import on_path
 from dask_otel.core.path.step import LongStep
 from dask_otel.core.records import TaskRun
+from dask_otel.core.sums import summed
 from dask_otel.core.text import Sanitizer, line_text, span_path
 from dask_otel.semconv import PATH_PARTS
-
-if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler
-    from distributed.spans import Span
 
 
 def diagnosis(
@@ -48,22 +48,19 @@ def diagnosis(
     took = span.seconds = sum(span.parts.values())
     start = spans[0].enqueued
     threads = thread_seconds(scheduler, start, start + took) / (took or 1.0)
-    activities: dict[str, float] = {}
     whole = total(summaries)
     for one in spans:
         for key, value in one._cumulative_worker_metrics.items():
             if len(key) == 4 and (key[0], key[3]) == ("execute", "seconds"):
-                prefix, activity = line_text(key[1]), str(key[2])
-                work = span.work.setdefault(prefix, {})
-                for sums in (work, activities):
-                    sums[activity] = sums.get(activity, 0.0) + value
+                work, activity = span.work.setdefault(line_text(key[1]), {}), str(key[2])
+                work[activity] = work.get(activity, 0.0) + value
     root = RootFacts(
         name,
         took,
         span.parts,
         whole.counts.tasks,
         threads,
-        activities,
+        summed(span.work.values()),
         whole.idle,
         summaries[0].elsewhere if summaries[0] else 0.0,
     )

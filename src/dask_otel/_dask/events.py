@@ -12,9 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from distributed.core import Status
+from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dask_otel import semconv
 from dask_otel._dask.facts import measured, memory_of
@@ -26,9 +27,6 @@ from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.records import ClusterEvent, Fact, SpanIdentity
 from dask_otel.core.text import ARRAY_LIMIT
-
-if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 #: Seconds to wait for the word of a lost worker's nanny, or of a worker that leaves by itself.
 PATIENCE: Final = 2.0
@@ -256,7 +254,10 @@ class ClusterEvents:
         ws = self._workers.get(address) if waiting is None else waiting[1]
         if ws is None or ws.pid != message.get("pid"):
             return
-        word = {semconv.WORKER_NANNY_MEMORY: memory}
+        held: Counter[str] = Counter()
+        for task in islice(ws.has_what, _MOST_READ):
+            held[task.group.prefix.name] += task.get_nbytes()
+        word = {semconv.WORKER_NANNY_MEMORY: memory, Fact.HELD: held.most_common()}
         self._of_worker(now, semconv.WORKER_TERMINATED, ws, **word)
         self._complete(address, word)
 

@@ -1,32 +1,35 @@
 """Records the graph logs: what a replay of a root needs. Only made if they are written.
 
-So the hot path has no question whether they are: `RecordedPaths` takes the place of `Paths`.
+The hot path is not concerned: a submission's tasks are recorded together, and so are the runs of a
+group, when `Computing` adds them up. Most of a log is what the bridge has made anyway.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Collection, Container, Hashable, Iterable
+from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
 from distributed.metrics import time
 
-from dask_otel.core.graph import BLOCK, MOST, MOST_OF_ONE, Restriction
+from dask_otel.core.graph import BLOCK, MOST, MOST_OF_ONE
 from dask_otel.core.life.open_span import Group, OpenSpan
-from dask_otel.core.path.following import Paths
-from dask_otel.core.path.step import KEY, WAITED, RawStep, Readiness
-from dask_otel.core.path.waiting import UNKNOWN, Place, Sent
-from dask_otel.core.records import GraphLog, GraphWorker, RawRun, TaskRun
+from dask_otel.core.records import (
+    GraphLog,
+    GraphPart,
+    GraphWorker,
+    RawRun,
+    Restriction,
+    Submission,
+    TaskRun,
+)
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 #: Most workers that left which are remembered.
 _MOST_GONE: Final = 1000
-# Of what a task waited for.
-_READY, _AGAIN = 1, 3
-_FAILURE: Final = TaskRun._fields.index("failure")
 #: By how a run without a result ended.
 _OUTCOMES: Final = {"error": "f", "rescheduled": "r", "worker_lost": "l"}
 
@@ -34,15 +37,19 @@ _OUTCOMES: Final = {"error": "f", "rescheduled": "r", "worker_lost": "l"}
 class Graphs:
     """The logs of the open roots of one scheduler, except those that began before it."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, groups: Container[object]) -> None:
         self.scheduler = scheduler
+        #: The cluster's task groups of open spans.
+        self._groups = groups
         self._logs: dict[OpenSpan, GraphLog] = {}
         #: All that anybody holds.
         self._held: WeakSet[GraphLog] = WeakSet()
-        #: Of each group with a run, the log and the group's number in it.
-        self.parts: dict[Group, tuple[GraphLog, int]] = {}
-        #: When the tasks that have not run were submitted.
-        self.submitted: dict[Hashable, float] = {}
+        #: Of each group with a run, the log, and the group's runs with a result in it.
+        self._parts: dict[Group, tuple[GraphLog, GraphPart]] = {}
+        #: The submissions with tasks of each of the cluster's task groups.
+        self.submissions: dict[object, list[Submission]] = {}
+        #: Their tasks, at most; and after how many the groups that are gone are forgotten.
+        self._tasks, self._most = 0, BLOCK
         self._workers: dict[str, GraphWorker] = {}
         self._gone: deque[GraphWorker] = deque(maxlen=_MOST_GONE)
         self._began = time()
@@ -50,18 +57,47 @@ class Graphs:
             self.worker_added(ws, 0.0)
 
     def __repr__(self) -> str:
-        return f"<Graphs: {len(self._logs)} roots, {len(self.submitted)} tasks have not run>"
+        return f"<Graphs: {len(self._logs)} roots, {self._tasks} submitted tasks>"
 
-    def tasks_submitted(self, tasks: Iterable[TaskState]) -> None:
-        """Record that a client has submitted some tasks."""
-        now, known = time(), self.scheduler.tasks
-        # Others are dependencies of an earlier submission.
-        new = [task.key for task in tasks if task.state == "released"]
-        self.submitted.update(dict.fromkeys(new, now))
-        if len(self.submitted) > 2 * len(known):
-            # Some were forgotten without a run.
-            for key in self.submitted.keys() - known.keys():
-                del self.submitted[key]
+    def tasks_submitted(
+        self, tasks: Collection[TaskState], groups: Iterable[object], now: float
+    ) -> None:
+        """Record that a client has submitted tasks of some groups, or that some will run again."""
+        self._tasks += len(tasks)
+        if self._tasks > self._most:
+            self._forget()
+        # A list for each fact is faster than a tuple for each task.
+        keys, priorities = [task.key for task in tasks], [task.priority for task in tasks]
+        special = [
+            task
+            for task in tasks
+            if task.dependencies
+            or task.worker_restrictions
+            or task.resource_restrictions
+            or task.host_restrictions
+        ]
+        needs = [(task.key, one.key) for task in special for one in task.dependencies]
+        limits = {
+            task.key: _restriction(task)
+            for task in special
+            if task.worker_restrictions or task.resource_restrictions or task.host_restrictions
+        }
+        submission = now, tuple(keys), tuple(priorities), tuple(needs), limits
+        for group in groups:
+            self.submissions.setdefault(group, []).append(submission)
+
+    def _forget(self) -> None:
+        """Forget the submissions of groups without an open span; all of them if there are many."""
+        for group in [one for one in self.submissions if one not in self._groups]:
+            del self.submissions[group]
+        known = {id(one): len(one[1]) for own in self.submissions.values() for one in own}
+        self._tasks = sum(known.values())
+        if self._tasks > MOST:
+            # Their runs are left out, and that is said.
+            for own in self.submissions.values():
+                own.clear()
+            self._tasks = 0
+        self._most = 2 * self._tasks + BLOCK
 
     def worker_added(self, ws: WorkerState, when: float) -> None:
         """Record that a worker is there; `when` is 0.0 if it was before these logs."""
@@ -74,8 +110,26 @@ class Graphs:
         if worker is not None:
             self._gone.append(worker._replace(went=time()))
 
-    def part(self, group: Group) -> tuple[GraphLog, int]:
-        """Return the log for a group's runs, and the group's number in it."""
+    def ended(self, group: Group, runs: list[RawRun], outcome: str = "m") -> None:
+        """Record runs of a group that ended alike."""
+        log, part = self._parts.get(group) or self._part(group)
+        if outcome != "m":
+            part = part._replace(outcome=outcome, rows=[])
+            log.parts.append(part)
+        if log.size + len(runs) > log.room:
+            if not log.left_out:
+                free = MOST - sum([one.size for one in self._held])
+                log.room = min(MOST_OF_ONE, log.size + min(BLOCK, max(0, free)))
+            room = log.room - log.size
+            if room < len(runs):
+                log.left_out += len(runs) - room
+                runs = runs[:room]
+                self.submissions.pop(group.source, None)
+        log.size += len(runs)
+        part.rows.extend(runs)
+
+    def _part(self, group: Group) -> tuple[GraphLog, GraphPart]:
+        """Return the log for a group's runs, and an entry for those with a result."""
         span = group.span
         root = span.above[-1] if span.above else span
         log = self._logs.get(root)
@@ -86,18 +140,17 @@ class Graphs:
             if not log.left_out:
                 self._logs[root] = log
                 self._held.add(log)
-        part = self.parts[group] = log, len(log.groups)
-        log.groups.append((group.prefix, span.identity))
-        return part
+        submissions = self.submissions.setdefault(group.source, [])
+        part = GraphPart(group.prefix, span.identity, "m", [], submissions)
+        log.parts.append(part)
+        found = self._parts[group] = log, part
+        return found
 
-    def has_room(self, log: GraphLog) -> bool:
-        """Return whether a full log may go on; if not, count the run that is left out."""
-        size = len(log.rows)
-        if log.left_out or size >= MOST_OF_ONE or sum(len(one.rows) for one in self._held) >= MOST:
-            log.left_out += 1
-            return False
-        log.room = size + BLOCK
-        return True
+    def seceded(self, group: Group, key: Hashable, sent: float, after: float) -> None:
+        """Record that a run left its thread to others after some seconds."""
+        log, _ = self._parts.get(group) or self._part(group)
+        if not log.left_out:
+            log.seceded[key, sent] = after
 
     def interrupted(
         self,
@@ -107,7 +160,6 @@ class Graphs:
         sent: float,
         ran: tuple[float, float] | None,
         how: str,
-        readiness: Readiness | None,
     ) -> None:
         """Record a run without a result, after which the task will run again.
 
@@ -117,20 +169,11 @@ class Graphs:
             When it began and ended; None if unknown.
         how
             See `stimuli.interruption`.
-        readiness
-            What it waited for; None if unknown.
         """
-        if how not in _OUTCOMES:
-            return
-        log, number = self.parts.get(group) or self.part(group)
-        if len(log.rows) < log.room or self.has_room(log):
+        if how in _OUTCOMES:
             start, stop = ran or (0.0, 0.0)
             run = TaskRun(stop - start, None, key, ws.name, start, stop, sent=sent)
-            ready = None if readiness is None else readiness[1][_AGAIN] or readiness[1][_READY]
-            task = self.scheduler.tasks[key]
-            before = tuple([one.key for one in task.dependencies])
-            about = before, task.priority, self.submitted.pop(key, None), restriction(task)
-            log.rows.append((tuple(run), _OUTCOMES[how], ready, None, number, *about))
+            self.ended(group, [tuple(run)], _OUTCOMES[how])
 
     def of(self, span: OpenSpan) -> GraphLog | None:
         """Return the log of a root that ends now; None for any other span, or without runs."""
@@ -146,68 +189,15 @@ class Graphs:
         """Forget a span."""
         self._logs.pop(span, None)
         for group in span.groups:
-            self.parts.pop(group, None)
+            self._parts.pop(group, None)
+            self.submissions.pop(group.source, None)
 
 
-class RecordedPaths(Paths):
-    """Records each run that ends, too."""
-
-    def __init__(self, graphs: Graphs, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._graphs = graphs
-        self._parts, self._submitted = graphs.parts, graphs.submitted
-        self._tasks = graphs.scheduler.tasks
-
-    def ended(
-        self,
-        stimulus: str | None,
-        now: float,
-        group: Any,
-        run: RawRun,
-        before: RawStep | None = None,
-        sent_to: Sent = UNKNOWN,
-        place: Place = None,
-    ) -> None:
-        """See `Paths.ended`."""
-        Paths.ended(self, stimulus, now, group, run, before, sent_to, place)
-        log, number = self._parts.get(group) or self._graphs.part(group)
-        rows = log.rows
-        if len(rows) >= log.room and not self._graphs.has_room(log):
-            return
-        key, waited = run[KEY], self._last[WAITED]
-        task = self._tasks[key]
-        needs = task.dependencies
-        # In the order of `core.graph.Row`.
-        rows.append(
-            (
-                run,
-                "m" if stimulus is not None else "c" if run[_FAILURE] is None else "e",
-                None if waited is None else waited[_AGAIN] or waited[_READY],
-                sent_to[2],
-                number,
-                tuple([one.key for one in needs]) if needs else (),
-                task.priority,
-                self._submitted.pop(key, None),
-                None
-                if task.worker_restrictions is None
-                and task.resource_restrictions is None
-                and task.host_restrictions is None
-                and not task.actor
-                else restriction(task),
-            )
-        )
-
-
-def restriction(task: TaskState) -> Restriction | None:
-    """Return to which workers a task is restricted; None if it may run anywhere."""
-    workers, hosts = task.worker_restrictions, task.host_restrictions
-    resources = task.resource_restrictions
-    if not (workers or hosts or resources or task.actor):
-        return None
+def _restriction(task: TaskState) -> Restriction:
+    """Return to which workers a task is restricted."""
     return (
-        tuple(sorted(workers or ())),
-        tuple(sorted(hosts or ())),
-        tuple((resources or {}).items()),
+        tuple(sorted(task.worker_restrictions or ())),
+        tuple(sorted(task.host_restrictions or ())),
+        tuple((task.resource_restrictions or {}).items()),
         task.loose_restrictions,
-        bool(task.actor),
     )

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from dask_otel import semconv
-from dask_otel._dask.facts import trace_of
+from dask_otel._dask.facts import measured, trace_of
 from dask_otel._dask.runs import RunsUnderWay
 from dask_otel._dask.spans import DaskSpans
 from dask_otel._dask.threads import ThreadTime
@@ -100,6 +100,10 @@ class Heartbeats:
         travelled = self._clocks.heartbeat(address, seen, ws.time_delay, waited)
         self._lifecycle.reports.heartbeat(address, seen - travelled, cancelled)
         self._loops.heartbeat(ws)
+        if (memory := self._lifecycle.memory) is not None and ws.memory_limit:
+            used = measured(ws.metrics.get("memory"))
+            if used is not None:
+                memory.workers.heartbeat(used / ws.memory_limit, str(ws.name), seen)
         return travelled
 
     def worker_deltas(self, digests: Mapping[Hashable, float]) -> None:

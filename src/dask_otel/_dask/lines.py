@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from distributed.scheduler import Scheduler
 
 from dask_otel import semconv
 from dask_otel.core.events import lines
 from dask_otel.core.events.lines import Rate
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.records import ClusterEvent
-
-if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler
 
 #: Bytes a second of a worker, and of all workers, and the seconds whose bytes may come at once. A
 #: worker keeps to less by itself, but not what Dask forwards.

@@ -9,14 +9,12 @@ from __future__ import annotations
 import asyncio
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from distributed.core import rpc
+from distributed.scheduler import Scheduler, WorkerState
 
 from dask_otel import semconv
-
-if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, WorkerState
 
 #: Most nannies that are asked at once: a lost machine has many, and none answers.
 AT_ONCE: Final = 32

@@ -9,18 +9,15 @@ from __future__ import annotations
 import asyncio
 from heapq import nsmallest
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from distributed.metrics import time
+from distributed.spans import Span
 
+from dask_otel._dask.adapter import SchedulerAdapter
 from dask_otel._dask.present import Present
+from dask_otel._dask.settled import SettledSpans
 from dask_otel.core.text import Sanitizer, line_text, span_path
-
-if TYPE_CHECKING:
-    from distributed.spans import Span
-
-    from dask_otel._dask.adapter import SchedulerAdapter
-    from dask_otel._dask.settled import SettledSpans
 
 #: Most open spans, and most ended ones.
 SHOWN: Final = 20

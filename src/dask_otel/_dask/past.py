@@ -7,13 +7,12 @@ plugin, because Dask replaces plugins without notice; it ends with the scheduler
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from dask_otel.core.life.generations import Generations
+from distributed.scheduler import Scheduler
 
-if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler
+from dask_otel.core.life.generations import Generations
 
 
 class Past(NamedTuple):

@@ -10,13 +10,15 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from heapq import nsmallest
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from distributed.core import Status
 from distributed.metrics import time
-from distributed.scheduler import heartbeat_interval
+from distributed.scheduler import TaskState, WorkerState, heartbeat_interval
+from distributed.spans import Span
 
 from dask_otel import semconv
+from dask_otel._dask.adapter import SchedulerAdapter
 from dask_otel._dask.diagnosing import diagnosis
 from dask_otel._dask.facts import UNFINISHED, measured
 from dask_otel._dask.runs import NOT_ASSIGNED
@@ -25,12 +27,6 @@ from dask_otel.core.path.chain import path_of
 from dask_otel.core.path.step import END
 from dask_otel.core.reasons import reasons
 from dask_otel.core.text import ATTRIBUTE_LIMIT, NAMED, Sanitizer, line_text, span_path, span_tags
-
-if TYPE_CHECKING:
-    from distributed.scheduler import TaskState, WorkerState
-    from distributed.spans import Span
-
-    from dask_otel._dask.adapter import SchedulerAdapter
 
 #: Most tasks, groups or spans that one walk visits.
 MOST: Final = 300

@@ -13,15 +13,14 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
+
+from distributed.scheduler import TaskState, WorkerState
 
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Group, Phase
 from dask_otel.core.path.step import RawStep
 from dask_otel.core.path.waiting import UNKNOWN, Sent
-
-if TYPE_CHECKING:
-    from distributed.scheduler import TaskState, WorkerState
 
 #: Heartbeats to search for a cancelled run: the first one may precede the cancellation; by the
 #: second, the run has ended or is listed.

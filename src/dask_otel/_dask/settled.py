@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
+
+from distributed.spans import Span
 
 from dask_otel import semconv
+from dask_otel._dask.adapter import SchedulerAdapter
 from dask_otel._dask.diagnosing import diagnosis
 from dask_otel._dask.facts import root_of, trace_of
 from dask_otel.core import identity
@@ -20,11 +23,6 @@ from dask_otel.core.life.open_span import OpenSpan, Phase
 from dask_otel.core.life.summaries import SpanSummary, join_paths, total
 from dask_otel.core.path.chain import path_of
 from dask_otel.core.text import line_text, listed
-
-if TYPE_CHECKING:
-    from distributed.spans import Span
-
-    from dask_otel._dask.adapter import SchedulerAdapter
 
 #: Dask's name for unmeasured time; see ``Span.cumulative_worker_metrics``.
 NOT_MEASURED: Final = ("execute", "N/A", "idle or other spans", "seconds")

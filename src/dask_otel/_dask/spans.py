@@ -53,8 +53,13 @@ class DaskSpans:
         self._lifecycle = lifecycle
         #: Records the graph logs; None while nobody keeps them.
         self.graphs: Graphs | None = None
+        #: The groups of the tasks of a submission that is under way.
+        self._submitted_groups: set[TaskGroup] = set()
         #: Our record of each task group with an open span; read at every transition.
         self.groups: dict[TaskGroup, Group] = {}
+        self._memory = lifecycle.memory
+        if self._memory is not None:
+            self._memory.open_groups = self.groups
         #: By group, the span that the client requested in the present submission.
         self.requested: dict[TaskGroup, Tags] = {}
         #: Number of Dask's spans that we have adopted. Dask appends new ones and never removes any.
@@ -136,15 +141,21 @@ class DaskSpans:
 
     def _submitted(self, tasks: list[TaskState]) -> None:
         self.requested = {}
-        self.requested = self._collisions(tasks)
+        self._submitted_groups = groups = {task.group for task in tasks}
+        if any(group.span_id for group in groups):
+            self.requested = self._collisions(tasks)
         for tags in {*self.requested.values()}:
             self.batches.open.add(semconv.SPAN_COLLIDED.name, tags)
 
     def _observed(self, tasks: list[TaskState]) -> None:
         drifted, self.drifted = self.drifted, True
         self._take_in_spans(tasks)
+        if (memory := self._memory) is not None and memory.spanless:
+            for group in {task.group for task in tasks if task.group in memory.spanless}:
+                memory.begin(group, self.extension.spans[group.span_id], group.prefix.name)
+        groups, self._submitted_groups = self._submitted_groups, set()
         if self.graphs is not None:
-            self.graphs.tasks_submitted(tasks)
+            self.graphs.tasks_submitted(tasks, groups, time())
         self.drifted = drifted
 
     def _collisions(self, tasks: list[TaskState]) -> dict[TaskGroup, Tags]:
@@ -188,6 +199,8 @@ class DaskSpans:
     def forget(self, group: Group) -> None:
         """Forget a group whose generation is over."""
         self.groups.pop(cast("TaskGroup", group.source), None)
+        if self._memory is not None:
+            self._memory.forget(group.source)
 
     def group_facts(self, group: Group) -> GroupFacts:
         """Return the TaskGroup's sums; empty ones if they cannot be read."""
@@ -263,4 +276,6 @@ class DaskSpans:
         own = self.groups[group] = self._lifecycle.add_group(
             span, group.name, group.prefix.name, group, before
         )
+        if self._memory is not None:
+            self._memory.begin(group, self.extension.spans[group.span_id], own.prefix)
         return own

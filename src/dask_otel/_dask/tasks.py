@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from math import inf
 from time import monotonic
@@ -13,7 +13,7 @@ from distributed.metrics import time
 
 from dask_otel import semconv
 from dask_otel._dask.facts import UNFINISHED, pickled_class, run_times
-from dask_otel._dask.graphs import Graphs, RecordedPaths
+from dask_otel._dask.graphs import Graphs
 from dask_otel._dask.runs import NOT_ASSIGNED, Part, RunsUnderWay, actions
 from dask_otel._dask.spans import DaskSpans
 from dask_otel._dask.stimuli import (
@@ -25,11 +25,13 @@ from dask_otel._dask.stimuli import (
     submission_time,
 )
 from dask_otel._dask.threads import ThreadTime
+from dask_otel._dask.wrapping import Wrappers
 from dask_otel.core.life import task_runs
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.computing import TOGETHER
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Cause, Group, RetryReason, TaskLimits
+from dask_otel.core.memory.ledger import Holding, Holdings
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.path.following import Paths
 from dask_otel.core.path.step import KEY, NUMBER, PARTS, SECONDS, SENT, STOP, RawStep
@@ -80,6 +82,14 @@ class TaskEvents:
         self._outcomes = lifecycle.outcomes
         self._computing = lifecycle.computing
         self._follows = lifecycle.follows
+        #: The results in memory; None if they are not followed.
+        self._memory = lifecycle.memory
+        #: The state that results leave, if they are followed; its holdings, by group.
+        self._leaves = ""
+        self._holdings = Holdings(self._begin_to_hold)
+        if self._memory is not None:
+            self._leaves, self._memory.clock = "memory", monotonic
+            self._memory.holdings, self._unread = self._holdings, self._memory.unread
         self._time = time
         self._accounting = time.accounting
         #: Records the graph logs; None while nobody keeps them.
@@ -103,6 +113,8 @@ class TaskEvents:
         #: The last stimulus of a task with work left, and the same if it was a submission.
         self._stimulus = ""
         self._submission: str | None = None
+        #: The stimulus of the last result that came or went.
+        self._present, self._present_clock = "", 0.0
         #: The time of the last event. Further events of the same stimulus have the same time.
         self._now = 0.0
 
@@ -117,6 +129,7 @@ class TaskEvents:
                 accounting.task_assigned(ws.address, task.key, task.group.span_id, monotonic())
                 if task in ws.long_running:
                     accounting.task_seceded(ws.address, task.key, None, monotonic())
+        self._recount()
         waiting = (*self._scheduler.queued, *self._scheduler.unrunnable)
         self.queued_since.update((task.key, None) for task in waiting)
 
@@ -136,26 +149,22 @@ class TaskEvents:
         self._lost, self._sent_again = {}, {}
         self.paths = self._new_paths()
         self.queued_since.clear()
-        if self._graphs is not None:
-            self._graphs.submitted.clear()
+        if self._memory is not None:
+            self._memory.recount({})
 
     def record(self, graphs: Graphs | None) -> None:
         """Record the graph logs there from now on; nowhere without it."""
-        self._graphs, old = graphs, vars(self.paths)
-        self.paths = self._new_paths()
-        new = vars(self.paths)
-        new.update((name, old[name]) for name in new.keys() & old.keys())
+        self._graphs = graphs
+        self._computing.keep = None if graphs is None else graphs.ended
 
     def _new_paths(self) -> Paths:
-        arguments = submission_time, lambda: self._accounting.present
-        if self._graphs is not None:
-            return RecordedPaths(self._graphs, *arguments)
-        return Paths(*arguments)
+        return Paths(submission_time, lambda: self._accounting.present)
 
     def repair(self) -> None:
         """Forget tasks that are no longer processing."""
         workers = self._scheduler.workers.values()
         processing = {task.key for ws in workers for task in ws.processing}
+        self._recount()
         for key in self.assigned.keys() - processing:
             del self.assigned[key]
             self.under_way.seen.pop(key, None)
@@ -199,6 +208,56 @@ class TaskEvents:
     def _count(self, metric: str, group: Group, *labels: str, value: float = 1) -> None:
         tags = group.span.identity.tags
         self._spans.batches.open.add(metric, tags, group.prefix, *labels, value=value)
+
+    # -------------------------------------------------------------- results in memory
+
+    def wrap(self, wrappers: Wrappers) -> None:
+        """Wrap the ways in which scattered data comes, which is no transition."""
+
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            def update_data(**message: Any) -> Any:
+                wrappers.run("update_data", self._scatter, message["who_has"], -1)
+                try:
+                    return original(**message)
+                finally:
+                    # It may have failed halfway.
+                    wrappers.run("update_data", self._scatter, message["who_has"], 1)
+
+            return update_data
+
+        if self._memory is not None:
+            wrappers.method(self._scheduler, "update_data", make)
+            wrappers.handler(self._scheduler.handlers, "update_data", make)
+            wrappers.handler(self._scheduler.stream_handlers, "update-data", make)
+
+    def _scatter(self, keys: Iterable[Hashable], sign: int) -> None:
+        """Add data in memory to its groups, or remove it: it may change."""
+        assert self._memory is not None
+        self._memory.now = monotonic()
+        for key in keys:
+            task: TaskState | None = self._scheduler.tasks.get(key)
+            if task is not None and task.state == "memory":
+                self._hold(task, sign * task.get_nbytes())
+
+    def _hold(self, task: TaskState, size: int) -> None:
+        """Add bytes of a task's group to those in memory."""
+        assert self._memory is not None
+        self._memory.change(self._holdings[task.group], size)
+
+    def _begin_to_hold(self, group: TaskGroup) -> Holding:
+        assert self._memory is not None
+        span = self._spans.extension.spans[group.span_id] if group.span_id else None
+        return self._memory.hold(group, span, group.prefix.name)
+
+    def _recount(self) -> None:
+        """Count the results in memory anew."""
+        if self._memory is not None:
+            sizes: Counter[TaskGroup] = Counter()
+            for task in self._scheduler.tasks.values():
+                if task.state == "memory":
+                    self._hold(task, 0)
+                    sizes[task.group] += task.get_nbytes()
+            self._memory.recount(sizes)
 
     # --------------------------------------------------------------------- transitions
 
@@ -250,11 +309,25 @@ class TaskEvents:
                 if start == "waiting" and stimulus_id is not self._submission and self._follows:
                     self._ready(key, stimulus_id, self._now)
                 self.queued_since[key] = self._now
-            elif finish == "forgotten":
-                if self._outcomes.coming_back or self._lost:
-                    self._to_forgotten(key)
-            elif finish == "erred":
-                self._rest_to_erred(key, stimulus_id)
+            else:
+                if start == self._leaves and finish != "memory":
+                    # Without calls, as in `_from_unfinished`: one takes 500 instructions.
+                    task = self._scheduler.tasks[key]
+                    if stimulus_id is not self._present:
+                        self._present, self._present_clock = stimulus_id, monotonic()
+                    one = self._holdings[task.group]
+                    size = task.nbytes
+                    if size < 0:
+                        size = task.get_nbytes()
+                    one.bytes -= size
+                    one.moment -= size * self._present_clock
+                    if not one.unread:
+                        self._unread(one)
+                if finish == "forgotten":
+                    if self._outcomes.coming_back or self._lost:
+                        self._to_forgotten(key)
+                elif finish == "erred":
+                    self._rest_to_erred(key, stimulus_id)
         except Exception:
             self._spans.drifted = True
             self._spans.boundary.failed("transition")
@@ -291,6 +364,8 @@ class TaskEvents:
             reason = self._outcomes.added(group, key, now, cause)
             if self._follows:
                 self.paths.recomputed(key, group.span)
+            if self._graphs is not None:
+                self._graphs.tasks_submitted([task], [task.group], now)
         if reason is not None:
             self._repeated(group, key, reason, now)
 
@@ -322,6 +397,8 @@ class TaskEvents:
                 return
         counted = self._sent_again[key] = self._lost.pop(key) is group and group.memory > 0
         self._outcomes.recomputed(group, counted, now)
+        if self._graphs is not None:
+            self._graphs.tasks_submitted([task], [task.group], now)
         if self._follows and key not in self.paths.waits:
             self.paths.recomputed(key, group.span)
             if start != "waiting":
@@ -374,6 +451,13 @@ class TaskEvents:
             task = self._scheduler.tasks[key]
         # Not the message's copy: tables find the same object without comparing.
         key, group = task.key, self._groups.get(task.group)
+        clock = monotonic()
+        if finish == self._leaves:
+            one = self._holdings[task.group]
+            one.bytes += task.nbytes
+            one.moment += task.nbytes * clock
+            if not one.unread:
+                self._unread(one)
         ran = account = None
         threads, waits, held = sent_to
         if assigned is None:
@@ -381,7 +465,7 @@ class TaskEvents:
         elif startstops:
             if self.under_way.seen:
                 self.under_way.seen.pop(key, None)
-            account = self._accounting.task_done(assigned.address, key, seconds, monotonic())
+            account = self._accounting.task_done(assigned.address, key, seconds, clock)
         else:
             ran = self._ended_without_times(key, assigned, stimulus_id, sent, group)
         queued = self.queued_since.pop(key, 0.0)
@@ -418,6 +502,8 @@ class TaskEvents:
             )
             if held is not None and computed > held:
                 span.ran_beside(computed - held)
+                if self._graphs is not None:
+                    self._graphs.seceded(group, key, sent, held)
             if stimulus_id[0] == END:
                 # A message with another id may repeat the times of a run with another number.
                 number = task.run_id
@@ -520,8 +606,7 @@ class TaskEvents:
     ) -> None:
         """Record for path and graph that a ready task will be ready again."""
         if self._graphs is not None and assigned is not None:
-            how, readiness = interruption(stimulus_id), self.paths.waits.get(key)
-            self._graphs.interrupted(group, key, assigned, sent, ran, how, readiness)
+            self._graphs.interrupted(group, key, assigned, sent, ran, interruption(stimulus_id))
         self.paths.interrupted(key, sent, threads)
 
     def _to_erred(self, group: Group, run: RawRun) -> None:
@@ -568,6 +653,9 @@ class TaskEvents:
             sent = run[SENT] or now
             run = TaskRun._make(run)._replace(start=began, stop=stopped, sent=sent)
         self.paths.ended(None, now, group, run, None, sent_to, place)
+        if self._graphs is not None:
+            outcome = "e" if TaskRun._make(run).failure else "c"
+            self._graphs.ended(group, [tuple(run)], outcome)
 
     @staticmethod
     def _is_whole(run: RawRun) -> bool:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from distributed.core import Status
 from distributed.metrics import time
+from distributed.scheduler import Scheduler, WorkerState
 
 from dask_otel import semconv
 from dask_otel._dask.runs import Assignment
@@ -25,9 +26,6 @@ from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.open_span import OpenSpan
 from dask_otel.core.metrics.batch import Batches, MetricBatch
 from dask_otel.core.records import Tags
-
-if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, WorkerState
 
 #: In ``dask.cluster.time``, a user's activity with the name of one of ours.
 _OTHER_TIME: Final = "other"

@@ -43,7 +43,7 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
     "Broker": ("truncate",),
     "Client": ("_heartbeat", "futures", "id", "loop", "scheduler", "status", "sync"),
     "ClientState": ("client_key", "last_seen"),
-    "MemoryState": ("managed", "process", "spilled"),
+    "MemoryState": ("managed", "process", "spilled", "unmanaged_old", "unmanaged_recent"),
     "SpansSchedulerExtension": ("observe_tasks", "spans", "spans_search_by_name"),
     "Span": (
         "_code",
@@ -78,6 +78,7 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
         "dependencies",
         "exception_blame",
         "exception_text",
+        "get_nbytes",
         "group",
         "has_lost_dependencies",
         "host_restrictions",

@@ -36,7 +36,7 @@ TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS: Final = openmetrics_format.CONTENT_TYPE_LATEST
 
 #: Units in names; units in braces are annotations, and are not in names.
-_UNITS: Final = {"s": "seconds", "By": "bytes"}
+_UNITS: Final = {"s": "seconds", "By": "bytes", "By.s": "By_s"}
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_]")
 
 #: Resource attributes that become labels of every series, as docs/telemetry.md recommends for OTLP.

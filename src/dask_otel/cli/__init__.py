@@ -48,18 +48,15 @@ def _installed(distribution: str) -> str:
         return "not installed"
 
 
-def _versions() -> str:
-    parts = ("dask-otel", "distributed", "opentelemetry-sdk")
-    return ", ".join(f"{name} {_installed(name)}" for name in parts)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dask-otel",
         description="OpenTelemetry for Dask: every span a trace, every fine performance metric"
         " a counter, over OTLP.",
     )
-    parser.add_argument("--version", action="version", version=_versions())
+    parts = ("dask-otel", "distributed", "opentelemetry-sdk")
+    versions = ", ".join(f"{name} {_installed(name)}" for name in parts)
+    parser.add_argument("--version", action="version", version=versions)
     subparsers = parser.add_subparsers(title="commands", dest="command", required=True)
     for name, command in _COMMANDS.items():
         added = subparsers.add_parser(

@@ -33,10 +33,6 @@ of the name is a regression (--check), 2 wrong arguments, 130 interrupted
 _LONGEST: Final = 40
 
 
-def _port(text: str) -> int:
-    return int(terminal.number(0, 65535, "a port")(text))
-
-
 #: Names of each argument, and its options for `argparse`.
 ARGUMENTS: Final[dict[str, Any]] = {
     "folders": {"nargs": "+", "metavar": "DIR", "help": "a folder, with all folders below it"},
@@ -49,7 +45,7 @@ ARGUMENTS: Final[dict[str, Any]] = {
     "--serve": {
         "nargs": "?",
         "const": 0,
-        "type": _port,
+        "type": terminal.number(0, 65535, "a port", int),
         "metavar": "PORT",
         "help": "show the page on this machine, and make a run's report when you open the run",
     },

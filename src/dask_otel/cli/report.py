@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import sys
 import webbrowser
 from collections.abc import Iterator
 from dataclasses import replace
@@ -42,12 +43,6 @@ arguments, 130 interrupted
 """
 
 
-def _runs(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of runs (1 or more)")
-    return int(text)
-
-
 #: Names of each argument, and its options for `argparse`.
 ARGUMENTS: Final[dict[str, Any]] = {
     "paths": {"nargs": "*", "metavar": "PATH", "help": "a file, or a directory of files"},
@@ -59,7 +54,7 @@ ARGUMENTS: Final[dict[str, Any]] = {
         "help": "what changed from A to B, function by function and span by span",
     },
     "--last": {
-        "type": _runs,
+        "type": terminal.number(1, sys.maxsize, "a number of runs (1 or more)", int),
         "metavar": "N",
         "help": "use only the last N runs of the files; with --compare, of each side",
     },
@@ -98,17 +93,17 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the report; return the exit code."""
     if arguments.scheduler:
         return terminal.fail("report", _SCHEDULER)
-    if bool(arguments.paths) == bool(arguments.compare):
-        arguments.usage_error("give PATH, or --compare A B")
-    if arguments.replay and arguments.compare:
-        arguments.usage_error("argument --replay: not allowed with argument --compare")
-    if arguments.text and arguments.json:
-        arguments.usage_error("argument --json: not allowed with argument --text")
-    page = not (arguments.text or arguments.json)
-    if not page and (arguments.output or arguments.open):
-        arguments.usage_error("-o and --open are for the page, not for --text or --json")
-    if arguments.all and not arguments.text:
-        arguments.usage_error("--all is for --text; the page and --json have everything")
+    given, page = arguments, not (arguments.text or arguments.json)
+    wrong = {
+        "give PATH, or --compare A B": bool(given.paths) == bool(given.compare),
+        "argument --replay: not allowed with argument --compare": given.replay and given.compare,
+        "argument --json: not allowed with argument --text": given.text and given.json,
+        "-o and --open are for the page, not for --text or --json": not page
+        and (given.output or given.open),
+        "--all is for --text; the page and --json have everything": given.all and not given.text,
+    }
+    for why in [one for one, true in wrong.items() if true]:
+        arguments.usage_error(why)
     if page and find_spec("bokeh") is None:
         return terminal.fail("report", NO_BOKEH)
     try:
@@ -161,7 +156,7 @@ def _read(arguments: argparse.Namespace) -> Report:
             runs = found.runs[-(arguments.last or 0) :]
             found = replace(found, runs=runs, price=price, tag=arguments.tag or _TAG)
             if arguments.replay is not False and not arguments.compare:
-                found = _judged(found, arguments)
+                found = judged("report", found, limited=arguments.replay is None)
         if not found.runs:
             reasons = (f"no Dask telemetry in {', '.join(paths)}", *found.skipped.lines())
             raise ValueError("; ".join(reasons))
@@ -175,12 +170,12 @@ def _read(arguments: argparse.Namespace) -> Report:
     return read(after).compared_with(read(before), (before, after))
 
 
-def _judged(report: Report, arguments: argparse.Namespace) -> Report:
-    """Replay what was recorded; if that fails, the report is as it was."""
+def judged(command: str, report: Report, *, limited: bool) -> Report:
+    """Replay what was recorded; if that fails, the report is as it was, and the command says so."""
     try:
-        return report.replayed(terminal.replayed, limited=arguments.replay is None)
+        return report.replayed(terminal.replayed, limited=limited)
     except (OSError, ValueError, RuntimeError) as error:
-        terminal.say("report", f"no replays: {error}")
+        terminal.say(command, f"no replays: {error}")
         return report
     finally:
         terminal.progress("")

@@ -11,16 +11,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import quote
 
 from dask_otel.cli import terminal
 from dask_otel.report.document import read_report
 from dask_otel.report.history.past import PastRun
+from dask_otel.report.history.sessions import SessionFiles
 from dask_otel.report.telemetry.remote import copied
-
-if TYPE_CHECKING:
-    from dask_otel.report.history.sessions import SessionFiles
 
 _HOST: Final = "127.0.0.1"
 #: Seconds until a silent connection is closed.

@@ -17,15 +17,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, TypeAlias
+from unittest.mock import patch
 
 import dask.config
-from distributed import Client, span
+from distributed import Client, LocalCluster, span
 from rich.console import Console
 from rich.text import Text
 
@@ -33,20 +34,15 @@ import dask_otel
 from dask_otel import semconv
 from dask_otel._otel.sdk.environment import defaults_for_environment, is_disabled
 from dask_otel.cli import terminal
-from dask_otel.cli.cluster import (
-    PRELOAD,
-    WORKERS,
-    configured_environment,
-    observed_cluster,
-)
+from dask_otel.cli.report import judged
 from dask_otel.cli.terminal import DemoError
-from dask_otel.client.traces import trace_context
-from dask_otel.core import identity
+from dask_otel.client.registration import span_metrics
 from dask_otel.core.graph import SUFFIX
 from dask_otel.report import words
 from dask_otel.report.document import Report, read_report
 from dask_otel.report.text import Line, Sheet, report_lines
 from dask_otel.settings.problems import ConfigurationError
+from dask_otel.settings.variables import environment_of
 
 
 def _load_workflow() -> Any:
@@ -60,11 +56,34 @@ def _load_workflow() -> Any:
 
 workflow: Final = _load_workflow()
 
+PRELOAD: Final = "dask_otel.preload"
+WORKERS: Final = 2
+
+#: Ctrl-C in a terminal reaches the workers too. They should end with the cluster: without a
+#: traceback each, and without one of a heartbeat that was under way when the scheduler closed.
+#: (A preload may be a module's source.)
+_END_QUIETLY: Final = """
+import logging, signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+logging.getLogger("distributed.worker").addFilter(
+    lambda record: "during heartbeat" not in record.getMessage()
+)
+"""
+
+#: Variables that would prevent a trace.
+_SILENCING_VARIABLES: Final = (
+    "OTEL_SDK_DISABLED",
+    "OTEL_CONFIG_FILE",
+    "OTEL_EXPERIMENTAL_CONFIG_FILE",
+    "OTEL_TRACES_SAMPLER",
+    "OTEL_TRACES_SAMPLER_ARG",
+)
+
 DEFAULT_OUTPUT: Final = Path("dask-otel-demo")
 #: OTLP's default destination: host and port, and as an endpoint.
 _DEFAULT_ADDRESS: Final = ("localhost", 4317)
 _DEFAULT_ENDPOINT: Final = "http://localhost:4317"
-#: Seconds to wait for the root span: a heartbeat or two, then the bridge's linger.
+#: Seconds to wait until the root span has settled: a heartbeat or two.
 SETTLE_LIMIT: Final = 20.0
 #: Seconds to wait until a worker is lost.
 _LOSS_LIMIT: Final = 5.0
@@ -112,7 +131,7 @@ def perform(
         with terminal.held_back("distributed.dask_otel") as messages:
             failure = _compute(partial(_step, console), data, files, endpoint, quick, fail)
         try:
-            report = read_report(files)
+            report = judged("demo", read_report(files), limited=True)
         except FileNotFoundError:
             report = Report([])
         folder = output or (None if sent else DEFAULT_OUTPUT)
@@ -122,6 +141,9 @@ def perform(
         _print(console, [*([(line, "dim")] for line in _ABOUT), []])
         sheet = Sheet(min(console.width, _WIDE), command=command, replay=replay)
         _print(console, report_lines(report.accounts(), report.skipped, sheet))
+        for curve in filter(None, ([*one.curve(sheet.width)] for one in report.what_ifs)):
+            title: Line = [("The same run with other threads, replayed", "bold")]
+            _print(console, [title, *([(line, "")] for line in curve), []])
         for message in messages:
             print(message, file=sys.stderr)
         unread = [f"can't read the bridge's files: {line}" for line in report.skipped.lines()]
@@ -209,10 +231,9 @@ def _compute(
                 workflow.run(client, data, size, step)
             except Exception as error:  # noqa: BLE001 - whatever it is, its trace counts
                 failure = error
-        with step("Waiting for the spans to settle"):
-            # Without a bridge, no span will be written.
-            if trace_context(root_id, client).decided:
-                _wait_for_span(files, identity.span_id(root_id))
+        # Without a bridge, there is no answer, and no span will be written.
+        with step("Waiting for the spans to settle"), suppress(LookupError, OSError, RuntimeError):
+            span_metrics(client, root_id, SETTLE_LIMIT)
         with step("Losing a worker"):
             _lose_a_worker(client)
         with step("Closing the cluster"):
@@ -234,15 +255,6 @@ def _end() -> None:
     log.error("This worker ends now: it is part of the demo")
     # For the record to leave the process.
     threading.Timer(0.3, os._exit, [1]).start()
-
-
-def _wait_for_span(files: Path, span_id: int) -> None:
-    """Wait until a span has been written, or for `SETTLE_LIMIT` seconds."""
-    wanted = f'"spanId":"{span_id:016x}"'
-    terminal.wait_until(
-        lambda: any(wanted in path.read_text("utf-8") for path in files.glob("*-traces.jsonl")),
-        SETTLE_LIMIT,
-    )
 
 
 def _adapted(console: Console) -> Callable[[str], str]:
@@ -272,11 +284,9 @@ def _copy(console: Console, files: Path, folder: Path) -> list[str]:
 
 def _missing(report: Report) -> list[str]:
     """Return the telemetry that is missing in the export."""
-    names = []
-    if not any(run.spans for run in report.runs):
-        names.append("spans")
-    if not any(run.metrics.total(semconv.SPAN_EXECUTE_TIME.name) for run in report.runs):
-        names.append("metrics of the workers")
+    executed = (run.metrics.total(semconv.SPAN_EXECUTE_TIME.name) for run in report.runs)
+    came = {"spans": any(run.spans for run in report.runs), "metrics of the workers": any(executed)}
+    names = [what for what, any_came in came.items() if not any_came]
     return [_NOTHING_CAME.format(what=" and no ".join(names))] if names else []
 
 
@@ -287,3 +297,82 @@ def _unexpected(fail: bool, failure: Exception | None) -> list[str]:
     if failure and not fail:
         return [f"the workflow failed: {type(failure).__name__}: {failure}"]
     return []
+
+
+# ---------------------------------------------------------------------- its cluster
+
+
+def _defaults() -> dict[str, str]:
+    """Return ``otel.environment``."""
+    return {
+        key: str(value) for key, value in (dask.config.get("otel.environment", None) or {}).items()
+    }
+
+
+def configured_environment() -> dict[str, str]:
+    """Return this process's ``OTEL_*`` variables, with the defaults from Dask's configuration."""
+    return environment_of(_defaults())
+
+
+def export_environment(environ: Mapping[str, str], disabled: bool) -> dict[str, str]:
+    """Return a copy of variables, changed so that there is a trace.
+
+    With `disabled`, everything goes to the demo's own files, and nowhere else.
+    """
+    nowhere = {f"OTEL_{one}_EXPORTER": "none" for one in ("TRACES", "METRICS", "LOGS")}
+    kept = {key: value for key, value in environ.items() if key not in _SILENCING_VARIABLES}
+    return {**kept, **nowhere} if disabled else kept
+
+
+def _with_preload(key: str, preload: str) -> list[Any]:
+    """Return the user's preloads, and one more."""
+    configured = dask.config.get(key, [])
+    before = [configured] if isinstance(configured, str) else list(configured or ())
+    return before if preload in before else [*before, preload]
+
+
+@contextmanager
+def observed_cluster(
+    files: Path, endpoint: str | None = None, log_level: int = logging.ERROR
+) -> Iterator[Client]:
+    """Yield a client of a new local cluster whose scheduler has the bridge.
+
+    The bridge writes into the folder `files`, and exports to `endpoint` if the standard variables
+    set none. At the end of the context, everything has been exported and the cluster is closed.
+    Dask's own messages are printed from `log_level` on.
+    """
+    preloads = {
+        "distributed.scheduler.preload": PRELOAD,
+        "distributed.worker.preload": _END_QUIETLY,
+    }
+    disabled = is_disabled(configured_environment())
+    # Several exports within the demo, so that the series have several points.
+    variables = {"OTEL_METRIC_EXPORT_INTERVAL": "5000", **_defaults()}
+    if endpoint is not None:
+        variables["OTEL_EXPORTER_OTLP_ENDPOINT"] = endpoint
+    config: dict[str, Any] = {
+        **{key: _with_preload(key, preload) for key, preload in preloads.items()},
+        "otel.files.path": str(files),
+        "otel.logs.level": "WARNING",
+        # Not in the process's environment, which workers inherit.
+        "otel.environment": export_environment(variables, disabled),
+        # Fusing array operations would lose their spans (see `workflow.run`).
+        "optimization.fuse.active": False,
+    }
+    with (
+        # This process's variables, until the cluster is closed.
+        patch.dict(os.environ, export_environment(os.environ, disabled), clear=True),
+        dask.config.set(config),
+        LocalCluster(
+            n_workers=WORKERS,
+            threads_per_worker=1,
+            # On a free port: 8787 may belong to the user's own cluster.
+            dashboard_address="127.0.0.1:0",
+            worker_dashboard_address=None,
+            # Its address is shown nowhere, and it takes most of the time to start.
+            scheduler_kwargs={"dashboard": False},
+            silence_logs=log_level,
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client

@@ -49,11 +49,13 @@ def parsed(read: Callable[[str], Parsed], allowed: str) -> Callable[[str], Parse
     return parse
 
 
-def number(least: float, most: float, allowed: str) -> Callable[[str], float]:
+def number(
+    least: float, most: float, allowed: str, kind: Callable[[str], float] = float
+) -> Callable[[str], float]:
     """Return the type of an argument: a number within limits, which `allowed` has in words."""
 
     def read(text: str) -> float:
-        value = float(text)
+        value = kind(text)
         if not least <= value <= most:
             raise ValueError
         return value

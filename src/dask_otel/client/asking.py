@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
+def pending(client: Client) -> bool:
+    """Return whether graphs may still be on their way, which a request overtakes."""
+    return any(one.status == "pending" for one in list(client.futures.values()))
+
+
 async def ask(client: Client, request: Callable[..., Any], **arguments: Any) -> Any:
     """Return the scheduler's answer to a request of `dask_otel._wire`.
 

@@ -90,11 +90,9 @@ def _annotations(client: Client, span: Any) -> dict[str, Any] | None:
     if CARRIER_KEY in present:
         # The user has set it: leave it.
         return None
-    settings = _settings.get(client)
-    if settings is None:
-        settings = setting("otel.baggage"), setting("otel.client.span-per-caller")
-        _settings[client] = settings
-    baggage, span_per_caller = settings
+    if client not in _settings:
+        _settings[client] = setting("otel.baggage"), setting("otel.client.span-per-caller")
+    baggage, span_per_caller = _settings[client]
     carried = _carried(span, baggage)
     dask_span = present.get("span")
     if dask_span is not None and ROOTS.alive:

@@ -83,11 +83,9 @@ class ImportHook:
         """Return the spec that the other finders give, with a loader that calls back."""
         if fullname != self._name:
             return None
-        for finder in list(sys.meta_path):
-            find = getattr(finder, "find_spec", None)
-            if finder is self or find is None:
-                continue
-            spec: ModuleSpec | None = find(fullname, path, target)
+        others = [one for one in sys.meta_path if one is not self and hasattr(one, "find_spec")]
+        for finder in others:
+            spec = finder.find_spec(fullname, path, target)
             if spec is not None:
                 self._listen(spec)
                 return spec

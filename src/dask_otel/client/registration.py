@@ -6,7 +6,8 @@ import warnings
 from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
-from dask_otel._wire import Refusal, SpanMetrics, install, settled_metrics, uninstall, unused
+from dask_otel._wire import SpanMetrics, install, settled_metrics, uninstall, unused
+from dask_otel.client.asking import ask, pending
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -181,7 +182,7 @@ def span_metrics(
     TimeoutError
         If the span has not settled in time; the message names what is missing.
     RuntimeError
-        If no bridge runs on the scheduler.
+        If no bridge runs on the scheduler, or one of an older version, which cannot answer.
 
     Examples
     --------
@@ -204,14 +205,8 @@ def span_metrics(
 
 
 async def _ask(client: Client, span_id: str, timeout: float) -> SpanMetrics:
-    # This request overtakes graphs, so one may still be on its way.
-    submitted = any(state.status == "pending" for state in list(client.futures.values()))
-    answer = await client.run_on_scheduler(
-        settled_metrics, span_id=span_id, timeout=timeout, submitted=submitted
-    )
-    if isinstance(answer, Refusal):
-        raise answer.error()
-    assert isinstance(answer, SpanMetrics)
+    asked = {"span_id": span_id, "timeout": timeout, "submitted": pending(client)}
+    answer: SpanMetrics = await ask(client, settled_metrics, **asked)
     return answer
 
 

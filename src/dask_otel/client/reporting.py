@@ -14,7 +14,7 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from dask_otel import _wire
-from dask_otel.client.asking import ask
+from dask_otel.client.asking import ask, pending
 from dask_otel.client.blocks import span
 from dask_otel.report.words import one_line
 
@@ -141,12 +141,9 @@ class performance_report:
         return self._span is not None and not self._span.__exit__(None, None, None)
 
     async def _read(self, error: BaseException | None) -> _Read:
-        client, rows, seconds = self._client, list[tuple[str, bytes]](), _TIMEOUT
-        if error is not None and not isinstance(error, Exception):
-            seconds = _HURRY
-        # This request overtakes graphs, so one may still be on its way.
-        submitted = any(one.status == "pending" for one in list(client.futures.values()))
-        settle: tuple[str, float, bool] | None = (self._span_id, seconds, submitted)
+        client, rows = self._client, list[tuple[str, bytes]]()
+        seconds = _TIMEOUT if error is None or isinstance(error, Exception) else _HURRY
+        settle: tuple[str, float, bool] | None = (self._span_id, seconds, pending(client))
         try:
             answer = _wire.Recorded(number=self._since, more=True)
             while answer.more:
@@ -183,12 +180,12 @@ class performance_report:
         return ["no report"]
 
     def _repr_html_(self) -> str:
-        # Relative to the notebook.
         name = escape(self.filename or "")
-        link = f'<a href="{quote(self.filename or "")}" target="_blank">{name}</a>'
+        if "://" not in name:
+            # Relative to the notebook.
+            name = f'<a href="{quote(self.filename or "")}" target="_blank">{name}</a>'
         headline, *others = map(escape, self._lines())
-        page = name if "://" in name else link
-        return "<br>".join([f"<b>{headline}</b>", *others, page])
+        return "<br>".join([f"<b>{headline}</b>", *others, name])
 
     def _show(self) -> None:
         """Show it in the notebook or the terminal, with the page's place."""

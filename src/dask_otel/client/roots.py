@@ -53,10 +53,7 @@ class Roots:
 
         `caller` is current where the block is entered; `ours` is whether the block makes the root.
         """
-        root = self.alive.get(dask_id)
-        if root is None:
-            root = self.alive[dask_id] = Root(dask_id, caller, ours)
-        return root
+        return self.alive.setdefault(dask_id, Root(dask_id, caller, ours))
 
     def submitted(self, dask_id: str, caller: Traceparent | None) -> None:
         """Record a submission below a root; the first one decides its caller."""

@@ -1,15 +1,17 @@
 """The graph log: what a replay of a span needs, and a line of JSON of it.
 
-The event loop only adds rows: plain tuples of what it has in its hands. Numbers and text are made
-later, in a thread. The format is documented in docs/files.md.
+The event loop only keeps what it has in its hands: the runs, and the tasks of each submission. They
+are put together later, in a thread, which makes numbers and text of them. The format is documented
+in docs/files.md.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from heapq import merge
 from math import isfinite
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from dask_otel import semconv
 from dask_otel.core.path.step import (
@@ -22,7 +24,16 @@ from dask_otel.core.path.step import (
     STOP,
     WORKER,
 )
-from dask_otel.core.records import FinishedGraph, GraphLog, RawRun, SpanIdentity, Tags, TaskRun
+from dask_otel.core.records import (
+    FinishedGraph,
+    GraphLog,
+    GraphPart,
+    RawRun,
+    Restriction,
+    SpanIdentity,
+    Tags,
+    TaskRun,
+)
 from dask_otel.core.text import Sanitizer, attribute_text, label_text, span_path
 from dask_otel.core.traces.redact import Redact, redacted_tags
 
@@ -35,7 +46,7 @@ MOST_OF_ONE: Final = 100_000
 MOST: Final = 1_000_000
 #: After so many runs of a root, the limits are checked again.
 BLOCK: Final = 1000
-#: Entries of a column in one piece of text: more would hold the GIL for long.
+#: Runs to sort, and entries of a column in a piece of text: more would hold the GIL for long.
 _PIECE: Final = 500
 
 #: Of the runs, in the order of `_Numbers.of`.
@@ -46,32 +57,7 @@ _COLUMNS: Final = (
 #: In place of the numbers of a name's workers.
 _NONE: Final = [-1]
 _NBYTES: Final = TaskRun._fields.index("nbytes")
-
-#: To which a task is restricted: addresses of workers, hosts, amounts by resource; whether that is
-#: only a preference, and whether it is an actor.
-Restriction: TypeAlias = tuple[
-    tuple[str, ...], tuple[str, ...], tuple[tuple[str, float], ...], bool, bool
-]
-
-
-class Row(NamedTuple):
-    """The fields of a row, which is a plain tuple: one run of a task."""
-
-    run: RawRun
-    #: See `outcomes` in docs/files.md.
-    outcome: str
-    #: When it was ready; None if that was in the moment when it was sent.
-    ready: float | None
-    #: Seconds after its start at which it seceded, if it did.
-    seceded: float | None
-    #: The number of its group in the log.
-    group: int
-    before: tuple[Hashable, ...]
-    #: Dask's; None if it has none.
-    priority: tuple[Any, ...] | None
-    #: When the scheduler had made the task of its submission; only in the task's first row.
-    submitted: float | None
-    restriction: Restriction | None
+_QUEUED: Final = TaskRun._fields.index("queued")
 
 
 def graph_line(
@@ -100,10 +86,13 @@ def graph_line(
     # What it changes is counted with the span.
     sanitizer = Sanitizer()
     span, log = graph.span, graph.log
-    numbers = _Numbers(span.start, log)
+    numbers, left_out = _Numbers(span.start, log), log.left_out
     columns: list[list[Any]] = [[] for _ in _COLUMNS]
-    for row in log.rows:
-        for column, value in zip(columns, numbers.of(row), strict=True):
+    for run, part, task in with_tasks(log, breathe):
+        if task is None:
+            left_out += 1
+            continue
+        for column, value in zip(columns, numbers.of(run, part, task), strict=True):
             column.append(value)
         breathe()
     identity = span.identity
@@ -114,8 +103,8 @@ def graph_line(
         "name": full_name(identity.tags),
         "start": span.start,
         "stop": span.stop,
-        "complete": span.complete and not log.left_out,
-        "left_out": log.left_out,
+        "complete": span.complete and not left_out,
+        "left_out": left_out,
         "outside": numbers.outside,
         "spans": [
             {"id": f"{one.span_id:016x}", "name": full_name(one.tags)} for one in numbers.spans
@@ -146,19 +135,58 @@ def graph_line(
     yield "]}}\n"
 
 
+#: When a task was submitted, what it needs, its priority, and its restriction.
+_Task: TypeAlias = tuple[float, list[Hashable], tuple[Any, ...] | None, Restriction | None]
+
+
+def with_tasks(
+    log: GraphLog, breathe: Callable[[], object]
+) -> Iterator[tuple[RawRun, GraphPart, _Task | None]]:
+    """Yield the runs in the order in which they were sent to workers, with their tasks.
+
+    The task is None if no submission has it.
+    """
+    rows = []
+    for part in log.parts:
+        for run in part.rows:
+            rows.append((run, part))
+            breathe()
+    pieces = []
+    for first in range(0, len(rows), _PIECE):
+        pieces.append(sorted(rows[first : first + _PIECE], key=_sent))
+        breathe()
+    every = {id(one): one for part in log.parts for one in part.submissions}
+    later = sorted(every.values(), key=lambda one: -one[0])
+    tasks: dict[Hashable, _Task] = {}
+    for run, part in merge(*pieces, key=_sent):
+        # The last resort is for a clock that was set back.
+        while later and (later[-1][0] <= run[SENT] or run[KEY] not in tasks):
+            at, keys, priorities, pairs, limits = later.pop()
+            needs: dict[Hashable, list[Hashable]] = {}
+            for key, one in pairs:
+                needs.setdefault(key, []).append(one)
+                breathe()
+            for key, priority in zip(keys, priorities, strict=True):
+                # Else a client submitted the same task again while it was there.
+                if key not in tasks or tasks[key][2] != priority:
+                    tasks[key] = at, needs.get(key, []), priority, limits.get(key)
+                breathe()
+        yield run, part, tasks.get(run[KEY])
+
+
+def _sent(row: tuple[RawRun, GraphPart]) -> tuple[float, float]:
+    """Return the order of a run: after those that it needs, even if workers' clocks differ."""
+    return row[0][SENT], row[0][STOP]
+
+
 class _Numbers:
     """Gives numbers to tasks, spans, prefixes, workers, submissions and restrictions."""
 
     def __init__(self, start: float, log: GraphLog) -> None:
-        self._start, self._workers = start, log.workers
+        self._start, self._workers, self._seceded = start, log.workers, log.seceded
         self.tasks: dict[Hashable, int] = {}
         self.spans: dict[SpanIdentity, int] = {}
         self.prefixes: dict[str, int] = {}
-        #: Of each group, the numbers of its prefix and of its span.
-        self._groups = [
-            (_number(self.prefixes, prefix), _number(self.spans, span))
-            for prefix, span in log.groups
-        ]
         self.submissions: dict[float, int] = {}
         self.restrictions: dict[Restriction, int] = {}
         #: Of the tasks, by their numbers.
@@ -173,30 +201,28 @@ class _Numbers:
         """Return a time since the start; None if it is unknown."""
         return _finite(when - self._start) if when else None
 
-    def of(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the entries of a `Row`."""
-        run, outcome, ready, seceded, group, needs, priority, submitted, limit = row
-        count = len(self.tasks)
-        task = _number(self.tasks, run[KEY])
-        if task == count:
-            number = -1 if submitted is None else _number(self.submissions, submitted)
-            self._submitted.append(number)
-        prefix, span = self._groups[group]
+    def of(self, run: RawRun, part: GraphPart, task: _Task) -> tuple[Any, ...]:
+        """Return the entries of a run of a task."""
+        (at, needs, priority, limit), key = task, run[KEY]
+        number = _number(self.tasks, key)
+        if number == len(self._submitted):
+            self._submitted.append(_number(self.submissions, at))
         before = sorted([self.tasks[key] for key in needs if key in self.tasks])
         self.outside += len(needs) - len(before)
+        outcome, queued, seceded = part.outcome, run[_QUEUED], self._seceded.get((key, run[SENT]))
         sent, parts, nbytes = run[SENT], run[PARTS], run[_NBYTES]
         seconds = run[SECONDS] or run[STOP] - run[START]
         # Of a run without a result, the times may be unknown.
         known = outcome == "m" or run[NUMBER] is not None or seconds > 0.0
         # In the order of `_COLUMNS`.
         return (
-            task,
-            span,
-            prefix,
+            number,
+            _number(self.spans, part.span),
+            _number(self.prefixes, part.prefix),
             before,
-            self._submitted[task],
+            self._submitted[number],
             None if priority is None else [*map(_plain, priority)],
-            self.time(ready),
+            self.time(sent - queued) if queued else None,
             self.time(sent),
             self.time(run[START]) if known else None,
             _finite(seconds) if known and seconds >= 0.0 else None,
@@ -219,7 +245,7 @@ class _Numbers:
 
     def restricted(self, one: Restriction) -> dict[str, Any]:
         """Return a restriction by the numbers of workers."""
-        addresses, hosts, resources, loose, actor = one
+        addresses, hosts, resources, loose = one
         workers = [
             number
             for number, worker in enumerate(self._workers)
@@ -229,7 +255,6 @@ class _Numbers:
             "workers": workers if addresses or hosts else None,
             "resources": _amounts(resources),
             "loose": loose,
-            "actor": actor,
         }
 
 

@@ -121,6 +121,27 @@ class TaskCounts:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
+class SpanMemory(NamedTuple):
+    """What results of a generation took of the workers' memory until its work was done."""
+
+    #: The largest sum of bytes (None if all came and went unseen), and the bytes over time.
+    peak: int | None
+    byte_seconds: float
+    #: Of a root: the prefix with most of them at the peak, and its bytes then.
+    prefix: str | None = None
+    prefix_bytes: int | None = None
+
+
+class WorkerPeak(NamedTuple):
+    """The worker with the largest share of its memory in use while a generation had work."""
+
+    share: float
+    worker: str
+    #: When its heartbeat came, in seconds since the epoch, and the number of all heartbeats.
+    time: float
+    heartbeats: int
+
+
 @dataclass(frozen=True, slots=True)
 class FinishedGroup:
     """One task group's part of a finished generation. Times are seconds since the epoch."""
@@ -141,6 +162,8 @@ class FinishedGroup:
     #: The name of a worker that is slower than the others, its share of the runs, the mean seconds
     #: of its runs and of the others'; None if none is.
     slow_worker: tuple[str, float, float, float] | None = None
+    #: None if it had no results in memory, or that is not measured.
+    memory: SpanMemory | None = None
 
 
 class TaskRun(NamedTuple):
@@ -235,16 +258,47 @@ class GraphWorker(NamedTuple):
     went: float | None = None
 
 
+#: To which a task is restricted: addresses of workers, hosts, amounts by resource; and whether that
+#: is only a preference.
+Restriction: TypeAlias = tuple[
+    tuple[str, ...], tuple[str, ...], tuple[tuple[str, float], ...], bool
+]
+
+#: When the scheduler had made the tasks of a submission; their keys; Dask's priorities (None if it
+#: has none); pairs of keys: a task, and one that it needs; and by key, the restrictions.
+Submission: TypeAlias = tuple[
+    float,
+    tuple[Hashable, ...],
+    tuple[tuple[Any, ...] | None, ...],
+    tuple[tuple[Hashable, Hashable], ...],
+    Mapping[Hashable, Restriction],
+]
+
+
+class GraphPart(NamedTuple):
+    """Runs of one task group that ended alike."""
+
+    prefix: str
+    span: SpanIdentity
+    #: See `outcome` in docs/files.md.
+    outcome: str
+    rows: list[RawRun]
+    #: Those that have its tasks, among others.
+    submissions: list[Submission]
+
+
 class GraphLog:
-    """The runs of a root and of the spans below it. The event loop adds to it, until the export."""
+    """The runs of a root and of the spans below it. The event loop adds to it, until the export.
+
+    All in it but lists is tuples of numbers and text, which Python's garbage collector skips.
+    """
 
     def __init__(self) -> None:
-        #: Prefix and span of each task group.
-        self.groups: list[tuple[str, SpanIdentity]] = []
-        #: See `core.graph.Row`.
-        self.rows: list[RawRun] = []
-        #: How many rows it may have until the limits are checked again.
-        self.room = 0
+        self.parts: list[GraphPart] = []
+        #: Seconds after which runs seceded, by the task's key and the time when it was sent.
+        self.seceded: dict[tuple[Hashable, float], float] = {}
+        #: Its runs, and how many it may have until the limits are checked again.
+        self.size = self.room = 0
         #: Runs beyond the limits.
         self.left_out = 0
         #: Those since the root began; known at its export.
@@ -253,7 +307,7 @@ class GraphLog:
         self.scheduler: tuple[bool, float] = True, 1.1
 
     def __repr__(self) -> str:
-        return f"<GraphLog: {len(self.rows)} runs, {self.left_out} left out>"
+        return f"<GraphLog: {self.size} runs, {self.left_out} left out>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,6 +364,10 @@ class FinishedSpan(SpanDescription):
     elsewhere: float | None = None
     #: None if not measured.
     path: SpanPathFacts | None = None
+    #: Of the tree; None if it had no results in memory, or that is not measured.
+    memory: SpanMemory | None = None
+    #: None without workers that have a limit.
+    worker_peak: WorkerPeak | None = None
     groups: tuple[FinishedGroup, ...] = ()
     #: Groups beyond the cap.
     dropped_groups: int = 0
@@ -382,6 +440,8 @@ class Fact:
     RUNNING: Final = "running"
     #: Of each prefix: its unfinished tasks.
     HAD: Final = "had"
+    #: Of each prefix: the bytes of its results on the worker, the most first.
+    HELD: Final = "held"
     #: Whether the worker had a nanny, which has not said that it ended it.
     NANNY: Final = "nanny"
     #: Number of other workers that run tasks, and whether the scheduler closed, too.

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import Any, Final
 
+from dask_otel import semconv
 from dask_otel.report.account import Account, Measured, account
-from dask_otel.report.block import within
 from dask_otel.report.cures import graphs_of, judged
 from dask_otel.report.history.difference import Comparison, compare
 from dask_otel.report.money import Price
 from dask_otel.report.profiles import attach, profiles_of
 from dask_otel.report.redaction import redacted
-from dask_otel.report.telemetry.model import Block, Session, Skipped
+from dask_otel.report.telemetry.model import Block, Session, Skipped, subtree, tree_of
 from dask_otel.report.telemetry.reader import Reader
 from dask_otel.report.whatif import WhatIfReport
 
@@ -175,17 +175,15 @@ class Report:
 
 
 def report_of(
-    rows: Iterable[tuple[str, bytes]], lost: Mapping[str, int], block: Block | None = None
+    rows: Sequence[tuple[str, bytes]], lost: Mapping[str, int], block: Block | None = None
 ) -> Report:
     """Make a report of rows that a scheduler kept in memory; see `dask_otel._wire.Recorded`.
 
     It is slow for many rows: call it in a thread. With a `block`, it is about that.
     """
-    reader, logs = Reader(), list[bytes]()
+    reader = Reader()
     for signal, data in rows:
-        if signal == "graph":
-            logs.append(data)
-        elif signal in _SIGNALS:
+        if signal in _SIGNALS:
             reader.read_lines(gzip.decompress(data))
     for signal, count in lost.items():
         what = _SIGNALS.get(signal, signal)
@@ -193,7 +191,26 @@ def report_of(
     runs = reader.sessions()
     if block is not None:
         runs = [within(run, block) for run in runs]
-    return Report(runs, reader.skipped, graph_logs=b"".join(logs))
+    logs = b"".join(data for signal, data in rows if signal == "graph")
+    return Report(runs, reader.skipped, graph_logs=logs)
+
+
+def within(session: Session, block: Block) -> Session:
+    """Return a run with a block: its spans are a tree of their own, and marked if there are others.
+
+    A run without the block's span has no work of it.
+    """
+    _, below = tree_of(session.spans)
+    found = [one for one in session.of_type("span") if one.text(semconv.SPAN_ID) == block.span_id]
+    name = found[0].full_name if found else block.name
+    own = subtree(found, below)
+    for span in own:
+        span.attributes[semconv.SPAN_ROOT_ID] = block.span_id
+        span.attributes[semconv.SPAN_ROOT_NAME] = name
+        if len(own) < len(session.spans) and span.type == "span":
+            span.mark = " (this block)"
+    keys = frozenset(span.key for span in own)
+    return replace(session, block=replace(block, name=name), own=keys)
 
 
 def read_report(

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, TypeAlias
+from operator import itemgetter
+from typing import Any, Final, TypeAlias
 
 from dask_otel import semconv
 from dask_otel.core.diagnosis import Diagnosis, diagnose
-from dask_otel.core.diagnosis.facts import Death, Facts, Link, RootFacts, SlowWorker, SpanFacts
+from dask_otel.core.diagnosis.facts import (
+    Death,
+    Facts,
+    FullestWorker,
+    Link,
+    RootFacts,
+    SlowWorker,
+    SpanFacts,
+)
+from dask_otel.core.sums import known_sum, summed
 from dask_otel.report import words
 from dask_otel.report.findings import (
     Failure,
@@ -20,7 +30,7 @@ from dask_otel.report.findings import (
     span_names,
     workers,
 )
-from dask_otel.report.path import link_parts, span_path
+from dask_otel.report.path import link, span_path
 from dask_otel.report.seconds import add, span_activities
 from dask_otel.report.telemetry.model import Log, Session, Span, grouped, text, tree_of
 from dask_otel.report.telemetry.series import History
@@ -65,13 +75,15 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
     }
     first = [events.get(name, [None])[0] for name in (semconv.WORKER_ADDED, semconv.CLIENT_ADDED)]
     there = [log.time_ns for log in first if log is not None]
+    limits = {one.name: one.limit for one in known if one.limit}
     return Facts(
         seconds=sum(
             end - start for start, end in joined((root.start_ns, root.end_ns) for root in roots)
         )
         / 1e9,
         roots={
-            root.name: root for root in _roots(session, roots, _missing(session, known, removed))
+            root.name: root
+            for root in _roots(session, roots, [*_missing(session, known, removed)], limits)
         },
         spans=_spans(session),
         before_first=max(0, roots[0].start_ns - max(there)) / 1e9
@@ -104,11 +116,8 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
 def headlines(session: Session) -> dict[str, str]:
     """Return the kind and the title of the first diagnosis of the runs of each root name."""
     facts = facts_of(session, failures(session), workers(session))
-    found = {}
-    for name in facts.roots:
-        first, *_ = diagnose(replace(_of_root(facts, name), failed=0))
-        found[name] = f"{first.kind}: {first.title}"
-    return found
+    first = {name: diagnose(replace(_of_root(facts, name), failed=0))[0] for name in facts.roots}
+    return {name: f"{one.kind}: {one.title}" for name, one in first.items()}
 
 
 def _of_root(facts: Facts, name: str) -> Facts:
@@ -203,8 +212,7 @@ def _add_group(entry: SpanFacts, group: Span | None, tasks: Iterable[Span]) -> N
             entry.slow.append(SlowWorker(name, prefix, share * count, mean, others, second))
     for task in tasks:
         if task.attributes.get(semconv.TASK_ON_PATH) is True:
-            parts = zip(semconv.PATH_PARTS, link_parts(task), strict=True)
-            own = {part: took for part, took in parts if took}
+            own = link(task)
             others = max(0.0, compute - own.get("compute", 0.0))
             entry.links.append(
                 Link(
@@ -229,7 +237,10 @@ def _group_of(span: Span) -> tuple[str, str]:
 
 
 def _roots(
-    session: Session, roots: list[Span], missing: list[tuple[float, tuple[int, int]]]
+    session: Session,
+    roots: list[Span],
+    missing: list[tuple[float, tuple[int, int]]],
+    limits: Mapping[str, float],
 ) -> Iterator[RootFacts]:
     """Yield the facts of the trees by the names of their roots, and of the cluster meanwhile."""
     spans, groups = (grouped(session.of_type(one), _root_of) for one in ("span", "group"))
@@ -250,14 +261,6 @@ def _roots(
     )
     for name, found in grouped(roots, lambda root: root.full_name).items():
         times, own = joined((one.start_ns, one.end_ns) for one in found), spans.get(name, ())
-        parts, activities = dict.fromkeys(semconv.PATH_PARTS, 0.0), dict[str, float]()
-        for root in found:
-            for part, took in span_path(root).items():
-                parts[part] += took
-        for span in own:
-            for activity, took in span_activities(span).items():
-                add(activities, activity, took)
-        idle = [one for span in own if (one := span.number(semconv.SPAN_IDLE)) is not None]
         seconds = sum(root.seconds for root in found)
         tasks, elsewhere, threads = (sum(one.number(key) or 0.0 for one in found) for key in _SUMS)
         held = {
@@ -269,11 +272,11 @@ def _roots(
         yield RootFacts(
             name,
             seconds,
-            parts,
+            summed([dict.fromkeys(semconv.PATH_PARTS, 0.0), *map(span_path, found)]),
             int(tasks),
             threads / (seconds or 1.0),
-            activities,
-            sum(idle) if idle else None,
+            summed(map(span_activities, own)),
+            known_sum(span.number(semconv.SPAN_IDLE) for span in own),
             elsewhere,
             holders=sorted(held.items(), key=lambda item: -item[1]),
             paused=sum(_overlap(times, *pause) for pause in pauses),
@@ -286,7 +289,32 @@ def _roots(
             blocked={role: took for (role,), took in _grown(loops, times).items()},
             starved=starved / cpu if cpu else 0.0,
             transfers=_grown(transfers, times),
+            **_memory(found, limits),
         )
+
+
+def _memory(roots: Iterable[Span], limits: Mapping[str, float]) -> dict[str, Any]:
+    """Return who held most of the results in memory, and which worker was the fullest."""
+    sizes = [(one.number(semconv.SPAN_MEMORY_PEAK) or 0.0, one) for one in roots]
+    peak, at_peak = max(sizes, key=itemgetter(0))
+    holder = at_peak.text(semconv.SPAN_MEMORY_PREFIX)
+    workers = [
+        FullestWorker(
+            share,
+            (name := one.text(semconv.SPAN_WORKER_PEAK_NAME)),
+            limits.get(name, 0.0),
+            int(one.number(semconv.SPAN_HEARTBEATS) or 0),
+        )
+        for one in roots
+        if (share := one.number(semconv.SPAN_WORKER_PEAK)) is not None
+    ]
+    return {
+        "memory": peak,
+        "holder": (holder, at_peak.number(semconv.SPAN_MEMORY_PREFIX_SIZE) or 0.0)
+        if holder
+        else None,
+        "fullest": max(workers, default=None),
+    }
 
 
 def _grown(
@@ -333,15 +361,13 @@ def _pauses(session: Session) -> Times:
 
 def _missing(
     session: Session, known: Iterable[Worker], removed: Iterable[Log]
-) -> list[tuple[float, tuple[int, int]]]:
-    """Return the threads of workers that died, and the times until another worker came."""
+) -> Iterator[tuple[float, tuple[int, int]]]:
+    """Yield the threads of workers that died, and the times until another worker came."""
     threads = {worker.name: worker.threads or 0.0 for worker in known}
     added = iter([log.time_ns for log in session.logs if log.name == semconv.WORKER_ADDED])
-    found = []
     for log in removed:
         came = next((one for one in added if one > log.time_ns), session.end_ns or log.time_ns)
-        found.append((threads.get(_worker(log), 0.0), (log.time_ns, came)))
-    return found
+        yield threads.get(_worker(log), 0.0), (log.time_ns, came)
 
 
 def _worker(log: Log) -> str:

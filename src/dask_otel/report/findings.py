@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from dask_otel import semconv
-from dask_otel.report.seconds import add
-from dask_otel.report.telemetry.model import Event, Session, Span, text
+from dask_otel.core.sums import known_sum
+from dask_otel.report.telemetry.model import Event, Session, Span, grouped, text
 
 _OF_FAILURES: Final = (
     semconv.EXCEPTION_TYPE,
@@ -76,34 +74,24 @@ def failures(session: Session) -> list[Failure]:
     names = span_names(session)
     for span in (*session.of_type("span"), *session.of_type("task")):
         owner = span.text(semconv.SPAN_ID)
-        for event in span.events:
-            if semconv.EXCEPTION_TYPE not in event.attributes:
-                continue
+        for event in (one for one in span.events if semconv.EXCEPTION_TYPE in one.attributes):
             failure = _failure(event, span, names.get(owner, span.full_name))
             # A task's events are in its span, too.
             one = (owner, failure.key, event.time_ns if failure.repeated else 0)
-            if failure.key and one in seen:
-                continue
-            seen.add(one)
-            same = (failure.span, failure.kind, failure.message, failure.repeated)
-            found.setdefault(same, failure).count += 1
-    logged = _logged(session)
+            if not failure.key or one not in seen:
+                seen.add(one)
+                same = (failure.span, failure.kind, failure.message, failure.repeated)
+                found.setdefault(same, failure).count += 1
+    logged = grouped(
+        (log for log in session.logs if log.body),
+        lambda log: (log.name, log.attributes.get(_CONCERNED.get(log.name, ""))),
+    )
     for failure in found.values():
-        bodies = [*logged.get((semconv.WORKER_LOG, failure.key), ())] if failure.key else []
+        logs = [*logged.get((semconv.WORKER_LOG, failure.key), ())] if failure.key else []
         if failure.kind == _KILLED:
-            bodies += logged.get((semconv.WORKER_REMOVED, failure.worker), ())
-        failure.log = tuple(body for _, body in sorted(bodies))
+            logs += logged.get((semconv.WORKER_REMOVED, failure.worker), ())
+        failure.log = tuple(log.body for log in sorted(logs, key=lambda log: log.time_ns))
     return sorted(found.values(), key=lambda failure: (failure.repeated, -failure.count))
-
-
-def _logged(session: Session) -> Mapping[tuple[str, object], list[tuple[int, str]]]:
-    """Return log records by their names and what they concern: their places and bodies."""
-    found: defaultdict[tuple[str, object], list[tuple[int, str]]] = defaultdict(list)
-    for place, log in enumerate(session.logs):
-        concerned = log.attributes.get(_CONCERNED.get(log.name, ""))
-        if log.body and isinstance(concerned, str):
-            found[log.name, concerned].append((place, log.body))
-    return found
 
 
 def _failure(event: Event, span: Span, name: str) -> Failure:
@@ -177,7 +165,7 @@ def retries(session: Session) -> dict[str, float]:
 def outcome_counts(session: Session) -> dict[str, float]:
     """Return the number of tasks by outcome; from the root spans if there are no metrics."""
     counted = session.metrics.by(semconv.TASK_FINISHED.name, semconv.TASK_OUTCOME)
-    for root in [] if counted else session.roots():
-        for outcome in ("memory", "erred", "cancelled"):
-            add(counted, outcome, root.number(semconv.TASK_OUTCOME_COUNT.format(outcome)))
-    return counted
+    keys = {one: semconv.TASK_OUTCOME_COUNT.format(one) for one in ("memory", "erred", "cancelled")}
+    roots = session.roots()
+    sums = {one: known_sum(root.number(key) for root in roots) for one, key in keys.items()}
+    return counted or {one: count for one, count in sums.items() if count is not None}

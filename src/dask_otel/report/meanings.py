@@ -108,8 +108,6 @@ class Part:
     advice: str
     #: The alert whose runbook covers it.
     alert: str
-    #: Whether the alert has a limit for this share.
-    limited: bool = True
 
 
 PARTS = (
@@ -119,7 +117,6 @@ PARTS = (
         "green",
         "The useful part. If it is small, the largest other part shows why.",
         "DaskEfficiencyFell",
-        limited=False,
     ),
     Part(
         "Off the CPU",
@@ -141,7 +138,6 @@ PARTS = (
         "#A08C6E",
         "Overhead, and what your code meters: make fewer and longer tasks.",
         "DaskEfficiencyFell",
-        limited=False,
     ),
     Part(
         "Idle",

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from dask_otel import semconv
-from dask_otel.report.findings import span_names
+from dask_otel.core.sums import summed
 from dask_otel.report.meanings import PATH, PathPart
-from dask_otel.report.seconds import add
-from dask_otel.report.telemetry.model import Session, Span
+from dask_otel.report.telemetry.model import Session, Span, grouped
 
 
-@dataclass
+@dataclass(frozen=True)
 class Waits:
     """The path of all spans of one name: their durations, cut into parts."""
 
     name: str
-    count: int = 0
-    #: The sum of the durations, and its parts by `semconv.PATH_PARTS`.
-    seconds: float = 0.0
-    parts: dict[str, float] = field(default_factory=dict)
-    #: Tasks on the paths, and the exported ones among them, which are their own tasks.
-    tasks: int = 0
-    shown: list[Span] = field(default_factory=list)
+    count: int
+    #: Seconds by `semconv.PATH_PARTS`.
+    parts: dict[str, float]
+    #: Tasks on the paths. The exported ones among them, which are their own tasks, by prefix: their
+    #: number, and the seconds of their parts; longest first.
+    tasks: int
+    functions: dict[str, tuple[int, dict[str, float]]]
+
+    @property
+    def seconds(self) -> float:
+        """The sum of the durations."""
+        return sum(self.parts.values())
 
     def shares(self) -> Iterator[tuple[PathPart, float, float]]:
         """Yield the parts that took time, with their seconds and shares."""
@@ -31,16 +35,6 @@ class Waits:
             seconds = self.parts.get(name, 0.0)
             if seconds > 0:
                 yield part, seconds, seconds / self.seconds
-
-    def functions(self) -> dict[str, tuple[int, float]]:
-        """Return the shown tasks of each prefix, and their seconds, longest first."""
-        found: dict[str, tuple[int, float]] = {}
-        for task in self.shown:
-            if seconds := sum(link_parts(task)):
-                prefix = task.text(semconv.TASK_PREFIX) or task.name
-                count, known = found.get(prefix, (0, 0.0))
-                found[prefix] = count + 1, known + seconds
-        return dict(sorted(found.items(), key=lambda item: -item[1][1]))
 
 
 @dataclass(frozen=True)
@@ -53,38 +47,47 @@ class RunPath:
     def functions(self, most: int = 12) -> list[tuple[str, str, int, float]]:
         """Return span, prefix, tasks and seconds of the longest functions on the paths."""
         found = [
-            (entry.name, prefix, count, seconds)
+            (entry.name, prefix, count, sum(parts.values()))
             for entry in self.names
-            for prefix, (count, seconds) in entry.functions().items()
+            for prefix, (count, parts) in entry.functions.items()
         ]
         return sorted(found, key=lambda item: -item[3])[:most]
 
 
 def path(session: Session) -> RunPath | None:
     """Return what bounded a run; None if no span has a path."""
-    spans = session.of_type("span")
-    names: dict[str, Waits] = {}
-    labels = span_names(session)
-    for span in spans:
-        if parts := span_path(span):
-            entry = names.setdefault(span.full_name, Waits(span.full_name))
-            _add(entry, span, parts)
-    for task in session.of_type("task"):
-        name = labels.get(task.text(semconv.SPAN_ID), "")
-        if name in names and task.attributes.get(semconv.TASK_ON_PATH) is True:
-            names[name].shown.append(task)
-    whole = Waits("all")
-    for root in session.roots():
-        if parts := span_path(root):
-            _add(whole, root, parts)
-    if not whole.seconds:
-        return None
-    return RunPath(whole, list(names.values()))
+    names = waits(session.of_type("span"), session.of_type("task"))
+    whole = _waits("all", [root for root in session.roots() if span_path(root)], ())
+    return RunPath(whole, names) if whole.seconds else None
 
 
-def link_parts(task: Span, parts: Iterable[str] = semconv.PATH_PARTS) -> list[float]:
-    """Return the seconds of a task's parts of its span's path."""
-    return [task.number(semconv.TASK_PATH_PART_TIME.format(part)) or 0.0 for part in parts]
+def waits(spans: Sequence[Span], tasks: Iterable[Span]) -> list[Waits]:
+    """Return the paths of spans, as far as they have one, by their names."""
+    owners = {span.text(semconv.SPAN_ID): span.full_name for span in spans}
+    links = grouped(
+        (task for task in tasks if task.attributes.get(semconv.TASK_ON_PATH) is True),
+        lambda task: owners.get(task.text(semconv.SPAN_ID)),
+    )
+    known = grouped((span for span in spans if span_path(span)), lambda span: span.full_name)
+    return [_waits(name, found, links.get(name, ())) for name, found in known.items()]
+
+
+def _waits(name: str, spans: Sequence[Span], links: Iterable[Span]) -> Waits:
+    same = grouped(filter(link, links), lambda task: task.text(semconv.TASK_PREFIX) or task.name)
+    functions = {prefix: (len(found), summed(map(link, found))) for prefix, found in same.items()}
+    return Waits(
+        name,
+        len(spans),
+        summed(map(span_path, spans)),
+        sum(int(span.number(semconv.SPAN_PATH_TASKS) or 0) for span in spans),
+        dict(sorted(functions.items(), key=lambda item: -sum(item[1][1].values()))),
+    )
+
+
+def link(task: Span) -> dict[str, float]:
+    """Return the seconds of a task's parts of its span's path, as far as it has them."""
+    found = {part: task.number(semconv.TASK_PATH_PART_TIME.format(part)) for part in PATH}
+    return {part: seconds for part, seconds in found.items() if seconds}
 
 
 def span_path(span: Span) -> dict[str, float]:
@@ -93,11 +96,3 @@ def span_path(span: Span) -> dict[str, float]:
     return {
         part: seconds for part, seconds in found.items() if seconds is not None and seconds >= 0
     }
-
-
-def _add(entry: Waits, span: Span, parts: dict[str, float]) -> None:
-    entry.count += 1
-    entry.seconds += sum(parts.values())
-    entry.tasks += int(span.number(semconv.SPAN_PATH_TASKS) or 0)
-    for part, value in parts.items():
-        add(entry.parts, part, value)

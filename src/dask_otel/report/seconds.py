@@ -7,12 +7,13 @@ cluster's are absent.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Final
 
 from dask_otel import semconv
+from dask_otel.core.sums import known_sum, summed
 from dask_otel.report.meanings import PART_TITLES, part_of
 from dask_otel.report.telemetry.model import Session, Span, grouped
 from dask_otel.report.telemetry.series import History, at
@@ -68,11 +69,6 @@ class SpanTime:
         """The seconds of all activities and idle together."""
         return sum(self.activities.values()) + (self.idle or 0.0)
 
-    def count(self, figure: str, seconds: float | None) -> None:
-        """Add to ``idle`` or ``capacity``; None (not exported) changes nothing."""
-        if seconds is not None:
-            setattr(self, figure, (getattr(self, figure) or 0.0) + seconds)
-
     def parts(self) -> dict[str, float]:
         """Return the seconds of each part, with idle."""
         with_idle = self.activities if self.idle is None else {**self.activities, IDLE: self.idle}
@@ -81,10 +77,8 @@ class SpanTime:
 
 def parts(activities: dict[str, float]) -> dict[str, float]:
     """Return the seconds of every part."""
-    result = dict.fromkeys(PART_TITLES, 0.0)
-    for activity, seconds in activities.items():
-        result[part_of(activity).title] += seconds
-    return result
+    found = ({part_of(activity).title: seconds} for activity, seconds in activities.items())
+    return summed([dict.fromkeys(PART_TITLES, 0.0), *found])
 
 
 def cluster_time(session: Session) -> ClusterTime | None:
@@ -109,42 +103,31 @@ def run_parts(session: Session) -> dict[str, float]:
 
 def span_times(session: Session) -> list[SpanTime]:
     """Return the time of each span name, in the order of the spans' starts."""
-    measured, from_spans = _from_metrics(session), _from_spans(session)
+    measured, from_spans = (
+        {entry.name: entry for entry in merged_by((one.name, one) for one in found)}
+        for found in (_from_metrics(session), _from_spans(session))
+    )
     unknown = [entry for name, entry in measured.items() if name not in from_spans]
     return [*(measured.get(name, entry) for name, entry in from_spans.items()), *unknown]
 
 
 #: Dask's own units, no unit, and several.
 _NO_UNITS: Final = ("seconds", "bytes", "count", "", semconv.EMPTY, semconv.FOLDED)
-#: Fields of `SpanTime`, with their metric and span attribute.
-_OF_SPANS: Final = (
-    ("idle", semconv.SPAN_IDLE_TIME, semconv.SPAN_IDLE),
-    ("capacity", semconv.SPAN_CAPACITY_TIME, semconv.SPAN_CAPACITY),
-)
 
 
-def _from_metrics(session: Session) -> dict[str, SpanTime]:
-    found: dict[str, SpanTime] = {}
+def _from_metrics(session: Session) -> Iterator[SpanTime]:
     names = (semconv.SPAN_NAME, semconv.SPAN_ROOT_NAME)
-
-    def entry(name: str, root: str) -> SpanTime:
-        return found.setdefault(name, SpanTime(name, root))
-
-    activities = (*names, semconv.ACTIVITY)
-    executed = session.metrics.sums(
-        semconv.SPAN_EXECUTE_TIME.name, *activities, semconv.TASK_PREFIX
-    )
-    for (name, root, activity, _), seconds in executed.items():
-        add(entry(name, root).activities, activity, seconds)
-    moved = session.metrics.sums(semconv.SPAN_EXECUTE_IO.name, *activities)
-    for (name, root, activity), size in moved.items():
-        add(entry(name, root).bytes, activity, size)
+    by_activity, sums = (*names, semconv.ACTIVITY), session.metrics.sums
+    for (name, root, activity), took in sums(semconv.SPAN_EXECUTE_TIME.name, *by_activity).items():
+        yield SpanTime(name, root, {activity: took})
+    for (name, root, activity), size in sums(semconv.SPAN_EXECUTE_IO.name, *by_activity).items():
+        yield SpanTime(name, root, bytes={activity: size})
     for (name, root, unit), count in units(session, *names).items():
-        add(entry(name, root).units, unit, count)
-    for figure, metric, _ in _OF_SPANS:
-        for (name, root), seconds in session.metrics.sums(metric.name, *names).items():
-            entry(name, root).count(figure, seconds)
-    return found
+        yield SpanTime(name, root, units={unit: count})
+    for (name, root), took in sums(semconv.SPAN_IDLE_TIME.name, *names).items():
+        yield SpanTime(name, root, idle=took)
+    for (name, root), took in sums(semconv.SPAN_CAPACITY_TIME.name, *names).items():
+        yield SpanTime(name, root, capacity=took)
 
 
 def units(session: Session, *labels: str) -> dict[tuple[str, ...], float]:
@@ -158,15 +141,16 @@ def units(session: Session, *labels: str) -> dict[tuple[str, ...], float]:
     return result
 
 
-def _from_spans(session: Session) -> dict[str, SpanTime]:
-    found: dict[str, SpanTime] = {}
+def _from_spans(session: Session) -> Iterator[SpanTime]:
     for span in session.of_type("span"):
-        new = SpanTime(span.full_name, span.text(semconv.SPAN_ROOT_NAME), measured=False)
-        entry = found.setdefault(span.full_name, new)
-        _add_all(entry.activities, span_activities(span))
-        for figure, _, key in _OF_SPANS:
-            entry.count(figure, span.number(key))
-    return found
+        yield SpanTime(
+            span.full_name,
+            span.text(semconv.SPAN_ROOT_NAME),
+            span_activities(span),
+            idle=span.number(semconv.SPAN_IDLE),
+            capacity=span.number(semconv.SPAN_CAPACITY),
+            measured=False,
+        )
 
 
 def span_activities(span: Span) -> dict[str, float]:
@@ -183,15 +167,17 @@ def own_parts(span: Span) -> dict[str, float]:
 
 def merged(name: str, entries: Iterable[SpanTime]) -> SpanTime:
     """Return several spans' times as one."""
-    result = SpanTime(name, name)
-    for entry in entries:
-        _add_all(result.activities, entry.activities)
-        _add_all(result.bytes, entry.bytes)
-        _add_all(result.units, entry.units)
-        for figure, *_ in _OF_SPANS:
-            result.count(figure, getattr(entry, figure))
-        result.measured = result.measured and entry.measured
-    return result
+    found = [*entries]
+    return SpanTime(
+        name,
+        found[0].root if found else name,
+        summed(one.activities for one in found),
+        summed(one.bytes for one in found),
+        summed(one.units for one in found),
+        known_sum(one.idle for one in found),
+        known_sum(one.capacity for one in found),
+        all(one.measured for one in found),
+    )
 
 
 def merged_by(named: Iterable[tuple[str, SpanTime]]) -> list[SpanTime]:
@@ -213,18 +199,6 @@ class Flow:
     edges: list[int]
     parts: dict[str, list[float]]
     threads: list[float]
-
-    def unused(self, begin_ns: int, end_ns: int) -> float:
-        """Return the least number of seconds between two times in which no thread had work."""
-        most, found = max(self.threads, default=0.0), 0.0
-        edges = itertools.pairwise(self.edges)
-        for (begin, end), threads in zip(edges, self.parts[part_of(UNUSED).title], strict=True):
-            within = min(end, end_ns) - max(begin, begin_ns)
-            if most and within > 0:
-                # All of it may have been in the part of the interval outside of the two times.
-                outside = end - begin - within
-                found += max(0.0, threads / most * (end - begin) - outside) / 1e9
-        return found
 
 
 def flow(session: Session, most: int = 240) -> Flow | None:
@@ -248,19 +222,6 @@ def _rates(counters: list[History], edges: list[int]) -> list[float]:
         sum(max(0.0, at(one, end) - at(one, begin)) for one in counters) / ((end - begin) / 1e9)
         for begin, end in itertools.pairwise(edges)
     ]
-
-
-def summed(terms: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Return the sums of several terms by their names."""
-    result: dict[str, float] = {}
-    for one in terms:
-        _add_all(result, one)
-    return result
-
-
-def _add_all(into: dict[str, float], values: Mapping[str, float]) -> None:
-    for key, value in values.items():
-        add(into, key, value)
 
 
 def add(into: dict[str, float], key: str, value: float | None) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 from dask_otel import semconv
 from dask_otel.report.account import Account
 from dask_otel.report.money import Bill, Price
-from dask_otel.report.path import RunPath
-from dask_otel.report.seconds import ClusterTime, SpanTime, parts
-from dask_otel.report.telemetry.model import Log, Skipped, Span, text
+from dask_otel.report.seconds import SpanTime, parts
+from dask_otel.report.telemetry.model import Skipped, text
 
 #: Increases when a key is renamed or changes its meaning, not when one is added.
 VERSION = 3
@@ -26,7 +25,7 @@ def summary(accounts: Sequence[Account], skipped: Skipped) -> dict[str, Any]:
 
 
 def _run(account: Account) -> dict[str, Any]:
-    session = account.session
+    session, cluster, path = account.session, account.cluster, account.path
     result: dict[str, Any] = {
         "cluster": session.cluster,
         "instance": session.instance,
@@ -36,14 +35,85 @@ def _run(account: Account) -> dict[str, Any]:
         "end": _epoch(session.end_ns),
         "tasks": account.outcomes,
         "repeated": account.repeated,
-        "time": None if account.cluster is None else _cluster(account.cluster),
-        "path": None if account.path is None else _path(account.path),
-        "spans": [_span_time(entry) for entry in account.spans],
-        "traces": [_span(span) for span in session.of_type("span")],
+        "time": cluster
+        and {
+            "activities": cluster.activities,
+            "parts": parts(cluster.activities),
+            "in_flight": cluster.in_flight,
+            "capacity": cluster.capacity,
+            "excess": cluster.excess,
+            "remainder": cluster.remainder,
+        },
+        "path": path
+        and {
+            "seconds": path.whole.seconds,
+            "parts": path.whole.parts,
+            "spans": [
+                {
+                    "name": entry.name,
+                    "count": entry.count,
+                    "seconds": entry.seconds,
+                    "parts": entry.parts,
+                    "tasks": entry.tasks,
+                    "functions": {
+                        prefix: {"tasks": count, "seconds": sum(parts.values())}
+                        for prefix, (count, parts) in entry.functions.items()
+                    },
+                }
+                for entry in path.names
+            ],
+        },
+        "spans": [
+            {
+                "name": entry.name,
+                "root": entry.root,
+                "activities": entry.activities,
+                "bytes": entry.bytes,
+                "parts": entry.parts(),
+                "idle": entry.idle,
+                "capacity": entry.capacity,
+                "from_metrics": entry.measured,
+            }
+            for entry in account.spans
+        ],
+        "traces": [
+            {
+                "name": span.full_name,
+                "trace_id": span.trace_id,
+                "span_id": span.span_id,
+                "start": span.start_ns / 1e9,
+                "seconds": span.seconds,
+                "waited": span.number(semconv.SPAN_QUEUE_TIME),
+                "result": span.text(semconv.SPAN_RESULT) or None,
+                "unfinished": span.unfinished,
+                "tasks": span.number(semconv.TASK_COUNT),
+                "erred": span.number(semconv.TASK_OUTCOME_COUNT.format("erred")),
+            }
+            for span in session.of_type("span")
+        ],
         "diagnosis": [{**vars(one), "span": one.span or None} for one in account.diagnoses],
-        "events": [_log(log) for log in session.logs],
+        "events": [
+            {
+                "time": _epoch(log.time_ns),
+                "name": log.name,
+                "severity": log.level,
+                "body": log.body or None,
+                "attributes": log.attributes,
+            }
+            for log in session.logs
+        ],
         "failures": [dict(vars(failure)) for failure in account.failures],
-        "slowest": [_task(task) for task in account.slowest],
+        "slowest": [
+            {
+                "key": task.text(semconv.TASK_KEY) or None,
+                "prefix": task.text(semconv.TASK_PREFIX) or None,
+                "worker": task.text(semconv.WORKER_NAME) or None,
+                "seconds": task.seconds,
+                "waited": task.number(semconv.TASK_QUEUE_TIME),
+                "failed": task.failed,
+            }
+            for task in account.slowest
+        ],
         "workers": [dict(vars(worker)) for worker in account.workers],
     }
     if account.work:
@@ -58,87 +128,6 @@ def _run(account: Account) -> dict[str, Any]:
 
 def _epoch(time_ns: int | None) -> float | None:
     return None if time_ns is None else time_ns / 1e9
-
-
-def _cluster(cluster: ClusterTime) -> dict[str, Any]:
-    return {
-        "activities": cluster.activities,
-        "parts": parts(cluster.activities),
-        "in_flight": cluster.in_flight,
-        "capacity": cluster.capacity,
-        "excess": cluster.excess,
-        "remainder": cluster.remainder,
-    }
-
-
-def _path(found: RunPath) -> dict[str, Any]:
-    return {
-        "seconds": found.whole.seconds,
-        "parts": found.whole.parts,
-        "spans": [
-            {
-                "name": entry.name,
-                "count": entry.count,
-                "seconds": entry.seconds,
-                "parts": entry.parts,
-                "tasks": entry.tasks,
-                "functions": {
-                    prefix: {"tasks": count, "seconds": seconds}
-                    for prefix, (count, seconds) in entry.functions().items()
-                },
-            }
-            for entry in found.names
-        ],
-    }
-
-
-def _span_time(entry: SpanTime) -> dict[str, Any]:
-    return {
-        "name": entry.name,
-        "root": entry.root,
-        "activities": entry.activities,
-        "bytes": entry.bytes,
-        "parts": entry.parts(),
-        "idle": entry.idle,
-        "capacity": entry.capacity,
-        "from_metrics": entry.measured,
-    }
-
-
-def _span(span: Span) -> dict[str, Any]:
-    return {
-        "name": span.full_name,
-        "trace_id": span.trace_id,
-        "span_id": span.span_id,
-        "start": span.start_ns / 1e9,
-        "seconds": span.seconds,
-        "waited": span.number(semconv.SPAN_QUEUE_TIME),
-        "result": span.text(semconv.SPAN_RESULT) or None,
-        "unfinished": span.unfinished,
-        "tasks": span.number(semconv.TASK_COUNT),
-        "erred": span.number(semconv.TASK_OUTCOME_COUNT.format("erred")),
-    }
-
-
-def _log(log: Log) -> dict[str, Any]:
-    return {
-        "time": _epoch(log.time_ns),
-        "name": log.name,
-        "severity": log.level,
-        "body": log.body or None,
-        "attributes": log.attributes,
-    }
-
-
-def _task(task: Span) -> dict[str, Any]:
-    return {
-        "key": task.text(semconv.TASK_KEY) or None,
-        "prefix": task.text(semconv.TASK_PREFIX) or None,
-        "worker": task.text(semconv.WORKER_NAME) or None,
-        "seconds": task.seconds,
-        "waited": task.number(semconv.TASK_QUEUE_TIME),
-        "failed": task.failed,
-    }
 
 
 def _cost(found: Bill, price: Price, tag: str) -> dict[str, Any]:

@@ -83,11 +83,9 @@ def run_lines(account: Account, sheet: Sheet) -> Iterator[Line]:
     yield from _indented(figures, sheet, "")
     yield []
     yield from _headline(account, sheet)
-    for title, section in _SECTIONS.items():
-        if sheet.everything or title in _SHORT:
-            body = list(section(account, sheet))
-            if body:
-                yield from ([], [(title, "bold")], *body)
+    for title, (is_short, section) in _SECTIONS.items():
+        if (sheet.everything or is_short) and (body := [*section(account, sheet)]):
+            yield from ([], [(title, "bold")], *body)
 
 
 def _headline(account: Account, sheet: Sheet) -> Iterator[Line]:
@@ -114,12 +112,9 @@ def _others(account: Account, sheet: Sheet) -> Iterator[Line]:
 
 
 def _next(account: Account, sheet: Sheet) -> Iterator[Line]:
-    if sheet.command:
-        yield [(f"  {sheet.command} --open", "")]
-        yield [(f"  {sheet.command} --text --all", "")]
-    if sheet.replay:
-        yield [(f"  {sheet.replay}", "")]
-    yield [(f"  {DIAGNOSES}{account.diagnoses[0].kind}", "")]
+    more = [f"{sheet.command} {how}" for how in ("--open", "--text --all") if sheet.command]
+    for line in filter(None, (*more, sheet.replay, DIAGNOSES + account.diagnoses[0].kind)):
+        yield [(f"  {line}", "")]
 
 
 def _where(account: Account, _: Sheet) -> Iterator[Line]:
@@ -408,27 +403,20 @@ def _work(account: Account, sheet: Sheet) -> Iterator[Line]:
         yield from ([("  " + line, "")] for line in lines)
 
 
-_SECTIONS: Final[dict[str, Callable[[Account, Sheet], Iterator[Line]]]] = {
-    "Other causes, and the most that their cures save": _others,
-    "Where to look next": _next,
-    "Where the duration went": _path,
-    "Where the threads' time went": _where,
-    "Spans": _trees,
-    "Failures": _failures,
-    "What happened": _happened,
-    "By span and activity": _activities,
-    "Slowest tasks": _slow,
-    "Units of work": _work,
-    "What it cost": _money,
+#: By their titles, whether the short form has them, and their lines.
+_SECTIONS: Final[dict[str, tuple[bool, Callable[[Account, Sheet], Iterator[Line]]]]] = {
+    "Other causes, and the most that their cures save": (True, _others),
+    "Where to look next": (True, _next),
+    "Where the duration went": (False, _path),
+    "Where the threads' time went": (False, _where),
+    "Spans": (True, _trees),
+    "Failures": (False, _failures),
+    "What happened": (False, _happened),
+    "By span and activity": (False, _activities),
+    "Slowest tasks": (False, _slow),
+    "Units of work": (True, _work),
+    "What it cost": (True, _money),
 }
-#: The sections of the short form.
-_SHORT: Final = (
-    "Other causes, and the most that their cures save",
-    "Where to look next",
-    "Spans",
-    "Units of work",
-    "What it cost",
-)
 
 
 def comparison_lines(found: Comparison, sheet: Sheet) -> Iterator[Line]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from math import floor
 from typing import Any, Final
 
@@ -42,42 +42,61 @@ class WhatIfReport:
 
     def headline(self) -> str:
         """Return the most useful result in one sentence."""
-        it, base, knee = self.result, self.result.replayed, self.result.knee
+        it, base = self.result, self.result.replayed
         if it.refused or base is None:
             return f"No answer for {it.span}: {it.refused}"
-        least = max(it.error or 0.0, _LEAST)
-        shorter = [one for one in it.experiments if one.seconds < (1 - least) * base.seconds]
-        useful = [one for one in shorter if not knee or (one.threads or 0) <= knee.threads]
-        as_fast = [one for one in it.experiments if one.seconds <= (1 + least) * base.seconds]
-        cheaper = [one for one in as_fast if one.thread_hours < (1 - least) * base.thread_hours]
-        if shorter:
-            best = min(useful or shorter, key=lambda one: one.seconds)
-        else:
-            best = min(cheaper, key=lambda one: one.thread_hours, default=base)
-        took, within = words.seconds(base.seconds), f"± {_above(it.error or 0.0)}"
-        if best is base:
-            return f"Nothing that was tried saves more than {least:.0%} of {took}; {within}"
-        more = best.thread_hours / (base.thread_hours or 1.0) - 1
-        costs = f"{abs(more):.0%} {'more' if more > 0 else 'less'} cost"
-        what = _named(best, base)
-        said = f"{what[:1].upper()}{what[1:]}: {words.seconds(best.seconds)} instead of {took}"
-        return f"{said}, {costs}; {within}"
+        if best := self._best(base, it.experiments):
+            said = self._compared(base, best)
+            return said[:1].upper() + said[1:]
+        took = words.seconds(base.seconds)
+        return f"Nothing that was tried saves more than {self._least:.0%} of {took}; {self._within}"
 
     def of_threads(self) -> str:
         """Return the best other number of threads in a sentence; empty if none is of much use."""
         it, base = self.result, self.result.replayed
-        useful = [
+        if it.refused or base is None or not base.threads:
+            return ""
+        others = [
             one
             for one in it.experiments
-            if base
-            and one.threads
-            and base.threads
-            and (one.threads < base.threads or one.seconds < _MUCH * base.seconds)
+            if one.threads and (one.threads < base.threads or one.seconds < _MUCH * base.seconds)
         ]
-        said = replace(self, result=replace(it, experiments=tuple(useful))).headline()
-        # Else nothing saves anything.
-        core = "" if "fewer" in said else ", with a core for each"
-        return f"{it.span} with {said}{core}." if said[0].isdigit() else ""
+        best = self._best(base, others)
+        if best is None or not best.threads:
+            return ""
+        core = ", with a core for each" if best.threads > base.threads else ""
+        return f"{it.span} with {self._compared(base, best)}{core}."
+
+    @property
+    def _least(self) -> float:
+        """The smallest share of the run that counts as a difference."""
+        return max(self.result.error or 0.0, _LEAST)
+
+    @property
+    def _within(self) -> str:
+        return f"± {_above(self.result.error or 0.0)}"
+
+    def _best(self, base: Replayed, tried: Sequence[Replayed]) -> Replayed | None:
+        """Return the shortest run, or the cheapest of those as fast; None if none is better."""
+        knee, less, more = self.result.knee, 1 - self._least, 1 + self._least
+        shorter = [one for one in tried if one.seconds < less * base.seconds]
+        useful = [one for one in shorter if not knee or (one.threads or 0) <= knee.threads]
+        if shorter:
+            return min(useful or shorter, key=lambda one: one.seconds)
+        as_fast = [one for one in tried if one.seconds <= more * base.seconds]
+        cheaper = [one for one in as_fast if one.thread_hours < less * base.thread_hours]
+        return min(cheaper, key=lambda one: one.thread_hours, default=None)
+
+    def _compared(self, base: Replayed, one: Replayed) -> str:
+        """Return what an experiment saves, and what it costs."""
+        what, more = one.name, (one.threads or 0) - (base.threads or 0)
+        if one.threads and base.threads and more:
+            many = "more" if more > 0 else "fewer"
+            what = f"{abs(more):,} {many} {words.noun(abs(more), 'thread')}"
+        cost = one.thread_hours / (base.thread_hours or 1.0) - 1
+        took = f"{words.seconds(one.seconds)} instead of {words.seconds(base.seconds)}"
+        costs = f"{abs(cost):.0%} {'more' if cost > 0 else 'less'} cost"
+        return f"{what}: {took}, {costs}; {self._within}"
 
     def notes(self) -> Iterator[str]:
         """Yield how many threads are of use, the error, and what is assumed, in sentences."""
@@ -109,13 +128,13 @@ class WhatIfReport:
         """Return the result for a terminal: the headline, a table, a curve, and notes."""
         notes = (line for note in self.notes() for line in words.wrapped(note, width))
         table = words.aligned(self.table(), _HEADINGS[1:], width)
-        parts = [self.headline()], table, self._bars(width), notes
+        parts = [self.headline()], table, self.curve(width), notes
         lines = (map(words.one_line, part) for part in parts)
         text = "\n\n".join(filter(None, ("\n".join(part) for part in lines)))
         return words.in_ascii(text) if ascii_only else text
 
-    def _bars(self, width: int) -> Iterator[str]:
-        """Yield the curve of durations and thread-hours over threads, if there is one."""
+    def curve(self, width: int = 100) -> Iterator[str]:
+        """Yield the lines of the curve of durations and thread-hours over threads, if any."""
         curve, bar = self.result.curve, min(_BAR, (width - 37) // 2)
         if len(curve) < 2:
             return
@@ -161,14 +180,6 @@ class WhatIfReport:
         return replays(*shown, [*self.notes()])
 
     _repr_html_ = html
-
-
-def _named(one: Replayed, base: Replayed) -> str:
-    """Return the name of an experiment; of another number of threads, the difference."""
-    more = (one.threads or 0) - (base.threads or 0)
-    if not (one.threads and base.threads and more):
-        return one.name
-    return f"{abs(more):,} {'more' if more > 0 else 'fewer'} {words.noun(abs(more), 'thread')}"
 
 
 def _above(share: float) -> str:

@@ -421,5 +421,6 @@ def limits_of(settings: Settings) -> Limits:
         ),
         notes=settings.spool.path is not None,
         path=spans.path,
+        memory=spans.memory,
         graph=settings.graphs == "always",
     )

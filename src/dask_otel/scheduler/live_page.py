@@ -10,18 +10,16 @@ import asyncio
 import time as clocks
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tornado.web import HTTPError, RequestHandler
 
+from dask_otel._dask.adapter import SchedulerAdapter
 from dask_otel._dask.overview import overview
+from dask_otel._dask.settled import SettledSpans
+from dask_otel.pump.recorder import Recorder
 from dask_otel.pump.thread import apart
-
-if TYPE_CHECKING:
-    from dask_otel._dask.adapter import SchedulerAdapter
-    from dask_otel._dask.settled import SettledSpans
-    from dask_otel.pump.recorder import Recorder
-    from dask_otel.scheduler.recording import Recording
+from dask_otel.scheduler.recording import Recording
 
 #: Seconds for which one answer serves all who ask; and how many times as long as it took.
 FRESH: Final = 1.0

@@ -7,12 +7,11 @@ scheduler's own counter has their number. All other work is timed directly.
 from __future__ import annotations
 
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.diagnostics.plugin import SchedulerPlugin
 
-    from dask_otel._dask.adapter import SchedulerAdapter
+from dask_otel._dask.adapter import SchedulerAdapter
 
 #: Transitions timed in a row, more than one task has. To time one takes as long as most do.
 SAMPLE: Final = 8

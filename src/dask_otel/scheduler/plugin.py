@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary, ref
 
 from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.scheduler import Scheduler
 
 from dask_otel._dask.adapter import UnsupportedScheduler
 from dask_otel.scheduler.bridge import Bridge
 from dask_otel.settings.keys import ConfigurationError
 from dask_otel.settings.reading import read_settings
-
-if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler
 
 logger = logging.getLogger("distributed.dask_otel")
 

@@ -151,6 +151,17 @@ class SpanSettings:
         without `otel.spans.path`.
         """,
     )
+    memory: bool = _knob(
+        "true",
+        FLAG,
+        """
+        Whether the [results in memory](telemetry.md#results-in-memory) are followed: whose they
+        are, how large, and for how long
+
+        Without it there is no `dask.span.memory.*`, `dask.span.worker_memory.*` and
+        `dask.cluster.memory.*`.
+        """,
+    )
     linger: float = _knob(
         "2s",
         duration(0, DAY),

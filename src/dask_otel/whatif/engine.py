@@ -162,8 +162,9 @@ class _Replay:
         #: By submission, the results that the client has.
         self._there: Counter[int] = Counter()
         self._ended: set[Key] = set()
-        #: When workers were killed, by their addresses.
+        #: When workers were killed, and when they have begun, by their addresses.
         self._gone: dict[str, float] = {}
+        self._ready: dict[str, float] = {}
         self._keys = {key[1:]: key for key in plan.tasks}
         self._where = {
             key: number for number, one in enumerate(plan.submissions) for key in one.results
@@ -251,6 +252,7 @@ class _Replay:
         key = self._keys[number]
         task = self.plan.tasks[key]
         attempt = task.attempts[min(self._attempts[key], len(task.attempts) - 1)]
+        await self._startup()
         left = attempt.disk + attempt.seconds
         if attempt.seceded is not None:
             left = attempt.seconds - attempt.seceded
@@ -272,6 +274,15 @@ class _Replay:
         if attempt.outcome == "e":
             raise _Failed
         return Result(task.nbytes)
+
+    async def _startup(self) -> None:
+        """Wait until the worker has begun, for the first of its tasks."""
+        run, now = RUN.get(), self._cluster.loop.now
+        assert run is not None
+        startup = self.plan.workers[int(run.worker.removeprefix("lab://w"))].startup
+        ready = self._ready.setdefault(run.worker, now + startup)
+        if ready > now:
+            await asyncio.sleep(ready - now)
 
     def _secede(self, key: Key, seconds: float) -> None:
         run = RUN.get()

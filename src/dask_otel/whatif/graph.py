@@ -51,15 +51,13 @@ class Graph:
             raise ValueError(f"a field is missing: {error}") from error
 
 
-def read_graphs(source: Path | str | bytes, span: str | None = None) -> list[Graph]:
+def read_graphs(source: Path | str | bytes) -> list[Graph]:
     """Return the graphs that a folder, a file, or a file's content has of its runs.
 
     Parameters
     ----------
     source
         A file ``…-graph.jsonl.gz``, its content, or a folder with such files.
-    span
-        A name or an id, of the span or of its trace: only the graphs of this span.
 
     Returns
     -------
@@ -79,11 +77,7 @@ def read_graphs(source: Path | str | bytes, span: str | None = None) -> list[Gra
     else:
         path = Path(source)
         files = sorted(path.glob("*-graph.jsonl.gz")) if path.is_dir() else [path]
-    found = [graph for file in files for graph in _lines(file)]
-    return sorted(
-        (one for one in found if span in (None, one.name, one.span_id, one.trace_id)),
-        key=lambda one: one.start,
-    )
+    return sorted((graph for file in files for graph in _lines(file)), key=lambda one: one.start)
 
 
 def _lines(file: Path | BytesIO) -> Iterator[Graph]:

@@ -25,6 +25,9 @@ Key: TypeAlias = tuple[str, int, int]
 #: Bytes a second between two workers, if no transfer was recorded: Dask's own guess.
 BANDWIDTH: Final = 100e6
 
+#: The most seconds of a message: a task that waits longer for a free worker waits for its start.
+_MOST_WAY: Final = 0.05
+
 #: Times of the log are rounded to this.
 _ROUNDED: Final = 1e-6
 
@@ -95,6 +98,8 @@ class Workers(NamedTuple):
     went: float | None
     #: It went with results or with runs, as a killed one does.
     killed: bool
+    #: Seconds that its first task waits for it, because it imports modules, for example.
+    startup: float
 
 
 @dataclass(frozen=True)
@@ -127,11 +132,10 @@ def plan(graph: Graph, change: Experiment) -> Plan:
     rows = [
         Row(*values) for values in zip(*(graph.runs[name] for name in Row._fields), strict=True)
     ]
-    groups: Sequence[Any] = graph.runs.get("group") or [row.submission for row in rows]
     ran: dict[int, list[Row]] = defaultdict(list)
     names: dict[int, str] = {}
-    for row, group in zip(rows, groups, strict=True):
-        names.setdefault(row.task, f"{graph.prefixes[row.prefix]}-{max(0, group)}")
+    for row in rows:
+        names.setdefault(row.task, f"{graph.prefixes[row.prefix]}-{max(0, row.submission)}")
         if row.seconds is not None and row.outcome != "l":
             ran[row.task].append(row)
     longest = max(ran, key=lambda task: ran[task][-1].seconds or 0.0, default=-1)
@@ -144,7 +148,8 @@ def plan(graph: Graph, change: Experiment) -> Plan:
     order = sorted({tuple(runs[-1].priority) for runs in ran.values() if runs[-1].priority})
     ranks = {priority: rank for rank, priority in enumerate(order)}
     pause = _pause(rows)
-    latency = max(0.0, _latency(rows, len(graph.workers)) - pause)
+    way = max(pause, _way(rows, len(graph.workers)))
+    latency = way - pause
     tasks = {}
     for task, runs in ran.items():
         last, parts = runs[-1], len(keys[task])
@@ -171,21 +176,33 @@ def plan(graph: Graph, change: Experiment) -> Plan:
         bandwidth = change.bandwidth or measured_bandwidth(rows, latency) or BANDWIDTH
     scheduler = {"stealing": True, "saturation": 1.1, **graph.scheduler}
     stealing = scheduler["stealing"] and "stealing" not in change.without
+    workers = _workers(graph, rows, change, way)
     return Plan(
-        tasks, submissions, _workers(graph, rows, change), graph.restrictions, latency, bandwidth,
-        rest, {
+        tasks, submissions, workers, graph.restrictions, latency, bandwidth, rest, {
             "distributed.scheduler.work-stealing": stealing,
             "distributed.scheduler.worker-saturation": scheduler["saturation"] or inf,
         },
     )  # fmt: skip
 
 
-def _workers(graph: Graph, rows: Iterable[Row], change: Experiment) -> list[Workers]:
+def _workers(graph: Graph, rows: Sequence[Row], change: Experiment, way: float) -> list[Workers]:
+    # Of each worker, the first task comes last.
+    ways = [
+        (row.start, row.worker, seconds)
+        for row in rows
+        if row.start is not None and (seconds := _waited(row)) is not None
+    ]
+    startups = {worker: max(0.0, seconds - way) for _, worker, seconds in sorted(ways)[::-1]}
     # Those that went after the end of the span, when the cluster closed, were there until then.
     went = [one if one is None or one < graph.stop - graph.start else None
             for one in (worker["went"] for worker in graph.workers)]  # fmt: skip
-    known = [Workers(one["threads"], one.get("resources", {}), one["came"], gone, False)
-             for one, gone in zip(graph.workers, went, strict=True)]  # fmt: skip
+    known = [
+        Workers(
+            one["threads"], one.get("resources", {}), one["came"], gone, False,
+            startups.get(number, 0.0),
+        )
+        for number, (one, gone) in enumerate(zip(graph.workers, went, strict=True))
+    ]  # fmt: skip
     if change.workers is not None:
         return [
             known[number % len(known)]._replace(threads=threads, came=None, went=None)
@@ -244,13 +261,19 @@ def _submissions(
     return found, max(0.0, graph.stop - graph.start - ends[-1][0]) if ends else 0.0
 
 
-def _latency(rows: Iterable[Row], workers: int) -> float:
-    """Return the seconds of a message: those of tasks that found a free thread at their worker."""
-    ways = sorted(row.start - row.sent - row.transfer - row.disk
-                  for row in rows if row.start is not None and row.sent is not None)  # fmt: skip
+def _waited(row: Row) -> float | None:
+    """Return the seconds from its sending to its start without those for data."""
+    if row.start is None or row.sent is None:
+        return None
+    return row.start - row.sent - row.transfer - row.disk
+
+
+def _way(rows: Iterable[Row], workers: int) -> float:
+    """Return the seconds to the start of a task that found a free thread at its worker."""
+    ways = sorted(way for row in rows if (way := _waited(row)) is not None)
     # At least one of each worker did, and they are the quickest.
     quickest = ways[:workers]
-    return max(0.0, quickest[len(quickest) // 2]) if quickest else 0.0
+    return min(_MOST_WAY, quickest[len(quickest) // 2]) if quickest else 0.0
 
 
 def _pause(rows: Iterable[Row]) -> float:

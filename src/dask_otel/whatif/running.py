@@ -147,8 +147,6 @@ def _reason(graph: Graph, seconds: float, recorded: float) -> str:
         why = "runs were lost with their workers, or cancelled"
     elif graph.outside:
         why = f"tasks waited for data of other spans, {graph.outside:,} times"
-    elif -1 in runs["submission"]:
-        why = "it is not known when its tasks were submitted"
     elif seconds < recorded and sum(took) < _SHORT * len(took):
         why = "its tasks are so short that the scheduler took most of the time"
     else:
@@ -169,6 +167,8 @@ def _assumptions(graph: Graph, experiments: Sequence[Experiment]) -> Iterator[st
         if graph.restrictions:
             yield "A task that had to run on a certain worker has to run on its counterpart."
     if not any(graph.runs["transfer"]):
-        yield f"No transfer was recorded; results are sent with {BANDWIDTH / 1e6:g} MB/s."
+        changed = any(one.bandwidth or "transfers" in one.without for one in experiments)
+        but = ", except where an experiment says otherwise" if changed else ""
+        yield f"No transfer was recorded; results are sent with {BANDWIDTH / 1e6:g} MB/s{but}."
     if any(one is not None for one in graph.runs["seceded"]):
         yield "A task that started other tasks waits for them as long as it did."

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from distributed.core import Status
+from distributed.scheduler import Scheduler
 
 from dask_otel._dask.boundary import ErrorBoundary
-
-if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler
 
 #: Seconds before the first retry of an unreachable worker; doubled each time.
 PAUSE: Final = 1.0

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from time import monotonic, thread_time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import dask.config
 from dask.utils import parse_timedelta
@@ -17,6 +17,7 @@ from distributed.metrics import time
 
 from dask_otel import semconv
 from dask_otel._dask.facts import measured, memory_of, reported, spilled
+from dask_otel.core.memory.ledger import Ledger
 from dask_otel.core.metrics.batch import Batches, MetricBatch, RawSeries
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ _OF_DEVICE: Final = {
     semconv.GPU_MEMORY_USAGE.name: "gpu_memory_used",
     semconv.GPU_MEMORY_LIMIT.name: "gpu-memory-total",
 }
+#: Of a worker: its process, the data on its disk, and unmanaged memory, old and recent.
+_Parts: TypeAlias = tuple[int, int, int, int]
+_NOTHING: Final[_Parts] = (0, 0, 0, 0)
 
 #: Number of workers in a part of a hand-over's step.
 STEP: Final = 10
@@ -56,7 +60,7 @@ class WorkerSamples:
         #: The series of the last sample.
         self._series: set[RawSeries] = set()
 
-    def sample(self, batches: Batches) -> Iterator[None]:
+    def sample(self, batches: Batches, ledger: Ledger | None = None) -> Iterator[None]:
         """Add the present levels and the ended series to the batch, in short steps.
 
         A thousand workers would be too many for one callback of the loop. After an interruption,
@@ -65,6 +69,7 @@ class WorkerSamples:
         levels: dict[RawSeries, float] = {}
         disk: float = 0
         wrong = 0
+        known: list[_Parts] = []
         names = self._choose()
         counts = Counter(names.values())
         now = time()
@@ -75,6 +80,10 @@ class WorkerSamples:
             name = names.get(address)
             memory, cpu = memory_of(ws), ws.metrics.get("cpu")
             disk += spilled(ws)
+            if memory is not None:
+                parts = _parts(ws, memory)
+                if None not in map(measured, parts):
+                    known.append(parts)
             # A bad reading must not lose the metrics of the other workers.
             wrong += memory is None and "memory" in ws.metrics
             wrong += cpu is not None and measured(cpu) is None
@@ -90,10 +99,36 @@ class WorkerSamples:
         batch = batches.open
         batch.levels.update(levels)
         batch.set_level(semconv.CLUSTER_SPILL_SIZE.name, value=disk)
+        if ledger is not None:
+            batch.levels.update(self._memory(ledger, known))
         if wrong:
             batch.add(semconv.OTEL_SANITIZED.name, "value", value=wrong)
         batch.ended.extend(self._series - levels.keys())
         self._series = set(levels)
+
+    def _memory(self, ledger: Ledger, known: list[_Parts]) -> dict[RawSeries, float]:
+        """Return the cluster's memory by what it is; the sum is that of processes and spilled data.
+
+        Dask's sizes are newer than the last heartbeats, and can be wrong: what is missing for the
+        sum, or too much, is unaccounted for.
+        """
+        ledger.read()
+        process, on_disk, old, recent = (
+            sum(column) for column in zip(_NOTHING, *known, strict=True)
+        )
+        held, scattered = ledger.held.bytes, ledger.scattered.bytes
+        managed = sum([ws.nbytes for ws in self._scheduler.workers.values()])
+        states = {
+            "held": held,
+            "scattered": scattered,
+            "replica": managed - held - scattered,
+            "unmanaged_old": old,
+            "unmanaged_recent": recent,
+            "unaccounted": process + on_disk - managed - old - recent,
+        }
+        usage = semconv.CLUSTER_MEMORY_USAGE.name
+        levels: dict[RawSeries, float] = {(usage, state): size for state, size in states.items()}
+        return levels | {(semconv.CLUSTER_MEMORY_SPILLED.name,): on_disk}
 
     def _choose(self) -> dict[str, str]:
         """Return the names of the workers with series of their own, by address.
@@ -107,6 +142,11 @@ class WorkerSamples:
         room = max(0, self._max_workers - len(named))
         self._named = named | {a: str(workers[a].name) for a in islice(new, room)}
         return self._named
+
+
+def _parts(ws: WorkerState, memory: MemoryState) -> _Parts:
+    on_disk = ws.metrics["spilled_bytes"]["memory"]
+    return memory.process, on_disk, memory.unmanaged_old, memory.unmanaged_recent
 
 
 def _sums(ws: WorkerState, name: str, memory: MemoryState | None) -> dict[RawSeries, float]:

@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 
 from dask_otel.core.diagnosis.facts import NOWHERE, Facts, Link, SpanFacts
 from dask_otel.core.diagnosis.kinds import KINDS
-from dask_otel.core.figures import counted, noun, seconds
+from dask_otel.core.figures import counted, noun, seconds, size
+from dask_otel.core.sums import summed
 
 #: The smallest share of the run, and of the largest saving, for a diagnosis; the most of them.
 _SHARE, _OF_LARGEST, _MOST = 0.1, 0.25, 5
@@ -19,9 +20,7 @@ _SHARE, _OF_LARGEST, _MOST = 0.1, 0.25, 5
 _SHORTEST: Final = 0.1
 #: What went wrong comes before what could be better, if it cost the smallest share.
 _INCIDENTS: Final = ("failed", "lost", "memory", "paused", "repeated")
-_NOTICES: Final = ("open", "gaps", "merged")
-#: Kinds whose titles end with a colon and the bound.
-_BOUNDED: Final = ("threads", "chain", "long_task")
+_NOTICES: Final = ("sizing", "open", "gaps", "merged")
 #: The most seconds that Dask itself needs for a task, and the tasks of a thread that are many.
 _OVERHEAD, _MANY = 0.02, 25
 #: A task is long, and a worker slow, if it takes so many times as long as the others.
@@ -32,13 +31,18 @@ _TICK, _SWITCH, _LATE = 0.02, 0.005, 2.0
 #: The most cores that tasks of a process use while its threads share the GIL.
 _ONE_CORE: Final = 1.4
 
+#: Kinds whose evidence names who had most of the results in memory.
+_OF_MEMORY: Final = ("memory", "paused", "spill")
+#: Dask spills from this share of a worker's memory on, and restarts a worker soon after that one.
+_SPILLS, _FULL = 0.6, 0.9
+#: Less memory is proposed from this share of it, and with so many heartbeats of each worker.
+_LESS, _BEATS = 0.8, 20
+
 #: Prefixes of peer-to-peer shuffles.
 _P2P: Final = (
     *("shuffle-transfer", "shuffle-barrier", "p2pshuffle", "shuffle_p2p", "shuffle-p2p"),
     *("hash-join", "rechunk-transfer", "rechunk-p2p", "rechunk-barrier"),
 )
-_SPILL: Final = ("disk-read", "disk-write", "compress")
-_PACKING: Final = ("serialize", "deserialize", "compress", "decompress")
 _BESIDE: Final = ("executor", "other")
 #: What a part costs for which no other fact has a cause.
 _ELSE: Final = {
@@ -50,7 +54,6 @@ _ELSE: Final = {
     "report": "worker_loop",
     "client": "client",
 }
-_ROLES: Final = ("worker", "scheduler")
 _BEFORE: Final = (
     "Workers were there, and the client submitted nothing yet: it built a graph, or sent data."
 )
@@ -101,8 +104,8 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
     """
     claims = [_Claim("client", "", facts.before_first, "", _BEFORE)]
     claims += [claim for span in facts.spans for claim in _Case(facts, span).claims]
-    found = [_merged(facts, [c for c in claims if c.kind == k and c.seconds > 0]) for k in KINDS]
-    causes = [one for one in found if one is not None]
+    of_kinds = ([one for one in claims if one.kind == kind and one.seconds > 0] for kind in KINDS)
+    causes = [_merged(facts, same) for same in of_kinds if same]
     whole = facts.seconds + facts.before_first
     least = max(_SHARE * whole, _OF_LARGEST * max((one.seconds for one in causes), default=0.0))
     worth = [one for one in causes if one.seconds >= least > 0]
@@ -146,17 +149,13 @@ def _measured(one: Diagnosis, experiment: str, saved: float) -> Diagnosis:
     if not experiment:
         return one
     # The bound is not the title's any more.
-    title = one.title.rpartition(": ")[0] if one.kind in _BOUNDED else one.title
+    title = one.title.rpartition(": ")[0] if one.title.endswith(" at most") else one.title
     return replace(one, title=title, seconds=max(0.0, saved), experiment=experiment)
 
 
-def _merged(facts: Facts, same: list[_Claim]) -> Diagnosis | None:
+def _merged(facts: Facts, same: list[_Claim]) -> Diagnosis:
     """Return the claims of one kind as one diagnosis, of the span that they are all in."""
-    if not same:
-        return None
-    sums = {one.name: 0.0 for one in same}
-    for one in same:
-        sums[one.name] += one.seconds
+    sums = summed({one.name: one.seconds} for one in same)
     name = max(sums, key=sums.__getitem__)
     same.sort(key=lambda one: (one.name != name, -one.seconds))
     total = min(sum(sums.values()), facts.seconds + facts.before_first)
@@ -199,12 +198,33 @@ def _notices(facts: Facts) -> list[Diagnosis]:
     name, asked = next(iter(facts.merged), ("", ""))
     known = any(span.name == asked for span in facts.spans)
     was = "span is" if len(facts.open) == 1 else "spans are"
+    sizing, why = _sizing(facts)
     said: tuple[tuple[object, str, str, str, str], ...] = (
+        (sizing, "sizing", "", sizing, why),
         (facts.open, "open", "", f"{len(facts.open):,} {was}", _listed(facts.open)),
         (dropped, "gaps", "", dropped, ""),
         (asked, "merged", name, asked, "" if known else f"{asked} has no span of its own."),
     )
     return [_said(facts, kind, span, what, why) for true, kind, span, what, why in said if true]
+
+
+def _sizing(facts: Facts) -> tuple[str, str]:
+    """Return that workers had too much memory, or hardly enough, and the evidence; or neither."""
+    known = [(root.fullest, name) for name, root in facts.roots.items() if root.fullest]
+    went_wrong = facts.pauses or facts.terminated or facts.deaths
+    if not known or went_wrong:
+        return "", ""
+    (share, worker, limit, beats), root = max(known)
+    evidence = f"That was {worker}, in {root}, of {counted(beats, 'heartbeat')} of all workers."
+    used = f"{size(share * limit, limit)} ({share:.0%})" if limit else f"{share:.0%} of its memory"
+    if share > _FULL:
+        return f"A worker used {used}: it was about to be restarted", evidence
+    least = share / _SPILLS
+    beats = sum(one.heartbeats for one, _ in known)
+    if least > _LESS or beats < _BEATS * max(1, facts.workers):
+        return "", ""
+    enough = size(least * limit) if limit else f"{least:.0%} of it"
+    return f"No worker used more than {used}: {enough} would have done, without spilling", evidence
 
 
 def _listed(names: Iterable[str], most: int = 3) -> str:
@@ -233,13 +253,15 @@ class _Case:
         self.deaths = [one for one in facts.deaths if not one.roots or root.name in one.roots]
         # While no thread was free, all threads computed for this root or for others, or had tasks
         # that had not begun.
-        self.blocked, self.scheduler = (root.blocked.get(one, 0.0) for one in _ROLES)
+        self.blocked, self.scheduler = (
+            root.blocked.get(one, 0.0) for one in ("worker", "scheduler")
+        )
         self.loops = f"Event loops of workers were blocked for {seconds(self.blocked)}."
         self.p2p = [link for link in span.links if link.prefix.startswith(_P2P)]
         use = {"own": root.busy, "held": root.elsewhere, "unbegun": root.unbegun}
         whole = sum(use.values())
-        for name, took in use.items():
-            self.left[name] = self.left["no_thread"] * (took / whole if whole else name == "own")
+        taken = self.left["no_thread"]
+        self.left |= {one: taken * (use[one] / whole if whole else one == "own") for one in use}
         computed, tasks = _spent(root.activities, "cpu"), max(1, root.tasks)
         # What a task costs beside its computing.
         overhead = max(0.0, root.seconds - computed / self.threads) / tasks
@@ -256,7 +278,8 @@ class _Case:
         of_beside = "tiny" if self.tiny else "gil" if self.waits == "gil" else loop
         # Causes of a thread's time without computing, by the ends of its activities' names.
         self.spent = {"-noncpu": self.waits, "deserialize": "starting"}
-        self.spent |= dict.fromkeys(_BESIDE, of_beside) | dict.fromkeys(_SPILL, "spill")
+        self.spent |= dict.fromkeys(_BESIDE, of_beside)
+        self.spent |= dict.fromkeys(("disk-read", "disk-write", "compress"), "spill")
         longest = max(span.links, key=lambda one: one.parts.get("compute", 0.0), default=None)
         self.function = f"tasks of {longest.prefix}" if longest else "tasks"
         # In this order: each claims seconds that those before it have left.
@@ -275,7 +298,12 @@ class _Case:
     def _say(
         self, kind: str, took: float, what: str = "", evidence: str = "", *prefixes: str
     ) -> None:
-        self.claims.append(_Claim(kind, self.span.name, took, what, evidence, prefixes))
+        if kind in _OF_MEMORY and self.root.holder and self.root.memory:
+            prefix, held = self.root.holder
+            part = f"{prefix} {size(held)} ({held / self.root.memory:.0%})"
+            memory = size(self.root.memory)
+            evidence = f"{evidence} Results took {memory} of memory at most, of that {part}."
+        self.claims.append(_Claim(kind, self.span.name, took, what, evidence.strip(), prefixes))
 
     def _take(self, most: float, *parts: str) -> float:
         """Take seconds of parts, which nobody else can claim then; return how many."""
@@ -397,7 +425,8 @@ class _Case:
             sum(one.get(action, 0.0) for one in before.values())
             for action in ("disk-read", "transfer")
         )
-        packing = sum(one for (_, name), one in by.items() if name in _PACKING)
+        pack = ("serialize", "deserialize", "compress", "decompress")
+        packing = sum(one for (_, name), one in by.items() if name in pack)
         # A receiver waits while the sender serializes.
         waited = by.get(("transmit", "serialize"), 0.0)
         moving = max(0.0, by.get(("receive", "network"), 0.0) - waited)
@@ -462,12 +491,16 @@ class _Case:
 
     def _useful(self, part: str, works: Mapping[str, Mapping[str, float]]) -> float:
         """Return the seconds of a part for which tasks computed; claim the others."""
-        sums: dict[str, float] = {}
-        for prefix, activities in works.items():
-            for name, spent in activities.items():
-                ends = (kind for end, kind in self.spent.items() if name.endswith(end))
-                kind = "shuffle" if prefix.startswith(_P2P) else next(ends, "")
-                sums[kind] = sums.get(kind, 0.0) + spent
+
+        def cause(prefix: str, activity: str) -> str:
+            ends = (kind for end, kind in self.spent.items() if activity.endswith(end))
+            return "shuffle" if prefix.startswith(_P2P) else next(ends, "")
+
+        sums = summed(
+            {cause(prefix, activity): spent}
+            for prefix, activities in works.items()
+            for activity, spent in activities.items()
+        )
         took, whole = self.left[part], sum(sums.values()) or 1.0
         for kind in sums.keys() - {""}:
             said = (self.function, self.why) if kind == self.waits else (self.many, "")

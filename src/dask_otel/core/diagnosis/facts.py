@@ -54,6 +54,16 @@ class SpanFacts:
     slow: list[SlowWorker] = field(default_factory=list)
 
 
+class FullestWorker(NamedTuple):
+    """The worker that used the largest share of its memory while a root had work."""
+
+    share: float
+    name: str
+    #: Of its memory, in bytes; 0.0 if unknown. The number of all workers' heartbeats.
+    limit: float
+    heartbeats: int
+
+
 @dataclass
 class RootFacts:
     """All trees of spans with one root name, and the cluster meanwhile."""
@@ -81,6 +91,11 @@ class RootFacts:
     #: CPU, for each second that it had one.
     blocked: Mapping[str, float] = field(default_factory=dict)
     starved: float = 0.0
+    #: The largest size of its results in memory, and the prefix that had most of it.
+    memory: float = 0.0
+    holder: tuple[str, float] | None = None
+    #: The worker that used the largest share of its memory.
+    fullest: FullestWorker | None = None
     #: Seconds of transfers by direction and activity.
     transfers: Mapping[tuple[str, ...], float] = field(default_factory=dict)
 

@@ -81,6 +81,7 @@ _REMOVED: Final = {
         (
             f"{_WORKER} was killed by its nanny: its process held "
             f"{_fact(semconv.WORKER_NANNY_MEMORY)} of {_fact(semconv.WORKER_MEMORY_LIMIT.name)}.",
+            "%(held_there)s",
         ),
     ),
     "overdue": _Template(
@@ -144,6 +145,7 @@ _STORIES: Final = {
         (
             f"{_WORKER} is being terminated by its nanny for memory: its process held "
             f"{_fact(semconv.WORKER_NANNY_MEMORY)}.",
+            "%(held_there)s",
         ),
     ),
     semconv.WORKER_FAILED: _Template(
@@ -324,7 +326,7 @@ def _redacted(facts: dict[str, Any], limits: SpanLimits, sanitizer: Sanitizer) -
             facts[key] = [text(name, item) for item in value]
         elif value is not None:
             facts[key] = text(name, value)
-    for key in (Fact.RUNNING, Fact.HAD):
+    for key in (Fact.RUNNING, Fact.HAD, Fact.HELD):
         if key in facts:
             facts[key] = [(text(semconv.TASK_PREFIX, one), *more) for one, *more in facts[key]]
     return facts
@@ -384,6 +386,9 @@ def _shown(facts: Mapping[str, Any]) -> dict[str, str]:
         shown["closing"], shown["recomputed"] = "The cluster was closing.", ""
     elif others == 0:
         shown["alone"] = "No other worker runs tasks."
+    if results := facts.get(Fact.HELD):
+        there = listed([f"`{prefix}` {size(bytes_)}" for prefix, bytes_ in results])
+        shown["held_there"] = f"Results there: {there}."
     if facts.get(Fact.HAD):
         shown["by_prefix"] = listed(
             [f"{_times(tasks)}`{prefix}`" for prefix, tasks in facts[Fact.HAD]]

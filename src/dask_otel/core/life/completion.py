@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dask_otel.core.life.computing import slow_worker
 from dask_otel.core.life.open_span import Below, Cluster, Group, GroupFacts, Limits, OpenSpan
 from dask_otel.core.life.task_runs import finish_tasks
+from dask_otel.core.memory.ledger import Ledger
 from dask_otel.core.path.chain import path_of
 from dask_otel.core.records import (
     FinishedGroup,
@@ -37,6 +38,7 @@ def finish(
     complete: bool,
     cut_off: Result = "error",
     elsewhere: float | None = None,
+    memory: Ledger | None = None,
 ) -> FinishedSpan:
     """Return the record of a span's generation, and add it to its parent's sums.
 
@@ -54,10 +56,12 @@ def finish(
         The result of a span that was cut off, unless a worse one is known.
     elsewhere
         What other spans' tasks computed meanwhile.
+    memory
+        The results in memory, if they are followed.
     """
     below = span.below or Below()
     complete = complete and below.complete
-    groups, facts, ordinals = _finish_groups(span, cluster)
+    groups, facts, ordinals = _finish_groups(span, cluster, memory)
     kept = sorted(groups, key=lambda g: g.start - g.stop)[: limits.max_groups]
     counts = span.own_counts()
     result = worst(_own_result(counts, complete, cut_off), below.result)
@@ -95,6 +99,8 @@ def finish(
         activities=span.activities,
         seceded=span.seceded + below.seceded,
         path=path,
+        memory=None if memory is None else memory.of_span(span.identity.dask_id),
+        worker_peak=span.worker_peak,
         groups=tuple(kept) if limits.groups else (),
         dropped_groups=len(groups) - len(kept) if limits.groups else 0,
         tasks=tasks,
@@ -131,11 +137,12 @@ def _own_result(counts: TaskCounts, complete: bool, cut_off: Result) -> Result:
 
 
 def _finish_groups(
-    span: OpenSpan, cluster: Cluster
+    span: OpenSpan, cluster: Cluster, memory: Ledger | None
 ) -> tuple[list[FinishedGroup], list[GroupFacts], dict[Group, int]]:
     """Return the groups with computed tasks, and the facts and ordinals of all groups."""
     finished, facts = [], []
     by_group: dict[Group, int] = {}
+    dask_id = span.identity.dask_id
     ordinals: dict[str, int] = {}
     for group in span.groups:
         fact = cluster.group_facts(group)
@@ -156,6 +163,7 @@ def _finish_groups(
                     types=fact.types,
                     restriction=group.restriction,
                     slow_worker=slow_worker(group),
+                    memory=None if memory is None else memory.of_group(group.source, dask_id),
                 )
             )
     return finished, facts, by_group

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 from dask_otel.core.life.open_span import Group, OpenSpan
 from dask_otel.core.metrics.batch import Distribution
 from dask_otel.core.path.step import SECONDS, START, STOP, WORKER
+from dask_otel.core.records import RawRun
 
 #: Runs of a group that are added together. One by one, each takes 24,000 instructions more,
 #: and 600 more by 16. A run takes 300 bytes until then.
@@ -24,16 +25,6 @@ _DIFFERS: Final = 1.5
 _seconds, _start, _stop = itemgetter(SECONDS), itemgetter(START), itemgetter(STOP)
 
 
-class SlowWorker(NamedTuple):
-    """The worker of a group whose runs take the longest on average."""
-
-    name: str
-    #: Its share of the runs; mean seconds of its runs, and of the others'.
-    share: float
-    mean: float
-    others: float
-
-
 class Computing:
     """Adds up the seconds and the times of all runs with a result. O(1) for each.
 
@@ -45,6 +36,8 @@ class Computing:
 
     def __init__(self, ran: Callable[[Group, None, float, float, float], None]) -> None:
         self._ran = ran
+        #: Called with a group and the runs that are added, if anybody keeps them.
+        self.keep: Callable[[Group, list[RawRun]], None] | None = None
         self.seconds = 0.0
         #: The groups with runs that are not added. The owner puts them here, and calls `add` if
         #: one has `TOGETHER`.
@@ -73,6 +66,8 @@ class Computing:
         """Add the runs of a group."""
         del self.waiting[group]
         runs = group.take_runs()
+        if self.keep is not None:
+            self.keep(group, runs)
         spent = [*map(_seconds, runs)]
         seconds = sum(spent)
         self.counts[group] += len(runs)
@@ -98,8 +93,11 @@ class Computing:
         return max(0.0, until - span.cluster_before - span.computed)
 
 
-def slow_worker(group: Group) -> SlowWorker | None:
-    """Return the slowest worker of a group, if it differs from the others; each has two runs."""
+def slow_worker(group: Group) -> tuple[str, float, float, float] | None:
+    """Return the slowest worker of a group, if it differs from the others; each has two runs.
+
+    Returns its name, its share of the runs, and the mean seconds of its runs and of the others'.
+    """
     known = {name: runs for name, runs in group.by_worker.items() if runs[0] > 1}
     if len(known) < 2:
         return None
@@ -110,4 +108,4 @@ def slow_worker(group: Group) -> SlowWorker | None:
     mean = seconds / count
     if mean < _DIFFERS * others:
         return None
-    return SlowWorker(str(name), count / (count + runs), mean, others)
+    return str(name), count / (count + runs), mean, others

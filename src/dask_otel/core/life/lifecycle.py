@@ -49,6 +49,7 @@ from dask_otel.core.life.progress import LongSpans
 from dask_otel.core.life.reports import Reports
 from dask_otel.core.life.schedule import Schedule
 from dask_otel.core.life.summaries import summarize
+from dask_otel.core.memory.ledger import Ledger
 from dask_otel.core.records import (
     FinishedSpan,
     Progress,
@@ -130,6 +131,8 @@ class Lifecycle:
         self.outcomes = Outcomes(limits, self._activate, self._deactivate)
         #: Computed seconds; the adapter feeds it.
         self.computing = Computing(self.outcomes.ran)
+        #: The results in memory; the adapter feeds it. None if they are not followed.
+        self.memory = Ledger(self.open) if limits.memory else None
         self.generations = generations or Generations(limits)
         self.generations.resume(limits)
         self._long = LongSpans(limits, self.generations, self.open)
@@ -198,6 +201,8 @@ class Lifecycle:
         above = () if parent is None else (parent, *parent.above)
         span = OpenSpan(start, above, ident, self._is_late(ancestors))
         self.computing.opened(span)
+        if self.memory is not None:
+            self.memory.opened(span)
         if parent is not None:
             parent.open_children += 1
         if not self.follows:
@@ -282,6 +287,8 @@ class Lifecycle:
 
     def _work_began(self, span: OpenSpan) -> None:
         self._step(span, Trigger.WORK)
+        if self.memory is not None:
+            self.memory.busy(span)
         self._stop_settling(span)
         self.reports.begin_anew(span)
 
@@ -289,6 +296,8 @@ class Lifecycle:
         self._step(span, Trigger.QUIET)
         span.quiet_since = now
         self.computing.quiet(span)
+        if self.memory is not None:
+            self.memory.quiet(span)
         self._begin_to_settle(span)
 
     def _begin_to_settle(self, span: OpenSpan) -> None:
@@ -430,11 +439,12 @@ class Lifecycle:
     def _export(self, span: OpenSpan, complete: bool, cut_off: Result = "error") -> None:
         self.outcomes.exported(span)
         elsewhere = self.computing.elsewhere(span)
-        finished = (
-            None
-            if span.empty
-            else finish(span, self._cluster, self._limits, complete, cut_off, elsewhere=elsewhere)
-        )
+        if self.memory is not None and span.busy:
+            self.memory.quiet(span)
+        finished = None
+        if not span.empty:
+            more = elsewhere, self.memory
+            finished = finish(span, self._cluster, self._limits, complete, cut_off, *more)
         del self.open[span.identity.dask_id]
         self._lingering.remove(span.identity.dask_id)
         self._long.due.remove(span.identity.dask_id)

@@ -21,6 +21,7 @@ from dask_otel.core.records import (
     SpanIdentity,
     Tags,
     TaskCounts,
+    WorkerPeak,
 )
 
 #: Why a run was repeated. ``rescheduled`` is no failure: the task requests it. Dask's peer-to-peer
@@ -83,6 +84,8 @@ class Limits:
     #: Whether the path of each span is followed, and whether the graph of each root is recorded.
     path: bool
     graph: bool
+    #: Whether the results in memory are followed.
+    memory: bool
 
 
 class GroupFacts(NamedTuple):
@@ -287,6 +290,10 @@ class OpenSpan(SpanPath):
     computed: float = 0.0
     cluster_before: float = 0.0
     cluster_computed: float = 0.0
+    #: Number of workers' heartbeats when it was opened, and the fullest worker until its work was
+    #: last done.
+    heartbeats_before: int = 0
+    worker_peak: WorkerPeak | None = None
     #: Seconds of context ``execute``, by activity.
     activities: dict[Hashable, float] = field(default_factory=dict)
     #: Seconds for which its tasks ran after they had seceded.

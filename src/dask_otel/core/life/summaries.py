@@ -14,6 +14,7 @@ from typing import Final
 from dask_otel.core.life.completion import earliest
 from dask_otel.core.life.open_span import OpenSpan
 from dask_otel.core.records import TaskCounts
+from dask_otel.core.sums import known_sum
 
 #: The same object for all spans: thousands are remembered, and Python's collector visits each.
 NOBODY: Final[frozenset[str]] = frozenset()
@@ -46,19 +47,13 @@ class SpanSummary:
         self.first_start = earliest(self.first_start, other.first_start)
         self.stop = max(self.stop, other.stop)
         self.counts.add(other.counts)
-        self.idle = _sum(self.idle, other.idle)
-        self.capacity = _sum(self.capacity, other.capacity)
+        self.idle = known_sum((self.idle, other.idle))
+        self.capacity = known_sum((self.capacity, other.capacity))
         if other.unreported:
             self.unreported |= other.unreported
         self.partial = self.partial or other.partial
         self.path = join_paths(self.path, other.path)
         self.elsewhere += other.elsewhere
-
-
-def _sum(one: float | None, other: float | None) -> float | None:
-    if one is None or other is None:
-        return one if other is None else other
-    return one + other
 
 
 def join_paths(

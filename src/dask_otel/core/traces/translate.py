@@ -28,6 +28,7 @@ from dask_otel.core.records import (
     OpenNote,
     Progress,
     SpanIdentity,
+    SpanMemory,
     SpanPathFacts,
     SpanRecord,
 )
@@ -255,6 +256,13 @@ class _Translation(TaskRecords):
         self._put(out, self._seconds, seconds)
         if finished.path is not None:
             self._put_path(out, finished.path)
+        self._put_memory(out, finished.memory)
+        if (peak := finished.worker_peak) is not None:
+            out[semconv.SPAN_WORKER_PEAK_NAME] = self._text(peak.worker)
+            after = max(0.0, peak.time - finished.start)
+            found = {semconv.SPAN_WORKER_PEAK: peak.share, semconv.SPAN_WORKER_PEAK_TIME: after}
+            self._put(out, self._seconds, found)
+            self._put(out, self._count, {semconv.SPAN_HEARTBEATS: peak.heartbeats})
         self._put_origin(out, finished)
         self._put_parts(out, semconv.SPAN_ACTIVITY_TIME, finished.activities)
         self._put_user_attributes(out, finished.attributes)
@@ -271,6 +279,18 @@ class _Translation(TaskRecords):
         }
         self._put(out, self._seconds, seconds)
         return out
+
+    def _put_memory(self, out: Written, memory: SpanMemory | None) -> None:
+        if memory is not None:
+            sizes = {
+                semconv.SPAN_MEMORY_PEAK: memory.peak,
+                semconv.SPAN_MEMORY_PREFIX_SIZE: memory.prefix_bytes,
+            }
+            self._put(out, self._count, sizes)
+            self._put(out, self._seconds, {semconv.SPAN_MEMORY_SPENT: memory.byte_seconds})
+            prefix = self._redacted_text(semconv.TASK_PREFIX, memory.prefix)
+            if memory.prefix is not None and prefix is not None:
+                out[semconv.SPAN_MEMORY_PREFIX] = prefix
 
     def _put_path(self, out: Written, path: SpanPathFacts) -> None:
         self._put_path_parts(out, semconv.SPAN_PATH_PART_TIME, path.parts)
@@ -345,6 +365,7 @@ class _Translation(TaskRecords):
             out[semconv.TASK_PREFIX] = prefix
         self._put_outcomes(out, group.counts)
         self._put(out, self._count, {semconv.SPAN_OUTPUT_SIZE: group.output_bytes})
+        self._put_memory(out, group.memory)
         if group.types:
             out[semconv.TASK_GROUP_TYPES] = self._distinct(group.types)
         self._put_parts(out, semconv.TASK_GROUP_DURATION, group.durations)

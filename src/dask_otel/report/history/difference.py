@@ -12,10 +12,11 @@ from operator import attrgetter
 from statistics import fmean, median
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
+from dask_otel.core.sums import summed
 from dask_otel.report import profiles, words
 from dask_otel.report.history.past import COMPUTING, MOVED, RUNNING, PastRun, Terms, ended, total
 from dask_otel.report.meanings import PATH
-from dask_otel.report.seconds import add, summed
+from dask_otel.report.seconds import add
 from dask_otel.report.telemetry.model import Session
 
 #: The text without any run.
@@ -233,7 +234,10 @@ def difference(before: Side, after: Side) -> Difference:
         runs=(len(before), len(after)),
         lasted=_each(sides, lambda side: _mean(run.seconds for run in side)),
         seconds=_each(sides, lambda side: _mean(run.thread_seconds for run in side)),
-        apart=apart(*_each(sides, _thread_seconds), fewest=FEWEST),
+        apart=apart(
+            *([one for run in side if (one := run.thread_seconds) is not None] for side in sides),
+            fewest=FEWEST,
+        ),
         more_work=sum(one.more_work for one in functions) + _overhead(before, after),
         parts=_minus_parts(*([run.parts for run in side] for side in sides)),
         terms=_minus(*of_runs) if all_known else {},
@@ -332,10 +336,6 @@ def _rest(side: Side) -> list[Work]:
         )
         for run in side
     ]
-
-
-def _thread_seconds(side: Side) -> list[float]:
-    return [run.thread_seconds for run in side if run.thread_seconds is not None]
 
 
 def apart(before: Sequence[float], after: Sequence[float], *, fewest: int) -> int:

@@ -11,12 +11,13 @@ from types import NoneType
 from typing import Any, Final, TypeAlias
 
 from dask_otel import semconv
+from dask_otel.core.sums import known_sum, summed
 from dask_otel.report import words
 from dask_otel.report.evidence import headlines
 from dask_otel.report.money import Price
-from dask_otel.report.path import link_parts, span_path
-from dask_otel.report.seconds import IDLE, add, own_parts, span_activities, summed, units
-from dask_otel.report.telemetry.model import Session, Span, grouped, text, tree_of
+from dask_otel.report.path import waits
+from dask_otel.report.seconds import IDLE, add, own_parts, span_activities, units
+from dask_otel.report.telemetry.model import Session, Span, grouped, subtree, text, tree_of
 
 #: The headings of `PastRun.cells`, and which of them are numbers.
 HEADINGS: Final = ("time (UTC)", "name", "result", "duration", "tasks", "failed", "thread-hours",
@@ -182,9 +183,9 @@ def ended(session: Session, command: str) -> Iterator[PastRun]:
     for root in roots:
         if root.unfinished or is_backwards(root):
             continue
-        tree = list(_tree(root, below))
+        tree = subtree([root], below)
         spans = [span for span in tree if span.type == "span"]
-        capacity = _sum(spans, semconv.SPAN_CAPACITY)
+        capacity = known_sum(span.number(semconv.SPAN_CAPACITY) for span in spans)
         is_alone = count[root.full_name] == 1 and _is_measured(session, root.full_name, spans)
         alone = session if is_alone else Session("", "")
         functions, work = _functions(alone, root.full_name, tree, capacity)
@@ -201,7 +202,7 @@ def ended(session: Session, command: str) -> Iterator[PastRun]:
             failed=root.number(semconv.TASK_OUTCOME_COUNT.format("erred")),
             output=root.number(semconv.SPAN_OUTPUT_SIZE),
             thread_seconds=capacity,
-            idle_seconds=_sum(spans, semconv.SPAN_IDLE),
+            idle_seconds=known_sum(span.number(semconv.SPAN_IDLE) for span in spans),
             parts=_parts(spans),
             functions=functions,
             work=work,
@@ -226,20 +227,6 @@ def is_backwards(root: Span) -> bool:
     """Return whether a span ended before it began, because the clock was set back."""
     # The reader moves such an end to the start; every span lasts at least 1 ns.
     return root.end_ns <= root.start_ns
-
-
-def _tree(root: Span, below: dict[tuple[str, str], list[Span]]) -> Iterable[Span]:
-    """Return a span and all below it, each once, even in a cycle of a hostile file."""
-    found = {root.key: root}
-    new = [root]
-    while new := [one for span in new for one in below.get(span.key, ()) if one.key not in found]:
-        found |= {one.key: one for one in new}
-    return found.values()
-
-
-def _sum(spans: Iterable[Span], key: str) -> float | None:
-    known = [value for value in (span.number(key) for span in spans) if value is not None]
-    return sum(known) if known else None
 
 
 def _parts(spans: Iterable[Span]) -> dict[str, float]:
@@ -271,7 +258,9 @@ def _functions(
     """Return the thread-seconds of each function, whose sum is the capacity, and its work."""
     spans = [span for span in tree if span.type == "span"]
     activities = summed(map(span_activities, spans))
-    of_groups = grouped((one for one in tree if one.type == "group"), _prefix)
+    of_groups = grouped(
+        (one for one in tree if one.type == "group"), lambda one: one.text(semconv.TASK_PREFIX)
+    )
     groups = {prefix: _sums(found, {RUNNING: _COMPUTE}) for prefix, found in of_groups.items()}
     work = {prefix: _sums(found, _WORK) for prefix, found in of_groups.items() if prefix}
     by_activity: Terms = {}
@@ -286,10 +275,12 @@ def _functions(
     counted = _of_root(session, name, semconv.TASK_FINISHED, semconv.TASK_PREFIX)
     for prefix, tasks in counted.items():
         work.setdefault(prefix, {})["tasks"] = tasks
-    functions = _largest(by_activity or groups)
+    named = [(name, terms) for name, terms in (by_activity or groups).items() if name and terms]
+    functions = dict(sorted(named, key=lambda item: -sum(item[1].values()))[:_MOST])
     if capacity is None:
         return functions, work
-    whole: dict[str, float] = {**activities, IDLE: _sum(spans, semconv.SPAN_IDLE) or 0.0}
+    idle = (span.number(semconv.SPAN_IDLE) or 0.0 for span in spans)
+    whole: dict[str, float] = {**activities, IDLE: sum(idle)}
     if not by_activity:
         whole[RUNNING] = sum(whole.pop(one, 0.0) for one in COMPUTING)
     # What no activity has, which is nothing unless the files are incomplete.
@@ -297,13 +288,9 @@ def _functions(
     return {**functions, "": _rest(whole, functions)}, work
 
 
-def _prefix(span: Span) -> str:
-    return span.text(semconv.TASK_PREFIX)
-
-
 def _sums(spans: Sequence[Span], keys: Mapping[str, str]) -> dict[str, float]:
     """Return the sums of some attributes by name, as far as they are there."""
-    sums = {name: _sum(spans, key) for name, key in keys.items()}
+    sums = {name: known_sum(span.number(key) for span in spans) for name, key in keys.items()}
     return {name: value for name, value in sums.items() if value is not None}
 
 
@@ -314,39 +301,20 @@ def _rest(whole: Mapping[str, float], terms: Terms) -> dict[str, float]:
     return {name: seconds for name, seconds in left.items() if abs(seconds) > 1e-9}
 
 
-def _largest(found: Terms) -> Terms:
-    named = [(name, terms) for name, terms in found.items() if name and terms]
-    return dict(sorted(named, key=lambda item: -sum(item[1].values()))[:_MOST])
-
-
 def total(terms: Mapping[str, Mapping[str, float]]) -> float:
     """Return the sum of all terms."""
     return sum(value for one in terms.values() for value in one.values())
 
 
-def _steps(spans: Iterable[Span], tree: Iterable[Span]) -> dict[str, Step]:
+def _steps(spans: Sequence[Span], tree: Iterable[Span]) -> dict[str, Step]:
     """Return the spans by name, the root first, each with its path by function and part."""
-    tasks = (one for one in tree if one.type == "task")
-    links = grouped(
-        (task for task in tasks if task.attributes.get(semconv.TASK_ON_PATH) is True),
-        lambda task: task.text(semconv.SPAN_ID),
-    )
+    known = {one.name: one for one in waits(spans, (one for one in tree if one.type == "task"))}
     result: dict[str, Step] = {}
     for name, found in islice(grouped(spans, lambda span: span.full_name).items(), _MOST):
         seconds = sum(span.seconds for span in found)
-        whole = summed(map(span_path, found))
         path: Terms = {}
-        if any(whole.values()):
-            owners = {span.text(semconv.SPAN_ID) for span in found}
-            own = (task for owner in owners for task in links.get(owner, ()))
-            of_functions = grouped(own, lambda task: _prefix(task) or task.name)
-            path = {prefix: summed(map(_link, some)) for prefix, some in of_functions.items()}
-            whole["unknown"] = seconds - sum(whole.values())
-            path[""] = _rest(whole, path)
+        if name in known and (own := known[name]).seconds:
+            path = {prefix: parts for prefix, (_, parts) in own.functions.items()}
+            path[""] = _rest({**own.parts, "unknown": seconds - own.seconds}, path)
         result[name] = Step(len(found), seconds, _parts(found), path)
     return result
-
-
-def _link(task: Span) -> dict[str, float]:
-    parts = zip(semconv.PATH_PARTS, link_parts(task), strict=True)
-    return {part: seconds for part, seconds in parts if seconds}

@@ -6,7 +6,7 @@ text, lines and background are placeholders; the script replaces them for light 
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, TypeAlias
 
 from bokeh.embed import json_item
 from bokeh.models import (
@@ -202,64 +202,53 @@ def _timed(plot: Any, label: str, session: Session) -> Any:
     return plot
 
 
-class _Drawn(NamedTuple):
-    """A figure of each worker over time: its metric, the scale of its unit, and words."""
-
-    metric: semconv.Metric
-    scale: float
-    colour: str
-    legend: str
-    tip: str
-
-
-_MEMORY: Final = (
-    _Drawn(semconv.WORKER_MEMORY_USAGE, 2**20, NEUTRAL, "memory of the process", "{0,0} MiB"),
-    _Drawn(
-        semconv.WORKER_MEMORY_SPILLED, 2**20, hex_colour("yellow"), "spilled to disk", "{0,0} MiB"
-    ),
+#: Figures of each worker over time: metric, scale of its unit, colour, legend and tip.
+_Drawn: TypeAlias = tuple[semconv.Metric, float, str, str, str]
+_MEMORY: Final[tuple[_Drawn, ...]] = (
+    (semconv.WORKER_MEMORY_USAGE, 2**20, NEUTRAL, "memory of the process", "{0,0} MiB"),
+    (semconv.WORKER_MEMORY_SPILLED, 2**20, hex_colour("yellow"), "spilled to disk", "{0,0} MiB"),
 )
-_BUSY: Final = (
-    _Drawn(
-        semconv.WORKER_CPU_UTILIZATION, 0.01, hex_colour("green"), "CPU of each thread", "{0} %"
-    ),
+_BUSY: Final[tuple[_Drawn, ...]] = (
+    (semconv.WORKER_CPU_UTILIZATION, 0.01, hex_colour("green"), "CPU of each thread", "{0} %"),
 )
 
 
 def _workers(session: Session, label: str, *figures: _Drawn) -> Any:
     """Return a line per worker for each figure; None if the first has fewer than two points."""
-    histories = [_highest(session, drawn) for drawn in figures]
+    histories = [_highest(session, metric) for metric, *_ in figures]
     if not any(len(history) > 1 for history in histories[0].values()):
         return None
     plot = figure(height=200, **_TIMED)
-    for drawn, of_worker in zip(figures, histories, strict=True):
-        if drawn is not figures[0] and not any(value for h in of_worker.values() for _, value in h):
+    for number, (_, scale, colour, legend, tip) in enumerate(figures):
+        of_worker = histories[number]
+        if number and not any(value for history in of_worker.values() for _, value in history):
             continue
         for worker, history in of_worker.items():
             points = history[:: max(1, -(-len(history) // _MOST_POINTS))]
             columns = {
                 "time": [time / 1e6 for time, _ in points],
-                "value": [value / drawn.scale for _, value in points],
+                "value": [value / scale for _, value in points],
                 "worker": [worker] * len(points),
             }
             line = plot.line(
                 "time",
                 "value",
                 source=ColumnDataSource(columns),
-                color=drawn.colour,
+                color=colour,
                 alpha=0.75,
                 line_width=1.5,
                 muted_alpha=0.1,
-                legend_label=drawn.legend,
+                legend_label=legend,
             )
-            _hover(plot, line, ("worker", "@worker"), (drawn.legend, f"@value{drawn.tip}"))
+            _hover(plot, line, ("worker", "@worker"), (legend, f"@value{tip}"))
     return _timed(plot, label, session)
 
 
-def _highest(session: Session, drawn: _Drawn) -> dict[str, History]:
+def _highest(session: Session, metric: semconv.Metric) -> dict[str, History]:
     """Return the histories of the workers with the highest values."""
     found = {
         series.labels.get(semconv.WORKER_NAME, ""): series.history()
-        for series in session.metrics.of(drawn.metric.name)
+        for series in session.metrics.of(metric.name)
     }
     ranked = sorted(found.items(), key=lambda item: -max((v for _, v in item[1]), default=0.0))
     return dict(ranked[:_MOST_LINES])

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from dask_otel.core.sums import summed
 from dask_otel.report import words
 from dask_otel.report.history.difference import path_parts
 from dask_otel.report.history.past import MOVED, PastRun
 from dask_otel.report.meanings import NEUTRAL, PARTS, PATH, hex_colour
-from dask_otel.report.seconds import summed
 
 #: Most runs of a panel, most steps with one of their own, and the units of a bar and of the height.
 _MOST, _STEPS, _BAR, _HEIGHT = 60, 8, 4, 40

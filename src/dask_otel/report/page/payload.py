@@ -20,7 +20,7 @@ from typing import Any, Final
 from dask_otel import semconv
 from dask_otel.report import words
 from dask_otel.report.meanings import PARTS, PATH, hex_colour
-from dask_otel.report.path import link_parts
+from dask_otel.report.path import link
 from dask_otel.report.seconds import own_parts
 from dask_otel.report.telemetry.model import Plain, Session, Span, tree_of
 
@@ -31,7 +31,6 @@ _LONG, _MOST_LONG = 160, 4_000_000
 
 _KINDS: Final = {"span": 0, "group": 1, "task": 2}
 _FAILED, _UNFINISHED = 1, 2
-_REPORT: Final = semconv.PATH_PARTS.index("report")
 
 
 @dataclass
@@ -84,12 +83,12 @@ def timeline(session: Session, most: int = MOST_ROWS) -> Timeline:
             row,
             owners.setdefault(span.text(semconv.SPAN_ID), len(owners)),
             # The task's span ends with its run.
-            round((span.end_ns - begin) / 1e9 + parts[_REPORT], 6),
-            [round(value, 6) for value in parts],
+            round((span.end_ns - begin) / 1e9 + parts.get("report", 0.0), 6),
+            [round(parts.get(part, 0.0), 6) for part in PATH],
         ]
         for row, (span, _, _) in enumerate(placed)
         if span.attributes.get(semconv.TASK_ON_PATH) is True
-        for parts in (link_parts(span),)
+        for parts in (link(span),)
     ]
     data = {
         "start": begin // 1_000_000,
@@ -135,6 +134,7 @@ def _in_order(spans: list[Span]) -> list[tuple[Span, int, int]]:
 
 
 def _row(span: Span, parent: int, depth: int, begin: int, texts: _Texts) -> list[Any]:
+    key = span.text(semconv.TASK_KEY) if span.type == "task" else ""
     by_part = list(own_parts(span).values()) if span.type == "span" else []
     # A task waits before its start, so only a span's wait is part of its bar.
     queue = span.number(semconv.SPAN_QUEUE_TIME) if span.type == "span" else None
@@ -142,7 +142,7 @@ def _row(span: Span, parent: int, depth: int, begin: int, texts: _Texts) -> list
         parent,
         depth,
         _KINDS.get(span.type, 3),
-        _name(span),
+        words.cut(key, 120) if key else span.label,
         round((span.start_ns - begin) / 1e9, 6),
         round((span.end_ns - begin) / 1e9, 6),
         _FAILED * span.failed + _UNFINISHED * span.unfinished,
@@ -155,11 +155,6 @@ def _row(span: Span, parent: int, depth: int, begin: int, texts: _Texts) -> list
         ],
         [round(value, 4) for value in by_part] if sum(by_part) > 0 else None,
     ]
-
-
-def _name(span: Span) -> str:
-    key = span.attributes.get(semconv.TASK_KEY) if span.type == "task" else None
-    return words.cut(str(key), 120) if key else span.label
 
 
 def _details(span: Span, begin: int) -> Iterator[tuple[str, Plain]]:

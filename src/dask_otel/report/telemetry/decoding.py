@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from dask_otel import semconv
 from dask_otel.report.telemetry.json_files import parse
-from dask_otel.report.telemetry.model import Event, Log, Plain, Skipped, Span, text
+from dask_otel.report.telemetry.model import Event, Log, Plain, Skipped, Span, grouped, text
 from dask_otel.report.telemetry.series import Measured, Point
 
 #: Keys of a request's entries, one for each process; Tempo has batches.
@@ -156,16 +156,15 @@ def _span(raw: Any) -> Span | None:
 
 def _jaeger(spans: list[Any], processes: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield Jaeger's own JSON, which its UI downloads, as OTLP entries, one for each process."""
-    by_process: dict[str, list[Any]] = {}
-    for raw in spans:
-        key = _text(raw.get("processID")) if isinstance(raw, dict) else ""
-        by_process.setdefault(key, []).append(_from_jaeger(raw) if isinstance(raw, dict) else raw)
+    by_process = grouped(spans, lambda raw: _text(_dict(raw).get("processID")))
     for key, found in by_process.items():
         process = _dict(processes.get(key))
         service = {"service.name": process.get("serviceName")}
         yield {
             "resource": {"attributes": _wrapped({**_tags(process.get("tags")), **service})},
-            "scopeSpans": [{"spans": found}],
+            "scopeSpans": [
+                {"spans": [_from_jaeger(raw) if isinstance(raw, dict) else raw for raw in found]}
+            ],
         }
 
 
@@ -207,17 +206,16 @@ def _tags(raw: Any) -> dict[str, Any]:
 
 def _wrapped(tags: dict[str, Any]) -> list[dict[str, Any]]:
     """Return Jaeger's tags as OTLP attributes."""
+    return [{"key": key, "value": _value(key, value)} for key, value in tags.items()]
+
+
+def _value(key: str, value: Any) -> dict[str, Any]:
     kinds = {str: "stringValue", bool: "boolValue", int: "intValue", float: "doubleValue"}
-    found = []
-    for key, value in tags.items():
-        # Jaeger has no lists: it stores them as JSON text.
-        items = parse(value) if isinstance(value, str) and key.endswith(_LISTS) else None
-        if isinstance(items, list):
-            values = [{"stringValue": item} for item in items]
-            found.append({"key": key, "value": {"arrayValue": {"values": values}}})
-        else:
-            found.append({"key": key, "value": {kinds.get(type(value), ""): value}})
-    return found
+    # Jaeger has no lists: it stores them as JSON text.
+    items = parse(value) if isinstance(value, str) and key.endswith(_LISTS) else None
+    if isinstance(items, list):
+        return {"arrayValue": {"values": [{"stringValue": item} for item in items]}}
+    return {kinds.get(type(value), ""): value}
 
 
 # ------------------------------------------------------------------------------ metrics
@@ -231,7 +229,12 @@ def _points(name: str, metric: dict[str, Any], skipped: Skipped) -> Iterator[Mea
         for raw in _dicts(data.get("dataPoints")):
             if _time(raw.get("flags")) & 1:  # no recorded value
                 continue
-            value = _value(raw, kind)
+            if kind == "histogram":
+                # The report needs only its sum, without its buckets.
+                value = _number(raw.get("sum", 0.0))
+            else:
+                # Protobuf's JSON mapping may omit a zero.
+                value = _number(raw["asInt"] if "asInt" in raw else raw.get("asDouble", 0.0))
             time = _time(raw.get("timeUnixNano"))
             if value is None or not time:
                 skipped.add("data point without a number or a time")
@@ -244,14 +247,6 @@ def _points(name: str, metric: dict[str, Any], skipped: Skipped) -> Iterator[Mea
             yield Measured(
                 name, labels, Point(start, time, float(value)), monotone, delta and monotone
             )
-
-
-def _value(raw: dict[str, Any], kind: str) -> float | None:
-    if kind == "histogram":
-        # The report needs only a histogram's sum, without its buckets.
-        return _number(raw.get("sum", 0.0))
-    # Protobuf's JSON mapping may omit a zero.
-    return _number(raw["asInt"] if "asInt" in raw else raw.get("asDouble", 0.0))
 
 
 # ------------------------------------------------------------------------------- pieces

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
@@ -16,9 +16,6 @@ Plain: TypeAlias = str | bool | int | float | tuple["Plain", ...] | None
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Item = TypeVar("_Item")
-
-#: Types of spans that represent work. Markers and progress announce a later span.
-WORK = ("span", "group", "task")
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +242,18 @@ def tree_of(spans: Iterable[Span]) -> tuple[list[Span], dict[tuple[str, str], li
         is_root = span.above not in keys or span.above == span.key
         (roots if is_root else below.setdefault(span.above, [])).append(span)
     return roots, below
+
+
+def subtree(tops: Iterable[Span], below: Mapping[tuple[str, str], list[Span]]) -> list[Span]:
+    """Return some spans and all below them, each once, even in a cycle of a hostile file.
+
+    `below` are the children of `tree_of`.
+    """
+    found = {span.key: span for span in tops}
+    new = [*found.values()]
+    while new := [one for span in new for one in below.get(span.key, ()) if one.key not in found]:
+        found |= {one.key: one for one in new}
+    return [*found.values()]
 
 
 def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -89,9 +89,10 @@ class Reader:
             traces = {span.trace_id for span in session.spans}
             session.foreign = [span for span in self._foreign if span.trace_id in traces]
             session.logs.sort(key=lambda log: log.time_ns)
-            session.spans = [*session.spans, *_unfinished(session.spans)]
             session.spans = [
-                one for one in session.spans if one.type not in _SIGNS and not _is_empty(one)
+                one
+                for one in (*session.spans, *_unfinished(session.spans))
+                if one.type not in _SIGNS and not _is_empty(one)
             ]
         found = [session for session in self._sessions.values() if session.start_ns is not None]
         return sorted(found, key=lambda session: session.start_ns or 0)
@@ -113,28 +114,24 @@ def _is_empty(span: Span) -> bool:
     return empty and span.type == "span" and span.full_name == "default"
 
 
-def _unfinished(spans: list[Span]) -> list[Span]:
-    """Return a span for each one with signs of life that was never exported."""
+def _unfinished(spans: list[Span]) -> Iterator[Span]:
+    """Yield a span for each one with signs of life that was never exported."""
     there = {span.key for span in spans}
     lonely = (span for span in spans if span.type in _SIGNS and span.above not in there)
     signs = grouped(lonely, lambda span: span.above)
     # Prefer an exported span as the parent.
     ids = {(key[0], found[0].full_name): key[1] for key, found in signs.items()}
     ids |= {(one.trace_id, one.full_name): one.span_id for one in spans if one.type == "span"}
-    result = []
     for (trace_id, span_id), found in signs.items():
         last = max(found, key=lambda sign: sign.end_ns)
         above, _, name = last.full_name.rpartition("/")
-        result.append(
-            Span(
-                trace_id=trace_id,
-                span_id=span_id,
-                parent_id=ids.get((trace_id, above), ""),
-                name=name or last.name,
-                start_ns=min(sign.start_ns for sign in found),
-                end_ns=last.end_ns,
-                attributes={**last.attributes, semconv.SPAN_TYPE: "span"},
-                unfinished=True,
-            )
+        yield Span(
+            trace_id=trace_id,
+            span_id=span_id,
+            parent_id=ids.get((trace_id, above), ""),
+            name=name or last.name,
+            start_ns=min(sign.start_ns for sign in found),
+            end_ns=last.end_ns,
+            attributes={**last.attributes, semconv.SPAN_TYPE: "span"},
+            unfinished=True,
         )
-    return result

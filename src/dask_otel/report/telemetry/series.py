@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from dask_otel import semconv
+from dask_otel.core.sums import summed
 
 #: Metrics of the charts over time, and of diagnoses: their points are kept, up to a limit.
 _DRAWN: Final = frozenset(
@@ -210,11 +211,10 @@ class Metrics:
 
     def sums(self, name: str, *labels: str) -> dict[tuple[str, ...], float]:
         """Return the sums of a metric by the values of some labels."""
-        result: dict[tuple[str, ...], float] = {}
-        for series in self.of(name):
-            key = tuple(series.labels.get(label, "") for label in labels)
-            result[key] = result.get(key, 0.0) + series.value
-        return result
+        return summed(
+            {tuple(series.labels.get(label, "") for label in labels): series.value}
+            for series in self.of(name)
+        )
 
     def by(self, name: str, label: str) -> dict[str, float]:
         """Return the sums of a metric by the values of one label."""

@@ -1,0 +1,1 @@
+"""What results take of the workers' memory, and which worker had the least of it left."""

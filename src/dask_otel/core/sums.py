@@ -1,0 +1,23 @@
+"""Adds up figures by their names, and those of them that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+_Key = TypeVar("_Key")
+
+
+def summed(terms: Iterable[Mapping[_Key, float]]) -> dict[_Key, float]:
+    """Return the sums of several terms by their names."""
+    result: dict[_Key, float] = {}
+    for one in terms:
+        for key, value in one.items():
+            result[key] = result.get(key, 0.0) + value
+    return result
+
+
+def known_sum(values: Iterable[float | None]) -> float | None:
+    """Return the sum of the known values; None without any."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
