@@ -28,6 +28,10 @@ EXCEPTIONAL = {
     "dask.span.collided",
     "dask.task.lost",
 }
+#: Metrics of workers with a GPU, which these have not: see `tests/simulated/test_gpu.py`.
+GPU = {"dask.worker.rmm.usage", "dask.worker.rmm.size", "dask.worker.cudf.spilled"} | {
+    name for name in semconv.METRICS if name.startswith("hw.gpu.")
+}
 #: Metrics of a spool, which these schedulers do not have.
 SPOOL = {"dask.otel.spool.size", "dask.otel.spool.usage", "dask.otel.spool.limit"}
 #: Metrics that exist once a worker's report came late, as on a busy machine: rare, but no fault.
@@ -56,7 +60,7 @@ def test_every_metric_is_there_by_its_name_with_its_labels(bridge_run: Run) -> N
     expected = {
         name: prometheus_names.labels(metric) - (set() if name.endswith("_bucket") else {"le"})
         for metric in semconv.METRICS.values()
-        if metric.name not in EXCEPTIONAL | SPOOL
+        if metric.name not in EXCEPTIONAL | SPOOL | GPU
         for name in prometheus_names.names(metric)
         if metric.name not in TIMING or name in found
     }

@@ -24,6 +24,8 @@ pytestmark = [pytest.mark.backend, pytest.mark.cluster]
 
 #: Queries that need a day of data: they must be valid, and are tested by promtool.
 NEED_A_DAY = {"span: How does its efficiency go on?"}
+#: A rule that needs hours of data; it is tested by promtool, too.
+NEEDS_HOURS = "cluster:dask_results_kept:min2h"
 #: Alerts do not fire within some seconds: see `test_the_firing_alerts_are_listed`.
 NEED_ALERTS = {"overview: Which alerts fire now?"}
 #: These have data only where the bridge has lost something or met an error.
@@ -34,6 +36,13 @@ NEED_TROUBLE = {
     "exporter-health: What waits in the spool?",
     "exporter-health: How full is the spool?",
     "exporter-health: Its spool",
+}
+
+#: These have data only where workers have a GPU.
+NEED_GPUS = {
+    "cluster-and-workers: Are the GPUs busy?",
+    "cluster-and-workers: How full are the GPUs?",
+    "cluster-and-workers: What is in the GPUs' memory?",
 }
 
 #: The label is there once it is asked for: see `test_cost.py`.
@@ -89,7 +98,7 @@ def column(run: Run, panel: str, title: str, label: str, root: str = ".*") -> di
 
 @pytest.mark.parametrize("name", PANELS)
 def test_a_panel_has_data(name: str, bridge_run: Run) -> None:
-    without_data = NEED_A_DAY | NEED_ALERTS | NEED_TROUBLE | NEED_TEAMS
+    without_data = NEED_A_DAY | NEED_ALERTS | NEED_TROUBLE | NEED_TEAMS | NEED_GPUS
     for expression in expressions(PANELS[name]):
         if name == "overview: What should I do next?":
             # Without the limits, which a few seconds of work may not reach.
@@ -272,6 +281,8 @@ def test_a_rule_is_asked_without_an_error(name: str, bridge_run: Run) -> None:
         expression = expression.replace(volume, "> 0")
     found = bridge_run.prometheus.query(expression, bridge_run.at)
     # What is made of recorded series has data once they are there: see the tests of promtool.
-    if name in RECORDED and not queries.metrics(expression) & RECORDED.keys():
+    if name == NEEDS_HOURS:
+        assert not found
+    elif name in RECORDED and not queries.metrics(expression) & RECORDED.keys():
         ours = [one for one in found if one.labels.get("dask_cluster_name") == bridge_run.name]
         assert ours, expression

@@ -288,9 +288,10 @@ class _Translation(TaskRecords):
             }
             self._put(out, self._count, sizes)
             self._put(out, self._seconds, {semconv.SPAN_MEMORY_SPENT: memory.byte_seconds})
-            prefix = self._redacted_text(semconv.TASK_PREFIX, memory.prefix)
-            if memory.prefix is not None and prefix is not None:
-                out[semconv.SPAN_MEMORY_PREFIX] = prefix
+            if memory.prefix is not None:
+                prefix = self._redacted_text(semconv.TASK_PREFIX, memory.prefix)
+                if prefix is not None:
+                    out[semconv.SPAN_MEMORY_PREFIX] = prefix
 
     def _put_path(self, out: Written, path: SpanPathFacts) -> None:
         self._put_path_parts(out, semconv.SPAN_PATH_PART_TIME, path.parts)
