@@ -15,7 +15,6 @@ from typing import Any
 import dask
 import pytest
 from distributed import Client, Reschedule, fire_and_forget, get_worker, span, wait
-from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.scheduler import TaskGroup, TaskState, WorkerState
 from distributed.spans import Span
 
@@ -23,7 +22,6 @@ from dask_otel import semconv
 from dask_otel._dask.adapter import SchedulerAdapter
 from dask_otel._dask.tasks import LONGEST_TRACEBACK
 from dask_otel.core.life.open_span import OpenSpan
-from dask_otel.core.memory.ledger import MAX_MOVES, Ledger
 from tests.cluster.tasks import Counter
 from tests.simulated.observed import Simulated
 from tests.simulated.tasks import fail, inc, nap
@@ -277,32 +275,6 @@ def test_fire_and_forget_and_published_data_outlive_their_client(o: Simulated) -
         forgotten success 0.600 tasks=1 memory=1
         published success 0.600 tasks=1 memory=1
     """)
-
-
-class MovesSeen(SchedulerPlugin):  # type: ignore[misc]
-    """Notes how many results are about to be added up, after each one that goes."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger, self.found = ledger, list[int]()
-
-    def transition(self, key: str, start: str, finish: str, **kwargs: Any) -> None:
-        if start == "memory":
-            self.found.append(max(map(len, self._ledger.moves.values()), default=0))
-
-
-def test_many_results_that_go_at_once_are_added_up_in_parts(o: Simulated) -> None:
-    """With as many as three times `MAX_MOVES`; that the sums are right is checked at the end."""
-    with span("kept"):
-        futures = o.client.map(inc, range(3 * MAX_MOVES))
-    wait(futures)
-    assert o.adapter.lifecycle.memory is not None
-    seen = MovesSeen(o.adapter.lifecycle.memory)
-    o.scheduler.add_plugin(seen, name="moves")
-    o.client.cancel(futures)
-    o.quiet()
-    assert len(seen.found) == 3 * MAX_MOVES
-    assert max(seen.found) == MAX_MOVES - 1
-    assert seen.found[-1] == 0
 
 
 # ------------------------------------------------------------------------ lost and restarted

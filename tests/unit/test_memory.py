@@ -44,7 +44,7 @@ def put(ledger: Ledger, when: float, group: str, owner: Any, size: int, prefix: 
     clock: Any = ledger.clock
     clock.now = when
     clock.owners.setdefault(group, (owner, prefix or group))
-    ledger.moves[group].append((size, when))
+    ledger.move(group, size, when)
 
 
 def test_bytes_over_time_and_the_peak_of_a_tree() -> None:

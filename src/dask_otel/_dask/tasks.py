@@ -31,7 +31,6 @@ from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.computing import TOGETHER
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Cause, Group, RetryReason, TaskLimits
-from dask_otel.core.memory.ledger import MAX_MOVES
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.path.following import Paths
 from dask_otel.core.path.step import KEY, NUMBER, PARTS, SECONDS, SENT, STOP, RawStep
@@ -88,7 +87,7 @@ class TaskEvents:
         self._leaves = ""
         if self._memory is not None:
             self._leaves, self._memory.clock = "memory", monotonic
-            self._moves, self._add_moves = self._memory.moves, self._memory.add
+            self._moves = self._memory.moves
         self._time = time
         self._accounting = time.accounting
         #: Records the graph logs; None while nobody keeps them.
@@ -112,6 +111,8 @@ class TaskEvents:
         #: The last stimulus of a task with work left, and the same if it was a submission.
         self._stimulus = ""
         self._submission: str | None = None
+        #: The stimulus of the last result that went, and when that was.
+        self._present, self._present_clock = "", 0.0
         #: The time of the last event. Further events of the same stimulus have the same time.
         self._now = 0.0
 
@@ -229,13 +230,13 @@ class TaskEvents:
 
     def _scatter(self, keys: Iterable[Hashable], sign: int) -> None:
         """Add data in memory to its groups, or remove it: it may change."""
-        found: list[TaskState] = [*filter(None, map(self._scheduler.tasks.get, keys))]
-        data = [task for task in found if task.state == "memory"]
-        for task in data:
-            self._moves[task.group].append((sign * task.get_nbytes(), monotonic()))
-        # At once: the groups may get a span before the next reading.
-        for group in {task.group for task in data}:
-            self._add_moves(group)
+        assert self._memory is not None
+        for key in keys:
+            task: TaskState | None = self._scheduler.tasks.get(key)
+            if task is not None and task.state == "memory":
+                self._memory.move(task.group, sign * task.get_nbytes(), monotonic())
+                # At once: the group may get a span before the next reading.
+                self._memory.add(task.group)
 
     def _recount(self) -> None:
         """Count the results in memory anew."""
@@ -298,11 +299,15 @@ class TaskEvents:
                 self.queued_since[key] = self._now
             else:
                 if start == self._leaves and finish != "memory":
+                    # Without calls, as in `_from_unfinished`: one takes 500 instructions.
                     task = self._scheduler.tasks[key]
-                    size, moves = task.nbytes, self._moves[task.group]
-                    moves.append((-(size if size >= 0 else task.get_nbytes()), monotonic()))
-                    if len(moves) >= MAX_MOVES:
-                        self._add_moves(task.group)
+                    if stimulus_id is not self._present:
+                        self._present, self._present_clock = stimulus_id, monotonic()
+                    moves, size = self._moves[task.group], task.nbytes
+                    if size < 0:
+                        size = task.get_nbytes()
+                    moves.bytes -= size
+                    moves.moment -= size * self._present_clock
                 if finish == "forgotten":
                     if self._outcomes.coming_back or self._lost:
                         self._to_forgotten(key)
@@ -433,7 +438,9 @@ class TaskEvents:
         key, group = task.key, self._groups.get(task.group)
         clock = monotonic()
         if finish == self._leaves:
-            self._moves[task.group].append((task.nbytes, clock))
+            moves, size = self._moves[task.group], task.nbytes
+            moves.bytes += size
+            moves.moment += size * clock
         ran = account = None
         threads, waits, held = sent_to
         if assigned is None:

@@ -1,16 +1,15 @@
 """What results take of the workers' memory: bytes now, bytes over time, and the largest sum.
 
-When a result comes or goes, its size and the time are appended to the `moves` of its task group.
-`add` adds them together to all sums: of the group, the span, the spans above it, and the series of
-the metrics. `read` does so for all groups, and peaks are the largest sums of all readings. So a
-result that comes and goes between two readings is in the bytes over time, and in no peak.
+When a result comes or goes, only the `moves` of its task group change: O(1). `add` adds them to all
+sums: of the group, the span, the spans above it, and the series of the metrics. `read` does so for
+all groups, and peaks are the largest sums of all readings. So a result that comes and goes between
+two readings is in the bytes over time, and in no peak.
 
 The bytes over time need no clock that ticks: from ``sum(change * time)`` over all changes,
 ``bytes * now - that sum`` is the integral up to any time after the last change.
 
 Memory is bounded by the groups with results in memory or in an open span, the spans of these and
-those above, `MAX_PREFIXES` of each root, and what comes between two readings or, if more goes,
-`MAX_MOVES` of each group.
+those above, and `MAX_PREFIXES` of each root.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 from math import inf
-from operator import mul
 from typing import Any, Final, NamedTuple, Protocol
 
 from dask_otel import semconv
@@ -27,9 +25,6 @@ from dask_otel.core.records import SpanIdentity, SpanMemory, Tags, WorkerPeak
 
 #: Prefixes of a root whose results are summed by prefix; the others are one sum.
 MAX_PREFIXES: Final = 128
-#: Moves of a group that are added together, at the latest when a result goes. A move takes 120
-#: bytes until then.
-MAX_MOVES: Final = 64
 
 
 class Owner(Protocol):
@@ -48,15 +43,27 @@ class Generation(Protocol):
     worker_peak: WorkerPeak | None
 
 
-class Sum:
-    """Bytes over time."""
+class Moves:
+    """Results that came and went; those that go count as negative."""
 
-    __slots__ = ("base", "bytes", "moment", "peak", "until")
+    __slots__ = ("bytes", "moment")
 
     def __init__(self) -> None:
-        self.bytes = self.peak = 0
-        #: The sum of ``change * time``; its negative when the present generation began.
-        self.moment = self.base = 0.0
+        self.bytes = 0
+        #: The sum of ``change * time``.
+        self.moment = 0.0
+
+
+class Sum(Moves):
+    """Bytes over time."""
+
+    __slots__ = ("base", "peak", "until")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peak = 0
+        #: The negative of `moment` when the present generation began.
+        self.base = 0.0
         #: The bytes over time when the work was done, if something has changed since.
         self.until: float | None = None
 
@@ -177,9 +184,8 @@ class Ledger:
         self.clock: Callable[[], float] = float
         #: Returns the span of a group, if it has one, and the group's prefix.
         self.owner: Callable[[Any], tuple[Owner | None, str]]
-        #: By group, the sizes of the results that came, negative of those that went, and the times,
-        #: by the clock. Whatever sees them appends them here, and calls `add` for many.
-        self.moves: defaultdict[Any, list[tuple[int, float]]] = defaultdict(list)
+        #: By group, what is not in the sums yet. `move` changes them, and the code where tasks end.
+        self.moves: defaultdict[Any, Moves] = defaultdict(Moves)
         self.holdings: dict[Hashable, Holding] = {}
         #: The results of all spans, and data without a span.
         self.held, self.scattered = Sum(), Sum()
@@ -195,13 +201,18 @@ class Ledger:
 
     # ------------------------------------------------------------------------- changes
 
+    def move(self, group: Hashable, size: int, now: float) -> None:
+        """Note that results of a group came, or went."""
+        moves = self.moves[group]
+        moves.bytes += size
+        moves.moment += size * now
+
     def add(self, group: Hashable) -> None:
-        """Add the moves of a group to the sums. O(moves, and depth of its span)."""
-        sizes, times = zip(*self.moves.pop(group), strict=True)
-        size, moment = sum(sizes), sum(map(mul, sizes, times))
+        """Add the moves of a group to the sums. O(depth of its span)."""
+        moves = self.moves.pop(group)
         one = self.holdings.get(group) or self._hold(group)
         for part, span in one.sums:
-            part.change(size, moment, span)
+            part.change(moves.bytes, moves.moment, span)
         self._changed.add(one)
 
     def _hold(self, group: Hashable) -> Holding:
@@ -243,7 +254,7 @@ class Ledger:
             self.spanless.discard(group)
             size = self.holdings.pop(group).known.bytes
             self.scattered.change(-size, -size * now, None)
-            self.moves[group].append((size, now))
+            self.move(group, size, now)
             self.read()
         if (one := self.holdings.get(group)) is not None:
             one.known.begin(now)
@@ -255,13 +266,13 @@ class Ledger:
         missed, now = Counter(sizes), self.clock()
         missed.subtract({group: one.known.bytes for group, one in self.holdings.items()})
         for group, size in missed.items():
-            self.moves[group].append((size, now))
+            self.move(group, size, now)
         self.read()
 
     # ------------------------------------------------------------------------- readings
 
     def read(self) -> None:
-        """Add all moves to the sums, and note new peaks. O(moves, changed groups x their depth)."""
+        """Add all moves to the sums, and note new peaks. O(changed groups x their depth)."""
         for group in [*self.moves]:
             self.add(group)
         changed, self._changed = self._changed, set()
