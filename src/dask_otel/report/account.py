@@ -16,6 +16,7 @@ from dask_otel.report.evidence import diagnoses_of, facts_of
 from dask_otel.report.meanings import PARTS, Part
 from dask_otel.report.money import Bill, Price, bill
 from dask_otel.report.path import RunPath, path
+from dask_otel.report.profiles import with_code
 from dask_otel.report.seconds import ClusterTime, SpanTime, cluster_time, run_parts, span_times
 from dask_otel.report.telemetry.model import Session, Span
 from dask_otel.report.units import Work, work
@@ -144,6 +145,7 @@ def account(
     facts = facts_of(session, failures, workers)
     whole = facts.seconds + facts.before_first
     known = measured or Measured()
+    judged = ranked(diagnoses_of(session, facts, own), known.saved, whole)
     spans = span_times(session)
     return Account(
         session=session,
@@ -153,7 +155,7 @@ def account(
         parts=run_parts(session),
         spans=spans,
         path=path(session),
-        diagnoses=ranked(diagnoses_of(session, facts, own), known.saved, whole),
+        diagnoses=[with_code(one, session.profiles) for one in judged],
         seconds=whole,
         failures=failures,
         slowest=findings.slowest(session),
