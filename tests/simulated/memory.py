@@ -33,7 +33,7 @@ def audit(adapter: SchedulerAdapter, truth: Memory) -> None:
     ledger.read()
     now, found = truth.now(), Counter[Part]()
     for one in ledger.holdings.values():
-        found[part_of(one)] += one.bytes
+        found[part_of(one)] += one.known.bytes
     assert +found == +now, (found - now, now - found)
     assert ledger.scattered.bytes == sum(n for (span, _), n in now.items() if span is None)
     assert ledger.held.bytes == now.total() - ledger.scattered.bytes

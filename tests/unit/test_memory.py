@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,9 +14,11 @@ from dask_otel.core.records import SpanMemory, WorkerPeak
 
 @dataclass(eq=False)
 class Clock:
-    """Sets the time of a ledger."""
+    """Sets the time of a ledger, and knows the owners."""
 
     now: float = 0.0
+    #: Of the groups; see `put`.
+    owners: dict[str, tuple[Any, str]] = field(default_factory=dict)
 
     def __call__(self) -> float:
         return self.now
@@ -24,7 +26,7 @@ class Clock:
 
 def made(*open_spans: str, groups: tuple[str, ...] = ()) -> tuple[Ledger, Clock]:
     ledger, clock = Ledger(set(open_spans), set(groups)), Clock()
-    ledger.clock = clock
+    ledger.clock, ledger.owner = clock, clock.owners.__getitem__
     return ledger, clock
 
 
@@ -39,9 +41,10 @@ def generation(dask_id: str) -> Any:
 
 
 def put(ledger: Ledger, when: float, group: str, owner: Any, size: int, prefix: str = "") -> None:
-    ledger.now = ledger.clock.now = when  # type: ignore[attr-defined]
-    one = ledger.holdings.get(group) or ledger.hold(group, owner, prefix or group)
-    ledger.change(one, size)
+    clock: Any = ledger.clock
+    clock.now = when
+    clock.owners.setdefault(group, (owner, prefix or group))
+    ledger.move(group, size, when)
 
 
 def test_bytes_over_time_and_the_peak_of_a_tree() -> None:
@@ -76,6 +79,20 @@ def test_what_comes_and_goes_between_two_readings_has_no_peak() -> None:
     assert ledger.of_span("s") == ledger.of_group("g", "s") == SpanMemory(None, 20.0)
 
 
+def test_a_part_that_is_added_early_is_in_no_peak() -> None:
+    """It is no reading: what came to other groups at the same time is not in the sums yet."""
+    ledger, _ = made("s", groups=("a", "b"))
+    put(ledger, 0.0, "a", span("s"), 40)
+    put(ledger, 0.0, "b", span("s"), 2)
+    ledger.read()
+    put(ledger, 1.0, "a", None, -40)
+    put(ledger, 1.0, "b", None, 7)
+    ledger.add("b")
+    assert ledger.of_span("s") == SpanMemory(42, 42.0, "a", 40)
+    assert ledger.of_group("b", "s") == SpanMemory(9, 2.0)
+    assert ledger.of_group("a", "s") == SpanMemory(40, 40.0)
+
+
 def test_series_are_what_changed_since_the_last_export() -> None:
     ledger, clock = made("s")
     put(ledger, 0.0, "g1", span("s"), 10, "p")
@@ -104,7 +121,7 @@ def test_new_work_goes_on_counting_and_a_new_generation_begins_anew() -> None:
     ledger.quiet(generation("s"))
     clock.now = 100.0
     ledger.opened(generation("s"))
-    ledger.begin("g", span("s"), "g")
+    ledger.begin("g")
     put(ledger, 101.0, "g", None, -15)
     ledger.read()
     assert ledger.of_span("s") == SpanMemory(15, 15.0, "g", 15)
@@ -117,7 +134,8 @@ def test_data_without_a_span_may_get_one() -> None:
     ledger.read()
     assert (ledger.scattered.bytes, ledger.held.bytes, ledger.spanless) == (8, 0, {"x"})
     clock.now = 4.0
-    ledger.begin("x", span("s"), "x")
+    clock.owners["x"] = span("s"), "x"
+    ledger.begin("x")
     assert (ledger.scattered.bytes, ledger.held.bytes, ledger.spanless) == (0, 8, set())
     clock.now = 6.0
     assert ledger.of_span("s") == SpanMemory(8, 16.0, "x", 8)

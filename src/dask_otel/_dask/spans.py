@@ -59,7 +59,7 @@ class DaskSpans:
         self.groups: dict[TaskGroup, Group] = {}
         self._memory = lifecycle.memory
         if self._memory is not None:
-            self._memory.open_groups = self.groups
+            self._memory.open_groups, self._memory.owner = self.groups, self._owner
         #: By group, the span that the client requested in the present submission.
         self.requested: dict[TaskGroup, Tags] = {}
         #: Number of Dask's spans that we have adopted. Dask appends new ones and never removes any.
@@ -152,7 +152,7 @@ class DaskSpans:
         self._take_in_spans(tasks)
         if (memory := self._memory) is not None and memory.spanless:
             for group in {task.group for task in tasks if task.group in memory.spanless}:
-                memory.begin(group, self.extension.spans[group.span_id], group.prefix.name)
+                memory.begin(group)
         groups, self._submitted_groups = self._submitted_groups, set()
         if self.graphs is not None:
             self.graphs.tasks_submitted(tasks, groups, time())
@@ -277,5 +277,10 @@ class DaskSpans:
             span, group.name, group.prefix.name, group, before
         )
         if self._memory is not None:
-            self._memory.begin(group, self.extension.spans[group.span_id], own.prefix)
+            self._memory.begin(group)
         return own
+
+    def _owner(self, group: TaskGroup) -> tuple[Span | None, str]:
+        """Return the span of a group, if it has one, and the group's prefix."""
+        span = self.extension.spans[group.span_id] if group.span_id else None
+        return span, group.prefix.name

@@ -31,7 +31,6 @@ from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.computing import TOGETHER
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Cause, Group, RetryReason, TaskLimits
-from dask_otel.core.memory.ledger import Holding, Holdings
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.path.following import Paths
 from dask_otel.core.path.step import KEY, NUMBER, PARTS, SECONDS, SENT, STOP, RawStep
@@ -84,12 +83,11 @@ class TaskEvents:
         self._follows = lifecycle.follows
         #: The results in memory; None if they are not followed.
         self._memory = lifecycle.memory
-        #: The state that results leave, if they are followed; its holdings, by group.
+        #: The state that results enter and leave, if they are followed.
         self._leaves = ""
-        self._holdings = Holdings(self._begin_to_hold)
         if self._memory is not None:
             self._leaves, self._memory.clock = "memory", monotonic
-            self._memory.holdings, self._unread = self._holdings, self._memory.unread
+            self._moves = self._memory.moves
         self._time = time
         self._accounting = time.accounting
         #: Records the graph logs; None while nobody keeps them.
@@ -113,7 +111,7 @@ class TaskEvents:
         #: The last stimulus of a task with work left, and the same if it was a submission.
         self._stimulus = ""
         self._submission: str | None = None
-        #: The stimulus of the last result that came or went.
+        #: The stimulus of the last result that went, and when that was.
         self._present, self._present_clock = "", 0.0
         #: The time of the last event. Further events of the same stimulus have the same time.
         self._now = 0.0
@@ -233,21 +231,12 @@ class TaskEvents:
     def _scatter(self, keys: Iterable[Hashable], sign: int) -> None:
         """Add data in memory to its groups, or remove it: it may change."""
         assert self._memory is not None
-        self._memory.now = monotonic()
         for key in keys:
             task: TaskState | None = self._scheduler.tasks.get(key)
             if task is not None and task.state == "memory":
-                self._hold(task, sign * task.get_nbytes())
-
-    def _hold(self, task: TaskState, size: int) -> None:
-        """Add bytes of a task's group to those in memory."""
-        assert self._memory is not None
-        self._memory.change(self._holdings[task.group], size)
-
-    def _begin_to_hold(self, group: TaskGroup) -> Holding:
-        assert self._memory is not None
-        span = self._spans.extension.spans[group.span_id] if group.span_id else None
-        return self._memory.hold(group, span, group.prefix.name)
+                self._memory.move(task.group, sign * task.get_nbytes(), monotonic())
+                # At once: the group may get a span before the next reading.
+                self._memory.add(task.group)
 
     def _recount(self) -> None:
         """Count the results in memory anew."""
@@ -255,7 +244,6 @@ class TaskEvents:
             sizes: Counter[TaskGroup] = Counter()
             for task in self._scheduler.tasks.values():
                 if task.state == "memory":
-                    self._hold(task, 0)
                     sizes[task.group] += task.get_nbytes()
             self._memory.recount(sizes)
 
@@ -315,14 +303,11 @@ class TaskEvents:
                     task = self._scheduler.tasks[key]
                     if stimulus_id is not self._present:
                         self._present, self._present_clock = stimulus_id, monotonic()
-                    one = self._holdings[task.group]
-                    size = task.nbytes
+                    moves, size = self._moves[task.group], task.nbytes
                     if size < 0:
                         size = task.get_nbytes()
-                    one.bytes -= size
-                    one.moment -= size * self._present_clock
-                    if not one.unread:
-                        self._unread(one)
+                    moves.bytes -= size
+                    moves.moment -= size * self._present_clock
                 if finish == "forgotten":
                     if self._outcomes.coming_back or self._lost:
                         self._to_forgotten(key)
@@ -453,11 +438,9 @@ class TaskEvents:
         key, group = task.key, self._groups.get(task.group)
         clock = monotonic()
         if finish == self._leaves:
-            one = self._holdings[task.group]
-            one.bytes += task.nbytes
-            one.moment += task.nbytes * clock
-            if not one.unread:
-                self._unread(one)
+            moves, size = self._moves[task.group], task.nbytes
+            moves.bytes += size
+            moves.moment += size * clock
         ran = account = None
         threads, waits, held = sent_to
         if assigned is None:

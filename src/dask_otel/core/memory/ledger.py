@@ -1,9 +1,9 @@
 """What results take of the workers' memory: bytes now, bytes over time, and the largest sum.
 
-Each task group has a `Holding`, which is changed whenever a result comes or goes: O(1). `read` adds
-what has changed since the last time to all sums: of the span, the spans above it, and the series of
-the metrics. Peaks are the largest sums of all readings. So a result that comes and goes between two
-readings is in the bytes over time, and in no peak.
+When a result comes or goes, only the `moves` of its task group change: O(1). `add` adds them to all
+sums: of the group, the span, the spans above it, and the series of the metrics. `read` does so for
+all groups, and peaks are the largest sums of all readings. So a result that comes and goes between
+two readings is in the bytes over time, and in no peak.
 
 The bytes over time need no clock that ticks: from ``sum(change * time)`` over all changes,
 ``bytes * now - that sum`` is the integral up to any time after the last change.
@@ -14,6 +14,7 @@ those above, and `MAX_PREFIXES` of each root.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 from math import inf
 from typing import Any, Final, NamedTuple, Protocol
@@ -42,15 +43,27 @@ class Generation(Protocol):
     worker_peak: WorkerPeak | None
 
 
-class Sum:
-    """Bytes over time."""
+class Moves:
+    """Results that came and went; those that go count as negative."""
 
-    __slots__ = ("base", "bytes", "moment", "peak", "until")
+    __slots__ = ("bytes", "moment")
 
     def __init__(self) -> None:
-        self.bytes = self.peak = 0
-        #: The sum of ``change * time``; its negative when the present generation began.
-        self.moment = self.base = 0.0
+        self.bytes = 0
+        #: The sum of ``change * time``.
+        self.moment = 0.0
+
+
+class Sum(Moves):
+    """Bytes over time."""
+
+    __slots__ = ("base", "peak", "until")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peak = 0
+        #: The negative of `moment` when the present generation began.
+        self.base = 0.0
         #: The bytes over time when the work was done, if something has changed since.
         self.until: float | None = None
 
@@ -135,29 +148,14 @@ class SeriesSum(Sum):
 
 
 class Holding:
-    """The results of a task group in memory; changed by `Ledger.change`, and where tasks end."""
+    """The results of a task group, and all sums that they are added to."""
 
-    __slots__ = ("bytes", "group", "known", "moment", "sums", "unread")
+    __slots__ = ("group", "known", "sums")
 
     def __init__(self, group: Hashable) -> None:
-        self.group = group
-        self.bytes, self.moment = 0, 0.0
-        #: Whether it has changed since the last reading; its state at that.
-        self.unread = False
-        self.known = Sum()
-        #: The sums that it is added to, each with the span that its generation ends with.
+        self.group, self.known = group, Sum()
+        #: Each sum with the span that its generation ends with.
         self.sums: list[tuple[Sum, SpanSum | None]] = []
-
-
-class Holdings(dict[Any, Holding]):
-    """The holdings by group; `begin` makes a missing one."""
-
-    def __init__(self, begin: Callable[[Any], Holding]) -> None:
-        super().__init__()
-        self._begin = begin
-
-    def __missing__(self, group: Any) -> Holding:
-        return self._begin(group)
 
 
 class Change(NamedTuple):
@@ -182,16 +180,19 @@ class Ledger:
 
     def __init__(self, spans: Container[str], groups: Container[Hashable] = ()) -> None:
         self._open, self.open_groups = spans, groups
-        #: A monotonic clock, in seconds, and its time at the last change.
+        #: A monotonic clock, in seconds.
         self.clock: Callable[[], float] = float
-        self.now = 0.0
+        #: Returns the span of a group, if it has one, and the group's prefix.
+        self.owner: Callable[[Any], tuple[Owner | None, str]]
+        #: By group, what is not in the sums yet. `move` changes them, and the code where tasks end.
+        self.moves: defaultdict[Any, Moves] = defaultdict(Moves)
         self.holdings: dict[Hashable, Holding] = {}
         #: The results of all spans, and data without a span.
         self.held, self.scattered = Sum(), Sum()
         self.workers = FullestWorkers()
         #: The groups of data without a span.
         self.spanless: set[Hashable] = set()
-        self._unread: list[Holding] = []
+        self._changed: set[Holding] = set()
         self._spans: dict[str, SpanSum] = {}
         self._series: dict[tuple[Tags, str], SeriesSum] = {}
 
@@ -200,29 +201,28 @@ class Ledger:
 
     # ------------------------------------------------------------------------- changes
 
-    def change(self, one: Holding, size: int) -> None:
-        """Add bytes to a group, now."""
-        one.bytes += size
-        one.moment += size * self.now
-        if not one.unread:
-            self.unread(one)
+    def move(self, group: Hashable, size: int, now: float) -> None:
+        """Note that results of a group came, or went."""
+        moves = self.moves[group]
+        moves.bytes += size
+        moves.moment += size * now
 
-    def unread(self, one: Holding) -> None:
-        """Add a group to what the next reading adds up."""
-        one.unread = True
-        self._unread.append(one)
+    def add(self, group: Hashable) -> None:
+        """Add the moves of a group to the sums. O(depth of its span)."""
+        moves = self.moves.pop(group)
+        one = self.holdings.get(group) or self._hold(group)
+        for part, span in one.sums:
+            part.change(moves.bytes, moves.moment, span)
+        self._changed.add(one)
 
-    def hold(self, group: Hashable, span: Owner | None, prefix: str) -> Holding:
-        """Begin to hold results of a group, which may have no span."""
-        made = self.holdings[group] = Holding(group)
-        self._assign(made, span, prefix)
-        return made
-
-    def _assign(self, one: Holding, span: Owner | None, prefix: str) -> None:
+    def _hold(self, group: Hashable) -> Holding:
+        """Begin to hold results of a group."""
+        one = self.holdings[group] = Holding(group)
+        span, prefix = self.owner(group)
         if span is None:
-            self.spanless.add(one.group)
+            self.spanless.add(group)
             one.sums = [(self.scattered, None), (one.known, None)]
-            return
+            return one
         own = self._span(span)
         series = self._series.setdefault((span.name, prefix), SeriesSum())
         own.users += 1
@@ -234,6 +234,7 @@ class Ledger:
         share = root.prefixes.setdefault(prefix, PrefixSum(root))
         one.sums = [(self.held, None), (series, None), (share, None), (one.known, own)]
         one.sums += [(node, node) for node in nodes]
+        return one
 
     def _span(self, span: Owner) -> SpanSum:
         known = self._spans.get(span.id)
@@ -245,56 +246,48 @@ class Ledger:
                 parent.users += 1
         return known
 
-    def begin(self, group: Hashable, span: Owner, prefix: str) -> None:
+    def begin(self, group: Hashable) -> None:
         """Begin a generation of a group, which may have got a span for its data."""
-        one = self.holdings.get(group)
-        if one is not None:
+        self.read()
+        now = self.clock()
+        if group in self.spanless:
+            self.spanless.discard(group)
+            size = self.holdings.pop(group).known.bytes
+            self.scattered.change(-size, -size * now, None)
+            self.move(group, size, now)
             self.read()
-            self.now = self.clock()
-            if group in self.spanless:
-                self.spanless.discard(group)
-                self.scattered.change(-one.bytes, -one.bytes * self.now, None)
-                one.known, one.moment = Sum(), one.bytes * self.now
-                self._assign(one, span, prefix)
-                self.change(one, 0)
-                self.read()
-            one.known.begin(self.now)
+        if (one := self.holdings.get(group)) is not None:
+            one.known.begin(now)
 
     def recount(self, sizes: Mapping[Hashable, int]) -> None:
-        """Correct all groups that are held: these are the true sizes; others have nothing."""
-        self.now = self.clock()
-        for group, one in self.holdings.items():
-            self.change(one, sizes.get(group, 0) - one.bytes)
+        """Correct all groups: these are the true sizes; others have nothing."""
+        for group in [*self.moves]:
+            self.add(group)
+        missed, now = Counter(sizes), self.clock()
+        missed.subtract({group: one.known.bytes for group, one in self.holdings.items()})
+        for group, size in missed.items():
+            self.move(group, size, now)
         self.read()
 
     # ------------------------------------------------------------------------- readings
 
     def read(self) -> None:
-        """Add what has changed to the sums. O(changed groups x depth of their spans)."""
-        changed, self._unread = self._unread, []
-        spans: dict[SpanSum, None] = {}
+        """Add all moves to the sums, and note new peaks. O(changed groups x their depth)."""
+        for group in [*self.moves]:
+            self.add(group)
+        changed, self._changed = self._changed, set()
         for one in changed:
-            one.unread, known = False, one.known
-            size, moment = one.bytes - known.bytes, one.moment - known.moment
             for part, span in one.sums:
-                part.change(size, moment, span)
-                if part is span:
-                    spans[span] = None
-                elif part is known and span is not None and span.quiet == inf:
-                    known.rise()
-        for span in spans:
-            if span.quiet == inf:
-                span.rise()
-        for one in changed:
-            if not one.bytes:
-                self.forget(one.group)
+                if span is not None and span.quiet == inf:
+                    part.rise()
+            self.forget(one.group)
 
     def series(self) -> Iterator[Change]:
         """Yield what the series have grown by since the last time."""
         self.read()
-        self.now = self.clock()
+        now = self.clock()
         for (tags, prefix), one in [*self._series.items()]:
-            size, spent = one.bytes - one.told, max(0.0, one.spent(self.now) - one.told_time)
+            size, spent = one.bytes - one.told, max(0.0, one.spent(now) - one.told_time)
             one.told += size
             one.told_time += spent
             if size or spent:
@@ -306,12 +299,11 @@ class Ledger:
 
     def opened(self, one: Generation) -> None:
         """Begin a generation of a span."""
-        self.now = self.clock()
         one.heartbeats_before = self.workers.number
+        self.read()
         if (span := self._spans.get(one.identity.dask_id)) is not None:
             self.busy(one)
-            self.read()
-            span.begin(self.now)
+            span.begin(self.clock())
             span.peaks += 1
 
     def busy(self, one: Generation) -> None:
@@ -327,9 +319,9 @@ class Ledger:
     def quiet(self, one: Generation) -> None:
         """The work of a span and of those below is done."""
         one.worker_peak = self.workers.since(one.heartbeats_before)
+        self.read()
         if (span := self._spans.get(one.identity.dask_id)) is not None:
-            self.read()
-            span.quiet = self.now = self.clock()
+            span.quiet = self.clock()
 
     def of_span(self, dask_id: str) -> SpanMemory | None:
         """Return the figures of a span's generation; None if it had nothing in memory."""
@@ -360,7 +352,7 @@ class Ledger:
     def forget(self, group: Hashable) -> None:
         """Forget a group without results, unless its generation is open."""
         one = self.holdings.get(group)
-        if one is None or one.bytes or one.unread or group in self.open_groups:
+        if one is None or one.known.bytes or group in self.moves or group in self.open_groups:
             return
         del self.holdings[group]
         self.spanless.discard(group)
