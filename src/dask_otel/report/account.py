@@ -14,6 +14,7 @@ from dask_otel.core.diagnosis import Diagnosis, ranked
 from dask_otel.report import findings, words
 from dask_otel.report.evidence import diagnoses_of, facts_of
 from dask_otel.report.meanings import PARTS, Part
+from dask_otel.report.memory import Memory, memory
 from dask_otel.report.money import Bill, Price, bill
 from dask_otel.report.path import RunPath, path
 from dask_otel.report.seconds import ClusterTime, SpanTime, cluster_time, run_parts, span_times
@@ -64,6 +65,7 @@ class Account:
     tag: str
     #: The units of work that tasks metered.
     work: list[Work]
+    memory: Memory | None
     #: None without a price.
     bill: Bill | None
     measured: Measured
@@ -161,6 +163,7 @@ def account(
         price=price,
         tag=tag,
         work=work(session, spans),
+        memory=memory(session),
         bill=None if price is None else bill(session, tag),
         measured=known,
     )

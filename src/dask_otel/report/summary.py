@@ -116,6 +116,13 @@ def _run(account: Account) -> dict[str, Any]:
         ],
         "workers": [dict(vars(worker)) for worker in account.workers],
     }
+    if (memory := account.memory) is not None:
+        result["memory"] = {
+            "peak": memory.peak,
+            "after": memory.after,
+            "roots": [one._asdict() for one in memory.roots],
+            "holders": [one._asdict() for one in memory.holders],
+        }
     if account.work:
         result["work"] = [
             {"span": one.span, "unit": one.unit, **one.figures(account.price)}

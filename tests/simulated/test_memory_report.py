@@ -1,0 +1,107 @@
+"""The report's memory: planted holders, with the sizes and times that the program itself knows."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dask.sizeof import sizeof
+from distributed import span, wait
+
+from dask_otel import read_report
+from tests.simulated.bridged import Bridged
+from tests.simulated.tasks import nap
+
+
+def filled(size: int, *after: Any) -> bytes:
+    return bytes(size)
+
+
+class Kept:
+    """Results that are kept from now on, with their size as this program sees it."""
+
+    def __init__(self, *futures: Any) -> None:
+        wait(futures)
+        self._futures, self._since = futures, time.time()
+        self.size = sum(sizeof(one.result()) for one in futures)
+        self.byte_seconds = 0.0
+
+    def release(self) -> None:
+        for one in self._futures:
+            one.release()
+        self.byte_seconds = self.size * (time.time() - self._since)
+
+
+def test_planted_holders(tmp_path: Path) -> None:
+    """*load* has most of the peak, *join* most over time."""
+    b = Bridged({"files": {"path": str(tmp_path)}}, workers=2, threads=2)
+    held: dict[str, Kept] = {}
+
+    def run() -> None:
+        with span("train"):
+            busy = b.client.submit(nap, 95.0)
+            with span("join"):
+                held["join"] = Kept(b.client.submit(filled, 2000, key="join-1"))
+            time.sleep(10.0)
+            with span("load"):
+                keys = [("load-0", number) for number in range(5)]
+                held["load"] = Kept(*b.client.map(filled, [1000] * 5, key=keys))
+            time.sleep(10.0)
+            held["load"].release()
+            time.sleep(80.0)
+            held["join"].release()
+            del busy
+        b.exported()
+
+    b.run(run)
+    report = read_report(tmp_path)
+    (found,) = report.to_dict()["runs"]
+    memory, load, join = found["memory"], held["load"], held["join"]
+    # When a result comes and goes, the scheduler knows some milliseconds later.
+    load_time, join_time = (pytest.approx(one.byte_seconds, rel=1e-3) for one in (load, join))
+    whole = pytest.approx(load.byte_seconds + join.byte_seconds - 5.0 * join.size, rel=1e-3)
+    expected = {
+        "peak": load.size + join.size,
+        # The metrics are exported every two seconds.
+        "after": pytest.approx(12.0, abs=2.0),
+        "roots": [
+            {
+                "span": "train",
+                "peak": load.size + join.size,
+                "prefix": "load",
+                "of_it": load.size,
+                "time": whole,
+            }
+        ],
+        "holders": [
+            {
+                "span": f"train/{name}",
+                "prefix": name,
+                "at_peak": one.size,
+                "largest": one.size,
+                "time": taken,
+            }
+            for name, one, taken in (("join", join, join_time), ("load", load, load_time))
+        ],
+    }
+    *_, last = memory["holders"]
+    assert (last["prefix"], last["largest"]) == ("nap", sizeof(95.0))
+    assert {**memory, "holders": memory["holders"][:2]} == expected
+    text = report.text(120, everything=True)
+    assert (
+        """\
+  train: held at most 6.8 KiB, 4.9 KiB of it (71%) by load; 234 KiB·s until its work was done.
+"""
+        in text
+    )
+    assert (
+        """
+  span        function  at most  at the peak  share   over time  share of it
+  train/join  join      2.0 KiB      2.0 KiB    29%   195 KiB·s          80%
+  train/load  load      4.9 KiB      4.9 KiB    71%  48.8 KiB·s          20%
+"""
+        in text
+    )
+    assert "Memory\n" not in report.text(120)
