@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from dask.sizeof import sizeof
 from distributed import span, wait
 
 from dask_otel import read_report
+from dask_otel.cli import main
 from tests.simulated.bridged import Bridged
 from tests.simulated.tasks import nap
 
@@ -34,28 +36,33 @@ class Kept:
         self.byte_seconds = self.size * (time.time() - self._since)
 
 
-def test_planted_holders(tmp_path: Path) -> None:
-    """*load* has most of the peak, *join* most over time."""
-    b = Bridged({"files": {"path": str(tmp_path)}}, workers=2, threads=2)
+def planted(folder: Path, size: int = 1000) -> dict[str, Kept]:
+    """Of a run in which *load* has most of the peak, *join* most over time."""
+    b = Bridged({"files": {"path": str(folder)}}, workers=2, threads=2)
     held: dict[str, Kept] = {}
 
     def run() -> None:
         with span("train"):
-            busy = b.client.submit(nap, 95.0)
+            busy = b.client.submit(nap, 45.0)
             with span("join"):
                 held["join"] = Kept(b.client.submit(filled, 2000, key="join-1"))
             time.sleep(10.0)
             with span("load"):
                 keys = [("load-0", number) for number in range(5)]
-                held["load"] = Kept(*b.client.map(filled, [1000] * 5, key=keys))
+                held["load"] = Kept(*b.client.map(filled, [size] * 5, key=keys))
             time.sleep(10.0)
             held["load"].release()
-            time.sleep(80.0)
+            time.sleep(30.0)
             held["join"].release()
             del busy
         b.exported()
 
     b.run(run)
+    return held
+
+
+def test_planted_holders(tmp_path: Path) -> None:
+    held = planted(tmp_path)
     report = read_report(tmp_path)
     (found,) = report.to_dict()["runs"]
     memory, load, join = found["memory"], held["load"], held["join"]
@@ -87,21 +94,48 @@ def test_planted_holders(tmp_path: Path) -> None:
         ],
     }
     *_, last = memory["holders"]
-    assert (last["prefix"], last["largest"]) == ("nap", sizeof(95.0))
+    assert (last["prefix"], last["largest"]) == ("nap", sizeof(45.0))
     assert {**memory, "holders": memory["holders"][:2]} == expected
     text = report.text(120, everything=True)
     assert (
         """\
-  train: held at most 6.8 KiB, 4.9 KiB of it (71%) by load; 234 KiB·s until its work was done.
+  train: held at most 6.8 KiB, 4.9 KiB of it (71%) by load; 137 KiB·s until its work was done.
 """
         in text
     )
     assert (
         """
   span        function  at most  at the peak  share   over time  share of it
-  train/join  join      2.0 KiB      2.0 KiB    29%   195 KiB·s          80%
-  train/load  load      4.9 KiB      4.9 KiB    71%  48.8 KiB·s          20%
+  train/join  join      2.0 KiB      2.0 KiB    29%  97.7 KiB·s          67%
+  train/load  load      4.9 KiB      4.9 KiB    71%  48.8 KiB·s          33%
 """
         in text
     )
     assert "Memory\n" not in report.text(120)
+
+
+def test_what_changed_from_run_to_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, size in (("a", 1000), ("b", 3000)):
+        (tmp_path / name).mkdir()
+        planted(tmp_path / name, size)
+    before, after = (read_report(tmp_path / name) for name in "ab")
+    comparison = after.compared_with(before).comparison
+    assert comparison is not None
+    (found,) = comparison.names
+    # Each of five results is 2,000 bytes larger, for ten seconds.
+    changes = [line for line in found.beside if line.startswith("memory")]
+    assert changes == [
+        "memory peak: 6.8 KiB before, 16.6 KiB after",
+        "memory-time: 137 KiB·s before, 234 KiB·s after",
+    ]
+    figures = []
+    for name in "ab":
+        # Both began at the same simulated time, so that they are one run for a list of both.
+        assert main(["history", str(tmp_path / name), "--json"]) == 0
+        (run,) = json.loads(capsys.readouterr().out)["runs"]
+        figures.append((run["memory_peak"], run["memory_time"]))
+    (peak, taken), (later_peak, later_taken) = figures
+    assert later_peak - peak == 5 * 2000
+    assert later_taken - taken == pytest.approx(5 * 2000 * 10.0, rel=1e-3)
+    assert main(["history", str(tmp_path / "b")]) == 0
+    assert "     16.6 KiB    234 KiB·s" in capsys.readouterr().out
