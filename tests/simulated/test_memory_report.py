@@ -139,3 +139,36 @@ def test_what_changed_from_run_to_run(tmp_path: Path, capsys: pytest.CaptureFixt
     assert later_taken - taken == pytest.approx(5 * 2000 * 10.0, rel=1e-3)
     assert main(["history", str(tmp_path / "b")]) == 0
     assert "     16.6 KiB    234 KiB·s" in capsys.readouterr().out
+
+
+def test_a_bill_of_memory(tmp_path: Path) -> None:
+    """Workers cost by their limits while they are there, spans by what they held."""
+    b = Bridged({"files": {"path": str(tmp_path)}}, workers=0)
+    limits, lives, kept = dict[str, int](), dict[str, float](), list[Kept]()
+
+    def run() -> None:
+        since = time.time()
+        for name, gib in (("big", 4), ("small", 2)):
+            worker = b.cluster.add_worker(name, threads=1, memory_limit=gib << 30)
+            # Dask lowers it to what the machine has.
+            limits[name] = worker.memory_manager.memory_limit
+        with span("train"):
+            kept.append(Kept(b.client.submit(filled, 10**6, b.client.submit(nap, 1.0))))
+        time.sleep(20.0)
+        b.cluster.leave("small")
+        lives["small"] = time.time() - since
+        time.sleep(40.0)
+        kept[0].release()
+        b.exported()
+        lives["big"] = time.time() - since
+
+    b.run(run)
+    # At this price, a byte for a second costs 1.
+    report = read_report(tmp_path, price=0.0, price_memory=3600.0 * 2**30)
+    found = report.to_dict()["runs"][0]["cost"]
+    paid = sum(limits[name] * seconds for name, seconds in lives.items())
+    # A worker comes and goes between two exports.
+    assert found["capacity"] == pytest.approx(paid, abs=2.0 * sum(limits.values()))
+    (root,) = found["roots"]
+    assert root["cost"] == pytest.approx(kept[0].byte_seconds, rel=1e-3)
+    assert found["capacity"] == pytest.approx(root["cost"] + found["of_no_span"])

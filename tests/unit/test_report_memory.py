@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dask_otel.report.account import Account
-from dask_otel.report.memory import layers
+from dask_otel.report.document import Report
+from dask_otel.report.memory import layers, provided
+from dask_otel.report.money import Price
 from tests.unit.report_files import (
     EVIL,
     counter,
@@ -17,6 +20,7 @@ from tests.unit.report_files import (
     metrics,
     point,
     report_of,
+    run_of,
     span,
     traces,
 )
@@ -186,3 +190,77 @@ def _objects(item: Any) -> list[dict[str, Any]]:
     inner = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
     own = [item] if isinstance(item, dict) else []
     return own + [one for each in inner for one in _objects(each)]
+
+
+def priced(*requests: Any, price: float, memory: float) -> Report:
+    return replace(report_of(*requests), price=Price(price, "EUR", memory))
+
+
+def workers(*points: tuple[float, float], name: str = "alice", what: str = "limit") -> Any:
+    """Bytes of a worker at some times."""
+    of = {"dask.worker.name": name}
+    return level(
+        f"dask.worker.memory.{what}", *(point(value, of, time=time) for time, value in points)
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "byte_seconds"),
+    [
+        # It was there from the start; a figure is that of the time before.
+        ([workers((5, 8.0), (10, 8.0))], 80.0),
+        # It came before the second export, and left before the fourth.
+        (
+            [workers((5, 1.0), (20, 1.0)), workers((10, 7.0), (15, 7.0), (20, 0.0), name="bob")],
+            90.0,
+        ),
+        # It was away.
+        ([workers((5, 8.0), (10, 0.0), (20, 8.0)), workers((5, 1.0), (15, 1.0), name="bob")], 95.0),
+        # Without a limit, its process counts.
+        ([workers((5, 3.0), (10, 4.0), what="usage")], 35.0),
+        ([workers((5, 3.0), what="usage"), workers((5, 9.0))], 45.0),
+        ([workers((5, 3.0), what="managed")], None),
+    ],
+)
+def test_what_workers_had(found: list[Any], byte_seconds: float | None) -> None:
+    start = counter("dask.cluster.capacity.time", point(1.0, time=5.0))
+    assert provided(run_of(metrics(start, *found))) == byte_seconds
+
+
+def of_bill(*found: Any) -> Any:
+    names = {"dask.span.name": "etl", "dask.span.root.name": "etl"}
+    held = [{**names, "dask.task.prefix": one} for one in ("read", "merge")]
+    return metrics(
+        counter("dask.cluster.time", point(36.0, {"dask.activity": "unused"})),
+        counter("dask.cluster.capacity.time", point(36.0)),
+        counter("dask.span.capacity.time", point(18.0, names)),
+        counter("dask.span.memory.time", *(point(360.0 * GIB, one) for one in held)),
+        *found,
+    )
+
+
+def test_a_cost_is_of_threads_and_of_memory() -> None:
+    found = priced(of_bill(workers((10, 360.0 * GIB))), price=100.0, memory=10.0)
+    costs = found.to_dict()["runs"][0]["cost"]
+    # 0.01 thread-hours and 1 GiB-hour; half of the threads' time, and a fifth of the memory.
+    assert (costs["capacity"], costs["memory_time"]) == (1.0 + 10.0, 3600.0 * GIB)
+    ((cost, of_no_span),) = [(one["cost"], costs["of_no_span"]) for one in costs["roots"]]
+    assert (cost, of_no_span) == (0.5 + 2.0, 0.5 + 8.0)
+    shown = found.text(100).partition("What it cost\n")[2].splitlines()
+    assert [" ".join(line.split()) for line in shown] == [
+        "etl 2.50 EUR 2.00 EUR of it for memory",
+        "of no span 8.50 EUR 8.00 EUR of it for memory",
+        "all 11.00 EUR 10.00 EUR of it for memory",
+    ]
+    page = found.html()
+    assert "and 10 EUR a GiB-hour of the workers’ memory" in page
+    assert [shown in page for shown in ("11.00 EUR", "8.50 EUR", "2.50 EUR")] == [True] * 3
+    assert ("11.00 EUR", "cost", "") in found.accounts()[0].figures()
+
+
+def test_a_cost_without_the_memory_of_workers_is_that_of_threads() -> None:
+    found = priced(of_bill(), price=100.0, memory=10.0)
+    costs = found.to_dict()["runs"][0]["cost"]
+    assert (costs["capacity"], costs["memory_time"], costs["price_memory"]) == (1.0, None, None)
+    assert [one["cost"] for one in costs["roots"]] == [0.5]
+    assert "GiB-hour" not in found.html()

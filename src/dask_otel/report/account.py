@@ -93,6 +93,7 @@ class Account:
         session, price, counts = self.session, self.price, self.outcomes
         shares = {part.title: share for part, _, share in self.shares()}
         capacity = session.metrics.total(semconv.CLUSTER_CAPACITY_TIME.name)
+        memory = self.bill.memory if self.bill else None
         done, failed = counts.get("memory"), int(counts.get("erred", 0))
         again = sum(self.repeated.values())
         # The figures of a worker come later than its first task.
@@ -106,7 +107,7 @@ class Account:
         found = [
             (words.seconds(session.seconds), "observed", ""),
             (words.known(capacity), "thread-time", ""),
-            (price.text(capacity) if price else "", "cost", ""),
+            (price.text(capacity, memory) if price else "", "cost", ""),
             (f"{shares.get('Computing', 0.0):.0%}" if shares else "", "computing", ""),
             (f"{shares.get('Idle', 0.0):.0%}" if shares else "", "idle", ""),
             (words.whole(done), f"{words.noun(done or 0, 'task')} done", ""),
@@ -146,6 +147,10 @@ def account(
     facts = facts_of(session, failures, workers)
     whole = facts.seconds + facts.before_first
     known = measured or Measured()
+    costs = None if price is None else bill(session, tag)
+    if price is not None and costs is not None and costs.memory is None:
+        # Part of a cost is no cost.
+        price = replace(price, memory=0.0)
     spans = span_times(session)
     return Account(
         session=session,
@@ -164,6 +169,6 @@ def account(
         tag=tag,
         work=work(session, spans),
         memory=memory(session),
-        bill=None if price is None else bill(session, tag),
+        bill=costs,
         measured=known,
     )

@@ -213,7 +213,11 @@ def within(session: Session, block: Block) -> Session:
 
 
 def read_report(
-    *paths: str | Path, price: float | None = None, tag: str = "team", replay: bool = False
+    *paths: str | Path,
+    price: float | None = None,
+    tag: str = "team",
+    replay: bool = False,
+    price_memory: float = 0.0,
 ) -> Report:
     """Read telemetry files into a report.
 
@@ -229,6 +233,8 @@ def read_report(
     replay
         Whether what the diagnoses' cures save is measured by replays of the recorded graphs,
         however long that takes.
+    price_memory
+        Price of a GiB-hour of the workers' memory, beside `price`.
 
     Raises
     ------
@@ -239,6 +245,6 @@ def read_report(
     """
     reader = Reader()
     reader.read(paths)
-    cost = None if price is None else Price(price)
+    cost = None if price is None else Price(price, memory=price_memory)
     report = Report(reader.sessions(), reader.skipped, price=cost, tag=tag, paths=paths)
     return report.replayed() if replay else report

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
 
@@ -129,6 +130,28 @@ def workers_table(found: Iterable[Worker]) -> list[list[str]]:
         ]
         for one in known
     ]
+
+
+def provided(session: Session) -> float | None:
+    """Return the bytes over time that workers had; None if they are unknown.
+
+    A worker has its limit, or without one the memory of its process. A figure of an export is that
+    of the time since the export before.
+    """
+    sizes, limits = (
+        {one.labels.get(semconv.WORKER_NAME, ""): one.history() for one in session.metrics.of(name)}
+        for name in (semconv.WORKER_MEMORY_USAGE.name, semconv.WORKER_MEMORY_LIMIT.name)
+    )
+    workers = [*(sizes | limits).values()]
+    times = sorted({time for history in workers for time, _ in history})
+    before = dict(zip(times, [session.metrics.start_ns or 0, *times], strict=False))
+    total = sum(
+        # A worker that comes back was away since its last export, whose figure is 0.
+        value * (time - (earlier if was else before[time]))
+        for history in workers
+        for (earlier, was), (time, value) in pairwise([(0, 0.0), *history])
+    )
+    return total / 1e9 or None
 
 
 class Layer(NamedTuple):

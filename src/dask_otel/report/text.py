@@ -379,20 +379,21 @@ def _money(account: Account, sheet: Sheet) -> Iterator[Line]:
     price, found = account.price, account.bill
     if price is None or found is None:
         return
-    room = max(16, sheet.width - 44)
+    room = max(16, sheet.width - (72 if price.memory else 44))
 
-    def row(name: str, seconds: float | None, more: str = "") -> Line:
-        name = words.cut(name, room)
-        return [(f"  {name:<{room}} {price.text(seconds):>14}{more}", "")]
+    def row(name: str, seconds: float | None, memory: float | None, idle: str = "") -> Line:
+        name, held = words.cut(name, room), price.text(0.0, memory) if price.memory else ""
+        parts = [idle and f"{idle} of it idle", held and f"{held} of it for memory"]
+        more = "  " + ", ".join(filter(None, parts)) if any(parts) else ""
+        return [(f"  {name:<{room}} {price.text(seconds, memory):>14}{more}", "")]
 
     for root in found.roots:
-        idle = price.text(root.idle)
-        yield row(root.name, root.capacity, f"  {idle} of it idle" if idle else "")
+        yield row(root.name, root.capacity, root.memory, price.text(root.idle))
     if found.capacity is not None:
-        yield row("of no span", found.unassigned)
-        yield row("all", found.capacity)
+        yield row("of no span", found.unassigned, found.unassigned_memory)
+        yield row("all", found.capacity, found.memory)
     for tagged in found.tags:
-        yield row(f"{account.tag}: {tagged.name or 'none'}", tagged.capacity)
+        yield row(f"{account.tag}: {tagged.name or 'none'}", tagged.capacity, tagged.memory)
 
 
 def _work(account: Account, sheet: Sheet) -> Iterator[Line]:
