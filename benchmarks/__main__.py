@@ -23,6 +23,7 @@ from benchmarks import (
     path,
     pauses,
     results,
+    sampling,
     scale,
     spool,
     throughput,
@@ -46,6 +47,7 @@ ROWS: dict[str, list[Callable[[bool], list[Row]]]] = {
     "15": [path.run],
     "16": [partial(path.run, row="16")],
     "17": [partial(path.run, row="17")],
+    "18": [sampling.run],
 }
 
 

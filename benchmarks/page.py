@@ -90,6 +90,9 @@ _READING = """
   end of the span is in the figures. A chain is the worst shape: each of its tasks is on the path.
 - **The graph log** (row 16): instructions as in row 15, while the graph log of each root is
   recorded and while it is not.
+- **The sampler of profiles** (row 18), by the CPU clock of its thread, in a process whose four
+  threads call functions 45 deep again and again. It wakes up with cold caches: the same samples
+  without a pause take half as long. So does a thread that only wakes up, which is in the same row.
 
 ## What is left of row 3
 

@@ -167,6 +167,19 @@ async def end_record(name: str, dask_scheduler: Scheduler) -> None:
         await bridge.forget(name)
 
 
+async def profile_loop(seconds: float) -> tuple[bytes, ...] | Refusal:
+    """Return stacks of the event loop that runs this, of a scheduler or a worker.
+
+    They are blobs of `core.profiles.stacks`. It needs no bridge.
+    """
+    from dask_otel.scheduler.loops import loop_stacks
+
+    found = await loop_stacks(seconds)
+    if found is None:
+        return Refusal("busy", "somebody else profiles this event loop now: try again later")
+    return tuple(found)
+
+
 _NO_BRIDGE = (
     "no bridge",
     "dask-otel does not run on this scheduler: call dask_otel.register(client), or start the "

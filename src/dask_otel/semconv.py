@@ -57,6 +57,9 @@ SPAN_WORKER_PEAK: Final = "dask.span.worker_memory.peak"
 SPAN_WORKER_PEAK_NAME: Final = "dask.span.worker_memory.worker.name"
 SPAN_WORKER_PEAK_TIME: Final = "dask.span.worker_memory.worker.time"
 SPAN_HEARTBEATS: Final = "dask.span.worker_memory.heartbeat.count"
+SPAN_PROFILE: Final = "dask.span.profile"
+SPAN_PROFILE_TIME: Final = "dask.span.profile.time"
+SPAN_PROFILE_COVERAGE: Final = "dask.span.profile.coverage"
 SPAN_COLLISION: Final = "dask.span.collision"
 SPAN_REQUESTED_NAME: Final = "dask.span.requested.name"
 SPAN_LATE: Final = "dask.span.late"
@@ -175,6 +178,9 @@ SPAN_ATTRIBUTES: Final[dict[str, dict[str, str]]] = {
         WORKER_COUNT: _INT,
         THREAD_COUNT: _INT,
         COLLECTION_TYPES: _STRINGS,
+        SPAN_PROFILE: _STRING,
+        SPAN_PROFILE_TIME: _DOUBLE,
+        SPAN_PROFILE_COVERAGE: _DOUBLE,
         SPAN_COLLISION: _BOOL,
         SPAN_REQUESTED_NAME: _STRING,
         SPAN_LATE: _BOOL,

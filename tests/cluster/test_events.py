@@ -85,13 +85,13 @@ def test_each_end_of_a_process_is_said(start: Start, monkeypatch: pytest.MonkeyP
         future = bridged.client.submit(hog)
         log = said(semconv.WORKER_REMOVED, 4)
         assert log.attributes[REASON] == "memory"
-        held = r"killed by its nanny: its process held \d.* of 476.8 MiB\."
+        held = r"killed by its nanny: its process held \d.* of 477 MiB\."
         assert re.search(held, log.body)
         assert "Results there: `bytes` 4.8 MiB." in log.body
         kept.release()
         word, rss = said(semconv.WORKER_TERMINATED), log.attributes[semconv.WORKER_NANNY_MEMORY]
         assert "is being terminated by its nanny for memory" in word.body
         assert rss == word.attributes[semconv.WORKER_NANNY_MEMORY] > 0.8 * 500_000_000
-        assert "memory limit is 476.8 MiB." in said(semconv.WORKER_ADDED).body
+        assert "memory limit is 477 MiB." in said(semconv.WORKER_ADDED).body
         future.cancel()
     assert received.logs[-1].name == semconv.SCHEDULER_CLOSING

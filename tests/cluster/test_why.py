@@ -48,7 +48,7 @@ def test_the_command(capfd: pytest.CaptureFixture[str]) -> None:
         assert "at most 10,000 characters. Give it a future" in said("x" * 10_001, code=1)
         kept = client.submit(bytes, 1000, key="kept-1")
         wait(kept)
-        assert f"default, kept: 1000 B in 1 result\n  kept by client {client.id}" in said(
+        assert f"default, kept: 1,000 B in 1 result\n  kept by client {client.id}" in said(
             command="held"
         )
         (one,) = json.loads(said("default", "--json", command="held"))["largest"]

@@ -225,23 +225,22 @@ def test_an_outage_loses_nothing_and_is_said_once(
     server.answer = "UNAVAILABLE" if server.protocol == "grpc" else 503
     often = {"OTEL_METRIC_EXPORT_INTERVAL": "100", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
     running = export(server.environ | often)
+
+    def comes(check: Callable[[], object]) -> None:
+        """Wait for a check, with metrics again and again, as the bridge sends them."""
+        eventually(lambda: (running.metrics(make_batch(0.0)), check())[1])
+
     names = [f"root-{number}" for number in range(100)]
     assert all(running.spans(*[make_span(name) for name in names]))
     running.metrics(make_batch(1.0))
     eventually(lambda: len([s for s, _, _ in server.requests if s == "traces"]) >= 2)
-    eventually(lambda: [s for s, _, _ in server.requests if s == "metrics"])
+    comes(lambda: [s for s, _, _ in server.requests if s == "metrics"])
     running.metrics(make_batch(2.0))
     server.answer = None
     wanted = sorted(map(identity.span_id, names))
     eventually(lambda: sorted(s.span_id for s in server.spans if s.type == "span") == wanted)
     running.metrics(make_batch(4.0))
-
-    def arrived() -> bool:
-        # A request can time out on a busy machine; the next one has all of it.
-        running.metrics(make_batch(0.0))
-        return list(server.last("dask.span.execute.time").values()) == [7.0]
-
-    eventually(arrived)
+    comes(lambda: list(server.last("dask.span.execute.time").values()) == [7.0])
     eventually(lambda: any("again" in r.getMessage() for r in caplog.records))
     mine = [r for r in caplog.records if r.name == "distributed.dask_otel"]
     (said,) = [r.getMessage() for r in mine if r.levelno == logging.WARNING]
@@ -249,5 +248,5 @@ def test_an_outage_loses_nothing_and_is_said_once(
     assert "has an internal error" in said
     assert not [r for r in caplog.records if r.name.startswith("opentelemetry")]
     running.metrics(make_batch(0.5))
-    eventually(lambda: 100 in server.last("dask.otel.exported").values())
+    comes(lambda: 100 in server.last("dask.otel.exported").values())
     assert server.last("dask.otel.dropped") == {}

@@ -6,6 +6,7 @@ import logging
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -16,7 +17,7 @@ from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.records import ClusterEvent
 from dask_otel.pump.destination import Destination
 from dask_otel.scheduler.wiring import WiredPump, make_pump
-from dask_otel.settings.keys import Settings
+from dask_otel.settings.keys import FileSettings, ProfileSettings, Settings, WorkerSettings
 from tests.environment import set_variables
 from tests.otlp.pipeline import Export, make_batch
 from tests.receiver import port_of, refusing
@@ -46,7 +47,7 @@ def default(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_who_has_configured_nothing_gets_a_hint(
     default: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made = made_with(monkeypatch)
+    made = made_with(monkeypatch, OTEL_METRIC_EXPORT_INTERVAL="100")
     assert [
         x
         for x in (
@@ -58,8 +59,15 @@ def test_who_has_configured_nothing_gets_a_hint(
         if x not in made.hint
     ] == []
     made.pump.start()
-    Export(made.pump).metrics(make_batch())
-    eventually(lambda: made.pump.condition()["destinations"][0]["failing"])
+    running = Export(made.pump)
+
+    def is_failing() -> bool:
+        # Again and again, as the bridge sends them.
+        running.metrics(make_batch())
+        failing: bool = made.pump.condition()["destinations"][0]["failing"]
+        return failing
+
+    eventually(is_failing)
     made.pump.request_close(0.0)
     eventually(lambda: made.pump.closed)
     assert caplog.records == [], "it is said once"
@@ -132,3 +140,26 @@ def test_after_the_hint_only_a_refusal_is_news(
     # From now on it is, though not within minutes of the last.
     health.failed(spans, reason)
     assert caplog.records[-1].levelname == ("INFO" if levels else "WARNING")
+
+
+@pytest.mark.parametrize("missing", ["otel.files.path", "otel.workers.context", ""])
+def test_profiles_that_can_not_be_taken_are_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path, missing: str
+) -> None:
+    none = {f"OTEL_{signal}_EXPORTER": "none" for signal in ("TRACES", "METRICS", "LOGS")}
+    set_variables(monkeypatch, none)
+    settings = Settings(
+        profiles=ProfileSettings(enabled=True),
+        files=FileSettings(path=None if missing == "otel.files.path" else str(tmp_path)),
+        workers=WorkerSettings(context=missing != "otel.workers.context"),
+    )
+    made = make_pump(settings, "Scheduler-1", time.time_ns())
+    assert made is not None
+    said = [text for text in caplog.messages if "profiles" in text]
+    if missing:
+        assert f"needs {missing}, too" in said[0]
+        assert made.pump.profiles is None
+    else:
+        assert said == []
+        assert made.pump.profiles is not None
+    made.pump.request_close(0.0)

@@ -104,7 +104,7 @@ GUESS = "Probably it was killed for its memory, which was close to its limit."
             },
             semconv.WARN,
             "Worker 3 (tcp://w:1) was killed by its nanny: its process held 3.9 GiB of "
-            f"4.0 GiB. Results there: `load` 2.0 GiB, `sum` 28.0 B. {BUSY} {HAD}",
+            f"4.0 GiB. Results there: `load` 2.0 GiB, `sum` 28 B. {BUSY} {HAD}",
         ),
         (
             {ERRED: 1, "RESULT_LOST_COUNT": 2, "DATA_LOST_COUNT": 1},

@@ -22,6 +22,7 @@ from tests.unit.looped import looped
 from tests.unit.report_files import EVIL, everything, many, report_of, span, traces
 from tests.unit.test_report_logs import FILES
 from tests.unit.test_report_path import LOAD, TRAIN
+from tests.unit.test_report_profiles import evil, report
 
 READY = "document.documentElement.dataset.ready === '1'"
 TIMELINE = "document.querySelector('[data-timeline]').timeline"
@@ -239,3 +240,43 @@ async def test_what_happened_is_filtered_by_severity(tmp_path: Path, address: st
         assert await page.ask(shown) == 1
         await page.ask(change.format("select", "value = '0'"))
         assert await page.ask(shown) == 2
+
+
+FLAME = "document.querySelector('[data-flame]').flame"
+
+
+@looped
+async def test_the_flame_graph_is_searched_and_walked(tmp_path: Path, address: str) -> None:
+    saved = report(tmp_path / "run", evil()).save(tmp_path / "page.html")
+    async with show(address, saved, width=1000) as page:
+        told = "document.querySelector('[data-flame] .said').textContent"
+        assert (await page.ask(told)) == "all: 27.0 s, 100.0 %"
+        canvas = "document.querySelector('[data-flame] canvas')"
+
+        async def press(*keys: str) -> str:
+            for key in keys:
+                event = f"new KeyboardEvent('keydown', {{key: '{key}', cancelable: true}})"
+                await page.ask(f"{canvas}.dispatchEvent({event})")
+            return str(await page.ask(told))
+
+        assert (await press("ArrowDown")).startswith("etl/read: 20.0 s, 74.1 %. By Dask: 8.00 s")
+        down = await press("ArrowDown", "ArrowDown", "ArrowDown", "Enter")
+        assert down == "parse (jobs/etl.py:33): 20.0 s, 74.1 %, 14.0 s of it its own"
+        width = f"{FLAME}.box({FLAME}.selected)[1] / {FLAME}.width"
+        assert await page.ask(width) == 1
+        assert (await press("ArrowUp", "ArrowUp", "ArrowUp", "ArrowRight")).startswith("etl/train")
+        assert await press("Escape") == "all: 27.0 s, 100.0 %"
+        assert (
+            round(await page.ask(f"{FLAME}.box({FLAME}.nodes[1])[1] / {FLAME}.width"), 3) == 0.741
+        )
+        # A click zooms where it is; recursion is counted once.
+        place = f"{FLAME}.find(3, 1.5 * 19).name"
+        assert await page.ask(place) == "etl/read"
+        search = "document.querySelector('[data-flame] input')"
+        for text, found in (("fit", "6.00 s match"), ("RE.PY", "6.00 s match"), ("", "")):
+            await page.ask(f"{search}.value = '{text}'; {search}.dispatchEvent(new Event('input'))")
+            count = "document.querySelector('[data-flame] .count').textContent"
+            assert await page.ask(count) == found
+        await page.ask(f"{FLAME}.zoom({FLAME}.nodes.find(one => one.name.includes('script')))")
+        assert EVIL in await page.ask(told)
+        assert await page.ask("window.pwned === undefined")

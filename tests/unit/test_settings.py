@@ -471,7 +471,7 @@ def test_one_error_lists_every_problem():
         "key. Did you mean otel.metrics? Allowed in otel: enabled, cluster-name, close-timeout, "
         "propagation, baggage, provider, trace-url, environment, redact, client, spans, metrics, "
         "workers, "
-        "logs, files, spool, report. "
+        "logs, files, spool, report, profiles. "
         "(3) otel.spans.detail = 'tasks', in the arguments of dask_otel.register, is not valid. "
         "Allowed: span or group. "
         "(4) otel.metrics.max-names = 0, in Dask's configuration, is not valid. Allowed: a whole "

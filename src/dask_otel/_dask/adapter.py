@@ -24,6 +24,7 @@ from dask_otel._dask.events import ClusterEvents, Put
 from dask_otel._dask.graphs import Graphs
 from dask_otel._dask.heartbeats import Heartbeats
 from dask_otel._dask.past import PASTS, Past
+from dask_otel._dask.profiles import WorkerProfiles
 from dask_otel._dask.runs import RunsUnderWay
 from dask_otel._dask.spans import DaskSpans
 from dask_otel._dask.stimuli import stimulus_time
@@ -38,6 +39,8 @@ from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Group, GroupFacts, Limits, OpenSpan, SpanFacts
 from dask_otel.core.life.summaries import SpanSummary, summarize
 from dask_otel.core.metrics.batch import Batches, MetricBatch
+from dask_otel.core.profiles import stacks
+from dask_otel.core.profiles.store import Batch, CutOff
 from dask_otel.core.records import FinishedSpan, Progress, Tags
 from dask_otel.core.trace import Trace
 
@@ -109,6 +112,7 @@ class SchedulerAdapter:
         topics: Collection[str],
         level: int | None,
         put: Put,
+        profiled: Callable[[Batch | CutOff], None] | None = None,
     ) -> None:
         if "spans" not in scheduler.extensions:
             raise UnsupportedScheduler(
@@ -126,6 +130,8 @@ class SchedulerAdapter:
         self._workers = WorkerSamples(scheduler, max_workers)
         self.clocks = clocks = ClockOffsets(stimulus_time)
         self.events = ClusterEvents(scheduler, self.lifecycle, clocks, put, events, topics, level)
+        #: Samples of workers; None if there are none.
+        self._profiles = profiled and WorkerProfiles(scheduler, self.lifecycle, profiled)
         self.callers = Callers(
             propagation, lambda kind: self.batch.add(semconv.OTEL_CALLERS.name, kind), baggage
         )
@@ -217,6 +223,8 @@ class SchedulerAdapter:
         elif topic == TOPIC:
             if wrong := self.blocks.handle_message(message, time()):
                 self.batch.add(semconv.OTEL_SANITIZED.name, "message", value=wrong)
+        elif topic == stacks.TOPIC and self._profiles is not None:
+            self._profiles.read(message, time())
         elif (
             topic == "scheduler"
             and type(message) is dict
@@ -256,6 +264,8 @@ class SchedulerAdapter:
         self.clocks.left(worker)
         self.loops.worker_removed(worker)
         self.events.lines.worker_removed(worker)
+        if self._profiles is not None:
+            self._profiles.worker_removed(worker)
         if self._graphs is not None:
             self._graphs.worker_removed(worker)
         # After its tasks were released.

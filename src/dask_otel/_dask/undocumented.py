@@ -120,9 +120,9 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
         "status",
         "time_delay",
     ),
-    "Worker": ("execute", "executors", "handlers", "plugins", "state"),
+    "Worker": ("active_threads", "execute", "executors", "handlers", "plugins", "state"),
     "Worker.WorkerState": ("tasks",),
-    "Worker.TaskState": ("annotations", "key", "run_id", "span_id"),
+    "Worker.TaskState": ("annotations", "key", "prefix", "run_id", "span_id", "start_time"),
     "Nanny": ("preload", "preload_argv"),
     # Tornado's router with Dask's pages.
     "RoutingApplication": ("add_handlers", "default_router", "wildcard_router"),

@@ -12,7 +12,19 @@ from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Final
 
-from dask_otel.cli import assets, demo, doctor, held, history, report, spool, terminal, whatif, why
+from dask_otel.cli import (
+    assets,
+    demo,
+    doctor,
+    held,
+    history,
+    profile,
+    report,
+    spool,
+    terminal,
+    whatif,
+    why,
+)
 
 #: A command is a module with its help texts, its arguments, and the function `run`.
 _COMMANDS: Final[dict[str, ModuleType]] = {
@@ -21,6 +33,7 @@ _COMMANDS: Final[dict[str, ModuleType]] = {
     "assets": assets,
     "report": report,
     "history": history,
+    "profile": profile,
     "spool": spool,
     "why": why,
     "held": held,

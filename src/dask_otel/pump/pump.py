@@ -38,6 +38,7 @@ from dask_otel.pump.feeder import Feeder
 from dask_otel.pump.lanes import SpanLane
 from dask_otel.pump.limits import PumpLimits
 from dask_otel.pump.metrics import MAX_METRIC_BATCHES, MetricLane
+from dask_otel.pump.profile_files import ProfileFiles
 from dask_otel.pump.spooled import BACKLOG, Spool, SpooledFeeder
 from dask_otel.pump.tally import Series, Tally
 from dask_otel.pump.thread import PumpThread
@@ -88,6 +89,8 @@ class Pump:
         Returns and resets the number of values that the translation had to change, by kind.
     notices
         Gets events of the bridge itself.
+    profiles
+        Writes profiles; None for none.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class Pump:
         sanitized: Callable[[], dict[str, int]] = dict,
         notices: Notices | None = None,
         graphs: Rows = Rows(),
+        profiles: ProfileFiles | None = None,
     ) -> None:
         #: Events of the bridge itself; the event loop takes them out.
         self.notices: Notices = deque(maxlen=MOST_NOTICES) if notices is None else notices
@@ -126,12 +130,16 @@ class Pump:
         ]
         for lane in self._metrics:
             lane.peers = [peer for peer in self._metrics if peer is not lane]
+        self.profiles = profiles
         feeders = self.feeder, self._log_feeder, self._graph_feeder
         self._feeders = [one for one in feeders if one.lanes]
         #: All threads.
         self._threads: list[PumpThread] = [
             *self._spans, *self._others, *self._metrics, *self._feeders
         ]  # fmt: skip
+        if profiles is not None:
+            profiles.counted_by(self._tally)
+            self._threads.append(profiles)
 
     def __repr__(self) -> str:
         return f"<Pump to {', '.join(one.name for one in self.destinations) or 'nowhere'}>"
@@ -228,6 +236,8 @@ class Pump:
             feeder.close(now + seconds * min(share, _SPOOL_SHARE))
         for other in self._metrics:
             other.close(now + seconds)
+        if self.profiles is not None:
+            self.profiles.close(now + seconds * share)
 
     @property
     def closed(self) -> bool:
@@ -271,7 +281,8 @@ class Pump:
     def _settle_spans(self) -> None:
         """Wait until the last spans and events are counted; called by metrics threads."""
         # A feeder counts what came too late for its lanes. With a spool, it may go on.
-        for thread in (*self._spans, *self._others, *self._feeders):
+        profiles = () if self.profiles is None else (self.profiles,)
+        for thread in (*self._spans, *self._others, *self._feeders, *profiles):
             if thread.deadline is not None:
                 thread.settled.wait(max(0.0, thread.deadline - time.monotonic()))
             if not isinstance(thread, Feeder) and not thread.settled.is_set():

@@ -17,6 +17,7 @@ from dask_otel.report.meanings import PARTS, Part
 from dask_otel.report.memory import Memory, memory
 from dask_otel.report.money import Bill, Price, bill
 from dask_otel.report.path import RunPath, path
+from dask_otel.report.profiles import with_code
 from dask_otel.report.seconds import ClusterTime, SpanTime, cluster_time, run_parts, span_times
 from dask_otel.report.telemetry.model import Session, Span
 from dask_otel.report.units import Work, work
@@ -151,6 +152,7 @@ def account(
     if price is not None and costs is not None and costs.memory is None:
         # Part of a cost is no cost.
         price = replace(price, memory=0.0)
+    judged = ranked(diagnoses_of(session, facts, own), known.saved, whole)
     spans = span_times(session)
     return Account(
         session=session,
@@ -160,7 +162,7 @@ def account(
         parts=run_parts(session),
         spans=spans,
         path=path(session),
-        diagnoses=ranked(diagnoses_of(session, facts, own), known.saved, whole),
+        diagnoses=[with_code(one, session.profiles) for one in judged],
         seconds=whole,
         failures=failures,
         slowest=findings.slowest(session),

@@ -14,6 +14,7 @@ from dask_otel.report.account import Account, Measured, account
 from dask_otel.report.cures import graphs_of, judged
 from dask_otel.report.history.difference import Comparison, compare
 from dask_otel.report.money import Price
+from dask_otel.report.profiles import attach, profiles_of
 from dask_otel.report.redaction import redacted
 from dask_otel.report.telemetry.model import Block, Session, Skipped, subtree, tree_of
 from dask_otel.report.telemetry.reader import Reader
@@ -246,5 +247,7 @@ def read_report(
     reader = Reader()
     reader.read(paths)
     cost = None if price is None else Price(price, memory=price_memory)
-    report = Report(reader.sessions(), reader.skipped, price=cost, tag=tag, paths=paths)
+    runs = reader.sessions()
+    attach(profiles_of(paths, reader.skipped), runs)
+    report = Report(runs, reader.skipped, price=cost, tag=tag, paths=paths)
     return report.replayed() if replay else report

@@ -46,7 +46,9 @@ def redacted(session: Session) -> Session:
     block = session.block
     if block is not None and block.error is not None:
         block = replace(block, error=(block.error[0], ""))
-    return replace(session, spans=spans, foreign=[], resource=resource, logs=logs, block=block)
+    return replace(
+        session, spans=spans, foreign=[], resource=resource, logs=logs, block=block, profiles=[]
+    )
 
 
 _RESOURCE: Final = (

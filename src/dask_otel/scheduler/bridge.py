@@ -91,6 +91,9 @@ class Bridge:
             topics=settings.logs.topics,
             level=settings.logs.least,
             put=lambda event, counted: self.hand_over.event(event, counted),
+            profiled=None
+            if settings.sampled is None
+            else lambda item: self.hand_over.profile(item),
         )
         #: Answers clients' requests.
         self.settled = SettledSpans(self.adapter)
@@ -111,7 +114,13 @@ class Bridge:
         self._connecting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         inject, ratio = settings.logs.inject, settings.spans.tasks.chosen
-        sent = {"inject": inject, "ratio": ratio, "decided": True, "level": settings.logs.least}
+        sent = {
+            "inject": inject,
+            "ratio": ratio,
+            "decided": True,
+            "level": settings.logs.least,
+            "profiles": settings.sampled,
+        }
         self._delivery = Delivery(scheduler, NAME, pickled(sent), self.boundary)
 
     # -------------------------------------------------------------------- start and close

@@ -13,6 +13,7 @@ from distributed.metrics import time
 from dask_otel import semconv
 from dask_otel.core.life.callers import DEFAULT_SPAN
 from dask_otel.core.metrics.batch import MetricBatch, Observation
+from dask_otel.core.profiles.store import Batch, CutOff, Ended
 from dask_otel.core.records import ClusterEvent, FinishedGraph, FinishedSpan, OpenNote, Progress
 from dask_otel.pump.inbox import Inbox
 
@@ -115,6 +116,10 @@ class HandOver:
             return
         self._waiting = []
         pumps = [self._pump] if self.recorded is None else [self._pump, self.recorded]
+        if self._pump.profiles is not None:
+            for one in waiting:
+                if isinstance(one, FinishedSpan) and one.is_root:
+                    self._pump.profiles.offer(Ended(one.identity))
         for ready, pump in product(waiting, pumps):
             pump.offer_span(ready)
             if isinstance(ready, FinishedSpan) and ready.graph is not None:
@@ -136,6 +141,14 @@ class HandOver:
             )
         return taken
 
+    def profile(self, item: Batch | CutOff) -> None:
+        """Hand over what workers have sampled; it is lost until the exporters are ready."""
+        if self._pump is not None and self._pump.profiles is not None:
+            self._pump.profiles.offer(item)
+        elif isinstance(item, Batch):
+            lost = item.samples + item.left_out
+            self._adapter.batch.add(semconv.OTEL_DROPPED.name, "profiles", "not_ready", value=lost)
+
     def notices(self) -> None:
         """Let the pump look after its open requests, and make events of its notices."""
         if self._pump is not None:
@@ -150,7 +163,7 @@ class HandOver:
         """Add a span to the metrics, exported or not: one point in each histogram per Dask span."""
         ident, observe = span.identity, self._adapter.batch.observe
         ids = (ident.trace_id, ident.span_id)
-        if span.path is not None and ident.dask_id == ident.root_id:
+        if span.path is not None and span.is_root:
             for part, value in zip(semconv.PATH_PARTS, span.path.parts, strict=True):
                 if value:
                     name = semconv.SPAN_PATH_TIME.name

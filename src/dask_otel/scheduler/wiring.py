@@ -24,9 +24,8 @@ from dask_otel.core.graph import graph_line
 from dask_otel.core.metrics.cardinality import SeriesLimits
 from dask_otel.core.metrics.labels import LabelRules, patterns
 from dask_otel.core.metrics.state import MetricState
-from dask_otel.core.records import (
-    Temporality,
-)
+from dask_otel.core.profiles.store import file_of
+from dask_otel.core.records import Temporality
 from dask_otel.core.text import ATTRIBUTE_LIMIT, STACKTRACE_LIMIT, Sanitizer
 from dask_otel.core.trace import Trace
 from dask_otel.core.traces.translate import translate
@@ -157,9 +156,17 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         logs=settings.logs.exported,
         claims=owner.claims,
         graph=partial(graph_line, redact=span_limits.redact) if settings.graphs != "off" else None,
+        profiles=None
+        if settings.sampled is None
+        else partial(file_of, interval=settings.sampled, redact=span_limits.redact),
     )
     if outputs is None:
         return None
+    if settings.profiles.enabled and settings.sampled is None:
+        missing = "otel.files.path" if target is None else "otel.workers.context"
+        logger.warning(
+            "dask-otel takes no profiles: otel.profiles.enabled is true, and needs %s, too", missing
+        )
     for text in long_timeouts(
         environment_of(settings.environment, settings.provider == "own").items()
     ):
@@ -212,11 +219,12 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     metrics = [(sink, made(temporality=read.temporality)) for sink in outputs.metric_sinks]
     # Prometheus has no deltas.
     shown = None if page is None else (page, made(temporality="cumulative"))
+    profile_of = None if outputs.profiles is None else outputs.profiles.of
     narrated = partial(narrate, limits=span_limits, mask=mask_of(settings))
     pump = Pump(
         Rows(
             outputs.span_sinks,
-            partial(translate, limits=span_limits, sanitizer=sanitizer),
+            partial(translate, limits=span_limits, sanitizer=sanitizer, profile_of=profile_of),
             read.spans,
             _spool(settings, outputs),
         ),
@@ -230,13 +238,18 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         sanitizer.drain,
         notices,
         Rows(outputs.graph_sinks, lambda graph: [graph]),
+        outputs.profiles,
     )
 
     def recording(recorder: Recorder) -> Pump:
         # Not the other pump's: two threads may use them at once.
         own, ((traces, values, logs), graphs) = Sanitizer(), outputs.recording(recorder)
         return Pump(
-            Rows([traces], partial(translate, limits=span_limits, sanitizer=own), _IN_MEMORY),
+            Rows(
+                [traces],
+                partial(translate, limits=span_limits, sanitizer=own, profile_of=profile_of),
+                _IN_MEMORY,
+            ),
             # Deltas, so that the sums of any rows are those of their time.
             Metrics([(values, state(clocks.time_ns(), temporality="delta"))]),
             Rows([logs], partial(narrated, sanitizer=own, last=LastLines()), _IN_MEMORY),

@@ -53,6 +53,7 @@ __all__ = [
     "LogSettings",
     "MetricSettings",
     "PatternSettings",
+    "ProfileSettings",
     "ReportSettings",
     "Settings",
     "SpanSettings",
@@ -356,6 +357,26 @@ class LogSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ProfileSettings:
+    """Section ``otel.profiles``."""
+
+    enabled: bool = _knob(
+        "false",
+        FLAG,
+        """
+        Whether workers sample what their tasks do, for [a profile of each span](profiles.md)
+
+        Needs `otel.files.path`, where the profiles are written, and `otel.workers.context`.
+        """,
+    )
+    interval: float = _knob(
+        "20ms",
+        duration(0.005, 60),
+        "The time between two samples",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class ClientSettings:
     """Section ``otel.client``: the client side."""
 
@@ -568,6 +589,13 @@ class Settings:
     files: FileSettings = field(default_factory=FileSettings)
     spool: SpoolSettings = field(default_factory=SpoolSettings)
     report: ReportSettings = field(default_factory=ReportSettings)
+    profiles: ProfileSettings = field(default_factory=ProfileSettings)
+
+    @property
+    def sampled(self) -> float | None:
+        """Seconds between two samples of workers' threads; None for none."""
+        wanted = self.profiles.enabled and self.files.path is not None and self.workers.context
+        return self.profiles.interval if wanted else None
 
     @property
     def graphs(self) -> Literal["always", "asked", "off"]:

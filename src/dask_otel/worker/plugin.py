@@ -14,6 +14,7 @@ from dask_otel.client.instrumentation import INSTRUMENTATION
 from dask_otel.worker.contexts import Task, TaskContexts
 from dask_otel.worker.forwarding import forwarding
 from dask_otel.worker.logs import injection, running
+from dask_otel.worker.sampling import Sampler
 
 if TYPE_CHECKING:
     from distributed.worker import Worker
@@ -90,6 +91,8 @@ class TaskContextPlugin(WorkerPlugin):
         configuration, and is used only if no plugin has the scheduler's.
     level
         The least level of the log records to send to the scheduler; None for none.
+    profiles
+        Seconds between two samples of the threads that run tasks; None for none.
     later
         Unknown settings from a scheduler with a later version of this package; ignored.
     """
@@ -100,20 +103,23 @@ class TaskContextPlugin(WorkerPlugin):
         ratio: float = 0.0,
         decided: bool = False,
         level: int | None = None,
+        profiles: float | None = None,
         **later: object,
     ) -> None:
         self.inject = inject
         self.ratio = ratio
         self.decided = decided
         self.level = level
+        self.profiles = profiles
         self.hooks: _Hooks | None = None
         #: Whether this plugin holds the instrumentation of the process's clients.
         self.holds = False
         #: The worker that forwards log records.
         self.forwards: Worker | None = None
+        self.sampler: Sampler | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "hooks": None, "forwards": None}
+        return {**vars(self), "hooks": None, "forwards": None, "sampler": None}
 
     def setup(self, worker: Worker) -> None:
         """See ``WorkerPlugin.setup``."""
@@ -137,6 +143,9 @@ class TaskContextPlugin(WorkerPlugin):
                 forwarding.add(worker, self.level)
         if self.inject:
             injection.add()
+        if self.profiles is not None:
+            self.sampler = Sampler(worker, self.profiles)
+            self.sampler.start()
 
     def teardown(self, worker: Worker) -> None:
         """See ``WorkerPlugin.teardown``."""
@@ -152,5 +161,8 @@ class TaskContextPlugin(WorkerPlugin):
             self.forwards = None
         if self.inject:
             injection.remove()
+        if self.sampler is not None:
+            self.sampler.stop()
+            self.sampler = None
         if not hooks.wanted_by:
             hooks.execution.detach()

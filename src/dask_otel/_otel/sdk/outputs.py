@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, TypeAlias
 
 from opentelemetry.sdk.resources import Resource
 
@@ -34,13 +35,17 @@ from dask_otel._otel.sdk.resource import make_resource
 from dask_otel._otel.sdk.sampling import TraceSampler, make_sampler
 from dask_otel._otel.sdk.sink import ExporterSink
 from dask_otel._otel.sdk.spans import ProviderSpanSink, application_provider
+from dask_otel.core.profiles.store import RootProfile
 from dask_otel.core.records import Origin
 from dask_otel.core.trace import Trace
 from dask_otel.pump.destination import Destination
+from dask_otel.pump.profile_files import ProfileFiles
 from dask_otel.pump.recorder import Recorder
 
 __all__ = ["FileTarget", "Outputs", "build", "build_for_spool"]
 
+#: Makes a profile's file; the second argument is called after each short step.
+WriteProfile: TypeAlias = Callable[[RootProfile, Callable[[], object]], bytes]
 _SIGNALS: Final = ("traces", "metrics", "logs")
 
 
@@ -66,6 +71,8 @@ class Outputs:
     without_server: Destination | None
     #: Makes the sinks that keep spans, metrics and log records in memory, and those of graph logs.
     recording: Callable[[Recorder], tuple[list[ExporterSink], list[GraphSink]]]
+    #: Writes profiles; None without files.
+    profiles: ProfileFiles | None = None
 
 
 def build(
@@ -81,6 +88,7 @@ def build(
     logs: bool = False,
     claims: Callable[[str, str], bool] | None = None,
     graph: WriteGraph | None = None,
+    profiles: WriteProfile | None = None,
 ) -> Outputs | None:
     """Make the exporters in the standard variables, and those that write files.
 
@@ -106,6 +114,8 @@ def build(
         See `dask_otel._otel.sdk.resource.make_resource`. None for telemetry that is no bridge's.
     graph
         Makes the text of a graph log; None for no graph logs.
+    profiles
+        Makes the content of a profile's file; None for no profiles.
 
     Returns
     -------
@@ -134,6 +144,7 @@ def build(
         sampler = make_sampler(resource) if provider is None else TraceSampler(provider.sampler)
         make = partial(ExporterSink, encoder, sampler)
         to_file: list[ExporterSink | GraphSink] = []
+        written: ProfileFiles | None = None
         signals = _SIGNALS if logs else _SIGNALS[:-1]
         if files is not None:
             # Before the others, which must be closed after an error.
@@ -141,6 +152,10 @@ def build(
             run = run_name(cluster, instance_id, started_ns)
             eager = read.file_interval is not None
             to_file = file_sinks(signals, files, run, eager, make, graph, sampler.decides)
+            if profiles is not None:
+                folder = Path(files.path).expanduser().absolute()
+                most = files.max_size * files.max_files
+                written = ProfileFiles(folder, run, most, profiles, sampler.decides)
         made = make_sinks(
             (
                 signal
@@ -185,6 +200,7 @@ def build(
         encoder.origin,
         unnamed[0] if unnamed and nobody_listens() else None,
         recording,
+        written,
     )
 
 

@@ -9,7 +9,7 @@ Seconds are doubles, counts are ints; unmeasured values are absent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Final
 
@@ -27,6 +27,7 @@ from dask_otel.core.records import (
     Link,
     OpenNote,
     Progress,
+    SpanIdentity,
     SpanMemory,
     SpanPathFacts,
     SpanRecord,
@@ -38,7 +39,7 @@ from dask_otel.core.text import (
 from dask_otel.core.traces.exceptions import error_type
 from dask_otel.core.traces.redact import redacted_tags, redacted_value
 from dask_otel.core.traces.task_records import TaskRecords
-from dask_otel.core.traces.values import SpanLimits, Written
+from dask_otel.core.traces.values import SpanLimits, Written, in_threads
 
 _SCHEDULER_CLOSED: Final = "SchedulerClosed"
 _SCHEDULER_LOST: Final = "SchedulerLost"
@@ -50,6 +51,7 @@ def translate(
     item: FinishedSpan | Progress | OpenNote,
     limits: SpanLimits = _DEFAULT_LIMITS,
     sanitizer: Sanitizer | None = None,
+    profile_of: Callable[[SpanIdentity], tuple[str, float] | None] | None = None,
 ) -> list[SpanRecord]:
     """Return the OpenTelemetry spans of one generation of a Dask span. Never raises.
 
@@ -64,11 +66,15 @@ def translate(
         Sizes and numbers.
     sanitizer
         Counts changed values, by kind; those of a note are counted with the finished span.
+    profile_of
+        Returns the file of a span's profile, and the sampled seconds; None if it has none.
     """
     if isinstance(item, OpenNote):
         return [_Translation(item.identity, item.start, item.time, limits, Sanitizer()).lost(item)]
     made = _Translation(item.identity, item.start, item.stop, limits, sanitizer or Sanitizer())
-    return [made.progress(item)] if isinstance(item, Progress) else made.finished(item)
+    if isinstance(item, Progress):
+        return [made.progress(item)]
+    return made.finished(item, profile_of and profile_of(item.identity))
 
 
 class _Translation(TaskRecords):
@@ -200,7 +206,9 @@ class _Translation(TaskRecords):
 
     # --------------------------------------------------------------------- a finished span
 
-    def finished(self, finished: FinishedSpan) -> list[SpanRecord]:
+    def finished(
+        self, finished: FinishedSpan, profile: tuple[str, float] | None
+    ) -> list[SpanRecord]:
         """Return the span, its groups, and its tasks."""
         groups = [self._group(group) for group in finished.groups]
         parents = {
@@ -211,7 +219,10 @@ class _Translation(TaskRecords):
         failed = self._error_type(finished)
         events, dropped = self._events(finished)
         span = self._record(
-            self._span_attributes(finished, failed, dropped),
+            {
+                **self._span_attributes(finished, failed, dropped),
+                **self._profile(finished, profile),
+            },
             events,
             finished.callers,
             None if failed is None else self._description(finished, failed),
@@ -255,6 +266,18 @@ class _Translation(TaskRecords):
         self._put_origin(out, finished)
         self._put_parts(out, semconv.SPAN_ACTIVITY_TIME, finished.activities)
         self._put_user_attributes(out, finished.attributes)
+        return out
+
+    def _profile(self, finished: FinishedSpan, profile: tuple[str, float] | None) -> Written:
+        if profile is None:
+            return {}
+        out: Written = {semconv.SPAN_PROFILE: profile[0]}
+        executed = in_threads(finished.activities)
+        seconds = {
+            semconv.SPAN_PROFILE_TIME: profile[1],
+            semconv.SPAN_PROFILE_COVERAGE: profile[1] / executed if executed else None,
+        }
+        self._put(out, self._seconds, seconds)
         return out
 
     def _put_memory(self, out: Written, memory: SpanMemory | None) -> None:

@@ -39,6 +39,17 @@ _COUNT_KEYS: Final = (
 
 Written: TypeAlias = dict[str, AttributeValue]
 
+#: Activities of a task before and after it is in a thread. Dask's ``executor`` is not among them: a
+#: task that waits for its thread to begin has begun for Dask, and for the samples of its thread.
+_OUTSIDE: Final = frozenset(
+    ("other", "deserialize", "disk-read", "disk-write", "compress", "decompress", "serialize")
+)
+
+
+def in_threads(activities: Mapping[Any, float]) -> float:
+    """Return the seconds of a span's tasks in their threads, where samples are taken."""
+    return sum(seconds for name, seconds in activities.items() if name not in _OUTSIDE)
+
 
 @dataclass(frozen=True, slots=True)
 class SpanLimits:

@@ -7,13 +7,13 @@ or less time for the same work.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from operator import attrgetter
 from statistics import fmean, median
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from dask_otel.core.sums import summed
-from dask_otel.report import words
+from dask_otel.report import profiles, words
 from dask_otel.report.history.past import COMPUTING, MOVED, RUNNING, PastRun, Terms, ended, total
 from dask_otel.report.meanings import PATH
 from dask_otel.report.seconds import add
@@ -140,6 +140,8 @@ class Difference:
     functions: list[Function]
     steps: list[StepDifference]
     beside: list[str]
+    #: By place in the code, the change of a run's sampled seconds; empty without profiles.
+    code: list[tuple[str, float]] = field(default_factory=list)
 
     def verdict_of(self, change: float) -> str:
         """Return what a change of the duration or the thread-time is, if it is no chance."""
@@ -176,6 +178,7 @@ class Difference:
             ("by part", parts_in_words(self.parts)),
             ("more or less work", in_words([("of these", self.more_work)])),
             ("the path", in_words(named(self.path))),
+            ("the code", in_words(self.code, _LISTED)),
         ):
             if changes:
                 yield f"{what}: {changes}"
@@ -203,9 +206,16 @@ def compare(
     before: Iterable[Session], after: Iterable[Session], titles: tuple[str, str] = ("A", "B")
 ) -> Comparison:
     """Compare the ended runs of two reports, those of one name together."""
-    sides = _each((before, after), lambda runs: [one for run in runs for one in ended(run, "")])
+    sessions = [*before], [*after]
+    sides = _each(sessions, lambda runs: [one for run in runs for one in ended(run, "")])
     names = dict.fromkeys(run.name for side in sides for run in side)
-    found = [difference(*([r for r in side if r.name == name] for side in sides)) for name in names]
+    found = [
+        replace(
+            difference(*([r for r in side if r.name == name] for side in sides)),
+            code=profiles.changes(sessions, name),
+        )
+        for name in names
+    ]
     first, second = (f"({words.counted(len(side), 'run')})" for side in sides)
     return Comparison(
         f"{titles[0]} {first}",

@@ -22,6 +22,7 @@ from dask_otel.report.history.difference import Comparison
 from dask_otel.report.history.past import HEADINGS, NUMBERS, PastRun
 from dask_otel.report.money import Price
 from dask_otel.report.page.environment import ENVIRONMENT
+from dask_otel.report.page.flames import flame
 from dask_otel.report.page.multiples import marks, panels
 from dask_otel.report.page.payload import pack, timeline
 from dask_otel.report.seconds import SpanTime
@@ -53,7 +54,7 @@ def page(
 
     # The charts need only Bokeh's core: no widgets, no tables, no WebGL, no MathJax.
     bokeh = next(raw for raw in INLINE.js_raw if "Bokeh" in raw[:20_000])
-    scripts = [bokeh, _file("timeline.js"), _file("page.js")]
+    scripts = [bokeh, _file("timeline.js"), _file("flame.js"), _file("page.js")]
     return ENVIRONMENT.get_template("page.html").render(
         runs=[_run(account, number, what_ifs or {}) for number, account in enumerate(accounts)],
         skipped=skipped,
@@ -129,6 +130,7 @@ def _run(account: Account, number: int, what_ifs: Mapping[str, str]) -> dict[str
         "key": f"r{number}",
         "charts": packed,
         "timeline": timeline(session),
+        "flame": flame(session),
         "spans": spans,
         "logs": [
             (max(0, log.time_ns - (session.start_ns or 0)) / 1e9, log)

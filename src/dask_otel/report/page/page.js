@@ -26,6 +26,7 @@ async function openCharts(scope) {
 async function open(scope) {
   try {
     await openTimelines(scope);
+    await openFlames(scope);
     await openCharts(scope);
   } catch (error) {
     document.documentElement.dataset.error = String(error);

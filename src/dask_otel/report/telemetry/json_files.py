@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any, Final, cast
 
 from dask_otel.core.graph import SUFFIX
+from dask_otel.core.profiles import pprof
 from dask_otel.report.telemetry.model import Skipped
 
 #: Most bytes of one line, or of a document over several lines.
@@ -23,6 +24,8 @@ MOST: Final = 16 * 2**30
 
 #: The end of the name of a summary, which `dask-otel history` writes beside the files.
 SUMMARY: Final = "-summary.json"
+#: The ends of the names of files beside telemetry that are not read here.
+OTHERS: Final = (SUFFIX, pprof.SUFFIX)
 #: What is said of a file that can't be read, or not to its end.
 BROKEN: Final = "file that ends in an error"
 
@@ -48,7 +51,7 @@ def find(paths: Iterable[str | Path]) -> list[Path]:
             found.append(path)
         else:
             raise FileNotFoundError(f"there is no {path}")
-    return [path for path in dict.fromkeys(found) if not path.name.endswith(SUFFIX)]
+    return [path for path in dict.fromkeys(found) if not path.name.endswith(OTHERS)]
 
 
 def is_json(name: str) -> bool:

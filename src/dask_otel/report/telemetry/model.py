@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
 from dask_otel import semconv
+from dask_otel.core.profiles.pprof import Profile
 from dask_otel.report import words
 from dask_otel.report.telemetry.series import Metrics
 
@@ -157,6 +158,8 @@ class Session:
     #: In the order of time.
     logs: list[Log] = field(default_factory=list)
     bridge: str = ""
+    #: Of its root spans.
+    profiles: list[Profile] = field(default_factory=list)
     #: The block that the report is about, if any, and the keys of its spans.
     block: Block | None = None
     own: frozenset[tuple[str, str]] = frozenset()

@@ -12,7 +12,6 @@ from urllib.parse import unquote
 
 import fsspec
 
-from dask_otel.core.graph import SUFFIX
 from dask_otel.report import words
 from dask_otel.report.telemetry import json_files
 
@@ -64,7 +63,7 @@ def listed(address: str) -> list[tuple[str, str, int]]:
 def copied(paths: Iterable[str | Path]) -> Iterator[list[str | Path]]:
     """Replace addresses by copies of their files, which exist inside the ``with`` block.
 
-    A folder stands for its files of JSON and its graph logs; ``*`` is a pattern.
+    A folder stands for its files of JSON, its graph logs and its profiles; ``*`` is a pattern.
 
     Raises
     ------
@@ -87,7 +86,7 @@ def _copies(path: str | Path, folder: Path) -> Iterator[Path]:
             found = [
                 one
                 for one in found
-                if json_files.is_json(posixpath.basename(one)) or one.endswith(SUFFIX)
+                if json_files.is_json(posixpath.basename(one)) or one.endswith(json_files.OTHERS)
             ]
         for one in found:
             # Files of several folders can have the same name.

@@ -1,0 +1,100 @@
+"""Row 18: the sampler of profiles on a worker, by the CPU clock of its thread.
+
+A thread that only wakes up as often runs beside it: on a busy machine that alone takes much of it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any, Final
+
+from benchmarks.results import Row, verdict
+from dask_otel.core.profiles.stacks import BLOB
+from dask_otel.settings.keys import ProfileSettings
+from dask_otel.worker.sampling import Sampler
+
+#: Threads with tasks, and their frames.
+THREADS: Final = 4
+DEPTH: Final = 45
+#: The part of a CPU that the sampler may take.
+PART: Final = 0.005
+
+
+class Worker:
+    """A worker whose threads run tasks; it counts the sampler's bytes."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self.active_threads: dict[int, str] = {}
+        self.state = SimpleNamespace(tasks={})
+        self.bytes = 0
+        for number in range(THREADS):
+            thread = threading.Thread(target=_works, args=(stop,), daemon=True)
+            thread.start()
+            assert thread.ident is not None
+            key = f"fit-{number}"
+            self.active_threads[thread.ident] = key
+            self.state.tasks[key] = SimpleNamespace(
+                span_id="span", prefix="fit", start_time=time.time()
+            )
+
+    def log_event(self, _topic: str, message: dict[str, Any]) -> None:
+        """Count a message."""
+        self.bytes += len(message[BLOB])
+
+
+def _works(stop: threading.Event) -> None:
+    def deeper(left: int) -> None:
+        if left:
+            deeper(left - 1)
+        else:
+            stop.wait(0.05)
+
+    # Frames of threading are below and above.
+    number = 0
+    while not stop.is_set():
+        number += 1
+        deeper(DEPTH - 6 - number % 4)
+
+
+def _share(thread: threading.Thread, seconds: float) -> float:
+    """Return the part of a CPU that a running thread takes."""
+    assert thread.ident is not None
+    clock = time.pthread_getcpuclockid(thread.ident)
+    before, began = time.clock_gettime(clock), time.perf_counter()
+    time.sleep(seconds)
+    return (time.clock_gettime(clock) - before) / (time.perf_counter() - began)
+
+
+def run(quick: bool) -> list[Row]:
+    """Measure the sampler, and a thread that only wakes up."""
+    seconds, interval = 5.0 if quick else 40.0, ProfileSettings().interval
+    stop = threading.Event()
+    worker = Worker(stop)
+    try:
+        sampler = Sampler(worker, interval)  # type: ignore[arg-type]
+        sampler.start()
+        share = _share(sampler._thread, seconds)
+        sampler.stop()
+
+        def wakes() -> None:
+            while not stop.wait(interval):
+                pass
+
+        idle = threading.Thread(target=wakes, daemon=True)
+        idle.start()
+        alone = _share(idle, seconds)
+    finally:
+        stop.set()
+    rate = round(1 / interval)
+    return [
+        Row(
+            "18", f"worker: sampler of profiles, {THREADS} threads of depth {DEPTH}, {rate} Hz",
+            f"≤ {PART:.1%} of a CPU",
+            f"{share:.2%} of a CPU; a thread that only wakes up as often takes {alone:.2%}; "
+            f"{worker.bytes / seconds:,.0f} bytes a second",
+            verdict(share <= PART),
+            {"share": share, "wakes": alone, "bytes": worker.bytes / seconds},
+        )
+    ]  # fmt: skip

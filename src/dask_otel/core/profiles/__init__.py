@@ -1,0 +1,1 @@
+"""Profiles by span: stacks as bytes, trees of them with limits, and files of pprof."""

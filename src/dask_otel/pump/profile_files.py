@@ -1,0 +1,204 @@
+"""The thread that reads the samples of workers, and writes a file for each root span.
+
+A file is replaced as a whole while its span is open, soon after samples have come, so that a kill
+of the scheduler loses little more than what the workers have not sent.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Final
+
+from dask_otel import semconv
+from dask_otel.core.profiles.pprof import SUFFIX
+from dask_otel.core.profiles.store import Batch, CutOff, Ended, Profiles, RootProfile
+from dask_otel.core.records import SpanIdentity
+from dask_otel.core.trace import Trace
+from dask_otel.pump.breath import Breath
+from dask_otel.pump.tally import Tally
+from dask_otel.pump.thread import PumpThread
+
+logger = logging.getLogger("distributed.dask_otel")
+
+#: Least seconds between two writes of open roots, and how many times as long as the last one took.
+INTERVAL: Final = 1.0
+_PAUSE: Final = 50.0
+#: Most bytes that wait for the thread.
+_MOST_WAITING: Final = 16 * 2**20
+_BESIDE: Final = 200
+
+
+class ProfileFiles(PumpThread):
+    """Reads samples, and writes the profiles of sampled roots into a folder.
+
+    Parameters
+    ----------
+    folder, run
+        The folder, and the beginning of the files' names.
+    most
+        Limit of the bytes of this run's files; the oldest are removed.
+    encode
+        Makes a file's content; its second argument is called after each short step.
+    samples
+        Whether a trace is sampled.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        run: str,
+        most: int,
+        encode: Callable[[RootProfile, Callable[[], object]], bytes],
+        samples: Callable[[Trace], bool],
+    ) -> None:
+        super().__init__("dask-otel-profiles", "profiles", Tally(), threading.Event())
+        self._folder, self._run_name, self._most = folder, run, most
+        self._encode, self._samples = encode, samples
+        self._store = Profiles()
+        #: Held by threads that read what waits; the event loop never takes it.
+        self._lock = threading.Lock()
+        self._waiting: deque[Batch | CutOff | Ended] = deque()
+        # Two counters of bytes, each written by one side: no lock.
+        self._offered = self._taken = 0
+        #: When the open roots are written next.
+        self._due = time.monotonic() + INTERVAL
+        self._sizes: OrderedDict[Path, int] = OrderedDict()
+        self._told = False
+        self._breathe = Breath()
+
+    def __repr__(self) -> str:
+        return f"<ProfileFiles in {self._folder}, {len(self._waiting)} messages waiting>"
+
+    def counted_by(self, tally: Tally) -> None:
+        """Count losses and errors there."""
+        self._tally = tally
+
+    def offer(self, item: Batch | CutOff | Ended) -> None:
+        """Queue an item without waiting; a batch without room is counted. For the event loop."""
+        size = _size(item)
+        if isinstance(item, Batch) and self._offered - self._taken + size > _MOST_WAITING:
+            self._drop("queue_full", item.samples + item.left_out)
+            return
+        self._offered += size
+        self._waiting.append(item)
+        if isinstance(item, Ended):
+            self.wake.set()
+
+    def of(self, span: SpanIdentity) -> tuple[str, float] | None:
+        """Return the file of a span that was sampled, and its seconds; None without one."""
+        with self._lock:
+            self._drain()
+            found = self._store.seconds(span)
+        if found is None or not self._samples(found[0].trace_id):
+            return None
+        return self._name(found[0]), found[1]
+
+    # ------------------------------------------------------------------------- the thread
+
+    def work(self) -> float:
+        """Read what has come, and write what is due."""
+        with self._lock:
+            self._drain()
+        now = time.monotonic()
+        everything = now >= self._due
+        if everything:
+            self._due = now + INTERVAL
+        self._write_all(lambda root: everything or root.ended is not None)
+        took = time.monotonic() - now
+        self._due = max(self._due, time.monotonic() + _PAUSE * took if everything else 0.0)
+        return 1.0
+
+    def finish(self) -> None:
+        """Read and write the rest."""
+        with self._lock:
+            self._drain()
+        self._write_all(lambda _: True)
+
+    def release(self) -> None:
+        """Count what could not be written."""
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Count what was not written as lost."""
+        waiting, self._waiting = self._waiting, deque()
+        unread = [item.samples for item in waiting if isinstance(item, Batch)]
+        unwritten = [root for root in [*self._store.roots.values()] if root.changed]
+        for root in unwritten:
+            root.changed = False
+        self._drop("shutdown", sum(unread) + sum(root.samples for root in unwritten))
+
+    def _drain(self) -> None:
+        while self._waiting:
+            item = self._waiting.popleft()
+            self._taken += _size(item)
+            for _ in self._store.take(item, time.time()):
+                self._breathe()
+        while self._store.dropped:
+            self._drop(*self._store.dropped.popitem())
+
+    def _write_all(self, is_due: Callable[[RootProfile], bool]) -> None:
+        for root in [*self._store.roots.values()]:
+            if root.changed and is_due(root):
+                try:
+                    self._write(root)
+                except OSError as error:
+                    if not self._told:
+                        self._told = True
+                        logger.warning(
+                            "dask-otel can't write profiles into %s: %s. It tries again; check "
+                            "otel.files.path. This is logged once.",
+                            self._folder,
+                            error,
+                        )
+        with self._lock:
+            for _ in self._store.forget(time.time()):
+                pass
+
+    def _write(self, root: RootProfile) -> None:
+        if not self._samples(root.root.trace_id):
+            root.changed = False
+            return
+        with self._lock:
+            data = self._encode(root, self._breathe)
+            root.changed = False
+        path = self._folder / self._name(root.root)
+        try:
+            self._replace(path, data)
+        except OSError:
+            root.changed = True
+            raise
+        self._sizes[path] = len(data)
+        self._sizes.move_to_end(path)
+        while sum(self._sizes.values()) > self._most and len(self._sizes) > 1:
+            oldest, _ = self._sizes.popitem(last=False)
+            with suppress(OSError):
+                oldest.unlink()
+
+    def _replace(self, path: Path, data: bytes) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        # For the owner alone.
+        with NamedTemporaryFile(dir=self._folder, prefix=".profile-", delete=False) as file:
+            file.write(data)
+        try:
+            os.replace(file.name, path)
+        except OSError:
+            os.unlink(file.name)
+            raise
+
+    def _name(self, root: SpanIdentity) -> str:
+        return f"{self._run_name}-{root.span_id:016x}{SUFFIX}"
+
+    def _drop(self, reason: str, samples: int) -> None:
+        self._tally.add(semconv.OTEL_DROPPED.name, "profiles", reason, count=samples)
+
+
+def _size(item: Batch | CutOff | Ended) -> int:
+    return _BESIDE + (len(item.blob) if isinstance(item, Batch) else 0)

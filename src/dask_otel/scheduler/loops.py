@@ -1,0 +1,62 @@
+"""Samples the event loop of this process for a client: of a scheduler or a worker, for seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from functools import partial
+from itertools import islice
+from time import monotonic, sleep
+from typing import Final
+
+from dask_otel.core.profiles.frames import Found, walked
+from dask_otel.core.profiles.stacks import BLOB, packed
+from dask_otel.pump.thread import apart
+
+#: Seconds between two samples, and the most seconds.
+INTERVAL: Final = 0.02
+LONGEST: Final = 60.0
+#: Most messages of an answer.
+_MOST: Final = 16
+#: Where an event loop waits for something to do.
+_WAITS: Final = "selectors.py"
+#: Held while a thread samples.
+_sampling: Final = threading.Lock()
+
+
+async def loop_stacks(seconds: float) -> list[bytes] | None:
+    """Return the stacks of this event loop as blobs of `core.profiles.stacks`.
+
+    Their prefixes are ``busy`` and ``idle``. A thread takes the samples, at a true 50 Hz, and
+    `seconds` are at most `LONGEST`. None if another client samples this process now.
+    """
+    if not _sampling.acquire(blocking=False):
+        return None
+    sample = partial(_sampled, threading.get_ident(), min(seconds, LONGEST))
+    return await asyncio.wrap_future(apart(sample, "dask-otel-loop"))
+
+
+def _sampled(thread: int, seconds: float) -> list[bytes]:
+    try:
+        at = monotonic()
+        until, found = at + seconds, dict[tuple[int, ...], Found]()
+        while at < until:
+            sleep(INTERVAL)
+            frame = sys._current_frames().get(thread)
+            before, at = at, monotonic()
+            if frame is not None:
+                line, codes = walked(frame)
+                one = found.setdefault((line, *map(id, codes)), Found(codes))
+                one.add(at - before)
+            # It holds the loop's variables.
+            del frame
+    finally:
+        _sampling.release()
+    stacks = []
+    for (line, *_), one in found.items():
+        stack = one.stack("", "busy", line)
+        waits = bool(stack.frames) and stack.frames[-1].file == _WAITS
+        stacks.append(stack._replace(prefix="idle") if waits else stack)
+    stacks.sort(key=lambda stack: -stack.micros)
+    return [message[BLOB] for message in islice(packed(stacks), _MOST)]

@@ -1,0 +1,234 @@
+"""Profiles of real processes: the planted line is the widest, and what is missing is said."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from distributed import get_worker, span
+
+import dask_otel
+from dask_otel import semconv
+from dask_otel._wire import Refusal, profile_loop
+from dask_otel.cli import main
+from dask_otel.core.profiles.pprof import Profile, SpanStacks, decoded
+from dask_otel.core.profiles.stacks import unpacked
+from tests.cluster.conftest import Bridged, Start
+from tests.waiting import eventually
+
+
+def timed(call: Callable[[], object]) -> tuple[str, float]:
+    """Call a function of this file; return its name and its seconds."""
+    began = time.perf_counter()
+    call()
+    return call.__name__, time.perf_counter() - began
+
+
+def counts() -> None:
+    total = 0
+    for number in range(6_000_000):
+        total += number * number
+
+
+def naps() -> None:
+    time.sleep(0.4)
+
+
+def multiplies() -> None:
+    import numpy
+
+    matrix = numpy.ones((900, 900))
+    for _ in range(6):
+        matrix = matrix @ matrix / 900.0
+
+
+def holds() -> None:
+    # In C: no other thread of the process runs meanwhile, the sampler neither. Only the last call
+    # of a task may go unseen.
+    for _ in range(10):
+        sum(range(3_000_000))
+
+
+def matches() -> None:
+    # In C, too.
+    for _ in range(10):
+        re.match("(a+)+b", "a" * 20)
+
+
+PLANTED = (counts, naps, multiplies, holds, matches)
+
+
+@contextmanager
+def profiled(start: Start, folder: Path, **more: Any) -> Any:
+    config = {
+        "files": {"path": str(folder)},
+        "profiles": {"enabled": True},
+        "spans": {"linger": "2s"},
+    }
+    options = {"n_workers": 1, "threads_per_worker": 2, "processes": True}
+    with start(config=config, **options, **more) as bridged:
+        eventually(lambda: [*bridged.client.run(_samples).values()] == [True], what="the sampler")
+        yield bridged
+
+
+def _samples(dask_worker: Any) -> bool:
+    plugin = dask_worker.plugins.get("dask-otel")
+    return plugin is not None and plugin.sampler is not None
+
+
+def complete(folder: Path) -> Profile | None:
+    for path in folder.glob("*-profile.pb.gz"):
+        found = decoded(path.read_bytes())
+        if found.about["complete"]:
+            return found
+    return None
+
+
+def leaves(one: SpanStacks) -> Counter[str]:
+    """Seconds by the innermost function of this file."""
+    found: Counter[str] = Counter()
+    for frames, _, cost in one.tree.stacks():
+        ours = [frame.function for frame in frames if frame.file == "cluster/test_profiles.py"]
+        found[ours[-1] if ours else ""] += cost.micros / 1e6
+    return found
+
+
+def test_a_planted_line_is_the_widest_of_its_span(start: Start, tmp_path: Path) -> None:
+    took: dict[str, Counter[str]] = {}
+    with profiled(start, tmp_path) as cluster:
+        with dask_otel.span("root"):
+            for call in PLANTED:
+                with span(call.__name__):
+                    took[call.__name__] = _took(cluster, call, 2)
+            # Two spans that share a function.
+            with span("both"):
+                took["both"] = _took(cluster, counts, 1) + _took(cluster, naps, 8)
+        spans = cluster.exported().spans
+        profile = eventually(lambda: complete(tmp_path), what="the file of the profile")
+    assert profile.about["root"] == "root"
+    assert (profile.about["left_out"], profile.about["cut_off"]) == (0, [])
+    assert {one.name.rpartition("/")[2] for one in profile.spans} == {*took}
+    for one in profile.spans:
+        found, truth = leaves(one), took[one.name.rpartition("/")[2]]
+        assert found.most_common(1)[0][0] == truth.most_common(1)[0][0], found
+        for name, seconds in truth.items():
+            # A sample is 20 ms, and stands for the time since the last one of the same task.
+            assert 0.5 * seconds < found[name] < 1.5 * seconds, (one.name, name, found, truth)
+        # On the span itself: its file, and how much of it was sampled, by Dask's own seconds.
+        (exported,) = [it for it in spans if it.attributes.get(semconv.SPAN_ID) == one.dask_id
+                       and it.type == "span"]  # fmt: skip
+        attributes = exported.attributes
+        assert (tmp_path / attributes[semconv.SPAN_PROFILE]).exists()
+        sampled = one.tree.total().micros / 1e6
+        threads = (".thread-cpu", ".thread-noncpu", ".executor")
+        ran = sum(attributes[semconv.SPAN_ACTIVITY_TIME + end] for end in threads)
+        # No more than there was, but for one interval in each task.
+        assert 0.5 < sampled / ran < 1.05 + 0.02 * 9 / ran
+        # What had come when it was exported.
+        seconds = attributes[semconv.SPAN_PROFILE_TIME]
+        assert 0 < seconds <= sampled + 1e-6
+        assert attributes[semconv.SPAN_PROFILE_COVERAGE] == pytest.approx(seconds / ran)
+        # The line itself, which the test reads in its own source.
+        line = max(one.tree.stacks(), key=lambda stack: stack[2].micros)
+        source = Path(__file__).read_text().splitlines()[line[1] - 1]
+        if line[0][-1].file == "cluster/test_profiles.py":
+            words = ("total +=", "range", "sleep", "@", "sum(", "match")
+            assert any(word in source for word in words), line
+
+
+def _took(cluster: Bridged, call: Callable[[], object], tasks: int) -> Counter[str]:
+    found: Counter[str] = Counter()
+    # Each task has a group of its own: a group belongs to one span.
+    keys = [f"{call.__name__}-{uuid4().hex}" for _ in range(tasks)]
+    for name, seconds in cluster.client.gather(cluster.client.map(timed, [call] * tasks, key=keys)):
+        found[name] += seconds
+    return found
+
+
+def waits(folder: str) -> None:
+    """Wait as long as the file of this process is the newest: until another process runs it."""
+    own = Path(folder) / str(os.getpid())
+    own.touch()
+    while len([*Path(folder).iterdir()]) == 1:
+        time.sleep(0.01)
+
+
+def test_a_killed_worker_is_named_and_the_rest_is_there(start: Start, tmp_path: Path) -> None:
+    folder, ours = tmp_path / "files", tmp_path / "ours"
+    ours.mkdir()
+    with profiled(start, folder) as cluster:
+        (address,) = cluster.scheduler.workers
+        with dask_otel.span("root"):
+            with span("first"):
+                truth = _took(cluster, naps, 2)
+            with span("second"):
+                future = cluster.client.submit(waits, str(ours))
+                (pid,) = eventually(lambda: [*ours.iterdir()], what="the task")
+                # Its samples have come before.
+                profiles = cluster.bridge.wired.pump.profiles
+                eventually(lambda: profiles._waiting or profiles._store.roots, what="samples")
+                os.kill(int(pid.name), signal.SIGKILL)
+                future.result()
+        profile = eventually(lambda: complete(folder), what="the file of the profile")
+    assert profile.about["cut_off"] == [address]
+    (first,) = [one for one in profile.spans if one.name == "root/first"]
+    assert leaves(first)["naps"] > 0.5 * truth["naps"]
+
+
+def test_without_profiles_there_is_no_thread(start: Start) -> None:
+    with start() as cluster:
+        cluster.client.submit(_idles).result()
+        names = [one.name for one in threading.enumerate()]
+        assert "dask-otel-profiles" not in names
+        (worker, *_) = cluster.cluster.workers.values()
+        assert not _samples(worker)
+        assert cluster.bridge.wired.pump.profiles is None
+
+
+def _idles() -> bool:
+    return get_worker() is not None
+
+
+def blocks(dask_scheduler: Any) -> float:
+    began = time.perf_counter()
+    while time.perf_counter() - began < 0.1:
+        sum(range(100))
+    return time.perf_counter() - began
+
+
+def test_an_event_loop_is_sampled_on_request(start: Start, capsys: Any) -> None:
+    with start() as cluster:
+        client, answers = cluster.client, list[Any]()
+        asked = threading.Thread(
+            target=lambda: answers.append(client.run_on_scheduler(profile_loop, seconds=1.5))
+        )
+        asked.start()
+        blocked, refused = 0.0, None
+        while asked.is_alive():
+            blocked += client.run_on_scheduler(blocks)
+            refused = refused or client.run_on_scheduler(profile_loop, seconds=0.0)
+        assert isinstance(refused, Refusal)
+        (blobs,) = answers
+        found = [stack for blob in blobs for stack in unpacked(blob, [""])]
+        whole = sum(one.micros for one in found) / 1e6
+        ours = sum(one.micros for one in found if "blocks" in [f.function for f in one.frames])
+        # All of the time is there, and what blocked the loop is what the calls say.
+        assert whole >= 1.4
+        assert 0.3 * blocked < ours / 1e6 < 1.1 * blocked
+        assert {one.prefix for one in found} <= {"busy", "idle"}
+        address = cluster.cluster.scheduler_address
+        for more in ([], ["--workers"]):
+            assert main(["profile", "--scheduler", address, "--seconds", "0.2", *more]) == 0
+            assert capsys.readouterr().out.startswith("event loops: ")
+        names = [one.name for one in threading.enumerate()]
+        assert "dask-otel-loop" not in names

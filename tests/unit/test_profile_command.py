@@ -1,0 +1,118 @@
+"""``dask-otel profile``: what it lists, what it says is missing, and its file for speedscope."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from dask_otel.cli import main
+from dask_otel.core.profiles.pprof import SUFFIX, Profile, SpanStacks, encoded
+from dask_otel.core.profiles.stacks import Frame
+
+SCHEMA = json.loads((Path(__file__).parent / "speedscope.schema.json").read_text())
+
+LOAD = Frame("load", "jobs/etl.py", 3)
+PARSE = Frame("parse", "jobs/etl.py", 30)
+MATCH = Frame("match", "re.py", 300)
+FIT = Frame("fit", "jobs/etl.py", 50)
+
+
+def make_profile(*stacks: tuple[str, str, tuple[Frame, ...], int, float], **about: Any) -> Profile:
+    """Return a profile: of each stack its span, prefix, frames, line and seconds."""
+    spans: dict[str, SpanStacks] = {}
+    for name, prefix, frames, line, seconds in stacks:
+        number = f"{len(spans) + 1:016x}"
+        span = spans.setdefault(name, SpanStacks("1" * 32, number, name, name))
+        span.tree.add((Frame(prefix), *frames), line, 1, round(seconds * 1e6), 10**6)
+    facts = {"root": "etl", "complete": True, "interval": 0.02, **about}
+    return Profile(facts, 10**18, 60.0, [*spans.values()])
+
+
+USUAL = (
+    ("etl/read", "load", (LOAD, PARSE), 33, 10.0),
+    ("etl/read", "load", (LOAD, PARSE), 34, 4.0),
+    ("etl/read", "load", (LOAD, PARSE, MATCH), 301, 6.0),
+    # Recursion is counted once.
+    ("etl/train", "fit", (FIT, FIT, FIT), 55, 5.0),
+    ("etl/train", "fit", (PARSE,), 33, 1.0),
+)
+
+
+def write(folder: Path, profile: Profile, name: str = "run-1") -> Path:
+    path = folder / f"{name}{SUFFIX}"
+    path.write_bytes(encoded(profile))
+    return path
+
+
+def said(capsys: Any, *arguments: object, code: int = 0) -> tuple[str, str]:
+    assert main(["profile", *map(str, arguments)]) == code
+    found: tuple[str, str] = capsys.readouterr()
+    return found
+
+
+def test_lists_functions_by_their_own_time(tmp_path: Path, capsys: Any) -> None:
+    write(tmp_path, make_profile(*USUAL))
+    out, err = said(capsys, tmp_path)
+    head, _, *rows = out.splitlines()
+    assert (head, err) == ("all spans: 26.0 s of threads, sampled", "")
+    assert [" ".join(row.split()) for row in rows] == [
+        "15.0 s 58% 21.0 s parse (jobs/etl.py:33)",
+        "6.00 s 23% 6.00 s match (re.py:301)",
+        "5.00 s 19% 5.00 s fit (jobs/etl.py:55)",
+        "0 s 0% 20.0 s load (jobs/etl.py:3)",
+    ]
+    out, _ = said(capsys, tmp_path, "etl/train")
+    assert out.startswith("etl/train: 6.00 s of")
+    assert "match" not in out
+    assert said(capsys, tmp_path, "etl")[0].startswith("etl: 26.0 s of")
+
+
+def test_says_what_is_missing(tmp_path: Path, capsys: Any) -> None:
+    facts = {"complete": False, "cut_off": ["a", "b"], "left_out": 7, "folded_seconds": 1.5}
+    write(tmp_path, make_profile(*USUAL, **facts))
+    (tmp_path / f"broken{SUFFIX}").write_bytes(b"nothing")
+    out, err = said(capsys, tmp_path)
+    assert out.splitlines()[-4:] == [
+        "etl had not ended when its profile was written: the rest is missing.",
+        "2 workers of etl ended unexpectedly: their last samples are missing.",
+        "Workers left out 7 samples of etl.",
+        "1.50 s of etl had no room: see the nearest frame above.",
+    ]
+    assert "profile that can't be read" in err
+
+
+@pytest.mark.parametrize("argument", ["etl/rea", "none"])
+def test_an_unknown_span_is_an_error_with_the_known_ones(
+    tmp_path: Path, capsys: Any, argument: str
+) -> None:
+    write(tmp_path, make_profile(*USUAL))
+    _, err = said(capsys, tmp_path, argument, code=1)
+    assert err.strip().endswith("it has etl/read, etl/train")
+
+
+def test_a_folder_without_profiles_is_an_error(tmp_path: Path, capsys: Any) -> None:
+    _, err = said(capsys, tmp_path, code=1)
+    assert "it has no profile" in err
+
+
+def test_the_file_for_speedscope_is_valid_and_has_all_time(tmp_path: Path, capsys: Any) -> None:
+    path = write(tmp_path, make_profile(*USUAL))
+    target = tmp_path / "out.json"
+    said(capsys, path, "--speedscope", target)
+    made = json.loads(target.read_text())
+    jsonschema.validate(made, SCHEMA)
+    frames = [frame["name"] for frame in made["shared"]["frames"]]
+    whole, *each = made["profiles"]
+    assert [one["name"] for one in each] == ["etl/read", "etl/train"]
+    assert [one["endValue"] for one in (whole, *each)] == [26_000_000, 20_000_000, 6_000_000]
+    for one in (whole, *each):
+        assert sum(one["weights"]) == one["endValue"]
+    found: Counter[tuple[str, ...]] = Counter()
+    for stack, weight in zip(whole["samples"], whole["weights"], strict=True):
+        found[tuple(frames[number] for number in stack)] += weight
+    assert found["etl/read", "load", "load", "parse"] == 14_000_000

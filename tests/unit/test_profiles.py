@@ -1,0 +1,583 @@
+"""Profiles: nothing is lost or counted twice between a worker's samples and the files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+import zlib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from time import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_otel import semconv
+from dask_otel._dask.profiles import WorkerProfiles
+from dask_otel.core.profiles import stacks
+from dask_otel.core.profiles.pprof import Profile, SpanStacks, decoded, encoded
+from dask_otel.core.profiles.stacks import Frame, Stack, packed, short_file, unpacked
+from dask_otel.core.profiles.store import GRACE, Batch, CutOff, Ended, Profiles, file_of
+from dask_otel.core.profiles.tree import Node
+from dask_otel.core.traces.translate import translate
+from dask_otel.pump.profile_files import ProfileFiles
+from dask_otel.pump.tally import Tally
+from dask_otel.worker import sampling
+from dask_otel.worker.sampling import Sampler
+from tests.unit.finished import T, make_identity, make_span
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+FRAMES = st.builds(Frame, TEXT, TEXT, st.integers(0, 10**6))
+STACKS = st.builds(
+    Stack,
+    st.sampled_from(["a", "b", "c"]),
+    TEXT,
+    st.lists(FRAMES, max_size=6).map(tuple),
+    st.integers(0, 10**6),
+    st.integers(1, 10**6),
+    st.integers(0, 10**12),
+)
+#: A few frames, so that stacks share some.
+SHARING = st.lists(
+    st.builds(
+        Stack,
+        st.sampled_from(["root", "b"]),
+        st.sampled_from(["load", "fit"]),
+        st.lists(st.sampled_from([*map(Frame, "fgh")]), max_size=5).map(tuple),
+        st.integers(1, 4),
+        st.integers(1, 100),
+        st.integers(0, 10**9),
+    ),
+    max_size=40,
+)
+ROOT = make_identity()
+CHILD = replace(ROOT, dask_id="b", tags=("workflow", "fit"), span_id=7, parent_span_id=ROOT.span_id)
+SPANS = {"root": (ROOT, ROOT), "b": (CHILD, ROOT)}
+
+
+def batch(found: Iterable[Stack], left_out: int = 0, worker: str = "w") -> Batch:
+    (message,) = packed([*found])
+    ids = tuple(message[stacks.SPANS])
+    return Batch(
+        worker, message[stacks.BLOB], ids, tuple(SPANS.get(one) for one in ids),
+        message[stacks.SAMPLES], left_out,
+    )  # fmt: skip
+
+
+def take(profiles: Profiles, *items: Any, now: float = T) -> None:
+    for item in items:
+        for _ in profiles.take(item, now):
+            pass
+
+
+def sums(found: Iterable[Stack]) -> Counter[Any]:
+    """Microseconds by span, stack and innermost line."""
+    result: Counter[Any] = Counter()
+    for one in found:
+        line = one.line if one.frames else 0
+        result[one.span, one.prefix, one.frames, line] += one.micros
+    return result
+
+
+# --------------------------------------------------------------------------- messages
+
+
+@given(st.lists(STACKS, max_size=30))
+def test_messages_have_all_stacks(found: list[Stack]) -> None:
+    read = []
+    for message in packed(found):
+        assert len(message[stacks.BLOB]) <= stacks.MOST_BYTES
+        own = unpacked(message[stacks.BLOB], message[stacks.SPANS])
+        assert message[stacks.SAMPLES] == sum(one.samples for one in own)
+        read += own
+    assert read == found
+
+
+def test_many_stacks_are_several_messages_of_bounded_size() -> None:
+    # Incompressible, as hashes are.
+    names = [sha256(bytes([n % 256, n // 256])).hexdigest() for n in range(3000)]
+    found = [Stack("a", "fit", (Frame(name, name),), n, 1, n) for n, name in enumerate(names)]
+    messages = [*packed(found)]
+    assert len(messages) > 2
+    assert all(len(one[stacks.BLOB]) <= stacks.MOST_BYTES for one in messages)
+    read = [stack for one in messages for stack in unpacked(one[stacks.BLOB], one[stacks.SPANS])]
+    assert read == found
+
+
+@given(
+    st.one_of(
+        st.binary(max_size=200),
+        st.recursive(
+            st.one_of(st.none(), st.integers(), TEXT), lambda one: st.lists(one, max_size=4)
+        ).map(lambda value: zlib.compress(json.dumps(value).encode())),
+    )
+)
+def test_whatever_a_client_sends_is_counted(blob: bytes) -> None:
+    profiles = Profiles()
+    sent = Batch("w", blob, ("root",), (SPANS["root"],), 3, 2)
+    take(profiles, sent)
+    written = sum(root.samples for root in profiles.roots.values())
+    dropped = profiles.dropped
+    assert dropped["untranslatable"] in (0, 3)
+    if dropped["untranslatable"]:
+        assert not written
+
+
+def test_a_bomb_is_not_unpacked() -> None:
+    with pytest.raises(ValueError, match="too long"):
+        unpacked(zlib.compress(b" " * 2**24), ["a"])
+
+
+@pytest.mark.parametrize(
+    ("path", "short"),
+    [
+        ("/home/ann/venv/lib/python3.11/site-packages/pandas/io/csv.py", "pandas/io/csv.py"),
+        ("/usr/lib/python3.12/json/decoder.py", "json/decoder.py"),
+        ("/usr/lib/python3/dist-packages/six.py", "six.py"),
+        ("/home/ann/secret/project/jobs/etl.py", "jobs/etl.py"),
+        ("C:\\Users\\ann\\project\\etl.py", "project/etl.py"),
+        ("<string>", "<string>"),
+    ],
+)  # fmt: skip
+def test_paths_are_cut_to_the_package(path: str, short: str) -> None:
+    assert short_file(path) == short
+
+
+# ------------------------------------------------------------------------------ trees
+
+
+@given(SHARING, st.integers(0, 12))
+def test_a_full_tree_keeps_all_time(found: list[Stack], room: int) -> None:
+    tree, left = Node(), room
+    whole = samples = folded = 0
+    for one in found:
+        made, fits = tree.add(one.frames, one.line, one.samples, one.micros, left)
+        left -= made
+        whole, samples = whole + one.micros, samples + one.samples
+        folded += not fits
+        assert left >= 0
+    assert tree.total() == (samples, whole)
+    if not folded:
+        kept = Counter({(f, n): cost.micros for f, n, cost in tree.stacks()})
+        wanted: Counter[Any] = Counter()
+        for one in found:
+            wanted[one.frames, one.line] += one.micros
+        assert kept == wanted
+
+
+# ------------------------------------------------------------------------------ store
+
+
+@given(SHARING, SHARING, st.integers(0, 30))
+def test_each_sample_is_written_or_counted(
+    first: list[Stack], second: list[Stack], room: int
+) -> None:
+    profiles = Profiles(room)
+    take(profiles, batch(first), batch(second, left_out=5), Ended(ROOT))
+    sent = sum(one.samples for one in [*first, *second]) + 5
+    written = sum(root.samples for root in profiles.roots.values())
+    assert written + profiles.dropped.total() == sent
+    root = profiles.roots.get(ROOT.span_id)
+    if root is not None and not root.folded and profiles.dropped.total() == 5:
+        again = decoded(encoded(root.profile(0.02)))
+        read = Counter(
+            {
+                (one.dask_id, frames[0].function, frames[1:], line): cost.micros
+                for one in again.spans
+                for frames, line, cost in one.tree.stacks()
+            }
+        )
+        assert read == sums([*first, *second])
+    # Room comes back when a root was written long ago.
+    for one in profiles.roots.values():
+        one.changed = False
+    forgotten = [*profiles.forget(T + GRACE + 1)]
+    assert len(forgotten) == (root is not None)
+    assert profiles._room == room
+
+
+def test_late_samples_join_their_root_and_unknown_ones_are_counted() -> None:
+    profiles = Profiles()
+    one = Stack("b", "fit", (Frame("f"),), 1, 2, 40_000)
+    take(profiles, batch([one]), Ended(ROOT))
+    late = batch([one])._replace(spans=(None,))
+    unknown = batch([one._replace(span="gone")])
+    take(profiles, late, unknown)
+    assert profiles.seconds(CHILD) == (ROOT, 0.08)
+    assert profiles.dropped == {"late": 2}
+    assert profiles.seconds(replace(CHILD, span_id=8)) is None
+
+
+def test_a_lost_worker_is_named_in_the_profiles_that_it_served() -> None:
+    other = replace(ROOT, dask_id="c", root_id="c", span_id=99)
+    profiles = Profiles()
+    one = Stack("b", "fit", (Frame("f"),), 1, 2, 40_000)
+    theirs = batch([one._replace(span="c")], worker="v")._replace(spans=((other, other),))
+    take(profiles, batch([one]), theirs, CutOff("w"))
+    assert [root.cut_off for root in profiles.roots.values()] == [["w"], []]
+    # Nobody knows what a worker did that never sent anything.
+    take(profiles, CutOff("u"))
+    assert [root.cut_off for root in profiles.roots.values()] == [["w", "u"], ["u"]]
+
+
+# ------------------------------------------------------------------------------ files
+
+
+@given(SHARING)
+def test_a_file_has_what_was_put_in(found: list[Stack]) -> None:
+    trees = {"root": Node(), "b": Node()}
+    for one in found:
+        frames = (Frame(one.prefix), *one.frames)
+        trees[one.span].add(frames, one.line if one.frames else 0, one.samples, one.micros, 10**6)
+    spans = [SpanStacks("0" * 32, name * 16, name, f"s/{name}", trees[name]) for name in trees]
+    about = {"interval": 0.02, "root": "s"}
+    read = decoded(encoded(Profile(about, 5, 1.5, spans)))
+    assert (read.about, read.start_ns, read.seconds) == (about, 5, 1.5)
+    wanted = {one.dask_id: sorted(one.tree.stacks()) for one in spans if one.tree.callees}
+    assert {one.dask_id: sorted(one.tree.stacks()) for one in read.spans} == wanted
+
+
+@given(st.binary(max_size=300), st.booleans())
+def test_a_broken_file_is_an_error_in_words(data: bytes, packs: bool) -> None:
+    with pytest.raises(ValueError):
+        decoded(gzip.compress(data) if packs else data)
+
+
+def test_a_file_that_is_cut_off_is_an_error() -> None:
+    whole = encoded(Profile({"root": "s"}, 5, 1.5, []))
+    with pytest.raises(ValueError, match="cut off"):
+        decoded(whole[:-12])
+
+
+def test_the_operator_decides_about_names() -> None:
+    asked = []
+
+    def redact(name: str, text: str) -> str | None:
+        asked.append((name, text))
+        return None if name == semconv.CODE_FILE_PATH else text.upper()
+
+    tree = Node()
+    tree.add((Frame("fit"), Frame("train", "jobs/secret.py", 3)), 7, 1, 20_000, 99)
+    data = encoded(
+        Profile({}, 0, 0.0, [SpanStacks("0" * 32, "1" * 16, "d", "s/x", tree)]), redact=redact
+    )
+    (span,) = decoded(data).spans
+    ((frames, line, _),) = span.tree.stacks()
+    assert (span.name, line) == ("s/x", 7)
+    assert frames == (Frame("FIT"), Frame("TRAIN", semconv.EMPTY, 3))
+    assert sorted(asked) == [
+        (semconv.CODE_FILE_PATH, "jobs/secret.py"),
+        (semconv.CODE_FUNCTION_NAME, "train"),
+        (semconv.TASK_PREFIX, "fit"),
+    ]
+    assert b"secret" not in gzip.decompress(data)
+    # The tags of a span one by one, as everywhere.
+    profiles = Profiles()
+    take(profiles, batch([Stack("b", "fit", (Frame("f"),), 1, 2, 40_000)]))
+    asked.clear()
+    (root,) = profiles.roots.values()
+    read = decoded(file_of(root, bool, 0.02, redact))
+    assert (read.about["root"], read.spans[0].name) == ("WORKFLOW", "WORKFLOW/FIT")
+    tags = [(semconv.SPAN_TAGS, one) for one in ("workflow", "workflow", "fit")]
+    assert [one for one in asked if one[0] == semconv.SPAN_TAGS] == tags
+
+
+def files(folder: Path, most: int = 10**9, samples: bool = True) -> tuple[ProfileFiles, Tally]:
+    encode = partial(file_of, interval=0.02)
+    made, tally = ProfileFiles(folder, "run", most, encode, lambda _: samples), Tally()
+    made.counted_by(tally)
+    return made, tally
+
+
+def of_root(number: int, samples: int = 2) -> tuple[Batch, Ended]:
+    root = replace(ROOT, dask_id=f"r{number}", root_id=f"r{number}", span_id=number)
+    one = Stack(root.dask_id, "fit", (Frame("f", "jobs/f.py", 3),), 4, samples, 20_000 * samples)
+    return batch([one])._replace(spans=((root, root),)), Ended(root)
+
+
+def test_the_file_of_an_open_root_is_replaced_and_says_so(tmp_path: Path) -> None:
+    made, tally = files(tmp_path / "new")
+    begun, ended = of_root(1)
+    path = tmp_path / "new" / "run-0000000000000001-profile.pb.gz"
+    made.offer(begun)
+    assert made.of(ended.root) == (path.name, 0.04)
+    made.work()
+    # Not due.
+    assert not path.exists()
+    made._due = 0.0
+    made.work()
+    first = decoded(path.read_bytes())
+    assert (first.about["complete"], first.spans[0].tree.total()) == (False, (2, 40_000))
+    assert path.stat().st_mode & 0o777 == 0o600
+    made.offer(begun)
+    made.offer(ended)
+    made.work()
+    second = decoded(path.read_bytes())
+    assert (second.about["complete"], second.spans[0].tree.total()) == (True, (4, 80_000))
+    assert [*path.parent.iterdir()] == [path]
+    made.release()
+    assert tally.since({}) == {}
+
+
+def test_files_are_bounded_and_the_oldest_goes(tmp_path: Path) -> None:
+    made, _ = files(tmp_path, most=1)
+    for number in (1, 2, 3):
+        for item in of_root(number):
+            made.offer(item)
+        made.work()
+    assert [one.name for one in tmp_path.iterdir()] == ["run-0000000000000003-profile.pb.gz"]
+
+
+def test_an_unsampled_trace_has_no_file(tmp_path: Path) -> None:
+    made, tally = files(tmp_path, samples=False)
+    begun, ended = of_root(1)
+    made.offer(begun)
+    made.offer(ended)
+    assert made.of(ended.root) is None
+    made.finish()
+    made.release()
+    assert (tally.since({}), [*tmp_path.iterdir()]) == ({}, [])
+
+
+def test_what_can_not_be_written_is_retried_and_counted_at_the_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "folder"
+    folder.write_text("a file")
+    made, tally = files(folder)
+    for item in of_root(1, samples=7):
+        made.offer(item)
+    made.work()
+    made.work()
+    (said,) = caplog.messages
+    assert "otel.files.path" in said
+    folder.unlink()
+    made.work()
+    assert len([*folder.iterdir()]) == 1
+    for item in of_root(2, samples=5):
+        made.offer(item)
+    folder.chmod(0o500)
+    made._folder = folder / "run-0000000000000001-profile.pb.gz"
+    made.finish()
+    made.release()
+    made.abandon()
+    assert tally.since({}) == {(semconv.OTEL_DROPPED.name, "profiles", "shutdown"): 5}
+
+
+def test_a_full_queue_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dask_otel.pump.profile_files._MOST_WAITING", 1000)
+    made, tally = files(tmp_path)
+    for _ in range(10):
+        made.offer(of_root(1)[0])
+    made.finish()
+    dropped = sum(tally.since({}).values())
+    (path,) = tmp_path.iterdir()
+    assert decoded(path.read_bytes()).spans[0].tree.total().samples + dropped == 20
+    assert dropped > 0
+
+
+def test_a_span_says_how_much_of_it_was_sampled() -> None:
+    activities = {
+        "thread-cpu": 3.0,
+        "thread-noncpu": 0.5,
+        "mine": 0.25,
+        "executor": 0.25,
+        "other": 9.0,
+    }
+    finished = make_span(activities=activities)
+    record, *_ = translate(finished, profile_of=lambda span: ("x.pb.gz", 3.0))
+    keys = (semconv.SPAN_PROFILE, semconv.SPAN_PROFILE_TIME, semconv.SPAN_PROFILE_COVERAGE)
+    assert [record.attributes[key] for key in keys] == ["x.pb.gz", 3.0, 0.75]
+    for of in (None, lambda span: None):
+        record, *_ = translate(finished, profile_of=of)
+        assert not {*record.attributes} & {*keys}
+
+
+# ----------------------------------------------------------------------- the event loop
+
+
+class Broker:
+    def truncate(self, topic: str) -> None:
+        assert topic == stacks.TOPIC
+
+
+def reader() -> tuple[WorkerProfiles, list[Any]]:
+    child = SimpleNamespace(identity=CHILD, above=(SimpleNamespace(identity=ROOT),))
+    root = SimpleNamespace(identity=ROOT, above=())
+    found: list[Any] = []
+    scheduler: Any = SimpleNamespace(_broker=Broker(), workers={"w": None})
+    lifecycle: Any = SimpleNamespace(open={"root": root, "b": child})
+    return WorkerProfiles(scheduler, lifecycle, found.append), found
+
+
+def message(**changes: Any) -> dict[str, Any]:
+    one = Stack("b", "fit", (Frame("f"),), 1, 2, 40_000)
+    (sent,) = packed([one, one._replace(span="root"), one._replace(span="gone")])
+    return {**sent, stacks.LEFT_OUT: 1, stacks.LAST: False, "worker": "w", **changes}
+
+
+def test_messages_pass_with_their_open_spans() -> None:
+    profiles, found = reader()
+    profiles.read(message(), T)
+    (one,) = found
+    assert one.spans == ((CHILD, ROOT), (ROOT, ROOT), None)
+    assert (one.ids, one.samples, one.left_out) == (("b", "root", "gone"), 6, 1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"worker": "nobody"}, {stacks.BLOB: "text"}, {stacks.BLOB: b"x" * 40_000},
+        {stacks.SPANS: [3]}, {stacks.SPANS: "ab"}, {stacks.SPANS: ["a"] * 1001},
+        {stacks.SAMPLES: -1}, {stacks.SAMPLES: True}, {stacks.LEFT_OUT: None},
+    ],
+)  # fmt: skip
+def test_messages_of_others_are_ignored(wrong: dict[str, Any]) -> None:
+    profiles, found = reader()
+    for one in (message(**wrong), [message()], None, "text"):
+        profiles.read(one, T)
+    assert found == []
+
+
+def test_too_many_bytes_are_left_out_and_counted() -> None:
+    profiles, found = reader()
+    for _ in range(700):
+        profiles.read(message(**{stacks.BLOB: b"x" * 32_000}), T)
+    blobs = [one for one in found if one.blob]
+    assert 600 < len(blobs) < 700
+    assert sum(one.samples + one.left_out for one in found) == 700 * 7
+
+
+def test_a_worker_that_says_good_bye_is_not_cut_off() -> None:
+    profiles, found = reader()
+    profiles.read(message(**{stacks.LAST: True, stacks.SAMPLES: 0, stacks.LEFT_OUT: 0}), T)
+    profiles.worker_removed("w")
+    assert found == []
+    # The next one with this address has not.
+    profiles.worker_removed("w")
+    assert found == [CutOff("w")]
+
+
+# ------------------------------------------------------------------------------ workers
+
+
+class Worker:
+    """A worker with threads that wait, and the messages that it sends."""
+
+    def __init__(self) -> None:
+        self.active_threads: dict[int, str] = {}
+        self.state = SimpleNamespace(tasks={})
+        self.sent: list[Stack] = []
+        self.last: list[bool] = []
+        self.left_out = 0
+
+    def log_event(self, topic: str, sent: dict[str, Any]) -> None:
+        assert topic == stacks.TOPIC
+        self.sent += unpacked(sent[stacks.BLOB], sent[stacks.SPANS])
+        self.left_out += sent.get(stacks.LEFT_OUT, 0)
+        self.last.append(sent.get(stacks.LAST, False))
+
+
+def runs(
+    worker: Worker, key: str, span: str | None, depth: int, ended: threading.Event, ago: float = 0.0
+) -> None:
+    """Run a task that calls itself, in a thread, until an event."""
+    deep = threading.Event()
+
+    def recurse(left: int) -> None:
+        if left:
+            recurse(left - 1)
+        else:
+            deep.set()
+            ended.wait()
+
+    thread = threading.Thread(target=recurse, args=(depth,), daemon=True)
+    thread.start()
+    deep.wait()
+    assert thread.ident is not None
+    worker.active_threads[thread.ident] = key
+    worker.state.tasks[key] = SimpleNamespace(
+        span_id=span, prefix=key.partition("-")[0], start_time=time() - ago
+    )
+
+
+def test_a_sample_stands_for_the_time_since_the_one_before() -> None:
+    worker, ended = Worker(), threading.Event()
+    sampler = Sampler(worker, 0.02)  # type: ignore[arg-type]
+    at = sampler._at
+    try:
+        runs(worker, "fit-1", "a", 3, ended, ago=99.0)
+        runs(worker, "other-1", None, 3, ended, ago=99.0)
+        sampler._sample(at + 5.0)
+        runs(worker, "load-1", "b", 200, ended)
+        # For no more than it has run, but for an interval of samples.
+        sampler._sample(at + 7.0)
+        sampler._sample(at + 7.01)
+        assert not worker.sent
+        sampler.stop()
+    finally:
+        ended.set()
+    seconds = Counter[Any]()
+    for one in worker.sent:
+        seconds[one.span, one.prefix, one.samples] += one.micros / 1e6
+    assert seconds["a", "fit", 3] == pytest.approx(7.01)
+    assert 0.03 - 1e-6 <= seconds["b", "load", 2] < 2.01
+    assert (worker.last, worker.left_out) == ([True], 0)
+    fit, load = (next(one for one in worker.sent if one.span == span) for span in "ab")
+    names = [frame.function.rpartition(".")[2] for frame in fit.frames]
+    assert [one for one in names if one != "wait"][-4:] == ["recurse"] * 4
+    assert "recurse" not in names[names.index("wait") :]
+    assert load.frames[0] == stacks.DEEPER
+    assert len(load.frames) == stacks.DEEPEST + 1
+
+
+def test_samples_are_sent_at_the_end_of_a_span_but_not_often() -> None:
+    worker, ended = Worker(), threading.Event()
+    sampler = Sampler(worker, 0.02)  # type: ignore[arg-type]
+    at = sampler._at
+    sent = []
+    try:
+        for number in range(100):
+            worker.active_threads.clear()
+            runs(worker, f"fit-{number}", f"span-{number}", 1, ended)
+            for now in (0.0, 0.1, 0.3):
+                sampler._sample(at + number / 2 + now)
+                worker.active_threads.clear()
+            sent.append(len(worker.last))
+    finally:
+        ended.set()
+    # Some at once, then one a second.
+    assert sent[:4] == [1, 2, 3, 4]
+    assert 49 <= sent[-1] <= 53
+    sampler.stop()
+    assert sum(one.samples for one in worker.sent) == 100
+
+
+def test_too_many_stacks_leave_out_the_rarest(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, ended = Worker(), threading.Event()
+    monkeypatch.setattr(sampling, "_MOST", 1)
+    monkeypatch.setattr(stacks, "MOST_BYTES", 1500)
+    sampler = Sampler(worker, 0.02)  # type: ignore[arg-type]
+    at = sampler._at
+    try:
+        for number in range(60):
+            runs(worker, sha256(bytes([number])).hexdigest(), "a", number % 7, ended)
+        for step in range(1, 4):
+            sampler._sample(at + step)
+        worker.active_threads.clear()
+        runs(worker, "rare-1", "a", 30, ended)
+        sampler._sample(at + 4)
+        sampler.stop()
+    finally:
+        ended.set()
+    assert worker.left_out > 0
+    assert sum(one.samples for one in worker.sent) + worker.left_out == 181
+    assert "rare" not in {one.prefix for one in worker.sent}
