@@ -14,7 +14,9 @@ from dask_otel.report.document import Report
 from dask_otel.report.memory import layers, provided
 from dask_otel.report.money import Price
 from tests.unit.report_files import (
+    BEGIN,
     EVIL,
+    SECOND,
     counter,
     level,
     metrics,
@@ -106,6 +108,51 @@ def test_results_of_further_holders_are_one_part() -> None:
     assert {part.name: part.values[0] for part in parts} == {
         **{f"read in etl/{number}": 10.0 for number in range(5)},
         "other results": 40.0,
+    }
+
+
+def test_labels_of_the_user_divide_no_holder() -> None:
+    own = {"dask.span.name": "etl", "dask.task.prefix": "read"}
+    teams = [{**own, "dask.tag.team": team} for team in ("red", "blue")]
+    sizes = zip(TIMES, (1.0, 5.0, 2.0, 0.0), (4.0, 0.0, 5.0, 0.0), strict=True)
+    usage = [
+        point(size, of, time=time)
+        for time, *each in sizes
+        for of, size in zip(teams, each, strict=True)
+    ]
+    found = account(
+        metrics(
+            levels("dask.cluster.memory.usage", (5, 5, 7, 0), {"dask.memory.state": "held"}),
+            level("dask.span.memory.usage", *usage),
+            counter("dask.span.memory.time", *(point(20.0, one, time=20.0) for one in teams)),
+        )
+    ).memory
+    assert found is not None
+    assert [tuple(one) for one in found.holders] == [("etl", "read", 7.0, 7.0, 40.0)]
+
+
+def test_a_change_of_hands_is_seen_though_the_sum_stays() -> None:
+    own = [{"dask.span.name": "etl", "dask.task.prefix": one} for one in ("read", "merge")]
+    times = range(1, 10)
+    found = account(
+        metrics(
+            level(
+                "dask.cluster.memory.usage",
+                *(point(5.0, {"dask.memory.state": "held"}, time=time) for time in times),
+            ),
+            level(
+                "dask.span.memory.usage",
+                *(point(5.0 * (time < 4), own[0], time=time) for time in times),
+                *(point(5.0 * (time >= 4), own[1], time=time) for time in times),
+            ),
+            counter("dask.span.memory.time", *(point(5.0, one) for one in own)),
+        )
+    )
+    when, parts = layers(found.session, found.memory)
+    changed = when.index(BEGIN + 4 * SECOND)
+    assert {part.name: part.values[changed - 1 : changed + 1] for part in parts} == {
+        "read in etl": [5.0, 0.0],
+        "merge in etl": [0.0, 5.0],
     }
 
 
@@ -225,6 +272,17 @@ def workers(*points: tuple[float, float], name: str = "alice", what: str = "limi
 def test_what_workers_had(found: list[Any], byte_seconds: float | None) -> None:
     start = counter("dask.cluster.capacity.time", point(1.0, time=5.0))
     assert provided(run_of(metrics(start, *found))) == byte_seconds
+
+
+def test_a_worker_that_comes_late_counts_from_the_export_before() -> None:
+    """Whatever else stayed the same meanwhile."""
+    exports = [point(float(time), time=time) for time in range(5, 101, 5)]
+    stays = workers(*((time, 1.0) for time in range(5, 101, 5)))
+    late = workers(*((time, 7.0) for time in range(90, 101, 5)), name="bob")
+    found = run_of(metrics(counter("dask.cluster.capacity.time", *exports), stays, late))
+    assert provided(found) == 100 * 1.0 + 15 * 7.0
+    (constant, _) = (series.history() for series in found.metrics.of("dask.worker.memory.limit"))
+    assert constant == [(BEGIN + time * SECOND, 1.0) for time in (5, 100)]
 
 
 def of_bill(*found: Any) -> Any:

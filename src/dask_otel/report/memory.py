@@ -13,8 +13,7 @@ from dask_otel.report.findings import Worker
 from dask_otel.report.telemetry.model import Session, Span, grouped
 from dask_otel.report.telemetry.series import History, at
 
-#: Fewest exports of a picture over time, most bars of it, and most holders with a layer each.
-_FEWEST: Final = 3
+#: Most bars of a picture over time, and most holders with a layer each.
 _BARS: Final = 240
 _HOLDERS: Final = 5
 #: The state of results of spans; other states of the cluster's memory in the order of a picture.
@@ -89,8 +88,8 @@ def memory(session: Session) -> Memory | None:
     holders = [
         Holder(
             *key,
-            _at(own, when),
-            max(_at(own, t) for one in own for t, _ in one),
+            at(own, when),
+            max(value for _, value in own),
             spent.get(key, 0.0),
         )
         for key, own in _holders(session).items()
@@ -143,7 +142,9 @@ def provided(session: Session) -> float | None:
         for name in (semconv.WORKER_MEMORY_USAGE.name, semconv.WORKER_MEMORY_LIMIT.name)
     )
     workers = [*(sizes | limits).values()]
-    times = sorted({time for history in workers for time, _ in history})
+    # Of levels that stay as they are, not each export is kept.
+    exports = [one.history() for one in session.metrics.of(semconv.CLUSTER_CAPACITY_TIME.name)]
+    times = sorted({time for history in (*workers, *exports) for time, _ in history})
     before = dict(zip(times, [session.metrics.start_ns or 0, *times], strict=False))
     total = sum(
         # A worker that comes back was away since its last export, whose figure is 0.
@@ -168,27 +169,29 @@ def layers(session: Session, found: Memory | None) -> tuple[list[int], list[Laye
     There are none with too few exports. The results of spans are divided by their largest holders.
     """
     states, own = _states(session), _holders(session)
-    every = sorted({time for one in states.values() for time, _ in one})
-    if len(every) < _FEWEST:
+    every = sorted({time for one in (*states.values(), *own.values()) for time, _ in one})
+    if len(every) < 2:
         return [], []
     step = -(-len(every) // _BARS)
     parts = [every[place : place + step] for place in range(0, len(every), step)]
-    times = [max(part, key=lambda time: _at(states.values(), time)) for part in parts]
+    times = [
+        max(part, key=lambda time: sum(at(one, time) for one in states.values())) for part in parts
+    ]
     largest = [(one.span, one.prefix) for one in found.holders[:_HOLDERS]] if found else []
     made = [
         Layer(
             f"{words.cut(prefix, 24)} in {words.cut_beginning(span, 24)}",
             HELD,
-            [_at(own[span, prefix], time) for time in times],
+            [at(own[span, prefix], time) for time in times],
         )
         for span, prefix in largest
     ]
-    held = [_at([states.get(HELD, [])], time) for time in times]
+    held = [at(states.get(HELD, []), time) for time in times]
     shown = [sum(layer.values[place] for layer in made) for place in range(len(times))]
     rest = [max(0.0, all_ - some) for all_, some in zip(held, shown, strict=True)]
     made.append(Layer("other results", HELD, rest))
     made += [
-        Layer(state, state, [_at([states.get(state, [])], time) for time in times])
+        Layer(state, state, [at(states.get(state, []), time) for time in times])
         for state in _STATES
     ]
     return times, [one for one in made if any(one.values)]
@@ -212,7 +215,7 @@ def _states(session: Session) -> dict[str, History]:
     }
 
 
-def _holders(session: Session) -> dict[tuple[str, str], list[History]]:
+def _holders(session: Session) -> dict[tuple[str, str], History]:
     found = grouped(
         session.metrics.of(semconv.SPAN_MEMORY_USAGE.name),
         lambda one: (
@@ -220,8 +223,12 @@ def _holders(session: Session) -> dict[tuple[str, str], list[History]]:
             one.labels.get(semconv.TASK_PREFIX, ""),
         ),
     )
-    return {key: [one.history() for one in series] for key, series in found.items()}
+    return {key: _sum([one.history() for one in series]) for key, series in found.items()}
 
 
-def _at(histories: Iterable[History], time: int) -> float:
-    return sum(at(one, time) for one in histories)
+def _sum(histories: list[History]) -> History:
+    """Return several histories, such as those of different labels of the user, as one."""
+    if len(histories) == 1:
+        return histories[0]
+    times = sorted({time for one in histories for time, _ in one})
+    return [(time, sum(at(one, time) for one in histories)) for time in times]
