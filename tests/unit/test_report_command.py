@@ -86,6 +86,8 @@ def test_text_needs_no_extra(run, capsys, monkeypatch):
         (("--price", "1"), ""),
         (("--price", "1", "--tag", "team"), ""),
         (("--price", "1", "--tag", "squad"), "no span that took thread-time has a tag squad:…"),
+        (("--price-memory", "1"), "--price-memory has no effect without --price"),
+        (("--price", "1", "--price-memory", "1"), "the files have no memory of workers"),
         (("--currency", "EUR"), "--currency has no effect without --price"),
         (("--tag", "team", "--currency", "EUR"), "--currency and --tag have no effect without"),
     ],

@@ -72,6 +72,11 @@ ARGUMENTS: Final[dict[str, Any]] = {
         "metavar": "AMOUNT",
         "help": "price per thread-hour",
     },
+    "--price-memory": {
+        "type": terminal.number(0.0, 1e9, "a price: a number, at least 0, without a unit"),
+        "metavar": "AMOUNT",
+        "help": "with --price: price per GiB-hour of the workers' memory",
+    },
     "--currency": {"help": "currency shown after amounts"},
     "--tag": {
         "metavar": "KEY",
@@ -128,14 +133,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _without_effect(report: Report, arguments: argparse.Namespace) -> Iterator[str]:
     """Yield the options that have no effect, with the reason."""
-    given = [f"--{name}" for name in ("currency", "tag") if getattr(arguments, name) is not None]
+    names = ("price_memory", "currency", "tag")
+    given = [f"--{n.replace('_', '-')}" for n in names if getattr(arguments, n) is not None]
     if given and arguments.price is None:
         verb = "has" if len(given) == 1 else "have"
         yield f"{' and '.join(given)} {verb} no effect without --price"
-    elif arguments.tag is not None:
+    elif arguments.tag is not None or arguments.price_memory:
         bills = [account.bill for account in report.accounts()]
-        if not any(bill.tags for bill in bills if bill):
+        if arguments.tag is not None and not any(bill.tags for bill in bills if bill):
             yield f"no span that took thread-time has a tag {arguments.tag}:…"
+        if arguments.price_memory and not any(bill.memory for bill in bills if bill):
+            yield "--price-memory has no effect: the files have no memory of workers"
 
 
 def price_of(arguments: argparse.Namespace) -> Price | None:
@@ -143,7 +151,8 @@ def price_of(arguments: argparse.Namespace) -> Price | None:
     from dask_otel.report.money import Price
 
     amount = arguments.price
-    return None if amount is None else Price(amount, arguments.currency or "")
+    memory = getattr(arguments, "price_memory", None) or 0.0
+    return None if amount is None else Price(amount, arguments.currency or "", memory)
 
 
 def _read(arguments: argparse.Namespace) -> Report:

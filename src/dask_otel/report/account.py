@@ -14,6 +14,7 @@ from dask_otel.core.diagnosis import Diagnosis, ranked
 from dask_otel.report import findings, words
 from dask_otel.report.evidence import diagnoses_of, facts_of
 from dask_otel.report.meanings import PARTS, Part
+from dask_otel.report.memory import Memory, memory
 from dask_otel.report.money import Bill, Price, bill
 from dask_otel.report.path import RunPath, path
 from dask_otel.report.profiles import with_code
@@ -65,6 +66,7 @@ class Account:
     tag: str
     #: The units of work that tasks metered.
     work: list[Work]
+    memory: Memory | None
     #: None without a price.
     bill: Bill | None
     measured: Measured
@@ -92,6 +94,7 @@ class Account:
         session, price, counts = self.session, self.price, self.outcomes
         shares = {part.title: share for part, _, share in self.shares()}
         capacity = session.metrics.total(semconv.CLUSTER_CAPACITY_TIME.name)
+        memory = self.bill.memory if self.bill else None
         done, failed = counts.get("memory"), int(counts.get("erred", 0))
         again = sum(self.repeated.values())
         # The figures of a worker come later than its first task.
@@ -105,7 +108,7 @@ class Account:
         found = [
             (words.seconds(session.seconds), "observed", ""),
             (words.known(capacity), "thread-time", ""),
-            (price.text(capacity) if price else "", "cost", ""),
+            (price.text(capacity, memory) if price else "", "cost", ""),
             (f"{shares.get('Computing', 0.0):.0%}" if shares else "", "computing", ""),
             (f"{shares.get('Idle', 0.0):.0%}" if shares else "", "idle", ""),
             (words.whole(done), f"{words.noun(done or 0, 'task')} done", ""),
@@ -145,6 +148,10 @@ def account(
     facts = facts_of(session, failures, workers)
     whole = facts.seconds + facts.before_first
     known = measured or Measured()
+    costs = None if price is None else bill(session, tag)
+    if price is not None and costs is not None and costs.memory is None:
+        # Part of a cost is no cost.
+        price = replace(price, memory=0.0)
     judged = ranked(diagnoses_of(session, facts, own), known.saved, whole)
     spans = span_times(session)
     return Account(
@@ -163,6 +170,7 @@ def account(
         price=price,
         tag=tag,
         work=work(session, spans),
-        bill=None if price is None else bill(session, tag),
+        memory=memory(session),
+        bill=costs,
         measured=known,
     )

@@ -214,7 +214,11 @@ def within(session: Session, block: Block) -> Session:
 
 
 def read_report(
-    *paths: str | Path, price: float | None = None, tag: str = "team", replay: bool = False
+    *paths: str | Path,
+    price: float | None = None,
+    tag: str = "team",
+    replay: bool = False,
+    price_memory: float = 0.0,
 ) -> Report:
     """Read telemetry files into a report.
 
@@ -230,6 +234,8 @@ def read_report(
     replay
         Whether what the diagnoses' cures save is measured by replays of the recorded graphs,
         however long that takes.
+    price_memory
+        Price of a GiB-hour of the workers' memory, beside `price`.
 
     Raises
     ------
@@ -240,7 +246,7 @@ def read_report(
     """
     reader = Reader()
     reader.read(paths)
-    cost = None if price is None else Price(price)
+    cost = None if price is None else Price(price, memory=price_memory)
     runs = reader.sessions()
     attach(profiles_of(paths, reader.skipped), runs)
     report = Report(runs, reader.skipped, price=cost, tag=tag, paths=paths)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final
 
 from dask_otel import semconv
@@ -124,6 +125,8 @@ class Worker:
     spilled: float | None = None
     tasks: int = 0
     failed: int = 0
+    #: When its memory was the largest: seconds after the start of the run.
+    memory_after: float | None = None
 
 
 def workers(session: Session) -> list[Worker]:
@@ -132,6 +135,7 @@ def workers(session: Session) -> list[Worker]:
     A short run has no figures of some; their events name them.
     """
     found: dict[str, Worker] = {}
+    start = session.start_ns or 0
     for log in session.logs:
         if name := text(log.attributes.get(semconv.WORKER_NAME)):
             threads = log.attributes.get(semconv.WORKER_THREAD_COUNT.name)
@@ -145,8 +149,18 @@ def workers(session: Session) -> list[Worker]:
     ):
         for series in session.metrics.of(metric.name):
             name = series.labels.get(semconv.WORKER_NAME, "")
-            largest = max((value for _, value in series.history()), default=series.value)
-            setattr(found.setdefault(name, Worker(name)), figure, largest)
+            time, largest = max(series.history(), key=itemgetter(1))
+            setattr(worker := found.setdefault(name, Worker(name)), figure, largest)
+            if figure == "memory":
+                worker.memory_after = (time - start) / 1e9
+    # Between two exports, the largest share of a limit is known from heartbeats.
+    for span in session.of_type("span"):
+        worker = found.get(span.text(semconv.SPAN_WORKER_PEAK_NAME), Worker(""))
+        share = span.number(semconv.SPAN_WORKER_PEAK) or 0.0
+        if worker.limit and share * worker.limit > (worker.memory or 0.0):
+            after = span.number(semconv.SPAN_WORKER_PEAK_TIME) or 0.0
+            worker.memory = share * worker.limit
+            worker.memory_after = (span.start_ns - start) / 1e9 + after
     for task in session.of_type("task"):
         name = task.text(semconv.WORKER_NAME)
         if name:

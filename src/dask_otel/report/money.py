@@ -1,10 +1,11 @@
-"""The cost of a run in thread-hours: of all capacity, each root span and each tag."""
+"""The cost of a run, in thread-hours and GiB-hours: of all, each root span and each tag."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from dask_otel import semconv
+from dask_otel.report.memory import provided
 from dask_otel.report.seconds import (
     LOST,
     UNUSED,
@@ -19,18 +20,21 @@ from dask_otel.report.telemetry.model import Session
 
 @dataclass(frozen=True)
 class Price:
-    """The price of a thread-hour."""
+    """The price of a thread-hour, and that of a GiB-hour of memory."""
 
     amount: float
     currency: str = ""
+    memory: float = 0.0
 
-    def of(self, seconds: float | None) -> float | None:
-        """Return the cost of thread-seconds; None if they are unknown."""
-        return None if seconds is None else self.amount * seconds / 3600
+    def of(self, seconds: float | None, byte_seconds: float | None = None) -> float | None:
+        """Return the cost of thread-seconds and of bytes over time; None without thread-seconds."""
+        if seconds is None:
+            return None
+        return (self.amount * seconds + self.memory * (byte_seconds or 0.0) / 2**30) / 3600
 
-    def text(self, seconds: float | None) -> str:
-        """Return the cost of thread-seconds as text; empty if they are unknown."""
-        value = self.of(seconds)
+    def text(self, seconds: float | None, byte_seconds: float | None = None) -> str:
+        """Return the cost as text; empty if it is unknown."""
+        value = self.of(seconds, byte_seconds)
         if value is None:
             return ""
         digits = 2 if abs(value) >= 1 or not value else 4 if abs(value) >= 0.01 else 6
@@ -49,6 +53,8 @@ class Bill:
     tags: list[SpanTime]
     unused: float | None
     lost: float | None
+    #: The bytes over time that the workers had, of which results of spans took some.
+    memory: float | None = None
 
     @property
     def unassigned(self) -> float | None:
@@ -56,6 +62,11 @@ class Bill:
         if self.capacity is None:
             return None
         return self.capacity - sum(root.capacity or 0.0 for root in self.roots)
+
+    @property
+    def unassigned_memory(self) -> float:
+        """The bytes over time that no result of a span took; negative if many were spilled."""
+        return (self.memory or 0.0) - sum(root.memory or 0.0 for root in self.roots)
 
 
 def bill(session: Session, tag: str = "team") -> Bill:
@@ -83,6 +94,7 @@ def bill(session: Session, tag: str = "team") -> Bill:
         tags=_largest_first(tags) if any(entry.name for entry in tags) else [],
         unused=cluster.activities.get(UNUSED) if cluster else None,
         lost=cluster.activities.get(LOST) if cluster else None,
+        memory=provided(session),
     )
 
 

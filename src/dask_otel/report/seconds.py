@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Final
 
@@ -63,6 +63,8 @@ class SpanTime:
     idle: float | None = None
     capacity: float | None = None
     measured: bool = True
+    #: Bytes over time of its results in memory.
+    memory: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -108,7 +110,9 @@ def span_times(session: Session) -> list[SpanTime]:
         for found in (_from_metrics(session), _from_spans(session))
     )
     unknown = [entry for name, entry in measured.items() if name not in from_spans]
-    return [*(measured.get(name, entry) for name, entry in from_spans.items()), *unknown]
+    found = [*(measured.get(name, entry) for name, entry in from_spans.items()), *unknown]
+    held = session.metrics.by(semconv.SPAN_MEMORY_TIME.name, semconv.SPAN_NAME)
+    return [replace(entry, memory=held.get(entry.name)) for entry in found]
 
 
 #: Dask's own units, no unit, and several.
@@ -177,6 +181,7 @@ def merged(name: str, entries: Iterable[SpanTime]) -> SpanTime:
         known_sum(one.idle for one in found),
         known_sum(one.capacity for one in found),
         all(one.measured for one in found),
+        known_sum(one.memory for one in found),
     )
 
 

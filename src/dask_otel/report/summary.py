@@ -116,6 +116,13 @@ def _run(account: Account) -> dict[str, Any]:
         ],
         "workers": [dict(vars(worker)) for worker in account.workers],
     }
+    if (memory := account.memory) is not None:
+        result["memory"] = {
+            "peak": memory.peak,
+            "after": memory.after,
+            "roots": [one._asdict() for one in memory.roots],
+            "holders": [one._asdict() for one in memory.holders],
+        }
     if account.work:
         result["work"] = [
             {"span": one.span, "unit": one.unit, **one.figures(account.price)}
@@ -135,17 +142,20 @@ def _cost(found: Bill, price: Price, tag: str) -> dict[str, Any]:
         return {
             "name": one.name,
             "capacity": one.capacity,
-            "cost": price.of(one.capacity),
+            "memory_time": one.memory,
+            "cost": price.of(one.capacity, one.memory),
             "idle_cost": price.of(one.idle),
         }
 
     return {
         "price": price.amount,
+        "price_memory": price.memory or None,
         "currency": price.currency or None,
-        "capacity": price.of(found.capacity),
+        "memory_time": found.memory,
+        "capacity": price.of(found.capacity, found.memory),
         "unused": price.of(found.unused),
         "lost": price.of(found.lost),
-        "of_no_span": price.of(found.unassigned),
+        "of_no_span": price.of(found.unassigned, found.unassigned_memory),
         "roots": [entry(one) for one in found.roots],
         "tag": tag,
         "tags": [entry(one) for one in found.tags],

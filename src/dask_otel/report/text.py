@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from dask_otel import semconv
-from dask_otel.report import findings, words
+from dask_otel.report import findings, memory, words
 from dask_otel.report.account import Account
 from dask_otel.report.history.difference import NOTHING, Comparison
 from dask_otel.report.meanings import DIAGNOSES, MEANINGS, colour_of, meaning_of
@@ -379,28 +379,48 @@ def _money(account: Account, sheet: Sheet) -> Iterator[Line]:
     price, found = account.price, account.bill
     if price is None or found is None:
         return
-    room = max(16, sheet.width - 44)
+    room = max(16, sheet.width - (72 if price.memory else 44))
 
-    def row(name: str, seconds: float | None, more: str = "") -> Line:
-        name = words.cut(name, room)
-        return [(f"  {name:<{room}} {price.text(seconds):>14}{more}", "")]
+    def row(name: str, seconds: float | None, memory: float | None, idle: str = "") -> Line:
+        name, held = words.cut(name, room), price.text(0.0, memory) if price.memory else ""
+        parts = [idle and f"{idle} of it idle", held and f"{held} of it for memory"]
+        more = "  " + ", ".join(filter(None, parts)) if any(parts) else ""
+        return [(f"  {name:<{room}} {price.text(seconds, memory):>14}{more}", "")]
 
     for root in found.roots:
-        idle = price.text(root.idle)
-        yield row(root.name, root.capacity, f"  {idle} of it idle" if idle else "")
+        yield row(root.name, root.capacity, root.memory, price.text(root.idle))
     if found.capacity is not None:
-        yield row("of no span", found.unassigned)
-        yield row("all", found.capacity)
+        yield row("of no span", found.unassigned, found.unassigned_memory)
+        yield row("all", found.capacity, found.memory)
     for tagged in found.tags:
-        yield row(f"{account.tag}: {tagged.name or 'none'}", tagged.capacity)
+        yield row(f"{account.tag}: {tagged.name or 'none'}", tagged.capacity, tagged.memory)
 
 
 def _work(account: Account, sheet: Sheet) -> Iterator[Line]:
     if account.work:
-        rows = table(account.work, account.price)
-        rows[0] = [name.removeprefix("#") for name in rows[0]]
-        lines = words.aligned(rows, rows[0][2:], sheet.width - 2)
-        yield from ([("  " + line, "")] for line in lines)
+        yield from _table(table(account.work, account.price), sheet)
+
+
+def _memory(account: Account, sheet: Sheet) -> Iterator[Line]:
+    found = account.memory
+    if found is not None:
+        for line in (*(root.in_words() for root in found.roots[:_MOST]), found.in_words()):
+            yield from _indented(line, sheet, "  ")
+        if found.holders:
+            yield []
+            yield from _table(memory.table(found)[: _MOST + 1], sheet)
+    workers = memory.workers_table(account.workers)
+    if len(workers) > 1:
+        yield []
+        yield from _table(workers[: _MOST + 1], sheet)
+
+
+def _table(rows: list[list[str]], sheet: Sheet) -> Iterator[Line]:
+    """Yield the lines of a table with headings; those of numbers begin with a ``#``."""
+    numbers = {name[1:] for name in rows[0] if name.startswith("#")}
+    rows = [[name.removeprefix("#") for name in rows[0]], *rows[1:]]
+    lines = words.aligned(rows, numbers, sheet.width - 2)
+    yield from ([("  " + line, "")] for line in lines)
 
 
 #: By their titles, whether the short form has them, and their lines.
@@ -414,6 +434,7 @@ _SECTIONS: Final[dict[str, tuple[bool, Callable[[Account, Sheet], Iterator[Line]
     "What happened": (False, _happened),
     "By span and activity": (False, _activities),
     "Slowest tasks": (False, _slow),
+    "Memory": (False, _memory),
     "Units of work": (True, _work),
     "What it cost": (True, _money),
 }

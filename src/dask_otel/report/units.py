@@ -16,7 +16,8 @@ from dask_otel.report.telemetry.model import Session, grouped
 class Work(NamedTuple):
     """The units of all spans of one name: of a root with the spans below it, or of a span inside.
 
-    `seconds` are those in which at least one of the spans was open, `capacity` the thread-seconds.
+    `seconds` are those in which at least one of the spans was open, `capacity` the thread-seconds,
+    `memory` the bytes of results over time.
     """
 
     span: str
@@ -24,13 +25,14 @@ class Work(NamedTuple):
     total: float
     seconds: float
     capacity: float | None
+    memory: float | None
 
     def figures(self, price: Price | None) -> dict[str, float | None]:
         """Return the total, and the units per second, thread-second and unit of money."""
         taken = {
             "per_second": self.seconds,
             "per_thread_second": self.capacity,
-            "per_cost": price.of(self.capacity) if price else None,
+            "per_cost": price.of(self.capacity, self.memory) if price else None,
         }
         return {"total": self.total} | {
             name: self.total / amount if amount else None for name, amount in taken.items()
@@ -50,6 +52,7 @@ def work(session: Session, spans: Iterable[SpanTime]) -> list[Work]:
             total,
             sum(end - start for start, end in joined((s.start_ns, s.end_ns) for s in opened)) / 1e9,
             entry.capacity,
+            entry.memory,
         )
         for entries, of in ((by_root(spans), roots), (inside, named))
         for entry in entries

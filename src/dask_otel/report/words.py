@@ -55,6 +55,11 @@ def signed(value: float) -> str:
     return ("+" if value >= 0 else "-") + seconds(abs(value))
 
 
+def byte_seconds(value: float | None) -> str:
+    """Return bytes over time, such as ``5.8 TiB·s``; empty if they are unknown."""
+    return "" if value is None else f"{size(value)}·s"
+
+
 def share(value: float | None, whole: float | None) -> str:
     """Return a share in percent; empty if one of the two values is unknown."""
     return f"{value / whole:.0%}" if value is not None and whole else ""

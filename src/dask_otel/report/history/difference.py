@@ -36,6 +36,8 @@ _LISTED, _MOST = 0.05, 4
 _BESIDE: Final = (
     ("tasks", "tasks", words.whole),
     ("size of all results", "output", words.size),
+    ("memory peak", "memory_peak", words.size),
+    ("memory-time", "memory_time", words.byte_seconds),
     ("workers", "workers", words.whole),
     ("threads", "threads", words.whole),
 )

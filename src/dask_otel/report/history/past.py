@@ -21,8 +21,10 @@ from dask_otel.report.telemetry.model import Session, Span, grouped, subtree, te
 
 #: The headings of `PastRun.cells`, and which of them are numbers.
 HEADINGS: Final = ("time (UTC)", "name", "result", "duration", "tasks", "failed", "thread-hours",
-                   "idle", "cost", "work", "distributed", "dask-otel", "cluster")  # fmt: skip
-NUMBERS: Final = frozenset(("duration", "tasks", "failed", "thread-hours", "idle", "cost"))
+                   "idle", "cost", "memory peak", "memory-time", "work", "distributed",
+                   "dask-otel", "cluster")  # fmt: skip
+NUMBERS: Final = frozenset(("duration", "tasks", "failed", "thread-hours", "idle", "cost",
+                            "memory peak", "memory-time"))  # fmt: skip
 
 #: Most functions and steps of a run; the smallest functions beyond it are in the rest.
 _MOST: Final = 40
@@ -92,6 +94,9 @@ class PastRun:
     cause: str = ""
     #: What its tasks metered in units of their own; known like `moved`.
     units: dict[str, float] = field(default_factory=dict)
+    #: The largest size of its results in memory, and the integral of that size.
+    memory_peak: float | None = None
+    memory_time: float | None = None
 
     @property
     def path(self) -> Terms:
@@ -111,6 +116,8 @@ class PastRun:
             Price(1.0).text(self.thread_seconds),
             words.share(self.idle_seconds, self.thread_seconds),
             price.text(self.thread_seconds) if price else "",
+            words.size(self.memory_peak),
+            words.byte_seconds(self.memory_time),
             ", ".join(self._work()),
             words.one_line(self.distributed),
             words.one_line(self.dask_otel),
@@ -220,6 +227,8 @@ def ended(session: Session, command: str) -> Iterator[PastRun]:
                 for (name, unit), count in units(alone, semconv.SPAN_ROOT_NAME).items()
                 if name == root.full_name
             },
+            memory_peak=root.number(semconv.SPAN_MEMORY_PEAK),
+            memory_time=root.number(semconv.SPAN_MEMORY_SPENT),
         )
 
 

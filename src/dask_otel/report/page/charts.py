@@ -20,10 +20,12 @@ from bokeh.themes import Theme
 
 from dask_otel import semconv
 from dask_otel.report import words
-from dask_otel.report.meanings import NEUTRAL, PARTS, hex_colour
+from dask_otel.report.account import Account
+from dask_otel.report.meanings import NEUTRAL, PARTS, colour_of, hex_colour
+from dask_otel.report.memory import HELD, Memory, layers
 from dask_otel.report.seconds import SpanTime, flow, merged
 from dask_otel.report.telemetry.model import Session
-from dask_otel.report.telemetry.series import History
+from dask_otel.report.telemetry.series import History, at
 
 #: Placeholders that ``page.js`` replaces.
 _TEXT, _LINE, _GROUND = "#010203", "#010204", "#010205"
@@ -79,10 +81,12 @@ _THEME: Final = {
 }
 
 
-def charts(session: Session, names: list[SpanTime]) -> dict[str, Any]:
+def charts(account: Account) -> dict[str, Any]:
     """Return the charts that have data, by their place on the page."""
+    session = account.session
     drawn = {
-        "spans": _spans(names),
+        "spans": _spans(account.spans),
+        "held": _held(session, account.memory),
         "flow": _flow(session),
         "memory": _workers(session, "MiB, each worker", *_MEMORY),
         "busy": _workers(session, "% CPU, each worker", *_BUSY),
@@ -177,6 +181,52 @@ def _flow(session: Session) -> Any:
     return _timed(plot, "threads", session)
 
 
+def _held(session: Session, memory: Memory | None) -> Any:
+    """Return the cluster's memory over time, as stacked steps between exports."""
+    times, found = layers(session, memory)
+    if not found:
+        return None
+    left, right = ([time / 1e6 for time in part] for part in (times[:-1], times[1:]))
+    plot = figure(height=270, **_TIMED)
+    # What is unaccounted for can be negative.
+    below, is_result = [0.0] * len(left), 1.0
+    for layer in found:
+        top = [
+            low + max(0.0, value) / 2**20 for low, value in zip(below, layer.values, strict=False)
+        ]
+        columns: dict[str, list[Any]]
+        columns = {"left": left, "right": right, "bottom": below, "top": top}
+        columns["name"] = [layer.name] * len(left)
+        columns["size"] = [*map(words.size, layer.values[:-1])]
+        drawn = plot.quad(
+            **{name: name for name in ("left", "right", "bottom", "top")},
+            source=ColumnDataSource(columns),
+            color=colour_of(layer.state),
+            # Holders have no meaning: theirs is one colour in several shades.
+            fill_alpha=(is_result := is_result - 0.13) if layer.state == HELD else 1.0,
+            line_color=_GROUND,
+            line_width=0.5,
+            muted_alpha=0.15,
+            legend_label=layer.name,
+        )
+        _hover(plot, drawn, ("@name", "@size"), ("until", "@right{%H:%M:%S}"))
+        below = top
+    for metric, colour, dash, legend in _LEVELS:
+        histories = [one.history() for one in session.metrics.of(metric.name)]
+        values = [sum(at(one, time) for one in histories) / 2**20 for time in times]
+        if any(values):
+            plot.step(
+                [time / 1e6 for time in times],
+                values,
+                mode="after",
+                color=colour,
+                line_dash=dash,
+                line_width=1.5,
+                legend_label=legend,
+            )
+    return _timed(plot, "MiB", session)
+
+
 def _timed(plot: Any, label: str, session: Session) -> Any:
     if events := session.warnings(_MOST_EVENTS):
         columns = {
@@ -202,6 +252,12 @@ def _timed(plot: Any, label: str, session: Session) -> Any:
     return plot
 
 
+#: Lines of the cluster's memory: metric, colour, dash and legend.
+_LEVELS: Final = (
+    (semconv.WORKER_MEMORY_USAGE, _TEXT, "solid", "processes"),
+    (semconv.CLUSTER_MEMORY_SPILLED, hex_colour("yellow"), "solid", "spilled to disk"),
+    (semconv.WORKER_MEMORY_LIMIT, hex_colour("red"), "dashed", "limit"),
+)
 #: Figures of each worker over time: metric, scale of its unit, colour, legend and tip.
 _Drawn: TypeAlias = tuple[semconv.Metric, float, str, str, str]
 _MEMORY: Final[tuple[_Drawn, ...]] = (

@@ -59,6 +59,8 @@ def panels(runs: Sequence[PastRun]) -> Iterator[Panel]:
         ("tasks", words.whole, of(lambda run: run.tasks)),
         ("failed tasks", words.whole, of(lambda run: run.failed, hex_colour("red"))),
         ("size of all results", words.size, of(lambda run: run.output)),
+        ("memory peak", words.size, of(lambda run: run.memory_peak)),
+        ("memory-time", words.byte_seconds, of(lambda run: run.memory_time)),
         *((title, words.size, moved(activity)) for activity, title in MOVED.items()),
         *((f"duration of {step}", words.seconds, lasted(step)) for step in below),
     ]

@@ -28,6 +28,9 @@ _DRAWN: Final = frozenset(
         semconv.WORKER_CPU_UTILIZATION,
         semconv.WORKER_THREAD_COUNT,
         semconv.WORKER_TASK_COUNT,
+        semconv.SPAN_MEMORY_USAGE,
+        semconv.CLUSTER_MEMORY_USAGE,
+        semconv.CLUSTER_MEMORY_SPILLED,
         semconv.CLUSTER_TRANSFER_TIME,
         semconv.EVENT_LOOP_BLOCKED_TIME,
         semconv.EVENT_LOOP_CPU_TIME,
@@ -99,6 +102,8 @@ class Series:
             if point.time_ns >= self.last.get(key, _NONE).time_ns:
                 self.last[key] = point
         if self.drawn:
+            if self._goes_on(point):
+                self.points.pop()
             self.points.append(point)
             if len(self.points) > 2 * MOST_POINTS:
                 self._thin()
@@ -121,6 +126,16 @@ class Series:
             joined = self.times[nearest][0], self.times[nearest + 1][1]
             self.times[nearest : nearest + 2] = [joined]
         return True
+
+    def _goes_on(self, point: Point) -> bool:
+        """Return whether a level is that of its last two points, so that one is enough."""
+        points = self.points
+        return (
+            not self.monotone
+            and len(points) > 1
+            and points[-2].value == points[-1].value == point.value
+            and points[-2].time_ns < points[-1].time_ns < point.time_ns
+        )
 
     def _thin(self) -> None:
         self.points.sort(key=lambda point: point.time_ns)

@@ -1,0 +1,234 @@
+"""The results in the workers' memory: who held them at the peak and over time, and the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from operator import attrgetter, itemgetter
+from typing import Final, NamedTuple
+
+from dask_otel import semconv
+from dask_otel.report import words
+from dask_otel.report.findings import Worker
+from dask_otel.report.telemetry.model import Session, Span, grouped
+from dask_otel.report.telemetry.series import History, at
+
+#: Most bars of a picture over time, and most holders with a layer each.
+_BARS: Final = 240
+_HOLDERS: Final = 5
+#: The state of results of spans; other states of the cluster's memory in the order of a picture.
+HELD: Final = "held"
+_STATES: Final = ("scattered", "replica", "unmanaged_old", "unmanaged_recent", "unaccounted")
+
+
+class Root(NamedTuple):
+    """The results of a root span and of those below it, until its work was done.
+
+    `prefix` had most of the `peak`: `of_it`. None if all came and went between two looks at them.
+    """
+
+    span: str
+    peak: float | None
+    prefix: str
+    of_it: float | None
+    time: float
+
+    def in_words(self) -> str:
+        """Return it as a sentence."""
+        peak = f"held at most {words.size(self.peak)}" if self.peak else ""
+        if self.prefix and self.of_it:
+            share = words.share(self.of_it, self.peak)
+            peak += f", {words.size(self.of_it)} of it ({share}) by {self.prefix}"
+        time = f"{words.byte_seconds(self.time)} until its work was done"
+        return words.one_line(f"{self.span}: {'; '.join(filter(None, (peak, time)))}.")
+
+
+class Holder(NamedTuple):
+    """The results of one prefix in one span, when those of all spans were the most; and over time.
+
+    `largest` is the most that was exported of them.
+    """
+
+    span: str
+    prefix: str
+    at_peak: float
+    largest: float
+    time: float
+
+
+class Memory(NamedTuple):
+    """What was in the workers' memory; None and empty if it was not exported.
+
+    `peak` is the largest size of the results of all spans in an export, `after` seconds.
+    """
+
+    roots: list[Root]
+    peak: float | None
+    after: float | None
+    holders: list[Holder]
+
+    def in_words(self) -> str:
+        """Return the peak as a sentence; empty if it is unknown."""
+        if self.peak is None or self.after is None:
+            return ""
+        size, after = words.size(self.peak), words.seconds(self.after)
+        return f"All spans: in an export at most {size}, {after} after the start of the run."
+
+
+def memory(session: Session) -> Memory | None:
+    """Return the results in memory; None if there were none, or nothing is known of them."""
+    known = (one for one in session.roots() if semconv.SPAN_MEMORY_SPENT in one.attributes)
+    roots = [_root(found) for found in grouped(known, attrgetter("full_name")).values()]
+    held = _states(session).get(HELD, [])
+    when, peak = max(held, key=itemgetter(1), default=(0, 0.0))
+    if not roots and not peak:
+        return None
+    labels = (semconv.SPAN_NAME, semconv.TASK_PREFIX)
+    spent = session.metrics.sums(semconv.SPAN_MEMORY_TIME.name, *labels)
+    holders = [
+        Holder(
+            *key,
+            at(own, when),
+            max(value for _, value in own),
+            spent.get(key, 0.0),
+        )
+        for key, own in _holders(session).items()
+    ]
+    return Memory(
+        sorted(roots, key=lambda one: -(one.peak or 0.0)),
+        peak or None,
+        (when - (session.start_ns or when)) / 1e9 if peak else None,
+        sorted((one for one in holders if one.time), key=lambda one: -one.time),
+    )
+
+
+def table(found: Memory) -> list[list[str]]:
+    """Return the headings of the holders, those of numbers with a ``#``, and the rows."""
+    rows = [
+        ["span", "function", "#at most", "#at the peak", "#share", "#over time", "#share of it"]
+    ]
+    at_peak, time = (sum(map(attrgetter(one), found.holders)) for one in ("at_peak", "time"))
+    for one in found.holders:
+        shares = words.share(one.at_peak, at_peak), words.share(one.time, time)
+        sizes = words.size(one.at_peak), words.byte_seconds(one.time)
+        names = words.one_line(one.span), words.one_line(one.prefix)
+        rows.append([*names, words.size(one.largest), sizes[0], shares[0], sizes[1], shares[1]])
+    return rows
+
+
+def workers_table(found: Iterable[Worker]) -> list[list[str]]:
+    """Return the headings of the workers, those of numbers with a ``#``, and the fullest first."""
+    known = [one for one in found if one.memory]
+    known.sort(key=lambda one: -(one.memory or 0.0) / (one.limit or float("inf")))
+    return [["worker", "#memory, at most", "#of its limit", "#after"]] + [
+        [
+            words.one_line(one.name),
+            words.size(one.memory),
+            words.share(one.memory, one.limit),
+            words.known(one.memory_after),
+        ]
+        for one in known
+    ]
+
+
+def provided(session: Session) -> float | None:
+    """Return the bytes over time that workers had; None if they are unknown.
+
+    A worker has its limit, or without one the memory of its process. A figure of an export is that
+    of the time since the export before.
+    """
+    sizes, limits = (
+        {one.labels.get(semconv.WORKER_NAME, ""): one.history() for one in session.metrics.of(name)}
+        for name in (semconv.WORKER_MEMORY_USAGE.name, semconv.WORKER_MEMORY_LIMIT.name)
+    )
+    workers = [*(sizes | limits).values()]
+    # Of levels that stay as they are, not each export is kept.
+    exports = [one.history() for one in session.metrics.of(semconv.CLUSTER_CAPACITY_TIME.name)]
+    times = sorted({time for history in (*workers, *exports) for time, _ in history})
+    before = dict(zip(times, [session.metrics.start_ns or 0, *times], strict=False))
+    total = sum(
+        # A worker that comes back was away since its last export, whose figure is 0.
+        value * (time - (earlier if was else before[time]))
+        for history in workers
+        for (earlier, was), (time, value) in pairwise([(0, 0.0), *history])
+    )
+    return total / 1e9 or None
+
+
+class Layer(NamedTuple):
+    """A part of the cluster's memory over time."""
+
+    name: str
+    state: str
+    values: list[float]
+
+
+def layers(session: Session, found: Memory | None) -> tuple[list[int], list[Layer]]:
+    """Return the times of exports, and the parts of the cluster's memory then, the lowest first.
+
+    There are none with too few exports. The results of spans are divided by their largest holders.
+    """
+    states, own = _states(session), _holders(session)
+    every = sorted({time for one in (*states.values(), *own.values()) for time, _ in one})
+    if len(every) < 2:
+        return [], []
+    step = -(-len(every) // _BARS)
+    parts = [every[place : place + step] for place in range(0, len(every), step)]
+    times = [
+        max(part, key=lambda time: sum(at(one, time) for one in states.values())) for part in parts
+    ]
+    largest = [(one.span, one.prefix) for one in found.holders[:_HOLDERS]] if found else []
+    made = [
+        Layer(
+            f"{words.cut(prefix, 24)} in {words.cut_beginning(span, 24)}",
+            HELD,
+            [at(own[span, prefix], time) for time in times],
+        )
+        for span, prefix in largest
+    ]
+    held = [at(states.get(HELD, []), time) for time in times]
+    shown = [sum(layer.values[place] for layer in made) for place in range(len(times))]
+    rest = [max(0.0, all_ - some) for all_, some in zip(held, shown, strict=True)]
+    made.append(Layer("other results", HELD, rest))
+    made += [
+        Layer(state, state, [at(states.get(state, []), time) for time in times])
+        for state in _STATES
+    ]
+    return times, [one for one in made if any(one.values)]
+
+
+def _root(found: Iterable[Span]) -> Root:
+    most = max(found, key=lambda one: one.number(semconv.SPAN_MEMORY_PEAK) or 0.0)
+    return Root(
+        most.full_name,
+        most.number(semconv.SPAN_MEMORY_PEAK),
+        most.text(semconv.SPAN_MEMORY_PREFIX),
+        most.number(semconv.SPAN_MEMORY_PREFIX_SIZE),
+        sum(one.number(semconv.SPAN_MEMORY_SPENT) or 0.0 for one in found),
+    )
+
+
+def _states(session: Session) -> dict[str, History]:
+    return {
+        one.labels.get(semconv.MEMORY_STATE, ""): one.history()
+        for one in session.metrics.of(semconv.CLUSTER_MEMORY_USAGE.name)
+    }
+
+
+def _holders(session: Session) -> dict[tuple[str, str], History]:
+    found = grouped(
+        session.metrics.of(semconv.SPAN_MEMORY_USAGE.name),
+        lambda one: (
+            one.labels.get(semconv.SPAN_NAME, ""),
+            one.labels.get(semconv.TASK_PREFIX, ""),
+        ),
+    )
+    return {key: _sum([one.history() for one in series]) for key, series in found.items()}
+
+
+def _sum(histories: list[History]) -> History:
+    """Return several histories, such as those of different labels of the user, as one."""
+    if len(histories) == 1:
+        return histories[0]
+    times = sorted({time for one in histories for time, _ in one})
+    return [(time, sum(at(one, time) for one in histories)) for time in times]

@@ -1,0 +1,174 @@
+"""The report's memory: planted holders, with the sizes and times that the program itself knows."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dask.sizeof import sizeof
+from distributed import span, wait
+
+from dask_otel import read_report
+from dask_otel.cli import main
+from tests.simulated.bridged import Bridged
+from tests.simulated.tasks import nap
+
+
+def filled(size: int, *after: Any) -> bytes:
+    return bytes(size)
+
+
+class Kept:
+    """Results that are kept from now on, with their size as this program sees it."""
+
+    def __init__(self, *futures: Any) -> None:
+        wait(futures)
+        self._futures, self._since = futures, time.time()
+        self.size = sum(sizeof(one.result()) for one in futures)
+        self.byte_seconds = 0.0
+
+    def release(self) -> None:
+        for one in self._futures:
+            one.release()
+        self.byte_seconds = self.size * (time.time() - self._since)
+
+
+def planted(folder: Path, size: int = 1000) -> dict[str, Kept]:
+    """Of a run in which *load* has most of the peak, *join* most over time."""
+    b = Bridged({"files": {"path": str(folder)}}, workers=2, threads=2)
+    held: dict[str, Kept] = {}
+
+    def run() -> None:
+        with span("train"):
+            busy = b.client.submit(nap, 45.0)
+            with span("join"):
+                held["join"] = Kept(b.client.submit(filled, 2000, key="join-1"))
+            time.sleep(10.0)
+            with span("load"):
+                keys = [("load-0", number) for number in range(5)]
+                held["load"] = Kept(*b.client.map(filled, [size] * 5, key=keys))
+            time.sleep(10.0)
+            held["load"].release()
+            time.sleep(30.0)
+            held["join"].release()
+            del busy
+        b.exported()
+
+    b.run(run)
+    return held
+
+
+def test_planted_holders(tmp_path: Path) -> None:
+    held = planted(tmp_path)
+    report = read_report(tmp_path)
+    (found,) = report.to_dict()["runs"]
+    memory, load, join = found["memory"], held["load"], held["join"]
+    # When a result comes and goes, the scheduler knows some milliseconds later.
+    load_time, join_time = (pytest.approx(one.byte_seconds, rel=1e-3) for one in (load, join))
+    whole = pytest.approx(load.byte_seconds + join.byte_seconds - 5.0 * join.size, rel=1e-3)
+    expected = {
+        "peak": load.size + join.size,
+        # The metrics are exported every two seconds.
+        "after": pytest.approx(12.0, abs=2.0),
+        "roots": [
+            {
+                "span": "train",
+                "peak": load.size + join.size,
+                "prefix": "load",
+                "of_it": load.size,
+                "time": whole,
+            }
+        ],
+        "holders": [
+            {
+                "span": f"train/{name}",
+                "prefix": name,
+                "at_peak": one.size,
+                "largest": one.size,
+                "time": taken,
+            }
+            for name, one, taken in (("join", join, join_time), ("load", load, load_time))
+        ],
+    }
+    *_, last = memory["holders"]
+    assert (last["prefix"], last["largest"]) == ("nap", sizeof(45.0))
+    assert {**memory, "holders": memory["holders"][:2]} == expected
+    text = report.text(120, everything=True)
+    assert (
+        """\
+  train: held at most 6.8 KiB, 4.9 KiB of it (71%) by load; 137 KiB·s until its work was done.
+"""
+        in text
+    )
+    assert (
+        """
+  span        function  at most  at the peak  share   over time  share of it
+  train/join  join      2.0 KiB      2.0 KiB    29%  97.7 KiB·s          67%
+  train/load  load      4.9 KiB      4.9 KiB    71%  48.8 KiB·s          33%
+"""
+        in text
+    )
+    assert "Memory\n" not in report.text(120)
+
+
+def test_what_changed_from_run_to_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, size in (("a", 1000), ("b", 3000)):
+        (tmp_path / name).mkdir()
+        planted(tmp_path / name, size)
+    before, after = (read_report(tmp_path / name) for name in "ab")
+    comparison = after.compared_with(before).comparison
+    assert comparison is not None
+    (found,) = comparison.names
+    # Each of five results is 2,000 bytes larger, for ten seconds.
+    changes = [line for line in found.beside if line.startswith("memory")]
+    assert changes == [
+        "memory peak: 6.8 KiB before, 16.6 KiB after",
+        "memory-time: 137 KiB·s before, 234 KiB·s after",
+    ]
+    figures = []
+    for name in "ab":
+        # Both began at the same simulated time, so that they are one run for a list of both.
+        assert main(["history", str(tmp_path / name), "--json"]) == 0
+        (run,) = json.loads(capsys.readouterr().out)["runs"]
+        figures.append((run["memory_peak"], run["memory_time"]))
+    (peak, taken), (later_peak, later_taken) = figures
+    assert later_peak - peak == 5 * 2000
+    assert later_taken - taken == pytest.approx(5 * 2000 * 10.0, rel=1e-3)
+    assert main(["history", str(tmp_path / "b")]) == 0
+    assert "     16.6 KiB    234 KiB·s" in capsys.readouterr().out
+
+
+def test_a_bill_of_memory(tmp_path: Path) -> None:
+    """Workers cost by their limits while they are there, spans by what they held."""
+    b = Bridged({"files": {"path": str(tmp_path)}}, workers=0)
+    limits, lives, kept = dict[str, int](), dict[str, float](), list[Kept]()
+
+    def run() -> None:
+        since = time.time()
+        for name, gib in (("big", 4), ("small", 2)):
+            worker = b.cluster.add_worker(name, threads=1, memory_limit=gib << 30)
+            # Dask lowers it to what the machine has.
+            limits[name] = worker.memory_manager.memory_limit
+        with span("train"):
+            kept.append(Kept(b.client.submit(filled, 10**6, b.client.submit(nap, 1.0))))
+        time.sleep(20.0)
+        b.cluster.leave("small")
+        lives["small"] = time.time() - since
+        time.sleep(40.0)
+        kept[0].release()
+        b.exported()
+        lives["big"] = time.time() - since
+
+    b.run(run)
+    # At this price, a byte for a second costs 1.
+    report = read_report(tmp_path, price=0.0, price_memory=3600.0 * 2**30)
+    found = report.to_dict()["runs"][0]["cost"]
+    paid = sum(limits[name] * seconds for name, seconds in lives.items())
+    # A worker comes and goes between two exports.
+    assert found["capacity"] == pytest.approx(paid, abs=2.0 * sum(limits.values()))
+    (root,) = found["roots"]
+    assert root["cost"] == pytest.approx(kept[0].byte_seconds, rel=1e-3)
+    assert found["capacity"] == pytest.approx(root["cost"] + found["of_no_span"])
