@@ -67,6 +67,8 @@ def cluster(prefix: str | None = None) -> Iterator[Client]:
             # A worker closes when its tasks have ended.
             for gate in GATES:
                 gate.set()
+            # Dask's server leaves open what a browser keeps open.
+            local.sync(local.scheduler.http_server.close_all_connections)
 
 
 def address(client: Client, path: str = "/otel") -> str:
