@@ -312,10 +312,18 @@ class TaskEvents:
                     if self._outcomes.coming_back or self._lost:
                         self._to_forgotten(key)
                 elif finish == "erred":
+                    if start == "released":
+                        self._actor_lost(key)
                     self._rest_to_erred(key, stimulus_id)
         except Exception:
             self._spans.drifted = True
             self._spans.boundary.failed("transition")
+
+    def _actor_lost(self, key: Hashable) -> None:
+        """Let a lost actor leave memory: older releases do not say that it was there."""
+        task = self._scheduler.tasks[key]
+        if self._memory is not None and task.actor and task.exception_blame is task:
+            self._memory.move(task.group, -task.get_nbytes(), monotonic())
 
     def _to_waiting(self, key: Hashable, stimulus_id: str) -> None:
         """A task has work left to do."""
