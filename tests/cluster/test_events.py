@@ -81,8 +81,9 @@ def test_each_end_of_a_process_is_said(start: Start, monkeypatch: pytest.MonkeyP
         bridged.client.restart_workers([address], timeout=240)
         log = said(semconv.WORKER_REMOVED, 3)
         assert (log.attributes[REASON], log.severity) == ("restarted", semconv.INFO)
-        kept = bridged.client.scatter(bytes(5_000_000), broadcast=True)
-        future = bridged.client.submit(hog)
+        kept = bridged.client.scatter(bytes(5_000_000))
+        (there,) = bridged.client.who_has([kept])[kept.key]
+        future = bridged.client.submit(hog, workers=[there])
         log = said(semconv.WORKER_REMOVED, 4)
         assert log.attributes[REASON] == "memory"
         held = r"killed by its nanny: its process held \d.* of 477 MiB\."
