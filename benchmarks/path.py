@@ -31,7 +31,7 @@ SHAPES: Final[dict[str, tuple[int, Needs | None, dict[str, int]]]] = {
     "a chain of 60": (60, chain, {"15": 10_000}),
     "a chain of 1,000": (1000, chain, {"15": 10_000}),
 }
-#: Pairs without the feature and with it, of which the last ones count: Python adapts to the others.
+#: Pairs without the feature and with it. Only the last ones count: Python adapts to the first ones.
 PAIRS: Final = 10
 WARM: Final = 5
 #: By row, the feature, and the settings without it and with it.

@@ -102,7 +102,7 @@ def why(asked: tuple[Hashable, ...], dask_scheduler: Scheduler) -> Why | Refusal
 
 
 async def held(asked: str | None, dask_scheduler: Scheduler) -> Held | Refusal:
-    """Return what is in memory and what keeps it there; see `dask_otel.held`."""
+    """Return the results in memory and their keepers; see `dask_otel.held`."""
     bridge = _bridge(dask_scheduler)
     if bridge is None:
         return Refusal(*_NO_BRIDGE)
@@ -409,7 +409,7 @@ class Holding:
 
 @dataclass(frozen=True, repr=False)
 class Held:
-    """What is in the memory of the workers, and what keeps it there; `print` it, or read it."""
+    """The results in the memory of the workers, and their keepers; `print` it, or read it."""
 
     #: The full name of the span in question; empty if all were asked for.
     span: str

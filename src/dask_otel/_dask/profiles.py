@@ -31,8 +31,8 @@ _MOST_SPANS: Final = 1000
 class WorkerProfiles:
     """Reads the messages of workers' samplers, on the scheduler's event loop.
 
-    `put` takes what is for the thread that reads them. Methods may raise: the adapter catches the
-    errors.
+    `put` takes the messages for the thread that reads them. Methods may raise: the adapter catches
+    the errors.
     """
 
     def __init__(

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
     from dask_otel._wire import Held
 
-HELP: Final = "say what is in memory, and what keeps it there"
+HELP: Final = "list the results in memory, and their keepers"
 DESCRIPTION: Final = """\
-Say what is in the memory of a running cluster's workers, by span and function, what keeps it there
-(clients, tasks that still need it, published data sets, variables, queues, actors), and what to do
-next. The command changes nothing. The bridge must run on the scheduler.
+List the results in the memory of a running cluster's workers by span and function, their keepers
+(clients, tasks that still need them, published data sets, variables, queues, actors), and the next
+step. The command changes nothing. The bridge must run on the scheduler.
 """
 EPILOG: Final = """\
 exit codes: 0 the answer is shown, 1 there is no answer, or no such span, 2 wrong arguments, 130

@@ -38,7 +38,7 @@ def wait_until(done: Callable[[], bool], seconds: float) -> None:
 
 
 def parsed(read: Callable[[str], Parsed], allowed: str) -> Callable[[str], Parsed]:
-    """Return the type of an argument, with an error that has in words what is `allowed`."""
+    """Return the type of an argument; its error says in words which values are `allowed`."""
 
     def parse(text: str) -> Parsed:
         try:

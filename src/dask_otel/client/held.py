@@ -1,4 +1,4 @@
-"""In the client: ask what is in memory and what keeps it there."""
+"""In the client: ask for the results in memory and their keepers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def held(
 def held(
     client: Client, span: str | None = None, *, asynchronous: bool | None = None
 ) -> Held | Awaitable[Held]:
-    """Say what is in the memory of the workers, what keeps it there, and what to do next.
+    """List the results in the memory of the workers, their keepers, and the next step.
 
     This is one question to the scheduler, which changes nothing there. It looks at 100,000 results
     at most, those of the fullest workers first, in short steps between which the scheduler goes on;

@@ -161,8 +161,8 @@ class performance_report:
         from dask_otel.report.telemetry.model import Block
 
         message = " ".join(str(error)[:_LONGEST].split())
-        told = None if error is None else (type(error).__name__, message)
-        self.report = report_of(*read, Block(self._name, self._span_id, told))
+        ended = None if error is None else (type(error).__name__, message)
+        self.report = report_of(*read, Block(self._name, self._span_id, ended))
         if self.filename is not None:
             import fsspec
 

@@ -1,4 +1,4 @@
-"""Adds up what is in the cluster's memory, and says what keeps it there: `dask_otel.held`."""
+"""Adds up the results in the cluster's memory, and names their keepers: `dask_otel.held`."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class ProfileFiles(PumpThread):
         #: When the open roots are written next.
         self._due = time.monotonic() + INTERVAL
         self._sizes: OrderedDict[Path, int] = OrderedDict()
-        self._told = False
+        self._warned = False
         self._breathe = Breath()
 
     def __repr__(self) -> str:
@@ -104,7 +104,7 @@ class ProfileFiles(PumpThread):
     # ------------------------------------------------------------------------- the thread
 
     def work(self) -> float:
-        """Read what has come, and write what is due."""
+        """Read the queue, and write the files that are due."""
         with self._lock:
             self._drain()
         now = time.monotonic()
@@ -150,8 +150,8 @@ class ProfileFiles(PumpThread):
                 try:
                     self._write(root)
                 except OSError as error:
-                    if not self._told:
-                        self._told = True
+                    if not self._warned:
+                        self._warned = True
                         logger.warning(
                             "dask-otel can't write profiles into %s: %s. It tries again; check "
                             "otel.files.path. This is logged once.",

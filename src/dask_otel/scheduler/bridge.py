@@ -251,7 +251,7 @@ class Bridge:
         return Present(self.adapter).reasons(asked)
 
     async def held(self, asked: str | None) -> dict[str, Any] | None:
-        """Return what is in memory and what keeps it there; see `dask_otel._dask.holding.held`."""
+        """Return the results in memory and their keepers; see `dask_otel._dask.holding.held`."""
         return await held(self.adapter, asked)
 
     async def record(self, name: str, client: str) -> int | None:

@@ -78,7 +78,7 @@ class Sampler:
 
     def _run(self) -> None:
         while not self._stopped.wait(self._interval):
-            # Dask goes on; the coverage shows what is missing.
+            # Dask goes on; the coverage shows the gap.
             with suppress(Exception):
                 self._sample(monotonic())
 

@@ -109,8 +109,8 @@ class WorkerSamples:
     def _memory(self, ledger: Ledger, known: list[_Parts]) -> dict[RawSeries, float]:
         """Return the cluster's memory by what it is; the sum is that of processes and spilled data.
 
-        Dask's sizes are newer than the last heartbeats, and can be wrong: what is missing for the
-        sum, or too much, is unaccounted for.
+        Dask's sizes are newer than the last heartbeats, and can be wrong: the difference to the
+        sum is unaccounted for.
         """
         ledger.read()
         process, on_disk, old, recent = (

@@ -140,11 +140,11 @@ class PrefixSum(Sum):
 class SeriesSum(Sum):
     """The results of one series of the metrics, and what was exported of them."""
 
-    __slots__ = ("told", "told_time", "users")
+    __slots__ = ("exported", "exported_time", "users")
 
     def __init__(self) -> None:
         super().__init__()
-        self.told, self.told_time, self.users = 0, 0.0, 0
+        self.exported, self.exported_time, self.users = 0, 0.0, 0
 
 
 class Holding:
@@ -184,7 +184,7 @@ class Ledger:
         self.clock: Callable[[], float] = float
         #: Returns the span of a group, if it has one, and the group's prefix.
         self.owner: Callable[[Any], tuple[Owner | None, str]]
-        #: By group, what is not in the sums yet. `move` changes them, and the code where tasks end.
+        #: By group, the moves that are not in the sums yet: those of `move`, and of tasks that end.
         self.moves: defaultdict[Any, Moves] = defaultdict(Moves)
         self.holdings: dict[Hashable, Holding] = {}
         #: The results of all spans, and data without a span.
@@ -287,9 +287,9 @@ class Ledger:
         self.read()
         now = self.clock()
         for (tags, prefix), one in [*self._series.items()]:
-            size, spent = one.bytes - one.told, max(0.0, one.spent(now) - one.told_time)
-            one.told += size
-            one.told_time += spent
+            size, spent = one.bytes - one.exported, max(0.0, one.spent(now) - one.exported_time)
+            one.exported += size
+            one.exported_time += spent
             if size or spent:
                 yield Change(tags, prefix, size, spent)
             if not one.users:

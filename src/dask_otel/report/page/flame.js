@@ -1,5 +1,5 @@
 "use strict";
-// The flame graph: spans, task prefixes, then functions, the outermost ones on top. A canvas that draws only what is wide enough to be seen.
+// The flame graph: spans, task prefixes, then functions, the outermost ones on top. A canvas that draws only frames that are wide enough to be seen.
 
 const LAYER = 19;
 
@@ -73,7 +73,7 @@ class Flame {
 
   select(node) {
     this.selected = node;
-    // What is selected is in the picture.
+    // The selected frame is in the picture.
     const outside = node.at < this.zoomed.at || node.at + node.whole > this.zoomed.at + this.zoomed.whole;
     if (outside) this.zoomed = node;
     this.say();

@@ -22,7 +22,7 @@ _CPU: Final = ("thread-cpu", "thread-noncpu")
 
 @dataclass
 class Flame:
-    """The script's data, the sampled seconds, their share of the threads', and what is missing."""
+    """The script's data, the sampled seconds, their share of the threads', and the gaps."""
 
     packed: str
     seconds: float
@@ -63,7 +63,7 @@ def _total(node: Node, totals: dict[int, int]) -> int:
 def _rows(
     node: Node, totals: dict[int, int], least: float, depth: int = 0
 ) -> Iterator[tuple[Frame, int, Node]]:
-    """Yield what is wide enough, the widest first."""
+    """Yield the frames that are wide enough, the widest first."""
     found = sorted(node.callees.items(), key=lambda item: -totals[id(item[1])])
     for frame, below in found:
         if totals[id(below)] >= least:
