@@ -104,7 +104,7 @@ async def _asked(arguments: argparse.Namespace) -> list[Profile]:
     """Return the event loops of a running scheduler, or of its workers, as spans."""
     from dask_otel._wire import Refusal, profile_loop
     from dask_otel.core.profiles.pprof import Profile, SpanStacks
-    from dask_otel.core.profiles.stacks import Frame, unpacked
+    from dask_otel.core.profiles.stacks import unpacked
     from dask_otel.doctor.asking import NotExamined, answered, connected
 
     seconds = arguments.seconds
@@ -125,8 +125,7 @@ async def _asked(arguments: argparse.Namespace) -> list[Profile]:
             continue
         span = SpanStacks("", "", "", name)
         for stack in (one for blob in blobs for one in unpacked(blob, [""])):
-            frames = (Frame(stack.prefix), *stack.frames)
-            span.tree.add(frames, stack.line, stack.samples, stack.micros, 2**62)
+            span.tree.add(stack.path, stack.line, stack.samples, stack.micros)
         spans.append(span)
     return [Profile({}, spans=spans)]
 

@@ -31,11 +31,10 @@ from dask_otel.core.records import (
     RawRun,
     Restriction,
     SpanIdentity,
-    Tags,
     TaskRun,
 )
-from dask_otel.core.text import Sanitizer, attribute_text, label_text, span_path
-from dask_otel.core.traces.redact import Redact, redacted_tags
+from dask_otel.core.text import Sanitizer, attribute_text, label_text
+from dask_otel.core.traces.redact import Redact, redacted_name, redacted_tags
 
 #: Increases when the meaning of a field changes.
 VERSION: Final = 1
@@ -75,10 +74,6 @@ def graph_line(
         The operator's function for users' texts.
     """
 
-    def full_name(tags: Tags) -> str:
-        clean = redacted_tags(redact, tags, sanitizer)
-        return attribute_text(span_path(clean, sanitizer), sanitizer)
-
     def prefix(value: str) -> str:
         clean = redacted_tags(redact, (value,), sanitizer, semconv.TASK_PREFIX)
         return attribute_text(clean[0], sanitizer)
@@ -100,14 +95,15 @@ def graph_line(
         "version": VERSION,
         "trace_id": f"{identity.trace_id:032x}",
         "span_id": f"{identity.span_id:016x}",
-        "name": full_name(identity.tags),
+        "name": redacted_name(redact, identity.tags, sanitizer),
         "start": span.start,
         "stop": span.stop,
         "complete": span.complete and not left_out,
         "left_out": left_out,
         "outside": numbers.outside,
         "spans": [
-            {"id": f"{one.span_id:016x}", "name": full_name(one.tags)} for one in numbers.spans
+            {"id": f"{one.span_id:016x}", "name": redacted_name(redact, one.tags, sanitizer)}
+            for one in numbers.spans
         ],
         "prefixes": [*map(prefix, numbers.prefixes)],
         "workers": [

@@ -24,8 +24,6 @@ _NAMED: Final = 0.1
 #: A file of traces, and the beginning of the names of all files of its run.
 _TRACES: Final = re.compile(r"(.+-)\d{4,}-traces\.jsonl")
 _SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
-#: No limit of nodes.
-_ROOM: Final = 2**62
 
 
 @dataclass
@@ -97,7 +95,7 @@ def merged(spans: Iterable[SpanStacks]) -> Node:
     whole = Node()
     for span in spans:
         for frames, line, cost in span.tree.stacks():
-            whole.add((Frame(span.name), *frames), line, *cost, _ROOM)
+            whole.add((Frame(span.name), *frames), line, *cost)
     return whole
 
 
@@ -175,7 +173,7 @@ def with_code(one: Diagnosis, profiles: Sequence[Profile]) -> Diagnosis:
 
 
 def cautions(profiles: Iterable[Profile]) -> Iterator[str]:
-    """Yield what is missing from profiles, in sentences."""
+    """Yield the gaps in profiles, in sentences."""
     for profile in profiles:
         about, name = profile.about, words.one_line(str(profile.about.get("root", "")))
         if not about.get("complete", True):

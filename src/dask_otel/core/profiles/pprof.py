@@ -23,8 +23,6 @@ from dask_otel.core.traces.redact import Redact, redacted_tags
 SUFFIX: Final = "-profile.pb.gz"
 #: Most bytes of a file, unpacked.
 _MOST: Final = 256 * 2**20
-#: No limit of nodes.
-_ROOM: Final = 2**62
 
 _TRACE, _SPAN = "trace_id", "span_id"
 #: Of a profile: fields of the format, by number.
@@ -248,7 +246,7 @@ def _decoded(whole: dict[int, list[Any]]) -> Profile:
         places = [locations[number] for number in _numbers(one.get(1, []))][::-1]
         frames = (Frame(labels[semconv.TASK_PREFIX]), *[frame for frame, _ in places])
         line = places[-1][1] if places else 0
-        span.tree.add(frames, line, samples, nanos // 1000, _ROOM)
+        span.tree.add(frames, line, samples, nanos // 1000)
     about = json.loads(strings[whole[_COMMENT][0]])
     start, nanos = whole.get(_TIME, [0])[0], whole.get(_DURATION, [0])[0]
     return Profile(dict(about), start, nanos / 1e9, [*spans.values()])

@@ -50,6 +50,11 @@ class Stack(NamedTuple):
     samples: int
     micros: int
 
+    @property
+    def path(self) -> tuple[Frame, ...]:
+        """Its frames below its prefix."""
+        return (Frame(self.prefix), *self.frames)
+
 
 #: Stands for the outer frames of a stack that is too deep.
 DEEPER: Final = Frame("…")

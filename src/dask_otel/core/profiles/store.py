@@ -12,18 +12,18 @@ from typing import Final, NamedTuple
 
 from dask_otel._version import __version__
 from dask_otel.core.profiles.pprof import Profile, SpanStacks, encoded
-from dask_otel.core.profiles.stacks import Frame, unpacked
+from dask_otel.core.profiles.stacks import unpacked
 from dask_otel.core.profiles.tree import Node
 from dask_otel.core.records import SpanIdentity
-from dask_otel.core.text import Sanitizer, attribute_text, span_path
-from dask_otel.core.traces.redact import Redact, redacted_tags
+from dask_otel.core.text import Sanitizer
+from dask_otel.core.traces.redact import Redact, redacted_name
 
 #: Most nodes of a span, and of all spans; a span is a node, too.
 MOST_OF_SPAN: Final = 5_000
 MOST_IN_ALL: Final = 100_000
 #: Seconds for which late samples are awaited after the end of a root.
 GRACE: Final = 30.0
-#: What is kept of an overlong list of workers.
+#: Most workers in the list of a root.
 _MOST_CUT_OFF: Final = 20
 
 
@@ -88,9 +88,7 @@ class RootProfile:
 
         def name(identity: SpanIdentity) -> str:
             # What that changes is counted with the span.
-            sanitizer = Sanitizer()
-            tags = redacted_tags(redact, identity.tags, sanitizer)
-            return attribute_text(span_path(tags, sanitizer), sanitizer)
+            return redacted_name(redact, identity.tags, Sanitizer())
 
         about = {
             "made_by": f"dask-otel {__version__}",
@@ -170,8 +168,7 @@ class Profiles:
                 continue
             own = root.spans[stack.span]
             room = min(self._room, MOST_OF_SPAN - own.nodes)
-            frames = (Frame(stack.prefix), *stack.frames)
-            made, fits = own.tree.add(frames, stack.line, stack.samples, stack.micros, room)
+            made, fits = own.tree.add(stack.path, stack.line, stack.samples, stack.micros, room)
             own.nodes += made
             self._room -= made
             own.micros += stack.micros

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -32,7 +33,12 @@ class Node:
         return f"<Node with {len(self.callees)} callees, {self.total().micros / 1e6:g} s>"
 
     def add(
-        self, frames: tuple[Frame, ...], line: int, samples: int, micros: int, room: int
+        self,
+        frames: tuple[Frame, ...],
+        line: int,
+        samples: int,
+        micros: int,
+        room: int = sys.maxsize,
     ) -> tuple[int, bool]:
         """Add a stack; return how many nodes and lines that made, and whether it had room."""
         node, made = self, 0

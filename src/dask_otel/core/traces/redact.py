@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from dask_otel import semconv
 from dask_otel.core.records import AttributeValue
-from dask_otel.core.text import Sanitizer, clean_text, plain_text
+from dask_otel.core.text import Sanitizer, attribute_text, clean_text, plain_text, span_path
 
 #: Takes the name of an attribute and its text; returns the text to export, None for none.
 Redact: TypeAlias = Callable[[str, str], str | None]
@@ -57,6 +57,11 @@ def redacted_tags(
     if redact is None:
         return tags
     return tuple([redacted(redact, name, tag, sanitizer) or semconv.EMPTY for tag in tags])
+
+
+def redacted_name(redact: Redact | None, tags: tuple[object, ...], sanitizer: Sanitizer) -> str:
+    """Return a span's full name for an attribute, from its tags after redaction."""
+    return attribute_text(span_path(redacted_tags(redact, tags, sanitizer), sanitizer), sanitizer)
 
 
 def redacted_value(

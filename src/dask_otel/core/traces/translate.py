@@ -34,10 +34,9 @@ from dask_otel.core.records import (
 )
 from dask_otel.core.text import (
     Sanitizer,
-    span_path,
 )
 from dask_otel.core.traces.exceptions import error_type
-from dask_otel.core.traces.redact import redacted_tags, redacted_value
+from dask_otel.core.traces.redact import redacted_name, redacted_value
 from dask_otel.core.traces.task_records import TaskRecords
 from dask_otel.core.traces.values import SpanLimits, Written, in_threads
 
@@ -152,8 +151,9 @@ class _Translation(TaskRecords):
             out[semconv.COLLECTION_TYPES] = self._distinct(span.collections)
         if span.requested is not None:
             out[semconv.SPAN_COLLISION] = True
-            tags = redacted_tags(self.limits.redact, span.requested, self.sanitizer)
-            out[semconv.SPAN_REQUESTED_NAME] = self._text(span_path(tags, self.sanitizer))
+            out[semconv.SPAN_REQUESTED_NAME] = redacted_name(
+                self.limits.redact, span.requested, self.sanitizer
+            )
         if span.late:
             out[semconv.SPAN_LATE] = True
         if span.code is not None and self.limits.code:
