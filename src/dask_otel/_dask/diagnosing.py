@@ -18,7 +18,7 @@ from dask_otel.core.path.chain import on_path
 from dask_otel.core.path.step import LongStep
 from dask_otel.core.records import TaskRun
 from dask_otel.core.sums import summed
-from dask_otel.core.text import Sanitizer, line_text, span_path
+from dask_otel.core.text import line_name, line_text
 from dask_otel.semconv import PATH_PARTS
 
 
@@ -43,7 +43,7 @@ def diagnosis(
     steps, until
         The longest steps of its own tasks on the path, and the end of the path.
     """
-    name = line_text(span_path(spans[0].name, Sanitizer()))
+    name = line_name(spans[0].name)
     span = SpanFacts(name, name, parts=dict(zip(PATH_PARTS, parts, strict=True)))
     took = span.seconds = sum(span.parts.values())
     start = spans[0].enqueued

@@ -1,4 +1,4 @@
-"""Reads what is in memory now and what keeps it there, in short steps: `dask_otel.held`."""
+"""Reads the results in memory and their keepers, in short steps: `dask_otel.held`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from distributed.metrics import time
 
 from dask_otel._dask.present import MOST, Present
 from dask_otel.core.holdings import Holdings, Keeper
-from dask_otel.core.text import Sanitizer, line_text, span_path
+from dask_otel.core.text import line_name, line_text
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskGroup, TaskState
@@ -30,7 +30,7 @@ _KINDS: Final = {"published": "data set", "variable": "variable", "queue": "queu
 
 
 async def held(adapter: SchedulerAdapter, asked: str | None) -> dict[str, Any] | None:
-    """Return what is in memory, of all spans or of one with those below it.
+    """Return the results in memory and their keepers: of all spans, or of one and those below it.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ async def held(adapter: SchedulerAdapter, asked: str | None) -> dict[str, Any] |
     if asked is not None:
         if (span := Present(adapter).named(asked)) is None:
             return None
-        title = line_text(span_path(span.name, Sanitizer()))
+        title = line_name(span.name)
         groups = [group for one in span.traverse_spans() for group in one.groups]
     known = sum(group.states["memory"] for group in groups)
     wanted = {*groups}
@@ -72,7 +72,7 @@ async def held(adapter: SchedulerAdapter, asked: str | None) -> dict[str, Any] |
 def _names(scheduler: Scheduler, group: TaskGroup) -> tuple[str, str]:
     """Return the full name of a group's span, empty if it has none, and its prefix."""
     span: Span | None = scheduler.extensions["spans"].spans.get(group.span_id)
-    name = "" if span is None else line_text(span_path(span.name, Sanitizer()))
+    name = "" if span is None else line_name(span.name)
     return name, line_text(group.prefix.name)
 
 

@@ -17,7 +17,7 @@ from distributed.spans import Span
 from dask_otel._dask.adapter import SchedulerAdapter
 from dask_otel._dask.present import Present
 from dask_otel._dask.settled import SettledSpans
-from dask_otel.core.text import Sanitizer, line_text, span_path
+from dask_otel.core.text import line_name
 
 #: Most open spans, and most ended ones.
 SHOWN: Final = 20
@@ -57,7 +57,7 @@ async def overview(adapter: SchedulerAdapter, settled: SettledSpans) -> dict[str
 
 def _ended(settled: SettledSpans, span: Span) -> dict[str, Any]:
     """Return the facts of a root that has ended; of one with many spans, its name alone."""
-    row = {"id": span.id, "name": line_text(span_path(span.name, Sanitizer()))}
+    row = {"id": span.id, "name": line_name(span.name)}
     if len([*islice(span.traverse_spans(), LARGE)]) == LARGE:
         return row
     found = settled.read(span)

@@ -26,7 +26,7 @@ from dask_otel._dask.settled import missing
 from dask_otel.core.path.chain import path_of
 from dask_otel.core.path.step import END
 from dask_otel.core.reasons import reasons
-from dask_otel.core.text import ATTRIBUTE_LIMIT, NAMED, Sanitizer, line_text, span_path, span_tags
+from dask_otel.core.text import ATTRIBUTE_LIMIT, NAMED, line_name, line_text, span_tags
 
 #: Most tasks, groups or spans that one walk visits.
 MOST: Final = 300
@@ -102,7 +102,7 @@ class Present:
             state: sum(group.states[state] for group in groups) for state in sorted(UNFINISHED)
         }
         facts: dict[str, Any] = {
-            "name": line_text(span_path(span.name, Sanitizer())),
+            "name": line_name(span.name),
             "state": "span",
             "states": states,
             "ended": sum(sum(group.states.values()) for group in groups) - sum(states.values()),

@@ -187,6 +187,11 @@ def line_text(value: object, limit: int = LABEL_LIMIT) -> str:
     return text if text.isprintable() else repr(text)
 
 
+def line_name(tags: Sequence[object]) -> str:
+    """Return a Dask span's full name for one line of a terminal."""
+    return line_text(span_path(tags, Sanitizer()))
+
+
 def label_text(value: object, sanitizer: Sanitizer, limit: int = LABEL_LIMIT) -> str:
     """Return a metric label's text.
 
