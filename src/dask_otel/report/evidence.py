@@ -77,10 +77,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
     there = [log.time_ns for log in first if log is not None]
     limits = {one.name: one.limit for one in known if one.limit}
     return Facts(
-        seconds=sum(
-            end - start for start, end in joined((root.start_ns, root.end_ns) for root in roots)
-        )
-        / 1e9,
+        seconds=opened(roots),
         roots={
             root.name: root
             for root in _roots(session, roots, [*_missing(session, known, removed)], limits)
@@ -145,7 +142,7 @@ def diagnoses_of(session: Session, facts: Facts, errors: Sequence[Failure]) -> l
     return found
 
 
-def joined(times: Iterable[tuple[int, int]]) -> Times:
+def _joined(times: Iterable[tuple[int, int]]) -> Times:
     """Return times in their order, those that overlap as one."""
     found: Times = []
     for start, end in sorted(times):
@@ -154,6 +151,12 @@ def joined(times: Iterable[tuple[int, int]]) -> Times:
         else:
             found.append((start, end))
     return found
+
+
+def opened(spans: Iterable[Span]) -> float:
+    """Return the seconds in which at least one of some spans was open."""
+    times = _joined((span.start_ns, span.end_ns) for span in spans)
+    return sum(end - start for start, end in times) / 1e9
 
 
 def _overlap(times: Times, start: int, end: int) -> float:
@@ -260,7 +263,7 @@ def _roots(
         )
     )
     for name, found in grouped(roots, lambda root: root.full_name).items():
-        times, own = joined((one.start_ns, one.end_ns) for one in found), spans.get(name, ())
+        times, own = _joined((one.start_ns, one.end_ns) for one in found), spans.get(name, ())
         seconds = sum(root.seconds for root in found)
         tasks, elsewhere, threads = (sum(one.number(key) or 0.0 for one in found) for key in _SUMS)
         held = {
@@ -356,7 +359,7 @@ def _pauses(session: Session) -> Times:
         elif log.name in ended and name in since:
             found.append((since.pop(name), log.time_ns))
     found += [(start, max(start, session.end_ns or 0)) for start in since.values()]
-    return joined(found)
+    return _joined(found)
 
 
 def _missing(

@@ -138,7 +138,7 @@ def provided(session: Session) -> float | None:
     of the time since the export before.
     """
     sizes, limits = (
-        {one.labels.get(semconv.WORKER_NAME, ""): one.history() for one in session.metrics.of(name)}
+        session.metrics.histories(name, semconv.WORKER_NAME)
         for name in (semconv.WORKER_MEMORY_USAGE.name, semconv.WORKER_MEMORY_LIMIT.name)
     )
     workers = [*(sizes | limits).values()]
@@ -209,10 +209,7 @@ def _root(found: Iterable[Span]) -> Root:
 
 
 def _states(session: Session) -> dict[str, History]:
-    return {
-        one.labels.get(semconv.MEMORY_STATE, ""): one.history()
-        for one in session.metrics.of(semconv.CLUSTER_MEMORY_USAGE.name)
-    }
+    return session.metrics.histories(semconv.CLUSTER_MEMORY_USAGE.name, semconv.MEMORY_STATE)
 
 
 def _holders(session: Session) -> dict[tuple[str, str], History]:

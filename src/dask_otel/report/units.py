@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from dask_otel import semconv
 from dask_otel.report import words
-from dask_otel.report.evidence import joined
+from dask_otel.report.evidence import opened
 from dask_otel.report.money import Price
 from dask_otel.report.seconds import SpanTime, by_root
 from dask_otel.report.telemetry.model import Session, grouped
@@ -50,13 +50,12 @@ def work(session: Session, spans: Iterable[SpanTime]) -> list[Work]:
             entry.name,
             unit,
             total,
-            sum(end - start for start, end in joined((s.start_ns, s.end_ns) for s in opened)) / 1e9,
+            opened(of.get(entry.name, [])),
             entry.capacity,
             entry.memory,
         )
         for entries, of in ((by_root(spans), roots), (inside, named))
         for entry in entries
-        for opened in [of.get(entry.name, [])]
         for unit, total in entry.units.items()
     ]
 

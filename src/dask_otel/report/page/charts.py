@@ -188,7 +188,7 @@ def _held(session: Session, memory: Memory | None) -> Any:
         return None
     left, right = ([time / 1e6 for time in part] for part in (times[:-1], times[1:]))
     plot = figure(height=270, **_TIMED)
-    # What is unaccounted for can be negative.
+    # The unaccounted part can be negative.
     below, is_result = [0.0] * len(left), 1.0
     for layer in found:
         top = [
@@ -302,9 +302,6 @@ def _workers(session: Session, label: str, *figures: _Drawn) -> Any:
 
 def _highest(session: Session, metric: semconv.Metric) -> dict[str, History]:
     """Return the histories of the workers with the highest values."""
-    found = {
-        series.labels.get(semconv.WORKER_NAME, ""): series.history()
-        for series in session.metrics.of(metric.name)
-    }
+    found = session.metrics.histories(metric.name, semconv.WORKER_NAME)
     ranked = sorted(found.items(), key=lambda item: -max((v for _, v in item[1]), default=0.0))
     return dict(ranked[:_MOST_LINES])

@@ -220,6 +220,10 @@ class Metrics:
         """Yield the series of a metric."""
         return iter(self.series.get(name, {}).values())
 
+    def histories(self, name: str, label: str) -> dict[str, History]:
+        """Return the histories of a metric by the values of a label that tells its series apart."""
+        return {one.labels.get(label, ""): one.history() for one in self.of(name)}
+
     def total(self, name: str) -> float | None:
         """Return the sum over all series of a metric; None if it has none."""
         return self.sums(name).get(())
