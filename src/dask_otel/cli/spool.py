@@ -48,7 +48,8 @@ ARGUMENTS: Final[dict[str, Any]] = {
         "type": terminal.number(0.0, 86400.0, "from 0 to 86400 seconds"),
         "default": _PATIENCE,
         "metavar": "SECONDS",
-        "help": "with --send, the longest time without a success (default: %(default)g)",
+        "help": "with --send, give up after so many seconds without a success (default: "
+        "%(default)g)",
     },
 }
 

@@ -165,7 +165,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     if settings.profiles.enabled and settings.sampled is None:
         missing = "otel.files.path" if target is None else "otel.workers.context"
         logger.warning(
-            "dask-otel takes no profiles: otel.profiles.enabled is true, and needs %s, too", missing
+            "dask-otel samples no profiles: otel.profiles.enabled also needs %s", missing
         )
     for text in long_timeouts(
         environment_of(settings.environment, settings.provider == "own").items()
