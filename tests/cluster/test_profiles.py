@@ -97,9 +97,9 @@ def complete(folder: Path) -> Profile | None:
 def leaves(one: SpanStacks) -> Counter[str]:
     """Seconds by the innermost function of this file."""
     found: Counter[str] = Counter()
-    for frames, _, cost in one.tree.stacks():
-        ours = [frame.function for frame in frames if frame.file == "cluster/test_profiles.py"]
-        found[ours[-1] if ours else ""] += cost.micros / 1e6
+    for stack, micros in one.stacks.items():
+        ours = [frame.function for frame in stack if frame.file == "cluster/test_profiles.py"]
+        found[ours[-1] if ours else ""] += micros / 1e6
     return found
 
 
@@ -129,7 +129,7 @@ def test_a_planted_line_is_the_widest_of_its_span(start: Start, tmp_path: Path) 
                        and it.type == "span"]  # fmt: skip
         attributes = exported.attributes
         assert (tmp_path / attributes[semconv.SPAN_PROFILE]).exists()
-        sampled = one.tree.total().micros / 1e6
+        sampled = one.stacks.total() / 1e6
         threads = (".thread-cpu", ".thread-noncpu", ".executor")
         ran = sum(attributes[semconv.SPAN_ACTIVITY_TIME + end] for end in threads)
         # No more than there was, but for one interval in each task.
@@ -139,11 +139,11 @@ def test_a_planted_line_is_the_widest_of_its_span(start: Start, tmp_path: Path) 
         assert 0 < seconds <= sampled + 1e-6
         assert attributes[semconv.SPAN_PROFILE_COVERAGE] == pytest.approx(seconds / ran)
         # The line itself, which the test reads in its own source.
-        line = max(one.tree.stacks(), key=lambda stack: stack[2].micros)
-        source = Path(__file__).read_text().splitlines()[line[1] - 1]
-        if line[0][-1].file == "cluster/test_profiles.py":
+        inner = max(one.stacks, key=one.stacks.__getitem__)[-1]
+        source = Path(__file__).read_text().splitlines()[inner.at - 1]
+        if inner.file == "cluster/test_profiles.py":
             words = ("total +=", "range", "sleep", "@", "sum(", "match")
-            assert any(word in source for word in words), line
+            assert any(word in source for word in words), inner
 
 
 def _took(cluster: Bridged, call: Callable[[], object], tasks: int) -> Counter[str]:
@@ -221,11 +221,11 @@ def test_an_event_loop_is_sampled_on_request(start: Start, capsys: Any) -> None:
         (blobs,) = answers
         found = [stack for blob in blobs for stack in unpacked(blob, [""])]
         whole = sum(one.micros for one in found) / 1e6
-        ours = sum(one.micros for one in found if "blocks" in [f.function for f in one.frames])
+        ours = sum(one.micros for one in found if "blocks" in [f.function for f in one.stack])
         # All of the time is there, and what blocked the loop is what the calls say.
         assert whole >= 1.4
         assert 0.3 * blocked < ours / 1e6 < 1.1 * blocked
-        assert {one.prefix for one in found} <= {"busy", "idle"}
+        assert {one.stack[0].function for one in found} <= {"busy", "idle"}
         address = cluster.cluster.scheduler_address
         for more in ([], ["--workers"]):
             assert main(["profile", "--scheduler", address, "--seconds", "0.2", *more]) == 0

@@ -22,7 +22,7 @@ from dask_otel.report.history.difference import Comparison
 from dask_otel.report.history.past import HEADINGS, NUMBERS, PastRun
 from dask_otel.report.money import Price
 from dask_otel.report.page.environment import ENVIRONMENT
-from dask_otel.report.page.flames import flame
+from dask_otel.report.page.flames import flame, growth
 from dask_otel.report.page.multiples import marks, panels
 from dask_otel.report.page.payload import pack, timeline
 from dask_otel.report.seconds import SpanTime
@@ -60,6 +60,9 @@ def page(
         skipped=skipped,
         redacted=redacted,
         comparison=comparison,
+        growths={name: growth(*sides) for name, sides in comparison.code.items()}
+        if comparison
+        else {},
         scripts=[Markup(script) for script in scripts],
         hashes=[Markup(_hash(script)) for script in scripts],
         style=Markup(_file("style.css")),
