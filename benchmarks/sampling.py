@@ -79,8 +79,8 @@ def run(quick: bool) -> list[Row]:
         sampler.stop()
 
         def wakes() -> None:
-            while not stop.wait(interval):
-                pass
+            while not stop.is_set():
+                time.sleep(interval)
 
         idle = threading.Thread(target=wakes, daemon=True)
         idle.start()

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from distributed import get_worker, span
+from distributed import Client, get_worker, span
 
 import dask_otel
 from dask_otel import semconv
@@ -24,6 +24,7 @@ from dask_otel.cli import main
 from dask_otel.core.profiles.pprof import Profile, SpanStacks, decoded
 from dask_otel.core.profiles.stacks import unpacked
 from tests.cluster.conftest import Bridged, Start
+from tests.cluster.processes import cluster as processes
 from tests.waiting import eventually
 
 
@@ -183,6 +184,53 @@ def test_a_killed_worker_is_named_and_the_rest_is_there(start: Start, tmp_path: 
     assert profile.about["cut_off"] == [address]
     (first,) = [one for one in profile.spans if one.name == "root/first"]
     assert leaves(first)["naps"] > 0.5 * truth["naps"]
+
+
+def sent(dask_worker: Any) -> bool:
+    sampler = dask_worker.plugins["dask-otel"].sampler
+    return sampler is not None and not sampler._seen and not dask_worker.active_threads
+
+
+def kept(dask_scheduler: Any) -> int:
+    """Microseconds that have come, if all of them are in files."""
+    files = dask_scheduler.plugins["dask-otel"].bridge.wired.pump.profiles
+    roots = [*files._store.roots.values()]
+    if files._waiting or any(root.changed for root in roots):
+        return 0
+    return sum(span.stacks.total() for root in roots for span in root.profile.spans)
+
+
+@pytest.mark.unreconciled("the scheduler is killed")
+def test_a_killed_scheduler_leaves_what_it_had_and_says_so(tmp_path: Path, capsys: Any) -> None:
+    folder, ours = tmp_path / "files", tmp_path / "ours"
+    ours.mkdir()
+    env = {"DASK_OTEL__FILES__PATH": str(folder), "DASK_OTEL__PROFILES__ENABLED": "true"}
+    with processes(tmp_path) as dask:
+        scheduler = dask.start_scheduler("--preload", "dask_otel.preload", env=env)
+        worker = dask.start_worker()
+        with Client(dask.address) as client:
+            eventually(lambda: [*client.run(_samples).values()] == [True], what="the sampler")
+            with dask_otel.span("root"):
+                took = client.gather([client.submit(timed, naps, key=f"naps-{n}") for n in (1, 2)])
+                eventually(lambda: [*client.run(sent).values()] == [True], what="all samples")
+                came = eventually(lambda: client.run_on_scheduler(kept), what="the file")
+                # Samples of this task may come, and be written, or not.
+                future = client.submit(waits, str(ours))
+                eventually(lambda: [*ours.iterdir()], what="the next task")
+                scheduler.kill()
+                worker.kill()
+                del future
+    (path,) = folder.glob("*-profile.pb.gz")
+    profile = decoded(path.read_bytes())
+    assert (profile.about["root"], profile.about["complete"]) == ("root", False)
+    (span_of_root,) = profile.spans
+    found = leaves(span_of_root)
+    assert span_of_root.stacks.total() >= came > 0
+    truth = sum(seconds for _, seconds in took)
+    assert 0.5 * truth < found["naps"] < 1.5 * truth
+    assert main(["profile", str(folder)]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "root had not ended when its profile was written: the rest is missing."
 
 
 def test_without_profiles_there_is_no_thread(start: Start) -> None:

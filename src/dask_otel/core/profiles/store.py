@@ -65,19 +65,13 @@ class RootProfile:
 
     root: SpanIdentity
     profile: Profile
-    #: By Dask's id.
-    spans: dict[str, SpanStacks] = field(default_factory=dict)
-    #: Frames after redaction.
+    #: Frames after redaction, equal ones as one object.
     frames: dict[tuple[str, Frame], Frame] = field(default_factory=dict)
     senders: set[str] = field(default_factory=set)
     ended: float | None = None
     #: Whether it differs from its file, and by how many samples.
     changed: bool = True
     unwritten: int = 0
-
-
-def _ids(span: SpanIdentity) -> tuple[str, str]:
-    return f"{span.trace_id:032x}", f"{span.span_id:016x}"
 
 
 class Profiles:
@@ -90,8 +84,8 @@ class Profiles:
         self, interval: float, redact: Redact | None = None, room: int = MOST_IN_ALL
     ) -> None:
         self.roots: dict[int, RootProfile] = {}
-        #: By Dask's id of a span: its root.
-        self._of: dict[str, RootProfile] = {}
+        #: By Dask's id of a span: its latest generation, and the root of that.
+        self._of: dict[str, tuple[SpanStacks, RootProfile]] = {}
         self._interval, self._redact, self._room = interval, redact, room
         #: Samples that were dropped, by reason.
         self.dropped: Counter[str] = Counter()
@@ -105,13 +99,12 @@ class Profiles:
             case Batch():
                 yield from self._add(item, now)
             case CutOff(worker):
-                known = any(worker in root.senders for root in self.roots.values())
-                for root in self.roots.values():
+                running = [root for root in self.roots.values() if root.ended is None]
+                # Nobody knows what a worker did that has sent them nothing.
+                for root in [one for one in running if worker in one.senders] or running:
                     cut_off = root.profile.about["cut_off"]
-                    concerned = worker in root.senders or not known
-                    if root.ended is None and concerned and len(cut_off) < _MOST_CUT_OFF:
-                        cut_off.append(worker)
-                        root.changed = True
+                    cut_off[:] = [*cut_off, worker][:_MOST_CUT_OFF]
+                    root.changed = True
             case Ended(identity):
                 if (found := self.roots.get(identity.span_id)) is not None:
                     found.ended, found.changed = now, True
@@ -119,22 +112,22 @@ class Profiles:
 
     def _add(self, batch: Batch, now: float) -> Iterator[None]:
         try:
-            found = unpacked(batch.blob, batch.ids) if batch.blob else []
+            found = unpacked(batch.blob, batch.ids)
         except Exception:  # noqa: BLE001 - any client may send anything
             self.dropped["untranslatable"] += batch.samples
             found = []
         known = dict(zip(batch.ids, batch.spans, strict=True))
         for dask_id, frames, samples, micros in found:
-            root = self._root_of(dask_id, known[dask_id], now)
-            if isinstance(root, str):
-                self.dropped[root] += samples
+            place = self._place(dask_id, known[dask_id], now)
+            if isinstance(place, str):
+                self.dropped[place] += samples
                 continue
+            stacks, root = place[0].stacks, place[1]
             prefix, *inner = frames
             stack = (
                 self._shown(root, _OF_PREFIX, prefix),
                 *[self._shown(root, _OF_CODE, frame) for frame in inner],
             )
-            stacks = root.spans[dask_id].stacks
             before = len(stacks)
             if stack in stacks or min(self._room, MOST_OF_SPAN - before) > 0:
                 # The place of later stacks without room.
@@ -150,58 +143,54 @@ class Profiles:
             yield
         if batch.left_out:
             self.dropped["over_limit"] += batch.left_out
-            for root in {id(one): one for one in map(self._of.get, batch.ids) if one}.values():
+            concerned = [self._of[one][1] for one in batch.ids if one in self._of]
+            for root in {id(one): one for one in concerned}.values():
                 root.profile.about["left_out"] += batch.left_out
                 root.changed = True
 
     def _shown(self, root: RootProfile, names: tuple[str, str], frame: Frame) -> Frame:
-        """Return a frame after redaction, equal ones as one object."""
         key = names[0], frame
-        shown = root.frames.get(key)
-        if shown is None:
-            # What that changes is counted with the span.
-            texts = [
+        if key not in root.frames:
+            function, file = (
                 str(redacted_tags(self._redact, (text,), Sanitizer(), name)[0]) if text else ""
-                for name, text in zip(names, frame, strict=False)
-            ]
+                for name, text in zip(names, (frame.function, frame.file), strict=True)
+            )
             if len(root.frames) >= _MOST_FRAMES:
                 root.frames.clear()
-            shown = root.frames[key] = Frame(texts[0], texts[1], frame.line, frame.at)
-        return shown
+            root.frames[key] = frame._replace(function=function, file=file)
+        return root.frames[key]
 
-    def _root_of(
+    def _place(
         self, dask_id: str, known: tuple[SpanIdentity, SpanIdentity] | None, now: float
-    ) -> RootProfile | str:
-        """Return the profile that has room for a span, or why there is none."""
+    ) -> tuple[SpanStacks, RootProfile] | str:
+        """Return where the stacks of a span are, or why they have no place."""
+        place = self._of.get(dask_id)
         if known is None:
-            return self._of.get(dask_id, "late")
+            return place or "late"
         span, root = known
+        if place is not None and place[1].root.span_id == root.span_id:
+            return place
+        if self._room <= 0:
+            return "over_limit"
+        self._room -= 1
         found = self.roots.get(root.span_id)
-        if found is None or dask_id not in found.spans:
-            if self._room <= 0:
-                return "over_limit"
-            self._room -= 1
-            if found is None:
-                found = self.roots[root.span_id] = RootProfile(root, self._begun(root, now))
-            own = found.spans[dask_id] = SpanStacks(*_ids(span), dask_id, self._name(span))
-            found.profile.spans.append(own)
-        self._of[dask_id] = found
-        return found
-
-    def _begun(self, root: SpanIdentity, now: float) -> Profile:
-        trace_id, span_id = _ids(root)
-        about = {
-            "made_by": f"dask-otel {__version__}",
-            "root": self._name(root),
-            "trace_id": trace_id,
-            "span_id": span_id,
-            "interval": self._interval,
-            "complete": False,
-            "folded_seconds": 0.0,
-            "left_out": 0,
-            "cut_off": [],
-        }
-        return Profile(about, int(now * 1e9))
+        if found is None:
+            about = {
+                "made_by": f"dask-otel {__version__}",
+                "root": self._name(root),
+                "trace_id": f"{root.trace_id:032x}",
+                "span_id": f"{root.span_id:016x}",
+                "interval": self._interval,
+                "complete": False,
+                "folded_seconds": 0.0,
+                "left_out": 0,
+                "cut_off": [],
+            }
+            found = self.roots[root.span_id] = RootProfile(root, Profile(about, int(now * 1e9)))
+        own = SpanStacks(f"{span.trace_id:032x}", f"{span.span_id:016x}", dask_id, self._name(span))
+        found.profile.spans.append(own)
+        self._of[dask_id] = own, found
+        return own, found
 
     def _name(self, span: SpanIdentity) -> str:
         # What that changes is counted with the span.
@@ -209,17 +198,17 @@ class Profiles:
 
     def seconds(self, span: SpanIdentity) -> tuple[SpanIdentity, float] | None:
         """Return the root of a span that was sampled, and its own seconds; None without samples."""
-        root = self._of.get(span.dask_id)
-        if root is None or root.spans[span.dask_id].span_id != _ids(span)[1]:
+        own, root = self._of.get(span.dask_id, (None, None))
+        if own is None or root is None or own.span_id != f"{span.span_id:016x}":
             return None
-        return root.root, root.spans[span.dask_id].stacks.total() / 1e6
+        return root.root, own.stacks.total() / 1e6
 
     def forget(self, now: float) -> None:
         """Forget the roots that ended long ago, and have been written."""
         for number, root in [*self.roots.items()]:
             if root.ended is not None and now - root.ended > GRACE and not root.changed:
                 del self.roots[number]
-                self._room += sum(1 + len(one.stacks) for one in root.spans.values())
-                for dask_id in root.spans:
-                    if self._of.get(dask_id) is root:
-                        del self._of[dask_id]
+                for one in root.profile.spans:
+                    self._room += 1 + len(one.stacks)
+                    if self._of.get(one.dask_id, (None,))[0] is one:
+                        del self._of[one.dask_id]
