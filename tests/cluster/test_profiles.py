@@ -42,7 +42,7 @@ def counts() -> None:
 
 
 def naps() -> None:
-    time.sleep(0.4)
+    time.sleep(1.0)
 
 
 def multiplies() -> None:
@@ -113,7 +113,7 @@ def test_a_planted_line_is_the_widest_of_its_span(start: Start, tmp_path: Path) 
                     took[call.__name__] = _took(cluster, call, 2)
             # Two spans that share a function.
             with span("both"):
-                took["both"] = _took(cluster, counts, 1) + _took(cluster, naps, 8)
+                took["both"] = _took(cluster, counts, 1) + _took(cluster, naps, 4)
         spans = cluster.exported().spans
         profile = eventually(lambda: complete(tmp_path), what="the file of the profile")
     assert profile.about["root"] == "root"

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from hashlib import sha256
+from itertools import accumulate
 from pathlib import Path
 from time import time
 from types import SimpleNamespace
@@ -517,6 +518,22 @@ def test_a_sample_stands_for_the_time_since_the_one_before() -> None:
     assert "recurse" not in names[names.index("wait") :]
     assert load.stack[1] == DEEPER
     assert len(load.stack) == stacks.DEEPEST + 1
+
+
+def test_samples_that_take_long_are_taken_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    costs, pauses = [0.00001, 0.0001, 0.0002, 0.0005, 0.01, 0.00001], list[float]()
+    clock = accumulate(costs, initial=7.0)
+    sampler = Sampler(Worker(), 0.02)  # type: ignore[arg-type]
+
+    def sleeps(seconds: float) -> None:
+        pauses.append(seconds)
+        sampler._stopped = len(pauses) == len(costs)
+
+    monkeypatch.setattr(sampling, "thread_time", clock.__next__)
+    monkeypatch.setattr(sampling, "sleep", sleeps)
+    sampler._run()
+    # Half a percent of a CPU, at 50 Hz and at five.
+    assert pauses == pytest.approx([0.02, 0.02, 0.04, 0.1, 0.2, 0.02])
 
 
 def test_samples_are_sent_at_the_end_of_a_span_but_not_often() -> None:

@@ -12,7 +12,7 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final
 
 from distributed import worker as dask_worker
-from distributed.metrics import time
+from distributed.metrics import thread_time, time
 
 from dask_otel.core.events.lines import Rate
 from dask_otel.core.profiles.frames import Stacks
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 LONGEST: Final = 8.0
 _QUIET: Final = 0.25
 _EARLY: Final = (1.0, 3.0)
+#: The part of a CPU that the thread may take. Where it needs more for a sample, it takes samples
+#: less often, down to five a second: each stands for the time since the one before.
+_PART: Final = 0.005
+_RARELY: Final = 0.2
 #: Most messages at once.
 _MOST: Final = 4
 #: Dask's functions below those that run a task; those of the supported releases that there are.
@@ -46,7 +50,8 @@ class Sampler:
 
     def __init__(self, worker: Worker, interval: float) -> None:
         self._worker = worker
-        self._interval = interval
+        #: Least seconds between two samples, and those before the next one.
+        self._interval = self._pause = interval
         #: Whether the worker has said good-bye, and held while samples are taken or sent.
         self._stopped = False
         self._lock = threading.Lock()
@@ -68,12 +73,15 @@ class Sampler:
         self._send(last=True)
 
     def _run(self) -> None:
+        spent = thread_time()
         while not self._stopped:
             # Dask goes on; the coverage shows the gap.
             with suppress(Exception):
                 self._sample(monotonic())
+            before, spent = spent, thread_time()
+            self._pause = max(self._interval, min(_RARELY, (spent - before) / _PART))
             # An event with a timeout takes twice as much of the CPU.
-            sleep(self._interval)
+            sleep(self._pause)
 
     def _sample(self, now: float) -> None:
         """Count what the threads with tasks do, and send that if it is time."""
@@ -89,7 +97,7 @@ class Sampler:
                             self._since = now
                         self._seen[task.span_id] = now
                         # A short task is found as rarely as it is short.
-                        ran = max(self._interval, clock - (task.start_time or clock))
+                        ran = max(self._pause, clock - (task.start_time or clock))
                         self._stacks.add(task.span_id, task.prefix, frame, min(took, ran))
             # They hold the user's variables.
             del frames, frame
