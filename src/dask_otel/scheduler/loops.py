@@ -10,7 +10,7 @@ from time import monotonic, sleep
 from typing import Final
 
 from dask_otel.core.profiles.frames import Stacks
-from dask_otel.core.profiles.stacks import BLOB, packed
+from dask_otel.core.profiles.stacks import BLOB, packed, short_file
 from dask_otel.pump.thread import apart
 
 #: Seconds between two samples, and the most seconds.
@@ -45,7 +45,7 @@ def _sampled(thread: int, seconds: float) -> list[bytes]:
             frame = sys._current_frames().get(thread)
             before, at = at, monotonic()
             if frame is not None:
-                waits = frame.f_code.co_filename.endswith(_WAITS)
+                waits = short_file(frame.f_code.co_filename) == _WAITS
                 stacks.add("", "idle" if waits else "busy", frame, at - before)
             # It holds the loop's variables.
             del frame

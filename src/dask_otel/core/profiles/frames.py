@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from types import CodeType, FrameType
-from typing import Any, Final
+from typing import Final
 
 from dask_otel.core.profiles.stacks import DEEPEST, LONGEST, Frame, Sampled, short_file
 
@@ -34,7 +35,7 @@ class Stacks:
 
     def __init__(self, bases: frozenset[int] = frozenset()) -> None:
         self._bases = bases
-        self._found: dict[tuple[Any, ...], _Found] = {}
+        self._found: dict[tuple[str, str, int | None, bytes], _Found] = {}
 
     def add(self, span: str, prefix: str, frame: FrameType, seconds: float) -> None:
         """Count a sample that stands for some seconds, and keep no frame of it."""
@@ -46,7 +47,8 @@ class Stacks:
             if (above := outer.f_back) is None:
                 break
             outer = above
-        key = (span, prefix, frame.f_lineno, *map(id, codes))
+        # Bytes are compared at once, where numbers would be looked up in memory one by one.
+        key = (span, prefix, frame.f_lineno, array("Q", map(id, codes)).tobytes())
         found = self._found.get(key)
         if found is None:
             found = self._found[key] = _Found(codes)
@@ -60,7 +62,7 @@ class Stacks:
             Sampled(
                 span, self._stack(prefix, line, one.codes), one.samples, round(1e6 * one.seconds)
             )
-            for (span, prefix, line, *_), one in taken.items()
+            for (span, prefix, line, _), one in taken.items()
         ]
 
     def _stack(self, prefix: str, line: int | None, codes: list[CodeType]) -> tuple[Frame, ...]:

@@ -89,7 +89,7 @@ class Flame {
     const place = node.file ? " (" + node.file + ":" + node.line + ")" : "";
     const own = node.own ? ", " + seconds(node.own / 1e6) + " of it its own" : "";
     const key = node.depth === 1 ? node.parent.name + "\n" + node.name : node.name;
-    const known = this.data.cpu && node.depth < 2 ? this.data.cpu[key] : undefined;
+    const known = this.data.cpu && node.depth >= 0 && node.depth < 2 ? this.data.cpu[key] : undefined;
     const cpu = known ? ". By Dask: " + seconds(known[0]) + " on the CPU, " + seconds(known[1]) + " off it" : "";
     const grown = this.data.compared ? (node.whole < node.before ? "; −" : "; +") + seconds(Math.abs(node.whole - node.before) / 1e6) + " since A, which had " + seconds(node.before / 1e6) : "";
     return node.name + place + ": " + seconds(node.whole / 1e6) + ", " + share + own + grown + cpu;

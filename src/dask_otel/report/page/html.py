@@ -35,6 +35,8 @@ _MOST_SPANS: Final = 60
 _MOST_LOGS: Final = 500
 #: Most names with trends on the page of many runs; those with news come first.
 _MOST_NAMES: Final = 40
+#: Most names of a comparison with a flame graph.
+_MOST_GROWTHS: Final = 10
 
 
 def page(
@@ -60,9 +62,7 @@ def page(
         skipped=skipped,
         redacted=redacted,
         comparison=comparison,
-        growths={name: growth(*sides) for name, sides in comparison.code.items()}
-        if comparison
-        else {},
+        growths=comparison and _growths(comparison),
         scripts=[Markup(script) for script in scripts],
         hashes=[Markup(_hash(script)) for script in scripts],
         style=Markup(_file("style.css")),
@@ -145,6 +145,11 @@ def _run(account: Account, number: int, what_ifs: Mapping[str, str]) -> dict[str
         "memory": memory.table(account.memory) if account.memory else [],
         "span_names": findings.span_names(session),
     }
+
+
+def _growths(comparison: Comparison) -> dict[str, str]:
+    names = [one.name for one in comparison.names if one.name in comparison.code]
+    return {name: growth(*comparison.code[name]) for name in names[:_MOST_GROWTHS]}
 
 
 def _by_name(account: Account, spans: Sequence[Span]) -> list[tuple[SpanTime, list[Span]]]:
