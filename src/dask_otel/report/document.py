@@ -69,7 +69,9 @@ class Report:
 
     def redacted(self) -> Report:
         """Return this report without messages, tracebacks, code, keys and users' attributes."""
-        return replace(self, runs=[redacted(session) for session in self.runs], is_redacted=True)
+        runs = [redacted(session) for session in self.runs]
+        comparison = self.comparison and self.comparison.without_code()
+        return replace(self, runs=runs, comparison=comparison, is_redacted=True)
 
     def compared_with(self, before: Report, titles: tuple[str, str] = ("A", "B")) -> Report:
         """Return this report with its changes since `before`.
