@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from dask_otel.core.life.open_span import Group
 from dask_otel.core.memory.fullest import FullestWorkers
 from dask_otel.core.memory.ledger import MAX_PREFIXES, Ledger
 from dask_otel.core.records import SpanMemory, WorkerPeak
@@ -91,7 +92,8 @@ def test_results_that_groups_have_noted_themselves() -> None:
     """As the hot path does, without a call."""
     ledger, clock = made("s", groups=("g",))
     clock.owners["g"] = span("s"), "g"
-    group: Any = SimpleNamespace(source="g", came=10, moment=10 * 1.0)
+    group = Group(ledger._open["s"], "g", "g", "g", 0.0)
+    group.came, group.moment = 10, 10 * 1.0
     ledger.came.append(group)
     put(ledger, 3.0, "g", None, -10)
     assert ledger.of_span(ledger._open["s"]) == SpanMemory(None, 20.0)

@@ -201,6 +201,12 @@ class Group(TaskCounts):
         runs, self.new_runs = self.new_runs, []
         return runs
 
+    def take_moves(self) -> tuple[int, float]:
+        """Return the bytes that came and their sum with times, and begin new sums."""
+        moves = self.came, self.moment
+        self.came, self.moment = 0, 0.0
+        return moves
+
     @property
     def unfinished(self) -> int:
         """The number of tasks without an outcome."""

@@ -179,7 +179,8 @@ class Ledger:
         #: The groups of data without a span, and their sum.
         self.spanless: set[Hashable] = set()
         self.scattered = Series()
-        self.workers = FullestWorkers()
+        #: Of the workers' heartbeats, the memory in use, and the tasks that run.
+        self.workers, self.running = FullestWorkers(), FullestWorkers()
         self._spans: WeakValueDictionary[str, SpanSum] = WeakValueDictionary()
         self._series: WeakValueDictionary[tuple[Tags, str], Series] = WeakValueDictionary()
         #: Series of forgotten groups, until they are exported.
@@ -254,8 +255,7 @@ class Ledger:
     def _add(self) -> dict[Hashable, Holding]:
         """Add all moves to the sums; return the holdings of their groups."""
         for one in self.came:
-            self.moves[one.source].add(one.came, one.moment)
-            one.came, one.moment = 0, 0.0
+            self.moves[one.source].add(*one.take_moves())
         self.came.clear()
         changed = {group: self._holding(group) for group in self.moves}
         for group, holding in changed.items():
@@ -293,7 +293,12 @@ class Ledger:
             self._ending.discard(one)
             yield labels, size, spent
 
-    # ---------------------------------------------------------------------------- spans
+    # ---------------------------------------------------------------- workers and spans
+
+    def heartbeat(self, share: float, tasks: int, worker: str, time: float) -> None:
+        """Add a worker's memory, as a share of its limit, and the number of tasks that it runs."""
+        self.workers.heartbeat(share, worker, time)
+        self.running.heartbeat(tasks, worker, time)
 
     def opened(self, span: OpenSpan) -> None:
         """Begin a generation of a span."""
@@ -311,7 +316,8 @@ class Ledger:
 
     def quiet(self, span: OpenSpan) -> None:
         """The work of a span and of those below is done."""
-        span.worker_peak = self.workers.since(span.heartbeats_before)
+        peak, most = (one.since(span.heartbeats_before) for one in (self.workers, self.running))
+        span.worker_peak = peak and most and peak._replace(tasks=int(most.share))
         self.read()
         if span.results is not None:
             span.results.quiet = self.clock()
