@@ -141,6 +141,8 @@ class WorkerPeak(NamedTuple):
     #: When its heartbeat came, in seconds since the epoch, and the number of all heartbeats.
     time: float
     heartbeats: int
+    #: The most tasks that a worker ran at any of these.
+    tasks: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
