@@ -24,6 +24,8 @@ _CURES: Final = {
     "restricted": "restrictions",
     "client": "gaps",
     "transfer": "transfers",
+    "uneven": "unevenness",
+    "slow_worker": "slow-worker",
 }
 #: The diagnoses of a run whose cures are tried, and the pieces of a task that is split.
 _FIRST, _PIECES = 5, 4

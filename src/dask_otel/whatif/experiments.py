@@ -9,7 +9,9 @@ from typing import Final
 from dask_otel.core.figures import counted
 
 #: What a replay can leave out of a run.
-CAUSES: Final = ("restrictions", "failures", "gaps", "transfers", "stealing")
+CAUSES: Final = (
+    "restrictions", "failures", "gaps", "transfers", "stealing", "unevenness", "slow-worker",
+)  # fmt: skip
 #: The name for the longest task in `Experiment.split`.
 LONGEST: Final = "longest"
 #: How many times as many workers are tried unless others are asked for.

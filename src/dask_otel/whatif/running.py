@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,10 @@ from dask_otel.whatif.result import Replayed, WhatIf
 
 #: A replay of the run as it was that is further off answers nothing.
 MOST: Final = 0.15
+#: Replays of each change, with other orders of what Dask leaves to chance; one of a run with more
+#: tasks, where chance evens out, or with one worker, which gets all tasks.
+ORDERS: Final = 3
+_MANY: Final = 5000
 
 #: Functions whose tasks talk to each other past the scheduler.
 _P2P: Final = ("p2p", "shuffle-transfer", "shuffle-barrier")
@@ -34,6 +39,7 @@ def replay(
     experiments: Sequence[Experiment],
     progress: Callable[[int, int], object] = lambda *_: None,
     limit: float | None = None,
+    orders: int = ORDERS,
 ) -> WhatIf:
     """Replay a run as it was, and then with each change.
 
@@ -47,6 +53,8 @@ def replay(
         Called with the number of tasks that are done, and of all tasks of all replays.
     limit
         Seconds of real time for all; None if they may take as long as they like.
+    orders
+        How many replays there are of each change at most. The median counts.
 
     Returns
     -------
@@ -58,9 +66,16 @@ def replay(
         If the process of the replays dies, or the limit is over. Nothing of it is left.
     """
     recorded, results = graph.stop - graph.start, list[Replayed]()
-    refused = _missing(graph)
-    if refused is None:
-        for one in _results(graph, [Experiment("as it was"), *experiments], progress, limit):
+    refused = None
+    if graph.left_out or not graph.complete:
+        refused = f"{graph.left_out:,} of its runs were not recorded, because the log is limited."
+    elif not graph.workers or all(one is None for one in graph.runs["seconds"]):
+        refused = "No run of a task was recorded."
+    else:
+        if len({*graph.runs["task"]}) > _MANY:
+            orders = 1
+        changes = [Experiment("as it was"), *experiments]
+        for one in _results(graph, changes, orders, progress, limit):
             results.append(one)
             if abs(results[0].seconds - recorded) > MOST * recorded:
                 refused = _reason(graph, results[0].seconds, recorded)
@@ -74,40 +89,38 @@ def replay(
 def _results(
     graph: Graph,
     changes: Sequence[Experiment],
+    orders: int,
     progress: Callable[[int, int], object],
     limit: float | None,
 ) -> Iterator[Replayed]:
-    asked = {
-        "graph": vars(graph),
-        "changes": [{**vars(one), "without": sorted(one.without)} for one in changes],
-    }
-    total, words, over = len({*graph.runs["task"]}) * len(changes), "no word", list[bool]()
+    words, over = "no word", list[bool]()
 
     def end() -> None:
         over.append(True)
         process.kill()
 
     with subprocess.Popen(
-        [sys.executable, "-m", "dask_otel.whatif.child"], text=True, encoding="utf-8",
+        [sys.executable, "-m", "dask_otel.whatif.child"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         # The order of sets is then the same each time. Ctrl-C comes here, and ends it below.
         env={**os.environ, "PYTHONHASHSEED": "0"}, start_new_session=True,
     ) as process:  # fmt: skip
         timer = Timer(limit or 0.0, end)
+        assert process.stdin is not None
+        assert process.stdout is not None
         try:
             if limit is not None:
                 timer.start()
-            assert process.stdin is not None
-            assert process.stdout is not None
+            # It stays open: its end tells the process that this one is gone.
             with suppress(BrokenPipeError):
-                json.dump(asked, process.stdin)
-                process.stdin.close()
+                pickle.dump((graph, changes, orders), process.stdin)
+                process.stdin.flush()
             for line in process.stdout:
-                if not line.startswith('{"'):
-                    words = line.strip() or words
+                if not line.startswith(b'{"'):
+                    words = line.decode(errors="replace").strip() or words
                     continue
                 said = json.loads(line)
-                progress(min(total, said["done"]), total)
+                progress(said["done"], said["total"])
                 if "result" in said:
                     yield Replayed(**said["result"])
             status = process.wait()
@@ -115,6 +128,8 @@ def _results(
             timer.cancel()
             process.kill()
             process.wait()
+            with suppress(BrokenPipeError):
+                process.stdin.close()
     if over:
         raise ReplayError(
             f"The replays took longer than {limit:g} s and were ended. Ask for fewer experiments, "
@@ -124,15 +139,6 @@ def _results(
         raise ReplayError(
             f"The process of the replay ended with status {status}. Its last words: {words}"
         )
-
-
-def _missing(graph: Graph) -> str | None:
-    """Return why a run can't be replayed at all."""
-    if graph.left_out or not graph.complete:
-        return f"{graph.left_out:,} of its runs were not recorded, because the log is limited."
-    if not graph.workers or all(one is None for one in graph.runs["seconds"]):
-        return "No run of a task was recorded."
-    return None
 
 
 def _reason(graph: Graph, seconds: float, recorded: float) -> str:
