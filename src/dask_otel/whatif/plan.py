@@ -121,11 +121,10 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
     order
         The number of an order of what Dask leaves to chance.
     """
-    rows = [
-        Row(*values) for values in zip(*(graph.runs[name] for name in Row._fields), strict=True)
-    ]
+    host = change.cluster or graph
+    theirs = _rows(host)
     ran: dict[int, list[Row]] = defaultdict(list)
-    for row in rows:
+    for row in _rows(graph):
         if row.seconds is not None and row.outcome != "l":
             ran[row.task].append(row)
     longest = max(ran, key=lambda task: ran[task][-1].seconds or 0.0, default=-1)
@@ -138,8 +137,8 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
         keys[task] = [(name, f"{task}.{piece}.{order}") for piece in range(pieces)]
     priorities = sorted({tuple(runs[-1].priority) for runs in ran.values() if runs[-1].priority})
     ranks = {priority: rank for rank, priority in enumerate(priorities)}
-    pause = _pause(rows)
-    way = max(pause, _way(rows, len(graph.workers)))
+    pause = _pause(theirs)
+    way = max(pause, _way(theirs, len(host.workers)))
     without = change.without
     paces = _paces(ran) if "slow-worker" in without else {}
 
@@ -166,11 +165,11 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
     if "gaps" in without:
         submissions, rest = [one._replace(gap=0.0) for one in submissions], 0.0
     latency = way - pause
-    bandwidth = change.bandwidth or measured_bandwidth(rows, latency) or BANDWIDTH
-    scheduler = {"stealing": True, "saturation": 1.1, **graph.scheduler}
+    bandwidth = change.bandwidth or measured_bandwidth(theirs, latency) or BANDWIDTH
+    scheduler = {"stealing": True, "saturation": 1.1, **host.scheduler}
     is_even = "unevenness" in without
     return Plan(
-        tasks, submissions, _workers(graph, rows, change, way), graph.restrictions, latency,
+        tasks, submissions, _workers(host, theirs, change, way), graph.restrictions, latency,
         inf if "transfers" in without else bandwidth, rest, {
             "distributed.scheduler.work-stealing":
                 scheduler["stealing"] and "stealing" not in without,
@@ -178,6 +177,11 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
                 1.0 if is_even else scheduler["saturation"] or inf,
         }, is_even, order,
     )  # fmt: skip
+
+
+def _rows(graph: Graph) -> list[Row]:
+    columns = (graph.runs[name] for name in Row._fields)
+    return [Row(*values) for values in zip(*columns, strict=True)]
 
 
 def _paces(ran: Mapping[int, Sequence[Row]]) -> dict[tuple[int, int], float]:
