@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import time
 from pathlib import Path
@@ -15,6 +16,9 @@ from dask_otel.cli import main
 from dask_otel.report import cures
 from dask_otel.report.document import read_report
 from tests.simulated.bridged import Bridged
+from tests.unit.history_files import etl
+from tests.unit.history_files import write as write_traces
+from tests.whatif.graphs import graph
 
 
 def nap(seconds: float) -> None:
@@ -104,3 +108,25 @@ def test_the_command_shows_it_as_text_and_json(
     out, err = said("--text")
     assert "replayed" not in out
     assert err.startswith("dask-otel report: no replays: The replays took longer than")
+
+
+def test_a_regression_is_separated_by_its_last_run_and_the_last_one_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(16):
+        slower = number > 9
+        took = 16.0 if slower else 8.0
+        path = write_traces(tmp_path, number, etl(number, took + number % 2, fit=(8, took)))
+        line = graph(
+            *({"start": took / 8 * task, "seconds": took / 8} for task in range(8)),
+            workers=[1], name="etl", span_id=f"{100 * number + 1:016x}",
+            stop=took + number % 2,
+        ) if number in (9, 15) else None  # fmt: skip
+        if line is not None:
+            log = path.with_name(path.name.replace("-traces.jsonl", "-graph.jsonl.gz"))
+            with gzip.open(log, "wt") as file:
+                file.write(json.dumps(vars(line)) + "\n")
+    assert main(["history", str(tmp_path), "--check", "etl"]) == 1
+    out, err = capsys.readouterr()
+    assert not err
+    assert "the last run before it and the last one, replayed: +8.00 s by the time of the" in out

@@ -128,47 +128,45 @@ def separated(
     for runs, graphs in sides:
         ids = {root.span_id for run in runs for root in run.roots()}
         known.append({one.name: one for one in graphs if one.span_id in ids})
-    room: float = _MOST if limited else inf
     until, names = monotonic() + _LIMIT, []
     for one in comparison.names:
         first, second = (side.get(one.name) for side in known)
-        terms = list[tuple[str, float]]()
+        left = max(0.0, until - monotonic()) if limited else None
         if first and second:
-            size = 2 * _START + 3 * len(first.runs["task"]) + len(second.runs["task"])
-            orders = ORDERS if ORDERS * size <= room else 1
-            room -= orders * size
-            if room >= 0:
-                left = until - monotonic() if limited else None
-                terms = _terms(first, second, progress, left, orders)
-        names.append(replace(one, replayed=terms))
+            one = replace(one, replayed=made_of(first, second, progress, left))
+        names.append(one)
     return replace(comparison, names=names)
 
 
-def _terms(
+def made_of(
     first: Graph,
     second: Graph,
     progress: Callable[[int, int], object],
-    limit: float | None,
-    orders: int,
+    limit: float | None = _LIMIT,
 ) -> list[tuple[str, float]]:
-    """Return what the change from a run to another one is made of; empty if replays can't tell."""
+    """Return in words what the change from a run to another one is made of, with its seconds.
+
+    Their sum is the change. It is empty if replays can't tell, or the runs are too large for a
+    `limit` in seconds.
+    """
+    size = 2 * _START + 3 * len(first.runs["task"]) + len(second.runs["task"])
+    if limit is not None and size > _MOST:
+        return []
+    orders = ORDERS if limit is None or ORDERS * size <= _MOST else 1
     before, after = _means(first), _means(second)
     paces = {prefix: before[prefix] / after[prefix] for prefix in before.keys() & after.keys()}
-    slower = Experiment("slower", faster=paces)
-    there = replace(slower, name="there", cluster=second)
-    one = replay(first, [slower, there], progress, limit, orders)
+    changes = [Experiment("", faster=paces), Experiment("", faster=paces, cluster=second)]
+    one = replay(first, changes, progress, limit, orders)
     other = replay(second, [], progress, limit, orders)
-    if one.replayed is None or other.replayed is None or one.refused or other.refused:
+    if one.refused or other.refused or not one.replayed or not other.replayed:
         return []
-    base, (by_functions, by_cluster), end = one.replayed, one.experiments, other.replayed
+    slower, there = one.experiments
+    unknown = one.replayed.seconds - one.recorded + other.recorded - other.replayed.seconds
     return [
-        ("by the time of the functions", by_functions.seconds - base.seconds),
-        ("by the cluster", by_cluster.seconds - by_functions.seconds),
-        ("by other work", end.seconds - by_cluster.seconds),
-        (
-            "that replays do not explain",
-            other.recorded - end.seconds - (one.recorded - base.seconds),
-        ),
+        ("by the time of the functions", slower.seconds - one.replayed.seconds),
+        ("by the cluster", there.seconds - slower.seconds),
+        ("by other work", other.replayed.seconds - there.seconds),
+        ("that replays do not explain", unknown),
     ]
 
 
