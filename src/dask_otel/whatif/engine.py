@@ -18,7 +18,6 @@ from typing import Any, Final
 import dask
 from dask._task_spec import Task as Spec
 from dask._task_spec import TaskRef
-from dask.sizeof import sizeof
 from distributed import Reschedule, get_worker
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.worker_state_machine import SecedeEvent
@@ -43,38 +42,13 @@ CONFIG: Final = {
 _COLLECT: Final = 5000
 
 
-class Result:
-    """The result of a replayed task."""
+class Result(int):
+    """The result of a replayed task: so many bytes."""
 
-    __slots__ = ("nbytes",)
+    __slots__ = ()
 
-    def __init__(self, nbytes: int) -> None:
-        self.nbytes = nbytes
-
-
-@sizeof.register(Result)  # type: ignore[untyped-decorator]
-def _size(result: Result) -> int:
-    return result.nbytes
-
-
-class _Tasks(SchedulerPlugin):  # type: ignore[misc]
-    """Gives new tasks what the recorded ones had: equal priorities stay equal."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-
-    def update_graph(self, scheduler: Any, *, tasks: Iterable[Key], **_: Any) -> None:
-        """See ``SchedulerPlugin.update_graph``."""
-        plan = self.plan
-        for key in tasks:
-            state, task = scheduler.tasks[key], plan.tasks[key]
-            state.priority, state.retries = (task.rank,), len(task.runs)
-            if task.runs[-1].restriction >= 0:
-                limit = plan.restrictions[task.runs[-1].restriction]
-                workers = [f"lab://w{one % len(plan.workers)}" for one in limit["workers"] or ()]
-                state.worker_restrictions = {*workers} or None
-                state.resource_restrictions = limit["resources"] or None
-                state.loose_restrictions = limit["loose"]
+    def __sizeof__(self) -> int:
+        return int(self)
 
 
 #: The replay that runs. There is one at a time in a process.
@@ -107,29 +81,24 @@ def replayed(plan: Plan, tick: Callable[[], None] = lambda: None) -> Replayed:
     """
     replay = _Replay(plan, tick)
     _current[:] = [replay]
-    longest = 1000 + 10 * sum(
-        one.disk + (one.seconds or 0.0) for task in plan.tasks.values() for one in task.runs
-    )
-    longest += 10 * sum(one.gap for one in plan.submissions)
+    busy = sum(one.disk + (one.seconds or 0.0) for task in plan.tasks.values() for one in task.runs)
     seconds = simulate(
-        replay.program, workers=0, latency=replay.latency, prepare=replay.prepare, longest=longest,
+        replay.program, workers=0, latency=replay.latency, prepare=replay.prepare,
+        longest=1000 + 10 * (busy + sum(one.gap for one in plan.submissions)),
         config={**CONFIG, **plan.config},
     )  # fmt: skip
     capacity = sum(
-        one.threads * (min(seconds, inf if one.went is None else one.went) - (one.came or 0.0))
-        for one in plan.workers
-        if (one.came or 0.0) < seconds
+        one.threads * max(0.0, min(seconds, one.went) - one.came) for one in plan.workers
     )
-    stays = {one.went for one in plan.workers} | {one.came for one in plan.workers} == {None}
-    threads = sum(one.threads for one in plan.workers)
+    stays = all((one.came, one.went) == (0.0, inf) for one in plan.workers)
     return Replayed(
         "", seconds, capacity / 3600, max(0.0, 1 - replay.busy / capacity) if capacity else 0.0,
-        threads if stays else None,
+        sum(one.threads for one in plan.workers) if stays else None,
     )  # fmt: skip
 
 
-class _Replay:
-    """One replay: the user's program, and what its tasks do."""
+class _Replay(SchedulerPlugin):  # type: ignore[misc]
+    """One replay: the user's program, and what its tasks are and do."""
 
     def __init__(self, plan: Plan, tick: Callable[[], None]) -> None:
         self.plan = plan
@@ -152,6 +121,20 @@ class _Replay:
         #: By sender, when all data that others asked for is sent.
         self._sent: dict[str, float] = {}
 
+    def update_graph(self, scheduler: Any, *, tasks: Iterable[Key], **_: Any) -> None:
+        """See ``SchedulerPlugin.update_graph``: give new tasks what the recorded ones had."""
+        plan = self.plan
+        for key in tasks:
+            state, task = scheduler.tasks[key], plan.tasks[key]
+            # Equal priorities stay equal, whatever Dask adds.
+            state.priority, state.retries = (task.rank,), len(task.runs)
+            if task.runs[-1].restriction >= 0:
+                limit = plan.restrictions[task.runs[-1].restriction]
+                workers = [f"lab://w{one % len(plan.workers)}" for one in limit["workers"] or ()]
+                state.worker_restrictions = {*workers} or None
+                state.resource_restrictions = limit["resources"] or None
+                state.loose_restrictions = limit["loose"]
+
     # ------------------------------------------------------------------------ the cluster
 
     def latency(self, sender: Machine, _: Machine, message: Any) -> float:
@@ -168,14 +151,14 @@ class _Replay:
     async def prepare(self, cluster: Cluster) -> None:
         """Start the workers. Belongs to the scheduler's machine, like the following ones."""
         self._cluster = cluster
-        cluster.scheduler.add_plugin(_Tasks(self.plan))
+        cluster.scheduler.add_plugin(self)
         if self.plan.is_even:
             # Dask then keeps it until there is one.
             cluster.scheduler.is_rootish = lambda task: (
                 not (task.worker_restrictions or task.resource_restrictions)
             )
         for number, one in enumerate(self.plan.workers):
-            if one.came is None:
+            if not one.came:
                 await self._start(number)
 
     async def _start(self, number: int) -> None:
@@ -185,10 +168,10 @@ class _Replay:
     async def _life(self, number: int) -> None:
         """Let a worker come and go."""
         one, cluster, name = self.plan.workers[number], self._cluster, f"w{number}"
-        if one.came is not None:
+        if one.came:
             await asyncio.sleep(self._began + one.came - cluster.loop.now)
             await self._start(number)
-        if one.went is not None:
+        if one.went < inf:
             await asyncio.sleep(self._began + one.went - cluster.loop.now)
             if one.killed:
                 self._gone[f"lab://{name}"] = cluster.loop.now
@@ -237,18 +220,22 @@ class _Replay:
 
     async def run(self, name: str) -> Result:
         """Take as long as the recorded run did. Belongs to a worker's machine."""
-        key = self._keys[name]
+        key, now, ran = self._keys[name], self._cluster.loop.now, RUN.get()
+        assert ran is not None
         task = self.plan.tasks[key]
         row = task.runs[min(self._attempts[key], len(task.runs) - 1)]
-        await self._startup()
-        left = row.seconds or 0.0
+        seconds = row.seconds or 0.0
+        holds = seconds if row.seceded is None else row.seceded
+        startup = self.plan.workers[int(ran.worker.removeprefix("lab://w"))].startup
+        # The first tasks of a worker wait until it has begun.
+        ready = self._ready.setdefault(ran.worker, now + startup)
+        await asyncio.sleep(max(0.0, ready - now) + row.disk + holds)
         if row.seceded is not None:
-            left -= row.seceded
-            await asyncio.sleep(row.disk + row.seceded)
-            self._secede(key, row.seceded)
-        else:
-            left += row.disk
-        await asyncio.sleep(left)
+            ran.seceded = self._cluster.loop.now
+            get_worker().handle_stimulus(
+                SecedeEvent(key=key, compute_duration=holds, stimulus_id=f"secede-{ran.seceded}")
+            )
+            await asyncio.sleep(seconds - holds)
         # A run that ends here was not lost with its worker.
         self._attempts[key] += 1
         if row.outcome == "r":
@@ -264,20 +251,3 @@ class _Replay:
         if row.outcome == "e":
             raise RuntimeError("as recorded")
         return Result(row.nbytes or 0)
-
-    async def _startup(self) -> None:
-        """Wait until the worker has begun, for the first of its tasks."""
-        run, now = RUN.get(), self._cluster.loop.now
-        assert run is not None
-        startup = self.plan.workers[int(run.worker.removeprefix("lab://w"))].startup
-        ready = self._ready.setdefault(run.worker, now + startup)
-        if ready > now:
-            await asyncio.sleep(ready - now)
-
-    def _secede(self, key: Key, seconds: float) -> None:
-        run = RUN.get()
-        assert run is not None
-        run.seceded = self._cluster.loop.now
-        get_worker().handle_stimulus(
-            SecedeEvent(key=key, compute_duration=seconds, stimulus_id=f"secede-{run.seceded}")
-        )

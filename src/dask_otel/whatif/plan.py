@@ -81,8 +81,9 @@ class Worker(NamedTuple):
 
     threads: int
     resources: Mapping[str, float]
-    came: float | None
-    went: float | None
+    #: When it came and went.
+    came: float
+    went: float
     #: It went with results or with runs, as a killed one does.
     killed: bool
     #: Seconds that its first task waits for it, because it imports modules, for example.
@@ -221,18 +222,19 @@ def _workers(graph: Graph, rows: Sequence[Row], change: Experiment, way: float) 
     known = []
     for number, one in enumerate(graph.workers):
         # Those that went after the end of the span, when the cluster closed, were there until then.
-        went = one["went"] if (one["went"] or inf) < graph.stop - graph.start else None
-        killed = went is not None and number in losers
+        went = one["went"] if (one["went"] or inf) < graph.stop - graph.start else inf
+        killed = went < inf and number in losers
         if killed and "failures" in change.without:
-            killed, went = False, None
-        about = one["threads"], one.get("resources", {}), one["came"], went, killed
+            killed, went = False, inf
+        about = one["threads"], one.get("resources", {}), one["came"] or 0.0, went, killed
         known.append(Worker(*about, startups.get(number, 0.0)))
-    if change.workers is not None:
-        return [
-            known[number % len(known)]._replace(threads=threads, came=None, went=None, killed=False)
-            for number, threads in enumerate(change.workers)
-        ]
-    return known
+    if change.workers is None:
+        return known
+    stays: dict[str, Any] = {"came": 0.0, "went": inf, "killed": False}
+    return [
+        known[number % len(known)]._replace(threads=threads, **stays)
+        for number, threads in enumerate(change.workers)
+    ]
 
 
 def _submissions(
