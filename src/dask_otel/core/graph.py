@@ -33,6 +33,7 @@ from dask_otel.core.records import (
     Submission,
     TaskRun,
 )
+from dask_otel.core.sums import covered
 from dask_otel.core.text import Sanitizer, attribute_text, label_text
 from dask_otel.core.traces.redact import Redact, redacted_name, redacted_tags
 
@@ -207,8 +208,8 @@ class _Numbers:
             self.time(run[START]) if known else None,
             _finite(seconds) if known and seconds >= 0.0 else None,
             self.time(min([one[1] for one in parts or () if one[0] == "transfer"], default=None)),
-            _busy(parts, "transfer") if parts else 0,
-            _busy(parts, "disk-read") if parts else 0,
+            _busy(parts, "transfer"),
+            _busy(parts, "disk-read"),
             nbytes if type(nbytes) is int else None,
             self._worker(run[WORKER], sent or run[START]),
             outcome,
@@ -257,14 +258,9 @@ def _plain(number: Any) -> float | None:
     return number if type(number) is int else _finite(float(number))
 
 
-def _busy(parts: Iterable[tuple[str, float, float]], action: str) -> float | None:
+def _busy(parts: Iterable[tuple[str, float, float]] | None, action: str) -> float | None:
     """Return the seconds with an action of the worker, one or several at once."""
-    busy = until = 0.0
-    for kind, began, took in parts:
-        if kind == action:
-            busy += max(0.0, began + took - max(began, until))
-            until = max(until, began + took)
-    return _finite(busy)
+    return _finite(covered((at, at + took) for kind, at, took in parts or () if kind == action))
 
 
 def _json(value: Any) -> str:

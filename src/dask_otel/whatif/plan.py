@@ -14,6 +14,7 @@ from math import inf
 from statistics import median
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from dask_otel.core.sums import covered
 from dask_otel.whatif.experiments import LONGEST, Experiment
 from dask_otel.whatif.graph import Graph
 
@@ -327,10 +328,5 @@ def measured_bandwidth(rows: Iterable[Row], latency: float) -> float | None:
                 sending[worker].append((began + 2 * latency, began + row.transfer))
         if row.outcome == "m":
             places[row.task] = (row.worker, row.nbytes or 0)
-    seconds = 0.0
-    for times in sending.values():
-        until = -inf
-        for first, last in sorted(times):
-            seconds += max(0.0, last - max(first, until))
-            until = max(until, last)
+    seconds = sum(map(covered, sending.values()))
     return moved / seconds if moved and seconds > _ROUNDED else None

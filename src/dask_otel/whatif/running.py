@@ -145,36 +145,42 @@ def _reason(graph: Graph, seconds: float, recorded: float) -> str:
     """Return why the replay of a run as it was is so different from it: the most likely reason."""
     runs = graph.runs
     took = [one for one in runs["seconds"] if one is not None]
-    if any(word in prefix for prefix in graph.prefixes for word in _P2P):
-        why = "tasks of a p2p shuffle exchange data past the scheduler"
-    elif any(one is not None for one in runs["seceded"]):
-        why = "tasks waited for tasks that they started themselves"
-    elif {*runs["outcome"]} & {"l", "c"}:
-        why = "runs were lost with their workers, or cancelled"
-    elif graph.outside:
-        why = f"tasks waited for data of other spans, {graph.outside:,} times"
-    elif seconds < recorded and sum(took) < _SHORT * len(took):
-        why = "its tasks are so short that the scheduler took most of the time"
-    else:
-        why = "something that is not recorded took time, such as a busy scheduler or network"
+    reasons = {
+        "tasks of a p2p shuffle exchange data past the scheduler": any(
+            word in prefix for prefix in graph.prefixes for word in _P2P
+        ),
+        "tasks waited for tasks that they started themselves": any(runs["seceded"]),
+        "runs were lost with their workers, or cancelled": {*runs["outcome"]} & {"l", "c"},
+        f"tasks waited for data of other spans, {graph.outside:,} times": graph.outside,
+        "its tasks are so short that the scheduler took most of the time": (
+            seconds < recorded and sum(took) < _SHORT * len(took)
+        ),
+        "something that is not recorded took time, such as a busy scheduler or network": True,
+    }
     return (
         f"The replay of the run as it was took {seconds:.2f} s instead of {recorded:.2f} s; "
-        f"the most likely reason: {why}."
+        f"the most likely reason: {next(why for why, is_true in reasons.items() if is_true)}."
     )
 
 
 def _assumptions(graph: Graph, experiments: Sequence[Experiment]) -> Iterator[str]:
     """Yield what the replays assume."""
-    yield "Tasks take as long as they took, however many run side by side."
-    yield "Memory is not simulated: nothing is spilled, and no worker is paused."
-    yield "Each transfer has the whole bandwidth; others do not slow it down."
-    if any(one.workers for one in experiments):
-        yield "Other workers are there from the start to the end, and none is lost."
-        if graph.restrictions:
-            yield "A task that had to run on a certain worker has to run on its counterpart."
-    if not any(graph.runs["transfer"]):
-        changed = any(one.bandwidth or "transfers" in one.without for one in experiments)
-        but = ", except where an experiment says otherwise" if changed else ""
-        yield f"No transfer was recorded; results are sent with {BANDWIDTH / 1e6:g} MB/s{but}."
-    if any(one is not None for one in graph.runs["seceded"]):
-        yield "A task that started other tasks waits for them as long as it did."
+    others = any(one.workers for one in experiments)
+    changed = any(one.bandwidth or "transfers" in one.without for one in experiments)
+    but = ", except where an experiment says otherwise" if changed else ""
+    assumed = {
+        "Tasks take as long as they took, however many run side by side.": True,
+        "Memory is not simulated: nothing is spilled, and no worker is paused.": True,
+        "The transfers from one worker share its bandwidth, and it is the only limit.": True,
+        "Other workers are there from the start to the end, and none is lost.": others,
+        "A task that had to run on a certain worker has to run on its counterpart.": (
+            others and graph.restrictions
+        ),
+        f"No transfer was recorded; a worker sends {BANDWIDTH / 1e6:g} MB/s{but}.": (
+            not any(graph.runs["transfer"])
+        ),
+        "A task that started other tasks waits for them as long as it did.": (
+            any(graph.runs["seceded"])
+        ),
+    }
+    return (sentence for sentence, is_true in assumed.items() if is_true)
