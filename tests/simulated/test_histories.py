@@ -153,6 +153,15 @@ FOUND = [
          ((0.0, "tasks", ("nap", [1.5, 1.5], 0)),)),
         ((0.05, "join", (3,)), (0.8, "leave", (4,))),
     ),
+    # A run without a result, while a task that was released before it may still have the thread.
+    Program(
+        395, 2, 2, True, 0.0,
+        (((0.0, "actor", (0.7,)), (0.0, "tasks", ("bulky", [0.0, 1.5, 0.2], 0))),
+         ((0.0, "tasks", ("bulky", [0.2, 0.05], 0)), (0.0, "drop", (9,)), (0.0, "actor", (0.05,))),
+         ((0.0, "scatter_again", ("x", 500)), (0.0, "scatter", (("lab://w0",), 1000)),
+          (1.0, "go_into", ("a",)), (0.0, "scatter_again", ("x", 20000)), (0.0, "drop", (9,)))),
+        (),
+    ),
 ]  # fmt: skip
 
 
