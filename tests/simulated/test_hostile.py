@@ -12,7 +12,7 @@ from typing import Any
 import dask
 import pytest
 from distributed import span, wait
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_otel.core.context import CARRIER_KEY, DECISION_KEY, STATE_KEY
@@ -67,7 +67,6 @@ class Beside(Simulated):
         await self.observer.close()
 
 
-@settings(max_examples=20)
 @given(
     st.lists(hashables, min_size=1, max_size=3),
     ANNOTATIONS,
