@@ -12,7 +12,7 @@ from typing import Any
 import dask
 import pytest
 from distributed import span, wait
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_otel.core.context import CARRIER_KEY, DECISION_KEY, STATE_KEY
@@ -67,6 +67,8 @@ class Beside(Simulated):
         await self.observer.close()
 
 
+# Each is a cluster.
+@settings(max_examples=10)
 @given(
     st.lists(hashables, min_size=1, max_size=3),
     ANNOTATIONS,
