@@ -120,7 +120,7 @@ def replay(recorded: Graph, change: Experiment = AS_IT_WAS) -> float:
     return replayed(plan(recorded, change), change.name).seconds
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_the_replay_on_one_worker_is_exact(seed: int) -> None:
     recorded = history(seed, [1 + seed % 4])
     assert replay(recorded) == pytest.approx(recorded.stop, abs=EXACT)
@@ -132,7 +132,7 @@ def test_replays_on_several_workers_are_near() -> None:
     assert median(abs(replay(one) / one.stop - 1) for one in records) < 0.1
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", range(1, 15, 3))
 def test_the_replay_of_one_worker_with_other_threads_is_exact(seed: int) -> None:
     threads = [1 + seed // 4]
     found = replay(history(seed, [1 + seed % 4]), with_workers(threads))
