@@ -8,7 +8,7 @@ from functools import reduce
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_otel import semconv
@@ -93,7 +93,6 @@ def totals(parts: list[MetricBatch]) -> dict[str, dict[tuple[Any, ...], Any]]:
 
 
 @given(batches())
-@settings(max_examples=60)
 def test_a_merged_batch_comes_to_the_same_totals(parts: list[MetricBatch]) -> None:
     """At once, and in steps. Other threads read the parts: they stay as they are."""
     before = copy.deepcopy([vars_of(part) for part in parts])

@@ -13,7 +13,7 @@ No record changes after the hand-over: two threads read it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -141,6 +141,8 @@ class WorkerPeak(NamedTuple):
     #: When its heartbeat came, in seconds since the epoch, and the number of all heartbeats.
     time: float
     heartbeats: int
+    #: The most tasks that a worker ran at any of these.
+    tasks: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,26 +267,27 @@ Restriction: TypeAlias = tuple[
     tuple[str, ...], tuple[str, ...], tuple[tuple[str, float], ...], bool
 ]
 
-#: When the scheduler had made the tasks of a submission; their keys; Dask's priorities (None if it
-#: has none); pairs of keys: a task, and one that it needs; and by key, the restrictions.
-Submission: TypeAlias = tuple[
-    float,
-    tuple[Hashable, ...],
-    tuple[tuple[Any, ...] | None, ...],
-    tuple[tuple[Hashable, Hashable], ...],
-    Mapping[Hashable, Restriction],
-]
+
+class Submission(NamedTuple):
+    """Tasks that a client submitted together, or that will run again."""
+
+    #: When the scheduler had made them.
+    at: float
+    #: Dask's priorities by key; None if it has none.
+    priorities: Mapping[Hashable, tuple[Any, ...] | None]
+    #: By key, the keys of what tasks need, if anything; and to which workers they are restricted.
+    needs: Mapping[Hashable, Collection[Hashable]]
+    limits: Mapping[Hashable, Restriction]
 
 
 class GraphPart(NamedTuple):
     """Runs of one task group that ended alike."""
 
     prefix: str
-    span: SpanIdentity
     #: See `outcome` in docs/files.md.
     outcome: str
     rows: list[RawRun]
-    #: Those that have its tasks, among others.
+    #: Those that have its tasks, among others. Dask's task group has no other list.
     submissions: list[Submission]
 
 

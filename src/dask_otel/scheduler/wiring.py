@@ -24,7 +24,7 @@ from dask_otel.core.graph import graph_line
 from dask_otel.core.metrics.cardinality import SeriesLimits
 from dask_otel.core.metrics.labels import LabelRules, patterns
 from dask_otel.core.metrics.state import MetricState
-from dask_otel.core.profiles.store import file_of
+from dask_otel.core.profiles.store import Profiles
 from dask_otel.core.records import Temporality
 from dask_otel.core.text import ATTRIBUTE_LIMIT, STACKTRACE_LIMIT, Sanitizer
 from dask_otel.core.trace import Trace
@@ -158,7 +158,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         graph=partial(graph_line, redact=span_limits.redact) if settings.graphs != "off" else None,
         profiles=None
         if settings.sampled is None
-        else partial(file_of, interval=settings.sampled, redact=span_limits.redact),
+        else Profiles(settings.sampled, span_limits.redact),
     )
     if outputs is None:
         return None

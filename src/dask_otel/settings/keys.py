@@ -371,7 +371,11 @@ class ProfileSettings:
     interval: float = _knob(
         "20ms",
         duration(0.005, 60),
-        "The time between two samples",
+        """
+        The least time between two samples
+
+        It is longer where samples would take more than 0.5 % of a worker's CPU.
+        """,
     )
 
 
