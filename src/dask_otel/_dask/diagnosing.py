@@ -49,6 +49,7 @@ def diagnosis(
     start = spans[0].enqueued
     threads = thread_seconds(scheduler, start, start + took) / (took or 1.0)
     whole = total(summaries)
+    span.tasks = whole.counts.tasks
     for one in spans:
         for key, value in one._cumulative_worker_metrics.items():
             if len(key) == 4 and (key[0], key[3]) == ("execute", "seconds"):

@@ -53,7 +53,7 @@ ARGUMENTS: Final[dict[str, Any]] = {
     "--compare": {
         "nargs": 2,
         "metavar": ("A", "B"),
-        "help": "what changed from A to B, function by function and span by span",
+        "help": "show the changes from A to B, function by function and span by span",
     },
     "--last": {
         "type": terminal.number(1, sys.maxsize, "a number of runs (1 or more)", int),
@@ -86,8 +86,8 @@ ARGUMENTS: Final[dict[str, Any]] = {
     },
     "--replay": {
         "action": argparse.BooleanOptionalAction,
-        "help": "measure by replays of the recorded graph what the cures of the diagnoses save, or "
-        "with --compare what the change is made of, however long they take (default: of small "
+        "help": "measure by replays of the recorded graph how much each cure saves, or with "
+        "--compare the causes of the change, however long they take (default: only for small "
         "runs, for at most 20 s)",
     },
     "--redact": {

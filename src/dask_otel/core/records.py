@@ -1,11 +1,12 @@
 """The core's output, in two steps.
 
-Records of the first step go from the event loop to the export thread: `FinishedSpan` and
-`MetricBatch` have Dask's raw values. Strings, ids and attributes cost more than collecting the
-values, so the thread makes them.
+Records of the first step go from the event loop to a thread: `FinishedSpan`, `Progress`,
+`OpenNote`, `FinishedGraph`, `ClusterEvent`, and `core.metrics.batch.MetricBatch` have Dask's raw
+values. Strings, ids and attributes cost more than collecting the values, so the thread makes them.
 
-Records of the second step go to the exporters: `SpanRecord` and `MetricRecord` are OpenTelemetry's
-data model in plain Python. Every string is clean and truncated, every number has its final type.
+Records of the second step go to the exporters: `SpanRecord`, `LogRecord` and `MetricRecord` are
+OpenTelemetry's data model in plain Python. Every string is clean and truncated, every number has
+its final type.
 
 No record changes after the hand-over: two threads read it.
 """
@@ -31,7 +32,7 @@ Tags: TypeAlias = tuple[Hashable, ...]
 #: A fine performance metric's key with the span id removed, as in Dask's
 #: ``Span.cumulative_worker_metrics``: ``(context, *rest)``, mostly
 #: ``("execute", prefix, activity, unit)``.
-WorkerMetricKey: TypeAlias = tuple[Hashable, ...]
+SpanMetricKey: TypeAlias = tuple[Hashable, ...]
 
 Outcome: TypeAlias = Literal["memory", "erred", "cancelled"]
 #: ``error`` and ``unknown``: before the work was done, the scheduler closed, or the bridge was
@@ -140,6 +141,8 @@ class WorkerPeak(NamedTuple):
     #: When its heartbeat came, in seconds since the epoch, and the number of all heartbeats.
     time: float
     heartbeats: int
+    #: The most tasks that a worker ran at any of these.
+    tasks: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,7 +446,7 @@ class Fact:
     HAD: Final = "had"
     #: Of each prefix: the bytes of its results on the worker, the most first.
     HELD: Final = "held"
-    #: Whether the worker had a nanny, which has not said that it ended it.
+    #: Whether the worker had a nanny, and that has reported no kill.
     NANNY: Final = "nanny"
     #: Number of other workers that run tasks, and whether the scheduler closed, too.
     OTHERS: Final = "others"

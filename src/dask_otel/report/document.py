@@ -69,7 +69,9 @@ class Report:
 
     def redacted(self) -> Report:
         """Return this report without messages, tracebacks, code, keys and users' attributes."""
-        return replace(self, runs=[redacted(session) for session in self.runs], is_redacted=True)
+        runs = [redacted(session) for session in self.runs]
+        comparison = self.comparison and self.comparison.without_code()
+        return replace(self, runs=runs, comparison=comparison, is_redacted=True)
 
     def compared_with(
         self,
@@ -209,11 +211,14 @@ def report_of(
     for signal, count in lost.items():
         what = _SIGNALS.get(signal, signal)
         reader.skipped.add(f"{what} no longer in memory (otel.report.memory)", count=count)
-    runs = reader.sessions()
-    if block is not None:
-        runs = [within(run, block) for run in runs]
     logs = b"".join(data for signal, data in rows if signal == "graph")
-    return Report(runs, reader.skipped, graph_logs=logs)
+    report = Report(reader.sessions(), reader.skipped, graph_logs=logs)
+    return report if block is None else about(report, block)
+
+
+def about(report: Report, block: Block) -> Report:
+    """Return a report that is about a block. The spans of `report` have its marks, too."""
+    return replace(report, runs=[within(run, block) for run in report.runs])
 
 
 def within(session: Session, block: Block) -> Session:

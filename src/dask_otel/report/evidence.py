@@ -88,6 +88,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
         else 0.0,
         workers=len(known),
         threads=max((worker.threads or 0.0 for worker in known), default=0.0),
+        fewest=min((worker.threads or 0.0 for worker in known), default=0.0),
         failed=int(max(outcome_counts(session).get("erred", 0), sum(one.count for one in final))),
         exceptions=[one.kind or "unknown" for one in final],
         causes=[what for what, _ in again.most_common()],
@@ -175,7 +176,10 @@ def _spans(session: Session) -> list[SpanFacts]:
         entry = found.setdefault(span.full_name, SpanFacts(span.full_name, _root_of(span)))
         entry.seconds += span.seconds
         entry.queue += span.number(semconv.SPAN_QUEUE_TIME) or 0.0
-        inner = [span_path(one) for one in below.get(span.key, ())]
+        inside = below.get(span.key, ())
+        count, *others = (one.number(semconv.TASK_COUNT) or 0.0 for one in (span, *inside))
+        entry.tasks += count - sum(others)
+        inner = [span_path(one) for one in inside]
         for part, took in span_path(span).items():
             entry.parts[part] += max(0.0, took - sum(one.get(part, 0.0) for one in inner))
     labels = (semconv.SPAN_NAME, semconv.TASK_PREFIX, semconv.ACTIVITY)
@@ -307,6 +311,7 @@ def _memory(roots: Iterable[Span], limits: Mapping[str, float]) -> dict[str, Any
             (name := one.text(semconv.SPAN_WORKER_PEAK_NAME)),
             limits.get(name, 0.0),
             int(one.number(semconv.SPAN_HEARTBEATS) or 0),
+            None if (most := one.number(semconv.SPAN_WORKER_TASKS)) is None else int(most),
         )
         for one in roots
         if (share := one.number(semconv.SPAN_WORKER_PEAK)) is not None

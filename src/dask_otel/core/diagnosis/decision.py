@@ -35,8 +35,9 @@ _ONE_CORE: Final = 1.4
 _OF_MEMORY: Final = ("memory", "paused", "spill")
 #: Dask spills from this share of a worker's memory on, and restarts a worker soon after that one.
 _SPILLS, _FULL = 0.6, 0.9
-#: Less memory is proposed from this share of it, and with so many heartbeats of each worker.
-_LESS, _BEATS = 0.8, 20
+#: Less memory is proposed from this share of it, and with so many heartbeats of each worker; fewer
+#: threads if tasks waited for a free one for less than this share of the time.
+_LESS, _BEATS, _WAITED = 0.8, 20, 0.01
 
 #: Prefixes of peer-to-peer shuffles.
 _P2P: Final = (
@@ -44,6 +45,8 @@ _P2P: Final = (
     *("hash-join", "rechunk-transfer", "rechunk-p2p", "rechunk-barrier"),
 )
 _BESIDE: Final = ("executor", "other")
+#: Parts in which tasks did not begin, or were not known to be ready or done.
+_STALLS: Final = ("scheduler", "starting", "unbegun", "report")
 #: What a part costs for which no other fact has a cause.
 _ELSE: Final = {
     "inner": "inner",
@@ -53,6 +56,9 @@ _ELSE: Final = {
     "unbegun": "starting",
     "report": "worker_loop",
     "client": "client",
+}
+_EVIDENCE: Final = {
+    "unbegun": "Threads had tasks that did not begin, and others found no free thread.",
 }
 _BEFORE: Final = (
     "Workers were there, and the client submitted nothing yet: it built a graph, or sent data."
@@ -209,22 +215,32 @@ def _notices(facts: Facts) -> list[Diagnosis]:
 
 
 def _sizing(facts: Facts) -> tuple[str, str]:
-    """Return that workers had too much memory, or hardly enough, and the evidence; or neither."""
+    """Return that workers were too large, or hardly large enough, and the evidence; or neither."""
     known = [(root.fullest, name) for name, root in facts.roots.items() if root.fullest]
     went_wrong = facts.pauses or facts.terminated or facts.deaths
     if not known or went_wrong:
         return "", ""
-    (share, worker, limit, beats), root = max(known)
+    (share, worker, limit, beats, _), root = max(known, key=lambda one: one[0].share)
     evidence = f"That was {worker}, in {root}, of {counted(beats, 'heartbeat')} of all workers."
     used = f"{size(share * limit, limit)} ({share:.0%})" if limit else f"{share:.0%} of its memory"
     if share > _FULL:
         return f"A worker used {used}: it was about to be restarted", evidence
-    least = share / _SPILLS
     beats = sum(one.heartbeats for one, _ in known)
-    if least > _LESS or beats < _BEATS * max(1, facts.workers):
+    least, found = share / _SPILLS, list[tuple[str, str, str]]()
+    if least <= _LESS:
+        found.append((used, size(least * limit) if limit else f"{least:.0%} of it", evidence))
+    most = int(max(one.tasks or facts.threads for one, _ in known))
+    waits = (own.parts[one] for own in facts.roots.values() for one in ("no_thread", "uneven"))
+    # None of them had work for all of its threads, and all have as many.
+    if most < facts.threads == facts.fewest and sum(waits) < _WAITED * facts.seconds:
+        ran = f"None ran more than {counted(most, 'task')} at any of {beats:,} heartbeats."
+        found.append((f"{most} of {facts.threads:.0f} threads", counted(most, "thread"), ran))
+    if not found or beats < _BEATS * max(1, facts.workers):
         return "", ""
-    enough = size(least * limit) if limit else f"{least:.0%} of it"
-    return f"No worker used more than {used}: {enough} would have done, without spilling", evidence
+    used, enough = (" and ".join(one[place] for one in found) for place in (0, 1))
+    end = ", without spilling" * (least <= _LESS)
+    said = " ".join(one[2] for one in found)
+    return f"No worker used more than {used}: {enough} would have done{end}", said
 
 
 def _listed(names: Iterable[str], most: int = 3) -> str:
@@ -266,11 +282,11 @@ class _Case:
         # What a task costs beside its computing.
         overhead = max(0.0, root.seconds - computed / self.threads) / tasks
         self.many = f"{counted(tasks, 'task')} of {seconds(computed / tasks)}"
-        # Without a CPU that takes longer.
-        many = tasks > _MANY * self.threads
-        most = _OVERHEAD * (1.0 + root.starved * many)
-        short = overhead < most and tasks > self.threads
-        self.tiny = short and computed < _LONG * overhead * tasks
+        short = overhead < self._beside(tasks) and tasks > self.threads
+        # A span of few tasks has other stalls, although those of its root are tiny.
+        stalls = sum(self.left[part] for part in _STALLS)
+        few = stalls >= span.tasks * self._beside(span.tasks)
+        self.tiny = short and computed < _LONG * overhead * tasks and not few
         self.waits, self.why = self._off_cpu()
         # A thread gets no other task before its event loop has noticed the end of one.
         beside = sum(root.activities.get(name, 0.0) for name in _BESIDE)
@@ -304,6 +320,11 @@ class _Case:
             memory = size(self.root.memory)
             evidence = f"{evidence} Results took {memory} of memory at most, of that {part}."
         self.claims.append(_Claim(kind, self.span.name, took, what, evidence.strip(), prefixes))
+
+    def _beside(self, tasks: float) -> float:
+        """Return the seconds of Dask's own work for one of so many tasks, at most."""
+        # Without a CPU that takes longer.
+        return _OVERHEAD * (1.0 + self.root.starved * (tasks > _MANY * self.threads))
 
     def _take(self, most: float, *parts: str) -> float:
         """Take seconds of parts, which nobody else can claim then; return how many."""
@@ -444,26 +465,26 @@ class _Case:
 
     def stalled(self) -> None:
         """Claim why tasks did not begin, or were not known to be ready or done."""
-        left, stalls = self.left, ("scheduler", "starting", "unbegun", "report")
+        left = self.left
         before, later = left["scheduler"], left["starting"] + left["unbegun"]
         each = self.blocked / max(1, self.facts.workers)
         if self.tiny:
-            self._say("tiny", self._take(inf, *stalls), self.many)
+            self._say("tiny", self._take(inf, *_STALLS), self.many)
         elif self.scheduler >= max(each, (before + later) / 2):
             # A graph blocks it before the first task only; large ones block workers, too. Nor does
             # it receive what the client submits meanwhile.
             at_first = self.span.queue >= before / 2 and self.scheduler - before < before / 4
             kind = "graph" if at_first or each > self.scheduler / 3 else "scheduler"
-            whole = self._take(inf, *stalls)
+            whole = self._take(inf, *_STALLS)
             whole += self._take(self.scheduler - whole, "client")
             said = f"The scheduler's event loop was blocked for {seconds(self.scheduler)}."
             self._say(kind, whole, "", said)
         elif self.blocked >= (later + left["report"]) / 2 and self.span.queue < later / 2:
             # Imports block the loop of a worker before its first task, and are no such stall.
             kind = "gil" if self.waits == "gil" else "worker_loop"
-            self._say(kind, self._take(inf, *stalls[1:]), self.function, self.loops)
+            self._say(kind, self._take(inf, *_STALLS[1:]), self.function, self.loops)
         for part, kind in _ELSE.items():
-            self._say(kind, left[part], "", self._evidence(part))
+            self._say(kind, left[part], "", self._evidence(part) or _EVIDENCE.get(part, ""))
 
     # ---------------------------------------------------------------------------- work
 
