@@ -158,8 +158,8 @@ class SpanSettings:
         Whether the [results in memory](telemetry.md#results-in-memory) are followed: whose they
         are, how large, and for how long
 
-        Without it there is no `dask.span.memory.*`, `dask.span.worker_memory.*` and
-        `dask.cluster.memory.*`.
+        Without it there is no `dask.span.memory.*`, `dask.span.worker_memory.*`,
+        `dask.span.worker_tasks.peak` and `dask.cluster.memory.*`.
         """,
     )
     linger: float = _knob(
