@@ -95,8 +95,10 @@ _READING = """
   one that goes also the lookups of its task and its group: 974 and 1,852, counted apart. So the
   target can't be met in Python.
 - **The sampler of profiles** (row 18), by the CPU clock of its thread, in a process whose four
-  threads call functions 45 deep again and again. It wakes up with cold caches: the same samples
-  without a pause take half as long. So does a thread that only wakes up, which is in the same row.
+  threads call functions 45 deep again and again. It wakes up with cold caches, and
+  so does a thread that only wakes up as often, which is in the same row: the same samples without
+  a pause take a third. It limits itself to half a percent of a CPU, so that a busy machine has
+  fewer samples; each stands for the time since the one before.
 
 ## What is left of row 3
 

@@ -689,7 +689,7 @@ OTEL_INTERNAL_ERRORS: Final = Metric(
     "counter",
     "{error}",
     (OTEL_KIND,),
-    "Errors inside the bridge, swallowed at its boundary",
+    "Errors inside the bridge, caught at its boundary",
     True,
 )
 OTEL_LOOP_TIME: Final = Metric(

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urljoin
@@ -184,16 +185,16 @@ def test_the_page_and_a_replay_in_a_notebook_need_no_bokeh() -> None:
 async def test_all_who_ask_at_a_time_share_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    async def overview(*parts: Any) -> int:
+    async def overview(*parts: Any) -> dict[str, Any]:
         asked.append(parts)
-        return len(asked)
+        return {"time": 0.0, "ended": [], "number": len(asked)}
 
     monkeypatch.setattr(module, "overview", overview)
-    monkeypatch.setattr(module, "_live", str)
+    monkeypatch.setattr(module, "_live", lambda facts: str(facts["number"]))
     for fresh, answers in ((3600.0, {"1"}), (0.0, {"2", "3", "4"})):
         monkeypatch.setattr(module, "FRESH", fresh)
         monkeypatch.setattr(module, "SPARED", 0.0)
-        pages = module.Pages(None, None, None)  # type: ignore[arg-type]
+        pages = module.Pages(None, None, SimpleNamespace(recorder=None))  # type: ignore[arg-type]
         assert {*await asyncio.gather(*(pages.live() for _ in range(3)))} == answers
 
 
@@ -243,6 +244,33 @@ def test_the_report_is_about_one_run_of_those_in_memory(monkeypatch: pytest.Monk
         bridge = client.cluster.scheduler.plugins["dask-otel"].bridge
         bridge.recording.recorder = Recorder(10**6)
         assert status(client, path) == 404
+
+
+def headlines(page: str) -> list[str]:
+    """Return those of runs that have ended, the last one first."""
+    rows = re.findall(r"<tr id=.*?</tr>", page, flags=re.DOTALL)
+    return [unescape(re.findall(r"<td[^>]*>(.*?)</td>", row, flags=re.DOTALL)[4]) for row in rows]
+
+
+def test_the_headline_of_a_run_is_that_of_its_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FRESH", 0.0)
+    monkeypatch.setattr(module, "SPARED", 0.0)
+    with cluster() as client:
+        registered(client)
+        ids = []
+        for name, function in (("good", int), ("bad", float)):
+            with span(name) as span_id:
+                wait(client.submit(function, name if name == "bad" else "1", pure=False))
+            ids.insert(0, span_id)
+        eventually(lambda: all(status(client, f"/otel/report/{one}") == 200 for one in ids))
+        shown = headlines(read(client))
+        reports = [read(client, f"/otel/report/{one}") for one in ids]
+        said = [re.findall(r'class="verdict \w+"><p><b[^>]*>(.*?)</b>', one)[0] for one in reports]
+        assert [unescape(one) for one in said] == shown
+        assert "failed" in shown[0]
+        # Too many bytes to read them for a headline.
+        monkeypatch.setattr(module, "LARGE", 0)
+        assert headlines(read(client)) == ["see its report"] * 2
 
 
 def test_a_report_is_made_in_a_thread_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

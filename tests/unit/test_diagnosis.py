@@ -58,7 +58,11 @@ def run(
         },
         spans=[
             SpanFacts(
-                name, name, seconds, all_parts, links=[*links], work={"f": spent}, **(span or {})
+                name,
+                name,
+                seconds,
+                all_parts,
+                **{"tasks": tasks, "links": [*links], "work": {"f": spent}, **(span or {})},
             )
         ],
     )
@@ -219,6 +223,11 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
     "tiny tasks without a free CPU": (
         given(run(work={"thread-cpu": 0.4}, tasks=200, scheduler=8.0), starved=9.0),
         ["tiny"],
+    ),
+    # Others of its root's are tiny.
+    "few tasks that begin late": (
+        run(work={"thread-cpu": 0.4}, tasks=400, starting=4.0, span={"tasks": 14}),
+        ["starting"],
     ),
     "tasks that seceded and compute": (
         run(idle=0.0, inner=5.0, links=(link("f", inner=5.0),)),

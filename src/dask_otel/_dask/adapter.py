@@ -224,7 +224,7 @@ class SchedulerAdapter:
             if wrong := self.blocks.handle_message(message, time()):
                 self.batch.add(semconv.OTEL_SANITIZED.name, "message", value=wrong)
         elif topic == stacks.TOPIC and self._profiles is not None:
-            self._profiles.read(message, time())
+            self._profiles.read(message)
         elif (
             topic == "scheduler"
             and type(message) is dict

@@ -108,7 +108,7 @@ class Heartbeats:
 
     def worker_deltas(self, digests: Mapping[Hashable, float]) -> None:
         """Add a worker's metrics outside of spans."""
-        self._batches.open.add_of_worker(digests, _SPAN_CONTEXTS)
+        self._batches.open.add_of_cluster(digests, _SPAN_CONTEXTS)
 
     def _span_deltas(
         self, worker: str, data: dict[tuple[Hashable, ...], float], seconds: dict[str, float]

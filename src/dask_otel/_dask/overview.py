@@ -62,5 +62,5 @@ def _ended(settled: SettledSpans, span: Span) -> dict[str, Any]:
         return row
     found = settled.read(span)
     took = sum((found["path"] or {}).values()) or found["stop"] - found["enqueued"]
-    known = {name: found[name] for name in ("result", "stop", "counts", "diagnosis")}
+    known = {name: found[name] for name in ("result", "stop", "counts")}
     return {**row, **known, "seconds": took}

@@ -176,7 +176,10 @@ def _spans(session: Session) -> list[SpanFacts]:
         entry = found.setdefault(span.full_name, SpanFacts(span.full_name, _root_of(span)))
         entry.seconds += span.seconds
         entry.queue += span.number(semconv.SPAN_QUEUE_TIME) or 0.0
-        inner = [span_path(one) for one in below.get(span.key, ())]
+        inside = below.get(span.key, ())
+        count, *others = (one.number(semconv.TASK_COUNT) or 0.0 for one in (span, *inside))
+        entry.tasks += count - sum(others)
+        inner = [span_path(one) for one in inside]
         for part, took in span_path(span).items():
             entry.parts[part] += max(0.0, took - sum(one.get(part, 0.0) for one in inner))
     labels = (semconv.SPAN_NAME, semconv.TASK_PREFIX, semconv.ACTIVITY)

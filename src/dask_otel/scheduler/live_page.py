@@ -1,16 +1,17 @@
 """``/otel``: the page of spans on the scheduler's own HTTP server, and the report of a run.
 
 Nothing is done while nobody asks. The event loop only reads facts, in short steps; texts are made
-in a thread.
+in a thread. The headline of a run that has ended is that of its report.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time as clocks
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, Final
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
 
 from tornado.web import HTTPError, RequestHandler
 
@@ -20,10 +21,18 @@ from dask_otel._dask.settled import SettledSpans
 from dask_otel.pump.recorder import Recorder
 from dask_otel.pump.thread import apart
 from dask_otel.scheduler.recording import Recording
+from dask_otel.scheduler.wiring import RECORDED
+
+if TYPE_CHECKING:
+    from dask_otel.report.document import Report
 
 #: Seconds for which one answer serves all who ask; and how many times as long as it took.
 FRESH: Final = 1.0
 SPARED: Final = 20.0
+#: Bytes of rows from which on headlines are left to the reports: to read them takes seconds.
+LARGE: Final = 2**22
+#: Seconds after a run's end in which its rows can still become more.
+_SETTLES: Final = 2 * RECORDED
 
 _HEADERS: Final = (
     ("Content-Type", "text/html; charset=utf-8"),
@@ -48,6 +57,8 @@ class Pages:
         self._adapter, self._settled, self._recording = adapter, settled, recording
         self._live: str | None = None
         self._until = 0.0
+        #: By span: the headline of its report, and until when it can change; 0 if it can't.
+        self._headlines: dict[str, tuple[str, float]] = {}
         # One page of a kind is made at a time: a report can take hundreds of megabytes.
         self._locks = asyncio.Lock(), asyncio.Lock()
 
@@ -58,7 +69,7 @@ class Pages:
             if began >= self._until:
                 facts = await overview(self._adapter, self._settled)
                 now = clocks.monotonic()
-                self._live = await _made(partial(_live, facts))
+                self._live = await _made(partial(self._page, facts))
                 self._until = now + max(FRESH, SPARED * (now - began))
             return self._live
 
@@ -70,14 +81,42 @@ class Pages:
         async with self._locks[1]:
             return await _made(partial(_report, recorder, span_id))
 
+    def _page(self, facts: dict[str, Any]) -> str:
+        """Add the headlines of runs that have ended, and return the page. In a thread."""
+        known, now, recorder = self._headlines, facts["time"], self._recording.recorder
+        shown = {one["id"]: known.get(one["id"], ("", now + _SETTLES)) for one in facts["ended"]}
+        changing = {span_id: until for span_id, (_, until) in shown.items() if until}
+        found: dict[str, str] = {}
+        if recorder is not None and changing:
+            for span_id, report in _reports(recorder, changing, LARGE):
+                found[span_id] = report.accounts()[0].diagnoses[0].title
+        for span_id, until in changing.items():
+            shown[span_id] = found.get(span_id, ""), until if now < until else 0.0
+        self._headlines = shown
+        for one in facts["ended"]:
+            one["headline"], _ = shown[one["id"]]
+        return _live(facts)
 
-def _report(recorder: Recorder, span_id: str) -> str | None:
-    from dask_otel.report.document import report_of
+
+def _reports(recorder: Recorder, ids: Iterable[str], most: float) -> Iterator[tuple[str, Report]]:
+    """Yield the reports of spans that are in memory; none if all rows exceed `most` bytes."""
+    from dask_otel.report.document import about, report_of
     from dask_otel.report.telemetry.model import Block
 
     rows = [(row.signal, row.data) for row in recorder.since()]
-    report = report_of(rows, recorder.lost(), Block("", span_id))
-    return report.html() if any(run.own for run in report.runs) else None
+    if sum(len(data) for signal, data in rows if signal != "graph") > most:
+        return
+    report = report_of(rows, recorder.lost())
+    for span_id in ids:
+        one = about(report, Block("", span_id))
+        if any(run.own for run in one.runs):
+            yield span_id, one
+
+
+def _report(recorder: Recorder, span_id: str) -> str | None:
+    for _, report in _reports(recorder, [span_id], inf):
+        return report.html()
+    return None
 
 
 def _live(facts: dict[str, Any]) -> str:

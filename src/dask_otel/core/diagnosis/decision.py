@@ -45,6 +45,8 @@ _P2P: Final = (
     *("hash-join", "rechunk-transfer", "rechunk-p2p", "rechunk-barrier"),
 )
 _BESIDE: Final = ("executor", "other")
+#: Parts in which tasks did not begin, or were not known to be ready or done.
+_STALLS: Final = ("scheduler", "starting", "unbegun", "report")
 #: What a part costs for which no other fact has a cause.
 _ELSE: Final = {
     "inner": "inner",
@@ -54,6 +56,9 @@ _ELSE: Final = {
     "unbegun": "starting",
     "report": "worker_loop",
     "client": "client",
+}
+_EVIDENCE: Final = {
+    "unbegun": "Threads had tasks that did not begin, and others found no free thread.",
 }
 _BEFORE: Final = (
     "Workers were there, and the client submitted nothing yet: it built a graph, or sent data."
@@ -277,11 +282,11 @@ class _Case:
         # What a task costs beside its computing.
         overhead = max(0.0, root.seconds - computed / self.threads) / tasks
         self.many = f"{counted(tasks, 'task')} of {seconds(computed / tasks)}"
-        # Without a CPU that takes longer.
-        many = tasks > _MANY * self.threads
-        most = _OVERHEAD * (1.0 + root.starved * many)
-        short = overhead < most and tasks > self.threads
-        self.tiny = short and computed < _LONG * overhead * tasks
+        short = overhead < self._beside(tasks) and tasks > self.threads
+        # A span of few tasks has other stalls, although those of its root are tiny.
+        stalls = sum(self.left[part] for part in _STALLS)
+        few = stalls >= span.tasks * self._beside(span.tasks)
+        self.tiny = short and computed < _LONG * overhead * tasks and not few
         self.waits, self.why = self._off_cpu()
         # A thread gets no other task before its event loop has noticed the end of one.
         beside = sum(root.activities.get(name, 0.0) for name in _BESIDE)
@@ -315,6 +320,11 @@ class _Case:
             memory = size(self.root.memory)
             evidence = f"{evidence} Results took {memory} of memory at most, of that {part}."
         self.claims.append(_Claim(kind, self.span.name, took, what, evidence.strip(), prefixes))
+
+    def _beside(self, tasks: float) -> float:
+        """Return the seconds of Dask's own work for one of so many tasks, at most."""
+        # Without a CPU that takes longer.
+        return _OVERHEAD * (1.0 + self.root.starved * (tasks > _MANY * self.threads))
 
     def _take(self, most: float, *parts: str) -> float:
         """Take seconds of parts, which nobody else can claim then; return how many."""
@@ -455,26 +465,26 @@ class _Case:
 
     def stalled(self) -> None:
         """Claim why tasks did not begin, or were not known to be ready or done."""
-        left, stalls = self.left, ("scheduler", "starting", "unbegun", "report")
+        left = self.left
         before, later = left["scheduler"], left["starting"] + left["unbegun"]
         each = self.blocked / max(1, self.facts.workers)
         if self.tiny:
-            self._say("tiny", self._take(inf, *stalls), self.many)
+            self._say("tiny", self._take(inf, *_STALLS), self.many)
         elif self.scheduler >= max(each, (before + later) / 2):
             # A graph blocks it before the first task only; large ones block workers, too. Nor does
             # it receive what the client submits meanwhile.
             at_first = self.span.queue >= before / 2 and self.scheduler - before < before / 4
             kind = "graph" if at_first or each > self.scheduler / 3 else "scheduler"
-            whole = self._take(inf, *stalls)
+            whole = self._take(inf, *_STALLS)
             whole += self._take(self.scheduler - whole, "client")
             said = f"The scheduler's event loop was blocked for {seconds(self.scheduler)}."
             self._say(kind, whole, "", said)
         elif self.blocked >= (later + left["report"]) / 2 and self.span.queue < later / 2:
             # Imports block the loop of a worker before its first task, and are no such stall.
             kind = "gil" if self.waits == "gil" else "worker_loop"
-            self._say(kind, self._take(inf, *stalls[1:]), self.function, self.loops)
+            self._say(kind, self._take(inf, *_STALLS[1:]), self.function, self.loops)
         for part, kind in _ELSE.items():
-            self._say(kind, left[part], "", self._evidence(part))
+            self._say(kind, left[part], "", self._evidence(part) or _EVIDENCE.get(part, ""))
 
     # ---------------------------------------------------------------------------- work
 

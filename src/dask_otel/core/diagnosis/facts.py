@@ -45,6 +45,8 @@ class SpanFacts:
     parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PATH_PARTS, 0.0))
     #: From its start to the start of its first task.
     queue: float = 0.0
+    #: Its own tasks.
+    tasks: float = 0.0
     links: list[Link] = field(default_factory=list)
     #: By prefix: seconds of own tasks by activity, and those by action that Dask booked on tasks
     #: before they computed; by what they are restricted to some workers.

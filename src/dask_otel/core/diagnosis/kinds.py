@@ -64,7 +64,7 @@ KINDS: Final[dict[str, Kind]] = {
         "See what else runs on its machine, or replace it.",
     ),
     "starting": Kind(
-        "{span} waited {took} for tasks to begin on workers that had a free thread",
+        "{span} waited {took} for workers to begin its tasks",
         "Import modules before the run (worker preload, PipInstall plugin), and make closures "
         "smaller.",
     ),

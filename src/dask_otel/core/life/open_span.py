@@ -214,8 +214,8 @@ class Group(TaskCounts):
 
 
 @dataclass(slots=True)
-class ShownRuns:
-    """Runs of one generation that failed or were sampled."""
+class KeptRuns:
+    """Runs of one generation that are kept because they failed or were sampled."""
 
     #: Runs that failed for good, by key, with their group; None beyond the limit.
     failed: dict[Hashable, tuple[RawRun, Group] | None] = field(default_factory=dict)
@@ -321,7 +321,7 @@ class OpenSpan(SpanPath):
     last_sign: float = 0.0
     below: Below | None = None
     #: Runs to be exported, except the groups' slowest.
-    runs: ShownRuns | None = None
+    runs: KeptRuns | None = None
 
     def __post_init__(self) -> None:
         self.quiet_since = self.start
