@@ -142,6 +142,7 @@ class ProfileFiles(PumpThread):
         """Read the queue, and write what has changed: all roots, or those that have ended."""
         with self._lock:
             self._drain()
+            self._store.forget(time.time())
         for root in [*self._store.roots.values()]:
             if root.changed and (everything or root.ended is not None):
                 try:
@@ -155,8 +156,6 @@ class ProfileFiles(PumpThread):
                             self._folder,
                             error,
                         )
-        with self._lock:
-            self._store.forget(time.time())
 
     def _write(self, root: RootProfile) -> None:
         if not self._samples(root.root.trace_id):
