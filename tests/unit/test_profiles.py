@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from dask_otel import semconv
 from dask_otel._dask.profiles import WorkerProfiles
-from dask_otel.core.profiles import stacks
+from dask_otel.core.profiles import stacks, store
 from dask_otel.core.profiles.frames import DEEPER
 from dask_otel.core.profiles.pprof import Profile, SpanStacks, decoded, encoded
 from dask_otel.core.profiles.stacks import Frame, Sampled, packed, short_file, unpacked
@@ -352,6 +352,18 @@ def test_the_operator_decides_about_names() -> None:
         *[(semconv.SPAN_TAGS, one) for one in ("fit", "workflow", "workflow")],
         (semconv.TASK_PREFIX, "fit"),
     ]
+
+
+def test_frames_whose_redaction_was_forgotten_are_redacted_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(store, "_MOST_FRAMES", 2)
+    profiles = Profiles(0.02, lambda _, text: text.upper())
+    for _ in range(3):
+        take(profiles, batch([Sampled("b", stack("fit", "fgh"), 1, 10)]))
+    (root,) = profiles.roots.values()
+    assert len(root.frames) <= 2
+    assert in_files(decoded(encoded(root.profile))) == {("b", stack("FIT", "FGH")): 30}
 
 
 def files(folder: Path, most: int = 10**9, samples: bool = True) -> tuple[ProfileFiles, Tally]:

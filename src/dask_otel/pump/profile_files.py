@@ -124,7 +124,7 @@ class ProfileFiles(PumpThread):
     def abandon(self) -> None:
         """Count what was not written as lost."""
         waiting, self._waiting = self._waiting, deque()
-        lost = sum(item.samples for item in waiting if isinstance(item, Batch))
+        lost = sum(one.samples + one.left_out for one in waiting if isinstance(one, Batch))
         for root in [*self._store.roots.values()]:
             lost, root.unwritten = lost + root.unwritten, 0
         self._drop("shutdown", lost)
