@@ -10,9 +10,9 @@ PYTEST_ARGS ?=
 # Tests start hundreds of processes: without bytecode, each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# More processes than most machines have cores: tests of clusters wait more than they compute.
-# The tests that share a server run in one of them.
-PYTEST_PROCESSES ?= 4
+# More processes than most machines have cores, because tests of clusters wait. Each one more imports
+# all tests. Those that share a server run in one of them.
+PYTEST_PROCESSES ?= 3
 PARALLEL := --numprocesses $(PYTEST_PROCESSES) --dist loadgroup
 # What is not collected need not be imported by each process.
 NO_SERVERS := -m "not backend" --ignore=tests/backends

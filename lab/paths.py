@@ -70,7 +70,8 @@ class Path:
     #: Seconds that no message separates from others on the worker: those of runs without a
     #: result, and ends that waited for a blocked event loop, which notes the time after that.
     untold: float = 0.0
-    #: Whether one of them may have waited on its worker, for a thread or for the end of a pause.
+    #: Whether one of them may have waited on its worker, for a thread or for the end of a pause. A
+    #: released task before it may still have had the thread, for all that is known.
     queued: bool = False
     #: Seconds of waits for which nobody knows the state of the cluster, or of the worker: a
     #: released task may run on, or have ended.
@@ -173,6 +174,7 @@ class Paths:
             borders[5] - STEP, borders[7], self._moves[wait.sending].worker
         ):
             path.unsettled += spent[5] + spent[6]
+            path.queued = True
         after = wait.before is not None and self._moves[wait.before].when >= start - STEP
         path.submitted += after and spent[0] > NOTHING
         if until - since > STEP:

@@ -39,7 +39,7 @@ class Process:
         self.log = log
         with log.open("wb") as out:
             self.popen = subprocess.Popen(
-                [*within, sys.executable, "-m", "dask", *args],
+                [*within, sys.executable, "-m", f"distributed.cli.dask_{args[0]}", *args[1:]],
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 env={**inherited(), **env},

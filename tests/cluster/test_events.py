@@ -18,6 +18,8 @@ from tests.waiting import eventually
 
 pytestmark = [
     pytest.mark.cluster,
+    # One process of the tests starts the server that forks workers.
+    pytest.mark.xdist_group("processes"),
     pytest.mark.unreconciled("it looks at events, not at numbers"),
 ]
 

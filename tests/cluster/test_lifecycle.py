@@ -21,7 +21,11 @@ from tests.cluster.conftest import Bridged, Start
 from tests.cluster.truth import described_spans
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.cluster
+pytestmark = [
+    pytest.mark.cluster,
+    # One process of the tests starts the server that forks workers.
+    pytest.mark.xdist_group("processes"),
+]
 
 #: Between a task's own look at the clock and its worker's.
 READING = 0.005

@@ -27,6 +27,9 @@ from tests.cluster.conftest import Bridged, Start
 from tests.cluster.processes import cluster as processes
 from tests.waiting import eventually
 
+# One process of the tests starts the server that forks workers.
+pytestmark = pytest.mark.xdist_group("processes")
+
 
 def timed(call: Callable[[], object]) -> tuple[str, float]:
     """Call a function of this file; return its name and its seconds."""

@@ -21,7 +21,11 @@ from tests.cluster.conftest import Bridged, Start
 from tests.receiver import Log, Receiver
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.unreconciled("it looks at log records, not at numbers")
+pytestmark = [
+    pytest.mark.unreconciled("it looks at log records, not at numbers"),
+    # One process of the tests starts the server that forks workers.
+    pytest.mark.xdist_group("processes"),
+]
 
 
 def logs_of(received: Receiver, name: str, logger: str = "user") -> list[Log]:

@@ -67,7 +67,8 @@ class Beside(Simulated):
         await self.observer.close()
 
 
-@settings(max_examples=20)
+# Each is a cluster.
+@settings(max_examples=10)
 @given(
     st.lists(hashables, min_size=1, max_size=3),
     ANNOTATIONS,

@@ -241,6 +241,7 @@ def test_above_the_limit_workers_are_summed_and_who_left_goes(b: Bridged) -> Non
 # ---------------------------------------------------------------------------- event loops
 
 
+@pytest.mark.options(config={"distributed.admin.tick.interval": "20ms"})
 def test_a_busy_event_loop_shows_in_scheduler_and_workers(b: Bridged) -> None:
     def blocked() -> dict[Any, float]:
         next_export()

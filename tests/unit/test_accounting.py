@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dask_otel.core.idle.accounting import Accounting, Increments
@@ -334,7 +334,6 @@ calls = st.one_of(
 beats = st.tuples(workers, listing, st.dictionaries(spans, odd), st.floats(0.0, 9.0))
 
 
-@settings(deadline=None, max_examples=120)
 @given(st.lists(st.tuples(st.floats(-0.5, 3.0), st.one_of(calls, beats)), max_size=60))
 @example(
     [

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_otel import semconv
@@ -100,7 +100,6 @@ def test_what_is_no_mapping(given: Any) -> None:
 
 
 @given(anything | st.dictionaries(st.text() | st.integers(), anything))
-@settings(max_examples=50)
 def test_whatever_comes_is_counted_and_of_allowed_types(given: Any) -> None:
     kept, left_out = bounded_attributes(given)
     assert not isinstance(given, dict) or len(kept) + left_out == len(given)

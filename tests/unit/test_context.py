@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from opentelemetry.baggage import get_all, set_baggage
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
@@ -110,7 +110,6 @@ def _is_header(value: object) -> bool:
 
 
 @given(st.dictionaries(st.sampled_from([TRACEPARENT, TRACESTATE, BAGGAGE, "b3"]), anything))
-@settings(max_examples=50)
 def test_a_carrier_of_garbage_is_nothing_or_within_bounds(carrier: Mapping[str, Any]) -> None:
     caller: Any = read_carrier({**carrier, TRACEPARENT: GOOD})
     assert len(caller.state) <= MAX_STATE
@@ -119,7 +118,6 @@ def test_a_carrier_of_garbage_is_nothing_or_within_bounds(carrier: Mapping[str, 
 
 
 @given(parents, st.text(max_size=2000), st.text(max_size=20_000), st.booleans())
-@settings(max_examples=50)
 def test_every_carrier_is_plain_bounded_and_read_again(
     parent: Traceparent, state: str, baggage: str, nested: bool
 ) -> None:

@@ -22,7 +22,7 @@ import grpc
 import requests
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import RetryInfo
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from urllib3 import HTTPResponse
@@ -50,9 +50,6 @@ from tests.limits import make_limits, make_state
 from tests.unit.garbage import anything, hashables, numbers, texts, values
 from tests.unit.metric_states import START, S
 
-#: For the slow ones; `make fuzz` tries many more.
-FEW = settings(max_examples=40)
-
 # --------------------------------------------------------------------------------------- metrics
 
 KEYS = st.tuples(
@@ -63,7 +60,6 @@ KEYS = st.tuples(
 CHANGES = st.lists(st.tuples(st.lists(hashables, max_size=3).map(tuple), KEYS, numbers), max_size=8)
 
 
-@FEW
 @given(st.lists(CHANGES, min_size=2, max_size=2), st.sampled_from([*semconv.METRICS, "odd"]))
 def test_metrics_of_garbage_cost_no_valid_increment(rounds: list[Any], name: str) -> None:
     """The valid one is of the first span; totals never go back, and all values are numbers."""
@@ -77,7 +73,7 @@ def test_metrics_of_garbage_cost_no_valid_increment(rounds: list[Any], name: str
             with suppress(OverflowError):
                 batch.add(name, *key, value=value)
             with suppress(OverflowError):
-                batch.add_of_worker({key: value}, frozenset())
+                batch.add_of_cluster({key: value}, frozenset())
             batch.set_level(name, *key, value=value)
             batch.observe(Observation(name, key, value, None))
         state.apply(batch)
@@ -110,7 +106,6 @@ LINES = st.lists(
 )
 
 
-@FEW
 @given(values, LINES, LINES, st.dictionaries(hashables, values, max_size=4), values)
 def test_a_message_of_garbage_costs_no_good_line(
     message: Any, before: list[Any], after: list[Any], described: dict[Any, Any], of_a: Any
@@ -208,7 +203,6 @@ def _headers() -> None:
     headers("latin-1", "OTEL_EXPORTER_OTLP_HEADERS")
 
 
-@FEW
 @given(st.fixed_dictionaries({}, optional=ENVIRONMENT), st.integers(0, 9))
 def test_variables_are_values_in_their_limits_or_one_error_without_a_credential(
     given: dict[str, str], dice: int
@@ -365,7 +359,6 @@ def _used(path: Path, right: set[str]) -> None:
     store.close(clean=True)
 
 
-@FEW
 @example([(35, b"\x00\x80")], None)
 @given(
     st.lists(st.tuples(st.integers(0, 511) | st.integers(0, 65535), st.binary(max_size=4))),
@@ -383,7 +376,6 @@ def test_a_damaged_spool_is_used_or_refused(
         _used(path, set())
 
 
-@FEW
 @given(st.sampled_from(COLUMNS), anything.filter(lambda v: not isinstance(v, list | dict)) | texts)
 def test_beside_a_damaged_row_of_a_spool_the_others_are_sent(
     where: tuple[str, str], value: Any

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_otel.core.records import Answer, Row
@@ -244,7 +244,6 @@ def test_at_the_end_each_request_gets_the_time_that_is_left() -> None:
     assert len(setup.sink.exported) == 12
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     count=st.integers(1, 60),
     batch_size=st.integers(1, 16),

@@ -25,6 +25,9 @@ from tests.unit.test_report_logs import FILES
 from tests.unit.test_report_path import LOAD, TRAIN
 from tests.unit.test_report_profiles import evil, of, report
 
+#: One browser for all, and one import of the libraries of pages.
+pytestmark = pytest.mark.xdist_group("page")
+
 READY = "document.documentElement.dataset.ready === '1'"
 TIMELINE = "document.querySelector('[data-timeline]').timeline"
 

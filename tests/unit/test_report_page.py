@@ -35,6 +35,9 @@ from tests.unit.report_files import (
     traces,
 )
 
+# One process imports the libraries of pages.
+pytestmark = pytest.mark.xdist_group("page")
+
 LINK = "javascript:alert(1)"
 
 

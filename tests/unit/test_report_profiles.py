@@ -19,6 +19,9 @@ from dask_otel.report.profiles import with_code
 from tests.unit.report_files import EVIL, cluster, counter, metrics, point, span, traces
 from tests.unit.test_profile_command import FIT, LOAD, MATCH, PARSE, USUAL, make_profile, write
 
+# One process imports the libraries of pages.
+pytestmark = pytest.mark.xdist_group("page")
+
 
 def of(profile: Profile) -> Profile:
     """Return a profile whose spans are those that `span(number)` makes."""

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_otel.report.telemetry import json_files
@@ -304,7 +304,6 @@ _ANY = st.recursive(
 
 
 @given(_ANY, st.integers(0, 400))
-@settings(max_examples=60, deadline=None)
 def test_no_shape_ends_the_reading(hostile: Any, place: int) -> None:
     """Anything in the place of anything: the rest is read, and nothing is raised."""
     both = json.loads(

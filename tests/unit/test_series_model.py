@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_otel.core.metrics.batch import MetricBatch, Observation, SpanDeltas
@@ -145,7 +145,6 @@ TIGHT = make_series_limits(retire_after_ns=0, max_names=3, max_series=6)
 
 @pytest.mark.parametrize("temporality", ["cumulative", "delta"])
 @given(rounds=ROUNDS)
-@settings(max_examples=50)
 def test_totals_reconcile_key_by_key_and_beyond_the_caps_by_metric(temporality, rounds):
     for limits in (ROOMY, TIGHT):
         receiver = Receiver()
@@ -166,7 +165,6 @@ USERS_AMOUNTS = st.one_of(st.floats(-1e6, 1e6), st.just(math.nan), st.just(math.
 
 
 @given(st.lists(st.lists(USERS_AMOUNTS, max_size=5), min_size=1, max_size=8))
-@settings(max_examples=50)
 def test_a_counter_shows_the_highest_total_that_there_was(rounds):
     key = ("execute", "f", "user", "seconds")
     state = make_state(START)
@@ -187,7 +185,6 @@ DURATIONS = st.lists(st.floats(0, 1e5), max_size=5)
 
 @pytest.mark.parametrize("temporality", ["cumulative", "delta"])
 @given(rounds=st.lists(st.tuples(DURATIONS, st.booleans()), min_size=1, max_size=6))
-@settings(max_examples=50)
 def test_a_histogram_holds_every_duration(temporality, rounds):
     state = make_state(START, temporality=temporality)
     accepted = []

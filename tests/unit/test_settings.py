@@ -16,7 +16,7 @@ import dask.config
 import jsonschema
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import dask_otel.settings.keys as module
@@ -648,7 +648,6 @@ def leaf_values(key: str, leaf: dict[str, Any]) -> st.SearchStrategy[Any]:
 
 
 @given(st.fixed_dictionaries({k: leaf_values(k, v) for k, v in LEAVES.items()}))
-@settings(max_examples=50)
 def test_every_valid_setting_round_trips(values):
     raw: dict[str, Any] = {}
     for key, value in values.items():

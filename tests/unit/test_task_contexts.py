@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import baggage, trace
 from opentelemetry import context as otel
@@ -195,7 +195,6 @@ JUNK = st.recursive(
     ),
     JUNK,
 )
-@settings(max_examples=50)
 def test_nothing_raises(annotations: dict[str, Any], span_id: Any):
     context = TaskContexts().of(Task(annotations, span_id))
     assert context is None or trace.get_current_span(context).get_span_context().is_valid

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_otel.core import identity
@@ -578,7 +578,6 @@ def check_attributes(attributes, limit) -> None:
 
 
 @given(HOSTILE)
-@settings(max_examples=100, deadline=None)
 def test_whatever_comes_the_records_are_valid(finished):
     records = translate(finished)
     assert len(records) == finished.weight
