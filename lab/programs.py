@@ -42,6 +42,8 @@ class Program:
     #: The steps of each user, and those of the cluster.
     users: tuple[tuple[Step, ...], ...]
     events: tuple[Step, ...]
+    #: Bytes of results that a worker has room for before it spills some; 0 for all.
+    room: int = 0
 
     @property
     def config(self) -> dict[str, Any]:
@@ -56,7 +58,7 @@ class Program:
         """Return how `simulate` makes its cluster."""
         return {
             "workers": self.workers, "threads": self.threads, "seed": self.seed,
-            "latency": self.latency, "config": self.config,
+            "latency": self.latency, "config": self.config, "room": self.room,
         }  # fmt: skip
 
 
@@ -326,9 +328,10 @@ def draw(seed: int) -> Program:
 
 
 def heavy(program: Program) -> Program:
-    """Return a program with results of all sizes, copies of them, and data that is replaced."""
+    """Return a program with results of all sizes, copies, and data that is replaced or spilled."""
     rng = random.Random(program.seed)
-    return replace(program, users=tuple(_heavy(steps, rng) for steps in program.users))
+    users = tuple(_heavy(steps, rng) for steps in program.users)
+    return replace(program, users=users, room=rng.choice([0, 20_000, 100_000]))
 
 
 def _heavy(steps: tuple[Step, ...], rng: random.Random) -> tuple[Step, ...]:

@@ -211,6 +211,13 @@ def spilling(client: Any, cluster: Any) -> None:
         wait(many(client, "count", jobs.length, loaded))
 
 
+@plant("off_cpu", also=("sizing",), config={"memory_limit": "4GB"}, never=("memory", "uneven"))
+def workers_too_large(client: Any, cluster: Any) -> None:
+    """Tasks wait on all threads for 12 s, and need none of the memory."""
+    with span("crawl"):
+        wait(many(client, "fetch", time.sleep, [1.0] * 12 * 2 * 2))
+
+
 @plant("memory", "lost", config={"memory_limit": "500MB"}, workers=1, never=("threads", "uneven"))
 def out_of_memory(client: Any, cluster: Any) -> None:
     """A task takes too much memory, and the nanny kills its worker with all its results."""

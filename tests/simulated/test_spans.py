@@ -75,6 +75,7 @@ TYPES: dict[str, type] = {
     "dask.span.worker_memory.worker.name": str,
     "dask.span.worker_memory.worker.time": float,
     "dask.span.worker_memory.heartbeat.count": int,
+    "dask.span.worker_tasks.peak": int,
     "dask.task_group.restriction": str,
     "dask.task_group.slow_worker.name": str,
     "dask.worker.name": str,

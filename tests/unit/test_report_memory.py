@@ -80,7 +80,7 @@ def test_the_split_is_that_of_the_largest_sum() -> None:
 
 def test_the_picture_has_each_byte_once() -> None:
     found = account(of_cluster())
-    times, parts = layers(found.session, found.memory)
+    times, parts = layers(found.memory)
     assert len(times) == 4
     sums = [sum(part.values[place] for part in parts) for place in range(4)]
     assert sums == [sum(values) for values in zip(*STATES.values(), strict=True)]
@@ -104,7 +104,7 @@ def test_results_of_further_holders_are_one_part() -> None:
             counter("dask.span.memory.time", *spent),
         )
     )
-    _, parts = layers(found.session, found.memory)
+    _, parts = layers(found.memory)
     assert {part.name: part.values[0] for part in parts} == {
         **{f"read in etl/{number}": 10.0 for number in range(5)},
         "other results": 40.0,
@@ -148,7 +148,7 @@ def test_a_change_of_hands_is_seen_though_the_sum_stays() -> None:
             counter("dask.span.memory.time", *(point(5.0, one) for one in own)),
         )
     )
-    when, parts = layers(found.session, found.memory)
+    when, parts = layers(found.memory)
     changed = when.index(BEGIN + 4 * SECOND)
     assert {part.name: part.values[changed - 1 : changed + 1] for part in parts} == {
         "read in etl": [5.0, 0.0],
@@ -162,7 +162,7 @@ def test_long_runs_keep_their_highest_points() -> None:
         for time in range(1, 1900)
     ]
     found = account(metrics(level("dask.cluster.memory.usage", *states)))
-    times, (part,) = layers(found.session, found.memory)
+    times, (part,) = layers(found.memory)
     assert (len(times) <= 240, max(part.values)) == (True, 7e6)
 
 

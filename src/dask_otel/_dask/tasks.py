@@ -295,9 +295,9 @@ class TaskEvents:
                 if start == "waiting" and stimulus_id is not self._submission and self._follows:
                     self._ready(key, stimulus_id, self._now)
                 self.queued_since[key] = self._now
-            elif finish == "released":
-                if start == self._leaves:
-                    # As `_went`, without calls: one takes 500 instructions.
+            else:
+                if start == self._leaves and finish != "memory":
+                    # Without calls: one takes 500 instructions.
                     task = self._scheduler.tasks[key]
                     if stimulus_id is not self._present:
                         self._present, self._present_clock = stimulus_id, monotonic()
@@ -306,13 +306,11 @@ class TaskEvents:
                         size = task.get_nbytes()
                     moves.bytes -= size
                     moves.moment -= size * self._present_clock
-            elif finish == "forgotten":
-                if start == self._leaves:
-                    self._went(self._scheduler.tasks[key])
-                if self._outcomes.coming_back or self._lost:
-                    self._to_forgotten(key)
-            elif finish == "erred":
-                self._rest_to_erred(key, stimulus_id)
+                if finish == "forgotten":
+                    if self._outcomes.coming_back or self._lost:
+                        self._to_forgotten(key)
+                elif finish == "erred":
+                    self._rest_to_erred(key, start, stimulus_id)
         except Exception:
             self._spans.drifted = True
             self._spans.boundary.failed("transition")
@@ -350,7 +348,7 @@ class TaskEvents:
             if self._follows:
                 self.paths.recomputed(key, group.span)
             if self._graphs is not None:
-                self._graphs.tasks_submitted([task], [task.group], now)
+                self._graphs.again(task)
         if reason is not None:
             self._repeated(group, key, reason, now)
 
@@ -383,7 +381,7 @@ class TaskEvents:
         counted = self._sent_again[key] = self._lost.pop(key) is group and group.memory > 0
         self._outcomes.recomputed(group, counted, now)
         if self._graphs is not None:
-            self._graphs.tasks_submitted([task], [task.group], now)
+            self._graphs.again(task)
         if self._follows and key not in self.paths.waits:
             self.paths.recomputed(key, group.span)
             if start != "waiting":
@@ -588,11 +586,6 @@ class TaskEvents:
         if self._memory is not None and finish == "memory":
             self._memory.move(task.group, task.get_nbytes(), clock)
 
-    def _went(self, task: TaskState) -> None:
-        """Let a result leave memory."""
-        if self._memory is not None:
-            self._memory.move(task.group, -task.get_nbytes(), monotonic())
-
     def _interrupted(
         self,
         group: Group,
@@ -698,7 +691,7 @@ class TaskEvents:
         # It ran until now, or until its worker was lost at an unknown time.
         return None if seen is None else (seen[0], seen[1] if lost else time())
 
-    def _rest_to_erred(self, key: Hashable, stimulus_id: str) -> None:
+    def _rest_to_erred(self, key: Hashable, start: str, stimulus_id: str) -> None:
         """A task fails that had no work left to do.
 
         It is an actor whose worker left, or it was submitted after its dependency had failed. In
@@ -707,10 +700,11 @@ class TaskEvents:
         """
         task = self._scheduler.tasks[key]
         lost = task.actor and task.exception_blame is task
-        if lost:
-            self._went(task)
-        elif stimulus_id[:LENGTH] != SUBMISSION:
+        if not lost and stimulus_id[:LENGTH] != SUBMISSION:
             return
+        if lost and start == "released" and self._memory is not None:
+            # Older releases do not say that it leaves memory.
+            self._memory.move(task.group, -task.get_nbytes(), monotonic())
         now = time()
         group = self._groups.get(task.group) or self._spans.adopt(task, now)
         if group is None:

@@ -63,7 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.workers and not arguments.scheduler:
         arguments.usage_error("--workers needs --scheduler")
     try:
-        read = _read(place) if arguments.folder else _asked(arguments)
+        with terminal.held_back("asyncio"):
+            read = _read(place) if arguments.folder else asyncio.run(_asked(arguments))
     except (OSError, NotExamined) as error:
         return terminal.fail("profile", str(error))
     found = profiles.spans_of(read, arguments.span)
@@ -94,16 +95,22 @@ def _read(folder: str) -> list[Profile]:
     return read
 
 
-def _asked(arguments: argparse.Namespace) -> list[Profile]:
+async def _asked(arguments: argparse.Namespace) -> list[Profile]:
     """Return the event loops of a running scheduler, or of its workers, as spans."""
+    from dask_otel._wire import profile_loop
     from dask_otel.core.profiles.pprof import Profile, SpanStacks
     from dask_otel.core.profiles.stacks import unpacked
-    from dask_otel.doctor.asking import NotExamined
+    from dask_otel.doctor.asking import NotExamined, answered, connected
 
-    with terminal.held_back("asyncio"):
-        answers = asyncio.run(_answers(arguments))
+    seconds = arguments.seconds
+    async with connected(arguments.scheduler) as client:
+        if arguments.workers:
+            question = client.run(profile_loop, seconds=seconds, on_error="return")
+        else:
+            question = client.run_on_scheduler(profile_loop, seconds=seconds)
+        answer = await answered(question, seconds + _MORE, "the event loop was not profiled")
     profile = Profile({})
-    for name, blobs in answers.items():
+    for name, blobs in (answer if arguments.workers else {"scheduler": answer}).items():
         if isinstance(blobs, tuple):
             span = SpanStacks("", "", "", name)
             for one in (one for blob in blobs for one in unpacked(blob, [""])):
@@ -115,17 +122,3 @@ def _asked(arguments: argparse.Namespace) -> list[Profile]:
             raise NotExamined(reason)
         terminal.say("profile", f"{name}: {reason}")
     return [profile]
-
-
-async def _answers(arguments: argparse.Namespace) -> dict[str, Any]:
-    from dask_otel._wire import profile_loop
-    from dask_otel.doctor.asking import answered, connected
-
-    seconds = arguments.seconds
-    async with connected(arguments.scheduler) as client:
-        if arguments.workers:
-            question = client.run(profile_loop, seconds=seconds, on_error="return")
-        else:
-            question = client.run_on_scheduler(profile_loop, seconds=seconds)
-        answer = await answered(question, seconds + _MORE, "the event loop was not profiled")
-    return answer if arguments.workers else {"scheduler": answer}

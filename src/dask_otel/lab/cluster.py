@@ -91,8 +91,8 @@ class Cluster:
     Methods are for programs. They return when Dask has done what they say.
     """
 
-    def __init__(self, loop: Loop, latency: float | Latency = 0.0) -> None:
-        self.loop = loop
+    def __init__(self, loop: Loop, latency: float | Latency = 0.0, room: int = 0) -> None:
+        self.loop, self.room = loop, room
         self.pool = Pool(loop)
         self.latency: Latency = latency if callable(latency) else lambda *_: latency
         self.wires = Wires(loop, self._takes)
@@ -173,7 +173,7 @@ class Cluster:
         self.machines[name] = machine
 
         async def start() -> LabWorker:
-            memory = Memory(f"lab://{machine.name}", self.held, self.loop)
+            memory = Memory(f"lab://{machine.name}", self.held, self.loop, self.room)
             worker: LabWorker = await LabWorker(
                 self.scheduler.address, pool=self.pool, runs=self.runs, name=name, nthreads=threads,
                 **{"memory_limit": 0, "dashboard": False, "data": memory, **options},
@@ -311,6 +311,7 @@ def simulate(
     threads: int = 2,
     seed: int = 0,
     latency: float | Latency = 0.0,
+    room: int = 0,
     config: Mapping[str, Any] | None = None,
     prepare: Step | None = None,
     finish: Step | None = None,
@@ -328,6 +329,8 @@ def simulate(
         Of ids and random numbers.
     latency
         Seconds that a message takes, or a function of sender, receiver and message.
+    room
+        Bytes of results that a worker keeps in its memory before it spills some; 0 for all.
     config
         More of Dask's configuration.
     prepare
@@ -343,7 +346,7 @@ def simulate(
         If the program waits for what can't happen any more.
     """
     loop = Loop(seed, longest)
-    cluster = Cluster(loop, latency)
+    cluster = Cluster(loop, latency, room)
 
     def whole() -> T:
         cluster.client = cluster.new_client()

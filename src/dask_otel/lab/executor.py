@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections import UserDict, deque
 from collections.abc import Callable, Hashable
@@ -13,6 +14,7 @@ from typing import Any
 
 from dask.sizeof import sizeof
 from distributed import Worker
+from distributed.spill import SpillBuffer
 from distributed.threadpoolexecutor import thread_state
 
 from dask_otel.lab.clock import MACHINE, Loop, Machine
@@ -47,11 +49,24 @@ class Held:
     went: float = inf
 
 
-class Memory(UserDict[Hashable, Any]):
-    """The results of a worker, which are written down."""
+class Disk(UserDict[Hashable, bytearray]):
+    """What a worker has written to its disk, in no time."""
 
-    def __init__(self, worker: str, held: list[Held], loop: Loop) -> None:
+    def __setitem__(self, key: Hashable, pieces: Any) -> None:
+        super().__setitem__(key, bytearray().join(pieces))
+
+
+class Memory(UserDict[Hashable, Any]):
+    """The results of a worker, which are written down; those beyond some bytes are on its disk."""
+
+    def __init__(self, worker: str, held: list[Held], loop: Loop, room: int = 0) -> None:
         super().__init__()
+        if room:
+            # Dask's own, but for the files.
+            with tempfile.TemporaryDirectory() as unused:
+                buffer: Any = SpillBuffer(unused, room)
+            buffer.slow.data.d = Disk()
+            self.data = buffer
         self._worker, self._held, self._loop = worker, held, loop
         self._now: dict[Hashable, Held] = {}
 
@@ -65,6 +80,11 @@ class Memory(UserDict[Hashable, Any]):
     def __delitem__(self, key: Hashable) -> None:
         super().__delitem__(key)
         self._now.pop(key).went = self._loop.now
+
+    @property
+    def spilled_total(self) -> tuple[int, int]:
+        """The bytes that are on its disk, in memory and there."""
+        return getattr(self.data, "spilled_total", (0, 0))
 
 
 #: The run that the present code belongs to.

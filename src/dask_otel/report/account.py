@@ -66,7 +66,7 @@ class Account:
     tag: str
     #: The units of work that tasks metered.
     work: list[Work]
-    memory: Memory | None
+    memory: Memory
     #: None without a price.
     bill: Bill | None
     measured: Measured

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
@@ -57,15 +57,22 @@ class Holder(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What was in the workers' memory; None and empty if it was not exported.
+    """What was in the workers' memory; False if no results are known.
 
-    `peak` is the largest size of the results of all spans in an export, `after` seconds.
+    `peak` is the largest size of the results of all spans in an export, `after` seconds; None if it
+    was not exported.
     """
 
     roots: list[Root]
     peak: float | None
     after: float | None
     holders: list[Holder]
+    #: The cluster's memory by its state; results by span and prefix.
+    states: Mapping[str, History]
+    results: Mapping[tuple[str, ...], History]
+
+    def __bool__(self) -> bool:
+        return bool(self.roots or self.peak)
 
     def in_words(self) -> str:
         """Return the peak as a sentence; empty if it is unknown."""
@@ -75,30 +82,36 @@ class Memory(NamedTuple):
         return f"All spans: in an export at most {size}, {after} after the start of the run."
 
 
-def memory(session: Session) -> Memory | None:
-    """Return the results in memory; None if there were none, or nothing is known of them."""
+def memory(session: Session) -> Memory:
+    """Return what was in memory."""
     known = (one for one in session.roots() if semconv.SPAN_MEMORY_SPENT in one.attributes)
     roots = [_root(found) for found in grouped(known, attrgetter("full_name")).values()]
-    held = _states(session).get(HELD, [])
-    when, peak = max(held, key=itemgetter(1), default=(0, 0.0))
-    if not roots and not peak:
-        return None
-    labels = (semconv.SPAN_NAME, semconv.TASK_PREFIX)
-    spent = session.metrics.sums(semconv.SPAN_MEMORY_TIME.name, *labels)
+    metrics, labels = session.metrics, (semconv.SPAN_NAME, semconv.TASK_PREFIX)
+    states = metrics.histories(semconv.CLUSTER_MEMORY_USAGE.name, semconv.MEMORY_STATE)
+    when, peak = max(states.get(HELD, []), key=itemgetter(1), default=(0, 0.0))
+    spent = metrics.sums(semconv.SPAN_MEMORY_TIME.name, *labels)
+    usage = grouped(
+        metrics.of(semconv.SPAN_MEMORY_USAGE.name),
+        lambda one: tuple(one.labels.get(label, "") for label in labels),
+    )
+    results = {key: _sum([one.history() for one in series]) for key, series in usage.items()}
     holders = [
         Holder(
-            *key,
+            span,
+            prefix,
             at(own, when),
             max(value for _, value in own),
-            spent.get(key, 0.0),
+            spent.get((span, prefix), 0.0),
         )
-        for key, own in _holders(session).items()
+        for (span, prefix), own in results.items()
     ]
     return Memory(
         sorted(roots, key=lambda one: -(one.peak or 0.0)),
         peak or None,
         (when - (session.start_ns or when)) / 1e9 if peak else None,
         sorted((one for one in holders if one.time), key=lambda one: -one.time),
+        states,
+        results,
     )
 
 
@@ -163,13 +176,13 @@ class Layer(NamedTuple):
     values: list[float]
 
 
-def layers(session: Session, found: Memory | None) -> tuple[list[int], list[Layer]]:
+def layers(found: Memory) -> tuple[list[int], list[Layer]]:
     """Return the times of exports, and the parts of the cluster's memory then, the lowest first.
 
     There are none with too few exports. The results of spans are divided by their largest holders.
     """
-    states, own = _states(session), _holders(session)
-    every = sorted({time for one in (*states.values(), *own.values()) for time, _ in one})
+    states, results = found.states, found.results
+    every = sorted({time for one in (*states.values(), *results.values()) for time, _ in one})
     if len(every) < 2:
         return [], []
     step = -(-len(every) // _BARS)
@@ -177,17 +190,16 @@ def layers(session: Session, found: Memory | None) -> tuple[list[int], list[Laye
     times = [
         max(part, key=lambda time: sum(at(one, time) for one in states.values())) for part in parts
     ]
-    largest = [(one.span, one.prefix) for one in found.holders[:_HOLDERS]] if found else []
     made = [
         Layer(
-            f"{words.cut(prefix, 24)} in {words.cut_beginning(span, 24)}",
+            f"{words.cut(one.prefix, 24)} in {words.cut_beginning(one.span, 24)}",
             HELD,
-            [at(own[span, prefix], time) for time in times],
+            [at(results[one.span, one.prefix], time) for time in times],
         )
-        for span, prefix in largest
+        for one in found.holders[:_HOLDERS]
     ]
-    held = [at(states.get(HELD, []), time) for time in times]
     shown = [sum(layer.values[place] for layer in made) for place in range(len(times))]
+    held = (at(states.get(HELD, []), time) for time in times)
     rest = [max(0.0, all_ - some) for all_, some in zip(held, shown, strict=True)]
     made.append(Layer("other results", HELD, rest))
     made += [
@@ -206,21 +218,6 @@ def _root(found: Iterable[Span]) -> Root:
         most.number(semconv.SPAN_MEMORY_PREFIX_SIZE),
         sum(one.number(semconv.SPAN_MEMORY_SPENT) or 0.0 for one in found),
     )
-
-
-def _states(session: Session) -> dict[str, History]:
-    return session.metrics.histories(semconv.CLUSTER_MEMORY_USAGE.name, semconv.MEMORY_STATE)
-
-
-def _holders(session: Session) -> dict[tuple[str, str], History]:
-    found = grouped(
-        session.metrics.of(semconv.SPAN_MEMORY_USAGE.name),
-        lambda one: (
-            one.labels.get(semconv.SPAN_NAME, ""),
-            one.labels.get(semconv.TASK_PREFIX, ""),
-        ),
-    )
-    return {key: _sum([one.history() for one in series]) for key, series in found.items()}
 
 
 def _sum(histories: list[History]) -> History:

@@ -116,7 +116,7 @@ def _run(account: Account) -> dict[str, Any]:
         ],
         "workers": [dict(vars(worker)) for worker in account.workers],
     }
-    if (memory := account.memory) is not None:
+    if memory := account.memory:
         result["memory"] = {
             "peak": memory.peak,
             "after": memory.after,

@@ -403,7 +403,7 @@ def _work(account: Account, sheet: Sheet) -> Iterator[Line]:
 
 def _memory(account: Account, sheet: Sheet) -> Iterator[Line]:
     found = account.memory
-    if found is not None:
+    if found:
         for line in (*(root.in_words() for root in found.roots[:_MOST]), found.in_words()):
             yield from _indented(line, sheet, "  ")
         if found.holders:

@@ -158,7 +158,8 @@ class SpanSettings:
         Whether the [results in memory](telemetry.md#results-in-memory) are followed: their spans,
         their sizes, and how long they stay
 
-        `dask.span.memory.*`, `dask.span.worker_memory.*` and `dask.cluster.memory.*` need it.
+        `dask.span.memory.*`, `dask.span.worker_memory.*`, `dask.span.worker_tasks.peak` and
+        `dask.cluster.memory.*` need it.
         """,
     )
     linger: float = _knob(

@@ -181,9 +181,9 @@ def _flow(session: Session) -> Any:
     return _timed(plot, "threads", session)
 
 
-def _held(session: Session, memory: Memory | None) -> Any:
+def _held(session: Session, memory: Memory) -> Any:
     """Return the cluster's memory over time, as stacked steps between exports."""
-    times, found = layers(session, memory)
+    times, found = layers(memory)
     if not found:
         return None
     left, right = ([time / 1e6 for time in part] for part in (times[:-1], times[1:]))
