@@ -17,15 +17,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 from dask_otel import semconv
 from dask_otel.core.memory.fullest import FullestWorkers
-from dask_otel.core.records import SpanMemory, Tags
-
-if TYPE_CHECKING:
-    from dask_otel.core.life.open_span import Group, OpenSpan
+from dask_otel.core.records import SpanIdentity, SpanMemory, Tags, WorkerPeak
 
 #: Prefixes of a root whose results are summed by prefix; the others are one sum.
 MAX_PREFIXES: Final = 128
@@ -37,6 +34,24 @@ class Owner(Protocol):
     id: str
     name: Tags
     parent: Any
+
+
+class OpenSpan(Protocol):
+    """A span's generation, which keeps its sums; `core.life.open_span` has it."""
+
+    identity: SpanIdentity
+    results: SpanSum | None
+    heartbeats_before: int
+    worker_peak: WorkerPeak | None
+
+
+class Group(Protocol):
+    """A task group's part of a generation, which has moves of its own."""
+
+    source: Any
+
+    def take_moves(self) -> tuple[int, float]:
+        """Return the moves since the last call."""
 
 
 class Moves:
@@ -173,7 +188,7 @@ class Ledger:
         self.owner: Callable[[Any], tuple[Owner | None, str]]
         #: By group, the moves that are not in the sums yet, but for those of `came`.
         self.moves: defaultdict[Any, Moves] = defaultdict(Moves)
-        #: The groups with moves of their own: see `Group.came`.
+        #: The groups with moves of their own: see `take_moves`.
         self.came: list[Group] = []
         self.holdings: dict[Hashable, Holding] = {}
         #: The groups of data without a span, and their sum.
