@@ -93,7 +93,7 @@ def _results(
     progress: Callable[[int, int], object],
     limit: float | None,
 ) -> Iterator[Replayed]:
-    words, over = "no word", list[bool]()
+    words, over = "none", list[bool]()
 
     def end() -> None:
         over.append(True)
@@ -137,7 +137,7 @@ def _results(
         )
     if status:
         raise ReplayError(
-            f"The process of the replay ended with status {status}. Its last words: {words}"
+            f"The process of the replay ended with status {status}. Its last output: {words}"
         )
 
 
