@@ -91,8 +91,10 @@ _READING = """
 - **The graph log** (row 16): instructions as in row 15, while the graph log of each root is
   recorded and while it is not.
 - **The sampler of profiles** (row 18), by the CPU clock of its thread, in a process whose four
-  threads call functions 45 deep again and again. It wakes up with cold caches: the same samples
-  without a pause take half as long. So does a thread that only wakes up, which is in the same row.
+  threads call functions 45 deep again and again. It wakes up with cold caches, and
+  so does a thread that only wakes up as often, which is in the same row: the same samples without
+  a pause take a third. It limits itself to half a percent of a CPU, so that a busy machine has
+  fewer samples; each stands for the time since the one before.
 
 ## What is left of row 3
 

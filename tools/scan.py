@@ -49,8 +49,8 @@ OWNERS = {
     "outcomes": "unfinished reruns failed zombies workers first_start last_stop incidents "
     "dropped_incidents tasks memory erred cancelled retried lost recomputed rescheduled blamed "
     "start stop",
-    "tasks": "requested",
-    "ledger": "heartbeats_before worker_peak",
+    "tasks": "requested came moment",
+    "ledger": "heartbeats_before worker_peak results",
     "reports": "owing awaits",
     "progress": "signs last_sign",
     "task_runs": "runs slowest floor",

@@ -57,6 +57,7 @@ SPAN_WORKER_PEAK: Final = "dask.span.worker_memory.peak"
 SPAN_WORKER_PEAK_NAME: Final = "dask.span.worker_memory.worker.name"
 SPAN_WORKER_PEAK_TIME: Final = "dask.span.worker_memory.worker.time"
 SPAN_HEARTBEATS: Final = "dask.span.worker_memory.heartbeat.count"
+SPAN_WORKER_TASKS: Final = "dask.span.worker_tasks.peak"
 SPAN_PROFILE: Final = "dask.span.profile"
 SPAN_PROFILE_TIME: Final = "dask.span.profile.time"
 SPAN_PROFILE_COVERAGE: Final = "dask.span.profile.coverage"
@@ -173,6 +174,7 @@ SPAN_ATTRIBUTES: Final[dict[str, dict[str, str]]] = {
         SPAN_WORKER_PEAK_NAME: _STRING,
         SPAN_WORKER_PEAK_TIME: _DOUBLE,
         SPAN_HEARTBEATS: _INT,
+        SPAN_WORKER_TASKS: _INT,
         **_COUNTS,
         TASK_GROUP_COUNT: _INT,
         WORKER_COUNT: _INT,
@@ -687,7 +689,7 @@ OTEL_INTERNAL_ERRORS: Final = Metric(
     "counter",
     "{error}",
     (OTEL_KIND,),
-    "Errors inside the bridge, swallowed at its boundary",
+    "Errors inside the bridge, caught at its boundary",
     True,
 )
 OTEL_LOOP_TIME: Final = Metric(

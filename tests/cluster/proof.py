@@ -129,7 +129,7 @@ def prove_adapter(adapter: Any, increments: dict[tuple[Any, ...], float]) -> Non
         for key, value in adapter.scheduler.cumulative_worker_metrics.items()
         if type(key) is tuple and key and key[0] not in ("execute", "p2p")
     }
-    assert_same(nonzero(batch.worker_deltas), nonzero(of_no_span))
+    assert_same(nonzero(batch.cluster_deltas), nonzero(of_no_span))
     sums: dict[str, float] = defaultdict(float)
     for parts in (increments, batch.increments):
         for (name, *_), value in parts.items():

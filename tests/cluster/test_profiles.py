@@ -15,7 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from distributed import get_worker, span
+from distributed import Client, get_worker, span
 
 import dask_otel
 from dask_otel import semconv
@@ -24,6 +24,7 @@ from dask_otel.cli import main
 from dask_otel.core.profiles.pprof import Profile, SpanStacks, decoded
 from dask_otel.core.profiles.stacks import unpacked
 from tests.cluster.conftest import Bridged, Start
+from tests.cluster.processes import cluster as processes
 from tests.waiting import eventually
 
 # One process of the tests starts the server that forks workers.
@@ -44,7 +45,7 @@ def counts() -> None:
 
 
 def naps() -> None:
-    time.sleep(0.4)
+    time.sleep(1.0)
 
 
 def multiplies() -> None:
@@ -100,9 +101,9 @@ def complete(folder: Path) -> Profile | None:
 def leaves(one: SpanStacks) -> Counter[str]:
     """Seconds by the innermost function of this file."""
     found: Counter[str] = Counter()
-    for frames, _, cost in one.tree.stacks():
-        ours = [frame.function for frame in frames if frame.file == "cluster/test_profiles.py"]
-        found[ours[-1] if ours else ""] += cost.micros / 1e6
+    for stack, micros in one.stacks.items():
+        ours = [frame.function for frame in stack if frame.file == "cluster/test_profiles.py"]
+        found[ours[-1] if ours else ""] += micros / 1e6
     return found
 
 
@@ -115,7 +116,7 @@ def test_a_planted_line_is_the_widest_of_its_span(start: Start, tmp_path: Path) 
                     took[call.__name__] = _took(cluster, call, 2)
             # Two spans that share a function.
             with span("both"):
-                took["both"] = _took(cluster, counts, 1) + _took(cluster, naps, 8)
+                took["both"] = _took(cluster, counts, 1) + _took(cluster, naps, 4)
         spans = cluster.exported().spans
         profile = eventually(lambda: complete(tmp_path), what="the file of the profile")
     assert profile.about["root"] == "root"
@@ -132,7 +133,7 @@ def test_a_planted_line_is_the_widest_of_its_span(start: Start, tmp_path: Path) 
                        and it.type == "span"]  # fmt: skip
         attributes = exported.attributes
         assert (tmp_path / attributes[semconv.SPAN_PROFILE]).exists()
-        sampled = one.tree.total().micros / 1e6
+        sampled = one.stacks.total() / 1e6
         threads = (".thread-cpu", ".thread-noncpu", ".executor")
         ran = sum(attributes[semconv.SPAN_ACTIVITY_TIME + end] for end in threads)
         # No more than there was, but for one interval in each task.
@@ -142,11 +143,11 @@ def test_a_planted_line_is_the_widest_of_its_span(start: Start, tmp_path: Path) 
         assert 0 < seconds <= sampled + 1e-6
         assert attributes[semconv.SPAN_PROFILE_COVERAGE] == pytest.approx(seconds / ran)
         # The line itself, which the test reads in its own source.
-        line = max(one.tree.stacks(), key=lambda stack: stack[2].micros)
-        source = Path(__file__).read_text().splitlines()[line[1] - 1]
-        if line[0][-1].file == "cluster/test_profiles.py":
+        inner = max(one.stacks, key=one.stacks.__getitem__)[-1]
+        source = Path(__file__).read_text().splitlines()[inner.at - 1]
+        if inner.file == "cluster/test_profiles.py":
             words = ("total +=", "range", "sleep", "@", "sum(", "match")
-            assert any(word in source for word in words), line
+            assert any(word in source for word in words), inner
 
 
 def _took(cluster: Bridged, call: Callable[[], object], tasks: int) -> Counter[str]:
@@ -188,6 +189,53 @@ def test_a_killed_worker_is_named_and_the_rest_is_there(start: Start, tmp_path: 
     assert leaves(first)["naps"] > 0.5 * truth["naps"]
 
 
+def sent(dask_worker: Any) -> bool:
+    sampler = dask_worker.plugins["dask-otel"].sampler
+    return sampler is not None and not sampler._seen and not dask_worker.active_threads
+
+
+def kept(dask_scheduler: Any) -> int:
+    """Microseconds that have come, if all of them are in files."""
+    files = dask_scheduler.plugins["dask-otel"].bridge.wired.pump.profiles
+    roots = [*files._store.roots.values()]
+    if files._waiting or any(root.changed for root in roots):
+        return 0
+    return sum(span.stacks.total() for root in roots for span in root.profile.spans)
+
+
+@pytest.mark.unreconciled("the scheduler is killed")
+def test_a_killed_scheduler_leaves_what_it_had_and_says_so(tmp_path: Path, capsys: Any) -> None:
+    folder, ours = tmp_path / "files", tmp_path / "ours"
+    ours.mkdir()
+    env = {"DASK_OTEL__FILES__PATH": str(folder), "DASK_OTEL__PROFILES__ENABLED": "true"}
+    with processes(tmp_path) as dask:
+        scheduler = dask.start_scheduler("--preload", "dask_otel.preload", env=env)
+        worker = dask.start_worker()
+        with Client(dask.address) as client:
+            eventually(lambda: [*client.run(_samples).values()] == [True], what="the sampler")
+            with dask_otel.span("root"):
+                took = client.gather([client.submit(timed, naps, key=f"naps-{n}") for n in (1, 2)])
+                eventually(lambda: [*client.run(sent).values()] == [True], what="all samples")
+                came = eventually(lambda: client.run_on_scheduler(kept), what="the file")
+                # Samples of this task may come, and be written, or not.
+                future = client.submit(waits, str(ours))
+                eventually(lambda: [*ours.iterdir()], what="the next task")
+                scheduler.kill()
+                worker.kill()
+                del future
+    (path,) = folder.glob("*-profile.pb.gz")
+    profile = decoded(path.read_bytes())
+    assert (profile.about["root"], profile.about["complete"]) == ("root", False)
+    (span_of_root,) = profile.spans
+    found = leaves(span_of_root)
+    assert span_of_root.stacks.total() >= came > 0
+    truth = sum(seconds for _, seconds in took)
+    assert 0.5 * truth < found["naps"] < 1.5 * truth
+    assert main(["profile", str(folder)]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "root had not ended when its profile was written: the rest is missing."
+
+
 def test_without_profiles_there_is_no_thread(start: Start) -> None:
     with start() as cluster:
         cluster.client.submit(_idles).result()
@@ -224,11 +272,11 @@ def test_an_event_loop_is_sampled_on_request(start: Start, capsys: Any) -> None:
         (blobs,) = answers
         found = [stack for blob in blobs for stack in unpacked(blob, [""])]
         whole = sum(one.micros for one in found) / 1e6
-        ours = sum(one.micros for one in found if "blocks" in [f.function for f in one.frames])
+        ours = sum(one.micros for one in found if "blocks" in [f.function for f in one.stack])
         # All of the time is there, and what blocked the loop is what the calls say.
         assert whole >= 1.4
         assert 0.3 * blocked < ours / 1e6 < 1.1 * blocked
-        assert {one.prefix for one in found} <= {"busy", "idle"}
+        assert {one.stack[0].function for one in found} <= {"busy", "idle"}
         address = cluster.cluster.scheduler_address
         for more in ([], ["--workers"]):
             assert main(["profile", "--scheduler", address, "--seconds", "0.2", *more]) == 0

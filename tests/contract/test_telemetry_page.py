@@ -113,7 +113,7 @@ def test_events_that_are_log_records_are_documented_with_all_that_they_have() ->
         {name: set(types) for name, types in semconv.LOG_EVENTS.items()},
         len(semconv.LOG_EVENTS),
     )
-    told = {name: {story.severity} for name, story in narration._STORIES.items()}
+    told = {name: {template.severity} for name, template in narration._TEMPLATES.items()}
     told[semconv.WORKER_LOG] = set(semconv.SEVERITIES)
     told[semconv.WORKER_REMOVED] = {semconv.INFO, semconv.WARN, semconv.ERROR}
     numbers = {text: number for number, text in semconv.SEVERITIES.items()}
@@ -132,7 +132,8 @@ def test_the_reasons_of_a_lost_worker_are_documented() -> None:
     section = page.partition("## Why a worker was lost")[2]
     rows = re.findall(r"^\| `(\w+)` \| .* \| (\w+) \|$", section, flags=re.MULTILINE)
     assert dict(rows) == {
-        reason: semconv.SEVERITIES[story.severity] for reason, story in narration._REMOVED.items()
+        reason: semconv.SEVERITIES[template.severity]
+        for reason, template in narration._REMOVED.items()
     }
 
 
@@ -257,7 +258,7 @@ EVERYTHING = FinishedSpan(
         ),
     ),
     memory=SpanMemory(3_000, 9_000.0, "load", 2_000),
-    worker_peak=WorkerPeak(0.7, "w0", 5.0, 40),
+    worker_peak=WorkerPeak(0.7, "w0", 5.0, 40, 2),
     path=SpanPathFacts((1.0,) * 12, 3, 1, 0.5),
     dropped_tasks=1,
     failures=(FAILURE,),

@@ -58,6 +58,11 @@ def in_pieces(client: Any, cluster: Any) -> None:
         wait(before)
 
 
+def as_fast(client: Any, cluster: Any) -> None:
+    with span("train"):
+        wait(tasks(client, "fit", [0.4] * 24))
+
+
 def present(client: Any, cluster: Any) -> None:
     with span("train"):
         wait(tasks(client, "fit", [0.5] * 8))
@@ -72,6 +77,8 @@ CURED: dict[str, tuple[Callable[[Any, Any], None] | None, dict[str, Any]]] = {
     "graph-building": (without_pause, {}),
     "slow-network": (at_once, {}),
     "chain": (in_pieces, {}),
+    "slow-worker": (as_fast, {}),
+    "no-stealing": (None, {"config": {}}),
     "late-workers": (present, {"workers": 2}),
     "too-few-threads-queued": (None, {"workers": 4}),
 }

@@ -11,19 +11,12 @@ from lab.memory import Memory, Part, of_spans
 from dask_otel import semconv
 from dask_otel._dask.adapter import SchedulerAdapter
 from dask_otel._dask.facts import ancestors
-from dask_otel.core.memory.ledger import Ledger, SpanSum
+from dask_otel.core.memory.ledger import Ledger
 from dask_otel.core.metrics.batch import Batches
 from dask_otel.core.records import FinishedSpan, SpanMemory
 
 #: Of integrals: floats that are added up.
 ROUNDING = 1e-6
-
-
-def part_of(one: Any) -> Part:
-    """The span and the prefix of a holding."""
-    return next((p.dask_id for p, _ in one.sums if isinstance(p, SpanSum)), None), (
-        one.group.prefix.name
-    )
 
 
 def audit(adapter: SchedulerAdapter, truth: Memory) -> None:
@@ -32,26 +25,29 @@ def audit(adapter: SchedulerAdapter, truth: Memory) -> None:
     assert ledger is not None
     ledger.read()
     now, found = truth.now(), Counter[Part]()
-    for one in ledger.holdings.values():
-        found[part_of(one)] += one.known.bytes
+    ids = {id(span): dask_id for dask_id, span in ledger._spans.items()}
+    for group, one in ledger.holdings.items():
+        span = ids[id(one.spans[0])] if one.spans else None
+        found[span, group.prefix.name] += one.known.bytes
     assert +found == +now, (found - now, now - found)
     assert ledger.scattered.bytes == sum(n for (span, _), n in now.items() if span is None)
-    assert ledger.held.bytes == now.total() - ledger.scattered.bytes
-    for dask_id, span in ledger._spans.items():
+    assert ledger.held == now.total() - ledger.scattered.bytes
+    for dask_id, sums in ledger._spans.items():
         own = of_spans(now, _tree(adapter, dask_id))
-        assert span.bytes == own.total(), (dask_id, span.bytes, own)
-        if span.prefixes:
-            sizes = {prefix: one.bytes for prefix, one in span.prefixes.items() if one.bytes}
-            assert sizes == +own, (dask_id, sizes, own)
+        assert sums.bytes == own.total(), (dask_id, sums.bytes, own)
+        if sums.prefixes:
+            assert +sums.prefixes == +own, (dask_id, sums.prefixes, own)
 
 
 def left(ledger: Ledger, tasks: Iterable[Any]) -> list[Any]:
     """What the ledger has that no result in memory needs."""
     groups = {task.group for task in tasks if task.state == "memory"}
     holdings = [one for group, one in ledger.holdings.items() if group not in groups]
-    sums = {id(part) for one in ledger.holdings.values() for part, _ in one.sums}
-    spans = [one for one in ledger._spans.values() if id(one) not in sums]
-    return [*holdings, *spans, *[one for one in ledger._series.values() if id(one) not in sums]]
+    known = ledger.holdings.values()
+    sums = {id(part) for one in known for part in (one.series, *one.spans)}
+    ending = {id(one) for one in ledger._ending}
+    kept = [*ledger._spans.values(), *ledger._series.values()]
+    return [*holdings, *[one for one in kept if id(one) not in sums | ending]]
 
 
 def compare_series(
@@ -84,15 +80,15 @@ def compare_span(
     adapter: SchedulerAdapter,
     truth: Memory,
     one: FinishedSpan,
-    life: tuple[float, float],
+    life: tuple[float, float, float],
     readings: Collection[tuple[float, Counter[Part]]],
 ) -> None:
-    """The figures of a generation, from its begin to the end of its work, are the truth's."""
-    dask_id = one.identity.dask_id
+    """The figures of a generation are the truth's: the peak until its end, else of its work."""
+    dask_id, (begun, done, ended) = one.identity.dask_id, life
     tree = _tree(adapter, dask_id)
-    moments = [of_spans(sizes, tree) for _, sizes in truth.between(*life)]
-    read = [of_spans(sizes, tree) for when, sizes in readings if life[0] <= when <= life[1]]
-    spent = sum(value for (span, _), value in truth.spent(*life).items() if span in tree)
+    moments = [of_spans(sizes, tree) for _, sizes in truth.between(begun, ended)]
+    read = [of_spans(sizes, tree) for when, sizes in readings if begun <= when <= ended]
+    spent = sum(value for (span, _), value in truth.spent(begun, done).items() if span in tree)
     found = one.memory or SpanMemory(None, 0.0)
     assert near(found.byte_seconds, spent), (one.identity.tags, found, spent, life)
     peak = found.peak or 0

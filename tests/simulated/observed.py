@@ -96,8 +96,8 @@ class Observer(SchedulerPlugin):
         self.finished: list[FinishedSpan] = []
         self.progress: list[Progress] = []
         self.increments: dict[tuple[Any, ...], float] = {}
-        #: When generations began, and when their work was last done.
-        self.lives: dict[SpanIdentity, tuple[float, float]] = {}
+        #: When generations began, when their work was last done, and when they ended.
+        self.lives: dict[SpanIdentity, tuple[float, float, float]] = {}
         #: Called after each tick.
         self.read: Callable[[], None] = lambda: None
         self.clock: Callable[[], float] = monotonic
@@ -111,8 +111,8 @@ class Observer(SchedulerPlugin):
 
         def ended(span: OpenSpan) -> None:
             self._ended(span)
-            begun, done = self.lives[span.identity]
-            self.lives[span.identity] = begun, min(done, self.clock())
+            (begun, done, _), now = self.lives[span.identity], self.clock()
+            self.lives[span.identity] = begun, min(done, now), now
             exported(span)
 
         adapter.span_exported = ended  # type: ignore[method-assign]
@@ -125,12 +125,12 @@ class Observer(SchedulerPlugin):
 
         def begin(span: OpenSpan) -> None:
             opened(span)
-            self.lives[span.identity] = self.clock(), inf
+            self.lives[span.identity] = self.clock(), inf, inf
 
         def end(span: OpenSpan, now: float) -> None:
             done(span, now)
             self.read()
-            self.lives[span.identity] = self.lives[span.identity][0], self.clock()
+            self.lives[span.identity] = self.lives[span.identity][0], self.clock(), inf
 
         adapter.span_opened = begin  # type: ignore[method-assign]
         adapter.lifecycle._work_ended = end  # type: ignore[method-assign]

@@ -230,7 +230,7 @@ def test_spans_that_no_exporter_was_there_for_are_counted_and_measured(
         with span(f"s{number}"):
             b.client.submit(pow, number, 2, key=f"k{number}").result()
     time.sleep(2.0)
-    assert len(bridge.hand_over._waiting) == 2
+    assert len(bridge.hand_over._waiting_spans) == 2
     made.set()
     time.sleep(3.0)
     # A span, its group and its slowest task each.

@@ -172,3 +172,20 @@ def test_a_bill_of_memory(tmp_path: Path) -> None:
     (root,) = found["roots"]
     assert root["cost"] == pytest.approx(kept[0].byte_seconds, rel=1e-3)
     assert found["capacity"] == pytest.approx(root["cost"] + found["of_no_span"])
+
+
+@pytest.mark.parametrize(("tasks", "said"), [(3, " and 3 of 4 threads: "), (4, "")])
+def test_threads_that_a_worker_did_not_need(tmp_path: Path, tasks: int, said: str) -> None:
+    b = Bridged({"files": {"path": str(tmp_path)}}, workers=0)
+
+    def run() -> None:
+        b.cluster.add_worker("w0", threads=4, memory_limit=64 << 30)
+        with span("train"):
+            wait(b.client.map(nap, [15.0] * tasks, pure=False))
+        b.exported()
+
+    b.run(run)
+    (found,) = read_report(tmp_path).to_dict()["runs"]
+    (title,) = [one["title"] for one in found["diagnosis"] if one["kind"] == "sizing"]
+    assert said in title
+    assert ("threads" in title) == bool(said)

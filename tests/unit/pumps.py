@@ -27,7 +27,7 @@ from dask_otel.core.records import (
 from dask_otel.pump import pump as module
 from dask_otel.pump.destination import Destination
 from dask_otel.pump.limits import PumpLimits
-from dask_otel.pump.pump import Pump, Rows
+from dask_otel.pump.pump import Pump, RecordExport
 from dask_otel.pump.spooled import Spool
 from dask_otel.pump.tally import Tally
 from tests.limits import make_state
@@ -112,7 +112,7 @@ class FakeSink:
 
 
 class Spans(FakeSink):
-    """Rows are the numbers of spans."""
+    """RecordExport are the numbers of spans."""
 
     def __init__(self, name: str = "sink", endpoint: Endpoint | None = None) -> None:
         super().__init__(name, endpoint)
@@ -170,8 +170,8 @@ def pumping(
     spool: Spool | None = None, sanitized: Callable[[], dict[str, int]] = dict, **options: Any,
 ) -> Iterator[Pump]:  # fmt: skip
     """A pump whose threads stand still until its end; `turn` does their work."""
-    made = module.Metrics([(sink, make_state(0)) for sink in metrics], **options)
-    pump = Pump(Rows(spans, translate, limits, spool), made, Rows(), sanitized)
+    made = module.MetricExport([(sink, make_state(0)) for sink in metrics], **options)
+    pump = Pump(RecordExport(spans, translate, limits, spool), made, RecordExport(), sanitized)
     try:
         yield pump
     finally:

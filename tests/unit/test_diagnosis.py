@@ -20,6 +20,7 @@ from dask_otel.core.diagnosis.facts import (
     SlowWorker,
     SpanFacts,
 )
+from dask_otel.core.figures import counted
 from dask_otel.semconv import PATH_PARTS
 
 ROOT = {"blocked", "starved", "transfers"}
@@ -394,6 +395,39 @@ def test_the_size_of_workers(share: float, beats: int, more: dict[str, Any], tit
     assert [one.title.startswith(title) for one in found] == [True] * bool(title)
     if found:
         assert found[0].evidence == f"That was w0, in train, of {beats} heartbeats of all workers."
+
+
+@pytest.mark.parametrize(
+    ("share", "tasks", "more", "title"),
+    [
+        (0.39, 2, {}, "3.1 of 8.0 GiB (39%) and 2 of 4 threads: 5.2 GiB and 2 threads would have "),
+        (0.6, 1, {}, "1 of 4 threads: 1 thread would have done"),
+        (0.6, 4, {}, ""),
+        (0.6, 0, {}, ""),
+        (0.6, None, {}, ""),
+        (0.6, 2, {"fewest": 2.0}, ""),
+        (0.6, 2, {"workers": 6}, ""),
+        (0.6, 2, {"pauses": ["w1"]}, ""),
+        (0.39, 2, {"fewest": 2.0}, "3.1 of 8.0 GiB (39%): 5.2 GiB would have done, without "),
+    ],
+)
+def test_threads_that_no_worker_needed(
+    share: float, tasks: int | None, more: dict[str, Any], title: str
+) -> None:
+    fullest = FullestWorker(share, "w0", 8 * GIB, 100, tasks)
+    facts = replace(run(root={"fullest": fullest}, compute=5.0), threads=4.0, fewest=4.0)
+    found = [one for one in diagnose(replace(facts, **more)) if one.kind == "sizing"]
+    begin = f"No worker used more than {title}"
+    assert [one.title.startswith(begin) for one in found] == [True] * bool(title)
+    if tasks in (1, 2) and found and not more:
+        ran = f"None ran more than {counted(tasks, 'task')} at any of 100 heartbeats."
+        assert found[0].evidence.endswith(ran)
+        # Tasks that waited for a free thread needed all of them for a moment.
+        for part in ("no_thread", "uneven"):
+            root = facts.roots["train"]
+            waited = replace(root, parts={**root.parts, part: 0.06})
+            later = diagnose(replace(facts, roots={"train": waited}))
+            assert not any("thread" in one.title for one in later if one.kind == "sizing")
 
 
 @pytest.mark.parametrize("kind", ["memory", "paused", "spill"])

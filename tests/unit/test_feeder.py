@@ -381,7 +381,7 @@ def test_the_oldest_rows_that_are_in_no_queue_are_dropped_and_counted(caplog):
     ("error", "said"),
     [
         (OSError("it is in use"), "spool there.db (otel.spool.path): it is in use"),
-        (RuntimeError("a bug"), "an error in its spool was swallowed"),
+        (RuntimeError("a bug"), "caught an error in its spool"),
     ],
 )
 def test_until_it_can_be_opened_spans_are_exported_without_it(error, said, caplog):
@@ -416,7 +416,7 @@ NO_SPACE, BROKEN, BUG = OSError(28, "no space left"), OSError(5, "error"), Runti
         # A full disk takes the removal of rows, which is no sign of room.
         ("full", NO_SPACE, "can't use its spool", {50}),
         # A retry would fail again: the notes are lost.
-        ("error", BUG, "an error in its spool was swallowed", set()),
+        ("error", BUG, "caught an error in its spool", set()),
     ],
 )
 def test_a_disk_in_trouble_costs_no_span_and_is_reported_once(fails, error, message, later, caplog):

@@ -20,7 +20,7 @@ from dask_otel.core.records import (
     Submission,
     TaskRun,
 )
-from tests.unit.finished import make_identity, make_span
+from tests.unit.finished import make_span
 
 SECONDS = st.one_of(st.sampled_from([0.0, -1.0, inf, -inf, nan, 1e300]), st.floats(0, 1e6))
 
@@ -32,14 +32,13 @@ def run(key: object, at: float = 0.5, **about: Any) -> RawRun:
 
 def submitted(at: float, **needs: list[Any]) -> Submission:
     """Return a submission at a time after the start, with the dependencies of each task."""
-    pairs = tuple((key, one) for key, own in needs.items() for one in own)
-    return 100.0 + at, (*needs,), ((0, at, 2),) * len(needs), pairs, {}
+    return Submission(100.0 + at, dict.fromkeys(needs, (0, at, 2)), needs, {})
 
 
 def log(runs: list[RawRun], *submissions: Submission, **outcomes: list[RawRun]) -> GraphLog:
     found = GraphLog()
     found.parts = [
-        GraphPart("fit", make_identity(), outcome, own, [*submissions])
+        GraphPart("fit", outcome, own, [*submissions])
         for outcome, own in {"m": runs, **outcomes}.items()
     ]
     found.workers = (GraphWorker("w", "tcp://a", "a", 2, {}, 0.0),)
@@ -102,18 +101,18 @@ def test_transfers_that_overlap_count_once() -> None:
     assert (runs["transfer"], runs["disk"]) == ([0.4], [0.1])
 
 
-def test_a_submission_belongs_to_all_runs_of_its_task() -> None:
+def test_a_run_belongs_to_the_last_submission_before_it() -> None:
     first, again = submitted(0.0, a=[], b=["a"]), submitted(1.0, a=[])
     found = line(log([run("a", 3.0), run("b", 2.0)], first, again, f=[run("a", 0.5)]))
-    assert (found["submissions"], found["runs"]["submission"]) == ([0.0], [0, 0, 0])
+    assert (found["submissions"], found["runs"]["submission"]) == ([0.0, 1.0], [0, 0, 1])
     assert found["runs"]["task"] == [0, 1, 0]
-    # The second submission has made it anew; its first run is not of that one.
+    # The second submission has made it anew.
     assert [one[1] for one in found["runs"]["priority"]] == [0.0, 0.0, 1.0]
 
 
 def test_the_same_task_submitted_again_while_it_waits_was_submitted_once() -> None:
     first = submitted(0.0, a=[])
-    found = line(log([run("a", 2.0)], first, (101.0, *first[1:])))
+    found = line(log([run("a", 2.0)], first, first._replace(at=101.0)))
     assert found["submissions"] == [0.0]
 
 

@@ -73,7 +73,7 @@ def test_metrics_of_garbage_cost_no_valid_increment(rounds: list[Any], name: str
             with suppress(OverflowError):
                 batch.add(name, *key, value=value)
             with suppress(OverflowError):
-                batch.add_of_worker({key: value}, frozenset())
+                batch.add_of_cluster({key: value}, frozenset())
             batch.set_level(name, *key, value=value)
             batch.observe(Observation(name, key, value, None))
         state.apply(batch)

@@ -47,7 +47,7 @@ def batches(draw: st.DrawFn) -> list[MetricBatch]:
                     )))
                     for span in draw(st.sets(st.sampled_from(["p", "q"])))
                 },
-                worker_deltas=draw(
+                cluster_deltas=draw(
                     few(("get-data", "network", "seconds"), ("gather-dep", "x", "bytes"))
                 ),
                 increments=draw(few(("dask.cluster.time", "idle"), ("dask.span.active", ("x",)))),
@@ -135,8 +135,8 @@ def test_exemplars_point_to_the_last_generation() -> None:
     ],
 )
 def test_what_is_no_number_spoils_nothing_else(numbers: list[Any], expected: Any) -> None:
-    merged = merge([MetricBatch(worker_deltas={"a": number, "b": 1.0}) for number in numbers])
-    assert merged.worker_deltas == {"a": expected, "b": float(len(numbers))}
+    merged = merge([MetricBatch(cluster_deltas={"a": number, "b": 1.0}) for number in numbers])
+    assert merged.cluster_deltas == {"a": expected, "b": float(len(numbers))}
 
 
 KEY = ("execute", "inc", "thread-cpu", "seconds")

@@ -51,7 +51,8 @@ def make_profile(*stacks: tuple[str, str, tuple[Frame, ...], int, float], **abou
     for name, prefix, frames, line, seconds in stacks:
         number = f"{len(spans) + 1:016x}"
         span = spans.setdefault(name, SpanStacks("1" * 32, number, name, name))
-        span.tree.add((Frame(prefix), *frames), line, 1, round(seconds * 1e6), 10**6)
+        stack = (Frame(prefix), *frames[:-1], frames[-1]._replace(at=line))
+        span.stacks[stack] += round(1e6 * seconds)
     facts = {"root": "etl", "complete": True, "interval": 0.02, **about}
     return Profile(facts, 10**18, 60.0, [*spans.values()])
 

@@ -20,9 +20,10 @@ from dask_otel.report.page.html import history_page
 from tests.browser import Page, browser, open_page
 from tests.unit.looped import looped
 from tests.unit.report_files import EVIL, everything, many, report_of, span, traces
+from tests.unit.test_profile_command import MATCH, USUAL, make_profile
 from tests.unit.test_report_logs import FILES
 from tests.unit.test_report_path import LOAD, TRAIN
-from tests.unit.test_report_profiles import evil, report
+from tests.unit.test_report_profiles import evil, of, report
 
 #: One browser for all, and one import of the libraries of pages.
 pytestmark = pytest.mark.xdist_group("page")
@@ -243,6 +244,30 @@ async def test_what_happened_is_filtered_by_severity(tmp_path: Path, address: st
         assert await page.ask(shown) == 1
         await page.ask(change.format("select", "value = '0'"))
         assert await page.ask(shown) == 2
+
+
+@looped
+async def test_a_comparison_shows_where_time_grew(tmp_path: Path, address: str) -> None:
+    facts = {"root": "read"}
+    grown = [(*one[:4], one[4] * 3 if MATCH in one[2] else one[4]) for one in USUAL]
+    before = report(tmp_path / "a", of(make_profile(*USUAL, **facts)), ran=26.0)
+    after = report(tmp_path / "b", of(make_profile(*grown, **facts)), ran=38.0)
+    saved = after.compared_with(before).save(tmp_path / "page.html")
+    assert saved.stat().st_size < 5_000_000
+    async with show(address, saved, width=1000) as page:
+        root = "document.querySelector('.compared [data-flame]')"
+        await page.until(f"!!{root}.flame")
+        told = f"{root}.querySelector('.said').textContent"
+        assert await page.ask(told) == "all: 38.0 s, 100.0 %; +12.0 s since A, which had 26.0 s"
+        node = f"{root}.flame.nodes.find(one => one.name === '%s')"
+        await page.ask(f"{root}.flame.zoom({node % 'match'})")
+        assert (await page.ask(told)).endswith("; +12.0 s since A, which had 6.00 s")
+        colours = {
+            name: await page.ask(f"{root}.flame.colour({node % name})")
+            for name in ("match", "etl/train")
+        }
+        # Red by two thirds, and without a colour where nothing has changed.
+        assert colours == {"match": "hsl(8 60% 77.33333333333333%)", "etl/train": "hsl(8 0% 92%)"}
 
 
 FLAME = "document.querySelector('[data-flame]').flame"

@@ -125,7 +125,6 @@ def test_says_what_is_wrong(run, tmp_path, capsys, arguments, wrong):
         (("report",), "give PATH, or --compare A B"),
         (("report", "{run}", "--compare", "b", "c"), "give PATH, or --compare A B"),
         (("report", "{run}", "--text", "--json"), "--json: not allowed with argument --text"),
-        (("report", "--compare", "b", "c", "--replay"), "not allowed with argument --compare"),
         (("report", "{run}", "--last", "0"), "'0' is not a number of runs"),
         (("report", "{run}", "--last", "-1"), "'-1' is not a number of runs"),
         (("report", "{run}", "--price", "abc"), "'abc' is not a price"),

@@ -14,7 +14,7 @@ import pytest
 from dask_otel.core.diagnosis import Diagnosis
 from dask_otel.core.profiles.pprof import Profile
 from dask_otel.report.document import Report, read_report
-from dask_otel.report.page.flames import flame
+from dask_otel.report.page.flames import flame, growth
 from dask_otel.report.profiles import with_code
 from tests.unit.report_files import EVIL, cluster, counter, metrics, point, span, traces
 from tests.unit.test_profile_command import FIT, LOAD, MATCH, PARSE, USUAL, make_profile, write
@@ -97,7 +97,7 @@ def test_the_flame_graph_has_all_time_in_the_order_of_the_tree(tmp_path: Path) -
         ("fit", 4, 5_000_000),
         ("parse", 2, 1_000_000),
     ]
-    assert sum(own for _, _, _, own, _ in data["nodes"]) == data["whole"]
+    assert sum(own for _, _, _, own, *_ in data["nodes"]) == data["whole"]
     # The widest line of parse, and what Dask measured of its prefix.
     assert data["nodes"][3][4] == 33
     assert data["cpu"] == {"etl/read": [8.0, 12.0], "etl/read\nload": [8.0, 12.0]}
@@ -164,10 +164,26 @@ def test_a_comparison_says_which_code_takes_longer(tmp_path: Path) -> None:
     assert all(change == pytest.approx(0.0, abs=1e-4) for _, change in one.code[1:])
     assert "the code: +12.0 s in match (re.py) of load" in list(one.lines())
     json.dumps(compared.to_dict())
+    assert "stacks" not in json.dumps(compared.to_dict())
+    # The picture: the run after, as wide as its time, with the time before of each box.
+    (sides,) = compared.comparison.code.values()
+    data = json.loads(gzip.decompress(base64.b64decode(growth(*sides))))
+    seen = {
+        (data["frames"][frame][0], depth): (round(now / 1e6, 3), round(before / 1e6, 3))
+        for frame, depth, now, _, _, before in data["nodes"]
+    }
+    assert (data["whole"], data["before"]) == (pytest.approx(38e6), pytest.approx(26e6))
+    assert seen["match", 4] == (18.0, 6.0)
+    assert (seen["parse", 3], seen["etl/train", 0]) == ((32.0, 20.0), (6.0, 6.0))
+    assert seen["etl/read", 0] == (32.0, 20.0)
+    hidden = compared.redacted().comparison
+    assert hidden is not None
+    assert (hidden.code, [name.code for name in hidden.names]) == ({}, [[]])
     # A side without profiles is not one whose code took no time.
     without = report(tmp_path / "c").compared_with(before)
     assert without.comparison is not None
     assert [name.code for name in without.comparison.names] == [[]]
+    assert not without.comparison.code
 
 
 def evil() -> Profile:

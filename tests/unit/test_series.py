@@ -36,7 +36,7 @@ def signal_batch(*values) -> MetricBatch:
 
 
 def worker_batch(values) -> MetricBatch:
-    return MetricBatch(worker_deltas=dict(values))
+    return MetricBatch(cluster_deltas=dict(values))
 
 
 def points_of(state, name, seconds, ok=True) -> list[tuple[float, float, float]]:

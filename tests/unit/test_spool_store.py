@@ -253,7 +253,7 @@ def linked(suffix: str) -> Callable[[Path], object]:
     return lambda path: path.with_name(path.name + suffix).symlink_to(path.with_name("target"))
 
 
-NO_SPOOL = "is no spool of dask-otel, and is left alone"
+NO_SPOOL = "is no spool of dask-otel, and was not changed"
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from dask_otel.whatif.graph import Graph
 
 #: Of a run, unless it says otherwise.
 RUN: dict[str, Any] = {
-    "prefix": 0, "before": [], "submission": 0, "start": 0.0, "seconds": 1.0, "transfer": 0.0,
-    "disk": 0.0, "nbytes": 28, "worker": 0, "outcome": "m", "restriction": -1, "seceded": None,
+    "prefix": 0, "group": 0, "before": [], "submission": 0, "start": 0.0, "seconds": 1.0,
+    "fetched": None, "transfer": 0.0, "disk": 0.0, "nbytes": 28, "worker": 0, "outcome": "m",
+    "restriction": -1, "seceded": None,
 }  # fmt: skip
 
 

@@ -175,10 +175,10 @@ def test_a_refusal_is_a_sentence_and_a_code(run, replays, capsys):
     ("arguments", "wrong"),
     [
         (("{run}/nothing",), "there is no {run}/nothing"),
-        (("{run}/a-0001-traces.jsonl",), "no recorded graph in {run}/a-0001-traces.jsonl: one is"),
-        (("{run}", "eatl"), "no recorded graph of eatl in {run}, but of etl, train"),
-        (("{run}", "--faster", "fti=2"), "etl has no tasks of fti, but of fit, load"),
-        (("{run}", "--split", "fti=2"), "etl has no tasks of fti, but of fit, load"),
+        (("{run}/a-0001-traces.jsonl",), "no recorded graph in {run}/a-0001-traces.jsonl: the"),
+        (("{run}", "eatl"), "no recorded graph of eatl in {run}; there are those of etl, train"),
+        (("{run}", "--faster", "fti=2"), "etl has no tasks of fti; it has tasks of fit, load"),
+        (("{run}", "--split", "fti=2"), "etl has no tasks of fti; it has tasks of fit, load"),
     ],
 )
 def test_says_what_is_wrong(run, replays, capsys, arguments, wrong):

@@ -87,5 +87,5 @@ def test_the_replay_with_other_threads_is_what_really_happens(
     graph = recorded(tmp_path / "2", 2, work)
     for threads in (1, 5):
         real = recorded(tmp_path / str(threads), threads, work)
-        found = replayed(plan(graph, with_workers([threads])), "x").seconds
+        found = replayed(plan(graph, with_workers([threads]))).seconds
         assert found == pytest.approx(real.stop - real.start, abs=MARGIN), threads

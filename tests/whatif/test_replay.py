@@ -19,7 +19,7 @@ EXACT = 1e-5
 def seconds(of: Graph, **change: object) -> float:
     if "without" in change:
         change["without"] = frozenset({change["without"]})
-    return replayed(plan(of, Experiment("x", **change)), "x").seconds  # type: ignore[arg-type]
+    return replayed(plan(of, Experiment("x", **change))).seconds  # type: ignore[arg-type]
 
 
 def near(value: float) -> object:
@@ -31,8 +31,8 @@ EIGHT = graph(*({"start": task // 2} for task in range(8)))
 
 def test_the_result_has_the_thread_hours_and_the_idle_share() -> None:
     three = graph({}, {}, {"start": 1.0})
-    assert replayed(plan(three, Experiment("")), "as it was") == Replayed(
-        "as it was", near(2.0), near(4 / 3600), near(0.25), 2
+    assert replayed(plan(three, Experiment(""))) == Replayed(
+        "", near(2.0), near(4 / 3600), near(0.25), 2
     )
 
 
@@ -137,7 +137,7 @@ def test_a_lost_worker_takes_its_runs_with_it() -> None:
 def test_a_worker_comes_and_goes() -> None:
     moved = [1, {"threads": 1, "came": 2.0, "went": 4.0}]
     found = replayed(plan(graph(*({"start": task} for task in range(4)), workers=moved),
-                          Experiment("")), "x")  # fmt: skip
+                          Experiment("")))  # fmt: skip
     # All tasks are with the first worker when the second one comes, which steals one of them.
     assert 3.0 - EXACT <= found.seconds <= 4.0
     assert found.threads is None
@@ -178,3 +178,21 @@ def test_each_worker_begins_as_late_as_it_did() -> None:
     assert seconds(recorded, workers=(1, 1, 1, 1)) == pytest.approx(3.0, abs=0.06)
     # The only one begins like the first one.
     assert seconds(recorded, workers=(4,)) == pytest.approx(3.0, abs=0.06)
+
+
+def test_without_a_slow_worker_its_tasks_take_as_long_as_elsewhere() -> None:
+    runs = [{"seconds": 1.0, "start": start} for start in range(3)]
+    slow = graph(*runs, {"seconds": 3.0, "worker": 1}, {"seconds": 8.0, "prefix": 1, "start": 3.0},
+                 prefixes=["inc", "fit"])  # fmt: skip
+    assert seconds(slow, workers=(1,)) == near(14.0)
+    # What only one worker did is as it was.
+    assert seconds(slow, workers=(1,), without="slow-worker") == near(12.0)
+
+
+def test_without_unevenness_each_free_thread_takes_the_next_task() -> None:
+    # Without stealing, the worker that comes later gets nothing.
+    late = graph(*({"start": float(task)} for task in range(8)),
+                 workers=[1, {"threads": 1, "came": 2.0}],
+                 scheduler={"stealing": False, "saturation": None})  # fmt: skip
+    assert seconds(late) == near(8.0)
+    assert seconds(late, without="unevenness") == near(5.0)

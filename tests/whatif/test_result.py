@@ -147,6 +147,14 @@ def test_the_headline_has_the_most_useful_result(
     assert WhatIfReport(result).headline() == said
 
 
+def test_the_error_is_at_least_what_chance_makes() -> None:
+    result = replace(RESULT, experiments=(replace(MORE[0], spread=1.3), *MORE[1:]))
+    assert result.error == pytest.approx(1.3 / 13.0)
+    shown = WhatIfReport(result)
+    assert shown.headline().endswith("± 11%")
+    assert "its replay took 7.65 s, a difference of 0.9%." in str(shown)
+
+
 # -------------------------------------------------------------------- text, data and page
 
 REFUSED = WhatIf("etl", 7.58, None, refused="The log has only 3 of its runs.")
@@ -189,7 +197,7 @@ def test_a_script_gets_plain_data() -> None:
     }
     assert found["error"] == pytest.approx(0.07 / 7.58)
     assert (found["knee"], found["assumptions"]) == (8, ["Memory is not simulated."])
-    figures = {"name", "seconds", "thread_hours", "idle", "threads", "cost"}
+    figures = {"name", "seconds", "thread_hours", "idle", "threads", "spread", "cost"}
     assert [one.keys() for one in (found["as_it_was"], *found["experiments"])] == [figures] * 4
     last = found["experiments"][-1]
     assert (last["seconds"], last["threads"], last["cost"]) == (4.5, 16, pytest.approx(72.0))

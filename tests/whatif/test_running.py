@@ -40,7 +40,7 @@ def test_the_run_as_it_was_comes_first(processes: list[subprocess.Popen[str]]) -
     assert (found.recorded, found.error) == (4.0, pytest.approx(0.0, abs=1e-5))
     assert [(one.name, round(one.seconds, 3)) for one in found.experiments] == [("double", 2.0)]
     assert told == sorted(told)
-    assert told[-1] == (16, 16)
+    assert told[-1] == (48, 48)
     assert [process.returncode for process in processes] == [0]
 
 

@@ -140,7 +140,7 @@ def _complete() -> list[Line]:
             lost(width=8),
             _trouble(
                 "Errors of its own",
-                "The bridge swallowed them, so Dask continues; the scheduler's log has the first "
+                "The bridge caught them, so Dask continues; the scheduler's log has the first "
                 "of each kind.",
                 selector("dask_otel_internal_errors_total", CLUSTER),
                 "dask_otel_kind",
@@ -252,7 +252,7 @@ def _when() -> tuple[Line, ...]:
             ),
             graph(
                 "When did it meet errors of its own?",
-                "By hook: where in the bridge an error was swallowed.",
+                "By hook: where in the bridge an error was caught.",
                 growth("dask_otel_internal_errors_total", "dask_otel_kind"),
                 empty="it met no error of its own in the shown time",
                 decimals=None,

@@ -224,7 +224,7 @@ class SchedulerAdapter:
             if wrong := self.blocks.handle_message(message, time()):
                 self.batch.add(semconv.OTEL_SANITIZED.name, "message", value=wrong)
         elif topic == stacks.TOPIC and self._profiles is not None:
-            self._profiles.read(message, time())
+            self._profiles.read(message)
         elif (
             topic == "scheduler"
             and type(message) is dict
@@ -381,8 +381,6 @@ class SchedulerAdapter:
         for group in span.groups:
             self.spans.forget(group)
             self.task_events.flush(group)
-        if self.lifecycle.memory is not None:
-            self.lifecycle.memory.exported(span.identity.dask_id)
 
     # -------------------------------------------------------------------------- metrics
 
@@ -411,12 +409,11 @@ class SchedulerAdapter:
         """Add to the batch what the results in memory have changed by."""
         if (memory := self.lifecycle.memory) is None:
             return
-        for number, change in enumerate(memory.series(), 1):
-            series = change.tags, change.prefix
-            if change.bytes:
-                self.batch.add(semconv.SPAN_MEMORY_USAGE.name, *series, value=change.bytes)
-            if change.byte_seconds:
-                self.batch.add(semconv.SPAN_MEMORY_TIME.name, *series, value=change.byte_seconds)
+        for number, (labels, size, spent) in enumerate(memory.series(), 1):
+            if size:
+                self.batch.add(semconv.SPAN_MEMORY_USAGE.name, *labels, value=size)
+            if spent:
+                self.batch.add(semconv.SPAN_MEMORY_TIME.name, *labels, value=spent)
             if not number % _STEP:
                 yield
 

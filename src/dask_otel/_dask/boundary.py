@@ -42,8 +42,8 @@ class ErrorBoundary:
             if kind not in self._logged:
                 self._logged.add(kind)
                 logger.warning(
-                    "dask-otel: an error in its %s hook was swallowed; later errors of this kind "
-                    "are not logged. Dask is not affected, telemetry may be incomplete. Please "
+                    "dask-otel caught an error in its %s hook. Dask is not affected, but "
+                    "telemetry may be incomplete. Later errors of this kind are not logged. Please "
                     "report it, with this traceback, to the project's issue tracker.",
                     kind,
                     exc_info=True,

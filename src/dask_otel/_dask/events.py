@@ -1,6 +1,6 @@
-"""Events of one scheduler: the facts for log records, of what Dask logs and of its hooks.
+"""Events of one scheduler: the facts for log records, from Dask's event log and its hooks.
 
-Dask has deleted a worker when it logs its removal, and its nanny's word comes on another
+Dask has deleted a worker when it logs its removal, and the nanny's message comes on another
 connection. So the states of workers are kept here, and a lost worker's event waits a moment.
 """
 
@@ -28,7 +28,7 @@ from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.records import ClusterEvent, Fact, SpanIdentity
 from dask_otel.core.text import ARRAY_LIMIT
 
-#: Seconds to wait for the word of a lost worker's nanny, or of a worker that leaves by itself.
+#: Seconds to wait for the message of a lost worker's nanny, or of a worker that leaves by itself.
 PATIENCE: Final = 2.0
 #: Seconds to wait for the scheduler's close after its last worker.
 CLOSING: Final = 10.0
@@ -72,11 +72,11 @@ class ClusterEvents:
         #: Log records of workers.
         self.lines = WorkerLines(scheduler, clocks, level)
         self._put = put
-        #: The known workers by address, and what is known of their end.
+        #: By address: the known workers, and facts about their ends that came before these.
         self._workers: dict[str, WorkerState] = {}
-        self._words: dict[str, dict[str, Any]] = {}
-        #: By address: until when the event of a worker that has gone waits, its facts, and who asks
-        #: for more.
+        self._known_ends: dict[str, dict[str, Any]] = {}
+        #: By address, for each worker that has gone: when its event is due, the worker, the event,
+        #: and the question to its nanny.
         self._pending: dict[
             str, tuple[float, WorkerState, ClusterEvent, asyncio.Future[None] | None]
         ] = {}
@@ -109,22 +109,22 @@ class ClusterEvents:
         self._of_cluster(now, semconv.OTEL_STARTED if running else semconv.SCHEDULER_STARTED)
 
     def close(self, now: float, removed: bool) -> None:
-        """Tell the rest: the scheduler closes, or the bridge is `removed`."""
+        """Emit all that waits: the scheduler closes, or the bridge is `removed`."""
         for address in list(self._pending):
             self._complete(address, {Fact.CLOSING: not removed})
         self.tick(now, closing=True)
         self._of_cluster(now, semconv.OTEL_STOPPED if removed else semconv.SCHEDULER_CLOSING)
 
     def restarted(self, now: float) -> None:
-        """Tell that all tasks are gone."""
+        """Emit the event that all tasks are gone."""
         self._of_cluster(now, semconv.SCHEDULER_RESTARTED)
 
     def worker_added(self, ws: WorkerState, now: float) -> None:
-        """Tell of a new worker."""
+        """Emit the event of a new worker."""
         if self._enabled:
             self._workers[ws.address] = ws
             if ws.address in self._pending:
-                # From here on, words about this address are about the new worker.
+                # From here on, messages about this address are about the new worker.
                 self._complete(ws.address, {})
         self._of_worker(now, semconv.WORKER_ADDED, ws)
 
@@ -153,7 +153,7 @@ class ClusterEvents:
             reader(topic, message, now)
 
     def tick(self, now: float, closing: bool = False) -> None:
-        """Tell what has waited long enough."""
+        """Emit what has waited long enough."""
         for address, (until, _, event, _) in list(self._pending.items()):
             # Or the nanny has answered, and others go on.
             known = event.facts[semconv.WORKER_EXIT_CODE] and event.facts[Fact.OTHERS]
@@ -211,11 +211,11 @@ class ClusterEvents:
         tasks = self._tasks(keys)
         # Dask's tasks of the last heartbeat: some may have ended since.
         running = {task: seconds for task, seconds in ws.executing.items() if task.key in keys}
-        words = self._words.pop(address, {})
-        reason = _reason({**words, semconv.WORKER_REMOVAL_EXPECTED: message["expected"]})
+        known = self._known_ends.pop(address, {})
+        reason = _reason({**known, semconv.WORKER_REMOVAL_EXPECTED: message["expected"]})
         facts: dict[str, Any] = {
             **_about(ws, now),
-            **words,
+            **known,
             **(_suspects(tasks, running) if reason in UNEXPECTED else {}),
             semconv.WORKER_REMOVAL_REASON: reason,
             semconv.WORKER_REMOVAL_EXPECTED: bool(message["expected"]),
@@ -230,7 +230,7 @@ class ClusterEvents:
             Fact.LOGS: self._logs,
         }
         event = ClusterEvent(now, semconv.WORKER_REMOVED, facts, self._work(tasks))
-        # Its own word why it leaves comes after Dask has removed it.
+        # Its own message with the reason comes after Dask has removed it.
         leaves = str(message.get("stimulus_id")).startswith("worker-close-gracefully")
         facts[Fact.NANNY] = reason == "lost" and bool(ws.nanny) and not leaves
         if leaves or facts[Fact.NANNY] or keys or facts[semconv.RESULT_LOST_COUNT]:
@@ -246,7 +246,7 @@ class ClusterEvents:
             self._put(event, True)
 
     def _terminated(self, _topic: str, message: _Message, now: float) -> None:
-        """Read the word of a nanny that ends its worker for memory."""
+        """Read the message of a nanny that ends its worker for memory."""
         address, memory = message.get("worker"), measured(message.get("rss"))
         if type(address) is not str or memory is None:
             return
@@ -257,20 +257,20 @@ class ClusterEvents:
         held: Counter[str] = Counter()
         for task in islice(ws.has_what, _MOST_READ):
             held[task.group.prefix.name] += task.get_nbytes()
-        word = {semconv.WORKER_NANNY_MEMORY: memory, Fact.HELD: held.most_common()}
-        self._of_worker(now, semconv.WORKER_TERMINATED, ws, **word)
-        self._complete(address, word)
+        facts = {semconv.WORKER_NANNY_MEMORY: memory, Fact.HELD: held.most_common()}
+        self._of_worker(now, semconv.WORKER_TERMINATED, ws, **facts)
+        self._complete(address, facts)
 
-    def _complete(self, address: str, word: Mapping[str, Any]) -> None:
-        """Add facts to the event of a worker's end: emit one that waits, or keep them for it."""
+    def _complete(self, address: str, more: Mapping[str, Any]) -> None:
+        """Add facts to the event of a worker's end: emit the waiting event, or keep them for it."""
         waiting = self._pending.pop(address, None)
         if waiting is None:
-            self._words.setdefault(address, {}).update(word)
+            self._known_ends.setdefault(address, {}).update(more)
         else:
             _, _, event, asking = waiting
             if asking is not None:
                 asking.cancel()
-            facts = {**event.facts, **word}
+            facts = {**event.facts, **more}
             facts[semconv.WORKER_REMOVAL_REASON] = _reason(facts)
             self._put(replace(event, facts=facts), True)
 
@@ -281,7 +281,7 @@ class ClusterEvents:
     def _overdue(self, _topic: str, message: _Message, now: float) -> None:
         for address in islice(message["workers"], _MOST_READ):
             if ws := self._workers.get(address):
-                self._words.setdefault(address, {})[Fact.OVERDUE] = now - ws.last_seen
+                self._known_ends.setdefault(address, {})[Fact.OVERDUE] = now - ws.last_seen
                 self._of_worker(now, semconv.WORKER_OVERDUE, ws)
 
     def _status(self, topic: str, message: _Message, now: float) -> None:

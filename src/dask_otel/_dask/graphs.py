@@ -66,23 +66,20 @@ class Graphs:
         self._tasks += len(tasks)
         if self._tasks > self._most:
             self._forget()
-        # A list for each fact is faster than a tuple for each task.
-        keys, priorities = [task.key for task in tasks], [task.priority for task in tasks]
-        special = [
-            task
-            for task in tasks
-            if task.dependencies
-            or task.worker_restrictions
-            or task.resource_restrictions
-            or task.host_restrictions
-        ]
-        needs = [(task.key, one.key) for task in special for one in task.dependencies]
-        limits = {
-            task.key: _restriction(task)
-            for task in special
-            if task.worker_restrictions or task.resource_restrictions or task.host_restrictions
-        }
-        submission = now, tuple(keys), tuple(priorities), tuple(needs), limits
+        submission = Submission(
+            now,
+            {task.key: task.priority for task in tasks},
+            {
+                task.key: [one.key for one in task.dependencies]
+                for task in tasks
+                if task.dependencies
+            },
+            {
+                task.key: _restriction(task)
+                for task in tasks
+                if task.worker_restrictions or task.resource_restrictions or task.host_restrictions
+            },
+        )
         for group in groups:
             self.submissions.setdefault(group, []).append(submission)
 
@@ -90,7 +87,7 @@ class Graphs:
         """Forget the submissions of groups without an open span; all of them if there are many."""
         for group in [one for one in self.submissions if one not in self._groups]:
             del self.submissions[group]
-        known = {id(one): len(one[1]) for own in self.submissions.values() for one in own}
+        known = {id(one): len(one.priorities) for own in self.submissions.values() for one in own}
         self._tasks = sum(known.values())
         if self._tasks > MOST:
             # Their runs are left out, and that is said.
@@ -141,7 +138,7 @@ class Graphs:
                 self._logs[root] = log
                 self._held.add(log)
         submissions = self.submissions.setdefault(group.source, [])
-        part = GraphPart(group.prefix, span.identity, "m", [], submissions)
+        part = GraphPart(group.prefix, "m", [], submissions)
         log.parts.append(part)
         found = self._parts[group] = log, part
         return found

@@ -93,6 +93,10 @@ class Heartbeats:
             executing = message.get("executing") or {}
             self._time.accounting.heartbeat(ws.address, executing, seconds, monotonic(), travelled)
             self._under_way.heartbeat(ws.address, executing)
+            used, memory = measured(metrics.get("memory")), self._lifecycle.memory
+            if memory is not None and used is not None and ws.memory_limit:
+                share, name = used / ws.memory_limit, str(ws.name)
+                memory.heartbeat(share, len(executing), name, ws.last_seen)
 
     def report(self, ws: WorkerState, cancelled: int = 0, waited: float | None = None) -> float:
         """Read the clocks of a heartbeat or a registration; return how long it travelled."""
@@ -100,15 +104,11 @@ class Heartbeats:
         travelled = self._clocks.heartbeat(address, seen, ws.time_delay, waited)
         self._lifecycle.reports.heartbeat(address, seen - travelled, cancelled)
         self._loops.heartbeat(ws)
-        if (memory := self._lifecycle.memory) is not None and ws.memory_limit:
-            used = measured(ws.metrics.get("memory"))
-            if used is not None:
-                memory.workers.heartbeat(used / ws.memory_limit, str(ws.name), seen)
         return travelled
 
     def worker_deltas(self, digests: Mapping[Hashable, float]) -> None:
         """Add a worker's metrics outside of spans."""
-        self._batches.open.add_of_worker(digests, _SPAN_CONTEXTS)
+        self._batches.open.add_of_cluster(digests, _SPAN_CONTEXTS)
 
     def _span_deltas(
         self, worker: str, data: dict[tuple[Hashable, ...], float], seconds: dict[str, float]

@@ -5,25 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from dask_otel.core.events.lines import Rate
 from dask_otel.core.life.lifecycle import Lifecycle
-from dask_otel.core.profiles.stacks import (
-    BLOB,
-    LAST,
-    LEFT_OUT,
-    MOST_BYTES,
-    SAMPLES,
-    SPANS,
-    TOPIC,
-)
+from dask_otel.core.profiles import stacks
 from dask_otel.core.profiles.store import Batch, CutOff
 from dask_otel.core.records import SpanIdentity
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
 
-#: Bytes a second of all workers, and those that may come at once. A worker limits itself.
-_IN_ALL: Final = 1_000_000.0, 20_000_000.0
 #: Most spans of a message.
 _MOST_SPANS: Final = 1000
 
@@ -42,37 +31,33 @@ class WorkerProfiles:
         put: Callable[[Batch | CutOff], None],
     ) -> None:
         self._scheduler, self._open, self._put = scheduler, lifecycle.open, put
-        self._rate = Rate(*_IN_ALL)
         #: The workers that have sent their last message.
         self._done: set[str] = set()
 
-    def read(self, message: Any, now: float) -> None:
+    def read(self, message: Any) -> None:
         """Read a message; any client may log any object."""
         # Dask keeps the last thousand of each topic.
-        self._scheduler._broker.truncate(TOPIC)
-        if type(message) is not dict or message.get("worker") not in self._scheduler.workers:
-            return
-        address = message["worker"]
-        blob: Any = message.get(BLOB)
-        ids: Any = message.get(SPANS)
-        samples: Any = message.get(SAMPLES)
-        left_out: Any = message.get(LEFT_OUT, 0)
-        if (
-            (type(blob), type(samples), type(left_out)) != (bytes, int, int)
-            or not isinstance(ids, (list, tuple))
-            or not all(type(one) is str for one in ids)
-            or len(blob) > MOST_BYTES
-            or len(ids) > _MOST_SPANS
-            or min(samples, left_out) < 0
-        ):
-            return
-        if message.get(LAST):
-            self._done.add(address)
-        if not self._rate.allows(now, len(blob)):
-            blob, samples, left_out = b"", 0, left_out + samples
-        if samples or left_out:
-            spans = tuple([self._span(one) for one in ids])
-            self._put(Batch(address, blob, tuple(ids), spans, samples, left_out))
+        self._scheduler._broker.truncate(stacks.TOPIC)
+        match message:
+            case {
+                "worker": worker,
+                stacks.BLOB: bytes(blob),
+                stacks.SPANS: list(ids) | tuple(ids),
+                stacks.SAMPLES: int(samples),
+                stacks.LEFT_OUT: int(left_out),
+                stacks.LAST: last,
+            } if (
+                worker in self._scheduler.workers
+                and len(blob) <= stacks.MOST_BYTES
+                and len(ids) <= _MOST_SPANS
+                and all(type(one) is str for one in ids)
+                and min(samples, left_out) >= 0
+            ):
+                if last:
+                    self._done.add(worker)
+                if samples or left_out:
+                    spans = tuple([self._span(one) for one in ids])
+                    self._put(Batch(worker, blob, tuple(ids), spans, samples, left_out))
 
     def _span(self, dask_id: str) -> tuple[SpanIdentity, SpanIdentity] | None:
         span = self._open.get(dask_id)

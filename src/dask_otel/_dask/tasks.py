@@ -83,11 +83,11 @@ class TaskEvents:
         self._follows = lifecycle.follows
         #: The results in memory; None if they are not followed.
         self._memory = lifecycle.memory
-        #: The state that results enter and leave, if they are followed.
+        #: The state that results leave, if they are followed.
         self._leaves = ""
         if self._memory is not None:
             self._leaves, self._memory.clock = "memory", monotonic
-            self._moves = self._memory.moves
+            self._moves, self._came = self._memory.moves, self._memory.came
         self._time = time
         self._accounting = time.accounting
         #: Records the graph logs; None while nobody keeps them.
@@ -235,8 +235,6 @@ class TaskEvents:
             task: TaskState | None = self._scheduler.tasks.get(key)
             if task is not None and task.state == "memory":
                 self._memory.move(task.group, sign * task.get_nbytes(), monotonic())
-                # At once: the group may get a span before the next reading.
-                self._memory.add(task.group)
 
     def _recount(self) -> None:
         """Count the results in memory anew."""
@@ -297,9 +295,9 @@ class TaskEvents:
                 if start == "waiting" and stimulus_id is not self._submission and self._follows:
                     self._ready(key, stimulus_id, self._now)
                 self.queued_since[key] = self._now
-            else:
-                if start == self._leaves and finish != "memory":
-                    # Without calls, as in `_from_unfinished`: one takes 500 instructions.
+            elif finish == "released":
+                if start == self._leaves:
+                    # As `_went`, without calls: one takes 500 instructions.
                     task = self._scheduler.tasks[key]
                     if stimulus_id is not self._present:
                         self._present, self._present_clock = stimulus_id, monotonic()
@@ -308,22 +306,16 @@ class TaskEvents:
                         size = task.get_nbytes()
                     moves.bytes -= size
                     moves.moment -= size * self._present_clock
-                if finish == "forgotten":
-                    if self._outcomes.coming_back or self._lost:
-                        self._to_forgotten(key)
-                elif finish == "erred":
-                    if start == "released":
-                        self._actor_lost(key)
-                    self._rest_to_erred(key, stimulus_id)
+            elif finish == "forgotten":
+                if start == self._leaves:
+                    self._went(self._scheduler.tasks[key])
+                if self._outcomes.coming_back or self._lost:
+                    self._to_forgotten(key)
+            elif finish == "erred":
+                self._rest_to_erred(key, stimulus_id)
         except Exception:
             self._spans.drifted = True
             self._spans.boundary.failed("transition")
-
-    def _actor_lost(self, key: Hashable) -> None:
-        """Let a lost actor leave memory: older releases do not say that it was there."""
-        task = self._scheduler.tasks[key]
-        if self._memory is not None and task.actor and task.exception_blame is task:
-            self._memory.move(task.group, -task.get_nbytes(), monotonic())
 
     def _to_waiting(self, key: Hashable, stimulus_id: str) -> None:
         """A task has work left to do."""
@@ -445,10 +437,6 @@ class TaskEvents:
         # Not the message's copy: tables find the same object without comparing.
         key, group = task.key, self._groups.get(task.group)
         clock = monotonic()
-        if finish == self._leaves:
-            moves, size = self._moves[task.group], task.nbytes
-            moves.bytes += size
-            moves.moment += size * clock
         ran = account = None
         threads, waits, held = sent_to
         if assigned is None:
@@ -464,11 +452,13 @@ class TaskEvents:
         if self._lost and key in self._lost:
             self.paths.forget(key)
             if finish != "erred":
+                self._came_back(task, finish, clock)
                 return
             # It fails without being sent again.
             self._recomputed(task, start, stimulus_id, now)
             group = self._groups.get(task.group)
         if group is None:
+            self._came_back(task, finish, clock)
             return
         if ran is not None and assigned is not None:
             self._outcomes.ran(group, assigned.address, *ran, now)
@@ -542,6 +532,13 @@ class TaskEvents:
         )
         if finish == "memory":
             if stopped:
+                if self._leaves:
+                    # As `_came_back`, without calls.
+                    size, moment = task.nbytes, group.moment
+                    if not moment:
+                        self._came.append(group)
+                    group.came += size
+                    group.moment = moment + size * clock
                 runs = group.new_runs
                 if not runs:
                     self._computing.waiting[group] = None
@@ -554,6 +551,7 @@ class TaskEvents:
                 if (computed > group.floor or self._samples) and self._is_whole(run):
                     task_runs.succeeded(group, run, self._limits)
             else:
+                self._came_back(task, finish, clock)
                 if start == "processing":
                     self._computing.counts[group] += 1
                 self._outcomes.at_work_until(span, now)
@@ -584,6 +582,16 @@ class TaskEvents:
             self._to_released(group, key, assigned, ran is None, now)
             if start == "processing":
                 self._count(semconv.TASK_FINISHED.name, group, "cancelled")
+
+    def _came_back(self, task: TaskState, finish: str, clock: float) -> None:
+        """Let a result come to memory, if one did, whose run is unknown."""
+        if self._memory is not None and finish == "memory":
+            self._memory.move(task.group, task.get_nbytes(), clock)
+
+    def _went(self, task: TaskState) -> None:
+        """Let a result leave memory."""
+        if self._memory is not None:
+            self._memory.move(task.group, -task.get_nbytes(), monotonic())
 
     def _interrupted(
         self,
@@ -699,7 +707,9 @@ class TaskEvents:
         """
         task = self._scheduler.tasks[key]
         lost = task.actor and task.exception_blame is task
-        if not lost and stimulus_id[:LENGTH] != SUBMISSION:
+        if lost:
+            self._went(task)
+        elif stimulus_id[:LENGTH] != SUBMISSION:
             return
         now = time()
         group = self._groups.get(task.group) or self._spans.adopt(task, now)

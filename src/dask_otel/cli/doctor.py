@@ -47,7 +47,7 @@ ARGUMENTS: Final[dict[str, Any]] = {
     "--patience": {
         **_SECONDS,
         "default": 30.0,
-        "help": _WAIT.format("a backend to have the test telemetry"),
+        "help": _WAIT.format("the test telemetry to reach a backend"),
     },
     "--all": {"action": "store_true", "help": "list settings with their default values, too"},
     "--json": {"action": "store_true", "help": "print everything as JSON"},

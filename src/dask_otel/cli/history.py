@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import glob
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -11,8 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dask_otel.cli import report, terminal
+from dask_otel.core.graph import SUFFIX
 
 if TYPE_CHECKING:
+    from dask_otel.report.history.changes import Trend
+    from dask_otel.report.history.past import PastRun
+    from dask_otel.report.history.sessions import SessionFiles
     from dask_otel.report.money import Price
 
 HELP: Final = "list all runs below some folders, and what changed"
@@ -22,7 +27,8 @@ last. A run is one root span that ended. A small summary of each scheduler's run
 its files, or into ~/.cache/dask-otel, so that the files are read only once.
 
 For each name, it says when its runs became slower or faster, and whether the last one is
-unusual. With --check, the exit code says whether the last run is a regression.
+unusual. With --check, the exit code says whether the last run is a regression, and replays of
+recorded graphs say what it is made of.
 """
 EPILOG: Final = """\
 exit codes: 0 the runs are listed, 1 there are no runs, the page can't be written, or the last run
@@ -85,6 +91,8 @@ def run(arguments: argparse.Namespace) -> int:
         return terminal.fail("history", f"no run{name} below {', '.join(arguments.folders)}")
     found = trends(runs)
     failed = int(arguments.check is not None and found[0].regression)
+    if failed:
+        _replay(found[0], [one for one in listed if one[0].name == arguments.check])
     if arguments.output:
         from dask_otel.report.page.html import history_page
 
@@ -105,6 +113,27 @@ def run(arguments: argparse.Namespace) -> int:
     return failed
 
 
+def _replay(trend: Trend, listed: Sequence[tuple[PastRun, SessionFiles]]) -> None:
+    """Add to the last change of a regression what replays of two runs say of it, if they can."""
+    from dask_otel.report.cures import graphs_of, made_of
+    from dask_otel.report.history.difference import in_words
+
+    change, graphs = trend.changes[-1], []
+    earlier = [one for one in listed if one[0].start < change.since]
+    try:
+        for run, session in (earlier[-1], listed[-1]):
+            logs = Path(session.folder).glob(f"{glob.escape(session.prefix)}*{SUFFIX}")
+            graphs += [one for one in graphs_of(logs, b"") if one.span_id == run.span_id]
+        if len(graphs) == 2:
+            terms = in_words(made_of(graphs[0], graphs[1], terminal.replayed))
+            if terms:
+                change.beside.append(f"the last run before it and the last one, replayed: {terms}")
+    except (OSError, ValueError, RuntimeError) as error:
+        terminal.say("history", f"no replays: {error}")
+    finally:
+        terminal.progress("")
+
+
 def _progress(number: int, of: int) -> None:
     terminal.progress(f"{number:,} of {of:,}" if number < of else "")
 
@@ -122,7 +151,7 @@ def _table(rows: Sequence[dict[str, str]]) -> Iterator[str]:
 def _serve(arguments: argparse.Namespace, price: Price | None) -> int:
     from dask_otel.cli.serve import Pages, link, serve
     from dask_otel.report.history.changes import trends
-    from dask_otel.report.history.sessions import SessionFiles, listing
+    from dask_otel.report.history.sessions import listing
     from dask_otel.report.page.html import history_page
 
     def listed() -> tuple[str, dict[str, SessionFiles]]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dask_otel.cli import terminal
 
 if TYPE_CHECKING:
-    from dask_otel.core.profiles.pprof import Profile, SpanStacks
+    from dask_otel.core.profiles.pprof import Profile
 
 HELP: Final = "show which functions took the time of a span"
 DESCRIPTION: Final = """\
@@ -29,8 +28,6 @@ written, 2 wrong arguments, 130 interrupted
 
 #: Seconds for the answer beside those of the samples.
 _MORE: Final = 30.0
-#: Functions in the list, and columns of a place.
-_MOST, _WIDE = 25, 90
 
 #: Names of each argument, and its options for `argparse`.
 ARGUMENTS: Final[dict[str, Any]] = {
@@ -60,21 +57,17 @@ def run(arguments: argparse.Namespace) -> int:
     from dask_otel.doctor.asking import NotExamined
     from dask_otel.report import profiles
 
+    place = arguments.folder or arguments.scheduler
     if bool(arguments.folder) == bool(arguments.scheduler):
         arguments.usage_error("give DIR, or --scheduler ADDRESS")
     if arguments.workers and not arguments.scheduler:
         arguments.usage_error("--workers needs --scheduler")
     try:
-        if arguments.scheduler:
-            with terminal.held_back("asyncio"):
-                read = asyncio.run(_asked(arguments))
-        else:
-            read = _read(arguments.folder)
+        read = _read(place) if arguments.folder else _asked(arguments)
     except (OSError, NotExamined) as error:
         return terminal.fail("profile", str(error))
     found = profiles.spans_of(read, arguments.span)
     if not found:
-        place = arguments.folder or arguments.scheduler
         names = sorted({span.name for span in profiles.spans_of(read)})
         there = f"it has {', '.join(names[:20])}" if names else "it has no profile"
         what = f"of {arguments.span} " if arguments.span else ""
@@ -83,7 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.speedscope is not None:
         text = json.dumps(profiles.speedscope(found, title))
         return terminal.write("profile", arguments.speedscope, text)
-    terminal.show("\n".join([*_lines(title, found), *profiles.cautions(read)]))
+    lines = profiles.lines(title, found, is_loop=bool(arguments.scheduler))
+    terminal.show("\n".join([*lines, *profiles.cautions(read)]))
     return 0
 
 
@@ -100,12 +94,32 @@ def _read(folder: str) -> list[Profile]:
     return read
 
 
-async def _asked(arguments: argparse.Namespace) -> list[Profile]:
+def _asked(arguments: argparse.Namespace) -> list[Profile]:
     """Return the event loops of a running scheduler, or of its workers, as spans."""
-    from dask_otel._wire import Refusal, profile_loop
     from dask_otel.core.profiles.pprof import Profile, SpanStacks
     from dask_otel.core.profiles.stacks import unpacked
-    from dask_otel.doctor.asking import NotExamined, answered, connected
+    from dask_otel.doctor.asking import NotExamined
+
+    with terminal.held_back("asyncio"):
+        answers = asyncio.run(_answers(arguments))
+    profile = Profile({})
+    for name, blobs in answers.items():
+        if isinstance(blobs, tuple):
+            span = SpanStacks("", "", "", name)
+            for one in (one for blob in blobs for one in unpacked(blob, [""])):
+                span.stacks[one.stack] += one.micros
+            profile.spans.append(span)
+            continue
+        reason = getattr(blobs, "message", str(blobs))
+        if not arguments.workers:
+            raise NotExamined(reason)
+        terminal.say("profile", f"{name}: {reason}")
+    return [profile]
+
+
+async def _answers(arguments: argparse.Namespace) -> dict[str, Any]:
+    from dask_otel._wire import profile_loop
+    from dask_otel.doctor.asking import answered, connected
 
     seconds = arguments.seconds
     async with connected(arguments.scheduler) as client:
@@ -114,38 +128,4 @@ async def _asked(arguments: argparse.Namespace) -> list[Profile]:
         else:
             question = client.run_on_scheduler(profile_loop, seconds=seconds)
         answer = await answered(question, seconds + _MORE, "the event loop was not profiled")
-    found: dict[str, Any] = answer if arguments.workers else {"scheduler": answer}
-    spans = []
-    for name, blobs in found.items():
-        if not isinstance(blobs, tuple):
-            reason = blobs.message if isinstance(blobs, Refusal) else str(blobs)
-            if not arguments.workers:
-                raise NotExamined(reason)
-            terminal.say("profile", f"{name}: {reason}")
-            continue
-        span = SpanStacks("", "", "", name)
-        for stack in (one for blob in blobs for one in unpacked(blob, [""])):
-            span.tree.add(stack.path, stack.line, stack.samples, stack.micros)
-        spans.append(span)
-    return [Profile({}, spans=spans)]
-
-
-def _lines(title: str, found: Sequence[SpanStacks]) -> Iterator[str]:
-    from dask_otel.core.profiles.stacks import Frame
-    from dask_otel.report import profiles, words
-
-    whole = profiles.seconds_of(found)
-    nodes = [one.tree.callees.get(Frame("idle")) for one in found]
-    idle = sum(node.total().micros for node in nodes if node is not None)
-    busy = f", busy for {1 - idle / 1e6 / whole:.0%} of it" if idle and whole else ""
-    yield f"{title}: {words.seconds(whole)} of threads, sampled{busy}"
-    listed = profiles.functions(found)
-    rows = [
-        [words.seconds(one.own / 1e6), f"{one.own / 1e6 / whole:.0%}" if whole else "",
-         words.seconds(one.whole / 1e6), words.cut(one.place, _WIDE)]
-        for one in listed[:_MOST]
-    ]  # fmt: skip
-    head = ["own", "share", "with callees", "function and its widest line"]
-    yield from words.aligned([head, *rows], {"own", "share", "with callees"})
-    if len(listed) > _MOST:
-        yield f"and {len(listed) - _MOST:,} more"
+    return answer if arguments.workers else {"scheduler": answer}

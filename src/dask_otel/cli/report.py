@@ -7,8 +7,10 @@ import json
 import shlex
 import sys
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -51,7 +53,7 @@ ARGUMENTS: Final[dict[str, Any]] = {
     "--compare": {
         "nargs": 2,
         "metavar": ("A", "B"),
-        "help": "what changed from A to B, function by function and span by span",
+        "help": "show the changes from A to B, function by function and span by span",
     },
     "--last": {
         "type": terminal.number(1, sys.maxsize, "a number of runs (1 or more)", int),
@@ -84,8 +86,9 @@ ARGUMENTS: Final[dict[str, Any]] = {
     },
     "--replay": {
         "action": argparse.BooleanOptionalAction,
-        "help": "measure what the cures of the diagnoses save, by replays of the recorded graph, "
-        "however long they take (default: of small runs, for at most 20 s)",
+        "help": "measure by replays of the recorded graph how much each cure saves, or with "
+        "--compare the causes of the change, however long they take (default: only for small "
+        "runs, for at most 20 s)",
     },
     "--redact": {
         "action": "store_true",
@@ -101,7 +104,6 @@ def run(arguments: argparse.Namespace) -> int:
     given, page = arguments, not (arguments.text or arguments.json)
     wrong = {
         "give PATH, or --compare A B": bool(given.paths) == bool(given.compare),
-        "argument --replay: not allowed with argument --compare": given.replay and given.compare,
         "argument --json: not allowed with argument --text": given.text and given.json,
         "-o and --open are for the page, not for --text or --json": not page
         and (given.output or given.open),
@@ -159,30 +161,34 @@ def _read(arguments: argparse.Namespace) -> Report:
     from dask_otel.report.document import read_report
     from dask_otel.report.telemetry.remote import copied
 
+    limited = arguments.replay is None
+    price = price_of(arguments)
+
     def read(*paths: str) -> Report:
-        with copied(paths) as local:
-            found = read_report(*local)
-            runs = found.runs[-(arguments.last or 0) :]
-            found = replace(found, runs=runs, price=price, tag=arguments.tag or _TAG)
-            if arguments.replay is not False and not arguments.compare:
-                found = judged("report", found, limited=arguments.replay is None)
+        found = read_report(*stack.enter_context(copied(paths)))
+        runs = found.runs[-(arguments.last or 0) :]
+        found = replace(found, runs=runs, price=price, tag=arguments.tag or _TAG)
+        if arguments.replay is not False and not arguments.compare:
+            found = judged("report", found, partial(found.replayed, limited=limited))
         if not found.runs:
             reasons = (f"no Dask telemetry in {', '.join(paths)}", *found.skipped.lines())
             raise ValueError("; ".join(reasons))
         return found.redacted() if arguments.redact else found
 
-    price = price_of(arguments)
+    with ExitStack() as stack:
+        if not arguments.compare:
+            return read(*arguments.paths)
+        before, after = map(read, arguments.compare)
+        compared = partial(after.compared_with, before, (*arguments.compare,))
+        if arguments.replay is False:
+            return compared()
+        return judged("report", compared(), partial(compared, replay=True, limited=limited))
 
-    if not arguments.compare:
-        return read(*arguments.paths)
-    before, after = arguments.compare
-    return read(after).compared_with(read(before), (before, after))
 
-
-def judged(command: str, report: Report, *, limited: bool) -> Report:
+def judged(command: str, report: Report, replayed: Callable[..., Report]) -> Report:
     """Replay what was recorded; if that fails, the report is as it was, and the command says so."""
     try:
-        return report.replayed(terminal.replayed, limited=limited)
+        return replayed(progress=terminal.replayed)
     except (OSError, ValueError, RuntimeError) as error:
         terminal.say(command, f"no replays: {error}")
         return report

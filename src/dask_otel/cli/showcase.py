@@ -131,7 +131,8 @@ def perform(
         with terminal.held_back("distributed.dask_otel") as messages:
             failure = _compute(partial(_step, console), data, files, endpoint, quick, fail)
         try:
-            report = judged("demo", read_report(files), limited=True)
+            read = read_report(files)
+            report = judged("demo", read, partial(read.replayed, limited=True))
         except FileNotFoundError:
             report = Report([])
         folder = output or (None if sent else DEFAULT_OUTPUT)

@@ -48,7 +48,8 @@ ARGUMENTS: Final[dict[str, Any]] = {
         "type": terminal.number(0.0, 86400.0, "from 0 to 86400 seconds"),
         "default": _PATIENCE,
         "metavar": "SECONDS",
-        "help": "with --send, the longest time without a success (default: %(default)g)",
+        "help": "with --send, give up after so many seconds without a success (default: "
+        "%(default)g)",
     },
 }
 
@@ -74,7 +75,7 @@ def _send(path: Path, patience: float) -> int:
     # Imported here, because `--help` does not need it.
     from dask_otel._otel.sdk.encode import reread
     from dask_otel._otel.sdk.outputs import build_for_spool
-    from dask_otel.pump.pump import Metrics, Pump, PumpLimits, Rows
+    from dask_otel.pump.pump import MetricExport, Pump, PumpLimits, RecordExport
     from dask_otel.pump.spooled import Spool
     from dask_otel.settings.reading import read_settings
     from dask_otel.spool.files import SpoolError
@@ -94,8 +95,8 @@ def _send(path: Path, patience: float) -> int:
         return store
 
     limits = PumpLimits(schedule_delay=0.0)
-    spans = Rows(sinks, limits=limits, spool=Spool(str(path), 0, opened))
-    pump = Pump(spans, Metrics(), Rows())
+    spans = RecordExport(sinks, limits=limits, spool=Spool(str(path), 0, opened))
+    pump = Pump(spans, MetricExport(), RecordExport())
     # Its log is meant for a scheduler; here, the final report is enough.
     with terminal.held_back("distributed.dask_otel"):
         pump.open_spool(threading.TIMEOUT_MAX)

@@ -37,14 +37,14 @@ _CHUNK, _LONGEST = 2**21, 500
 class performance_report:
     """Write a page that says where the time of the block went; a drop-in for Dask's.
 
-    It needs no preparation but ``dask-otel`` where the scheduler runs. If the scheduler has no
-    bridge, one is started for the block, sends nothing anywhere, and is removed after it. The block
-    is a span of its own, named after the file; the work of others on the same cluster is shown,
-    too, and the block's own spans are marked then. At the end it waits until the block's work is
-    done and measured, 10 seconds at most; work that goes on is shown as still open.
+    It only needs ``dask-otel`` where the scheduler runs. If the scheduler has no bridge, one is
+    started for the block, sends nothing anywhere, and is removed after it. The block is a span of
+    its own, named after the file. If others work on the same cluster, the page shows that, too, and
+    marks the block's own spans. At its end, the block waits until its work is done and measured, 10
+    seconds at most; work that goes on is shown as still open.
 
     Use it with ``with``, or with ``async with`` for an asynchronous client. An exception in the
-    block is the headline of the report, and is raised as ever. If the report can't be made, a
+    block is the headline of the report, and is raised as usual. If the report can't be made, a
     warning is logged, and the block is not affected.
 
     Parameters
@@ -52,8 +52,8 @@ class performance_report:
     filename
         The page's path, or an address that fsspec opens; None for `report` alone.
     stacklevel, mode
-        As in Dask, and not used: the report names the lines that submitted each span, and the page
-        needs nothing beside it.
+        As in Dask, but without effect: the report names the lines that submitted each span, and the
+        page is always a single file.
     storage_options
         As in Dask: options of ``fsspec.open``.
     client

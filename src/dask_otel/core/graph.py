@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from heapq import merge
 from math import isfinite
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from dask_otel import semconv
 from dask_otel.core.path.step import (
@@ -30,9 +30,10 @@ from dask_otel.core.records import (
     GraphPart,
     RawRun,
     Restriction,
-    SpanIdentity,
+    Submission,
     TaskRun,
 )
+from dask_otel.core.sums import covered
 from dask_otel.core.text import Sanitizer, attribute_text, label_text
 from dask_otel.core.traces.redact import Redact, redacted_name, redacted_tags
 
@@ -50,13 +51,12 @@ _PIECE: Final = 500
 
 #: Of the runs, in the order of `_Numbers.of`.
 _COLUMNS: Final = (
-    "task", "span", "prefix", "before", "submission", "priority", "ready", "sent", "start",
-    "seconds", "transfer", "disk", "nbytes", "worker", "outcome", "restriction", "seceded",
+    "task", "prefix", "group", "before", "submission", "priority", "sent", "start", "seconds",
+    "fetched", "transfer", "disk", "nbytes", "worker", "outcome", "restriction", "seceded",
 )  # fmt: skip
 #: In place of the numbers of a name's workers.
 _NONE: Final = [-1]
 _NBYTES: Final = TaskRun._fields.index("nbytes")
-_QUEUED: Final = TaskRun._fields.index("queued")
 
 
 def graph_line(
@@ -101,10 +101,6 @@ def graph_line(
         "complete": span.complete and not left_out,
         "left_out": left_out,
         "outside": numbers.outside,
-        "spans": [
-            {"id": f"{one.span_id:016x}", "name": redacted_name(redact, one.tags, sanitizer)}
-            for one in numbers.spans
-        ],
         "prefixes": [*map(prefix, numbers.prefixes)],
         "workers": [
             {
@@ -131,16 +127,12 @@ def graph_line(
     yield "]}}\n"
 
 
-#: When a task was submitted, what it needs, its priority, and its restriction.
-_Task: TypeAlias = tuple[float, list[Hashable], tuple[Any, ...] | None, Restriction | None]
-
-
 def with_tasks(
     log: GraphLog, breathe: Callable[[], object]
-) -> Iterator[tuple[RawRun, GraphPart, _Task | None]]:
-    """Yield the runs in the order in which they were sent to workers, with their tasks.
+) -> Iterator[tuple[RawRun, GraphPart, Submission | None]]:
+    """Yield the runs in the order in which they were sent to workers, with their submissions.
 
-    The task is None if no submission has it.
+    The submission is None if no one has the task.
     """
     rows = []
     for part in log.parts:
@@ -152,20 +144,16 @@ def with_tasks(
         pieces.append(sorted(rows[first : first + _PIECE], key=_sent))
         breathe()
     every = {id(one): one for part in log.parts for one in part.submissions}
-    later = sorted(every.values(), key=lambda one: -one[0])
-    tasks: dict[Hashable, _Task] = {}
+    later = sorted(every.values(), key=lambda one: -one.at)
+    tasks: dict[Hashable, Submission] = {}
     for run, part in merge(*pieces, key=_sent):
         # The last resort is for a clock that was set back.
-        while later and (later[-1][0] <= run[SENT] or run[KEY] not in tasks):
-            at, keys, priorities, pairs, limits = later.pop()
-            needs: dict[Hashable, list[Hashable]] = {}
-            for key, one in pairs:
-                needs.setdefault(key, []).append(one)
-                breathe()
-            for key, priority in zip(keys, priorities, strict=True):
+        while later and (later[-1].at <= run[SENT] or run[KEY] not in tasks):
+            last = later.pop()
+            for key, priority in last.priorities.items():
                 # Else a client submitted the same task again while it was there.
-                if key not in tasks or tasks[key][2] != priority:
-                    tasks[key] = at, needs.get(key, []), priority, limits.get(key)
+                if key not in tasks or tasks[key].priorities[key] != priority:
+                    tasks[key] = last
                 breathe()
         yield run, part, tasks.get(run[KEY])
 
@@ -176,17 +164,16 @@ def _sent(row: tuple[RawRun, GraphPart]) -> tuple[float, float]:
 
 
 class _Numbers:
-    """Gives numbers to tasks, spans, prefixes, workers, submissions and restrictions."""
+    """Gives numbers to tasks, prefixes, groups, workers, submissions and restrictions."""
 
     def __init__(self, start: float, log: GraphLog) -> None:
         self._start, self._workers, self._seceded = start, log.workers, log.seceded
         self.tasks: dict[Hashable, int] = {}
-        self.spans: dict[SpanIdentity, int] = {}
         self.prefixes: dict[str, int] = {}
+        #: By the identity of the lists of their submissions.
+        self.groups: dict[int, int] = {}
         self.submissions: dict[float, int] = {}
         self.restrictions: dict[Restriction, int] = {}
-        #: Of the tasks, by their numbers.
-        self._submitted: list[int] = []
         #: Entries of dependencies without a run in the log.
         self.outside = 0
         self._by_name: dict[object, list[int]] = {}
@@ -197,38 +184,37 @@ class _Numbers:
         """Return a time since the start; None if it is unknown."""
         return _finite(when - self._start) if when else None
 
-    def of(self, run: RawRun, part: GraphPart, task: _Task) -> tuple[Any, ...]:
-        """Return the entries of a run of a task."""
-        (at, needs, priority, limit), key = task, run[KEY]
+    def of(self, run: RawRun, part: GraphPart, of: Submission) -> tuple[Any, ...]:
+        """Return the entries of a run of a submitted task."""
+        key, outcome, sent, parts, nbytes = (
+            run[KEY], part.outcome, run[SENT], run[PARTS], run[_NBYTES]
+        )  # fmt: skip
         number = _number(self.tasks, key)
-        if number == len(self._submitted):
-            self._submitted.append(_number(self.submissions, at))
-        before = sorted([self.tasks[key] for key in needs if key in self.tasks])
+        needs, priority, limit = of.needs.get(key, ()), of.priorities[key], of.limits.get(key)
+        before = sorted([self.tasks[one] for one in needs if one in self.tasks])
         self.outside += len(needs) - len(before)
-        outcome, queued, seceded = part.outcome, run[_QUEUED], self._seceded.get((key, run[SENT]))
-        sent, parts, nbytes = run[SENT], run[PARTS], run[_NBYTES]
         seconds = run[SECONDS] or run[STOP] - run[START]
         # Of a run without a result, the times may be unknown.
         known = outcome == "m" or run[NUMBER] is not None or seconds > 0.0
         # In the order of `_COLUMNS`.
         return (
             number,
-            _number(self.spans, part.span),
             _number(self.prefixes, part.prefix),
+            _number(self.groups, id(part.submissions)),
             before,
-            self._submitted[number],
+            _number(self.submissions, of.at),
             None if priority is None else [*map(_plain, priority)],
-            self.time(sent - queued) if queued else None,
             self.time(sent),
             self.time(run[START]) if known else None,
             _finite(seconds) if known and seconds >= 0.0 else None,
-            _busy(parts, "transfer") if parts else 0,
-            _busy(parts, "disk-read") if parts else 0,
+            self.time(min([one[1] for one in parts or () if one[0] == "transfer"], default=None)),
+            _busy(parts, "transfer"),
+            _busy(parts, "disk-read"),
             nbytes if type(nbytes) is int else None,
             self._worker(run[WORKER], sent or run[START]),
             outcome,
             -1 if limit is None else _number(self.restrictions, limit),
-            None if seceded is None else _finite(seceded),
+            None if (seceded := self._seceded.get((key, sent))) is None else _finite(seceded),
         )
 
     def _worker(self, name: object, when: float) -> int:
@@ -272,14 +258,9 @@ def _plain(number: Any) -> float | None:
     return number if type(number) is int else _finite(float(number))
 
 
-def _busy(parts: Iterable[tuple[str, float, float]], action: str) -> float | None:
+def _busy(parts: Iterable[tuple[str, float, float]] | None, action: str) -> float | None:
     """Return the seconds with an action of the worker, one or several at once."""
-    busy = until = 0.0
-    for kind, began, took in parts:
-        if kind == action:
-            busy += max(0.0, began + took - max(began, until))
-            until = max(until, began + took)
-    return _finite(busy)
+    return _finite(covered((at, at + took) for kind, at, took in parts or () if kind == action))
 
 
 def _json(value: Any) -> str:

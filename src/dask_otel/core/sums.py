@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import TypeVar
 
 _Key = TypeVar("_Key")
@@ -21,3 +22,12 @@ def known_sum(values: Iterable[float | None]) -> float | None:
     """Return the sum of the known values; None without any."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
+
+
+def covered(times: Iterable[tuple[float, float]]) -> float:
+    """Return the seconds in at least one of some times, each from a moment to another one."""
+    found, until = 0.0, -inf
+    for first, last in sorted(times):
+        found += max(0.0, last - max(first, until))
+        until = max(until, last)
+    return found

@@ -48,7 +48,7 @@ _COUNTS: Final = {
         "They are in the metrics, not on the span; raise otel.spans.linger if it happens often.",
     ),
     "dask.otel.internal.errors": (
-        "were swallowed inside the bridge",
+        "happened inside the bridge, which caught them",
         "The scheduler's log has a traceback of the first of each kind: please report it.",
     ),
 }
@@ -175,8 +175,8 @@ def _configuration(process: Facts) -> list[Finding]:
                 Finding(
                     "configuration",
                     "ok",
-                    f"The configuration is valid; {counted(changed, 'key')} set to other than the "
-                    "default.",
+                    f"The configuration is valid; {counted(changed, 'key')} differ"
+                    f"{'s' if changed == 1 else ''} from the default.",
                 ),
             ),
         ),
@@ -330,8 +330,8 @@ def _workers(process: Facts) -> list[Finding]:
             Finding(
                 "workers.clocks",
                 "ok",
-                f"No clock of {counted(len(clocks), 'worker')} is known to differ by more than "
-                f"{CLOCK:g} s.",
+                f"Clocks differ from the scheduler's by at most {CLOCK:g} s, as far as is known "
+                f"({counted(len(clocks), 'worker')}).",
             ),
         ),
     )

@@ -23,7 +23,7 @@ class Inbox:
     Parameters
     ----------
     backlog
-        Limit of waiting OpenTelemetry spans.
+        Limit of the waiting OpenTelemetry spans, log records, or graph logs.
     """
 
     def __init__(self, backlog: int) -> None:
@@ -41,27 +41,27 @@ class Inbox:
 
     @property
     def waiting(self) -> int:
-        """The number of waiting OpenTelemetry spans."""
+        """The number of waiting records."""
         return self._offered - self._taken
 
     def __repr__(self) -> str:
         return f"<Inbox, {self.waiting} of {self.backlog} waiting>"
 
     def offer(
-        self, finished: FinishedSpan | Progress | ClusterEvent | FinishedGraph, behind: int = 0
+        self, item: FinishedSpan | Progress | ClusterEvent | FinishedGraph, behind: int = 0
     ) -> bool:
-        """Queue a finished span; False if there is no room.
+        """Queue an item; False if there is no room.
 
-        `behind` counts the OpenTelemetry spans in the queues behind this one. If nothing waits,
-        even a span with more groups than the backlog is accepted. Records that workers and users
+        `behind` counts the records in the queues behind this one. If nothing waits, even a span
+        with more groups than the backlog is accepted. Records that workers and users
         write can fill only half of the queue; the rest is for events of the cluster.
         """
-        weight, waiting = finished.weight, self.waiting + behind
-        written = isinstance(finished, ClusterEvent) and finished.name in semconv.WRITTEN
+        weight, waiting = item.weight, self.waiting + behind
+        written = isinstance(item, ClusterEvent) and item.name in semconv.WRITTEN
         if waiting and waiting + weight > (self.backlog // 2 if written else self.backlog):
             return False
         self._offered += weight
-        self._items.append(finished)
+        self._items.append(item)
         return True
 
     def put_light(self, item: OpenNote | SpanIdentity) -> None:
@@ -83,7 +83,7 @@ class Inbox:
             return item
 
     def give_up(self) -> int:
-        """Let `take` return nothing from now on; return how many spans remain, once."""
+        """Let `take` return nothing from now on; return how many records remain, once."""
         with self._giving_up:
             left = 0 if self.given_up else self.waiting
             self.given_up = True

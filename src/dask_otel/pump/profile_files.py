@@ -10,15 +10,15 @@ import logging
 import os
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import mkstemp
 from typing import Final
 
 from dask_otel import semconv
-from dask_otel.core.profiles.pprof import SUFFIX
+from dask_otel.core.profiles.pprof import SUFFIX, encoded
 from dask_otel.core.profiles.store import Batch, CutOff, Ended, Profiles, RootProfile
 from dask_otel.core.records import SpanIdentity
 from dask_otel.core.trace import Trace
@@ -45,8 +45,8 @@ class ProfileFiles(PumpThread):
         The folder, and the beginning of the files' names.
     most
         Limit of the bytes of this run's files; the oldest are removed.
-    encode
-        Makes a file's content; its second argument is called after each short step.
+    store
+        Reads and merges the samples.
     samples
         Whether a trace is sampled.
     """
@@ -56,13 +56,12 @@ class ProfileFiles(PumpThread):
         folder: Path,
         run: str,
         most: int,
-        encode: Callable[[RootProfile, Callable[[], object]], bytes],
+        store: Profiles,
         samples: Callable[[Trace], bool],
     ) -> None:
         super().__init__("dask-otel-profiles", "profiles", Tally(), threading.Event())
         self._folder, self._run_name, self._most = folder, run, most
-        self._encode, self._samples = encode, samples
-        self._store = Profiles()
+        self._store, self._samples = store, samples
         #: Held by threads that read what waits; the event loop never takes it.
         self._lock = threading.Lock()
         self._waiting: deque[Batch | CutOff | Ended] = deque()
@@ -70,7 +69,8 @@ class ProfileFiles(PumpThread):
         self._offered = self._taken = 0
         #: When the open roots are written next.
         self._due = time.monotonic() + INTERVAL
-        self._sizes: OrderedDict[Path, int] = OrderedDict()
+        #: Of the files, the oldest first.
+        self._sizes: dict[Path, int] = {}
         self._warned = False
         self._breathe = Breath()
 
@@ -105,22 +105,17 @@ class ProfileFiles(PumpThread):
 
     def work(self) -> float:
         """Read the queue, and write the files that are due."""
-        with self._lock:
-            self._drain()
-        now = time.monotonic()
-        everything = now >= self._due
+        began = time.monotonic()
+        everything = began >= self._due
+        self._write_all(everything)
         if everything:
-            self._due = now + INTERVAL
-        self._write_all(lambda root: everything or root.ended is not None)
-        took = time.monotonic() - now
-        self._due = max(self._due, time.monotonic() + _PAUSE * took if everything else 0.0)
-        return 1.0
+            now = time.monotonic()
+            self._due = now + max(INTERVAL, _PAUSE * (now - began))
+        return INTERVAL
 
     def finish(self) -> None:
         """Read and write the rest."""
-        with self._lock:
-            self._drain()
-        self._write_all(lambda _: True)
+        self._write_all(everything=True)
 
     def release(self) -> None:
         """Count what could not be written."""
@@ -129,11 +124,10 @@ class ProfileFiles(PumpThread):
     def abandon(self) -> None:
         """Count what was not written as lost."""
         waiting, self._waiting = self._waiting, deque()
-        unread = [item.samples for item in waiting if isinstance(item, Batch)]
-        unwritten = [root for root in [*self._store.roots.values()] if root.changed]
-        for root in unwritten:
-            root.changed = False
-        self._drop("shutdown", sum(unread) + sum(root.samples for root in unwritten))
+        lost = sum(item.samples for item in waiting if isinstance(item, Batch))
+        for root in [*self._store.roots.values()]:
+            lost, root.unwritten = lost + root.unwritten, 0
+        self._drop("shutdown", lost)
 
     def _drain(self) -> None:
         while self._waiting:
@@ -144,9 +138,12 @@ class ProfileFiles(PumpThread):
         while self._store.dropped:
             self._drop(*self._store.dropped.popitem())
 
-    def _write_all(self, is_due: Callable[[RootProfile], bool]) -> None:
+    def _write_all(self, everything: bool) -> None:
+        """Read the queue, and write what has changed: all roots, or those that have ended."""
+        with self._lock:
+            self._drain()
         for root in [*self._store.roots.values()]:
-            if root.changed and is_due(root):
+            if root.changed and (everything or root.ended is not None):
                 try:
                     self._write(root)
                 except OSError as error:
@@ -159,15 +156,14 @@ class ProfileFiles(PumpThread):
                             error,
                         )
         with self._lock:
-            for _ in self._store.forget(time.time()):
-                pass
+            self._store.forget(time.time())
 
     def _write(self, root: RootProfile) -> None:
         if not self._samples(root.root.trace_id):
-            root.changed = False
+            root.changed, root.unwritten = False, 0
             return
         with self._lock:
-            data = self._encode(root, self._breathe)
+            data, written = encoded(root.profile, self._breathe), root.unwritten
             root.changed = False
         path = self._folder / self._name(root.root)
         try:
@@ -175,22 +171,26 @@ class ProfileFiles(PumpThread):
         except OSError:
             root.changed = True
             raise
+        with self._lock:
+            root.unwritten = max(0, root.unwritten - written)
+        self._sizes.pop(path, None)
         self._sizes[path] = len(data)
-        self._sizes.move_to_end(path)
         while sum(self._sizes.values()) > self._most and len(self._sizes) > 1:
-            oldest, _ = self._sizes.popitem(last=False)
+            oldest = next(iter(self._sizes))
+            del self._sizes[oldest]
             with suppress(OSError):
                 oldest.unlink()
 
     def _replace(self, path: Path, data: bytes) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         # For the owner alone.
-        with NamedTemporaryFile(dir=self._folder, prefix=".profile-", delete=False) as file:
-            file.write(data)
+        descriptor, new = mkstemp(dir=self._folder, prefix=".profile-")
         try:
-            os.replace(file.name, path)
+            with open(descriptor, "wb") as file:
+                file.write(data)
+            os.replace(new, path)
         except OSError:
-            os.unlink(file.name)
+            os.unlink(new)
             raise
 
     def _name(self, root: SpanIdentity) -> str:

@@ -9,7 +9,7 @@ failed batch, ignores its flush timeout, and can block a shutdown for half a min
   (`dask_otel.pump.breath`) to let the event loop run.
 - One thread between the event loop and the span sinks translates and encodes
   (`dask_otel.pump.feeder`); with a spool it writes the spans to the disk
-  (`dask_otel.pump.spooled`). Another one does so for log records.
+  (`dask_otel.pump.spooled`). Log records have another one, and so have graph logs.
 - A failed batch is kept and retried; if it keeps failing while others get through, it is split
   (`dask_otel.pump.policy`).
 - Each sink has its own thread: a dead endpoint does not delay the others.
@@ -43,7 +43,7 @@ from dask_otel.pump.spooled import BACKLOG, Spool, SpooledFeeder
 from dask_otel.pump.tally import Series, Tally
 from dask_otel.pump.thread import PumpThread
 
-__all__ = ["MAX_METRIC_BATCHES", "Metrics", "Pump", "PumpLimits", "Rows"]
+__all__ = ["MAX_METRIC_BATCHES", "MetricExport", "Pump", "PumpLimits", "RecordExport"]
 
 #: The spans' share of the closing time; the rest is for the last metrics, which count the spans.
 _SPANS_SHARE: Final = 0.6
@@ -52,8 +52,8 @@ _SPOOL_SHARE: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """The way out of spans, of log records, or of graph logs."""
+class RecordExport:
+    """The export of spans, of log records, or of graph logs."""
 
     #: The exporters.
     sinks: Sequence[SpanSink] = ()
@@ -66,8 +66,8 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Metrics:
-    """The way out of metrics."""
+class MetricExport:
+    """The export of metrics."""
 
     #: The exporters, each with its own series.
     sinks: Sequence[tuple[MetricSink, MetricState]] = ()
@@ -84,7 +84,7 @@ class Pump:
     Parameters
     ----------
     spans, metrics, logs, graphs
-        The ways out.
+        How each of them is exported.
     sanitized
         Returns and resets the number of values that the translation had to change, by kind.
     notices
@@ -95,12 +95,12 @@ class Pump:
 
     def __init__(
         self,
-        spans: Rows,
-        metrics: Metrics,
-        logs: Rows,
+        spans: RecordExport,
+        metrics: MetricExport,
+        logs: RecordExport,
         sanitized: Callable[[], dict[str, int]] = dict,
         notices: Notices | None = None,
-        graphs: Rows = Rows(),
+        graphs: RecordExport = RecordExport(),
         profiles: ProfileFiles | None = None,
     ) -> None:
         #: Events of the bridge itself; the event loop takes them out.
@@ -144,11 +144,11 @@ class Pump:
     def __repr__(self) -> str:
         return f"<Pump to {', '.join(one.name for one in self.destinations) or 'nowhere'}>"
 
-    def _fed(self, signal: str, rows: Rows) -> tuple[list[SpanLane], Feeder]:
+    def _fed(self, signal: str, way: RecordExport) -> tuple[list[SpanLane], Feeder]:
         """Return the lanes of a signal, and their feeder."""
-        wake, spool, limits = threading.Event(), rows.spool, rows.limits
+        wake, spool, limits = threading.Event(), way.spool, way.limits
         lanes = []
-        for number, sink in enumerate(rows.sinks):
+        for number, sink in enumerate(way.sinks):
             key = sink.key if spool else None
             lanes.append(
                 SpanLane(sink, key or f"memory {number}", bool(key), limits, self._tally, wake.set)
@@ -156,7 +156,7 @@ class Pump:
         # An event of a full queue of events would not fit in it either.
         notices: Notices = self.notices if signal == "traces" else deque(maxlen=0)
         parts = (self._tally, wake, notices)
-        translate = partial(self._translate_and_count, rows.translate)
+        translate = partial(self._translate_and_count, way.translate)
         if spool is None:
             return lanes, Feeder(signal, lanes, translate, limits.queue_size, *parts)
         self.spooled = SpooledFeeder(spool, signal, lanes, translate, BACKLOG, *parts)

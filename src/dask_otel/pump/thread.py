@@ -140,6 +140,4 @@ class PumpThread(ABC):
             name = type(error).__name__
             if name not in self._logged:
                 self._logged.add(name)
-                logger.warning(
-                    "dask-otel: an error in its %s was swallowed", self._kind, exc_info=error
-                )
+                logger.warning("dask-otel caught an error in its %s", self._kind, exc_info=error)

@@ -7,16 +7,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf, isfinite, nan
 from pathlib import Path
+from statistics import fmean
 from time import monotonic
 from typing import Final
 
 from dask_otel.core.diagnosis import Diagnosis
 from dask_otel.core.graph import SUFFIX
 from dask_otel.report.account import TOGETHER, Account, Measured
+from dask_otel.report.history.difference import Comparison
+from dask_otel.report.telemetry.model import Session
 from dask_otel.report.whatif import WhatIfReport
 from dask_otel.whatif.experiments import Experiment, each, usual, with_workers
 from dask_otel.whatif.graph import Graph, read_graphs
-from dask_otel.whatif.running import replay
+from dask_otel.whatif.running import ORDERS, replay
 
 #: What a replay can leave out as the cure of a diagnosis, by its kind.
 _CURES: Final = {
@@ -24,12 +27,16 @@ _CURES: Final = {
     "restricted": "restrictions",
     "client": "gaps",
     "transfer": "transfers",
+    "uneven": "unevenness",
+    "slow_worker": "slow-worker",
 }
 #: The diagnoses of a run whose cures are tried, and the pieces of a task that is split.
 _FIRST, _PIECES = 5, 4
 #: If replays are limited: the most runs of tasks in all of them, and the most seconds. The start of
 #: a process takes as long as some runs.
 _MOST, _LIMIT, _START = 6_000, 20.0, 100
+#: A change is replayed several times only if so many changes can be.
+_FEW: Final = 4
 #: Kinds of diagnoses of what the threads of a worker, or of a machine, share.
 _SHARED: Final = ("gil", "cpus")
 
@@ -63,6 +70,8 @@ def judged(
         roots = account.session.roots()
         own = [graphs[one.span_id] for one in roots if one.span_id in graphs]
         size = sum(_START + len(one.runs["task"]) for one in own)
+        orders = ORDERS if _FEW * ORDERS * size <= room else 1
+        size *= orders
         if len(own) < len(roots) or not own or room < 2 * size:
             continue
         most, names = room / size - 1, dict[tuple[str, str], str]()
@@ -71,7 +80,8 @@ def judged(
             cures = dict(_cures(account.diagnoses[:_FIRST], graph))
             changes = {one.name: one for one in (*cures.values(), *usual(sizes(graph), ()))}
             asked = [*changes.values()][: int(min(most, len(changes)))]
-            result = replay(graph, asked, progress, until - monotonic() if limited else None)
+            left = until - monotonic() if limited else None
+            result = replay(graph, asked, progress, left, orders)
             assumed = (*warnings([account], graph.name), *result.assumptions)
             what_ifs.append(
                 WhatIfReport(replace(result, assumptions=assumed), account.price, graph.span_id)
@@ -87,6 +97,87 @@ def judged(
         longest = max(what_ifs[-len(own) :], key=lambda one: one.result.recorded)
         found[account.session.instance] = Measured(saved, longest.of_threads())
     return what_ifs, found
+
+
+def separated(
+    comparison: Comparison,
+    sides: Sequence[tuple[Sequence[Session], Sequence[Graph]]],
+    progress: Callable[[int, int], object],
+    *,
+    limited: bool,
+) -> Comparison:
+    """Separate slower functions, another cluster and more work in a comparison, by replays.
+
+    The last run of A is replayed as it was, then with the mean seconds of B's functions, and then
+    on B's workers, too. What is left is other work: the last run of B has it, as it was.
+
+    Parameters
+    ----------
+    comparison
+        The result without replays.
+    sides
+        Runs and graphs of A and of B.
+    progress, limited
+        See `dask_otel.report.document.Report.replayed`.
+
+    Returns
+    -------
+    The comparison with `replayed` of each name whose last runs can be replayed.
+    """
+    known = []
+    for runs, graphs in sides:
+        ids = {root.span_id for run in runs for root in run.roots()}
+        known.append({one.name: one for one in graphs if one.span_id in ids})
+    until, names = monotonic() + _LIMIT, []
+    for one in comparison.names:
+        first, second = (side.get(one.name) for side in known)
+        left = max(0.0, until - monotonic()) if limited else None
+        if first and second:
+            one = replace(one, replayed=made_of(first, second, progress, left))
+        names.append(one)
+    return replace(comparison, names=names)
+
+
+def made_of(
+    first: Graph,
+    second: Graph,
+    progress: Callable[[int, int], object],
+    limit: float | None = _LIMIT,
+) -> list[tuple[str, float]]:
+    """Return in words what the change from a run to another one is made of, with its seconds.
+
+    Their sum is the change. It is empty if replays can't tell, or the runs are too large for a
+    `limit` in seconds.
+    """
+    size = 2 * _START + 3 * len(first.runs["task"]) + len(second.runs["task"])
+    if limit is not None and size > _MOST:
+        return []
+    orders = ORDERS if limit is None or ORDERS * size <= _MOST else 1
+    before, after = _means(first), _means(second)
+    paces = {prefix: before[prefix] / after[prefix] for prefix in before.keys() & after.keys()}
+    changes = [Experiment("", faster=paces), Experiment("", faster=paces, cluster=second)]
+    one = replay(first, changes, progress, limit, orders)
+    other = replay(second, [], progress, limit, orders)
+    if one.refused or other.refused or not one.replayed or not other.replayed:
+        return []
+    slower, there = one.experiments
+    unknown = one.replayed.seconds - one.recorded + other.recorded - other.replayed.seconds
+    return [
+        ("by the time of the functions", slower.seconds - one.replayed.seconds),
+        ("by the cluster", there.seconds - slower.seconds),
+        ("by other work", other.replayed.seconds - there.seconds),
+        ("that replays do not explain", unknown),
+    ]
+
+
+def _means(graph: Graph) -> dict[str, float]:
+    """Return the mean seconds of the tasks of each prefix that took any."""
+    spent = defaultdict[str, list[float]](list)
+    columns = (graph.runs[name] for name in ("prefix", "seconds", "outcome"))
+    for prefix, seconds, outcome in zip(*columns, strict=True):
+        if seconds and outcome == "m":
+            spent[graph.prefixes[prefix]].append(seconds)
+    return {prefix: fmean(each) for prefix, each in spent.items()}
 
 
 def _cures(

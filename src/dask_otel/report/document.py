@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from dask_otel import semconv
 from dask_otel.report.account import Account, Measured, account
-from dask_otel.report.cures import graphs_of, judged
+from dask_otel.report.cures import graphs_of, judged, separated
 from dask_otel.report.history.difference import Comparison, compare
 from dask_otel.report.money import Price
 from dask_otel.report.profiles import attach, profiles_of
@@ -69,14 +69,37 @@ class Report:
 
     def redacted(self) -> Report:
         """Return this report without messages, tracebacks, code, keys and users' attributes."""
-        return replace(self, runs=[redacted(session) for session in self.runs], is_redacted=True)
+        runs = [redacted(session) for session in self.runs]
+        comparison = self.comparison and self.comparison.without_code()
+        return replace(self, runs=runs, comparison=comparison, is_redacted=True)
 
-    def compared_with(self, before: Report, titles: tuple[str, str] = ("A", "B")) -> Report:
+    def compared_with(
+        self,
+        before: Report,
+        titles: tuple[str, str] = ("A", "B"),
+        *,
+        replay: bool = False,
+        progress: Callable[[int, int], object] = lambda *_: None,
+        limited: bool = False,
+    ) -> Report:
         """Return this report with its changes since `before`.
 
-        The `titles` name the two reports.
+        Parameters
+        ----------
+        before
+            The other report.
+        titles
+            The names of the two reports.
+        replay
+            Whether slower functions, another cluster and other work are separated, by replays of
+            the recorded graphs, if both reports have them.
+        progress, limited
+            See `replayed`, which has its errors, too.
         """
         comparison = compare(before.runs, self.runs, titles)
+        if replay:
+            sides = [(one.runs, graphs_of(one.paths, one.graph_logs)) for one in (before, self)]
+            comparison = separated(comparison, sides, progress, limited=limited)
         return replace(self, runs=[*before.runs, *self.runs], comparison=comparison)
 
     def accounts(self) -> list[Account]:

@@ -88,6 +88,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
         else 0.0,
         workers=len(known),
         threads=max((worker.threads or 0.0 for worker in known), default=0.0),
+        fewest=min((worker.threads or 0.0 for worker in known), default=0.0),
         failed=int(max(outcome_counts(session).get("erred", 0), sum(one.count for one in final))),
         exceptions=[one.kind or "unknown" for one in final],
         causes=[what for what, _ in again.most_common()],
@@ -310,6 +311,7 @@ def _memory(roots: Iterable[Span], limits: Mapping[str, float]) -> dict[str, Any
             (name := one.text(semconv.SPAN_WORKER_PEAK_NAME)),
             limits.get(name, 0.0),
             int(one.number(semconv.SPAN_HEARTBEATS) or 0),
+            None if (most := one.number(semconv.SPAN_WORKER_TASKS)) is None else int(most),
         )
         for one in roots
         if (share := one.number(semconv.SPAN_WORKER_PEAK)) is not None

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from glob import escape
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from dask_otel.core.diagnosis import Diagnosis
 from dask_otel.core.profiles.pprof import SUFFIX, Profile, SpanStacks, decoded
-from dask_otel.core.profiles.stacks import Frame
-from dask_otel.core.profiles.tree import Node
+from dask_otel.core.profiles.stacks import Frame, Stack
 from dask_otel.core.traces.values import in_threads
 from dask_otel.report import words
 from dask_otel.report.seconds import span_activities
@@ -23,7 +23,11 @@ _OF_CODE: Final = ("chain", "long_task", "gil", "off_cpu")
 _NAMED: Final = 0.1
 #: A file of traces, and the beginning of the names of all files of its run.
 _TRACES: Final = re.compile(r"(.+-)\d{4,}-traces\.jsonl")
+#: Functions in a list, and columns of a place.
+_MOST, _WIDE = 25, 90
 _SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
+#: Seconds by stack; the outermost frames are the spans.
+Seconds: TypeAlias = Mapping[Stack, float]
 
 
 @dataclass
@@ -34,12 +38,12 @@ class Function:
     own: int = 0
     whole: int = 0
     #: Its own time by line.
-    lines: dict[int, int] = field(default_factory=dict)
+    lines: Counter[int] = field(default_factory=Counter)
 
     @property
     def place(self) -> str:
         """Its name, file and widest line, as text."""
-        line = max(self.lines, key=self.lines.__getitem__, default=0) or self.frame.line
+        line = max(self.lines, key=self.lines.__getitem__, default=self.frame.line)
         file = f" ({self.frame.file}:{line})" if self.frame.file else ""
         return words.one_line(f"{self.frame.function}{file}")
 
@@ -87,15 +91,15 @@ def spans_of(profiles: Iterable[Profile], name: str = "") -> list[SpanStacks]:
 
 def seconds_of(spans: Iterable[SpanStacks]) -> float:
     """Return the sampled seconds."""
-    return sum(span.tree.total().micros for span in spans) / 1e6
+    return sum(span.stacks.total() for span in spans) / 1e6
 
 
-def merged(spans: Iterable[SpanStacks]) -> Node:
-    """Return one tree, whose outermost frames are the spans."""
-    whole = Node()
+def merged(spans: Iterable[SpanStacks]) -> Counter[Stack]:
+    """Return the stacks of all spans, whose outermost frames are the spans."""
+    whole = Counter[Stack]()
     for span in spans:
-        for frames, line, cost in span.tree.stacks():
-            whole.add((Frame(span.name), *frames), line, *cost)
+        outermost = (Frame(span.name),)
+        whole.update({outermost + stack: micros for stack, micros in span.stacks.items()})
     return whole
 
 
@@ -107,50 +111,48 @@ def functions(spans: Iterable[SpanStacks], prefixes: Iterable[str] = ()) -> list
     wanted = {*prefixes}
     found: dict[Frame, Function] = {}
     for span in spans:
-        for (prefix, *frames), line, cost in span.tree.stacks():
-            if wanted and prefix.function not in wanted:
-                continue
-            for frame in {*frames}:
-                found.setdefault(frame, Function(frame)).whole += cost.micros
-            if frames:
-                inner = found[frames[-1]]
-                inner.own += cost.micros
-                inner.lines[line] = inner.lines.get(line, 0) + cost.micros
+        for (prefix, *frames), micros in span.stacks.items():
+            if frames and (not wanted or prefix.function in wanted):
+                at, frames[-1] = frames[-1].at, frames[-1]._replace(at=0)
+                for frame in {*frames}:
+                    found.setdefault(frame, Function(frame)).whole += micros
+                found[frames[-1]].own += micros
+                found[frames[-1]].lines[at or frames[-1].line] += micros
     return sorted(found.values(), key=lambda one: (-one.own, -one.whole, one.frame))
 
 
-def changes(
-    sides: tuple[Iterable[Session], Iterable[Session]], name: str
-) -> list[tuple[str, float]]:
-    """Return by how many seconds of a run's threads functions differ, for the roots of a name.
+def mean_run(sessions: Iterable[Session], name: str) -> Seconds:
+    """Return the seconds of stacks in a mean run of a name, with neither lines nor their numbers.
 
-    Samples of each run are scaled to the seconds that its tasks ran in threads, so that no
-    difference is one of coverage. Empty if a side has no profile.
+    The samples of each run are scaled to the seconds that its tasks ran in threads, so that no
+    difference to other runs is one of coverage.
     """
-    means = []
-    for side in sides:
-        runs = [
-            (profile, session)
-            for session in side
-            for profile in session.profiles
-            if profile.about.get("root") == name
-        ]
-        sums: dict[str, float] = {}
-        for profile, session in runs:
-            scale = _scale(profile, session) / len(runs) / 1e6
-            for span in profile.spans:
-                for (prefix, *frames), _, cost in span.tree.stacks():
-                    frame = frames[-1] if frames else prefix
-                    file = f" ({frame.file})" if frame.file else ""
-                    place = f"in {frame.function}{file} of {prefix.function}"
-                    sums[place] = sums.get(place, 0.0) + cost.micros * scale
-        means.append(sums)
-    before, after = means
-    if not (before and after):
-        return []
-    places = dict.fromkeys([*before, *after])
-    found = [(place, after.get(place, 0.0) - before.get(place, 0.0)) for place in places]
-    return sorted(found, key=lambda one: -abs(one[1]))
+    runs = [
+        (profile, session)
+        for session in sessions
+        for profile in session.profiles
+        if profile.about.get("root") == name
+    ]
+    found: dict[Stack, float] = {}
+    for profile, session in runs:
+        scale = _scale(profile, session) / len(runs) / 1e6
+        for stack, micros in merged(profile.spans).items():
+            # Lines move where the code has changed.
+            plain = tuple([Frame(frame.function, frame.file) for frame in stack])
+            found[plain] = found.get(plain, 0.0) + micros * scale
+    return found
+
+
+def changes(before: Seconds, after: Seconds) -> list[tuple[str, float]]:
+    """Return by how many seconds functions of two runs differ, the largest change first."""
+    found: dict[str, float] = {}
+    for sign, side in ((-1, before), (1, after)):
+        for (_, prefix, *frames), seconds in side.items():
+            frame = frames[-1] if frames else prefix
+            file = f" ({frame.file})" if frame.file else ""
+            place = f"in {frame.function}{file} of {prefix.function}"
+            found[place] = found.get(place, 0.0) + sign * seconds
+    return sorted(found.items(), key=lambda one: -abs(one[1]))
 
 
 def _scale(profile: Profile, session: Session) -> float:
@@ -187,28 +189,47 @@ def cautions(profiles: Iterable[Profile]) -> Iterator[str]:
             yield f"{words.seconds(folded)} of {name} had no room: see the nearest frame above."
 
 
+def lines(title: str, spans: Sequence[SpanStacks], is_loop: bool) -> Iterator[str]:
+    """Yield the functions as text; of event loops, how busy they were, too."""
+    whole = seconds_of(spans)
+    loops = (item for span in spans for item in span.stacks.items() if is_loop)
+    busy = sum(micros for (prefix, *_), micros in loops if prefix.function == "busy") / 1e6
+    more = f", busy for {words.share(busy, whole)} of it" if is_loop else ""
+    yield f"{title}: {words.seconds(whole)} of threads, sampled{more}"
+    listed = functions(spans)
+    head = ["own", "share", "with callees", "function and its widest line"]
+    rows = [
+        [words.seconds(one.own / 1e6), words.share(one.own / 1e6, whole),
+         words.seconds(one.whole / 1e6), words.cut(one.place, _WIDE)]
+        for one in listed[:_MOST]
+    ]  # fmt: skip
+    yield from words.aligned([head, *rows], {*head[:-1]})
+    if len(listed) > _MOST:
+        yield f"and {len(listed) - _MOST:,} more"
+
+
 def speedscope(spans: Iterable[SpanStacks], title: str) -> dict[str, Any]:
     """Return spans in the format of speedscope: all together, then one by one."""
     spans = [*spans]
     frames: dict[Frame, int] = {}
 
-    def profile(name: str, tree: Node) -> dict[str, Any]:
-        # In the order of the tree, so that equal frames are beside each other.
-        found = sorted(tree.stacks())
+    def profile(name: str, stacks: Counter[Stack]) -> dict[str, Any]:
+        # Sorted, so that equal frames are beside each other.
+        found = sorted(stacks.items())
         return {
             "type": "sampled",
             "name": name,
             "unit": "microseconds",
             "startValue": 0,
-            "endValue": sum(cost.micros for _, _, cost in found),
+            "endValue": stacks.total(),
             "samples": [
-                [frames.setdefault(frame, len(frames)) for frame in stack] for stack, _, _ in found
+                [frames.setdefault(frame._replace(at=0), len(frames)) for frame in stack]
+                for stack, _ in found
             ],
-            "weights": [cost.micros for _, _, cost in found],
+            "weights": [micros for _, micros in found],
         }
 
-    each = [profile(span.name, span.tree) for span in spans]
-    profiles = [profile(title, merged(spans)), *each]
+    profiles = [profile(title, merged(spans)), *[profile(one.name, one.stacks) for one in spans]]
     return {
         "$schema": _SCHEMA,
         "shared": {

@@ -90,7 +90,8 @@ def tried(
     named = {name for one in experiments for name in (*one.faster, *one.split)}
     if unknown := sorted(named - {LONGEST, *graph.prefixes}):
         raise ValueError(
-            f"{graph.name} has no tasks of {', '.join(unknown)}, but of {', '.join(graph.prefixes)}"
+            f"{graph.name} has no tasks of {', '.join(unknown)}; it has tasks of "
+            f"{', '.join(graph.prefixes)}"
         )
     found = replay(graph, experiments or _usual(graph), progress)
     assumed = (*warnings(report.accounts(), graph.name), *found.assumptions)
@@ -105,15 +106,15 @@ def _chosen(report: Report, span: str | None) -> Graph:
     if wanted:
         # Others may have run something after the block.
         return max(wanted, key=lambda one: ((one.trace_id, one.span_id) in own, one.start))
-    names = dict.fromkeys(one.name for one in graphs)
+    there = ", ".join(dict.fromkeys(one.name for one in graphs))
     where = ", ".join(map(str, report.paths)) or "the report"
     if not graphs:
         raise ValueError(
-            f"no recorded graph in {where}: one is recorded of a root span that begins while "
-            "the scheduler writes files (otel.files.path) or a client is in a performance_report, "
-            "unless otel.spans.graph is off there"
+            f"no recorded graph in {where}: the scheduler records those of root spans that begin "
+            "while it writes files (otel.files.path), or while a client is in a "
+            "performance_report, unless otel.spans.graph is off"
         )
-    raise ValueError(f"no recorded graph of {span} in {where}, but of {', '.join(names)}")
+    raise ValueError(f"no recorded graph of {span} in {where}; there are those of {there}")
 
 
 def _usual(graph: Graph) -> list[Experiment]:

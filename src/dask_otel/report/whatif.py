@@ -109,7 +109,8 @@ class WhatIfReport:
         elif it.curve[1:]:
             yield f"Each further thread is of use up to {it.curve[-1].threads:,}, the most tried."
         took = f"{words.seconds(it.recorded)}; its replay took {words.seconds(it.replayed.seconds)}"
-        yield f"{it.span} took {took}, a difference of {it.error or 0.0:.1%}."
+        apart = abs(it.replayed.seconds / it.recorded - 1) if it.recorded else 0.0
+        yield f"{it.span} took {took}, a difference of {apart:.1%}."
         yield from it.assumptions
 
     def table(self) -> list[tuple[str, ...]]:

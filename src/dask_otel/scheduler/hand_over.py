@@ -58,15 +58,15 @@ class HandOver:
         #: The next step of a hand-over of metrics.
         self._step: asyncio.Handle | None = None
         #: Finished spans and signs of life, waiting for the pump.
-        self._waiting: list[FinishedSpan | Progress] = []
+        self._waiting_spans: list[FinishedSpan | Progress] = []
         #: Events, waiting for the pump.
-        self._early = Inbox(MAX_EVENTS)
+        self._waiting_events = Inbox(MAX_EVENTS)
         self._unsettled = 0
 
     def begin(self, pump: Pump) -> None:
         """Begin to hand over to the pump: the exporters are ready."""
         self._pump = pump
-        while isinstance(event := self._early.take(), ClusterEvent):
+        while isinstance(event := self._waiting_events.take(), ClusterEvent):
             pump.offer_event(event)
 
     def stop(self) -> None:
@@ -98,13 +98,13 @@ class HandOver:
     def spans(self) -> None:
         """Hand over the ended spans, and the signs of life of others."""
         lifecycle = self._adapter.lifecycle
-        if not (lifecycle.finished or lifecycle.progress or self._waiting):
+        if not (lifecycle.finished or lifecycle.progress or self._waiting_spans):
             return
         updates: list[FinishedSpan | Progress] = [*self._adapter.take_progress()]
         for span in self._adapter.take_finished():
-            self._measured(span)
+            self._count_span(span)
             updates.append(span)
-        waiting = self._waiting + [span for span in updates if self._exports(span)]
+        waiting = self._waiting_spans + [span for span in updates if self._exports(span)]
         if self._pump is None:
             # The exporters are not ready. Drop the oldest spans.
             excess = max(0, len(waiting) - MAX_WAITING)
@@ -112,9 +112,9 @@ class HandOver:
                 self._adapter.batch.add(
                     semconv.OTEL_DROPPED.name, "traces", "not_ready", value=lost.weight
                 )
-            self._waiting = waiting[excess:]
+            self._waiting_spans = waiting[excess:]
             return
-        self._waiting = []
+        self._waiting_spans = []
         pumps = [self._pump] if self.recorded is None else [self._pump, self.recorded]
         if self._pump.profiles is not None:
             for one in waiting:
@@ -134,7 +134,7 @@ class HandOver:
             if self.recorded is not None:
                 self.recorded.offer_event(event, counted)
             return self._pump.offer_event(event, counted)
-        taken = self._early.offer(event)
+        taken = self._waiting_events.offer(event)
         if counted and not taken:
             self._adapter.batch.add(
                 semconv.OTEL_DROPPED.name, "logs", "not_ready", value=event.weight
@@ -159,7 +159,7 @@ class HandOver:
     def _exports(self, span: FinishedSpan | Progress | OpenNote) -> bool:
         return self._exports_default or span.identity.tags != DEFAULT_SPAN
 
-    def _measured(self, span: FinishedSpan) -> None:
+    def _count_span(self, span: FinishedSpan) -> None:
         """Add a span to the metrics, exported or not: one point in each histogram per Dask span."""
         ident, observe = span.identity, self._adapter.batch.observe
         ids = (ident.trace_id, ident.span_id)

@@ -6,12 +6,11 @@ import asyncio
 import sys
 import threading
 from functools import partial
-from itertools import islice
 from time import monotonic, sleep
 from typing import Final
 
-from dask_otel.core.profiles.frames import Found, walked
-from dask_otel.core.profiles.stacks import BLOB, packed
+from dask_otel.core.profiles.frames import Stacks
+from dask_otel.core.profiles.stacks import BLOB, packed, short_file
 from dask_otel.pump.thread import apart
 
 #: Seconds between two samples, and the most seconds.
@@ -39,24 +38,17 @@ async def loop_stacks(seconds: float) -> list[bytes] | None:
 
 def _sampled(thread: int, seconds: float) -> list[bytes]:
     try:
-        at = monotonic()
-        until, found = at + seconds, dict[tuple[int, ...], Found]()
+        at, stacks = monotonic(), Stacks()
+        until = at + seconds
         while at < until:
             sleep(INTERVAL)
             frame = sys._current_frames().get(thread)
             before, at = at, monotonic()
             if frame is not None:
-                line, codes = walked(frame)
-                one = found.setdefault((line, *map(id, codes)), Found(codes))
-                one.add(at - before)
+                waits = short_file(frame.f_code.co_filename) == _WAITS
+                stacks.add("", "idle" if waits else "busy", frame, at - before)
             # It holds the loop's variables.
             del frame
     finally:
         _sampling.release()
-    stacks = []
-    for (line, *_), one in found.items():
-        stack = one.stack("", "busy", line)
-        waits = bool(stack.frames) and stack.frames[-1].file == _WAITS
-        stacks.append(stack._replace(prefix="idle") if waits else stack)
-    stacks.sort(key=lambda stack: -stack.micros)
-    return [message[BLOB] for message in islice(packed(stacks), _MOST)]
+    return [message[BLOB] for message in packed(stacks.take(), _MOST)]

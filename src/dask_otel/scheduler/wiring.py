@@ -24,7 +24,7 @@ from dask_otel.core.graph import graph_line
 from dask_otel.core.metrics.cardinality import SeriesLimits
 from dask_otel.core.metrics.labels import LabelRules, patterns
 from dask_otel.core.metrics.state import MetricState
-from dask_otel.core.profiles.store import file_of
+from dask_otel.core.profiles.store import Profiles
 from dask_otel.core.records import Temporality
 from dask_otel.core.text import ATTRIBUTE_LIMIT, STACKTRACE_LIMIT, Sanitizer
 from dask_otel.core.trace import Trace
@@ -32,7 +32,7 @@ from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.destination import MOST_NOTICES, WORDS, Destination, Notices
-from dask_otel.pump.pump import Metrics, Pump, PumpLimits, Rows
+from dask_otel.pump.pump import MetricExport, Pump, PumpLimits, RecordExport
 from dask_otel.pump.recorder import Recorder
 from dask_otel.pump.rotated import obstacle
 from dask_otel.pump.spooled import Spool
@@ -158,14 +158,14 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         graph=partial(graph_line, redact=span_limits.redact) if settings.graphs != "off" else None,
         profiles=None
         if settings.sampled is None
-        else partial(file_of, interval=settings.sampled, redact=span_limits.redact),
+        else Profiles(settings.sampled, span_limits.redact),
     )
     if outputs is None:
         return None
     if settings.profiles.enabled and settings.sampled is None:
         missing = "otel.files.path" if target is None else "otel.workers.context"
         logger.warning(
-            "dask-otel takes no profiles: otel.profiles.enabled is true, and needs %s, too", missing
+            "dask-otel samples no profiles: otel.profiles.enabled also needs %s", missing
         )
     for text in long_timeouts(
         environment_of(settings.environment, settings.provider == "own").items()
@@ -222,22 +222,22 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     profile_of = None if outputs.profiles is None else outputs.profiles.of
     narrated = partial(narrate, limits=span_limits, mask=mask_of(settings))
     pump = Pump(
-        Rows(
+        RecordExport(
             outputs.span_sinks,
             partial(translate, limits=span_limits, sanitizer=sanitizer, profile_of=profile_of),
             read.spans,
             _spool(settings, outputs),
         ),
         # A batch may come slightly early or late.
-        Metrics(metrics, read.metric_interval - min(interval, RECORDED) / 2, shown),
-        Rows(
+        MetricExport(metrics, read.metric_interval - min(interval, RECORDED) / 2, shown),
+        RecordExport(
             outputs.log_sinks,
             partial(narrated, sanitizer=sanitizer, last=LastLines()),
             read.logs,
         ),
         sanitizer.drain,
         notices,
-        Rows(outputs.graph_sinks, lambda graph: [graph]),
+        RecordExport(outputs.graph_sinks, lambda graph: [graph]),
         outputs.profiles,
     )
 
@@ -245,16 +245,16 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         # Not the other pump's: two threads may use them at once.
         own, ((traces, values, logs), graphs) = Sanitizer(), outputs.recording(recorder)
         return Pump(
-            Rows(
+            RecordExport(
                 [traces],
                 partial(translate, limits=span_limits, sanitizer=own, profile_of=profile_of),
                 _IN_MEMORY,
             ),
             # Deltas, so that the sums of any rows are those of their time.
-            Metrics([(values, state(clocks.time_ns(), temporality="delta"))]),
-            Rows([logs], partial(narrated, sanitizer=own, last=LastLines()), _IN_MEMORY),
+            MetricExport([(values, state(clocks.time_ns(), temporality="delta"))]),
+            RecordExport([logs], partial(narrated, sanitizer=own, last=LastLines()), _IN_MEMORY),
             own.drain,
-            graphs=Rows(graphs, lambda graph: [graph], _IN_MEMORY),
+            graphs=RecordExport(graphs, lambda graph: [graph], _IN_MEMORY),
         )
 
     places = [destination.name for destination in pump.destinations]

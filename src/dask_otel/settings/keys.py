@@ -146,20 +146,19 @@ class SpanSettings:
         Whether the [graph of each root span](files.md#graph-logs) is recorded, for files and for
         reports from memory
 
-        It has what a replay needs of each run of a task, without keys. Nothing is recorded without
-        `otel.files.path`, `otel.report.record: always` or a client's `performance_report`, or
-        without `otel.spans.path`.
+        It has what a replay needs of each run of a task, without keys. It is only recorded with
+        `otel.files.path`, with `otel.report.record: always`, or while a client is in a
+        `performance_report`. Needs `otel.spans.path`.
         """,
     )
     memory: bool = _knob(
         "true",
         FLAG,
         """
-        Whether the [results in memory](telemetry.md#results-in-memory) are followed: whose they
-        are, how large, and for how long
+        Whether the [results in memory](telemetry.md#results-in-memory) are followed: their spans,
+        their sizes, and how long they stay
 
-        Without it there is no `dask.span.memory.*`, `dask.span.worker_memory.*` and
-        `dask.cluster.memory.*`.
+        `dask.span.memory.*`, `dask.span.worker_memory.*` and `dask.cluster.memory.*` need it.
         """,
     )
     linger: float = _knob(
@@ -228,7 +227,7 @@ class SpanSettings:
         """
         Whether file, line and function of the code that submitted a span's work are exported
 
-        They are absent if Dask does not collect them. The code itself is never exported.
+        They are absent if Dask does not collect code. The code itself is never exported.
         """,
     )
     task_keys: bool = _knob(
@@ -340,8 +339,8 @@ class LogSettings:
         The least level of workers' log records that are [exported](logs.md#logs-of-workers), with
         the trace, the span and the task that they come from
 
-        `WARNING` is a good first choice. Needs `otel.workers.context`. A limit for each worker, and
-        one for all, bounds them.
+        `WARNING` is a good first choice. Needs `otel.workers.context`. Their number is limited for
+        each worker, and for all workers together.
         """,
     )
 
@@ -372,7 +371,11 @@ class ProfileSettings:
     interval: float = _knob(
         "20ms",
         duration(0.005, 60),
-        "The time between two samples",
+        """
+        The least time between two samples
+
+        It is longer where samples would take more than 0.5 % of a worker's CPU.
+        """,
     )
 
 
@@ -384,8 +387,8 @@ class ClientSettings:
         "false",
         FLAG,
         """
-        Whether work in an OpenTelemetry span, but in no Dask span, gets a Dask span: one for each
-        OpenTelemetry span
+        Whether work outside all Dask spans gets a Dask span for each OpenTelemetry span that it is
+        submitted in
 
         It takes the place of `default`. Dask never forgets a span, about 680 bytes each, and its
         name is a metric label: [read this first](context.md#one-dask-span-per-caller). Read on the
@@ -471,9 +474,9 @@ class ReportSettings:
         "64 MiB",
         size(1_000_000, 10**12),
         """
-        The most memory for it, compressed
+        The most memory for that telemetry, which is compressed
 
-        When it is full, the oldest traces go first; a report says so.
+        When it is full, the oldest traces are removed first; a report says so.
         """,
     )
 
@@ -515,7 +518,7 @@ class Settings:
         "adopt",
         PROPAGATION,
         """
-        The use of the caller, which is the span that is current where work is submitted
+        What the caller is used for: the span that is current where work is submitted
 
         `adopt` makes the Dask root its child, in its trace; `link` gives the Dask root a trace of
         its own, with a link to the caller; `off` ignores the caller. The client uses this key to

@@ -182,7 +182,7 @@ def _readable(seconds: float) -> str:
     # Spelled so that Dask could read it, too; "15m" alone looks like metres.
     for unit, size in (("d", DAY), ("h", HOUR), (" minutes", 60.0)):
         if seconds >= size and seconds % size == 0:
-            return f"{seconds / size:g}{unit}"
+            return f"{seconds / size:g}{unit[:-1] if seconds == 60.0 else unit}"
     return f"{seconds:g}s"
 
 
@@ -207,7 +207,7 @@ def duration(least: float, most: float) -> Rule:
     return Rule(
         f"a duration from {limits}: a number of seconds, "
         "or a number and a unit, such as 500ms, 2s or 1h",
-        {"type": ["string", "number"], "minimum": int(least), "maximum": int(most)},
+        {"type": ["string", "number"], "minimum": int(least) or least, "maximum": int(most)},
         _seconds,
         limits,
     )

@@ -407,15 +407,15 @@ def check_header(path: Path) -> None:
     number = int.from_bytes(header[68:72], "big")
     if header and (not header.startswith(_MAGIC) or number != APPLICATION):
         raise SpoolError(
-            f"{path} is no spool of dask-otel, and is left alone. Set otel.spool.path to a "
+            f"{path} is no spool of dask-otel, and was not changed. Set otel.spool.path to a "
             "file that does not exist yet"
         )
     # A process that was killed at its start leaves a journal of a file without pages.
     of_pages = not journal.startswith(_JOURNAL_MAGIC) or any(journal[16:20])
     if journal and of_pages and not header and path.exists():
         raise SpoolError(
-            f"{path} is empty, and {path}-journal is not: the spool's content was lost, not by "
-            "dask-otel. Put the file back; or move its journal away, and a new spool is made"
+            f"{path} is empty, and {path}-journal is not: something other than dask-otel removed "
+            "the spool's content. Restore the file, or move the journal away to begin a new spool"
         )
     if log and header[18:20] == b"\1\1":
         raise SpoolError(

@@ -1,28 +1,30 @@
 """The process of a replay: ``python -m dask_otel.whatif.child``, started by `running`.
 
-It reads a graph and experiments as JSON, and writes a line of JSON for each part of its progress
-and for each result.
+It reads a graph and experiments, and writes a line of JSON for each part of its progress and for
+each result. It ends with the process that started it.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
+import pickle
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from operator import attrgetter
+from threading import Thread
 from typing import Any
 
 from dask_otel import lab
-from dask_otel.whatif.experiments import Experiment
-from dask_otel.whatif.graph import Graph
 from dask_otel.whatif.plan import plan
+from dask_otel.whatif.result import Replayed
 
 
 def main() -> None:
     """Replay what standard input asks for."""
-    asked = json.load(sys.stdin)
-    graph = Graph(**asked["graph"])
-    changes = [Experiment(**{**one, "without": {*one["without"]}}) for one in asked["changes"]]
+    graph, changes, orders = pickle.load(sys.stdin.buffer)
+    Thread(target=_follow, daemon=True).start()
     # Not the preloads and the plugins of a real cluster.
     import dask
 
@@ -32,27 +34,43 @@ def main() -> None:
     from dask_otel.whatif.engine import replayed
 
     logging.disable()
-    done = 0
+    done, tasks = 0, orders * len({*graph.runs["task"]})
 
     def tick() -> None:
         nonlocal done
         done += 1
         if done % 100 == 0:
-            _say(done=done)
+            say()
 
-    for change in changes:
-        try:
-            found = replayed(plan(graph, change), change.name, tick)
-        except lab.Stuck:
-            sys.exit(f"{change.name}: it does not end, since no worker has what a task needs.")
+    def say(**what: Any) -> None:
+        total = tasks * len(changes)
+        print(json.dumps({"done": min(done, total), "total": total, **what}), flush=True)
+
+    for number, change in enumerate(changes, 1):
+        tried = list[Replayed]()
+        for order in range(orders):
+            planned = plan(graph, change, order)
+            try:
+                tried.append(replayed(planned, tick))
+            except lab.Stuck:
+                sys.exit(f"{change.name}: it does not end, since no worker has what a task needs.")
+            if len(planned.workers) == 1:
+                # It gets all tasks, in their order.
+                break
+        done = number * tasks
+        tried.sort(key=attrgetter("seconds"))
+        spread = (tried[-1].seconds - tried[0].seconds) / 2
+        found = replace(tried[len(tried) // 2], name=change.name, spread=spread)
         # A curve over threads is made of changes of the workers alone.
-        is_point = change.workers is not None or change is changes[0]
-        threads = found.threads if is_point else None
-        _say(done=done, result={**asdict(found), "threads": threads})
+        if change.workers is None and number > 1:
+            found = replace(found, threads=None)
+        say(result=asdict(found))
 
 
-def _say(**what: Any) -> None:
-    print(json.dumps(what), flush=True)
+def _follow() -> None:
+    """End with the process that has the other end of the pipe."""
+    os.read(0, 1)
+    os._exit(1)
 
 
 if __name__ == "__main__":

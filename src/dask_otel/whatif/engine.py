@@ -18,7 +18,6 @@ from typing import Any, Final
 import dask
 from dask._task_spec import Task as Spec
 from dask._task_spec import TaskRef
-from dask.sizeof import sizeof
 from distributed import Reschedule, get_worker
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.worker_state_machine import SecedeEvent
@@ -43,82 +42,35 @@ CONFIG: Final = {
 _COLLECT: Final = 5000
 
 
-class Result:
-    """The result of a replayed task."""
+class Result(int):
+    """The result of a replayed task: so many bytes."""
 
-    __slots__ = ("nbytes",)
+    __slots__ = ()
 
-    def __init__(self, nbytes: int) -> None:
-        self.nbytes = nbytes
-
-
-@sizeof.register(Result)  # type: ignore[untyped-decorator]
-def _size(result: Result) -> int:
-    return result.nbytes
-
-
-class _Priorities(SchedulerPlugin):  # type: ignore[misc]
-    """Gives tasks the recorded priorities: equal ones must stay equal, whatever Dask adds."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-
-    def update_graph(self, scheduler: Any, *, tasks: Iterable[Key], **_: Any) -> None:
-        """See ``SchedulerPlugin.update_graph``."""
-        for key in tasks:
-            scheduler.tasks[key].priority = (self.plan.tasks[key].rank,)
-
-
-class _Failed(Exception):
-    """The recorded task failed."""
+    def __sizeof__(self) -> int:
+        return int(self)
 
 
 #: The replay that runs. There is one at a time in a process.
 _current: list[_Replay] = []
 
 
-async def _run(number: tuple[int, int], *_: object) -> Result:
-    return await _current[0].run(number)
-
-
-# Dask calls these for each key. Functions of the module: older releases of Dask pickle them.
+async def _run(task: str, *_: object) -> Result:
+    return await _current[0].run(task)
 
 
 def _priority(key: Key) -> int:
+    """Let Dask begin with the most important tasks. Older releases pickle this function."""
     return -_current[0].plan.tasks[key].rank
 
 
-def _retries(key: Key) -> int:
-    return len(_current[0].plan.tasks[key].attempts)
-
-
-def _restricted(what: str, none: Any, key: Key) -> Any:
-    plan = _current[0].plan
-    number = plan.tasks[key].restriction
-    value = plan.restrictions[number].get(what) if number >= 0 else None
-    if what == "workers" and value:
-        return [f"lab://w{worker % len(plan.workers)}" for worker in value]
-    return value or none
-
-
-_ANNOTATIONS: Final = {
-    "priority": _priority,
-    "retries": _retries,
-    "workers": partial(_restricted, "workers", []),
-    "resources": partial(_restricted, "resources", {}),
-    "allow_other_workers": partial(_restricted, "loose", False),
-}
-
-
-def replayed(plan: Plan, name: str, tick: Callable[[], None] = lambda: None) -> Replayed:
-    """Replay a plan.
+def replayed(plan: Plan, tick: Callable[[], None] = lambda: None) -> Replayed:
+    """Replay a plan, which gets no name here.
 
     Parameters
     ----------
     plan
         What is to be replayed.
-    name
-        That of the experiment.
     tick
         Called at the end of each task.
 
@@ -129,29 +81,24 @@ def replayed(plan: Plan, name: str, tick: Callable[[], None] = lambda: None) -> 
     """
     replay = _Replay(plan, tick)
     _current[:] = [replay]
-    longest = 1000 + 10 * sum(
-        one.disk + one.seconds for task in plan.tasks.values() for one in task.attempts
-    )
-    longest += 10 * sum(one.gap for one in plan.submissions)
+    busy = sum(one.disk + (one.seconds or 0.0) for task in plan.tasks.values() for one in task.runs)
     seconds = simulate(
-        replay.program, workers=0, latency=replay.latency, prepare=replay.prepare, longest=longest,
+        replay.program, workers=0, latency=replay.latency, prepare=replay.prepare,
+        longest=1000 + 10 * (busy + sum(one.gap for one in plan.submissions)),
         config={**CONFIG, **plan.config},
     )  # fmt: skip
     capacity = sum(
-        one.threads * (min(seconds, inf if one.went is None else one.went) - (one.came or 0.0))
-        for one in plan.workers
-        if (one.came or 0.0) < seconds
+        one.threads * max(0.0, min(seconds, one.went) - one.came) for one in plan.workers
     )
-    stays = {one.went for one in plan.workers} | {one.came for one in plan.workers} == {None}
-    threads = sum(one.threads for one in plan.workers)
+    stays = all((one.came, one.went) == (0.0, inf) for one in plan.workers)
     return Replayed(
-        name, seconds, capacity / 3600, max(0.0, 1 - replay.busy / capacity) if capacity else 0.0,
-        threads if stays else None,
+        "", seconds, capacity / 3600, max(0.0, 1 - replay.busy / capacity) if capacity else 0.0,
+        sum(one.threads for one in plan.workers) if stays else None,
     )  # fmt: skip
 
 
-class _Replay:
-    """One replay: the user's program, and what its tasks do."""
+class _Replay(SchedulerPlugin):  # type: ignore[misc]
+    """One replay: the user's program, and what its tasks are and do."""
 
     def __init__(self, plan: Plan, tick: Callable[[], None]) -> None:
         self.plan = plan
@@ -165,30 +112,53 @@ class _Replay:
         #: When workers were killed, and when they have begun, by their addresses.
         self._gone: dict[str, float] = {}
         self._ready: dict[str, float] = {}
-        self._keys = {key[1:]: key for key in plan.tasks}
+        self._keys = {key[1]: key for key in plan.tasks}
         self._where = {
             key: number for number, one in enumerate(plan.submissions) for key in one.results
         }
         self._cluster: Cluster
         self._began = 0.0
+        #: By sender, when all data that others asked for is sent.
+        self._sent: dict[str, float] = {}
+
+    def update_graph(self, scheduler: Any, *, tasks: Iterable[Key], **_: Any) -> None:
+        """See ``SchedulerPlugin.update_graph``: give new tasks what the recorded ones had."""
+        plan = self.plan
+        for key in tasks:
+            state, task = scheduler.tasks[key], plan.tasks[key]
+            # Equal priorities stay equal, whatever Dask adds.
+            state.priority, state.retries = (task.rank,), len(task.runs)
+            if task.runs[-1].restriction >= 0:
+                limit = plan.restrictions[task.runs[-1].restriction]
+                workers = [f"lab://w{one % len(plan.workers)}" for one in limit["workers"] or ()]
+                state.worker_restrictions = {*workers} or None
+                state.resource_restrictions = limit["resources"] or None
+                state.loose_restrictions = limit["loose"]
 
     # ------------------------------------------------------------------------ the cluster
 
-    def latency(self, _: Machine, __: Machine, message: Any) -> float:
-        """Return how long a message takes: data that a worker asked for, by its size."""
-        seconds = self.plan.latency
+    def latency(self, sender: Machine, _: Machine, message: Any) -> float:
+        """Return how long a message takes: data that a worker asked for, after what it sends."""
         data = message.get("data") if type(message) is dict else None
-        if type(data) is dict and message.get("status") == "OK":
-            moved = sum(self.plan.tasks[key].nbytes for key in data if key in self.plan.tasks)
-            seconds += moved / self.plan.bandwidth
-        return seconds
+        if type(data) is not dict or message.get("status") != "OK":
+            return self.plan.latency
+        now, tasks = self._cluster.loop.now, self.plan.tasks
+        moved = sum(tasks[key].runs[-1].nbytes or 0 for key in data if key in tasks)
+        began = max(now, self._sent.get(sender.name, 0.0))
+        self._sent[sender.name] = began + moved / self.plan.bandwidth
+        return self._sent[sender.name] - now + self.plan.latency
 
     async def prepare(self, cluster: Cluster) -> None:
         """Start the workers. Belongs to the scheduler's machine, like the following ones."""
         self._cluster = cluster
-        cluster.scheduler.add_plugin(_Priorities(self.plan))
+        cluster.scheduler.add_plugin(self)
+        if self.plan.is_even:
+            # Dask then keeps it until there is one.
+            cluster.scheduler.is_rootish = lambda task: (
+                not (task.worker_restrictions or task.resource_restrictions)
+            )
         for number, one in enumerate(self.plan.workers):
-            if one.came is None:
+            if not one.came:
                 await self._start(number)
 
     async def _start(self, number: int) -> None:
@@ -198,10 +168,10 @@ class _Replay:
     async def _life(self, number: int) -> None:
         """Let a worker come and go."""
         one, cluster, name = self.plan.workers[number], self._cluster, f"w{number}"
-        if one.came is not None:
+        if one.came:
             await asyncio.sleep(self._began + one.came - cluster.loop.now)
             await self._start(number)
-        if one.went is not None:
+        if one.went < inf:
             await asyncio.sleep(self._began + one.went - cluster.loop.now)
             if one.killed:
                 self._gone[f"lab://{name}"] = cluster.loop.now
@@ -218,7 +188,8 @@ class _Replay:
         assert thread is not None
         # The recorded times have the wait for Dask's next batch of messages already.
         cluster.client.scheduler_comm.interval = 0.0
-        thread.sleep(1.0)
+        # Workers steal each second.
+        thread.sleep(1.0 + plan.order / 3)
         # Before that, no message can arrive.
         arrived = self._began = loop.now + plan.latency
         for number in range(len(plan.workers)):
@@ -230,10 +201,10 @@ class _Replay:
             thread.sleep(arrived - plan.latency - loop.now)
             arrived = loop.now + plan.latency
             specs = {
-                key: Spec(key, _run, key[1:], *map(TaskRef, plan.tasks[key].before))
+                key: Spec(key, _run, key[1], *map(TaskRef, plan.tasks[key].before))
                 for key in one.keys
             }
-            with dask.annotate(**_ANNOTATIONS):
+            with dask.annotate(priority=_priority):
                 futures.append(cluster.client.get(specs, [*one.results], sync=False))
         thread.wait(lambda: len(self._ended) == len(plan.tasks), None)
         self.busy = sum(
@@ -247,47 +218,36 @@ class _Replay:
 
     # ----------------------------------------------------------------------------- a task
 
-    async def run(self, number: tuple[int, int]) -> Result:
+    async def run(self, name: str) -> Result:
         """Take as long as the recorded run did. Belongs to a worker's machine."""
-        key = self._keys[number]
+        key, now, ran = self._keys[name], self._cluster.loop.now, RUN.get()
+        assert ran is not None
         task = self.plan.tasks[key]
-        attempt = task.attempts[min(self._attempts[key], len(task.attempts) - 1)]
-        await self._startup()
-        left = attempt.disk + attempt.seconds
-        if attempt.seceded is not None:
-            left = attempt.seconds - attempt.seceded
-            await asyncio.sleep(attempt.disk + attempt.seceded)
-            self._secede(key, attempt.seceded)
-        await asyncio.sleep(left)
+        row = task.runs[min(self._attempts[key], len(task.runs) - 1)]
+        seconds = row.seconds or 0.0
+        holds = seconds if row.seceded is None else row.seceded
+        startup = self.plan.workers[int(ran.worker.removeprefix("lab://w"))].startup
+        # The first tasks of a worker wait until it has begun.
+        ready = self._ready.setdefault(ran.worker, now + startup)
+        await asyncio.sleep(max(0.0, ready - now) + row.disk + holds)
+        if row.seceded is not None:
+            ran.seceded = self._cluster.loop.now
+            get_worker().handle_stimulus(
+                SecedeEvent(key=key, compute_duration=holds, stimulus_id=f"secede-{ran.seceded}")
+            )
+            await asyncio.sleep(seconds - holds)
         # A run that ends here was not lost with its worker.
         self._attempts[key] += 1
-        if attempt.outcome == "r":
+        if row.outcome == "r":
             raise Reschedule
-        if attempt.outcome == "f":
-            raise _Failed
+        if row.outcome == "f":
+            raise RuntimeError("as recorded")
         if key not in self._ended:
             self._ended.add(key)
             self._there[self._where.get(key, -1)] += 1
             self.tick()
             if len(self._ended) % _COLLECT == 0:
                 gc.collect()
-        if attempt.outcome == "e":
-            raise _Failed
-        return Result(task.nbytes)
-
-    async def _startup(self) -> None:
-        """Wait until the worker has begun, for the first of its tasks."""
-        run, now = RUN.get(), self._cluster.loop.now
-        assert run is not None
-        startup = self.plan.workers[int(run.worker.removeprefix("lab://w"))].startup
-        ready = self._ready.setdefault(run.worker, now + startup)
-        if ready > now:
-            await asyncio.sleep(ready - now)
-
-    def _secede(self, key: Key, seconds: float) -> None:
-        run = RUN.get()
-        assert run is not None
-        run.seceded = self._cluster.loop.now
-        get_worker().handle_stimulus(
-            SecedeEvent(key=key, compute_duration=seconds, stimulus_id=f"secede-{run.seceded}")
-        )
+        if row.outcome == "e":
+            raise RuntimeError("as recorded")
+        return Result(row.nbytes or 0)

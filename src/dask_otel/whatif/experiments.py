@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dask_otel.core.figures import counted
+from dask_otel.whatif.graph import Graph
 
 #: What a replay can leave out of a run.
-CAUSES: Final = ("restrictions", "failures", "gaps", "transfers", "stealing")
+CAUSES: Final = (
+    "restrictions", "failures", "gaps", "transfers", "stealing", "unevenness", "slow-worker",
+)  # fmt: skip
 #: The name for the longest task in `Experiment.split`.
 LONGEST: Final = "longest"
 #: How many times as many workers are tried unless others are asked for.
@@ -34,6 +37,8 @@ class Experiment:
         By prefix, how many times as fast its tasks compute.
     split
         By prefix, or for the `LONGEST` task, the number of pieces that run side by side instead.
+    cluster
+        Another run, whose workers and network it has, as they were there.
     """
 
     name: str
@@ -42,6 +47,7 @@ class Experiment:
     without: frozenset[str] = frozenset()
     faster: Mapping[str, float] = field(default_factory=dict)
     split: Mapping[str, int] = field(default_factory=dict)
+    cluster: Graph | None = None
 
 
 def each(

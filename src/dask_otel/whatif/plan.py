@@ -10,19 +10,19 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from statistics import median
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from dask_otel.core.sums import covered
 from dask_otel.whatif.experiments import LONGEST, Experiment
 from dask_otel.whatif.graph import Graph
 
-#: Of a task: a name with its prefix, its number, and the number of its piece. Dask makes one group
-#: of the tasks whose keys begin with the same name.
-Key: TypeAlias = tuple[str, int, int]
+#: Of a task: the name of its group, which begins with its prefix; and the numbers of the task, of
+#: the piece, and of the order. Dask's sets have another order in each, as in each real run.
+Key: TypeAlias = tuple[str, str]
 
-#: Bytes a second between two workers, if no transfer was recorded: Dask's own guess.
+#: Bytes a second from a worker, if no transfer was recorded: Dask's own guess.
 BANDWIDTH: Final = 100e6
 
 #: The most seconds of a message: a task that waits longer for a free worker waits for its start.
@@ -33,16 +33,18 @@ _ROUNDED: Final = 1e-6
 
 
 class Row(NamedTuple):
-    """A recorded run of a task; a row of the graph log."""
+    """A run of a task; a row of the graph log."""
 
     task: int
     prefix: int
+    group: int
     before: Sequence[int]
     submission: int
     priority: Sequence[float] | None
     sent: float | None
     start: float | None
     seconds: float | None
+    fetched: float | None
     transfer: float
     disk: float
     nbytes: int | None
@@ -52,29 +54,15 @@ class Row(NamedTuple):
     seceded: float | None
 
 
-class Attempt(NamedTuple):
-    """What a task does when it runs."""
-
-    #: Before its function begins (the disk, and Dask's own work), and in it.
-    disk: float
-    seconds: float
-    #: After how many seconds of its function it leaves its thread to others.
-    seceded: float | None
-    #: One of the log's, but never lost with a worker: workers are lost, not runs.
-    outcome: str
-
-
 class Task(NamedTuple):
     """A task of a replay, or a piece of one."""
 
     before: Sequence[Key]
-    #: One after the other; the last one again if a result is lost.
-    attempts: Sequence[Attempt]
-    nbytes: int
     #: Its place in the order of priorities.
     rank: int
-    restriction: int
-    submission: int
+    #: Its runs one after the other, as changed; the last one again if a result is lost. None is
+    #: lost with a worker: workers are lost, not runs.
+    runs: Sequence[Row]
 
 
 class Submission(NamedTuple):
@@ -89,37 +77,41 @@ class Submission(NamedTuple):
     gap: float
 
 
-class Workers(NamedTuple):
+class Worker(NamedTuple):
     """A worker of a replay."""
 
     threads: int
     resources: Mapping[str, float]
-    came: float | None
-    went: float | None
+    #: When it came and went.
+    came: float
+    went: float
     #: It went with results or with runs, as a killed one does.
     killed: bool
     #: Seconds that its first task waits for it, because it imports modules, for example.
     startup: float
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """Everything that a replay needs."""
 
     tasks: Mapping[Key, Task]
     submissions: Sequence[Submission]
-    workers: Sequence[Workers]
+    workers: Sequence[Worker]
     restrictions: Sequence[Mapping[str, Any]]
-    #: Seconds of a message, and bytes a second between two workers.
+    #: Seconds of a message, and bytes a second from a worker.
     latency: float
     bandwidth: float
     #: Seconds from the end of the last task to the end of the span.
     rest: float
     #: Dask's configuration.
     config: Mapping[str, Any]
+    #: Whether each task goes to a worker that has a free thread.
+    is_even: bool
+    #: Which of the orders of what Dask leaves to chance.
+    order: int
 
 
-def plan(graph: Graph, change: Experiment) -> Plan:
+def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
     """Return how to replay a run with a change.
 
     Parameters
@@ -128,64 +120,96 @@ def plan(graph: Graph, change: Experiment) -> Plan:
         The run as recorded.
     change
         The change; of an experiment without one, the plan is the run as it was.
+    order
+        The number of an order of what Dask leaves to chance.
     """
-    rows = [
-        Row(*values) for values in zip(*(graph.runs[name] for name in Row._fields), strict=True)
-    ]
+    host = change.cluster or graph
+    theirs = _rows(host)
     ran: dict[int, list[Row]] = defaultdict(list)
-    names: dict[int, str] = {}
-    for row in rows:
-        names.setdefault(row.task, f"{graph.prefixes[row.prefix]}-{max(0, row.submission)}")
+    for row in _rows(graph):
         if row.seconds is not None and row.outcome != "l":
             ran[row.task].append(row)
     longest = max(ran, key=lambda task: ran[task][-1].seconds or 0.0, default=-1)
+    keys: dict[int, list[Key]] = {}
+    for task, runs in ran.items():
+        prefix = graph.prefixes[runs[0].prefix]
+        pieces = change.split.get(LONGEST, 1) if task == longest else 1
+        pieces = max(pieces, change.split.get(prefix, 1))
+        name = f"{prefix}-{runs[0].group}"
+        keys[task] = [(name, f"{task}.{piece}.{order}") for piece in range(pieces)]
+    priorities = sorted({tuple(runs[-1].priority) for runs in ran.values() if runs[-1].priority})
+    ranks = {priority: rank for rank, priority in enumerate(priorities)}
+    pause = _pause(theirs)
+    way = max(pause, _way(theirs, len(host.workers)))
+    without = change.without
+    paces = _paces(ran) if "slow-worker" in without else {}
 
-    def pieces(task: int) -> int:
-        own = change.split.get(graph.prefixes[ran[task][-1].prefix], 1)
-        return max(own, change.split.get(LONGEST, 1) if task == longest else 1)
+    def changed(row: Row) -> Row:
+        faster = paces.get((row.worker, row.prefix), 1.0) * len(keys[row.task])
+        faster *= change.faster.get(graph.prefixes[row.prefix], 1.0)
+        return row._replace(
+            # Before its function begins; Dask's own work, too.
+            disk=row.disk + pause,
+            seconds=(row.seconds or 0.0) / faster,
+            seceded=row.seceded and row.seceded / faster,
+            nbytes=(row.nbytes or 0) // len(keys[row.task]),
+            outcome="m" if "failures" in without else row.outcome,
+            restriction=-1 if "restrictions" in without else row.restriction,
+        )
 
-    keys = {task: [(names[task], task, one) for one in range(pieces(task))] for task in ran}
-    order = sorted({tuple(runs[-1].priority) for runs in ran.values() if runs[-1].priority})
-    ranks = {priority: rank for rank, priority in enumerate(order)}
-    pause = _pause(rows)
-    way = max(pause, _way(rows, len(graph.workers)))
-    latency = way - pause
     tasks = {}
     for task, runs in ran.items():
-        last, parts = runs[-1], len(keys[task])
-        faster = change.faster.get(graph.prefixes[last.prefix], 1.0) * parts
-        attempts = [
-            Attempt(row.disk + pause, (row.seconds or 0.0) / faster,
-                    row.seceded and row.seceded / faster, row.outcome)
-            for row in runs
-        ]  # fmt: skip
-        if "failures" in change.without:
-            attempts = [attempts[-1]._replace(outcome="m")]
-        before = [key for other in last.before for key in keys.get(other, ())]
-        restriction = -1 if "restrictions" in change.without else last.restriction
-        rank = ranks[tuple(last.priority)] if last.priority else len(ranks)
-        for key in keys[task]:
-            tasks[key] = Task(before, attempts, (last.nbytes or 0) // parts, rank, restriction,
-                              max(0, last.submission))  # fmt: skip
+        own = [*map(changed, runs[-1:] if "failures" in without else runs)]
+        before = [key for other in runs[-1].before for key in keys.get(other, ())]
+        rank = ranks[tuple(runs[-1].priority)] if runs[-1].priority else len(ranks)
+        tasks.update(dict.fromkeys(keys[task], Task(before, rank, own)))
     submissions, rest = _submissions(graph, ran, keys)
-    if "gaps" in change.without:
+    if "gaps" in without:
         submissions, rest = [one._replace(gap=0.0) for one in submissions], 0.0
-    if "transfers" in change.without:
-        bandwidth = inf
-    else:
-        bandwidth = change.bandwidth or measured_bandwidth(rows, latency) or BANDWIDTH
-    scheduler = {"stealing": True, "saturation": 1.1, **graph.scheduler}
-    stealing = scheduler["stealing"] and "stealing" not in change.without
-    workers = _workers(graph, rows, change, way)
+    latency = way - pause
+    bandwidth = change.bandwidth or measured_bandwidth(theirs, latency) or BANDWIDTH
+    scheduler = {"stealing": True, "saturation": 1.1, **host.scheduler}
+    is_even = "unevenness" in without
     return Plan(
-        tasks, submissions, workers, graph.restrictions, latency, bandwidth, rest, {
-            "distributed.scheduler.work-stealing": stealing,
-            "distributed.scheduler.worker-saturation": scheduler["saturation"] or inf,
-        },
+        tasks, submissions, _workers(host, theirs, change, way), graph.restrictions, latency,
+        inf if "transfers" in without else bandwidth, rest, {
+            "distributed.scheduler.work-stealing":
+                scheduler["stealing"] and "stealing" not in without,
+            "distributed.scheduler.worker-saturation":
+                1.0 if is_even else scheduler["saturation"] or inf,
+        }, is_even, order,
     )  # fmt: skip
 
 
-def _workers(graph: Graph, rows: Sequence[Row], change: Experiment, way: float) -> list[Workers]:
+def _rows(graph: Graph) -> list[Row]:
+    columns = (graph.runs[name] for name in Row._fields)
+    return [Row(*values) for values in zip(*columns, strict=True)]
+
+
+def _paces(ran: Mapping[int, Sequence[Row]]) -> dict[tuple[int, int], float]:
+    """By prefix, return how many times as long tasks took on the slowest worker as on others."""
+    seconds, runs = defaultdict[Any, float](float), Counter[Any]()
+    for *_, row in ran.values():
+        for place in ((row.worker, row.prefix), row.prefix):
+            seconds[place] += row.seconds or 0.0
+            runs[place] += 1
+    usual = {
+        place: runs[place] * (seconds[place[1]] - seconds[place]) / others
+        for place in runs
+        if type(place) is tuple and (others := runs[place[1]] - runs[place])
+    }
+    late = defaultdict[int, float](float)
+    for place, took in usual.items():
+        late[place[0]] += seconds[place] - took
+    slowest = max(late, key=late.__getitem__, default=None)
+    return {
+        place: seconds[place] / took
+        for place, took in usual.items()
+        if took and place[0] == slowest
+    }
+
+
+def _workers(graph: Graph, rows: Sequence[Row], change: Experiment, way: float) -> list[Worker]:
     # Of each worker, the first task comes last.
     ways = [
         (row.start, row.worker, seconds)
@@ -193,31 +217,25 @@ def _workers(graph: Graph, rows: Sequence[Row], change: Experiment, way: float) 
         if row.start is not None and (seconds := _waited(row)) is not None
     ]
     startups = {worker: max(0.0, seconds - way) for _, worker, seconds in sorted(ways)[::-1]}
-    # Those that went after the end of the span, when the cluster closed, were there until then.
-    went = [one if one is None or one < graph.stop - graph.start else None
-            for one in (worker["went"] for worker in graph.workers)]  # fmt: skip
-    known = [
-        Workers(
-            one["threads"], one.get("resources", {}), one["came"], gone, False,
-            startups.get(number, 0.0),
-        )
-        for number, (one, gone) in enumerate(zip(graph.workers, went, strict=True))
-    ]  # fmt: skip
-    if change.workers is not None:
-        return [
-            known[number % len(known)]._replace(threads=threads, came=None, went=None)
-            for number, threads in enumerate(change.workers)
-        ]
     # A result is computed again, or a run is lost, only if a worker did not hand over what it had.
     times = Counter(row.task for row in rows if row.outcome == "m")
     losers = {row.worker for row in rows if row.outcome == "l" or times[row.task] > 1}
-    killed = [one.went is not None and number in losers for number, one in enumerate(known)]
-    if "failures" in change.without:
-        return [
-            one._replace(went=None) if lost else one
-            for one, lost in zip(known, killed, strict=True)
-        ]
-    return [one._replace(killed=lost) for one, lost in zip(known, killed, strict=True)]
+    known = []
+    for number, one in enumerate(graph.workers):
+        # Those that went after the end of the span, when the cluster closed, were there until then.
+        went = one["went"] if (one["went"] or inf) < graph.stop - graph.start else inf
+        killed = went < inf and number in losers
+        if killed and "failures" in change.without:
+            killed, went = False, inf
+        about = one["threads"], one.get("resources", {}), one["came"] or 0.0, went, killed
+        known.append(Worker(*about, startups.get(number, 0.0)))
+    if change.workers is None:
+        return known
+    stays: dict[str, Any] = {"came": 0.0, "went": inf, "killed": False}
+    return [
+        known[number % len(known)]._replace(threads=threads, **stays)
+        for number, threads in enumerate(change.workers)
+    ]
 
 
 def _submissions(
@@ -295,18 +313,20 @@ def _pause(rows: Iterable[Row]) -> float:
 
 
 def measured_bandwidth(rows: Iterable[Row], latency: float) -> float | None:
-    """Return the bytes a second between two workers, as recorded; None if there are none."""
+    """Return the bytes a second from a worker, as recorded; None if there was no transfer."""
     places: dict[int, tuple[int, int]] = {}
-    moved, seconds, there = 0, 0.0, set()
+    moved, there = 0, set()
+    sending: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
-        if row.transfer:
-            # A question and an answer.
-            seconds += max(0.0, row.transfer - 2 * latency)
-            for task in row.before:
-                worker, nbytes = places.get(task, (row.worker, 0))
-                if worker != row.worker and (task, row.worker) not in there:
-                    there.add((task, row.worker))
-                    moved += nbytes
+        began = row.sent or 0.0 if row.fetched is None else row.fetched
+        for task in row.before if row.transfer else ():
+            worker, nbytes = places.get(task, (row.worker, 0))
+            if worker != row.worker and (task, row.worker) not in there:
+                there.add((task, row.worker))
+                moved += nbytes
+                # After a question and an answer.
+                sending[worker].append((began + 2 * latency, began + row.transfer))
         if row.outcome == "m":
             places[row.task] = (row.worker, row.nbytes or 0)
+    seconds = sum(map(covered, sending.values()))
     return moved / seconds if moved and seconds > _ROUNDED else None

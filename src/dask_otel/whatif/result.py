@@ -38,6 +38,9 @@ class Replayed:
     threads
         The number of threads that the experiment sets; None if it leaves the workers as they were.
         Of the run as it was, the number that it had; None if workers came or went.
+    spread
+        Half of the seconds by which replays differ that only have other orders of what Dask leaves
+        to chance. Of these, `seconds` is the median.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Replayed:
     thread_hours: float
     idle: float
     threads: int | None = None
+    spread: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -76,13 +80,15 @@ class WhatIf:
 
     @property
     def error(self) -> float | None:
-        """The share by which the replay as it was is longer or shorter than the recorded run.
+        """The share of its duration by which a replay may be wrong; None if nothing was replayed.
 
-        It is the error of each experiment, too. None if nothing was replayed.
+        It is the difference of the replay as it was from the recorded run, or the largest spread of
+        a replay by chance, if that is more.
         """
         if self.replayed is None or not self.recorded:
             return None
-        return abs(self.replayed.seconds / self.recorded - 1)
+        by_chance = (one.spread / one.seconds for one in (self.replayed, *self.experiments))
+        return max(abs(self.replayed.seconds / self.recorded - 1), *by_chance)
 
     @property
     def curve(self) -> list[Replayed]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,10 @@ from dask_otel.whatif.result import Replayed, WhatIf
 
 #: A replay of the run as it was that is further off answers nothing.
 MOST: Final = 0.15
+#: Replays of each change, with other orders of what Dask leaves to chance; one of a run with more
+#: tasks, where chance evens out, or with one worker, which gets all tasks.
+ORDERS: Final = 3
+_MANY: Final = 5000
 
 #: Functions whose tasks talk to each other past the scheduler.
 _P2P: Final = ("p2p", "shuffle-transfer", "shuffle-barrier")
@@ -34,6 +39,7 @@ def replay(
     experiments: Sequence[Experiment],
     progress: Callable[[int, int], object] = lambda *_: None,
     limit: float | None = None,
+    orders: int = ORDERS,
 ) -> WhatIf:
     """Replay a run as it was, and then with each change.
 
@@ -47,6 +53,8 @@ def replay(
         Called with the number of tasks that are done, and of all tasks of all replays.
     limit
         Seconds of real time for all; None if they may take as long as they like.
+    orders
+        How many replays there are of each change at most. The median counts.
 
     Returns
     -------
@@ -58,9 +66,16 @@ def replay(
         If the process of the replays dies, or the limit is over. Nothing of it is left.
     """
     recorded, results = graph.stop - graph.start, list[Replayed]()
-    refused = _missing(graph)
-    if refused is None:
-        for one in _results(graph, [Experiment("as it was"), *experiments], progress, limit):
+    refused = None
+    if graph.left_out or not graph.complete:
+        refused = f"{graph.left_out:,} of its runs were not recorded, because the log is limited."
+    elif not graph.workers or all(one is None for one in graph.runs["seconds"]):
+        refused = "No run of a task was recorded."
+    else:
+        if len({*graph.runs["task"]}) > _MANY:
+            orders = 1
+        changes = [Experiment("as it was"), *experiments]
+        for one in _results(graph, changes, orders, progress, limit):
             results.append(one)
             if abs(results[0].seconds - recorded) > MOST * recorded:
                 refused = _reason(graph, results[0].seconds, recorded)
@@ -74,40 +89,38 @@ def replay(
 def _results(
     graph: Graph,
     changes: Sequence[Experiment],
+    orders: int,
     progress: Callable[[int, int], object],
     limit: float | None,
 ) -> Iterator[Replayed]:
-    asked = {
-        "graph": vars(graph),
-        "changes": [{**vars(one), "without": sorted(one.without)} for one in changes],
-    }
-    total, words, over = len({*graph.runs["task"]}) * len(changes), "no word", list[bool]()
+    words, over = "no word", list[bool]()
 
     def end() -> None:
         over.append(True)
         process.kill()
 
     with subprocess.Popen(
-        [sys.executable, "-m", "dask_otel.whatif.child"], text=True, encoding="utf-8",
+        [sys.executable, "-m", "dask_otel.whatif.child"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         # The order of sets is then the same each time. Ctrl-C comes here, and ends it below.
         env={**os.environ, "PYTHONHASHSEED": "0"}, start_new_session=True,
     ) as process:  # fmt: skip
         timer = Timer(limit or 0.0, end)
+        assert process.stdin is not None
+        assert process.stdout is not None
         try:
             if limit is not None:
                 timer.start()
-            assert process.stdin is not None
-            assert process.stdout is not None
+            # It stays open: its end tells the process that this one is gone.
             with suppress(BrokenPipeError):
-                json.dump(asked, process.stdin)
-                process.stdin.close()
+                pickle.dump((graph, changes, orders), process.stdin)
+                process.stdin.flush()
             for line in process.stdout:
-                if not line.startswith('{"'):
-                    words = line.strip() or words
+                if not line.startswith(b'{"'):
+                    words = line.decode(errors="replace").strip() or words
                     continue
                 said = json.loads(line)
-                progress(min(total, said["done"]), total)
+                progress(said["done"], said["total"])
                 if "result" in said:
                     yield Replayed(**said["result"])
             status = process.wait()
@@ -115,6 +128,8 @@ def _results(
             timer.cancel()
             process.kill()
             process.wait()
+            with suppress(BrokenPipeError):
+                process.stdin.close()
     if over:
         raise ReplayError(
             f"The replays took longer than {limit:g} s and were ended. Ask for fewer experiments, "
@@ -126,49 +141,46 @@ def _results(
         )
 
 
-def _missing(graph: Graph) -> str | None:
-    """Return why a run can't be replayed at all."""
-    if graph.left_out or not graph.complete:
-        return f"{graph.left_out:,} of its runs were not recorded, because the log is limited."
-    if not graph.workers or all(one is None for one in graph.runs["seconds"]):
-        return "No run of a task was recorded."
-    return None
-
-
 def _reason(graph: Graph, seconds: float, recorded: float) -> str:
     """Return why the replay of a run as it was is so different from it: the most likely reason."""
     runs = graph.runs
     took = [one for one in runs["seconds"] if one is not None]
-    if any(word in prefix for prefix in graph.prefixes for word in _P2P):
-        why = "tasks of a p2p shuffle exchange data past the scheduler"
-    elif any(one is not None for one in runs["seceded"]):
-        why = "tasks waited for tasks that they started themselves"
-    elif {*runs["outcome"]} & {"l", "c"}:
-        why = "runs were lost with their workers, or cancelled"
-    elif graph.outside:
-        why = f"tasks waited for data of other spans, {graph.outside:,} times"
-    elif seconds < recorded and sum(took) < _SHORT * len(took):
-        why = "its tasks are so short that the scheduler took most of the time"
-    else:
-        why = "something that is not recorded took time, such as a busy scheduler or network"
+    reasons = {
+        "tasks of a p2p shuffle exchange data past the scheduler": any(
+            word in prefix for prefix in graph.prefixes for word in _P2P
+        ),
+        "tasks waited for tasks that they started themselves": any(runs["seceded"]),
+        "runs were lost with their workers, or cancelled": {*runs["outcome"]} & {"l", "c"},
+        f"tasks waited for data of other spans, {graph.outside:,} times": graph.outside,
+        "its tasks are so short that the scheduler took most of the time": (
+            seconds < recorded and sum(took) < _SHORT * len(took)
+        ),
+        "something that is not recorded took time, such as a busy scheduler or network": True,
+    }
     return (
         f"The replay of the run as it was took {seconds:.2f} s instead of {recorded:.2f} s; "
-        f"the most likely reason: {why}."
+        f"the most likely reason: {next(why for why, is_true in reasons.items() if is_true)}."
     )
 
 
 def _assumptions(graph: Graph, experiments: Sequence[Experiment]) -> Iterator[str]:
     """Yield what the replays assume."""
-    yield "Tasks take as long as they took, however many run side by side."
-    yield "Memory is not simulated: nothing is spilled, and no worker is paused."
-    yield "Each transfer has the whole bandwidth; others do not slow it down."
-    if any(one.workers for one in experiments):
-        yield "Other workers are there from the start to the end, and none is lost."
-        if graph.restrictions:
-            yield "A task that had to run on a certain worker has to run on its counterpart."
-    if not any(graph.runs["transfer"]):
-        changed = any(one.bandwidth or "transfers" in one.without for one in experiments)
-        but = ", except where an experiment says otherwise" if changed else ""
-        yield f"No transfer was recorded; results are sent with {BANDWIDTH / 1e6:g} MB/s{but}."
-    if any(one is not None for one in graph.runs["seceded"]):
-        yield "A task that started other tasks waits for them as long as it did."
+    others = any(one.workers for one in experiments)
+    changed = any(one.bandwidth or "transfers" in one.without for one in experiments)
+    but = ", except where an experiment says otherwise" if changed else ""
+    assumed = {
+        "Tasks take as long as they took, however many run side by side.": True,
+        "Memory is not simulated: nothing is spilled, and no worker is paused.": True,
+        "The transfers from one worker share its bandwidth, and it is the only limit.": True,
+        "Other workers are there from the start to the end, and none is lost.": others,
+        "A task that had to run on a certain worker has to run on its counterpart.": (
+            others and graph.restrictions
+        ),
+        f"No transfer was recorded; a worker sends {BANDWIDTH / 1e6:g} MB/s{but}.": (
+            not any(graph.runs["transfer"])
+        ),
+        "A task that started other tasks waits for them as long as it did.": (
+            any(graph.runs["seceded"])
+        ),
+    }
+    return (sentence for sentence, is_true in assumed.items() if is_true)

@@ -8,27 +8,18 @@ from __future__ import annotations
 import sys
 import threading
 from contextlib import suppress
-from itertools import islice
-from time import monotonic
-from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Final
 
 from distributed import worker as dask_worker
-from distributed.metrics import time
+from distributed.metrics import thread_time, time
 
 from dask_otel.core.events.lines import Rate
-from dask_otel.core.profiles.frames import Found, walked
-from dask_otel.core.profiles.stacks import (
-    LAST,
-    LEFT_OUT,
-    SAMPLES,
-    TOPIC,
-    packed,
-)
+from dask_otel.core.profiles.frames import Stacks
+from dask_otel.core.profiles.stacks import LAST, TOPIC, packed
 
 if TYPE_CHECKING:
     from distributed.worker import Worker
-    from distributed.worker_state_machine import TaskState
 
 #: Seconds after which samples are sent, so that a kill loses at most ten seconds of them; and after
 #: which a span that runs no task is at its end here: then its samples are sent early, once a second
@@ -36,6 +27,10 @@ if TYPE_CHECKING:
 LONGEST: Final = 8.0
 _QUIET: Final = 0.25
 _EARLY: Final = (1.0, 3.0)
+#: The part of a CPU that the thread may take. Where it needs more for a sample, it takes samples
+#: less often, down to five a second: each stands for the time since the one before.
+_PART: Final = 0.005
+_RARELY: Final = 0.2
 #: Most messages at once.
 _MOST: Final = 4
 #: Dask's functions below those that run a task; those of the supported releases that there are.
@@ -55,14 +50,15 @@ class Sampler:
 
     def __init__(self, worker: Worker, interval: float) -> None:
         self._worker = worker
-        self._interval = interval
+        #: Least seconds between two samples, and those before the next one.
+        self._interval = self._pause = interval
+        #: Whether the worker has said good-bye, and held while samples are taken or sent.
+        self._stopped = False
         self._lock = threading.Lock()
-        self._stopped = threading.Event()
-        #: By span, prefix, current line and addresses of code.
-        self._found: dict[tuple[Any, ...], Found] = {}
+        self._stacks = Stacks(_BASES)
         #: By span of these: when it ran a task last.
         self._seen: dict[str, float] = {}
-        #: When the last sample was, and the first of these.
+        #: When the last sample was, and the first one that has not been sent.
         self._at = self._since = monotonic()
         self._early = Rate(*_EARLY)
         self._thread = threading.Thread(target=self._run, name="dask-otel-profiles", daemon=True)
@@ -73,58 +69,48 @@ class Sampler:
 
     def stop(self) -> None:
         """Send the rest. Called on the worker's event loop."""
-        self._stopped.set()
+        self._stopped = True
         self._send(last=True)
 
     def _run(self) -> None:
-        while not self._stopped.wait(self._interval):
+        spent = thread_time()
+        while not self._stopped:
             # Dask goes on; the coverage shows the gap.
             with suppress(Exception):
                 self._sample(monotonic())
+            before, spent = spent, thread_time()
+            self._pause = max(self._interval, min(_RARELY, (spent - before) / _PART))
+            # An event with a timeout takes twice as much of the CPU.
+            sleep(self._pause)
 
     def _sample(self, now: float) -> None:
         """Count what the threads with tasks do, and send that if it is time."""
         took, self._at = now - self._at, now
-        if running := dict(self._worker.active_threads):
+        if running := self._worker.active_threads.copy():
             frames, tasks = sys._current_frames(), self._worker.state.tasks  # noqa: SLF001
+            clock = time()
             with self._lock:
-                clock = time()
                 for thread, key in running.items():
                     task, frame = tasks.get(key), frames.get(thread)
                     if task is not None and frame is not None and task.span_id is not None:
+                        if not self._seen:
+                            self._since = now
+                        self._seen[task.span_id] = now
                         # A short task is found as rarely as it is short.
-                        ran = max(self._interval, clock - (task.start_time or clock))
-                        self._count(task, frame, now, min(took, ran))
+                        ran = max(self._pause, clock - (task.start_time or clock))
+                        self._stacks.add(task.span_id, task.prefix, frame, min(took, ran))
             # They hold the user's variables.
-            del frames
+            del frames, frame
         if self._seen and (
             now - self._since >= LONGEST
             or (now - min(self._seen.values()) >= _QUIET and self._early.allows(now))
         ):
             self._send()
 
-    def _count(self, task: TaskState, frame: FrameType, now: float, seconds: float) -> None:
-        line, codes = walked(frame)
-        key = (task.span_id, task.prefix, line, *map(id, codes))
-        found = self._found.get(key)
-        if found is None:
-            if not self._found:
-                self._since = now
-            found = self._found[key] = Found(codes)
-        found.add(seconds)
-        self._seen[str(task.span_id)] = now
-
     def _send(self, last: bool = False) -> None:
         with self._lock:
-            taken, self._found, self._seen = self._found, {}, {}
-        stacks = [
-            one.stack(span, prefix, line, _BASES) for (span, prefix, line, *_), one in taken.items()
-        ]
-        # If there are too many, the rarest are left out.
-        stacks.sort(key=lambda one: -one.micros)
-        messages = [*islice(packed(stacks), _MOST)] or [*packed([])]
-        sent = sum(message[SAMPLES] for message in messages)
-        messages[-1][LEFT_OUT] = sum(one.samples for one in stacks) - sent
+            found, self._seen = self._stacks.take(), {}
+        messages = packed(found, _MOST)
         messages[-1][LAST] = last
         for message in messages:
             self._worker.log_event(TOPIC, message)

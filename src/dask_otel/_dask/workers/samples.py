@@ -116,7 +116,7 @@ class WorkerSamples:
         process, on_disk, old, recent = (
             sum(column) for column in zip(_NOTHING, *known, strict=True)
         )
-        held, scattered = ledger.held.bytes, ledger.scattered.bytes
+        held, scattered = ledger.held, ledger.scattered.bytes
         managed = sum([ws.nbytes for ws in self._scheduler.workers.values()])
         states = {
             "held": held,

@@ -128,8 +128,8 @@ def _transport(signal: str, name: str) -> tuple[Any, ...] | None:
     if name != "console":
         # It may be meant for an application: there is no stable interface of such exporters.
         logger.warning(
-            "dask-otel: OTEL_LOGS_EXPORTER names %r, to which the bridge exports no logs. It knows "
-            "none, console, otlp, %s and %s. Spans and metrics are not affected.",
+            "dask-otel: OTEL_LOGS_EXPORTER names %r, which the bridge can't use for logs. It can "
+            "use none, console, otlp, %s and %s. Spans and metrics are not affected.",
             name,
             *_OTHERS,
         )

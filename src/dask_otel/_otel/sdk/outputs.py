@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from opentelemetry.sdk.resources import Resource
 
@@ -35,7 +35,7 @@ from dask_otel._otel.sdk.resource import make_resource
 from dask_otel._otel.sdk.sampling import TraceSampler, make_sampler
 from dask_otel._otel.sdk.sink import ExporterSink
 from dask_otel._otel.sdk.spans import ProviderSpanSink, application_provider
-from dask_otel.core.profiles.store import RootProfile
+from dask_otel.core.profiles.store import Profiles
 from dask_otel.core.records import Origin
 from dask_otel.core.trace import Trace
 from dask_otel.pump.destination import Destination
@@ -44,8 +44,6 @@ from dask_otel.pump.recorder import Recorder
 
 __all__ = ["FileTarget", "Outputs", "build", "build_for_spool"]
 
-#: Makes a profile's file; the second argument is called after each short step.
-WriteProfile: TypeAlias = Callable[[RootProfile, Callable[[], object]], bytes]
 _SIGNALS: Final = ("traces", "metrics", "logs")
 
 
@@ -88,7 +86,7 @@ def build(
     logs: bool = False,
     claims: Callable[[str, str], bool] | None = None,
     graph: WriteGraph | None = None,
-    profiles: WriteProfile | None = None,
+    profiles: Profiles | None = None,
 ) -> Outputs | None:
     """Make the exporters in the standard variables, and those that write files.
 
@@ -115,7 +113,7 @@ def build(
     graph
         Makes the text of a graph log; None for no graph logs.
     profiles
-        Makes the content of a profile's file; None for no profiles.
+        Merges the samples of workers; None for no profiles.
 
     Returns
     -------

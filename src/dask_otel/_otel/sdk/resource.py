@@ -72,8 +72,8 @@ def make_resource(
         found[semconv.SERVICE_INSTANCE_ID] = f"{instance}/{instance_id}"
         logger.warning(
             "dask-otel: another bridge in this process exports as service.instance.id %r, too, so "
-            "this one exports as %r: else both would write the same series. Leave "
-            "service.instance.id out of OTEL_RESOURCE_ATTRIBUTES, and each gets its scheduler's id",
+            "this one exports as %r: else both would write the same series. Remove "
+            "service.instance.id from OTEL_RESOURCE_ATTRIBUTES: then each has its scheduler's id",
             instance,
             found[semconv.SERVICE_INSTANCE_ID],
         )
@@ -119,8 +119,8 @@ def _detected() -> dict[str, Any]:
     missing = [f"{name} ({words_of(error)})" for name, error in errors.items() if error]
     if missing:
         logger.warning(
-            "dask-otel exports without what these resource detectors would add: %s. They have %g s "
-            "in all; leave those that fail out of %s",
+            "dask-otel exports without the attributes of these resource detectors, which failed or "
+            "took too long: %s. All of them together have %g s; remove those that fail from %s",
             mask_of_environment()(", ".join(missing)),
             _PATIENCE,
             _DETECTORS,

@@ -116,8 +116,8 @@ class TraceSampler:
         if problem not in self._logged:
             self._logged.add(problem)
             logger.warning(
-                "dask-otel: the sampler %s %s; where it does not answer, traces are sampled as by "
-                "OpenTelemetry's default one (parentbased_always_on)",
+                "dask-otel: the sampler %s %s; for traces without its answer, OpenTelemetry's "
+                "default sampler decides (parentbased_always_on)",
                 type(self._sampler).__name__,
                 problem,
             )
@@ -168,7 +168,7 @@ def _load_sampler(entry: EntryPoint) -> Sampler:
         problem = repr(error)
     logger.warning(
         "dask-otel: OTEL_TRACES_SAMPLER names %r, and that sampler could not be made (%s); "
-        "OpenTelemetry's default one is used (parentbased_always_on)",
+        "OpenTelemetry's default sampler is used instead (parentbased_always_on)",
         entry.name,
         problem,
     )

@@ -35,8 +35,9 @@ _ONE_CORE: Final = 1.4
 _OF_MEMORY: Final = ("memory", "paused", "spill")
 #: Dask spills from this share of a worker's memory on, and restarts a worker soon after that one.
 _SPILLS, _FULL = 0.6, 0.9
-#: Less memory is proposed from this share of it, and with so many heartbeats of each worker.
-_LESS, _BEATS = 0.8, 20
+#: Less memory is proposed from this share of it, and with so many heartbeats of each worker; fewer
+#: threads if tasks waited for a free one for less than this share of the time.
+_LESS, _BEATS, _WAITED = 0.8, 20, 0.01
 
 #: Prefixes of peer-to-peer shuffles.
 _P2P: Final = (
@@ -214,22 +215,32 @@ def _notices(facts: Facts) -> list[Diagnosis]:
 
 
 def _sizing(facts: Facts) -> tuple[str, str]:
-    """Return that workers had too much memory, or hardly enough, and the evidence; or neither."""
+    """Return that workers were too large, or hardly large enough, and the evidence; or neither."""
     known = [(root.fullest, name) for name, root in facts.roots.items() if root.fullest]
     went_wrong = facts.pauses or facts.terminated or facts.deaths
     if not known or went_wrong:
         return "", ""
-    (share, worker, limit, beats), root = max(known)
+    (share, worker, limit, beats, _), root = max(known, key=lambda one: one[0].share)
     evidence = f"That was {worker}, in {root}, of {counted(beats, 'heartbeat')} of all workers."
     used = f"{size(share * limit, limit)} ({share:.0%})" if limit else f"{share:.0%} of its memory"
     if share > _FULL:
         return f"A worker used {used}: it was about to be restarted", evidence
-    least = share / _SPILLS
     beats = sum(one.heartbeats for one, _ in known)
-    if least > _LESS or beats < _BEATS * max(1, facts.workers):
+    least, found = share / _SPILLS, list[tuple[str, str, str]]()
+    if least <= _LESS:
+        found.append((used, size(least * limit) if limit else f"{least:.0%} of it", evidence))
+    most = int(max(one.tasks or facts.threads for one, _ in known))
+    waits = (own.parts[one] for own in facts.roots.values() for one in ("no_thread", "uneven"))
+    # None of them had work for all of its threads, and all have as many.
+    if most < facts.threads == facts.fewest and sum(waits) < _WAITED * facts.seconds:
+        ran = f"None ran more than {counted(most, 'task')} at any of {beats:,} heartbeats."
+        found.append((f"{most} of {facts.threads:.0f} threads", counted(most, "thread"), ran))
+    if not found or beats < _BEATS * max(1, facts.workers):
         return "", ""
-    enough = size(least * limit) if limit else f"{least:.0%} of it"
-    return f"No worker used more than {used}: {enough} would have done, without spilling", evidence
+    used, enough = (" and ".join(one[place] for one in found) for place in (0, 1))
+    end = ", without spilling" * (least <= _LESS)
+    said = " ".join(one[2] for one in found)
+    return f"No worker used more than {used}: {enough} would have done{end}", said
 
 
 def _listed(names: Iterable[str], most: int = 3) -> str:

@@ -64,6 +64,8 @@ class FullestWorker(NamedTuple):
     #: Of its memory, in bytes; 0.0 if unknown. The number of all workers' heartbeats.
     limit: float
     heartbeats: int
+    #: The most tasks that a worker ran at any of these; None if unknown.
+    tasks: int | None = None
 
 
 @dataclass
@@ -144,9 +146,10 @@ class Facts:
     spans: list[SpanFacts] = field(default_factory=list)
     #: Seconds without work while workers and a client were there, before the first root.
     before_first: float = 0.0
-    #: Number of workers, and most threads of one.
+    #: Number of workers, most threads of one, and fewest.
     workers: int = 0
     threads: float = 0.0
+    fewest: float = 0.0
     #: Tasks that failed for good, the kinds of their exceptions, and those of repeated runs.
     failed: int = 0
     exceptions: Sequence[str] = ()

@@ -1,4 +1,4 @@
-"""Tells events of the cluster as log records: name, severity, a text for people, attributes."""
+"""Makes log records of events of the cluster: name, severity, a text for people, attributes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ERRED: Final = semconv.TASK_OUTCOME_COUNT.format("erred")
 #: Counts that are not worth a sentence if they are 0.
 _UNSAID: Final = (_ERRED, semconv.RESULT_LOST_COUNT, semconv.DATA_LOST_COUNT, semconv.WORKER_COUNT)
 
-#: Facts with texts of users, and the names by which redaction is asked about them.
+#: Facts with texts of users, and their names for the function of ``otel.redact``.
 _OF_USERS: Final = {
     semconv.TASK_KEY: semconv.TASK_KEY,
     semconv.TASK_SUSPECTS: semconv.TASK_KEY,
@@ -47,7 +47,7 @@ _OF_USERS: Final = {
 
 class _Template(NamedTuple):
     severity: int
-    #: Facts stand in them by their names. A sentence with an unknown fact is left out.
+    #: With placeholders, which are names of facts. A sentence with an unknown fact is left out.
     sentences: tuple[str, ...]
 
 
@@ -114,14 +114,14 @@ _ENDS: Final = {
     -15: "was ended with SIGTERM: by a batch system, or by hand",
 }
 
-#: Reasons without a request or a word of the worker.
+#: Reasons without a request, and without a message of the worker.
 UNEXPECTED: Final = ("memory", "overdue", "lost")
 _NO_LINES: Final = (
     "Its last lines are unknown: otel.logs.level is off.",
     "No line of its log has arrived.",
 )
 
-_STORIES: Final = {
+_TEMPLATES: Final = {
     semconv.WORKER_ADDED: _Template(
         INFO,
         (
@@ -262,9 +262,9 @@ def _record(
     if event.name == semconv.WORKER_REMOVED and (lines := last.ended(event)):
         facts[semconv.WORKER_LAST_LINES] = lines
     stack = facts.pop(semconv.EXCEPTION_STACKTRACE, None)
-    story = _story(event.name, facts)
+    template = _template(event.name, facts)
     shown = _shown(facts)
-    sentences = (_told(sentence, shown) for sentence in story.sentences)
+    sentences = (_filled(sentence, shown) for sentence in template.sentences)
     body: str | None = " ".join(filter(None, sentences))[:LONGEST]
     if limits.redact is not None:
         body = redacted(limits.redact, semconv.LOG_BODY, body, sanitizer)
@@ -277,14 +277,15 @@ def _record(
             stack, sanitizer, limits.stacktrace
         )
     if event.name == semconv.WORKER_LOG:
-        last.add(event, f"{semconv.SEVERITIES[story.severity]} {facts[semconv.LOG_LOGGER]}: {body}")
+        severity = semconv.SEVERITIES[template.severity]
+        last.add(event, f"{severity} {facts[semconv.LOG_LOGGER]}: {body}")
     spans = {(who.trace_id, who.span_id) for who in event.work}
     trace_id, span_id = spans.pop() if len(spans) == 1 else (None, None)
     time_ns = int(event.time * 1e9)
-    return LogRecord(time_ns, event.name, story.severity, body, attributes, trace_id, span_id)
+    return LogRecord(time_ns, event.name, template.severity, body, attributes, trace_id, span_id)
 
 
-def _told(sentence: str, shown: Mapping[str, str]) -> str:
+def _filled(sentence: str, shown: Mapping[str, str]) -> str:
     try:
         return sentence % shown
     except KeyError:
@@ -332,19 +333,20 @@ def _redacted(facts: dict[str, Any], limits: SpanLimits, sanitizer: Sanitizer) -
     return facts
 
 
-def _story(name: str, facts: Mapping[str, Any]) -> _Template:
+def _template(name: str, facts: Mapping[str, Any]) -> _Template:
     if name == semconv.WORKER_LOG:
         return _Template(facts[SEVERITY], (_fact(MESSAGE),))
     if name != semconv.WORKER_REMOVED:
-        return _STORIES[name]
-    story = _REMOVED[facts[semconv.WORKER_REMOVAL_REASON]]
-    severity = story.severity
+        return _TEMPLATES[name]
+    template = _REMOVED[facts[semconv.WORKER_REMOVAL_REASON]]
+    severity = template.severity
     if not facts.get(Fact.CLOSING):
         if facts.get(semconv.TASK_COUNT) or facts.get(semconv.RESULT_LOST_COUNT):
             severity = max(WARN, severity)
         if facts.get(semconv.DATA_LOST_COUNT) or facts.get(_ERRED):
             severity = ERROR
-    return _Template(severity, (*story.sentences, "%(closing)s", "%(then)s", *_KEPT, "%(lines)s"))
+    then = ("%(closing)s", "%(then)s", *_KEPT, "%(lines)s")
+    return _Template(severity, (*template.sentences, *then))
 
 
 # -------------------------------------------------------------------------- facts as text
@@ -442,7 +444,7 @@ def _message(message: object) -> str:
     return plain_text(message, Sanitizer())
 
 
-#: How facts stand in the text; others as they are.
+#: How facts become text; the others stay as they are.
 _TEXTS: Final[dict[str, Callable[[Any], str]]] = {
     semconv.WORKER_MEMORY_LIMIT.name: size,
     semconv.WORKER_NANNY_MEMORY: size,

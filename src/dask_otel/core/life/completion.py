@@ -99,7 +99,7 @@ def finish(
         activities=span.activities,
         seceded=span.seceded + below.seceded,
         path=path,
-        memory=None if memory is None else memory.of_span(span.identity.dask_id),
+        memory=None if memory is None else memory.of_span(span),
         worker_peak=span.worker_peak,
         groups=tuple(kept) if limits.groups else (),
         dropped_groups=len(groups) - len(kept) if limits.groups else 0,
@@ -142,7 +142,6 @@ def _finish_groups(
     """Return the groups with computed tasks, and the facts and ordinals of all groups."""
     finished, facts = [], []
     by_group: dict[Group, int] = {}
-    dask_id = span.identity.dask_id
     ordinals: dict[str, int] = {}
     for group in span.groups:
         fact = cluster.group_facts(group)
@@ -163,7 +162,7 @@ def _finish_groups(
                     types=fact.types,
                     restriction=group.restriction,
                     slow_worker=slow_worker(group),
-                    memory=None if memory is None else memory.of_group(group.source, dask_id),
+                    memory=None if memory is None else memory.of_group(group),
                 )
             )
     return finished, facts, by_group

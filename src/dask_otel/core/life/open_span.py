@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from dask_otel.core.context import Traceparent
 from dask_otel.core.path.step import SpanPath
@@ -23,6 +23,9 @@ from dask_otel.core.records import (
     TaskCounts,
     WorkerPeak,
 )
+
+if TYPE_CHECKING:
+    from dask_otel.core.memory.ledger import SpanSum
 
 #: Why a run was repeated. ``rescheduled`` is no failure: the task requests it. Dask's peer-to-peer
 #: shuffles do so to move their tasks to the data.
@@ -150,8 +153,8 @@ class Group(TaskCounts):
     """One task group's part of an open generation, with the counts of its tasks."""
 
     __slots__ = (
-        "before", "blamed", "by_worker", "floor", "name", "new_runs", "prefix", "restriction",
-        "slowest", "source", "span", "start", "stop",
+        "before", "blamed", "by_worker", "came", "floor", "moment", "name", "new_runs", "prefix",
+        "restriction", "slowest", "source", "span", "start", "stop",
     )  # fmt: skip
     __eq__, __hash__ = object.__eq__, object.__hash__
 
@@ -186,6 +189,9 @@ class Group(TaskCounts):
         self.restriction = ""
         #: Its slowest runs, the slowest first.
         self.slowest: tuple[RawRun, ...] = ()
+        #: Bytes of the results that came since the ledger of memory was last read, and the sum of
+        #: ``bytes * time``.
+        self.came, self.moment = 0, 0.0
 
     def __repr__(self) -> str:
         return f"<Group {self.name!r}: {self.unfinished} of {self.tasks} tasks unfinished>"
@@ -195,6 +201,12 @@ class Group(TaskCounts):
         runs, self.new_runs = self.new_runs, []
         return runs
 
+    def take_moves(self) -> tuple[int, float]:
+        """Return the bytes that came and their sum with times, and begin new sums."""
+        moves = self.came, self.moment
+        self.came, self.moment = 0, 0.0
+        return moves
+
     @property
     def unfinished(self) -> int:
         """The number of tasks without an outcome."""
@@ -202,8 +214,8 @@ class Group(TaskCounts):
 
 
 @dataclass(slots=True)
-class ShownRuns:
-    """Runs of one generation that failed or were sampled."""
+class KeptRuns:
+    """Runs of one generation that are kept because they failed or were sampled."""
 
     #: Runs that failed for good, by key, with their group; None beyond the limit.
     failed: dict[Hashable, tuple[RawRun, Group] | None] = field(default_factory=dict)
@@ -294,6 +306,8 @@ class OpenSpan(SpanPath):
     #: last done.
     heartbeats_before: int = 0
     worker_peak: WorkerPeak | None = None
+    #: Its results in memory; None if there were none.
+    results: SpanSum | None = None
     #: Seconds of context ``execute``, by activity.
     activities: dict[Hashable, float] = field(default_factory=dict)
     #: Seconds for which its tasks ran after they had seceded.
@@ -307,7 +321,7 @@ class OpenSpan(SpanPath):
     last_sign: float = 0.0
     below: Below | None = None
     #: Runs to be exported, except the groups' slowest.
-    runs: ShownRuns | None = None
+    runs: KeptRuns | None = None
 
     def __post_init__(self) -> None:
         self.quiet_since = self.start
@@ -372,7 +386,7 @@ class OpenSpan(SpanPath):
 
     def release(self) -> None:
         """Release its groups and its chain, after the export: they refer to it."""
-        self.groups, self.runs = [], None
+        self.groups, self.runs, self.results = [], None, None
         self.close()
 
     def reported(self, worker: str, ran: bool) -> None:

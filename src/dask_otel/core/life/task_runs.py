@@ -17,7 +17,7 @@ from math import inf
 from typing import Final
 
 from dask_otel.core.identity import is_sampled
-from dask_otel.core.life.open_span import Group, OpenSpan, ShownRuns, TaskLimits
+from dask_otel.core.life.open_span import Group, KeptRuns, OpenSpan, TaskLimits
 from dask_otel.core.path.chain import on_path
 from dask_otel.core.path.step import KEY, NUMBER, RUN, SECONDS, LongStep
 from dask_otel.core.records import FinishedTask, RawRun, TaskPath, TaskRun
@@ -68,9 +68,9 @@ def forgiven(span: OpenSpan, key: Hashable) -> None:
         span.runs.failed.pop(key, None)
 
 
-def _runs(span: OpenSpan) -> ShownRuns:
+def _runs(span: OpenSpan) -> KeptRuns:
     if span.runs is None:
-        span.runs = ShownRuns()
+        span.runs = KeptRuns()
     return span.runs
 
 
@@ -144,7 +144,7 @@ def finish_tasks(
     until
         The end of the path.
     """
-    kept = span.runs or ShownRuns()
+    kept = span.runs or KeptRuns()
     failed = [*filter(None, kept.failed.values())]
     room = max(0, limits.most - len(failed))
     count = len(kept.failed) + kept.sampled_count

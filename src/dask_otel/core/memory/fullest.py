@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from operator import itemgetter
+from operator import attrgetter
 
 from dask_otel.core.records import WorkerPeak
 
@@ -31,7 +31,7 @@ class FullestWorkers:
 
     def since(self, number: int) -> WorkerPeak | None:
         """Return the largest share from the heartbeat of that number on; None without one."""
-        index = bisect_left(self._falling, number, key=itemgetter(-1))
+        index = bisect_left(self._falling, number, key=attrgetter("heartbeats"))
         if index == len(self._falling):
             return None
         return self._falling[index]._replace(heartbeats=self.number - number)

@@ -13,7 +13,7 @@ from math import inf
 from typing import Final, NamedTuple, TypeAlias
 
 from dask_otel import semconv
-from dask_otel.core.records import Tags, WorkerMetricKey
+from dask_otel.core.records import SpanMetricKey, Tags
 
 #: Limit of the measurements that a batch keeps as single observations.
 MAX_SINGLE: Final = 10_000
@@ -83,7 +83,7 @@ class SpanDeltas:
     tags: Tags
     #: (trace id, span id) for the exemplars; None for several spans.
     ids: tuple[int, int] | None
-    values: dict[WorkerMetricKey, float] = field(default_factory=dict)
+    values: dict[SpanMetricKey, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class MetricBatch:
     #: Number of spans of a name that are in `span_deltas` by their id.
     spans_of_name: dict[Tags, int] = field(default_factory=dict)
     #: Deltas of ``Scheduler.cumulative_worker_metrics``, over all workers.
-    worker_deltas: dict[Hashable, float] = field(default_factory=dict)
+    cluster_deltas: dict[Hashable, float] = field(default_factory=dict)
     #: Increments of counters and up-down counters.
     increments: dict[RawSeries, float] = field(default_factory=dict)
     #: Present values of up-down counters and gauges.
@@ -117,9 +117,9 @@ class MetricBatch:
         increments = self.increments
         increments[series] = increments.get(series, 0) + value
 
-    def add_of_worker(self, deltas: Mapping[Hashable, float], without: Set[Hashable]) -> None:
+    def add_of_cluster(self, deltas: Mapping[Hashable, float], without: Set[Hashable]) -> None:
         """Add deltas of ``Scheduler.cumulative_worker_metrics``, except those of some contexts."""
-        known = self.worker_deltas
+        known = self.cluster_deltas
         for key, value in deltas.items():
             if type(key) is tuple and key and key[0] not in without:
                 known[key] = known.get(key, 0) + value

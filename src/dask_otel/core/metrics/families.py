@@ -16,9 +16,9 @@ from dask_otel.core.metrics import cardinality
 from dask_otel.core.metrics.batch import RawSeries
 from dask_otel.core.metrics.cardinality import NameSlots, SeriesLimits
 from dask_otel.core.metrics.labels import LabelRules
-from dask_otel.core.metrics.routing import is_ignored_worker_key, route_span_key, route_worker_key
+from dask_otel.core.metrics.routing import is_ignored_cluster_key, route_cluster_key, route_span_key
 from dask_otel.core.metrics.series import HistogramSeries, LevelSeries, NumberSeries
-from dask_otel.core.records import WorkerMetricKey
+from dask_otel.core.records import SpanMetricKey
 from dask_otel.core.text import Sanitizer, label_text
 from dask_otel.semconv import METRICS, Metric
 
@@ -161,7 +161,7 @@ class Families:
             self._count_route()
         return label
 
-    def of_span(self, label: SpanLabel, key: WorkerMetricKey) -> AnySeries:
+    def of_span(self, label: SpanLabel, key: SpanMetricKey) -> AnySeries:
         """Return the series of a span's key, and cache it in ``label.routes``."""
         metric, labels = route_span_key(key)
         series = self._series(metric, label, labels)
@@ -170,15 +170,15 @@ class Families:
             self._count_route()
         return series
 
-    def of_worker(self, key: Hashable) -> AnySeries | None:
+    def of_cluster(self, key: Hashable) -> AnySeries | None:
         """Return the series of a key of the cluster's totals.
 
         None if another metric covers it, or if it is unknown (counted).
         """
-        route = route_worker_key(key)
+        route = route_cluster_key(key)
         if route is not None:
             return self._series(route[0], None, route[1])
-        if not is_ignored_worker_key(key):
+        if not is_ignored_cluster_key(key):
             self._sanitizer.count("unknown_key")
         return None
 

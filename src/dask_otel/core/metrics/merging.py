@@ -43,7 +43,7 @@ def merge(
         for span_id, deltas in batch.span_deltas.items():
             breathe()
             _add_span(merged, span_id, deltas)
-        _add(merged.worker_deltas, batch.worker_deltas, breathe)
+        _add(merged.cluster_deltas, batch.cluster_deltas, breathe)
         _add(merged.increments, batch.increments, breathe)
         for series in batch.levels:
             breathe()

@@ -50,7 +50,7 @@ _SPILL: Final[_Units] = {
     "count": semconv.CLUSTER_SPILL_OPERATIONS,
 }
 #: Context of a worker's key: the metrics by unit, and the labels before the activity.
-_WORKER: Final[dict[Hashable, tuple[_Units, tuple[str, ...]]]] = {
+_CLUSTER: Final[dict[Hashable, tuple[_Units, tuple[str, ...]]]] = {
     "gather-dep": (_TRANSFER, ("receive",)),
     "get-data": (_TRANSFER, ("transmit",)),
     "memory-monitor": (_SPILL, ()),
@@ -80,7 +80,7 @@ def route_span_key(key: Hashable) -> Route:
     return (semconv.SPAN_CUSTOM, (*labels, unit)) if metric is None else (metric, labels)
 
 
-def is_ignored_worker_key(key: Hashable) -> bool:
+def is_ignored_cluster_key(key: Hashable) -> bool:
     """Return whether another metric covers a key of the cluster's totals, or it is not a sum.
 
     Contexts ``execute`` and ``p2p`` are reported per span; plain strings (``latency``,
@@ -89,13 +89,13 @@ def is_ignored_worker_key(key: Hashable) -> bool:
     return isinstance(key, str) or (isinstance(key, tuple) and bool(key) and key[0] in _SPAN)
 
 
-def route_worker_key(key: Hashable) -> Route | None:
+def route_cluster_key(key: Hashable) -> Route | None:
     """Return the metric of a key of the cluster's totals and its label values.
 
     None for a context, unit or shape without a metric: the caller counts it as unknown.
     """
-    if isinstance(key, tuple) and len(key) > 1 and key[0] in _WORKER:
-        units, labels = _WORKER[key[0]]
+    if isinstance(key, tuple) and len(key) > 1 and key[0] in _CLUSTER:
+        units, labels = _CLUSTER[key[0]]
         if key[-1] in units:
             return units[key[-1]], (*labels, _activity(key[1:-1]))
     return None

@@ -111,9 +111,9 @@ class MetricState:
         for deltas in batch.span_deltas.values():
             breathe()
             self._guard(self._apply_span, deltas, time_ns)
-        for key, value in batch.worker_deltas.items():
+        for key, value in batch.cluster_deltas.items():
             breathe()
-            self._guard(self._add, self._families.of_worker, key, value, None, time_ns)
+            self._guard(self._add, self._families.of_cluster, key, value, None, time_ns)
         for raw, value in batch.increments.items():
             breathe()
             self._guard(self._add, self._families.of_raw, raw, value, None, time_ns)

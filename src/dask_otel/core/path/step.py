@@ -75,7 +75,6 @@ BEFORE: Final = Step._fields.index("before")
 END: Final = Step._fields.index("end")
 DEPTH: Final = Step._fields.index("depth")
 SPAN: Final = Step._fields.index("span")
-WAITED: Final = Step._fields.index("waited")
 RUN: Final = Step._fields.index("run")
 # Of a run.
 SECONDS: Final = TaskRun._fields.index("seconds")

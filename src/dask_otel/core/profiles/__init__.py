@@ -1,1 +1,1 @@
-"""Profiles by span: stacks as bytes, trees of them with limits, and files of pprof."""
+"""Profiles by span: stacks as bytes, their sums within limits, and files of pprof."""

@@ -1,20 +1,23 @@
-"""The stack of a thread, read quickly: its code now, its names when it is sent."""
+"""Stacks of threads, counted quickly: their code now, their names when they are sent."""
 
 from __future__ import annotations
 
+from array import array
 from types import CodeType, FrameType
 from typing import Final
 
-from dask_otel.core.profiles.stacks import DEEPER, DEEPEST, Frame, Stack, short_file
+from dask_otel.core.profiles.stacks import DEEPEST, LONGEST, Frame, Sampled, short_file
 
 #: One for each frame that is looked at.
-_DEPTHS: Final = range(DEEPEST + 1)
+_DEPTHS: Final = range(DEEPEST)
+#: Stands for the outer frames of a stack that is too deep.
+DEEPER: Final = Frame("…")
 #: Dask's own frames around the code of a task.
 _AROUND: Final = "dask/_task_spec.py"
 
 
-class Found:
-    """A stack: how often it was found, the seconds for which it stands, and its code."""
+class _Found:
+    """The code of a stack, the innermost one first; its samples and seconds."""
 
     __slots__ = ("codes", "samples", "seconds")
 
@@ -23,44 +26,55 @@ class Found:
         self.codes = codes
         self.samples, self.seconds = 0, 0.0
 
-    def add(self, seconds: float) -> None:
-        """Count a sample that stands for some seconds."""
-        self.samples += 1
-        self.seconds += seconds
 
-    def stack(
-        self, span: str, prefix: str, line: int, bases: frozenset[int] = frozenset()
-    ) -> Stack:
-        """Return it for a message; see `frames_of`."""
-        frames = frames_of(self.codes, bases)
-        return Stack(span, prefix, frames, line, self.samples, round(1e6 * self.seconds))
-
-
-def walked(frame: FrameType) -> tuple[int, list[CodeType]]:
-    """Return the current line of a stack, and its code, the innermost one first."""
-    # The hot loop: checks are made when the stack is sent.
-    codes = list[CodeType]()
-    append, outer = codes.append, frame
-    for _ in _DEPTHS:
-        append(outer.f_code)
-        if (above := outer.f_back) is None:
-            break
-        outer = above
-    return frame.f_lineno or 0, codes
-
-
-def frames_of(codes: list[CodeType], bases: frozenset[int] = frozenset()) -> tuple[Frame, ...]:
-    """Return the frames of a stack, the outermost one first, without Dask's around a task.
+class Stacks:
+    """Counts stacks by span, prefix and current line.
 
     `bases` are the addresses of the code that runs tasks; it is left out with all outside of it.
     """
-    inner = codes[:DEEPEST]
-    base = next((n for n, code in enumerate(inner) if id(code) in bases), len(inner))
-    found = [
-        Frame(getattr(code, "co_qualname", code.co_name), short_file(code.co_filename),
-              code.co_firstlineno)
-        for code in reversed(inner[:base])
-    ]  # fmt: skip
-    first = next((n for n, one in enumerate(found) if one.file != _AROUND), 0)
-    is_cut = base == len(inner) < len(codes)
-    return (DEEPER,) * is_cut + tuple(found[first:])
+
+    def __init__(self, bases: frozenset[int] = frozenset()) -> None:
+        self._bases = bases
+        self._found: dict[tuple[str, str, int | None, bytes], _Found] = {}
+
+    def add(self, span: str, prefix: str, frame: FrameType, seconds: float) -> None:
+        """Count a sample that stands for some seconds, and keep no frame of it."""
+        # The hot loop: checks are made when the stack is sent.
+        codes = list[CodeType]()
+        append, outer = codes.append, frame
+        for _ in _DEPTHS:
+            append(outer.f_code)
+            if (above := outer.f_back) is None:
+                break
+            outer = above
+        # Bytes are compared at once, where numbers would be looked up in memory one by one.
+        key = (span, prefix, frame.f_lineno, array("Q", map(id, codes)).tobytes())
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = _Found(codes)
+        found.samples += 1
+        found.seconds += seconds
+
+    def take(self) -> list[Sampled]:
+        """Return what was counted since the last call."""
+        taken, self._found = self._found, {}
+        return [
+            Sampled(
+                span, self._stack(prefix, line, one.codes), one.samples, round(1e6 * one.seconds)
+            )
+            for (span, prefix, line, _), one in taken.items()
+        ]
+
+    def _stack(self, prefix: str, line: int | None, codes: list[CodeType]) -> tuple[Frame, ...]:
+        base = next((n for n, code in enumerate(codes) if id(code) in self._bases), len(codes))
+        found = [
+            Frame(getattr(code, "co_qualname", code.co_name)[:LONGEST],
+                  short_file(code.co_filename), code.co_firstlineno)
+            for code in reversed(codes[:base])
+        ]  # fmt: skip
+        first = next((n for n, one in enumerate(found) if one.file != _AROUND), 0)
+        if found:
+            found[-1] = found[-1]._replace(at=line or 0)
+        if base == DEEPEST:
+            found[first] = DEEPER
+        return (Frame(prefix[:LONGEST]), *found[first:])

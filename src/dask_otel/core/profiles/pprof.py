@@ -9,30 +9,27 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 from dask_otel import semconv
-from dask_otel.core.profiles.stacks import Frame
-from dask_otel.core.profiles.tree import Node
-from dask_otel.core.text import Sanitizer
-from dask_otel.core.traces.redact import Redact, redacted_tags
+from dask_otel.core.profiles.stacks import Frame, Stack
 
 #: The end of the files' names.
 SUFFIX: Final = "-profile.pb.gz"
 #: Most bytes of a file, unpacked.
 _MOST: Final = 256 * 2**20
 
-_TRACE, _SPAN = "trace_id", "span_id"
-#: Of a profile: fields of the format, by number.
-_TYPE, _SAMPLE, _LOCATION, _FUNCTION, _STRING, _TIME, _DURATION = 1, 2, 4, 5, 6, 9, 10
-_PERIOD_TYPE, _PERIOD, _COMMENT = 11, 12, 13
+#: A sample's labels of its span, in the order of `SpanStacks`.
+_LABELS: Final = ("trace_id", "span_id", semconv.SPAN_ID, semconv.SPAN_NAME)
 
 
 @dataclass
 class SpanStacks:
-    """The stacks of one span; the first frame of each is the task's prefix."""
+    """The stacks of one span, with their microseconds."""
 
     #: Hex digits.
     trace_id: str
@@ -40,7 +37,7 @@ class SpanStacks:
     dask_id: str
     #: The full name.
     name: str
-    tree: Node = field(default_factory=Node)
+    stacks: Counter[Stack] = field(default_factory=Counter)
 
 
 @dataclass
@@ -56,9 +53,6 @@ class Profile:
     spans: list[SpanStacks] = field(default_factory=list)
 
 
-# ------------------------------------------------------------------------------- to bytes
-
-
 def _varint(number: int) -> bytes:
     out = bytearray()
     while number > 127:
@@ -68,142 +62,84 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-def _number(key: int, value: int) -> bytes:
-    return _varint(key << 3) + _varint(value)
+def _message(*fields: tuple[int, int | bytes]) -> bytes:
+    """Return the bytes of a message of protobuf: its fields are numbers, or bytes."""
+    return b"".join(
+        _varint(key << 3) + _varint(value)
+        if isinstance(value, int)
+        else _varint(key << 3 | 2) + _varint(len(value)) + value
+        for key, value in fields
+    )
 
 
-def _block(key: int, *parts: bytes) -> bytes:
-    data = b"".join(parts)
-    return _varint(key << 3 | 2) + _varint(len(data)) + data
-
-
-def encoded(
-    profile: Profile,
-    breathe: Callable[[], object] = bool,
-    redact: Redact | None = None,
-) -> bytes:
-    """Return a profile as a file.
-
-    Parameters
-    ----------
-    profile
-        Not changed.
-    breathe
-        Called after each short step.
-    redact
-        The operator's function for users' texts, called once for each; the names of spans are
-        redacted already.
-    """
+def encoded(profile: Profile, breathe: Callable[[], object] = bool) -> bytes:
+    """Return a profile as a file; `breathe` is called after each short step."""
     strings: dict[str, int] = {"": 0}
-    shown: dict[tuple[str, str], int] = {}
-    functions: dict[Frame, int] = {}
-    locations: dict[tuple[Frame, int], int] = {}
+    functions: dict[tuple[str, str, int], int] = {}
+    locations: dict[Frame, int] = {}
 
-    def string(value: str) -> int:
+    def text(value: str) -> int:
         return strings.setdefault(value, len(strings))
 
-    def clean(name: str, value: str) -> int:
-        key = name, value
-        if key not in shown:
-            # What it changes is counted with the span.
-            (seen,) = redacted_tags(redact, (value,), Sanitizer(), name)
-            shown[key] = string(str(seen))
-        return shown[key]
+    def pair(key: str, value: str) -> bytes:
+        return _message((1, text(key)), (2, text(value)))
 
-    def label(key: str, value: int) -> bytes:
-        return _block(3, _number(1, string(key)), _number(2, value))
-
-    def unit(key: int, kind: str, its: str) -> bytes:
-        return _block(key, _number(1, string(kind)), _number(2, string(its)))
-
-    out = [unit(_TYPE, "samples", "count"), unit(_TYPE, "wall", "nanoseconds")]
+    wall = pair("wall", "nanoseconds")
+    out = [(1, wall)]
     for span in profile.spans:
-        own = [
-            label(_TRACE, string(span.trace_id)),
-            label(_SPAN, string(span.span_id)),
-            label(semconv.SPAN_ID, string(span.dask_id)),
-            label(semconv.SPAN_NAME, string(span.name)),
-        ]
-        for stack, line, cost in span.tree.stacks():
-            # Without room even for its prefix, a sample has none.
-            prefix, *frames = stack or (Frame(semconv.FOLDED),)
-            places = [(frame, frame.line) for frame in frames[:-1]]
-            places += [(frame, line) for frame in frames[-1:]]
-            numbers = [_varint(locations.setdefault(one, len(locations) + 1)) for one in places]
-            of_task = label(semconv.TASK_PREFIX, clean(semconv.TASK_PREFIX, prefix.function))
-            values = _block(2, _varint(cost.samples), _varint(1000 * cost.micros))
-            out.append(_block(_SAMPLE, _block(1, *numbers[::-1]), values, *own, of_task))
+        values = (span.trace_id, span.span_id, span.dask_id, span.name)
+        labels = [(3, pair(*one)) for one in zip(_LABELS, values, strict=True)]
+        for (prefix, *frames), micros in (+span.stacks).items():
+            numbers = [locations.setdefault(one, len(locations) + 1) for one in reversed(frames)]
+            of_task = (3, pair(semconv.TASK_PREFIX, prefix.function))
+            places, cost = b"".join(map(_varint, numbers)), _varint(1000 * micros)
+            out.append((2, _message((1, places), (2, cost), *labels, of_task)))
             breathe()
-    for (frame, line), number in locations.items():
-        function = functions.setdefault(frame, len(functions) + 1)
-        at = _block(4, _number(1, function), _number(2, line))
-        out.append(_block(_LOCATION, _number(1, number), at))
+    for (name, file, line, at), number in locations.items():
+        its = functions.setdefault((name, file, line), len(functions) + 1)
+        out.append((4, _message((1, number), (4, _message((1, its), (2, at or line))))))
         breathe()
-    for frame, number in functions.items():
-        name = clean(semconv.CODE_FUNCTION_NAME, frame.function)
-        file = clean(semconv.CODE_FILE_PATH, frame.file)
-        parts = (_number(1, number), _number(2, name), _number(4, file), _number(5, frame.line))
-        out.append(_block(_FUNCTION, *parts))
+    for (name, file, line), number in functions.items():
+        out.append((5, _message((1, number), (2, text(name)), (4, text(file)), (5, line))))
         breathe()
-    about = string(json.dumps(profile.about))
-    out += [
-        _number(_TIME, profile.start_ns),
-        _number(_DURATION, int(profile.seconds * 1e9)),
-        unit(_PERIOD_TYPE, "wall", "nanoseconds"),
-        _number(_PERIOD, int(profile.about.get("interval", 0.0) * 1e9)),
-        _number(_COMMENT, about),
-        *[_block(_STRING, one.encode("utf-8", "replace")) for one in strings],
-    ]
+    comment, period = text(json.dumps(profile.about)), profile.about.get("interval", 0.0)
+    out += [(6, one.encode("utf-8", "replace")) for one in strings]
+    times: list[tuple[int, int | bytes]] = [
+        (9, profile.start_ns), (10, int(profile.seconds * 1e9)), (11, wall),
+        (12, int(period * 1e9)), (13, comment),
+    ]  # fmt: skip
     packer = zlib.compressobj(wbits=31)
     pieces = []
     for first in range(0, len(out), 500):
-        pieces.append(packer.compress(b"".join(out[first : first + 500])))
+        pieces.append(packer.compress(_message(*out[first : first + 500])))
         breathe()
-    return b"".join([*pieces, packer.flush()])
+    return b"".join([*pieces, packer.compress(_message(*times)), packer.flush()])
 
 
-# ------------------------------------------------------------------------------ from bytes
-
-
-def _read(data: bytes, at: int) -> tuple[int, int]:
+def _numbers(data: Iterable[int]) -> Iterator[int]:
+    """Yield numbers; whoever else takes bytes from an iterator gets those behind the last one."""
     value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
+    for byte in data:
         value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
         shift += 7
+        if byte < 128:
+            yield value
+            value = shift = 0
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield the fields of a message: numbers, and blocks of bytes."""
-    at = 0
-    while at < len(data):
-        key, at = _read(data, at)
-        value, at = _read(data, at)
-        if key & 7 == 2:
-            value, at = data[at : at + value], at + value  # type: ignore[assignment]
-        elif key & 7:
-            raise ValueError("a field of a type that profiles have not")
-        yield key >> 3, value
-
-
-def _message(data: bytes) -> dict[int, list[Any]]:
-    found: dict[int, list[Any]] = {}
-    for key, value in _fields(data):
-        found.setdefault(key, []).append(value)
+def _fields(data: bytes) -> dict[int, list[Any]]:
+    """Return the fields of a message by number."""
+    found = defaultdict[int, list[Any]](list)
+    left = iter(data)
+    numbers = _numbers(left)
+    for key in numbers:
+        value = next(numbers, 0)
+        found[key >> 3].append(bytes(islice(left, value)) if key & 7 == 2 else value)
     return found
 
 
-def _numbers(values: list[Any]) -> Iterator[int]:
-    for value in values:
-        at = 0
-        while isinstance(value, bytes) and at < len(value):
-            one, at = _read(value, at)
-            yield one
-        if isinstance(value, int):
-            yield value
+def _last(data: bytes) -> dict[int, Any]:
+    return {key: values[-1] for key, values in _fields(data).items()}
 
 
 def decoded(data: bytes) -> Profile:
@@ -216,37 +152,30 @@ def decoded(data: bytes) -> Profile:
     """
     try:
         unpacker = zlib.decompressobj(wbits=31)
-        whole = _message(unpacker.decompress(data, _MOST))
+        whole = _fields(unpacker.decompress(data, _MOST))
         if not unpacker.eof:
             raise ValueError("it is cut off, or too long")
-        return _decoded(whole)
-    except (zlib.error, LookupError, TypeError, UnicodeDecodeError) as error:
+        return _profile(whole)
+    except (zlib.error, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"it is no profile of dask-otel ({error})") from error
 
 
-def _decoded(whole: dict[int, list[Any]]) -> Profile:
-    strings = [one.decode() for one in whole[_STRING]]
-    functions, locations = {}, {}
-    for one in map(_message, whole.get(_FUNCTION, ())):
-        first = one.get(5, [0])[0]
-        functions[one[1][0]] = Frame(strings[one[2][0]], strings[one[4][0]], first)
-    for one in map(_message, whole.get(_LOCATION, ())):
-        at = _message(one[4][0])
-        locations[one[1][0]] = functions[at[1][0]], at[2][0]
+def _profile(whole: dict[int, list[Any]]) -> Profile:
+    texts = [one.decode() for one in whole[6]]
+    functions = {
+        one[1]: Frame(texts[one[2]], texts[one[4]], one[5]) for one in map(_last, whole[5])
+    }
+    locations = {one[1]: _last(one[4]) for one in map(_last, whole[4])}
     spans: dict[str, SpanStacks] = {}
-    for one in map(_message, whole.get(_SAMPLE, ())):
-        labels = {strings[its[1][0]]: strings[its[2][0]] for its in map(_message, one.get(3, ()))}
-        span = spans.setdefault(
-            labels[_SPAN],
-            SpanStacks(
-                labels[_TRACE], labels[_SPAN], labels[semconv.SPAN_ID], labels[semconv.SPAN_NAME]
-            ),
-        )
-        samples, nanos = _numbers(one[2])
-        places = [locations[number] for number in _numbers(one.get(1, []))][::-1]
-        frames = (Frame(labels[semconv.TASK_PREFIX]), *[frame for frame, _ in places])
-        line = places[-1][1] if places else 0
-        span.tree.add(frames, line, samples, nanos // 1000)
-    about = json.loads(strings[whole[_COMMENT][0]])
-    start, nanos = whole.get(_TIME, [0])[0], whole.get(_DURATION, [0])[0]
-    return Profile(dict(about), start, nanos / 1e9, [*spans.values()])
+    for sample in map(_fields, whole[2]):
+        labels = {texts[one[1]]: texts[one[2]] for one in map(_last, sample[3])}
+        places = [locations[number] for number in _numbers(sample[1][0])][::-1]
+        stack = [Frame(labels[semconv.TASK_PREFIX]), *[functions[place[1]] for place in places]]
+        if places:
+            stack[-1] = stack[-1]._replace(at=places[-1][2])
+        own = [labels[name] for name in _LABELS]
+        span = spans.setdefault(own[1], SpanStacks(*own))
+        (nanos,) = _numbers(sample[2][0])
+        span.stacks[tuple(stack)] += nanos // 1000
+    about = dict(json.loads(texts[whole[13][0]]))
+    return Profile(about, whole[9][0], whole[10][0] / 1e9, [*spans.values()])

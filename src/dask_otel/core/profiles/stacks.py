@@ -1,4 +1,4 @@
-"""The stacks that a worker sampled: its messages to the scheduler, and how a thread reads them.
+"""Stacks, and the messages in which a worker sends them.
 
 A message has the ids of its spans, so that the event loop can say which spans these are, and one
 blob of bytes, which it does not read.
@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final, NamedTuple, TypeAlias
 
 #: The topic of workers' messages, and the fields of a message.
 TOPIC: Final = "dask-otel-profiles"
@@ -19,81 +20,76 @@ SPANS: Final = "spans"
 SAMPLES: Final = "samples"
 LEFT_OUT: Final = "left_out"
 LAST: Final = "last"
-#: Most bytes of a blob, packed and unpacked, and most frames of a stack.
+#: Most bytes of a blob, packed and unpacked, and most frames of a stack below its prefix.
 MOST_BYTES: Final = 32_768
 _UNPACKED: Final = 8 * 2**20
 DEEPEST: Final = 128
 #: Most characters of a name.
-_LONGEST: Final = 200
+LONGEST: Final = 200
 #: The part of a file's path before the package, or before a module of Python's.
 _ABOVE: Final = re.compile(r".*/(?:(?:site|dist)-packages|lib/python3\.\d+t?)/")
 
 
 class Frame(NamedTuple):
-    """A function, with the first line of its code."""
+    """A function."""
 
     function: str
     file: str = ""
+    #: Its first line.
     line: int = 0
+    #: Its current line, if it is the innermost one of its stack.
+    at: int = 0
 
 
-class Stack(NamedTuple):
+#: The prefix of a task, then the frames below it, the innermost one last.
+Stack: TypeAlias = tuple[Frame, ...]
+
+
+class Sampled(NamedTuple):
     """How often a stack was found, and for how many microseconds it stands."""
 
     #: The Dask id of the span.
     span: str
-    prefix: str
-    #: The outermost one first.
-    frames: tuple[Frame, ...]
-    #: The current line of the innermost frame.
-    line: int
+    stack: Stack
     samples: int
     micros: int
-
-    @property
-    def path(self) -> tuple[Frame, ...]:
-        """Its frames below its prefix."""
-        return (Frame(self.prefix), *self.frames)
-
-
-#: Stands for the outer frames of a stack that is too deep.
-DEEPER: Final = Frame("…")
 
 
 def short_file(path: str) -> str:
     """Return a file's path from the package on, or its last two parts."""
     plain = path.replace("\\", "/")
     inside = _ABOVE.sub("", plain)
-    return (inside if inside != plain else "/".join(plain.split("/")[-2:]))[-_LONGEST:]
+    return (inside if inside != plain else "/".join(plain.split("/")[-2:]))[-LONGEST:]
 
 
-def packed(stacks: Sequence[Stack]) -> Iterator[dict[str, Any]]:
-    """Yield messages with all stacks, in their order; a stack that fits into none is left out."""
+def packed(found: Iterable[Sampled], most: int) -> list[dict[str, Any]]:
+    """Return messages with stacks, the longest first; the last one counts the samples left out."""
+    stacks = sorted(found, key=lambda one: -one.micros)
+    messages = [*islice(_packed(stacks), most)] or [*_packed([])]
+    sent = sum(message[SAMPLES] for message in messages)
+    messages[-1][LEFT_OUT] = sum(one.samples for one in stacks) - sent
+    return messages
+
+
+def _packed(stacks: Sequence[Sampled]) -> Iterator[dict[str, Any]]:
     spans: dict[str, int] = {}
-    names: dict[str, int] = {}
     frames: dict[Frame, int] = {}
     rows = [
-        [
-            spans.setdefault(one.span, len(spans)),
-            names.setdefault(one.prefix[:_LONGEST], len(names)),
-            one.line,
-            one.samples,
-            one.micros,
-            *[frames.setdefault(frame, len(frames)) for frame in one.frames],
-        ]
+        [spans.setdefault(one.span, len(spans)), one.samples, one.micros,
+         *[frames.setdefault(frame, len(frames)) for frame in one.stack]]
         for one in stacks
-    ]
-    cut = [(frame.function[:_LONGEST], frame.file, frame.line) for frame in frames]
-    blob = zlib.compress(json.dumps([[*names], cut, rows], separators=(",", ":")).encode(), 1)
+    ]  # fmt: skip
+    blob = zlib.compress(json.dumps([[*frames], rows], separators=(",", ":")).encode(), 1)
     if len(blob) <= MOST_BYTES:
-        yield {BLOB: blob, SPANS: [*spans], SAMPLES: sum(one.samples for one in stacks)}
+        samples = sum(one.samples for one in stacks)
+        yield {BLOB: blob, SPANS: [*spans], SAMPLES: samples, LEFT_OUT: 0, LAST: False}
     elif len(stacks) > 1:
         half = len(stacks) // 2
-        yield from packed(stacks[:half])
-        yield from packed(stacks[half:])
+        yield from _packed(stacks[:half])
+        yield from _packed(stacks[half:])
 
 
-def unpacked(blob: bytes, spans: Sequence[str]) -> list[Stack]:
+def unpacked(blob: bytes, spans: Sequence[str]) -> list[Sampled]:
     """Return the stacks of a message.
 
     Raises
@@ -108,14 +104,12 @@ def unpacked(blob: bytes, spans: Sequence[str]) -> list[Stack]:
         raise ValueError(str(error)) from error
     if not unpacker.eof:
         raise ValueError("the blob is too long, or was cut off")
-    names, table, rows = json.loads(data)
-    frames = [Frame(str(function), str(file), int(line)) for function, file, line in table]
+    table, rows = json.loads(data)
+    frames = [Frame(str(name), str(file), int(line), int(at)) for name, file, line, at in table]
     found = []
-    for span, prefix, line, samples, micros, *numbers in rows:
-        if min(span, prefix, line, samples, micros, *numbers) < 0 or len(numbers) > DEEPEST + 1:
-            raise ValueError("a negative number, or a stack that is too deep")
+    for span, samples, micros, *numbers in rows:
+        if min(span, samples, micros, *numbers) < 0 or not 0 < len(numbers) <= DEEPEST + 1:
+            raise ValueError("a negative number, or a stack that is empty or too deep")
         stack = tuple([frames[number] for number in numbers])
-        found.append(
-            Stack(spans[span], str(names[prefix]), stack, int(line), int(samples), int(micros))
-        )
+        found.append(Sampled(spans[span], stack, int(samples), int(micros)))
     return found

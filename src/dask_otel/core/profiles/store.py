@@ -6,25 +6,32 @@ Each sample is either in the profile of its root, or counted as dropped.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from dask_otel import semconv
 from dask_otel._version import __version__
-from dask_otel.core.profiles.pprof import Profile, SpanStacks, encoded
-from dask_otel.core.profiles.stacks import unpacked
-from dask_otel.core.profiles.tree import Node
+from dask_otel.core.profiles.pprof import Profile, SpanStacks
+from dask_otel.core.profiles.stacks import Frame, unpacked
 from dask_otel.core.records import SpanIdentity
 from dask_otel.core.text import Sanitizer
-from dask_otel.core.traces.redact import Redact, redacted_name
+from dask_otel.core.traces.redact import Redact, redacted_name, redacted_tags
 
-#: Most nodes of a span, and of all spans; a span is a node, too.
+#: Most stacks of a span, and of all spans; a prefix is a stack, too, and so is a span.
 MOST_OF_SPAN: Final = 5_000
-MOST_IN_ALL: Final = 100_000
+MOST_IN_ALL: Final = 50_000
 #: Seconds for which late samples are awaited after the end of a root.
 GRACE: Final = 30.0
 #: Most workers in the list of a root.
 _MOST_CUT_OFF: Final = 20
+#: Most frames of which a root knows the redaction; then it begins again.
+_MOST_FRAMES: Final = 100_000
+#: For redaction: the attributes of a frame's function and file.
+_OF_PREFIX: Final = semconv.TASK_PREFIX, ""
+_OF_CODE: Final = semconv.CODE_FUNCTION_NAME, semconv.CODE_FILE_PATH
+#: Stands for stacks without room, even for their prefix.
+_FOLDED: Final = (Frame(semconv.FOLDED),)
 
 
 class Batch(NamedTuple):
@@ -53,90 +60,38 @@ class Ended(NamedTuple):
 
 
 @dataclass
-class _Stacks:
-    identity: SpanIdentity
-    tree: Node = field(default_factory=Node)
-    nodes: int = 0
-    micros: int = 0
-
-
-@dataclass
 class RootProfile:
     """The samples of one root and of the spans below it."""
 
     root: SpanIdentity
-    #: When its first samples and its last ones came.
-    since: float
-    until: float
-    spans: dict[str, _Stacks] = field(default_factory=dict)
+    profile: Profile
+    #: Frames after redaction, equal ones as one object.
+    frames: dict[tuple[str, Frame], Frame] = field(default_factory=dict)
     senders: set[str] = field(default_factory=set)
-    cut_off: list[str] = field(default_factory=list)
-    #: Microseconds without a frame of their own, and samples that a worker left out.
-    folded: int = 0
-    left_out: int = 0
     ended: float | None = None
-    #: Whether it has changed since `taken`.
+    #: Whether it differs from its file, and by how many samples.
     changed: bool = True
-
-    @property
-    def samples(self) -> int:
-        """The number of its samples."""
-        return sum(one.tree.total().samples for one in self.spans.values())
-
-    def profile(self, interval: float, redact: Redact | None = None) -> Profile:
-        """Return it for a file, with the names of its spans redacted."""
-
-        def name(identity: SpanIdentity) -> str:
-            # What that changes is counted with the span.
-            return redacted_name(redact, identity.tags, Sanitizer())
-
-        about = {
-            "made_by": f"dask-otel {__version__}",
-            "root": name(self.root),
-            "trace_id": f"{self.root.trace_id:032x}",
-            "span_id": f"{self.root.span_id:016x}",
-            "interval": interval,
-            "complete": self.ended is not None,
-            "folded_seconds": self.folded / 1e6,
-            "left_out": self.left_out,
-            "cut_off": self.cut_off,
-        }
-        spans = [
-            SpanStacks(
-                f"{one.identity.trace_id:032x}",
-                f"{one.identity.span_id:016x}",
-                one.identity.dask_id,
-                name(one.identity),
-                one.tree,
-            )
-            for one in self.spans.values()
-        ]
-        return Profile(about, int(self.since * 1e9), self.until - self.since, spans)
-
-
-def file_of(
-    root: RootProfile,
-    breathe: Callable[[], object],
-    interval: float,
-    redact: Redact | None = None,
-) -> bytes:
-    """Return the content of the file of a root; see `encoded`."""
-    return encoded(root.profile(interval, redact), breathe, redact)
+    unwritten: int = 0
 
 
 class Profiles:
-    """All samples that wait for their file, by the id of the root's generation."""
+    """All samples that wait for their file, by the id of the root's generation.
 
-    def __init__(self, room: int = MOST_IN_ALL) -> None:
+    `interval` are the seconds between two samples, `redact` is the operator's function for texts.
+    """
+
+    def __init__(
+        self, interval: float, redact: Redact | None = None, room: int = MOST_IN_ALL
+    ) -> None:
         self.roots: dict[int, RootProfile] = {}
-        #: By Dask's id of a span: its root.
-        self._of: dict[str, RootProfile] = {}
-        self._room = room
+        #: By Dask's id of a span: its latest generation, and the root of that.
+        self._of: dict[str, tuple[SpanStacks, RootProfile]] = {}
+        self._interval, self._redact, self._room = interval, redact, room
         #: Samples that were dropped, by reason.
         self.dropped: Counter[str] = Counter()
 
     def __repr__(self) -> str:
-        return f"<Profiles of {len(self.roots)} root spans, room for {self._room} nodes>"
+        return f"<Profiles of {len(self.roots)} root spans, room for {self._room} stacks>"
 
     def take(self, item: Batch | CutOff | Ended, now: float) -> Iterator[None]:
         """Add what has come; each item is a short step."""
@@ -144,75 +99,116 @@ class Profiles:
             case Batch():
                 yield from self._add(item, now)
             case CutOff(worker):
-                known = any(worker in root.senders for root in self.roots.values())
-                for root in self.roots.values():
-                    concerned = worker in root.senders or not known
-                    if root.ended is None and concerned and len(root.cut_off) < _MOST_CUT_OFF:
-                        root.cut_off.append(worker)
-                        root.changed = True
-            case Ended(root):
-                if (found := self.roots.get(root.span_id)) is not None:
+                running = [root for root in self.roots.values() if root.ended is None]
+                # Nobody knows what a worker did that has sent them nothing.
+                for root in [one for one in running if worker in one.senders] or running:
+                    cut_off = root.profile.about["cut_off"]
+                    cut_off[:] = [*cut_off, worker][:_MOST_CUT_OFF]
+                    root.changed = True
+            case Ended(identity):
+                if (found := self.roots.get(identity.span_id)) is not None:
                     found.ended, found.changed = now, True
+                    found.profile.about["complete"] = True
 
     def _add(self, batch: Batch, now: float) -> Iterator[None]:
         try:
-            stacks = unpacked(batch.blob, batch.ids) if batch.blob else []
+            found = unpacked(batch.blob, batch.ids)
         except Exception:  # noqa: BLE001 - any client may send anything
             self.dropped["untranslatable"] += batch.samples
-            return
+            found = []
         known = dict(zip(batch.ids, batch.spans, strict=True))
-        for stack in stacks:
-            root = self._root_of(stack.span, known[stack.span], now)
-            if isinstance(root, str):
-                self.dropped[root] += stack.samples
+        for dask_id, frames, samples, micros in found:
+            place = self._place(dask_id, known[dask_id], now)
+            if isinstance(place, str):
+                self.dropped[place] += samples
                 continue
-            own = root.spans[stack.span]
-            room = min(self._room, MOST_OF_SPAN - own.nodes)
-            made, fits = own.tree.add(stack.path, stack.line, stack.samples, stack.micros, room)
-            own.nodes += made
-            self._room -= made
-            own.micros += stack.micros
-            root.folded += 0 if fits else stack.micros
-            root.until, root.changed = now, True
+            stacks, root = place[0].stacks, place[1]
+            prefix, *inner = frames
+            stack = (
+                self._shown(root, _OF_PREFIX, prefix),
+                *[self._shown(root, _OF_CODE, frame) for frame in inner],
+            )
+            before = len(stacks)
+            if stack in stacks or min(self._room, MOST_OF_SPAN - before) > 0:
+                # The place of later stacks without room.
+                stacks[stack[:1]] += 0
+            else:
+                stack = stack[:1] if stack[:1] in stacks else _FOLDED
+                root.profile.about["folded_seconds"] += micros / 1e6
+            stacks[stack] += micros
+            self._room -= len(stacks) - before
+            root.changed, root.unwritten = True, root.unwritten + samples
+            root.profile.seconds = now - root.profile.start_ns / 1e9
             root.senders.add(batch.worker)
             yield
         if batch.left_out:
             self.dropped["over_limit"] += batch.left_out
-            for root in {id(one): one for one in map(self._of.get, batch.ids) if one}.values():
-                root.left_out, root.changed = root.left_out + batch.left_out, True
+            concerned = [self._of[one][1] for one in batch.ids if one in self._of]
+            for root in {id(one): one for one in concerned}.values():
+                root.profile.about["left_out"] += batch.left_out
+                root.changed = True
 
-    def _root_of(
+    def _shown(self, root: RootProfile, names: tuple[str, str], frame: Frame) -> Frame:
+        key = names[0], frame
+        if key not in root.frames:
+            function, file = (
+                str(redacted_tags(self._redact, (text,), Sanitizer(), name)[0]) if text else ""
+                for name, text in zip(names, (frame.function, frame.file), strict=True)
+            )
+            if len(root.frames) >= _MOST_FRAMES:
+                root.frames.clear()
+            root.frames[key] = frame._replace(function=function, file=file)
+        return root.frames[key]
+
+    def _place(
         self, dask_id: str, known: tuple[SpanIdentity, SpanIdentity] | None, now: float
-    ) -> RootProfile | str:
-        """Return the profile that has room for a span, or why there is none."""
+    ) -> tuple[SpanStacks, RootProfile] | str:
+        """Return where the stacks of a span are, or why they have no place."""
+        place = self._of.get(dask_id)
         if known is None:
-            return self._of.get(dask_id, "late")
+            return place or "late"
         span, root = known
+        if place is not None and place[1].root.span_id == root.span_id:
+            return place
+        if self._room <= 0:
+            return "over_limit"
+        self._room -= 1
         found = self.roots.get(root.span_id)
-        if found is None or dask_id not in found.spans:
-            if self._room <= 0:
-                return "over_limit"
-            self._room -= 1
-            found = self.roots.setdefault(root.span_id, RootProfile(root, now, now))
-            found.spans[dask_id] = _Stacks(span, nodes=1)
-        self._of[dask_id] = found
-        return found
+        if found is None:
+            about = {
+                "made_by": f"dask-otel {__version__}",
+                "root": self._name(root),
+                "trace_id": f"{root.trace_id:032x}",
+                "span_id": f"{root.span_id:016x}",
+                "interval": self._interval,
+                "complete": False,
+                "folded_seconds": 0.0,
+                "left_out": 0,
+                "cut_off": [],
+            }
+            found = self.roots[root.span_id] = RootProfile(root, Profile(about, int(now * 1e9)))
+        own = SpanStacks(f"{span.trace_id:032x}", f"{span.span_id:016x}", dask_id, self._name(span))
+        found.profile.spans.append(own)
+        self._of[dask_id] = own, found
+        return own, found
+
+    def _name(self, span: SpanIdentity) -> str:
+        # What that changes is counted with the span.
+        return redacted_name(self._redact, span.tags, Sanitizer())
 
     def seconds(self, span: SpanIdentity) -> tuple[SpanIdentity, float] | None:
         """Return the root of a span that was sampled, and its own seconds; None without samples."""
-        root = self._of.get(span.dask_id)
-        own = None if root is None else root.spans.get(span.dask_id)
-        if root is None or own is None or own.identity.span_id != span.span_id:
+        own, root = self._of.get(span.dask_id, (None, None))
+        if own is None or root is None or own.span_id != f"{span.span_id:016x}":
             return None
-        return root.root, own.micros / 1e6
+        return root.root, own.stacks.total() / 1e6
 
-    def forget(self, now: float) -> Iterator[RootProfile]:
-        """Forget the roots that ended long ago, and have been written; yield them."""
+    def forget(self, now: float) -> None:
+        """Forget the roots that ended long ago, and have been written."""
         for number, root in [*self.roots.items()]:
             if root.ended is not None and now - root.ended > GRACE and not root.changed:
                 del self.roots[number]
-                self._room += sum(one.nodes for one in root.spans.values())
-                for dask_id in root.spans:
-                    if self._of.get(dask_id) is root:
-                        del self._of[dask_id]
-                yield root
+                for one in root.profile.spans:
+                    self._room += 1 + len(one.stacks)
+                    if self._of.get(one.dask_id, (None,))[0] is one:
+                        del self._of[one.dask_id]

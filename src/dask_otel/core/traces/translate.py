@@ -262,7 +262,11 @@ class _Translation(TaskRecords):
             after = max(0.0, peak.time - finished.start)
             found = {semconv.SPAN_WORKER_PEAK: peak.share, semconv.SPAN_WORKER_PEAK_TIME: after}
             self._put(out, self._seconds, found)
-            self._put(out, self._count, {semconv.SPAN_HEARTBEATS: peak.heartbeats})
+            counts = {
+                semconv.SPAN_HEARTBEATS: peak.heartbeats,
+                semconv.SPAN_WORKER_TASKS: peak.tasks,
+            }
+            self._put(out, self._count, counts)
         self._put_origin(out, finished)
         self._put_parts(out, semconv.SPAN_ACTIVITY_TIME, finished.activities)
         self._put_user_attributes(out, finished.attributes)

@@ -142,6 +142,9 @@ class Difference:
     beside: list[str]
     #: By place in the code, the change of a run's sampled seconds; empty without profiles.
     code: list[tuple[str, float]] = field(default_factory=list)
+    #: In words, the seconds of the change of the duration from the last run of A to that of B;
+    #: empty without replays.
+    replayed: list[tuple[str, float]] = field(default_factory=list)
 
     def verdict_of(self, change: float) -> str:
         """Return what a change of the duration or the thread-time is, if it is no chance."""
@@ -179,6 +182,7 @@ class Difference:
             ("more or less work", in_words([("of these", self.more_work)])),
             ("the path", in_words(named(self.path))),
             ("the code", in_words(self.code, _LISTED)),
+            ("the last run of each, replayed", in_words(self.replayed)),
         ):
             if changes:
                 yield f"{what}: {changes}"
@@ -192,14 +196,20 @@ class Comparison:
     before: str
     after: str
     names: list[Difference]
+    #: By name, the stacks of a mean run in A and in B, where both have profiles.
+    code: Mapping[str, tuple[profiles.Seconds, profiles.Seconds]]
+
+    def without_code(self) -> Comparison:
+        """Return it without the code of tasks."""
+        return replace(self, names=[replace(one, code=[]) for one in self.names], code={})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return it as plain data, without stacks."""
         names = [
             {**asdict(one), "lines": list(one.lines()), "verdict": one.verdict}
             for one in self.names
         ]
-        return {**vars(self), "names": names}
+        return {"before": self.before, "after": self.after, "names": names}
 
 
 def compare(
@@ -209,18 +219,20 @@ def compare(
     sessions = [*before], [*after]
     sides = _each(sessions, lambda runs: [one for run in runs for one in ended(run, "")])
     names = dict.fromkeys(run.name for side in sides for run in side)
-    found = [
-        replace(
-            difference(*([r for r in side if r.name == name] for side in sides)),
-            code=profiles.changes(sessions, name),
-        )
-        for name in names
-    ]
+    code, found = {}, []
+    for name in names:
+        before_it, after_it = (profiles.mean_run(side, name) for side in sessions)
+        one = difference(*([run for run in side if run.name == name] for side in sides))
+        if before_it and after_it:
+            code[name] = before_it, after_it
+            one = replace(one, code=profiles.changes(before_it, after_it))
+        found.append(one)
     first, second = (f"({words.counted(len(side), 'run')})" for side in sides)
     return Comparison(
         f"{titles[0]} {first}",
         f"{titles[1]} {second}",
         sorted(found, key=lambda one: -abs(_change(one.seconds))),
+        code,
     )
 
 

@@ -11,13 +11,13 @@ class Flame {
     this.tip = root.querySelector(".tip");
     this.said = root.querySelector(".said");
     this.count = root.querySelector(".count");
-    // Of each node: frame, depth, microseconds, its own, widest line of these.
-    this.nodes = [{ depth: -1, whole: data.whole, own: 0, at: 0, children: [], name: "all", file: "" }];
+    // Of each node: frame, depth, microseconds, its own, widest line of these, microseconds before.
+    this.nodes = [{ depth: -1, whole: data.whole, before: data.before, own: 0, at: 0, children: [], name: "all", file: "" }];
     const above = [this.nodes[0]];
-    for (const [frame, depth, whole, own, line] of data.nodes) {
+    for (const [frame, depth, whole, own, line, before] of data.nodes) {
       const [name, file, first] = data.frames[frame], parent = above[depth];
       const last = parent.children[parent.children.length - 1];
-      const node = { depth, whole, own, parent, at: last ? last.at + last.whole : parent.at, children: [], name, file, line: line || first };
+      const node = { depth, whole, own, before, parent, at: last ? last.at + last.whole : parent.at, children: [], name, file, line: line || first };
       parent.children.push(node);
       above[depth + 1] = node;
       this.nodes.push(node);
@@ -89,9 +89,10 @@ class Flame {
     const place = node.file ? " (" + node.file + ":" + node.line + ")" : "";
     const own = node.own ? ", " + seconds(node.own / 1e6) + " of it its own" : "";
     const key = node.depth === 1 ? node.parent.name + "\n" + node.name : node.name;
-    const known = node.depth === 0 || node.depth === 1 ? this.data.cpu[key] : undefined;
+    const known = this.data.cpu && node.depth >= 0 && node.depth < 2 ? this.data.cpu[key] : undefined;
     const cpu = known ? ". By Dask: " + seconds(known[0]) + " on the CPU, " + seconds(known[1]) + " off it" : "";
-    return node.name + place + ": " + seconds(node.whole / 1e6) + ", " + share + own + cpu;
+    const grown = this.data.compared ? (node.whole < node.before ? "; −" : "; +") + seconds(Math.abs(node.whole - node.before) / 1e6) + " since A, which had " + seconds(node.before / 1e6) : "";
+    return node.name + place + ": " + seconds(node.whole / 1e6) + ", " + share + own + grown + cpu;
   }
 
   say() {
@@ -131,6 +132,11 @@ class Flame {
   }
 
   colour(node) {
+    // Red: more time than before; blue: less. The paler, the smaller is the part of it that changed.
+    if (this.data.compared) {
+      const part = Math.abs(node.whole - node.before) / Math.max(node.whole, node.before, 1), hue = node.whole < node.before ? 215 : 8;
+      return dark.matches ? `hsl(${hue} ${80 * part}% ${22 + 14 * part}%)` : `hsl(${hue} ${90 * part}% ${92 - 22 * part}%)`;
+    }
     if (node.depth < 2) return getComputedStyle(document.documentElement).getPropertyValue(["--line", "--group", "--task"][node.depth + 1]);
     const module = node.file.split("/")[0];
     let hue = 0;

@@ -1,17 +1,17 @@
-"""The flame graph of a run for the page's script: a tree as rows, packed."""
+"""Flame graphs for the page's script: a tree as rows, packed."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from dask_otel import semconv
-from dask_otel.core.profiles.stacks import Frame
-from dask_otel.core.profiles.tree import Node
+from dask_otel.core.profiles.stacks import Frame, Stack
 from dask_otel.core.traces.values import in_threads
 from dask_otel.report.page.payload import pack
-from dask_otel.report.profiles import cautions, merged, spans_of
+from dask_otel.report.profiles import Seconds, cautions, merged, seconds_of, spans_of
 from dask_otel.report.seconds import add, span_activities
 from dask_otel.report.telemetry.model import Session
 
@@ -30,45 +30,67 @@ class Flame:
     cautions: list[str]
 
 
+@dataclass
+class _Box:
+    """A frame of the tree: its microseconds now and before, its own now by line, its callees."""
+
+    now: int = 0
+    before: int = 0
+    own: Counter[int] = field(default_factory=Counter)
+    callees: dict[Frame, _Box] = field(default_factory=lambda: defaultdict(_Box))
+
+    def rows(self, least: float, depth: int = 0) -> Iterator[tuple[Frame, list[int]]]:
+        """Yield the frames that are wide enough, the widest first, with their numbers."""
+        for frame, box in sorted(self.callees.items(), key=lambda item: -item[1].now):
+            if box.now >= least:
+                line = max(box.own, key=box.own.__getitem__, default=0)
+                yield frame, [depth, box.now, box.own.total(), line, box.before]
+                yield from box.rows(least, depth + 1)
+
+
 def flame(session: Session) -> Flame | None:
     """Return the flame graph of a run; None without profiles."""
-    stacks = spans_of(session.profiles)
-    if not stacks:
+    found = spans_of(session.profiles)
+    if not found:
         return None
-    tree = merged(stacks)
-    totals: dict[int, int] = {}
-    whole = _total(tree, totals)
-    frames: dict[Frame, int] = {}
-    rows = [
-        [frames.setdefault(frame, len(frames)), depth, totals[id(node)],
-         sum(cost.micros for cost in node.lines.values()),
-         max(node.lines, key=lambda line: node.lines[line].micros, default=0)]
-        for frame, depth, node in _rows(tree, totals, whole * _SMALLEST)
-    ]  # fmt: skip
-    sampled = {(one.trace_id, one.span_id) for one in stacks}
+    sampled = {(one.trace_id, one.span_id) for one in found}
     own = [span_activities(span) for span in session.of_type("span") if span.key in sampled]
-    ran = sum(map(in_threads, own))
-    data = {"whole": whole, "frames": [*frames], "nodes": rows, "cpu": _cpu(session)}
-    coverage = whole / 1e6 / ran if ran else None
-    return Flame(pack(data), whole / 1e6, coverage, [*cautions(session.profiles)])
+    seconds, ran = seconds_of(found), sum(map(in_threads, own))
+    return Flame(
+        _tree(merged(found), cpu=_cpu(session)),
+        seconds,
+        seconds / ran if ran else None,
+        [*cautions(session.profiles)],
+    )
 
 
-def _total(node: Node, totals: dict[int, int]) -> int:
-    """Return the microseconds of a node with its callees, and note them by its address."""
-    own = sum(cost.micros for cost in node.lines.values())
-    totals[id(node)] = own + sum(_total(one, totals) for one in node.callees.values())
-    return totals[id(node)]
+def growth(before: Seconds, after: Seconds) -> str:
+    """Return the script's data of the run after, with the seconds before of each function."""
+    now, old = (
+        Counter({stack: round(1e6 * seconds) for stack, seconds in side.items()})
+        for side in (after, before)
+    )
+    return _tree(now, old, compared=True)
 
 
-def _rows(
-    node: Node, totals: dict[int, int], least: float, depth: int = 0
-) -> Iterator[tuple[Frame, int, Node]]:
-    """Yield the frames that are wide enough, the widest first."""
-    found = sorted(node.callees.items(), key=lambda item: -totals[id(item[1])])
-    for frame, below in found:
-        if totals[id(below)] >= least:
-            yield frame, depth, below
-            yield from _rows(below, totals, least, depth + 1)
+def _tree(now: Counter[Stack], before: Counter[Stack] | None = None, **more: Any) -> str:
+    whole, frames, before = _Box(), dict[Frame, int](), before or Counter()
+    for stack in {**now, **before}:
+        *outer, inner = stack
+        path = [whole]
+        for frame in (*outer, inner._replace(at=0)):
+            path.append(path[-1].callees[frame])
+        for box in path:
+            box.now += now[stack]
+            box.before += before[stack]
+        path[-1].own[inner.at or inner.line] += now[stack]
+    rows = [
+        [frames.setdefault(frame, len(frames)), *numbers]
+        for frame, numbers in whole.rows(whole.now * _SMALLEST)
+    ]
+    return pack(
+        {"whole": whole.now, "before": whole.before, "frames": [*frames], "nodes": rows, **more}
+    )
 
 
 def _cpu(session: Session) -> dict[str, list[float]]:

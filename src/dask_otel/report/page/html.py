@@ -22,7 +22,7 @@ from dask_otel.report.history.difference import Comparison
 from dask_otel.report.history.past import HEADINGS, NUMBERS, PastRun
 from dask_otel.report.money import Price
 from dask_otel.report.page.environment import ENVIRONMENT
-from dask_otel.report.page.flames import flame
+from dask_otel.report.page.flames import flame, growth
 from dask_otel.report.page.multiples import marks, panels
 from dask_otel.report.page.payload import pack, timeline
 from dask_otel.report.seconds import SpanTime
@@ -35,6 +35,8 @@ _MOST_SPANS: Final = 60
 _MOST_LOGS: Final = 500
 #: Most names with trends on the page of many runs; those with news come first.
 _MOST_NAMES: Final = 40
+#: Most names of a comparison with a flame graph.
+_MOST_GROWTHS: Final = 10
 
 
 def page(
@@ -60,6 +62,7 @@ def page(
         skipped=skipped,
         redacted=redacted,
         comparison=comparison,
+        growths=comparison and _growths(comparison),
         scripts=[Markup(script) for script in scripts],
         hashes=[Markup(_hash(script)) for script in scripts],
         style=Markup(_file("style.css")),
@@ -142,6 +145,11 @@ def _run(account: Account, number: int, what_ifs: Mapping[str, str]) -> dict[str
         "memory": memory.table(account.memory) if account.memory else [],
         "span_names": findings.span_names(session),
     }
+
+
+def _growths(comparison: Comparison) -> dict[str, str]:
+    names = [one.name for one in comparison.names if one.name in comparison.code]
+    return {name: growth(*comparison.code[name]) for name in names[:_MOST_GROWTHS]}
 
 
 def _by_name(account: Account, spans: Sequence[Span]) -> list[tuple[SpanTime, list[Span]]]:

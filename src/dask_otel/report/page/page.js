@@ -55,7 +55,7 @@ async function start() {
   for (const run of document.querySelectorAll("details.run")) {
     run.addEventListener("toggle", () => { if (run.open) open(run); });
   }
-  for (const scope of visible()) await open(scope);
+  for (const scope of [...document.querySelectorAll(".compared"), ...visible()]) await open(scope);
   dark.addEventListener("change", async () => {
     for (const target of document.querySelectorAll("[data-chart]")) delete target.dataset.done;
     for (const scope of visible()) await openCharts(scope);

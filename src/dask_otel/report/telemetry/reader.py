@@ -1,4 +1,7 @@
-"""Sorts telemetry into runs: by scheduler, each span once, with spans that a crash left open."""
+"""Sorts telemetry into sessions: one for each scheduler. Each span is there once.
+
+Spans that a crash left open are there, too, up to their last sign of life.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,17 @@ from dask_otel.report.telemetry import json_files
 from dask_otel.report.telemetry.decoding import Exported, decode
 from dask_otel.report.telemetry.model import Plain, Session, Skipped, Span, grouped, text
 
-#: Most spans of all runs together. Beyond it, only Dask spans and failures, up to twice as many.
+#: Most spans of all sessions. Beyond it, only Dask spans and failures, up to twice as many.
 MOST_SPANS: Final = 100_000
 
-#: Most log records of all runs together.
+#: Most log records of all sessions together.
 MOST_LOGS: Final = 20_000
 
 _SIGNS: Final = ("marker", "progress")
 
 
 class Reader:
-    """Collects telemetry, in any order and possibly repeated, into runs."""
+    """Collects telemetry, in any order and possibly repeated, into sessions."""
 
     def __init__(self, most_spans: int = MOST_SPANS) -> None:
         self.skipped = Skipped()
@@ -54,7 +57,7 @@ class Reader:
             self._add(item)
 
     def _add(self, item: Exported) -> None:
-        # Other services' spans are not a run.
+        # Other services' spans make no session.
         is_ours = item.points or item.logs or any(span.type for span in item.spans)
         session = self._session(item.resource, item.scope_version) if is_ours else Session("", "")
         for measured in item.points:

@@ -1,0 +1,132 @@
+"""A comparison of two runs, separated by replays: each cause alone, and all of them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import wait
+
+import dask_otel
+from dask_otel.cli import main
+from dask_otel.report import cures
+from dask_otel.report.document import read_report
+from tests.simulated.bridged import Bridged
+from tests.unit.history_files import etl
+from tests.unit.history_files import write as write_traces
+from tests.whatif.graphs import graph
+
+
+def nap(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def record(folder: Path, *, threads: int = 2, tasks: int = 12, seconds: float = 1.0) -> Path:
+    """Record a run of tasks that sleep on one worker."""
+    b = Bridged(begins=False, unreconciled="its bridge ends before", workers=0)
+
+    def program() -> None:
+        dask_otel.register(b.client, {"files": {"path": str(folder)}})
+        b.cluster.add_worker("w0", threads)
+        with dask_otel.span("work"):
+            wait(b.client.map(nap, [seconds] * tasks, pure=False))
+        b.exported()
+        dask_otel.unregister(b.client)
+
+    b.run(program)
+    return folder
+
+
+def terms(before: Path, after: Path) -> dict[str, float]:
+    report = read_report(after).compared_with(read_report(before), replay=True)
+    assert report.comparison is not None
+    (one,) = report.comparison.names
+    assert one.lasted[0] is not None
+    assert one.lasted[1] is not None
+    # Without remainder.
+    change = one.lasted[1] - one.lasted[0]
+    assert sum(by for _, by in one.replayed) == pytest.approx(change, abs=1e-5)
+    return {name: round(by, 2) for name, by in one.replayed}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve tasks of a second on two threads: six seconds."""
+    return record(tmp_path_factory.mktemp("base"))
+
+
+@pytest.mark.parametrize(
+    ("change", "functions", "cluster", "work"),
+    [
+        ({"seconds": 1.5}, 3.0, 0.0, 0.0),
+        ({"threads": 4}, 0.0, -3.0, 0.0),
+        ({"tasks": 16}, 0.0, 0.0, 2.0),
+        # Six rounds of 1.5 s; then three on four threads; then four with more tasks.
+        ({"seconds": 1.5, "threads": 4, "tasks": 16}, 3.0, -4.5, 1.5),
+    ],
+)
+def test_each_cause_has_what_it_took(
+    base: Path,
+    tmp_path: Path,
+    change: dict[str, Any],
+    functions: float,
+    cluster: float,
+    work: float,
+) -> None:
+    found = terms(base, record(tmp_path, **change))
+    assert found == {
+        "by the time of the functions": functions, "by the cluster": cluster,
+        "by other work": work, "that replays do not explain": 0.0,
+    }  # fmt: skip
+
+
+def test_the_command_shows_it_as_text_and_json(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    after = record(tmp_path, threads=4)
+
+    def said(*options: str) -> tuple[str, str]:
+        assert main(["report", "--compare", str(base), str(after), *options]) == 0
+        out, err = capsys.readouterr()
+        return out, err
+
+    line = "the last run of each, replayed: -3.00 s by the cluster\n"
+    assert line in said("--text")[0]
+    assert "replayed" not in said("--text", "--no-replay")[0]
+    (one,) = json.loads(said("--json", "--replay")[0])["comparison"]["names"]
+    assert dict(one["replayed"])["by the cluster"] == pytest.approx(-3.0, abs=1e-3)
+    # Too large, and without an end in time.
+    with monkeypatch.context() as patch:
+        patch.setattr(cures, "_MOST", 200)
+        assert "replayed" not in said("--text")[0]
+        assert line in said("--text", "--replay")[0]
+    monkeypatch.setattr(cures, "_LIMIT", 0.0)
+    out, err = said("--text")
+    assert "replayed" not in out
+    assert err.startswith("dask-otel report: no replays: The replays took longer than")
+
+
+def test_a_regression_is_separated_by_its_last_run_and_the_last_one_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(16):
+        slower = number > 9
+        took = 16.0 if slower else 8.0
+        path = write_traces(tmp_path, number, etl(number, took + number % 2, fit=(8, took)))
+        line = graph(
+            *({"start": took / 8 * task, "seconds": took / 8} for task in range(8)),
+            workers=[1], name="etl", span_id=f"{100 * number + 1:016x}",
+            stop=took + number % 2,
+        ) if number in (9, 15) else None  # fmt: skip
+        if line is not None:
+            log = path.with_name(path.name.replace("-traces.jsonl", "-graph.jsonl.gz"))
+            with gzip.open(log, "wt") as file:
+                file.write(json.dumps(vars(line)) + "\n")
+    assert main(["history", str(tmp_path), "--check", "etl"]) == 1
+    out, err = capsys.readouterr()
+    assert not err
+    assert "the last run before it and the last one, replayed: +8.00 s by the time of the" in out
