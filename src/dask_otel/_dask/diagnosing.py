@@ -44,12 +44,12 @@ def diagnosis(
         The longest steps of its own tasks on the path, and the end of the path.
     """
     name = line_name(spans[0].name)
-    span = SpanFacts(name, name, parts=dict(zip(PATH_PARTS, parts, strict=True)))
+    whole = total(summaries)
+    bounds = dict(zip(PATH_PARTS, parts, strict=True))
+    span = SpanFacts(name, name, parts=bounds, tasks=whole.counts.tasks)
     took = span.seconds = sum(span.parts.values())
     start = spans[0].enqueued
     threads = thread_seconds(scheduler, start, start + took) / (took or 1.0)
-    whole = total(summaries)
-    span.tasks = whole.counts.tasks
     for one in spans:
         for key, value in one._cumulative_worker_metrics.items():
             if len(key) == 4 and (key[0], key[3]) == ("execute", "seconds"):
