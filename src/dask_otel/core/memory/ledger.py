@@ -17,15 +17,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 from dask_otel import semconv
 from dask_otel.core.memory.fullest import FullestWorkers
-from dask_otel.core.records import SpanMemory, Tags
-
-if TYPE_CHECKING:
-    from dask_otel.core.life.open_span import Group, OpenSpan
+from dask_otel.core.records import SpanIdentity, SpanMemory, Tags, WorkerPeak
 
 #: Prefixes of a root whose results are summed by prefix; the others are one sum.
 MAX_PREFIXES: Final = 128
@@ -37,6 +34,25 @@ class Owner(Protocol):
     id: str
     name: Tags
     parent: Any
+
+
+class Generation(Protocol):
+    """An open span; see `OpenSpan`."""
+
+    identity: SpanIdentity
+    heartbeats_before: int
+    worker_peak: WorkerPeak | None
+    results: SpanSum | None
+
+
+class Coming(Protocol):
+    """A group of an open span; see `Group`."""
+
+    source: Any
+
+    def take_moves(self) -> tuple[int, float]:
+        """Return the bytes that came, and their sum with times."""
+        ...
 
 
 class Moves:
@@ -164,7 +180,7 @@ class Ledger:
     """
 
     def __init__(
-        self, spans: Mapping[str, OpenSpan], groups: Container[Hashable] = frozenset()
+        self, spans: Mapping[str, Generation], groups: Container[Hashable] = frozenset()
     ) -> None:
         self._open, self.open_groups = spans, groups
         #: A monotonic clock, in seconds.
@@ -174,7 +190,7 @@ class Ledger:
         #: By group, the moves that are not in the sums yet, but for those of `came`.
         self.moves: defaultdict[Any, Moves] = defaultdict(Moves)
         #: The groups with moves of their own: see `Group.came`.
-        self.came: list[Group] = []
+        self.came: list[Coming] = []
         self.holdings: dict[Hashable, Holding] = {}
         #: The groups of data without a span, and their sum.
         self.spanless: set[Hashable] = set()
@@ -300,7 +316,7 @@ class Ledger:
         self.workers.heartbeat(share, worker, time)
         self.running.heartbeat(tasks, worker, time)
 
-    def opened(self, span: OpenSpan) -> None:
+    def opened(self, span: Generation) -> None:
         """Begin a generation of a span."""
         span.heartbeats_before = self.workers.number
         self.read()
@@ -309,12 +325,12 @@ class Ledger:
             span.results.quiet = 0.0
             span.results.begin(self.clock())
 
-    def busy(self, span: OpenSpan) -> None:
+    def busy(self, span: Generation) -> None:
         """A span has work again, in itself or below."""
         if span.results is not None:
             span.results.quiet = 0.0
 
-    def quiet(self, span: OpenSpan) -> None:
+    def quiet(self, span: Generation) -> None:
         """The work of a span and of those below is done."""
         peak, most = (one.since(span.heartbeats_before) for one in (self.workers, self.running))
         span.worker_peak = peak and most and peak._replace(tasks=int(most.share))
@@ -322,13 +338,13 @@ class Ledger:
         if span.results is not None:
             span.results.quiet = self.clock()
 
-    def of_span(self, span: OpenSpan) -> SpanMemory | None:
+    def of_span(self, span: Generation) -> SpanMemory | None:
         """Return the figures of a span's generation; None if it had nothing in memory."""
         self.read()
         one = span.results
         return None if one is None else one.figures(self.clock(), one.quiet, *one.largest)
 
-    def of_group(self, group: Group) -> SpanMemory | None:
+    def of_group(self, group: Coming) -> SpanMemory | None:
         """Return the figures of a group's generation; None if it had nothing in memory."""
         self.read()
         one = self.holdings.get(group.source)
