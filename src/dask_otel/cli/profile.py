@@ -13,13 +13,14 @@ from dask_otel.cli import terminal
 if TYPE_CHECKING:
     from dask_otel.core.profiles.pprof import Profile
 
-HELP: Final = "show which functions took the time of a span"
+HELP: Final = "show the functions that took the time of a span"
 DESCRIPTION: Final = """\
-Show which functions took the time of all spans, or of one span and those below it, from profiles in
-a folder that the bridge wrote files into (otel.files.path, with otel.profiles.enabled).
+Show the functions that took the time of all spans, or of one span and those below it. The profiles
+are in a folder into which the bridge wrote files (otel.files.path, with otel.profiles.enabled).
 
-With --scheduler, show what the event loop of a running scheduler does, or those of its workers: for
-some seconds, a thread there takes 50 samples a second. This needs no bridge, and changes nothing.
+With --scheduler, show the functions that run on the event loop of a running scheduler, or with
+--workers on those of its workers. For some seconds, a thread there takes 50 samples a second. This
+needs no bridge, and changes nothing.
 """
 EPILOG: Final = """\
 exit codes: 0 the functions are shown, 1 there is no profile of that span, or the file can't be
@@ -42,7 +43,7 @@ ARGUMENTS: Final[dict[str, Any]] = {
         "type": terminal.number(0.1, 60.0, "a number of seconds from 0.1 to 60"),
         "default": 10.0,
         "metavar": "N",
-        "help": "for how long (default: 10)",
+        "help": "seconds of sampling (default: 10)",
     },
     "--speedscope": {
         "type": Path,

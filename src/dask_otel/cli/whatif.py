@@ -83,8 +83,8 @@ ARGUMENTS: Final[dict[str, Any]] = {
         **_MANY,
         "type": _pair(str, "=", int, "PREFIX=PIECES or longest=PIECES, such as longest=4"),
         "metavar": "PREFIX=PIECES",
-        "help": "split each task of PREFIX, or the longest task, into PIECES that run side by side, "
-        "such as longest=4; may be repeated",
+        "help": "split each task of PREFIX, or the longest task, into PIECES that run side by "
+        "side, such as longest=4; may be repeated",
     },
     "--json": {"action": "store_true", "help": "write JSON to standard output instead"},
     "-o --output": {
