@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -119,7 +119,8 @@ def test_it_ends_with_the_process_that_started_it() -> None:
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        pickle.dump((EIGHT, many, 1), process.stdin)
+        asked = json.dumps({"graph": EIGHT, "changes": many, "orders": 1}, default=running._plain)
+        process.stdin.write(asked.encode() + b"\n")
         process.stdin.flush()
         # It has begun.
         assert process.stdout.readline()

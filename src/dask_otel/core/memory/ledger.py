@@ -36,22 +36,23 @@ class Owner(Protocol):
     parent: Any
 
 
-class OpenSpan(Protocol):
-    """A span's generation, which keeps its sums; `core.life.open_span` has it."""
+class Generation(Protocol):
+    """An open span; see `OpenSpan`."""
 
     identity: SpanIdentity
-    results: SpanSum | None
     heartbeats_before: int
     worker_peak: WorkerPeak | None
+    results: SpanSum | None
 
 
-class Group(Protocol):
-    """A task group's part of a generation, which has moves of its own."""
+class Coming(Protocol):
+    """A group of an open span; see `Group`."""
 
     source: Any
 
     def take_moves(self) -> tuple[int, float]:
-        """Return the moves since the last call."""
+        """Return the bytes that came, and their sum with times."""
+        ...
 
 
 class Moves:
@@ -179,7 +180,7 @@ class Ledger:
     """
 
     def __init__(
-        self, spans: Mapping[str, OpenSpan], groups: Container[Hashable] = frozenset()
+        self, spans: Mapping[str, Generation], groups: Container[Hashable] = frozenset()
     ) -> None:
         self._open, self.open_groups = spans, groups
         #: A monotonic clock, in seconds.
@@ -188,8 +189,8 @@ class Ledger:
         self.owner: Callable[[Any], tuple[Owner | None, str]]
         #: By group, the moves that are not in the sums yet, but for those of `came`.
         self.moves: defaultdict[Any, Moves] = defaultdict(Moves)
-        #: The groups with moves of their own: see `take_moves`.
-        self.came: list[Group] = []
+        #: The groups with moves of their own: see `Group.came`.
+        self.came: list[Coming] = []
         self.holdings: dict[Hashable, Holding] = {}
         #: The groups of data without a span, and their sum.
         self.spanless: set[Hashable] = set()
@@ -315,7 +316,7 @@ class Ledger:
         self.workers.heartbeat(share, worker, time)
         self.running.heartbeat(tasks, worker, time)
 
-    def opened(self, span: OpenSpan) -> None:
+    def opened(self, span: Generation) -> None:
         """Begin a generation of a span."""
         span.heartbeats_before = self.workers.number
         self.read()
@@ -324,12 +325,12 @@ class Ledger:
             span.results.quiet = 0.0
             span.results.begin(self.clock())
 
-    def busy(self, span: OpenSpan) -> None:
+    def busy(self, span: Generation) -> None:
         """A span has work again, in itself or below."""
         if span.results is not None:
             span.results.quiet = 0.0
 
-    def quiet(self, span: OpenSpan) -> None:
+    def quiet(self, span: Generation) -> None:
         """The work of a span and of those below is done."""
         peak, most = (one.since(span.heartbeats_before) for one in (self.workers, self.running))
         span.worker_peak = peak and most and peak._replace(tasks=int(most.share))
@@ -337,13 +338,13 @@ class Ledger:
         if span.results is not None:
             span.results.quiet = self.clock()
 
-    def of_span(self, span: OpenSpan) -> SpanMemory | None:
+    def of_span(self, span: Generation) -> SpanMemory | None:
         """Return the figures of a span's generation; None if it had nothing in memory."""
         self.read()
         one = span.results
         return None if one is None else one.figures(self.clock(), one.quiet, *one.largest)
 
-    def of_group(self, group: Group) -> SpanMemory | None:
+    def of_group(self, group: Coming) -> SpanMemory | None:
         """Return the figures of a group's generation; None if it had nothing in memory."""
         self.read()
         one = self.holdings.get(group.source)
