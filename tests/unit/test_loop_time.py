@@ -67,7 +67,7 @@ class Loops:
 
     def exported(self, *series: tuple[str, str]) -> list[float | None]:
         batch = MetricBatch()
-        self.health.export(batch)
+        self.health.add_to(batch)
         return [batch.increments.get(one) for one in series]
 
     def blocked(self, role: str) -> float | None:

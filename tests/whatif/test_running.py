@@ -106,7 +106,7 @@ def test_a_process_that_is_killed_is_an_error(processes: list[subprocess.Popen[s
         os.kill(processes[0].pid, signal.SIGKILL)
 
     many = [Experiment(str(number)) for number in range(100)]
-    with pytest.raises(ReplayError, match=r"ended with status -9\. Its last words: no word"):
+    with pytest.raises(ReplayError, match=r"ended with status -9\. Its last output: none"):
         replay(EIGHT, many, kill)
 
 

@@ -434,8 +434,8 @@ class SchedulerAdapter:
         """Complete the batch and return it; the next one begins."""
         batch = self.batch
         batch.levels.update(self._levels())
-        self.loops.export(batch)
-        self.task_events.book(batch)
+        self.loops.add_to(batch)
+        self.task_events.add_to(batch)
         self.heartbeats.own_keys.clear()
         return self.batches.swap(time_ns)
 

@@ -186,7 +186,7 @@ class TaskEvents:
 
     # ------------------------------------------------------------------------- metrics
 
-    def book(self, batch: MetricBatch) -> None:
+    def add_to(self, batch: MetricBatch) -> None:
         """Add the counts since the last call to a batch."""
         computing = self._computing
         computing.add_all()

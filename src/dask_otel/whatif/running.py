@@ -92,7 +92,7 @@ def _results(
     progress: Callable[[int, int], object],
     limit: float | None,
 ) -> Iterator[Replayed]:
-    words, over = "no word", list[bool]()
+    words, over = "none", list[bool]()
     asked = json.dumps({"graph": graph, "changes": changes, "orders": orders}, default=_plain)
 
     def end() -> None:
@@ -132,12 +132,12 @@ def _results(
                 process.stdin.close()
     if over:
         raise ReplayError(
-            f"The replays took longer than {limit:.3g} s and were ended. Ask for fewer experiments, "
-            "or for one span."
+            f"The replays took longer than {limit:.3g} s and were ended. Ask for fewer "
+            "experiments, or for one span."
         )
     if status:
         raise ReplayError(
-            f"The process of the replay ended with status {status}. Its last words: {words}"
+            f"The process of the replay ended with status {status}. Its last output: {words}"
         )
 
 

@@ -251,8 +251,8 @@ class LoopHealth:
             self._blocked["scheduler"] += max(0.0, seconds)
             self._cycle, self._ticks = cycle, ticks
 
-    def export(self, batch: MetricBatch) -> None:
-        """Add the seconds since the last export to a batch."""
+    def add_to(self, batch: MetricBatch) -> None:
+        """Add the seconds since the last call to a batch."""
         for role, seconds in self._blocked.items():
             batch.add(semconv.EVENT_LOOP_BLOCKED_TIME.name, role, value=seconds)
             self._blocked[role] = 0.0

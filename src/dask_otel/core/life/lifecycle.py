@@ -14,10 +14,10 @@ the first. Seconds that arrive after the export, without work, open nothing. A l
 again when its task is sent to a worker; a generation is discarded if no such task ran.
 
 Events carry their times: seconds since the epoch on the scheduler's clock. If that clock is set
-back, waits begin again; if it is set forward, they end early. Events decide nothing, because in
-the middle of a Dask stimulus a span can look done for an instant (every retry goes through
-``released``). `Lifecycle.tick` decides; the bridge calls it between two callbacks of the event
-loop.
+back, waits begin again; if it is set forward, they end early. Events only open a span, or
+let it settle: in the middle of a Dask stimulus it can look done for an instant (every retry goes
+through ``released``). `Lifecycle.tick` does the rest; the bridge calls it between two callbacks of
+the event loop.
 
 Cost: an event is O(1), or O(depth) if a span becomes busy or quiet; a tick is O(spans in SETTLING
 whose workers have reported + spans exported). Finished trees are never walked.
