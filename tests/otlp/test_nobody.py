@@ -157,7 +157,7 @@ def test_profiles_that_can_not_be_taken_are_said(
     assert made is not None
     said = [text for text in caplog.messages if "profiles" in text]
     if missing:
-        assert f"needs {missing}, too" in said[0]
+        assert f"also needs {missing}" in said[0]
         assert made.pump.profiles is None
     else:
         assert said == []

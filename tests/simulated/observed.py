@@ -178,7 +178,7 @@ class Simulated:
 
     def __init__(self, limits: Limits = LIMITS, within: float = 0.02, **options: Any) -> None:
         self._limits, self._within = limits, within
-        self._options = {**options, "config": {**TICKS, **options.get("config", {})}}
+        self._options = {**options, "config": {**TICKS, **(options.get("config") or {})}}
         latency = options.get("latency", 0.0)
         self._way = latency if isinstance(latency, float) else 0.0
         self.truth: Truth
