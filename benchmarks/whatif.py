@@ -35,7 +35,7 @@ from benchmarks.cluster import environment
 from benchmarks.results import machine
 from dask_otel import span
 from dask_otel.whatif.experiments import with_workers
-from dask_otel.whatif.graph import read_graphs
+from dask_otel.whatif.graph import Graph, read_graphs
 from dask_otel.whatif.running import replay
 
 #: Workers and the threads of each. The first is recorded.
@@ -247,6 +247,11 @@ def best(name: str, cluster: processes.Cluster, client: Client, joins: bool) -> 
     return {**calm[0], "spread": calm[-1]["seconds"] / calm[0]["seconds"] - 1}
 
 
+def recorded(folder: Path, name: str) -> list[Graph]:
+    """Return the graphs of a span."""
+    return [one for one in read_graphs(folder) if one.name == name]
+
+
 def matrix(names: Sequence[str], folder: Path) -> Iterator[dict[str, Any]]:
     """Run each case on all shapes; yield what was real, and what replays of the first one say."""
     experiments = [with_workers([threads] * workers) for workers, threads in SHAPES[1:]]
@@ -255,8 +260,8 @@ def matrix(names: Sequence[str], folder: Path) -> Iterator[dict[str, Any]]:
         for name in names:
             joins = [name == "joining", *[False] * len(experiments)]
             real = [best(name, *one, join) for one, join in zip(clusters, joins, strict=True)]
-            where = folder / f"{SHAPES[0]}", real[0]["name"]
-            (graph,) = eventually(partial(read_graphs, *where), 60, "the graph")
+            found_in = partial(recorded, folder / f"{SHAPES[0]}", real[0]["name"])
+            (graph,) = eventually(found_in, 60, "the graph")
             found = replay(graph, experiments)
             replayed = [one.seconds for one in (found.replayed, *found.experiments) if one]
             yield {"case": name, "real": real, "replayed": replayed, "refused": found.refused}

@@ -101,7 +101,7 @@ def test_an_asynchronous_client(tmp_path: Path, caplog: pytest.LogCaptureFixture
         asyncio.run(program())
     assert [path.name for path in tmp_path.iterdir()] == ["run.html"]
     (said,) = [one.getMessage() for one in caplog.records if "performance_report" in one.msg]
-    assert said.endswith("an asynchronous client needs `async with`, another one `with`")
+    assert said.endswith("use `async with` with an asynchronous client, else `with`")
 
 
 def test_processes_of_their_own(tmp_path: Path) -> None:
@@ -126,6 +126,7 @@ def test_processes_of_their_own(tmp_path: Path) -> None:
     assert "20 tasks done" in block.report.text()
 
 
+@pytest.mark.program
 def test_a_kernel_shows_the_headline_and_the_link(tmp_path: Path) -> None:
     nbclient, nbformat = (pytest.importorskip(name) for name in ("nbclient", "nbformat"))
     path = Path(__file__).parents[2] / "examples" / "performance_report.ipynb"

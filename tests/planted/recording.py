@@ -39,7 +39,8 @@ def simulate(case: Case, folder: Path) -> None:
         otel={"files": {"path": str(folder)}, "environment": VARIABLES, "spans": {"linger": "2s"}},
         workers=case.workers,
         threads=case.threads,
-        config=dict(case.config),
+        # As Dask's: blocked event loops are diagnosed.
+        config={"distributed.admin.tick.interval": "20ms", **case.config},
     )
 
     def program() -> Any:

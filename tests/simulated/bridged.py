@@ -21,6 +21,7 @@ from dask_otel.scheduler import bridge as module
 from tests.cluster import proof
 from tests.covering import uncovered
 from tests.receiver import Log, Receiver, Span
+from tests.simulated.observed import TICKS
 from tests.waiting import eventually
 
 T = TypeVar("T")
@@ -95,6 +96,7 @@ class Bridged:
         }
         ours = {"spans": {"linger": "200ms"}, "environment": variables}
         config = {
+            **TICKS,
             "otel": dask.config.merge(ours, self._otel),
             "distributed.scheduler.preload": ["dask_otel.preload"] if self._begins else [],
             **self._options.pop("config", {}),

@@ -163,6 +163,11 @@ FOUND = [
           (1.0, "go_into", ("a",)), (0.0, "scatter_again", ("x", 20000)), (0.0, "drop", (9,)))),
         (),
     ),
+    # Data that is scattered while its worker leaves: Dask keeps it in memory, on no worker.
+    Program(
+        6601, 2, 2, True, 0.0,
+        ((), ((0.05, "scatter", ((), 1000)),), ()), ((0.05, "restart", ()),),
+    ),
 ]  # fmt: skip
 
 

@@ -193,14 +193,6 @@ def test_a_restart_cancels_what_is_unfinished(core: Driven) -> None:
     assert span.counts == TaskCounts(tasks=1, cancelled=1)
 
 
-def test_the_workers_of_a_span_are_those_of_all_below_it(core: Driven) -> None:
-    root = core.done(worker="w0")
-    core.done(root, core.span(root), worker="w1")
-    core.lifecycle.computing.add_all()
-    core.lifecycle.close(core.now)
-    assert [one.worker_count for one in core.lifecycle.finished] == [1, 1, 2]
-
-
 # ------------------------------------------------------------------- errors of our own
 
 

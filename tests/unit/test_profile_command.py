@@ -105,7 +105,7 @@ def test_says_what_is_missing(tmp_path: Path, capsys: Any) -> None:
         "etl had not ended when its profile was written: the rest is missing.",
         "2 workers of etl ended unexpectedly: their last samples are missing.",
         "Workers left out 7 samples of etl.",
-        "1.50 s of etl had no room: see the nearest frame above.",
+        "1.50 s of etl had no room: they are at their task prefix.",
     ]
     assert "profile that can't be read" in err
 

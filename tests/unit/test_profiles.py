@@ -17,12 +17,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_otel import semconv
 from dask_otel._dask.profiles import WorkerProfiles
-from dask_otel.core.profiles import stacks
+from dask_otel.core.profiles import stacks, store
 from dask_otel.core.profiles.frames import DEEPER
 from dask_otel.core.profiles.pprof import Profile, SpanStacks, decoded, encoded
 from dask_otel.core.profiles.stacks import Frame, Sampled, packed, short_file, unpacked
@@ -241,6 +242,77 @@ def test_a_file_has_what_was_put_in(found: list[Sampled]) -> None:
     assert read.spans == [one for one in wanted if one.stacks]
 
 
+#: https://github.com/google/pprof/blob/main/proto/profile.proto, as far as it is used: the fields
+#: of each message by number; those with a * are repeated.
+FORMAT = {
+    "ValueType": {1: "type int64", 2: "unit int64"},
+    "Label": {1: "key int64", 2: "str int64"},
+    "Sample": {1: "location_id* uint64", 2: "value* int64", 3: "label* Label"},
+    "Line": {1: "function_id uint64", 2: "line int64"},
+    "Location": {1: "id uint64", 4: "line* Line"},
+    "Function": {1: "id uint64", 2: "name int64", 4: "filename int64", 5: "start_line int64"},
+    "Profile": {
+        1: "sample_type* ValueType", 2: "sample* Sample", 4: "location* Location",
+        5: "function* Function", 6: "string_table* string", 9: "time_nanos int64",
+        10: "duration_nanos int64", 11: "period_type ValueType", 12: "period int64",
+        13: "comment* int64",
+    },
+}  # fmt: skip
+
+
+def by_protobuf(data: bytes) -> Any:
+    """Read a file with another implementation of its format."""
+    file = descriptor_pb2.FileDescriptorProto(name="p.proto", package="p", syntax="proto3")
+    for message_name, fields in FORMAT.items():
+        one = file.message_type.add(name=message_name)
+        for number, text in fields.items():
+            name, kind = text.split()
+            made = one.field.add(name=name.rstrip("*"), number=number, label=1 + 2 * ("*" in name))
+            if kind in FORMAT:
+                made.type, made.type_name = made.TYPE_MESSAGE, f".p.{kind}"
+            else:
+                made.type = getattr(made, f"TYPE_{kind.upper()}")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    found = message_factory.GetMessageClass(pool.FindMessageTypeByName("p.Profile"))()
+    found.ParseFromString(gzip.decompress(data))
+    return found
+
+
+@given(SHARING)
+def test_other_readers_of_the_format_find_the_same(found: list[Sampled]) -> None:
+    span = SpanStacks("0" * 32, "1" * 16, "b", "s/é")
+    for one in found:
+        span.stacks[one.stack] += one.micros
+    read = by_protobuf(encoded(Profile({"interval": 0.02, "root": "s"}, 5, 1.5, [span])))
+    texts, functions = read.string_table, {one.id: one for one in read.function}
+    lines = {one.id: one.line[0] for one in read.location}
+    assert texts[0] == ""
+    assert [(texts[one.type], texts[one.unit]) for one in read.sample_type] == [
+        ("wall", "nanoseconds")
+    ]
+    assert (read.time_nanos, read.duration_nanos, read.period) == (5, 1_500_000_000, 20_000_000)
+    seen = Counter[Any]()
+    for sample in read.sample:
+        labels = {texts[one.key]: texts[one.str] for one in sample.label}
+        names = [texts[functions[lines[one].function_id].name] for one in sample.location_id]
+        # The innermost one first.
+        at = lines[sample.location_id[0]].line if names else 0
+        seen["".join(names), labels.pop("dask.task.prefix"), at] += sample.value[0]
+        assert labels == {
+            "trace_id": "0" * 32,
+            "span_id": "1" * 16,
+            "dask.span.id": "b",
+            "dask.span.name": "s/é",
+        }
+    wanted = Counter[Any]()
+    for (prefix, *frames), micros in span.stacks.items():
+        names = [one.function for one in reversed(frames)]
+        wanted["".join(names), prefix.function, frames[-1].at if frames else 0] += 1000 * micros
+    assert seen == +wanted
+    json.loads(texts[read.comment[0]])
+
+
 @given(st.binary(max_size=300), st.booleans())
 def test_a_broken_file_is_an_error_in_words(data: bytes, packs: bool) -> None:
     with pytest.raises(ValueError):
@@ -280,6 +352,18 @@ def test_the_operator_decides_about_names() -> None:
         *[(semconv.SPAN_TAGS, one) for one in ("fit", "workflow", "workflow")],
         (semconv.TASK_PREFIX, "fit"),
     ]
+
+
+def test_frames_whose_redaction_was_forgotten_are_redacted_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(store, "_MOST_FRAMES", 2)
+    profiles = Profiles(0.02, lambda _, text: text.upper())
+    for _ in range(3):
+        take(profiles, batch([Sampled("b", stack("fit", "fgh"), 1, 10)]))
+    (root,) = profiles.roots.values()
+    assert len(root.frames) <= 2
+    assert in_files(decoded(encoded(root.profile))) == {("b", stack("FIT", "FGH")): 30}
 
 
 def files(folder: Path, most: int = 10**9, samples: bool = True) -> tuple[ProfileFiles, Tally]:

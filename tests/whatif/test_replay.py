@@ -115,6 +115,20 @@ def test_data_takes_its_way_between_workers() -> None:
     assert seconds(sent, workers=(2,)) == near(2.0)
 
 
+def test_the_transfers_from_a_worker_share_its_bandwidth() -> None:
+    # Both fetched 100 MB from the other worker in the same second.
+    pins = [{"workers": [n], "resources": {}, "loose": False} for n in (0, 1)]
+    fetched = {"sent": 1.0, "start": 2.0, "fetched": 1.0, "transfer": 1.0, "worker": 1}
+    shared = graph(
+        {"nbytes": 10**8, "restriction": 0}, {"nbytes": 10**8, "restriction": 0},
+        {"before": [0], "restriction": 1, **fetched}, {"before": [1], "restriction": 1, **fetched},
+        workers=(2, 2), restrictions=pins,
+    )  # fmt: skip
+    assert seconds(shared) == near(3.0)
+    assert seconds(shared, bandwidth=1e8) == near(4.0)
+    assert seconds(shared, without="transfers") == near(2.0)
+
+
 def test_failed_and_rescheduled_runs_are_repeated() -> None:
     again = graph({"outcome": "f"}, {"task": 0, "start": 1.0, "outcome": "r", "seconds": 2.0},
                   {"task": 0, "start": 3.0, "seconds": 3.0})  # fmt: skip

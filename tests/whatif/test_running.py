@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -106,3 +108,22 @@ def test_a_process_that_is_killed_is_an_error(processes: list[subprocess.Popen[s
     many = [Experiment(str(number)) for number in range(100)]
     with pytest.raises(ReplayError, match=r"ended with status -9\. Its last words: no word"):
         replay(EIGHT, many, kill)
+
+
+def test_it_ends_with_the_process_that_started_it() -> None:
+    many = [Experiment(str(number)) for number in range(10_000)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "dask_otel.whatif.child"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        asked = json.dumps({"graph": EIGHT, "changes": many, "orders": 1}, default=running._plain)
+        process.stdin.write(asked.encode() + b"\n")
+        process.stdin.flush()
+        # It has begun.
+        assert process.stdout.readline()
+        # As the end of the other process does. Nobody reads its lines.
+        process.stdin.close()
+        assert process.wait() == 1

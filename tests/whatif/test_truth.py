@@ -113,7 +113,8 @@ def history(seed: int, workers: list[int]) -> Graph:
             time.sleep(rng.choice([0.0, 0.5, 2.0]))
         wait(futures)
 
-    simulate(program, workers=0, prepare=prepare, seed=seed)
+    ticks = {"distributed.admin.tick.interval": "500ms"}
+    simulate(program, workers=0, prepare=prepare, seed=seed, config=ticks)
     return made[0].graph(workers)
 
 

@@ -61,10 +61,14 @@ _ENDING: Final = frozenset(
     }
 )
 
+#: The annotations that restrict tasks to some workers.
+_RESTRICTING: Final = frozenset({"workers", "restrictions", "resources"})
+
 #: The hooks of Dask's plugin in the adapter, which a plugin has as attributes: a method that passes
 #: `transition` on would take 10,000 more instructions for the end of a task, with its ten names.
 HOOKS: Final = (
     "transition",
+    "update_graph",
     "restart",
     "log_event",
     "add_worker",
@@ -203,6 +207,15 @@ class SchedulerAdapter:
         self.task_events.all_gone()
 
     # ---------------------------------------------------------------- the Dask plugin's
+
+    @_guarded
+    def update_graph(
+        self, scheduler: Scheduler, *, priority: Any, annotations: Any, **kwargs: Any
+    ) -> None:
+        """See ``SchedulerPlugin.update_graph``: Dask has just made the priorities for plugins."""
+        if self._graphs is not None:
+            latest, self.spans.latest = self.spans.latest, ([], set())
+            self._graphs.submitted(priority, *latest, not _RESTRICTING.isdisjoint(annotations))
 
     @_guarded
     def restart(self, scheduler: Scheduler) -> None:

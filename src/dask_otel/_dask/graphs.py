@@ -7,8 +7,8 @@ group, when `Computing` adds them up. Most of a log is what the bridge has made 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Container, Hashable, Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Container, Hashable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from distributed.metrics import time
@@ -59,29 +59,27 @@ class Graphs:
     def __repr__(self) -> str:
         return f"<Graphs: {len(self._logs)} roots, {self._tasks} submitted tasks>"
 
-    def tasks_submitted(
-        self, tasks: Collection[TaskState], groups: Iterable[object], now: float
+    def submitted(
+        self,
+        priorities: Mapping[Hashable, tuple[Any, ...] | None],
+        tasks: Collection[TaskState],
+        groups: Iterable[object],
+        is_restricted: bool,
     ) -> None:
-        """Record that a client has submitted tasks of some groups, or that some will run again."""
+        """Record tasks of some groups that a client has submitted, or that will run again."""
         self._tasks += len(tasks)
         if self._tasks > self._most:
             self._forget()
-        submission = Submission(
-            now,
-            {task.key: task.priority for task in tasks},
-            {
-                task.key: [one.key for one in task.dependencies]
-                for task in tasks
-                if task.dependencies
-            },
-            {
-                task.key: _restriction(task)
-                for task in tasks
-                if task.worker_restrictions or task.resource_restrictions or task.host_restrictions
-            },
-        )
+        needing = [task for task in tasks if task.dependencies]
+        needs = {task.key: [one.key for one in task.dependencies] for task in needing}
+        limits = {task.key: _restriction(task) for task in tasks} if is_restricted else {}
+        submission = Submission(time(), priorities, needs, limits)
         for group in groups:
             self.submissions.setdefault(group, []).append(submission)
+
+    def again(self, task: TaskState) -> None:
+        """Record that a task will run again."""
+        self.submitted({task.key: task.priority}, [task], [task.group], True)
 
     def _forget(self) -> None:
         """Forget the submissions of groups without an open span; all of them if there are many."""
@@ -190,11 +188,10 @@ class Graphs:
             self.submissions.pop(group.source, None)
 
 
-def _restriction(task: TaskState) -> Restriction:
-    """Return to which workers a task is restricted."""
-    return (
-        tuple(sorted(task.worker_restrictions or ())),
-        tuple(sorted(task.host_restrictions or ())),
-        tuple((task.resource_restrictions or {}).items()),
-        task.loose_restrictions,
-    )
+def _restriction(task: TaskState) -> Restriction | None:
+    """Return to which workers a task is restricted; None if it is not."""
+    workers, hosts = task.worker_restrictions or (), task.host_restrictions or ()
+    resources = tuple((task.resource_restrictions or {}).items())
+    if not (workers or hosts or resources):
+        return None
+    return tuple(sorted(workers)), tuple(sorted(hosts)), resources, task.loose_restrictions

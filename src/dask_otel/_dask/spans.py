@@ -53,6 +53,8 @@ class DaskSpans:
         self._lifecycle = lifecycle
         #: Records the graph logs; None while nobody keeps them.
         self.graphs: Graphs | None = None
+        #: For these, the tasks that were just submitted, and their groups.
+        self.latest: tuple[list[TaskState], set[TaskGroup]] = [], set()
         #: The groups of the tasks of a submission that is under way.
         self._submitted_groups: set[TaskGroup] = set()
         #: Our record of each task group with an open span; read at every transition.
@@ -155,7 +157,7 @@ class DaskSpans:
                 memory.begin(group)
         groups, self._submitted_groups = self._submitted_groups, set()
         if self.graphs is not None:
-            self.graphs.tasks_submitted(tasks, groups, time())
+            self.latest = tasks, groups
         self.drifted = drifted
 
     def _collisions(self, tasks: list[TaskState]) -> dict[TaskGroup, Tags]:

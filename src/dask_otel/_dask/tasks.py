@@ -348,7 +348,7 @@ class TaskEvents:
             if self._follows:
                 self.paths.recomputed(key, group.span)
             if self._graphs is not None:
-                self._graphs.tasks_submitted([task], [task.group], now)
+                self._graphs.again(task)
         if reason is not None:
             self._repeated(group, key, reason, now)
 
@@ -381,7 +381,7 @@ class TaskEvents:
         counted = self._sent_again[key] = self._lost.pop(key) is group and group.memory > 0
         self._outcomes.recomputed(group, counted, now)
         if self._graphs is not None:
-            self._graphs.tasks_submitted([task], [task.group], now)
+            self._graphs.again(task)
         if self._follows and key not in self.paths.waits:
             self.paths.recomputed(key, group.span)
             if start != "waiting":

@@ -13,13 +13,14 @@ from dask_otel.cli import terminal
 if TYPE_CHECKING:
     from dask_otel.core.profiles.pprof import Profile
 
-HELP: Final = "show which functions took the time of a span"
+HELP: Final = "show the functions that took the time of a span"
 DESCRIPTION: Final = """\
-Show which functions took the time of all spans, or of one span and those below it, from profiles in
-a folder that the bridge wrote files into (otel.files.path, with otel.profiles.enabled).
+Show the functions that took the time of all spans, or of one span and those below it. The profiles
+are in a folder into which the bridge wrote files (otel.files.path, with otel.profiles.enabled).
 
-With --scheduler, show what the event loop of a running scheduler does, or those of its workers: for
-some seconds, a thread there takes 50 samples a second. This needs no bridge, and changes nothing.
+With --scheduler, show the functions that run on the event loop of a running scheduler, or with
+--workers on those of its workers. For some seconds, a thread there takes 50 samples a second. This
+needs no bridge, and changes nothing.
 """
 EPILOG: Final = """\
 exit codes: 0 the functions are shown, 1 there is no profile of that span, or the file can't be
@@ -42,7 +43,7 @@ ARGUMENTS: Final[dict[str, Any]] = {
         "type": terminal.number(0.1, 60.0, "a number of seconds from 0.1 to 60"),
         "default": 10.0,
         "metavar": "N",
-        "help": "for how long (default: 10)",
+        "help": "seconds of sampling (default: 10)",
     },
     "--speedscope": {
         "type": Path,
@@ -63,7 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.workers and not arguments.scheduler:
         arguments.usage_error("--workers needs --scheduler")
     try:
-        read = _read(place) if arguments.folder else _asked(arguments)
+        with terminal.held_back("asyncio"):
+            read = _read(place) if arguments.folder else asyncio.run(_asked(arguments))
     except (OSError, NotExamined) as error:
         return terminal.fail("profile", str(error))
     found = profiles.spans_of(read, arguments.span)
@@ -94,16 +96,22 @@ def _read(folder: str) -> list[Profile]:
     return read
 
 
-def _asked(arguments: argparse.Namespace) -> list[Profile]:
+async def _asked(arguments: argparse.Namespace) -> list[Profile]:
     """Return the event loops of a running scheduler, or of its workers, as spans."""
+    from dask_otel._wire import profile_loop
     from dask_otel.core.profiles.pprof import Profile, SpanStacks
     from dask_otel.core.profiles.stacks import unpacked
-    from dask_otel.doctor.asking import NotExamined
+    from dask_otel.doctor.asking import NotExamined, answered, connected
 
-    with terminal.held_back("asyncio"):
-        answers = asyncio.run(_answers(arguments))
+    seconds = arguments.seconds
+    async with connected(arguments.scheduler) as client:
+        if arguments.workers:
+            question = client.run(profile_loop, seconds=seconds, on_error="return")
+        else:
+            question = client.run_on_scheduler(profile_loop, seconds=seconds)
+        answer = await answered(question, seconds + _MORE, "the event loop was not profiled")
     profile = Profile({})
-    for name, blobs in answers.items():
+    for name, blobs in (answer if arguments.workers else {"scheduler": answer}).items():
         if isinstance(blobs, tuple):
             span = SpanStacks("", "", "", name)
             for one in (one for blob in blobs for one in unpacked(blob, [""])):
@@ -115,17 +123,3 @@ def _asked(arguments: argparse.Namespace) -> list[Profile]:
             raise NotExamined(reason)
         terminal.say("profile", f"{name}: {reason}")
     return [profile]
-
-
-async def _answers(arguments: argparse.Namespace) -> dict[str, Any]:
-    from dask_otel._wire import profile_loop
-    from dask_otel.doctor.asking import answered, connected
-
-    seconds = arguments.seconds
-    async with connected(arguments.scheduler) as client:
-        if arguments.workers:
-            question = client.run(profile_loop, seconds=seconds, on_error="return")
-        else:
-            question = client.run_on_scheduler(profile_loop, seconds=seconds)
-        answer = await answered(question, seconds + _MORE, "the event loop was not profiled")
-    return answer if arguments.workers else {"scheduler": answer}

@@ -16,12 +16,12 @@ from dask_otel.whatif.experiments import CAUSES, each
 HELP: Final = "say how long a run would have taken with other workers, or without its faults"
 DESCRIPTION: Final = """\
 Replay a recorded run on Dask's own scheduler, in simulated time, with other workers or without its
-faults: how long it would have taken, and what it would have cost. It reads the files that the
+faults, and show how long it would have taken, and its cost. The command reads the files that the
 bridge wrote (otel.files.path), with otel.spans.graph.
 
 Each option is an experiment of its own. Without any, half to four times the threads are tried, and
-the run without its faults. The run as it was is always replayed first: its error is the error of
-each answer.
+the run without its faults. The unchanged run is always replayed first: its difference to the
+recorded duration is the error of each answer.
 """
 EPILOG: Final = """\
 exit codes: 0 the results are shown, 1 there is no answer (the reason is on standard error), 2 wrong
@@ -61,7 +61,7 @@ ARGUMENTS: Final[dict[str, Any]] = {
         **_MANY,
         "type": _pair(int, "x", int, "WORKERSxTHREADS, such as 4x8"),
         "metavar": "WORKERSxTHREADS",
-        "help": "so many workers with so many threads each, such as 4x8; may be repeated",
+        "help": "another number of workers, and the threads of each, such as 4x8; may be repeated",
     },
     "--bandwidth": {
         "type": terminal.parsed(_bandwidth, "a number of bytes a second, such as 10GB/s"),
@@ -71,26 +71,26 @@ ARGUMENTS: Final[dict[str, Any]] = {
     "--without": {
         **_MANY,
         "choices": CAUSES,
-        "help": "leave this out of the run; may be repeated",
+        "help": "replay the run without this; may be repeated",
     },
     "--faster": {
         **_MANY,
         "type": _pair(str, "=", float, "PREFIX=FACTOR, such as fit=2"),
         "metavar": "PREFIX=FACTOR",
-        "help": "tasks of a prefix compute so many times as fast, such as fit=2; may be repeated",
+        "help": "let tasks of PREFIX compute FACTOR times as fast, such as fit=2; may be repeated",
     },
     "--split": {
         **_MANY,
         "type": _pair(str, "=", int, "PREFIX=PIECES or longest=PIECES, such as longest=4"),
         "metavar": "PREFIX=PIECES",
-        "help": "tasks of a prefix, or the longest task, are so many pieces side by side, such as "
-        "longest=4; may be repeated",
+        "help": "split each task of PREFIX, or the longest task, into PIECES that run side by "
+        "side, such as longest=4; may be repeated",
     },
     "--json": {"action": "store_true", "help": "write JSON to standard output instead"},
     "-o --output": {
         "type": Path,
         "metavar": "FILE",
-        "help": "write the page of the report, with the result on it, to FILE instead",
+        "help": "write the page of the report, which then has the result, to FILE instead",
     },
     "--price": report.ARGUMENTS["--price"],
     "--currency": report.ARGUMENTS["--currency"],

@@ -107,4 +107,8 @@ class ImportHook:
         try:
             loader.exec_module = exec_module
         except AttributeError:
-            logger.warning("dask-otel cannot wait for the import of %s", self._name)
+            logger.warning(
+                "dask-otel does not instrument Dask's client: the loader of %s can't be wrapped. "
+                "Import that module first, then call dask_otel.instrument()",
+                self._name,
+            )

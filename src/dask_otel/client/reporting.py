@@ -123,7 +123,7 @@ class performance_report:
 
         client = self._client = self._client or Client.current()
         if client.asynchronous != asynchronous:
-            raise RuntimeError("an asynchronous client needs `async with`, another one `with`")
+            raise RuntimeError("use `async with` with an asynchronous client, else `with`")
         return client
 
     async def _begin(self) -> None:

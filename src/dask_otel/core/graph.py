@@ -16,13 +16,8 @@ from typing import Any, Final
 from dask_otel import semconv
 from dask_otel.core.path.step import (
     KEY,
-    NUMBER,
-    PARTS,
-    SECONDS,
     SENT,
-    START,
     STOP,
-    WORKER,
 )
 from dask_otel.core.records import (
     FinishedGraph,
@@ -56,7 +51,6 @@ _COLUMNS: Final = (
 )  # fmt: skip
 #: In place of the numbers of a name's workers.
 _NONE: Final = [-1]
-_NBYTES: Final = TaskRun._fields.index("nbytes")
 
 
 def graph_line(
@@ -186,16 +180,16 @@ class _Numbers:
 
     def of(self, run: RawRun, part: GraphPart, of: Submission) -> tuple[Any, ...]:
         """Return the entries of a run of a submitted task."""
-        key, outcome, sent, parts, nbytes = (
-            run[KEY], part.outcome, run[SENT], run[PARTS], run[_NBYTES]
-        )  # fmt: skip
-        number = _number(self.tasks, key)
-        needs, priority, limit = of.needs.get(key, ()), of.priorities[key], of.limits.get(key)
+        it, outcome = TaskRun._make(run), part.outcome
+        number, sent = _number(self.tasks, it.key), it.sent
+        needs, limit = of.needs.get(it.key, ()), of.limits.get(it.key)
         before = sorted([self.tasks[one] for one in needs if one in self.tasks])
         self.outside += len(needs) - len(before)
-        seconds = run[SECONDS] or run[STOP] - run[START]
+        seconds = it.seconds or it.stop - it.start
         # Of a run without a result, the times may be unknown.
-        known = outcome == "m" or run[NUMBER] is not None or seconds > 0.0
+        known = outcome == "m" or it.number is not None or seconds > 0.0
+        priority, seceded = of.priorities[it.key], self._seceded.get((it.key, sent))
+        fetched = [at for action, at, _ in it.parts or () if action == "transfer"]
         # In the order of `_COLUMNS`.
         return (
             number,
@@ -205,16 +199,16 @@ class _Numbers:
             _number(self.submissions, of.at),
             None if priority is None else [*map(_plain, priority)],
             self.time(sent),
-            self.time(run[START]) if known else None,
+            self.time(it.start) if known else None,
             _finite(seconds) if known and seconds >= 0.0 else None,
-            self.time(min([one[1] for one in parts or () if one[0] == "transfer"], default=None)),
-            _busy(parts, "transfer"),
-            _busy(parts, "disk-read"),
-            nbytes if type(nbytes) is int else None,
-            self._worker(run[WORKER], sent or run[START]),
+            self.time(min(fetched, default=None)),
+            _busy(it.parts, "transfer"),
+            _busy(it.parts, "disk-read"),
+            it.nbytes if type(it.nbytes) is int else None,
+            self._worker(it.worker, sent or it.start),
             outcome,
             -1 if limit is None else _number(self.restrictions, limit),
-            None if (seceded := self._seceded.get((key, sent))) is None else _finite(seceded),
+            None if seceded is None else _finite(seceded),
         )
 
     def _worker(self, name: object, when: float) -> int:

@@ -277,7 +277,7 @@ class Submission(NamedTuple):
     priorities: Mapping[Hashable, tuple[Any, ...] | None]
     #: By key, the keys of what tasks need, if anything; and to which workers they are restricted.
     needs: Mapping[Hashable, Collection[Hashable]]
-    limits: Mapping[Hashable, Restriction]
+    limits: Mapping[Hashable, Restriction | None]
 
 
 class GraphPart(NamedTuple):

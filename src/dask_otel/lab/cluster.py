@@ -45,8 +45,6 @@ CONFIG: Final = {
     "distributed.worker.profile.enabled": False,
     "distributed.worker.use-file-locking": False,
     "distributed.admin.system-monitor.interval": "1000 days",
-    # Each server measures its event loop's delays that often: half of all that a history would run.
-    "distributed.admin.tick.interval": "500ms",
     "distributed.scheduler.http.routes": [],
     "distributed.worker.http.routes": [],
 }

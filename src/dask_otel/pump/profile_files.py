@@ -124,7 +124,7 @@ class ProfileFiles(PumpThread):
     def abandon(self) -> None:
         """Count what was not written as lost."""
         waiting, self._waiting = self._waiting, deque()
-        lost = sum(item.samples for item in waiting if isinstance(item, Batch))
+        lost = sum(one.samples + one.left_out for one in waiting if isinstance(one, Batch))
         for root in [*self._store.roots.values()]:
             lost, root.unwritten = lost + root.unwritten, 0
         self._drop("shutdown", lost)
@@ -142,6 +142,7 @@ class ProfileFiles(PumpThread):
         """Read the queue, and write what has changed: all roots, or those that have ended."""
         with self._lock:
             self._drain()
+            self._store.forget(time.time())
         for root in [*self._store.roots.values()]:
             if root.changed and (everything or root.ended is not None):
                 try:
@@ -155,8 +156,6 @@ class ProfileFiles(PumpThread):
                             self._folder,
                             error,
                         )
-        with self._lock:
-            self._store.forget(time.time())
 
     def _write(self, root: RootProfile) -> None:
         if not self._samples(root.root.trace_id):

@@ -24,8 +24,8 @@ from dask_otel.report.units import Work, work
 
 #: The share of the run from which on a cause is a warning.
 _MUCH: Final = 0.25
-#: Headlines after which a better number of threads is of use; kinds of what tasks wait for
-#: together: more threads help less than in a replay.
+#: Headlines that another number of threads can change; kinds for which more threads help less than
+#: in a replay, because tasks share what they wait for.
 _ABOUT_THREADS: Final = ("threads", "chain", "long_task", "client", "healthy")
 TOGETHER: Final = ("gil", "cpus", "off_cpu")
 #: Kinds whose severity does not depend on the time that they cost.

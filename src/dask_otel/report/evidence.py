@@ -50,7 +50,7 @@ _SUMS: Final = (
 _LONGEST: Final = 240
 #: The least share of the threads' time that others need to be looked for.
 _HELD: Final = 0.05
-#: What is said of a block.
+#: The diagnosis of a block without work.
 _NO_WORK: Final = Diagnosis(
     "short",
     "",

@@ -178,15 +178,17 @@ def cautions(profiles: Iterable[Profile]) -> Iterator[str]:
     """Yield the gaps in profiles, in sentences."""
     for profile in profiles:
         about, name = profile.about, words.one_line(str(profile.about.get("root", "")))
+        gone = words.counted(len(about.get("cut_off", ())), "worker")
+        left_out = words.counted(about.get("left_out", 0), "sample")
+        folded = words.seconds(about.get("folded_seconds", 0.0))
+        gaps = {
+            "cut_off": f"{gone} of {name} ended unexpectedly: their last samples are missing.",
+            "left_out": f"Workers left out {left_out} of {name}.",
+            "folded_seconds": f"{folded} of {name} had no room: they are at their task prefix.",
+        }
         if not about.get("complete", True):
             yield f"{name} had not ended when its profile was written: the rest is missing."
-        if gone := about.get("cut_off"):
-            workers = words.counted(len(gone), "worker")
-            yield f"{workers} of {name} ended unexpectedly: their last samples are missing."
-        if left_out := about.get("left_out"):
-            yield f"Workers left out {words.counted(left_out, 'sample')} of {name}."
-        if (folded := about.get("folded_seconds", 0.0)) > 0:
-            yield f"{words.seconds(folded)} of {name} had no room: see the nearest frame above."
+        yield from (text for key, text in gaps.items() if about.get(key))
 
 
 def lines(title: str, spans: Sequence[SpanStacks], is_loop: bool) -> Iterator[str]:

@@ -26,7 +26,8 @@ from dask_otel.scheduler.wiring import RECORDED
 if TYPE_CHECKING:
     from dask_otel.report.document import Report
 
-#: Seconds for which one answer serves all who ask; and how many times as long as it took.
+#: Seconds for which one answer serves all requests, at least; and as a multiple of the time that it
+#: took.
 FRESH: Final = 1.0
 SPARED: Final = 20.0
 #: Bytes of rows from which on headlines are left to the reports: to read them takes seconds.
@@ -49,7 +50,7 @@ _NO_BOKEH: Final = "Reports need dask-otel[report] where the scheduler runs"
 
 
 class Pages:
-    """The pages of one bridge, of which these are parts."""
+    """The pages of one bridge; the parameters are its parts."""
 
     def __init__(
         self, adapter: SchedulerAdapter, settled: SettledSpans, recording: Recording
@@ -63,7 +64,7 @@ class Pages:
         self._locks = asyncio.Lock(), asyncio.Lock()
 
     async def live(self) -> str | None:
-        """Return the page of the present state; all who ask share a small part of the loop."""
+        """Return the page of the present state; all requests share a small part of the loop."""
         async with self._locks[0]:
             began = clocks.monotonic()
             if began >= self._until:

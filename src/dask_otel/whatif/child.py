@@ -1,7 +1,7 @@
 """The process of a replay: ``python -m dask_otel.whatif.child``, started by `running`.
 
-It reads a graph and experiments, and writes a line of JSON for each part of its progress and for
-each result. It ends with the process that started it.
+It reads a graph and experiments as a line of JSON, and writes a line of JSON for each part of its
+progress and for each result. It ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import pickle
 import sys
 from dataclasses import asdict, replace
 from operator import attrgetter
@@ -17,13 +16,20 @@ from threading import Thread
 from typing import Any
 
 from dask_otel import lab
+from dask_otel.whatif.experiments import Experiment
+from dask_otel.whatif.graph import Graph
 from dask_otel.whatif.plan import plan
 from dask_otel.whatif.result import Replayed
 
 
 def main() -> None:
     """Replay what standard input asks for."""
-    graph, changes, orders = pickle.load(sys.stdin.buffer)
+    asked = json.loads(sys.stdin.readline())
+    graph, orders = Graph(**asked["graph"]), asked["orders"]
+    for one in asked["changes"]:
+        one["without"] = {*one["without"]}
+        one["cluster"] = one["cluster"] and Graph(**one["cluster"])
+    changes = [Experiment(**one) for one in asked["changes"]]
     Thread(target=_follow, daemon=True).start()
     # Not the preloads and the plugins of a real cluster.
     import dask

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from threading import Timer
-from typing import Final
+from typing import Any, Final
 
 from dask_otel.whatif.experiments import Experiment
 from dask_otel.whatif.graph import Graph
@@ -94,6 +93,7 @@ def _results(
     limit: float | None,
 ) -> Iterator[Replayed]:
     words, over = "no word", list[bool]()
+    asked = json.dumps({"graph": graph, "changes": changes, "orders": orders}, default=_plain)
 
     def end() -> None:
         over.append(True)
@@ -113,7 +113,7 @@ def _results(
                 timer.start()
             # It stays open: its end tells the process that this one is gone.
             with suppress(BrokenPipeError):
-                pickle.dump((graph, changes, orders), process.stdin)
+                process.stdin.write(asked.encode() + b"\n")
                 process.stdin.flush()
             for line in process.stdout:
                 if not line.startswith(b'{"'):
@@ -132,13 +132,18 @@ def _results(
                 process.stdin.close()
     if over:
         raise ReplayError(
-            f"The replays took longer than {limit:g} s and were ended. Ask for fewer experiments, "
+            f"The replays took longer than {limit:.3g} s and were ended. Ask for fewer experiments, "
             "or for one span."
         )
     if status:
         raise ReplayError(
             f"The process of the replay ended with status {status}. Its last words: {words}"
         )
+
+
+def _plain(value: Any) -> Any:
+    """Return causes, a graph or an experiment as plain data."""
+    return sorted(value) if isinstance(value, frozenset) else vars(value)
 
 
 def _reason(graph: Graph, seconds: float, recorded: float) -> str:

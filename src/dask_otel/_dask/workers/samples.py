@@ -117,7 +117,9 @@ class WorkerSamples:
             sum(column) for column in zip(_NOTHING, *known, strict=True)
         )
         held, scattered = ledger.held, ledger.scattered.bytes
-        managed = sum([ws.nbytes for ws in self._scheduler.workers.values()])
+        # Dask can have a result that no worker has: scattered to one that leaves at that moment.
+        copies = sum([ws.nbytes for ws in self._scheduler.workers.values()])
+        managed = max(copies, held + scattered)
         states = {
             "held": held,
             "scattered": scattered,

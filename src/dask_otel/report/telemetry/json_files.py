@@ -26,7 +26,7 @@ MOST: Final = 16 * 2**30
 SUMMARY: Final = "-summary.json"
 #: The ends of the names of files beside telemetry that are not read here.
 OTHERS: Final = (SUFFIX, pprof.SUFFIX)
-#: What is said of a file that can't be read, or not to its end.
+#: The message about a file that can't be read to its end.
 BROKEN: Final = "file that ends in an error"
 
 _ERRORS = (OSError, EOFError, zlib.error)
