@@ -293,7 +293,7 @@ def test_a_block_within_an_older_span_has_no_graph_and_says_why(b: Bridged) -> N
         with dask_otel.performance_report(None) as block:
             chained(b.client)
     assert block.report is not None
-    with pytest.raises(ValueError, match="a root span that begins while"):
+    with pytest.raises(ValueError, match="root spans that begin while"):
         dask_otel.what_if(block.report)
     # Nobody keeps them any more.
     assert b.bridge.adapter._graphs is None
