@@ -36,7 +36,7 @@ _FIRST, _PIECES = 5, 4
 #: a process takes as long as some runs.
 _MOST, _LIMIT, _START = 6_000, 20.0, 100
 #: A change is replayed several times only if so many changes can be.
-_FEW: Final = 4
+_FEW: Final = 8
 #: Kinds of diagnoses of what the threads of a worker, or of a machine, share.
 _SHARED: Final = ("gil", "cpus")
 
