@@ -132,8 +132,8 @@ def _results(
                 process.stdin.close()
     if over:
         raise ReplayError(
-            f"The replays took longer than {limit:.3g} s and were ended. Ask for fewer "
-            "experiments, or for one span."
+            f"The replays took longer than {limit:.3g} s and were ended. "
+            "Ask for fewer experiments, or for one span."
         )
     if status:
         raise ReplayError(
