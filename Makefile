@@ -33,14 +33,13 @@ setup: $(VENV)/.done ## Install the package and its tools into .venv
 demo: $(VENV)/.done ## Run a real workflow and show where its time went
 	$(BIN)/dask-otel demo $(ARGS)
 
-# The programs of the pages start forty processes, for a few checks each.
-test: $(VENV)/.done ## Run the tests against the newest releases, without real servers and programs of the pages
-	$(BIN)/python -m pytest $(PARALLEL) $(NO_SERVERS) -m "not backend and not program" $(PYTEST_ARGS)
+test: $(VENV)/.done ## Run the tests against the newest releases, without real servers
+	$(BIN)/python -m pytest $(PARALLEL) $(NO_SERVERS) $(PYTEST_ARGS)
 
 test-backends: $(VENV)/.done ## Run the tests against the real servers (see `make backends`)
 	$(BIN)/python -m pytest -m backend $(PYTEST_ARGS)
 
-test-all: $(VENV)/.done ## Run both at once, and the programs of the pages
+test-all: $(VENV)/.done ## Run both at once
 	$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
 test-oldest: $(OLDEST)/.done ## Run the tests against the oldest supported releases

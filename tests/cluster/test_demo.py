@@ -84,7 +84,6 @@ def demo(directory, environ, *options):
     )
 
 
-@pytest.mark.program
 def test_it_shows_writes_files_and_exports_or_says_why_not(tmp_path, environ):
     with receiver("http/protobuf") as server, receiver("http/protobuf") as other:
         other.answer = 404

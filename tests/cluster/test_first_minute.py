@@ -74,7 +74,6 @@ def run(shell: str, folder: Path, environ: dict[str, str]) -> str:
     return done.stdout
 
 
-@pytest.mark.program
 def test_the_first_program_leaves_its_run_in_files_and_is_one_trace(
     tmp_path: Path, newcomer: dict[str, str]
 ) -> None:
@@ -104,7 +103,6 @@ def test_the_first_program_leaves_its_run_in_files_and_is_one_trace(
     assert (tmp_path / "report.html").stat().st_size > 100_000
 
 
-@pytest.mark.program
 def test_programs_print_what_the_pages_say(tmp_path: Path, newcomer: dict[str, str]) -> None:
     """That it works with processes, and what a report is made of, is shown by the first program."""
     # The second one configures the process.
@@ -117,7 +115,6 @@ def test_programs_print_what_the_pages_say(tmp_path: Path, newcomer: dict[str, s
     assert {span.full_name for span in one.of_type("span")} == {"first run"}
 
 
-@pytest.mark.program
 def test_the_scheduler_s_command(tmp_path: Path, newcomer: dict[str, str]) -> None:
     """With the variables of an endpoint; and from the client, where a bridge runs already."""
     endpoint = block(README, "bash", "OTEL_EXPORTER_OTLP_ENDPOINT")

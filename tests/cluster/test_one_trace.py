@@ -37,7 +37,6 @@ def one_trace(received: Receiver, trace_id: int) -> bool:
     return bool(tenant == "acme")
 
 
-@pytest.mark.program
 def test_a_request_its_dask_spans_and_calls_inside_tasks() -> None:
     with receiver() as received:
         ran = run(str(EXAMPLE), **received.environ, **QUICK, OTEL_BSP_SCHEDULE_DELAY="100")

@@ -126,7 +126,6 @@ def test_processes_of_their_own(tmp_path: Path) -> None:
     assert "20 tasks done" in block.report.text()
 
 
-@pytest.mark.program
 def test_a_kernel_shows_the_headline_and_the_link(tmp_path: Path) -> None:
     nbclient, nbformat = (pytest.importorskip(name) for name in ("nbclient", "nbformat"))
     path = Path(__file__).parents[2] / "examples" / "performance_report.ipynb"

@@ -25,7 +25,6 @@ from tests.receiver import receiver
 
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.program,
     pytest.mark.unreconciled("about recipes; what they export is what any bridge does"),
 ]
 
