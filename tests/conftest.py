@@ -48,11 +48,13 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests that share real servers in one process of several."""
+    """Run the tests that share real servers in one process of several; begin with all groups."""
     for item in items:
         servers = "start_shared" in getattr(item, "fixturenames", ())
         if item.get_closest_marker("backend") and servers:
             item.add_marker(pytest.mark.xdist_group("backends"))
+    # A group that begins late goes on alone.
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
 @pytest.hookimpl(wrapper=True)
