@@ -89,6 +89,8 @@ SETTLE_LIMIT: Final = 20.0
 _LOSS_LIMIT: Final = 5.0
 #: Most columns of the text.
 _WIDE: Final = 160
+#: Lines of a terminal that all of it fits into, and those beside the report and the curve.
+_HIGH, _BESIDE = 40, 4
 
 _ABOUT: Final = (
     "Ran a workflow on a new cluster, and ended one of its idle workers on purpose.",
@@ -141,10 +143,13 @@ def perform(
         replay = f"dask-otel whatif {shlex.quote(str(folder))}" if is_recorded else ""
         _print(console, [*([(line, "dim")] for line in _ABOUT), []])
         sheet = Sheet(min(console.width, _WIDE), command=command, replay=replay)
-        _print(console, report_lines(report.accounts(), report.skipped, sheet))
+        said = [*report_lines(report.accounts(), report.skipped, sheet)]
+        _print(console, said)
         for curve in filter(None, ([*one.curve(sheet.width)] for one in report.what_ifs)):
             title: Line = [("The same run with other threads, replayed", "bold")]
-            _print(console, [title, *([(line, "")] for line in curve), []])
+            # A run with many causes needs the screen for them.
+            if len(_ABOUT) + len(said) + len(curve) <= _HIGH - _BESIDE:
+                _print(console, [title, *([(line, "")] for line in curve), []])
         for message in messages:
             print(message, file=sys.stderr)
         unread = [f"can't read the bridge's files: {line}" for line in report.skipped.lines()]
