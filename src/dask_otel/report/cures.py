@@ -109,7 +109,7 @@ def separated(
     """Separate slower functions, another cluster and more work in a comparison, by replays.
 
     The last run of A is replayed as it was, then with the mean seconds of B's functions, and then
-    on B's workers, too. What is left is other work: the last run of B has it, as it was.
+    on B's workers, too. The rest is other work: the last run of B has it, as it was.
 
     Parameters
     ----------

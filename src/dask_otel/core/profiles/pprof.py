@@ -117,7 +117,7 @@ def encoded(profile: Profile, breathe: Callable[[], object] = bool) -> bytes:
 
 
 def _numbers(data: Iterable[int]) -> Iterator[int]:
-    """Yield numbers; whoever else takes bytes from an iterator gets those behind the last one."""
+    """Yield numbers; bytes behind the last one stay in the iterator."""
     value = shift = 0
     for byte in data:
         value |= (byte & 127) << shift
