@@ -20,7 +20,7 @@ from dask_otel.core.diagnosis.facts import (
     SlowWorker,
     SpanFacts,
 )
-from dask_otel.core.sums import known_sum, summed
+from dask_otel.core.sums import covered, known_sum, summed
 from dask_otel.report import words
 from dask_otel.report.findings import (
     Failure,
@@ -156,8 +156,7 @@ def _joined(times: Iterable[tuple[int, int]]) -> Times:
 
 def opened(spans: Iterable[Span]) -> float:
     """Return the seconds in which at least one of some spans was open."""
-    times = _joined((span.start_ns, span.end_ns) for span in spans)
-    return sum(end - start for start, end in times) / 1e9
+    return covered((span.start_ns, span.end_ns) for span in spans) / 1e9
 
 
 def _overlap(times: Times, start: int, end: int) -> float:

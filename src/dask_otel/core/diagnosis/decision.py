@@ -57,9 +57,7 @@ _ELSE: Final = {
     "report": "worker_loop",
     "client": "client",
 }
-_EVIDENCE: Final = {
-    "unbegun": "Threads had tasks that did not begin, and others found no free thread.",
-}
+_UNBEGUN: Final = "Threads had tasks that did not begin, and others found no free thread."
 _BEFORE: Final = (
     "Workers were there, and the client submitted nothing yet: it built a graph, or sent data."
 )
@@ -484,7 +482,8 @@ class _Case:
             kind = "gil" if self.waits == "gil" else "worker_loop"
             self._say(kind, self._take(inf, *_STALLS[1:]), self.function, self.loops)
         for part, kind in _ELSE.items():
-            self._say(kind, left[part], "", self._evidence(part) or _EVIDENCE.get(part, ""))
+            evidence = _UNBEGUN if part == "unbegun" else self._evidence(part)
+            self._say(kind, left[part], "", evidence)
 
     # ---------------------------------------------------------------------------- work
 

@@ -1,4 +1,4 @@
-"""Which worker had the largest share of its memory in use, in any time up to now."""
+"""The worker with the largest share of its memory in use, or most tasks, up to now."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FullestWorkers:
         self._falling: list[WorkerPeak] = []
 
     def heartbeat(self, share: float, worker: str, time: float) -> None:
-        """Add a worker's memory, as a share of its limit."""
+        """Add a worker's memory, as a share of its limit; or the number of its tasks."""
         share = round(share, 3)
         while self._falling and self._falling[-1].share <= share:
             self._falling.pop()
