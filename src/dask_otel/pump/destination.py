@@ -129,10 +129,6 @@ class Destination:
         try:
             answer = sink.send(items, longest)
         except BaseException as error:
-            current = threading.current_thread()
-            if isinstance(error, KeyboardInterrupt) and current is threading.main_thread():
-                # The user has interrupted a command.
-                raise
             # SystemExit too: it would end this thread silently.
             logger.debug("dask-otel: an exporter raised", exc_info=True)
             answer = Answer(False, type(error).__name__)

@@ -216,13 +216,7 @@ class MetricState:
             self._sanitizer.count("shape")
 
     def _exemplar_ids(self, ids: Ids | None) -> Ids | None:
-        if not ids or self._sampled is None:
-            return ids or None
-        try:
-            return ids if self._sampled(ids[0]) else None
-        except Exception:  # noqa: BLE001 - a sampler may be a user's; the value still counts
-            self._sanitizer.count("error")
-            return None
+        return ids if ids and (self._sampled is None or self._sampled(ids[0])) else None
 
     # ------------------------------------------------------------------------------ output
 
