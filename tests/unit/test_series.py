@@ -288,8 +288,8 @@ def named(**seconds) -> dict[tuple[str, ...], float]:
             (10, True, {**FOUR, TRANSFER: {("transmit", "network"): 1.0},
                         "dask.otel.sanitized": {("error",): 1, ("shape",): 1}}),
         ],
-        "nothing retires within a quarter of an hour": [
-            make_series_limits(retire_after_ns=0), span_batch({CPU: 5.0}),
+        "a series retires as soon as its time is over": [
+            make_series_limits(retire_after_ns=900 * S), span_batch({CPU: 5.0}),
             (60, True, LOAD), (60 + 899, True, LOAD), (60 + 900, True, {}),
         ],
         "what is told elsewhere is ignored": [

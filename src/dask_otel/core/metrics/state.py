@@ -25,7 +25,7 @@ from typing import Final
 
 from dask_otel import semconv
 from dask_otel.core.metrics.batch import Distribution, MetricBatch, RawSeries, SpanDeltas
-from dask_otel.core.metrics.cardinality import MIN_RETIRE_AFTER_NS, SeriesLimits
+from dask_otel.core.metrics.cardinality import SeriesLimits
 from dask_otel.core.metrics.families import AnySeries, Families, Family
 from dask_otel.core.metrics.labels import LabelRules
 from dask_otel.core.metrics.series import HistogramSeries, Ids, LevelSeries, number
@@ -317,7 +317,7 @@ class MetricState:
 
     def _retire(self, family: Family, age_ns: int) -> bool:
         """Retire the old series; return whether there are any."""
-        after = max(self._limits.retire_after_ns, MIN_RETIRE_AFTER_NS)
+        after = self._limits.retire_after_ns
         epoch, accepted = self._epoch, self._accepted_epoch
         retired = False
         for series in list(family.series.values()):
