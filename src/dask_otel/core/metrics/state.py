@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from functools import partial
 from typing import Final
 
 from dask_otel import semconv
@@ -169,28 +170,16 @@ class MetricState:
         self._families.of_raw(raw).pinned = True
 
     def _guard(self, call: Callable[..., None], *args: object) -> None:
-        # One bad item of a user must not lose the rest of the batch.
+        # One bad item of a user, whose code runs here, must not lose the rest of the batch.
         try:
             call(*args)
         except Exception:  # noqa: BLE001
             self._sanitizer.count("error")
 
     def _apply_span(self, deltas: SpanDeltas, time_ns: int) -> None:
-        label = self._families.label(deltas.tags)
-        routes = label.routes
-        ids = self._exemplar_ids(deltas.ids)
-        epoch = self._epoch
+        find = partial(self._families.of_span, self._families.label(deltas.tags))
         for key, value in deltas.values.items():
-            try:
-                checked = number(value)
-                if checked is None:
-                    self._sanitizer.count("value")
-                    continue
-                series = routes.get(key) or self._families.of_span(label, key)
-                if not series.add(checked, epoch, ids, time_ns):
-                    self._sanitizer.count("value")
-            except Exception:  # noqa: BLE001 - users' code runs here: hashes, comparisons
-                self._sanitizer.count("error")
+            self._guard(self._add, find, key, value, deltas.ids, time_ns)
 
     def _add(
         self,

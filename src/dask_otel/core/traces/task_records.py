@@ -87,12 +87,12 @@ class TaskRecords(Parts):
         self._put_redacted(out, semconv.TASK_GROUP_NAME, task.group)
         if run.worker is not None:
             out[semconv.WORKER_NAME] = label_text(run.worker, self.sanitizer)
-        self._put(
-            out,
-            self._count,
-            {semconv.TASK_ATTEMPT: run.attempt, semconv.TASK_OUTPUT_SIZE: run.nbytes},
-        )
-        self._put(out, self._seconds, {semconv.TASK_QUEUE_TIME: run.queued})
+        numbers = {
+            semconv.TASK_ATTEMPT: run.attempt,
+            semconv.TASK_OUTPUT_SIZE: run.nbytes,
+            semconv.TASK_QUEUE_TIME: run.queued,
+        }
+        self._put(out, numbers)
         links: tuple[Link, ...] = ()
         if task.path is not None:
             out[semconv.TASK_ON_PATH] = True
@@ -125,7 +125,7 @@ class TaskRecords(Parts):
     def _task_events(self, run: TaskRun, computed_ns: int) -> list[Event]:
         """Return the worker's actions for a run: each at its start, with its seconds."""
         compute: Written = {}
-        self._put(compute, self._seconds, {semconv.TASK_PART_TIME: run.seconds})
+        self._put(compute, {semconv.TASK_PART_TIME: run.seconds})
         events = [Event(semconv.EVENT_TASK_COMPUTE, computed_ns, compute)]
         for action, start, seconds in run.parts:
             start_ns = self._time(start)
