@@ -71,19 +71,13 @@ class TaskRecords(Parts):
             The exported groups, by name and ordinal.
         """
         who, run = self.who, task.run
-        prefix = self._redacted_text(semconv.TASK_PREFIX, task.prefix)
-        computed_ns, end_ns = self._interval(run.start, run.stop)
         parent = parents.get((task.group, task.ordinal))
-        above = self if parent is None else parent
-        if above.start_ns < computed_ns == above.end_ns:
-            # A run of length zero at the very end of its parent must not end after it.
-            computed_ns, end_ns = computed_ns - 1, computed_ns
+        computed_ns, end_ns = self._interval(run.start, run.stop, parent or self)
         events = self._task_events(run, computed_ns)
         start_ns = min([event.time_ns for event in events])
         out = self._identity("task")
         self._put_redacted(out, semconv.TASK_KEY, _readable(run.key))
-        if prefix is not None:
-            out[semconv.TASK_PREFIX] = prefix
+        prefix = self._put_redacted(out, semconv.TASK_PREFIX, task.prefix)
         self._put_redacted(out, semconv.TASK_GROUP_NAME, task.group)
         if run.worker is not None:
             out[semconv.WORKER_NAME] = label_text(run.worker, self.sanitizer)

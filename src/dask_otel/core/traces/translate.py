@@ -351,16 +351,11 @@ class _Translation(TaskRecords):
 
     def _group(self, group: FinishedGroup) -> SpanRecord:
         who = self.who
-        prefix = self._redacted_text(semconv.TASK_PREFIX, group.prefix)
-        start_ns, end_ns = self._interval(group.start, group.stop)
-        if self.start_ns < start_ns == self.end_ns:
-            # A group of length zero at the very end of its span must not end after it.
-            start_ns, end_ns = start_ns - 1, start_ns
+        start_ns, end_ns = self._interval(group.start, group.stop, self)
         out = self._identity("group")
         erred = self._count(group.counts.erred)
         self._put_redacted(out, semconv.TASK_GROUP_NAME, group.name)
-        if prefix is not None:
-            out[semconv.TASK_PREFIX] = prefix
+        prefix = self._put_redacted(out, semconv.TASK_PREFIX, group.prefix)
         self._put_outcomes(out, group.counts)
         self._put(out, {semconv.SPAN_OUTPUT_SIZE: group.output_bytes})
         self._put_memory(out, group.memory)

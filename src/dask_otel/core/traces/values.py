@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from dask_otel import semconv
-from dask_otel.core.records import AttributeValue, SpanIdentity, TaskCounts
+from dask_otel.core.records import AttributeValue, SpanIdentity, SpanRecord, TaskCounts
 from dask_otel.core.text import (
     ATTRIBUTE_LIMIT,
     STACKTRACE_LIMIT,
@@ -159,11 +159,12 @@ class Parts:
                 return None
         return attribute_text(value, self.sanitizer, limit)
 
-    def _put_redacted(self, out: Written, name: str, value: object) -> None:
-        """Add a user's text, unless redaction leaves it out."""
+    def _put_redacted(self, out: Written, name: str, value: object) -> str | None:
+        """Add and return a user's text, unless redaction leaves it out."""
         text = self._redacted_text(name, value)
         if text is not None:
             out[name] = text
+        return text
 
     def _distinct(self, values: tuple[object, ...]) -> tuple[str, ...]:
         return attribute_array(
@@ -207,14 +208,19 @@ class Parts:
         self.sanitizer.count("value")
         return None
 
-    def _interval(self, start: object, stop: object) -> tuple[int, int]:
+    def _interval(
+        self, start: object, stop: object, above: Parts | SpanRecord | None = None
+    ) -> tuple[int, int]:
         """Return start and end, at least 1 ns apart; a bad one becomes the other.
 
-        Jaeger warns of a negative duration if a span ends when it starts.
+        Jaeger warns of a negative duration if a span ends when it starts. `above` is the parent: an
+        interval of length zero at its very end must not end after it.
         """
         start_ns, end_ns = self._time(start), self._time(stop)
         if start_ns is None:
             start_ns = getattr(self, "start_ns", 0) if end_ns is None else end_ns
+        if above is not None and above.start_ns < start_ns == above.end_ns:
+            return start_ns - 1, start_ns
         return start_ns, max(start_ns + 1, end_ns or 0)
 
     def _child_name(self, subject: str, what: str) -> str:
