@@ -141,7 +141,7 @@ def file_sinks(
         file = RotatedFile(folder, *names, limits.max_size, limits.max_files)
         if eager and signal == "metrics":
             destination.eager = partial(getattr, file, "is_first")
-        made.append(make(signal, destination, FileTransport(signal, file)))
+        made.append(make(signal, destination, FileTransport(signal, file.write, file.close)))
     if write is not None:
         file = RotatedFile(folder, f"{run}-", SUFFIX, limits.max_size, limits.max_files, b"")
         made.append(
