@@ -674,10 +674,11 @@ class TaskEvents:
         if lost and group is not None and (seen is not None or key not in self._sent_again):
             self._outcomes.lost(group)
             self._count(semconv.TASK_LOST.name, group)
-        how = interruption(stimulus_id)
-        startstops = self._time.failure_of(key).get("startstops") or ()
+        how, message = interruption(stimulus_id), self._time.failure_of(key)
+        startstops = message.get("startstops") or ()
         started, stopped, seconds = run_times(startstops)
-        if how in ("error", "rescheduled"):
+        # If another task failed, nobody wants this one any more, and its run goes on.
+        if how == "rescheduled" or (how == "error" and message):
             # The run has ended, and a retry follows.
             known = seconds if startstops else None
             account = self._accounting.task_done(address, key, known, monotonic())
