@@ -93,10 +93,13 @@ class Heartbeats:
             executing = message.get("executing") or {}
             self._time.accounting.heartbeat(ws.address, executing, seconds, monotonic(), travelled)
             self._under_way.heartbeat(ws.address, executing)
-            used, memory = measured(metrics.get("memory")), self._lifecycle.memory
-            if memory is not None and used is not None and ws.memory_limit:
-                share, name = used / ws.memory_limit, str(ws.name)
-                memory.heartbeat(share, len(executing), name, ws.last_seen)
+            memory = self._lifecycle.memory
+            # Only open spans have a fullest worker.
+            if memory is not None and self._lifecycle.open and ws.memory_limit:
+                used = measured(metrics.get("memory"))
+                if used is not None:
+                    share, name = used / ws.memory_limit, str(ws.name)
+                    memory.heartbeat(share, len(executing), name, ws.last_seen)
 
     def report(self, ws: WorkerState, cancelled: int = 0, waited: float | None = None) -> float:
         """Read the clocks of a heartbeat or a registration; return how long it travelled."""
