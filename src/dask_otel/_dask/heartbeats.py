@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -55,17 +55,8 @@ class Heartbeats:
 
     def wrap(self, wrappers: Wrappers) -> None:
         """Wrap the handler; in it, an error of ours would close the worker."""
-
-        def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            # Not `Wrappers.then`: each call with a message's many arguments would copy them again.
-            def heartbeat_worker(**message: Any) -> Any:
-                result = original(**message)
-                wrappers.run("heartbeat", self._heartbeat, message)
-                return result
-
-            return heartbeat_worker
-
-        wrappers.handler(self._scheduler.handlers, "heartbeat_worker", make)
+        handlers = self._scheduler.handlers
+        wrappers.after(handlers, "heartbeat_worker", "heartbeat", self._heartbeat)
 
     def _heartbeat(self, message: Mapping[str, Any]) -> None:
         workers, address, metrics = self._scheduler.workers, message["address"], message["metrics"]
