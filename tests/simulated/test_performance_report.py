@@ -9,6 +9,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import dask
 import pytest
 from distributed import span, wait
 
@@ -87,10 +88,13 @@ def test_computed_seconds_are_those_of_the_block_alone(b: Bridged) -> None:
         found = account(block)
         computed = sum(one.seconds for one in found.spans)
         assert found.outcomes == {"memory": tasks}
-        assert computed - sum(one.idle for one in found.spans) == pytest.approx(seconds, abs=0.1)
+        assert computed - sum(one.idle or 0.0 for one in found.spans) == pytest.approx(
+            seconds, abs=0.1
+        )
     # The block inside has a name of its own, and is judged alone.
     name = "performance_report/performance_report"
-    assert list(durations(inner)) == [name]
+    assert list(durations(inner)) == ["performance_report", name]
+    assert [bool(one.mark) for one in account(inner).session.of_type("span")] == [False, True]
     assert account(inner).seconds == pytest.approx(durations(inner)[name], abs=0.001)
     assert not b.scheduler.plugins.get("dask-otel")
 
@@ -110,6 +114,43 @@ def test_work_of_others_is_context_and_never_the_headline(b: Bridged) -> None:
     assert labels == {"performance_report (this block)", "theirs"}
     assert found.diagnoses[0].kind != "failed"
     assert [one.span for one in found.failures] == ["theirs"]
+
+
+@alone
+def test_others_are_still_open_and_named_if_they_held_the_threads(b: Bridged) -> None:
+    def theirs(client: Any) -> None:
+        with span("theirs"):
+            futures = client.map(nap, [3.0] * 8 + [6.0], key="theirs", pure=False)
+            wait(futures)
+
+    def short(client: Any) -> None:
+        with span("short"), span("part"):
+            client.submit(nap, 0.1, key=("short", 0)).result()
+
+    with (
+        dask.config.set({"otel.spans.linger": "10s"}),
+        dask_otel.performance_report(None) as block,
+    ):
+        b.cluster.user("one", short)
+        time.sleep(0.5)
+        b.cluster.user("other", theirs)
+        time.sleep(0.5)
+        b.client.submit(nap, 1.0, key=("mine", 0)).result()
+    (first, *_), found = account(block).diagnoses, account(block).session.of_type("span")
+    assert (first.kind, first.span) == ("held", "performance_report")
+    assert first.title.endswith("for threads that theirs held")
+    assert {one.label: one.unfinished for one in found} == {
+        "performance_report (this block)": False,
+        "theirs": True,
+        "short": True,
+        "part": True,
+    }
+    # Its work is done, and its end lingers.
+    assert durations(block)["short/part"] == pytest.approx(0.1, abs=0.05)
+    assert durations(block)["theirs"] > 4.0
+    assert account(block).seconds == durations(block)["performance_report"]
+    # They are no fault of the block.
+    assert not any(one.kind == "open" for one in account(block).diagnoses)
 
 
 def test_a_running_bridge_records_only_while_a_block_asks(b: Bridged) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time as clocks
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 from typing import TYPE_CHECKING, Final
 
@@ -124,6 +124,12 @@ class HandOver:
             pump.offer_span(ready)
             if isinstance(ready, FinishedSpan) and ready.graph is not None:
                 pump.offer_graph(FinishedGraph(ready, ready.graph))
+
+    def record(self, snapshots: Iterable[Progress]) -> None:
+        """Hand over snapshots of open spans to the recorder alone."""
+        for one in filter(self._exports, snapshots):
+            if self.recorded is not None:
+                self.recorded.offer_span(one)
 
     def event(self, event: ClusterEvent, counted: bool = True) -> bool:
         """Hand over an event of the cluster; False if there is no room.

@@ -120,9 +120,11 @@ class Recording:
     async def settle(self, span_id: str, timeout: float, submitted: bool) -> None:
         """Wait until the rows have everything of a span that its client has left.
 
-        After `timeout` seconds, it shows itself as still open. See `SettledSpans.answer`.
+        After `timeout` seconds, it is shown as still open, as are the spans of others. See
+        `SettledSpans.answer`.
         """
         await self._settled.wait(span_id, timeout, submitted)
-        self._settled.end(span_id, time())
+        snapshots = self._settled.end(span_id, time())
         self._hand_over.spans()
+        self._hand_over.record(snapshots)
         await self.cut()
