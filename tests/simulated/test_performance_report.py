@@ -180,9 +180,9 @@ def test_a_report_of_a_scheduler_that_always_records_begins_with_the_block(b: Br
     with dask_otel.performance_report(None) as block:
         b.client.gather(b.client.map(nap, [1.0] * 2, pure=False))
     assert account(block).outcomes == {"memory": 2}
-    rows = b.bridge.recording.recorder.since()
-    assert {row.signal for row in rows} == {"traces", "metrics", "logs", "graph"}
-    whole = dask_otel.report.document.report_of([(one.signal, one.data) for one in rows], {})
+    rows = b.bridge.recording.recorder.rows()
+    assert {signal for signal, _ in rows} == {"traces", "metrics", "logs", "graph"}
+    whole = dask_otel.report.document.report_of(rows, {})
     (everything,) = whole.accounts()
     assert everything.outcomes == {"memory": 7}
 
