@@ -338,3 +338,20 @@ def test_a_block_within_an_older_span_has_no_graph_and_says_why(b: Bridged) -> N
         dask_otel.what_if(block.report)
     # Nobody keeps them any more.
     assert b.bridge.adapter._graphs is None
+
+
+def test_a_notebook_links_to_what_its_server_finds() -> None:
+    shown = {
+        name: dask_otel.performance_report(name)._repr_html_().removeprefix("<b>no report</b><br>")
+        for name in ("my runs/<1>.html", "/tmp/run.html", "s3://bucket/run.html", None)
+    }
+    assert shown == {
+        "my runs/<1>.html": (
+            '<a href="my%20runs/%3C1%3E.html" target="_blank">my runs/&lt;1&gt;.html</a>'
+        ),
+        "/tmp/run.html": "/tmp/run.html",
+        "s3://bucket/run.html": "s3://bucket/run.html",
+        None: "",
+    }
+    # In a console without HTML.
+    assert repr(dask_otel.performance_report("run.html")) == "no report\n  run.html"

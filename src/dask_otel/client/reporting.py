@@ -175,11 +175,15 @@ class performance_report:
 
     # ------------------------------------------------------------------------ its headline
 
+    def __repr__(self) -> str:
+        return "\n  ".join([*self._said, *filter(None, [self.filename])])
+
     def _repr_html_(self) -> str:
-        name = escape(self.filename or "")
-        if "://" not in name:
-            # Relative to the notebook.
-            name = f'<a href="{quote(self.filename or "")}" target="_blank">{name}</a>'
+        path = self.filename or ""
+        name = escape(path)
+        if path and "://" not in path and not Path(path).is_absolute():
+            # Relative to the notebook; its server knows no other files.
+            name = f'<a href="{quote(path)}" target="_blank">{name}</a>'
         headline, *others = map(escape, self._said)
         return "<br>".join([f"<b>{headline}</b>", *others, name])
 
@@ -191,7 +195,7 @@ class performance_report:
         if ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None:
             ipython.display.display(self)
         else:
-            print("\n  ".join([*self._said, self.filename]), file=sys.stderr)
+            print(self, file=sys.stderr)
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
