@@ -16,6 +16,7 @@ from distributed import span, wait
 import dask_otel
 from dask_otel import _wire
 from dask_otel.client import reporting
+from dask_otel.pump.pump import Pump
 from dask_otel.report.account import Account
 from dask_otel.whatif.graph import read_graphs
 from tests.simulated.bridged import Bridged
@@ -170,6 +171,20 @@ def test_a_running_bridge_records_only_while_a_block_asks(b: Bridged) -> None:
     b.exported()
     exported = [one.name for one in b.received.spans if one.type == "span"]
     assert exported == ["before", "performance_report"]
+
+
+def test_a_block_has_its_own_metrics_although_every_exporter_hangs(
+    b: Bridged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b.client.gather(b.client.map(nap, [1.0] * 5, pure=False))
+    with monkeypatch.context() as patch:
+        patch.setattr(Pump, "accepts_metrics", lambda _: False)
+        with dask_otel.performance_report(None) as block:
+            b.client.gather(b.client.map(nap, [1.0] * 2, pure=False))
+        assert account(block).outcomes == {"memory": 2}
+    with dask_otel.performance_report(None) as block:
+        b.client.gather(b.client.map(nap, [1.0] * 3, pure=False))
+    assert account(block).outcomes == {"memory": 3}
 
 
 @pytest.mark.options(otel={"report": {"record": "always"}})

@@ -199,9 +199,10 @@ class HandOver:
     def steps(self) -> Iterator[None]:
         """Hand over the metrics; each item is a short part of a step."""
         assert self._pump is not None
-        if not self._pump.accepts_metrics():
+        if self.recorded is None and not self._pump.accepts_metrics():
             # Every exporter hangs: everything accumulates here, and nothing is lost. Fold the time
             # into the batch: its keys are names, so it stays bounded; the account's are spans.
+            # A recorder gets the batches at their time, and relieves the exporters.
             yield from self._adapter.fold_time()
             return
         yield from self._adapter.prepare()

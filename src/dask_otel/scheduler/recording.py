@@ -107,6 +107,9 @@ class Recording:
         What comes later has a new pump, so that no row has values of both times.
         """
         async with self._cutting:
+            if self._hand_over.recorded is None:
+                # Also while the other exporters hang, earlier metrics are handed over now.
+                self.begin()
             await self._hand_over.flush()
             pump = self.stop()
             self.begin()
