@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from distributed.spans import Span
@@ -20,12 +21,17 @@ from dask_otel._dask.facts import root_of, trace_of
 from dask_otel.core import identity
 from dask_otel.core.life.completion import worst
 from dask_otel.core.life.open_span import OpenSpan, Phase
+from dask_otel.core.life.progress import snapshot
 from dask_otel.core.life.summaries import SpanSummary, join_paths, total
 from dask_otel.core.path.chain import path_of
+from dask_otel.core.records import Progress
 from dask_otel.core.text import line_text, listed
 
 #: Dask's name for unmeasured time; see ``Span.cumulative_worker_metrics``.
 NOT_MEASURED: Final = ("execute", "N/A", "idle or other spans", "seconds")
+
+#: Most open spans of others whose snapshots are read.
+MOST_SHOWN: Final = 100
 
 #: Kind and message; see `dask_otel._wire.Refusal`.
 Refused: TypeAlias = tuple[str, str]
@@ -66,12 +72,16 @@ class SettledSpans:
             return "closed", f"the bridge was stopped before span {span_id} had settled"
         return None
 
-    def end(self, span_id: str, now: float) -> None:
-        """Export a span and those below it at once; those that go on show themselves."""
-        top: Span | None = self._spans.get(span_id)
-        if top is not None:
-            ids = [below.id for below in top.traverse_spans()]
-            self._adapter.lifecycle.end(ids, now)
+    def end(self, span_id: str, now: float) -> list[Progress]:
+        """Export a span and those below it at once; return snapshots of what is open after that.
+
+        Of many open spans, these are the span's own ones, and the oldest others.
+        """
+        lifecycle, top = self._adapter.lifecycle, self._spans.get(span_id)
+        own = [] if top is None else [below.id for below in top.traverse_spans()]
+        lifecycle.end(own, now)
+        shown = dict.fromkeys((*own, *islice(lifecycle.open, MOST_SHOWN)))
+        return [snapshot(lifecycle.open[one], now) for one in shown if one in lifecycle.open]
 
     def notify(self) -> None:
         """Make waiting requests check again: spans may have settled."""

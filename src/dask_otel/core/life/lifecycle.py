@@ -386,13 +386,11 @@ class Lifecycle:
         self.progress += self._long.signs(now)
 
     def end(self, dask_ids: Sequence[str], now: float) -> None:
-        """Let spans linger no longer; give a sign of life of those that go on."""
+        """Let spans linger no longer."""
         for dask_id in dask_ids:
             if dask_id in self._lingering:
                 self._lingering.set(dask_id, now, -self.open[dask_id].depth)
         self.tick(now)
-        for _ in ("marker", "progress"):
-            self.progress += self._long.show(dask_ids, now)
 
     def _settled(self, span: OpenSpan, trigger: Trigger, now: float) -> None:
         self._step(span, trigger)
