@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import inf
 from statistics import median
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -71,9 +71,10 @@ class Submission(NamedTuple):
     keys: Sequence[Key]
     #: Of those, the ones that nothing else in the submission needs: what the client waits for.
     results: Sequence[Key]
-    #: Of earlier submissions, by their numbers: how many results must be there before.
-    after: Mapping[int, int]
-    #: Seconds from then to the submission.
+    #: What it follows: the numbers of earlier submissions, and how many results of each are there.
+    #: With 0 results, it has only been made; the program begins with number -1.
+    after: Collection[tuple[int, int]]
+    #: Seconds from then until the client sends it.
     gap: float
 
 
@@ -163,10 +164,10 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
         before = [key for other in runs[-1].before for key in keys.get(other, ())]
         rank = ranks[tuple(runs[-1].priority)] if runs[-1].priority else len(ranks)
         tasks.update(dict.fromkeys(keys[task], Task(before, rank, own)))
-    submissions, rest = _submissions(graph, ran, keys)
+    latency = way - pause
+    submissions, rest = _submissions(graph, ran, keys, latency)
     if "gaps" in without:
         submissions, rest = [one._replace(gap=0.0) for one in submissions], 0.0
-    latency = way - pause
     bandwidth = change.bandwidth or measured_bandwidth(theirs, latency) or BANDWIDTH
     scheduler = {"stealing": True, "saturation": 1.1, **host.scheduler}
     is_even = "unevenness" in without
@@ -239,7 +240,10 @@ def _workers(graph: Graph, rows: Sequence[Row], change: Experiment, way: float) 
 
 
 def _submissions(
-    graph: Graph, ran: Mapping[int, Sequence[Row]], keys: Mapping[int, Sequence[Key]]
+    graph: Graph,
+    ran: Mapping[int, Sequence[Row]],
+    keys: Mapping[int, Sequence[Key]],
+    latency: float,
 ) -> tuple[list[Submission], float]:
     """Return the submissions, and the seconds that the span went on after its last task."""
     members: dict[int, list[int]] = defaultdict(list)
@@ -254,28 +258,32 @@ def _submissions(
     ends = sorted(
         ((runs[-1].start or 0.0) + (runs[-1].seconds or 0.0), task) for task, runs in ran.items()
     )
+    sizes, had = Counter[int](), Counter[int]()
+    for task in results:
+        sizes[where[task]] += len(keys[task])
     found: list[Submission] = []
-    at, last = 0, 0.0
+    at, last = 0, -latency
     places: dict[int, int] = {}
-    had: Counter[int] = Counter()
     for number, time in sorted(times.items(), key=lambda one: (one[1], one[0])):
-        after: dict[int, int] = {}
+        new: dict[int, float] = {}
         while at < len(ends) and ends[at][0] <= time + _ROUNDED:
             end, task = ends[at]
             at += 1
             # What comes later was submitted before: its time is not exact.
             if task in results and where[task] in places:
-                place = places[where[task]]
-                had[place] += len(keys[task])
-                after[place] = had[place]
-                last = max(last, end)
-        places[number] = len(found)
+                had[where[task]] += len(keys[task])
+                new[where[task]] = end
+        # Another user may wait for one that is not complete.
+        whole = [one for one in new if had[one] == sizes[one]]
+        after = {(places[one], had[one]): new[one] for one in whole or new}
+        if not whole:
+            after[len(found) - 1, 0] = last
+        places[number], last = len(found), time - latency
         found.append(Submission(
             [key for task in members[number] for key in keys[task]],
             [key for task in members[number] if task in results for key in keys[task]],
-            after, max(0.0, time - last),
+            [*after], max(0.0, last - max(after.values())),
         ))  # fmt: skip
-        last = max(last, time)
     return found, max(0.0, graph.stop - graph.start - ends[-1][0]) if ends else 0.0
 
 
