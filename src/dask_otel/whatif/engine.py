@@ -219,9 +219,7 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
 
     def _submit(self, number: int) -> None:
         one, tasks = self.plan.submissions[number], self.plan.tasks
-        specs = {
-            key: Spec(key, _run, key[1], *map(TaskRef, tasks[key].before)) for key in one.keys
-        }
+        specs = {key: Spec(key, _run, key[1], *map(TaskRef, tasks[key].before)) for key in one.keys}
         with dask.annotate(priority=_priority):
             self._futures.append(self._cluster.client.get(specs, [*one.results], sync=False))
         self._happened((number, 0))

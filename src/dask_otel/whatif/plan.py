@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from statistics import median
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -140,8 +140,10 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
         keys[task] = [(name, f"{task}.{piece}.{order}") for piece in range(pieces)]
     priorities = sorted({tuple(runs[-1].priority) for runs in ran.values() if runs[-1].priority})
     ranks = {priority: rank for rank, priority in enumerate(priorities)}
-    pause = _pause(theirs)
-    way = max(pause, _way(theirs, len(host.workers)))
+    fetched = _fetched(theirs)
+    starts = sorted(_starts(theirs, fetched))
+    pause = _pause(starts)
+    way = max(pause, _way(starts, len(host.workers)))
     without = change.without
     paces = _paces(ran) if "slow-worker" in without else {}
 
@@ -165,14 +167,16 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
         rank = ranks[tuple(runs[-1].priority)] if runs[-1].priority else len(ranks)
         tasks.update(dict.fromkeys(keys[task], Task(before, rank, own)))
     latency = way - pause
+    # Of each worker, the first task comes last.
+    startups = {one.worker: max(0.0, one.start - one.ready - way) for one in starts[::-1]}
     submissions, rest = _submissions(graph, ran, keys, latency)
     if "gaps" in without:
         submissions, rest = [one._replace(gap=0.0) for one in submissions], 0.0
-    bandwidth = change.bandwidth or measured_bandwidth(theirs, latency) or BANDWIDTH
+    bandwidth = change.bandwidth or _bandwidth(fetched.values(), latency)
     scheduler = {"stealing": True, "saturation": 1.1, **host.scheduler}
     is_even = "unevenness" in without
     return Plan(
-        tasks, submissions, _workers(host, theirs, change, way), graph.restrictions, latency,
+        tasks, submissions, _workers(host, theirs, change, startups), graph.restrictions, latency,
         inf if "transfers" in without else bandwidth, rest, {
             "distributed.scheduler.work-stealing":
                 scheduler["stealing"] and "stealing" not in without,
@@ -210,14 +214,9 @@ def _paces(ran: Mapping[int, Sequence[Row]]) -> dict[tuple[int, int], float]:
     }
 
 
-def _workers(graph: Graph, rows: Sequence[Row], change: Experiment, way: float) -> list[Worker]:
-    # Of each worker, the first task comes last.
-    ways = [
-        (row.start, row.worker, seconds)
-        for row in rows
-        if row.start is not None and (seconds := _waited(row)) is not None
-    ]
-    startups = {worker: max(0.0, seconds - way) for _, worker, seconds in sorted(ways)[::-1]}
+def _workers(
+    graph: Graph, rows: Sequence[Row], change: Experiment, startups: Mapping[int, float]
+) -> list[Worker]:
     # A result is computed again, or a run is lost, only if a worker did not hand over what it had.
     times = Counter(row.task for row in rows if row.outcome == "m")
     losers = {row.worker for row in rows if row.outcome == "l" or times[row.task] > 1}
@@ -287,54 +286,82 @@ def _submissions(
     return found, max(0.0, graph.stop - graph.start - ends[-1][0]) if ends else 0.0
 
 
-def _waited(row: Row) -> float | None:
-    """Return the seconds from its sending to its start without those for data."""
-    if row.start is None or row.sent is None:
-        return None
-    return row.start - row.sent - row.transfer - row.disk
+class Fetched(NamedTuple):
+    """A result that a worker got from another one."""
+
+    source: int
+    nbytes: int
+    began: float
+    ended: float
 
 
-def _way(rows: Iterable[Row], workers: int) -> float:
+def _fetched(rows: Iterable[Row]) -> dict[tuple[int, int], Fetched]:
+    """Return what workers fetched, by worker and task."""
+    found: dict[tuple[int, int], Fetched] = {}
+    places: dict[int, tuple[int, int]] = {}
+    for row in rows:
+        began = row.sent or 0.0 if row.fetched is None else row.fetched
+        for task in row.before if row.transfer else ():
+            source, nbytes = places.get(task, (row.worker, 0))
+            if source != row.worker:
+                one = Fetched(source, nbytes, began, began + row.transfer)
+                found.setdefault((row.worker, task), one)
+        if row.outcome == "m":
+            places[row.task] = (row.worker, row.nbytes or 0)
+    return found
+
+
+class Start(NamedTuple):
+    """The start of a run."""
+
+    start: float
+    worker: int
+    #: When it could have begun, and when the worker had its data, too.
+    sent: float
+    ready: float
+    stop: float
+
+
+def _starts(rows: Iterable[Row], fetched: Mapping[tuple[int, int], Fetched]) -> Iterator[Start]:
+    """Yield the known starts of runs."""
+    for row in rows:
+        if row.start is not None and row.sent is not None:
+            places = ((row.worker, task) for task in row.before)
+            # Several runs can wait for a transfer, and only one of them has it.
+            came = (fetched[place].ended for place in places if place in fetched)
+            sent, stop = row.sent + row.disk, row.start + (row.seconds or 0.0)
+            yield Start(row.start, row.worker, sent, max([sent, *came]), stop)
+
+
+def _way(starts: Iterable[Start], workers: int) -> float:
     """Return the seconds to the start of a task that found a free thread at its worker."""
-    ways = sorted(way for row in rows if (way := _waited(row)) is not None)
+    ways = sorted(one.start - one.sent for one in starts if one.ready == one.sent)
     # At least one of each worker did, and they are the quickest.
     quickest = ways[:workers]
     return min(_MOST_WAY, quickest[len(quickest) // 2]) if quickest else 0.0
 
 
-def _pause(rows: Iterable[Row]) -> float:
+def _pause(starts: Sequence[Start]) -> float:
     """Return the seconds in which a thread of a worker changes from a task to the next one."""
-    ran = [(row, row.start, row.sent or 0.0) for row in rows if row.start is not None]
     ends: dict[int, list[float]] = defaultdict(list)
-    for row, start, _ in ran:
-        ends[row.worker].append(start + (row.seconds or 0.0))
-    for of_worker in ends.values():
-        of_worker.sort()
+    for stop, worker in sorted((one.stop, one.worker) for one in starts):
+        ends[worker].append(stop)
     pauses = []
-    for row, start, sent in ran:
-        place = bisect_right(ends[row.worker], start)
-        last = ends[row.worker][place - 1] if place else -inf
+    for one in starts:
+        place = bisect_right(ends[one.worker], one.start)
+        last = ends[one.worker][place - 1] if place else -inf
         # It was there, and waited for that end.
-        if sent < last and not row.transfer + row.disk:
-            pauses.append(start - last)
+        if one.ready < last:
+            pauses.append(one.start - last)
     return median(pauses) if pauses else 0.0
 
 
-def measured_bandwidth(rows: Iterable[Row], latency: float) -> float | None:
-    """Return the bytes a second from a worker, as recorded; None if there was no transfer."""
-    places: dict[int, tuple[int, int]] = {}
-    moved, there = 0, set()
+def _bandwidth(fetched: Iterable[Fetched], latency: float) -> float:
+    """Return the bytes a second from a worker, as recorded; without transfers, Dask's guess."""
     sending: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    for row in rows:
-        began = row.sent or 0.0 if row.fetched is None else row.fetched
-        for task in row.before if row.transfer else ():
-            worker, nbytes = places.get(task, (row.worker, 0))
-            if worker != row.worker and (task, row.worker) not in there:
-                there.add((task, row.worker))
-                moved += nbytes
-                # After a question and an answer.
-                sending[worker].append((began + 2 * latency, began + row.transfer))
-        if row.outcome == "m":
-            places[row.task] = (row.worker, row.nbytes or 0)
+    for one in fetched:
+        # After a question and an answer.
+        sending[one.source].append((one.began + 2 * latency, one.ended))
     seconds = sum(map(covered, sending.values()))
-    return moved / seconds if moved and seconds > _ROUNDED else None
+    moved = sum(one.nbytes for one in fetched)
+    return moved / seconds if moved and seconds > _ROUNDED else BANDWIDTH
