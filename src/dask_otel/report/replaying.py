@@ -119,7 +119,7 @@ def _chosen(report: Report, span: str | None) -> Graph:
 
 def _usual(graph: Graph) -> list[Experiment]:
     """Return what is worth a try if nobody asks for anything else."""
-    moved = sum(graph.runs["transfer"]) > _LEAST * (graph.stop - graph.start)
+    moved = sum(filter(None, graph.runs["transfer"])) > _LEAST * (graph.stop - graph.start)
     causes = {
         "restrictions": graph.restrictions,
         "failures": {*"fl"} & {*graph.runs["outcome"]},

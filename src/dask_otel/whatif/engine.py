@@ -80,7 +80,8 @@ def replayed(plan: Plan, tick: Callable[[], None] = lambda: None) -> Replayed:
     """
     replay = _Replay(plan, tick)
     _current[:] = [replay]
-    busy = sum(one.disk + (one.seconds or 0.0) for task in plan.tasks.values() for one in task.runs)
+    rows = [row for task in plan.tasks.values() for row in task.runs]
+    busy = sum((row.disk or 0.0) + (row.seconds or 0.0) for row in rows)
     seconds = simulate(
         replay.program, workers=0, latency=replay.latency, prepare=replay.prepare,
         longest=1000 + 10 * (busy + sum(one.gap for one in plan.submissions)),
@@ -237,7 +238,7 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         startup = self.plan.workers[int(ran.worker.removeprefix("lab://w"))].startup
         # The first tasks of a worker wait until it has begun.
         ready = self._ready.setdefault(ran.worker, now + startup)
-        await asyncio.sleep(max(0.0, ready - now) + row.disk + holds)
+        await asyncio.sleep(max(0.0, ready - now) + (row.disk or 0.0) + holds)
         if row.seceded is not None:
             ran.seceded = self._cluster.loop.now
             get_worker().handle_stimulus(

@@ -14,6 +14,7 @@ from math import inf
 from statistics import median
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from dask_otel.core.graph import Row
 from dask_otel.core.sums import covered
 from dask_otel.whatif.experiments import LONGEST, Experiment
 from dask_otel.whatif.graph import Graph
@@ -30,28 +31,6 @@ _MOST_WAY: Final = 0.05
 
 #: Times of the log are rounded to this.
 _ROUNDED: Final = 1e-6
-
-
-class Row(NamedTuple):
-    """A run of a task; a row of the graph log."""
-
-    task: int
-    prefix: int
-    group: int
-    before: Sequence[int]
-    submission: int
-    priority: Sequence[float] | None
-    sent: float | None
-    start: float | None
-    seconds: float | None
-    fetched: float | None
-    transfer: float
-    disk: float
-    nbytes: int | None
-    worker: int
-    outcome: str
-    restriction: int
-    seceded: float | None
 
 
 class Task(NamedTuple):
@@ -125,9 +104,9 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
         The number of an order of what Dask leaves to chance.
     """
     host = change.cluster or graph
-    theirs = _rows(host)
+    theirs = host.rows()
     ran: dict[int, list[Row]] = defaultdict(list)
-    for row in _rows(graph):
+    for row in graph.rows():
         if row.seconds is not None and row.outcome != "l":
             ran[row.task].append(row)
     longest = max(ran, key=lambda task: ran[task][-1].seconds or 0.0, default=-1)
@@ -152,7 +131,7 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
         faster *= change.faster.get(graph.prefixes[row.prefix], 1.0)
         return row._replace(
             # Before its function begins; Dask's own work, too.
-            disk=row.disk + pause,
+            disk=(row.disk or 0.0) + pause,
             seconds=(row.seconds or 0.0) / faster,
             seceded=row.seceded and row.seceded / faster,
             nbytes=(row.nbytes or 0) // len(keys[row.task]),
@@ -184,11 +163,6 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
                 1.0 if is_even else scheduler["saturation"] or inf,
         }, is_even, order,
     )  # fmt: skip
-
-
-def _rows(graph: Graph) -> list[Row]:
-    columns = (graph.runs[name] for name in Row._fields)
-    return [Row(*values) for values in zip(*columns, strict=True)]
 
 
 def _paces(ran: Mapping[int, Sequence[Row]]) -> dict[tuple[int, int], float]:
@@ -301,10 +275,11 @@ def _fetched(rows: Iterable[Row]) -> dict[tuple[int, int], Fetched]:
     places: dict[int, tuple[int, int]] = {}
     for row in rows:
         began = row.sent or 0.0 if row.fetched is None else row.fetched
+        ended = began + (row.transfer or 0.0)
         for task in row.before if row.transfer else ():
             source, nbytes = places.get(task, (row.worker, 0))
             if source != row.worker:
-                one = Fetched(source, nbytes, began, began + row.transfer)
+                one = Fetched(source, nbytes, began, ended)
                 found.setdefault((row.worker, task), one)
         if row.outcome == "m":
             places[row.task] = (row.worker, row.nbytes or 0)
@@ -329,7 +304,7 @@ def _starts(rows: Iterable[Row], fetched: Mapping[tuple[int, int], Fetched]) -> 
             places = ((row.worker, task) for task in row.before)
             # Several runs can wait for a transfer, and only one of them has it.
             came = (fetched[place].ended for place in places if place in fetched)
-            sent, stop = row.sent + row.disk, row.start + (row.seconds or 0.0)
+            sent, stop = row.sent + (row.disk or 0.0), row.start + (row.seconds or 0.0)
             yield Start(row.start, row.worker, sent, max([sent, *came]), stop)
 
 
