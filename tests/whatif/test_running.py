@@ -177,7 +177,7 @@ def test_it_ends_with_the_process_that_started_it() -> None:
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        asked = json.dumps({"graph": EIGHT, "changes": many, "orders": 1}, default=running._plain)
+        asked = json.dumps({"graph": EIGHT, "changes": many, "orders": 1}, default=vars)
         process.stdin.write(asked.encode() + b"\n")
         process.stdin.flush()
         # It has begun.

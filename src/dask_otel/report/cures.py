@@ -14,10 +14,12 @@ from dask_otel.core.diagnosis import Diagnosis
 from dask_otel.core.graph import SUFFIX
 from dask_otel.report.account import TOGETHER, Account, Measured
 from dask_otel.report.history.difference import Comparison
+from dask_otel.report.money import Price
 from dask_otel.report.telemetry.model import Session
 from dask_otel.report.whatif import WhatIfReport
 from dask_otel.whatif.experiments import Experiment, each, usual, with_workers
 from dask_otel.whatif.graph import Graph, read_graphs
+from dask_otel.whatif.result import WhatIf
 from dask_otel.whatif.running import NO_TIME, Room, replay
 
 #: What a replay can leave out as the cure of a diagnosis, by its kind.
@@ -69,10 +71,7 @@ def judged(
             cures = dict(_cures(account.diagnoses[:_FIRST], graph))
             changes = {one.name: one for one in (*cures.values(), *usual(sizes(graph), ()))}
             result = replay(graph, [*changes.values()], progress, room, times)
-            assumed = (*warnings([account], graph.name), *result.assumptions)
-            what_ifs.append(
-                WhatIfReport(replace(result, assumptions=assumed), account.price, graph.span_id)
-            )
+            what_ifs.append(shown(graph, result, [account], account.price))
             took = {one.name: one.seconds for one in result.experiments}
             for key, change in cures.items():
                 names[key] = change.name
@@ -202,7 +201,15 @@ def sizes(graph: Graph, when: str = "came") -> list[int]:
     return present or [one["threads"] for one in graph.workers]
 
 
-def warnings(accounts: Iterable[Account], name: str) -> Iterator[str]:
+def shown(
+    graph: Graph, result: WhatIf, accounts: Iterable[Account], price: Price | None
+) -> WhatIfReport:
+    """Return the replays of a run with what the accounts say against them."""
+    assumed = (*_warnings(accounts, graph.name), *result.assumptions)
+    return WhatIfReport(replace(result, assumptions=assumed), price, graph.span_id)
+
+
+def _warnings(accounts: Iterable[Account], name: str) -> Iterator[str]:
     """Yield why more threads may help less than their replays say."""
     for account in accounts:
         spans = [one.parts() for one in account.spans if one.root == name]

@@ -54,8 +54,8 @@ class Result(int):
 _current: list[_Replay] = []
 
 
-async def _run(task: str, *_: object) -> Result:
-    return await _current[0].run(task)
+async def _run(*_: object) -> Result:
+    return await _current[0].run()
 
 
 def _priority(key: Key) -> int:
@@ -120,7 +120,6 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         #: When workers were killed, and when they have begun, by their addresses.
         self._gone: dict[str, float] = {}
         self._ready: dict[str, float] = {}
-        self._keys = {key[1]: key for key in plan.tasks}
         self._where = {
             key: number for number, one in enumerate(plan.submissions) for key in one.results
         }
@@ -220,19 +219,20 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
 
     def _submit(self, number: int) -> None:
         one, tasks = self.plan.submissions[number], self.plan.tasks
-        specs = {key: Spec(key, _run, key[1], *map(TaskRef, tasks[key].before)) for key in one.keys}
+        specs = {key: Spec(key, _run, *map(TaskRef, tasks[key].before)) for key in one.keys}
         with dask.annotate(priority=_priority):
             self._futures.append(self._cluster.client.get(specs, [*one.results], sync=False))
         self._happened((number, 0))
 
     # ----------------------------------------------------------------------------- a task
 
-    async def run(self, name: str) -> Result:
+    async def run(self) -> Result:
         """Take as long as the recorded run did. Belongs to a worker's machine."""
-        key, now, ran = self._keys[name], self._cluster.loop.now, RUN.get()
+        now, ran = self._cluster.loop.now, RUN.get()
         assert ran is not None
-        task = self.plan.tasks[key]
-        row = task.runs[min(self._attempts[key], len(task.runs) - 1)]
+        key: Any = ran.key
+        runs = self.plan.tasks[key].runs
+        row = runs[min(self._attempts[key], len(runs) - 1)]
         seconds = row.seconds or 0.0
         holds = seconds if row.seceded is None else row.seceded
         startup = self.plan.workers[int(ran.worker.removeprefix("lab://w"))].startup

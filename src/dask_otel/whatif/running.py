@@ -11,7 +11,7 @@ from contextlib import suppress
 from math import inf
 from threading import Timer
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
 from dask_otel.core.figures import counted
 from dask_otel.whatif.experiments import Experiment
@@ -132,7 +132,7 @@ def _results(
 ) -> Iterator[Replayed]:
     """Yield the results until the seconds are over."""
     words, over = "none", list[bool]()
-    asked = json.dumps({"graph": graph, "changes": changes, "orders": orders}, default=_plain)
+    asked = json.dumps({"graph": graph, "changes": changes, "orders": orders}, default=vars)
 
     def end() -> None:
         over.append(True)
@@ -173,11 +173,6 @@ def _results(
         raise ReplayError(
             f"The process of the replay ended with status {status}. Its last output: {words}"
         )
-
-
-def _plain(value: Any) -> Any:
-    """Return causes, a graph or an experiment as plain data."""
-    return sorted(value) if isinstance(value, frozenset) else vars(value)
 
 
 def _reason(graph: Graph, seconds: float, recorded: float) -> str:
