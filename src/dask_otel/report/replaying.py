@@ -113,7 +113,7 @@ def _chosen(report: Report, span: str | None) -> Graph:
             "while it writes files (otel.files.path), or while a client is in a "
             "performance_report, unless otel.spans.graph is off"
         )
-    raise ValueError(f"no recorded graph of {span} in {where}; there are those of {there}")
+    raise ValueError(f"no recorded graph of {span} in {where}; there are graphs of {there}")
 
 
 def _usual(graph: Graph) -> list[Experiment]:

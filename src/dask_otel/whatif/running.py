@@ -93,8 +93,13 @@ def replay(
     recorded, results = graph.stop - graph.start, list[Replayed]()
     room = room or Room(limited=False)
     refused = None
-    if graph.left_out or not graph.complete:
-        refused = f"{graph.left_out:,} of its runs were not recorded, because the log is limited."
+    if graph.left_out:
+        refused = (
+            f"{graph.left_out:,} runs of its tasks are not in its graph log, which is limited. "
+            "Give its parts root spans of their own."
+        )
+    elif not graph.complete:
+        refused = "Its scheduler closed, or the bridge was removed, before it was done."
     elif not graph.workers or all(one is None for one in graph.runs["seconds"]):
         refused = "No run of a task was recorded."
     else:
@@ -207,7 +212,7 @@ def _assumptions(graph: Graph, experiments: Sequence[Experiment], missing: int) 
         "Memory is not simulated: nothing is spilled, and no worker is paused.": True,
         "The transfers from one worker share its bandwidth, and it is the only limit.": True,
         "Other workers are there from the start to the end, and none is lost.": others,
-        "A task that had to run on a certain worker has to run on its counterpart.": (
+        "A task that had to run on a certain worker has to run on the one of the same number.": (
             others and graph.restrictions
         ),
         f"No transfer was recorded; a worker sends {BANDWIDTH / 1e6:g} MB/s{but}.": (
