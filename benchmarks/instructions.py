@@ -136,7 +136,7 @@ class Exports:
     takes_notes = True
 
     def __init__(self) -> None:
-        self.spooled = self
+        self.spooled = self.spans = self.logs = self
         self.notices: list[Any] = []
         self.tasks = self.notes = 0
 
@@ -146,11 +146,8 @@ class Exports:
     def look(self) -> None:
         """Do nothing: no request is open."""
 
-    def offer_span(self, span: Any) -> bool:
-        return True
-
-    def offer_event(self, event: Any, counted: bool = True) -> bool:
-        """Discard it: no task makes one."""
+    def offer(self, item: Any, counted: bool = True) -> bool:
+        """Discard a span, or an event, which no task makes."""
         return True
 
     def note(self, note: Any) -> None:

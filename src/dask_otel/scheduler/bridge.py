@@ -328,7 +328,7 @@ class Bridge:
             await asyncio.sleep(0.01)
         # Spooling to disk needs no endpoint; allow it a moment even if no time is left.
         until = clocks.monotonic() + MOMENT
-        while not pump.feeder.written and clocks.monotonic() < until:
+        while not pump.spans.written and clocks.monotonic() < until:
             await asyncio.sleep(0.01)
         pump.release()
 
