@@ -20,7 +20,7 @@ from dask_otel.core.diagnosis.facts import (
     SlowWorker,
     SpanFacts,
 )
-from dask_otel.core.sums import covered, known_sum, summed
+from dask_otel.core.sums import covered, joined, known_sum, summed
 from dask_otel.report import words
 from dask_otel.report.findings import (
     Failure,
@@ -35,7 +35,7 @@ from dask_otel.report.seconds import add, span_activities
 from dask_otel.report.telemetry.model import Log, Session, Span, grouped, text, tree_of
 from dask_otel.report.telemetry.series import History
 
-Times: TypeAlias = list[tuple[int, int]]
+Times: TypeAlias = list[tuple[float, float]]
 
 #: Of a removed worker: any of these tasks or results was lost with it.
 _LOST: Final = (semconv.TASK_COUNT, semconv.RESULT_LOST_COUNT, semconv.DATA_LOST_COUNT)
@@ -143,23 +143,12 @@ def diagnoses_of(session: Session, facts: Facts, errors: Sequence[Failure]) -> l
     return found
 
 
-def _joined(times: Iterable[tuple[int, int]]) -> Times:
-    """Return times in their order, those that overlap as one."""
-    found: Times = []
-    for start, end in sorted(times):
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end)
-        else:
-            found.append((start, end))
-    return found
-
-
 def opened(spans: Iterable[Span]) -> float:
     """Return the seconds in which at least one of some spans was open."""
     return covered((span.start_ns, span.end_ns) for span in spans) / 1e9
 
 
-def _overlap(times: Times, start: int, end: int) -> float:
+def _overlap(times: Times, start: float, end: float) -> float:
     return sum(max(0, min(end, until) - max(start, since)) for since, until in times) / 1e9
 
 
@@ -266,7 +255,7 @@ def _roots(
         )
     )
     for name, found in grouped(roots, lambda root: root.full_name).items():
-        times, own = _joined((one.start_ns, one.end_ns) for one in found), spans.get(name, ())
+        times, own = joined((one.start_ns, one.end_ns) for one in found), spans.get(name, ())
         seconds = sum(root.seconds for root in found)
         tasks, elsewhere, threads = (sum(one.number(key) or 0.0 for one in found) for key in _SUMS)
         held = {
@@ -363,7 +352,7 @@ def _pauses(session: Session) -> Times:
         elif log.name in ended and name in since:
             found.append((since.pop(name), log.time_ns))
     found += [(start, max(start, session.end_ns or 0)) for start in since.values()]
-    return _joined(found)
+    return joined(found)
 
 
 def _missing(
