@@ -15,10 +15,10 @@ from dask_otel.core.diagnosis.facts import (
     Death,
     Facts,
     FullestWorker,
-    Link,
     RootFacts,
     SlowWorker,
     SpanFacts,
+    link_of,
 )
 from dask_otel.core.sums import covered, joined, known_sum, summed
 from dask_otel.report import words
@@ -40,6 +40,7 @@ Times: TypeAlias = list[tuple[float, float]]
 #: Of a removed worker: any of these tasks or results was lost with it.
 _LOST: Final = (semconv.TASK_COUNT, semconv.RESULT_LOST_COUNT, semconv.DATA_LOST_COUNT)
 _DURATION: Final = semconv.TASK_GROUP_DURATION + "."
+_RESULTS: Final = semconv.TASK_OUTCOME_COUNT.format("memory")
 #: Of a root: its tasks, what others computed meanwhile, and the time of the cluster's threads.
 _SUMS: Final = (
     semconv.TASK_COUNT,
@@ -187,6 +188,7 @@ def _add_group(entry: SpanFacts, group: Span | None, tasks: Iterable[Span]) -> N
     """Add a group to its span, and those of its tasks that are on the path."""
     number = dict[str, float]().get if group is None else group.number
     count, compute = int(number(semconv.TASK_COUNT) or 0), number(_DURATION + "compute") or 0.0
+    results = number(_RESULTS) or 0.0
     if group is not None:
         prefix = group.text(semconv.TASK_PREFIX)
         for action in ("transfer", "disk-read"):
@@ -207,17 +209,9 @@ def _add_group(entry: SpanFacts, group: Span | None, tasks: Iterable[Span]) -> N
             entry.slow.append(SlowWorker(name, prefix, share * count, mean, others, second))
     for task in tasks:
         if task.attributes.get(semconv.TASK_ON_PATH) is True:
-            own = link(task)
-            others = max(0.0, compute - own.get("compute", 0.0))
-            entry.links.append(
-                Link(
-                    task.text(semconv.TASK_PREFIX) or task.name,
-                    own,
-                    "/".join(_group_of(task)),
-                    count,
-                    others / (count - 1) if count > 1 else None,
-                )
-            )
+            name = task.text(semconv.TASK_PREFIX) or task.name
+            of = "/".join(_group_of(task))
+            entry.links.append(link_of(name, link(task), of, count, results, compute))
 
 
 def _root_of(span: Span) -> str:
