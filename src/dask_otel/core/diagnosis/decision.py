@@ -13,6 +13,7 @@ from dask_otel.core.diagnosis.facts import NOWHERE, Facts, Link, SpanFacts
 from dask_otel.core.diagnosis.kinds import KINDS
 from dask_otel.core.figures import counted, noun, seconds, size
 from dask_otel.core.sums import summed
+from dask_otel.core.text import listed
 
 #: The smallest share of the run, and of the largest saving, for a diagnosis; the most of them.
 _SHARE, _OF_LARGEST, _MOST = 0.1, 0.25, 5
@@ -241,10 +242,9 @@ def _sizing(facts: Facts) -> tuple[str, str]:
     return f"No worker used more than {used}: {enough} would have done{end}", said
 
 
-def _listed(names: Iterable[str], most: int = 3) -> str:
-    texts = [*dict.fromkeys(filter(None, names))]
-    more = f" and {len(texts) - most:,} more" if len(texts) > most else ""
-    return ", ".join(texts[:most]) + more
+def _listed(names: Iterable[str]) -> str:
+    """Return names in words, each once."""
+    return listed(dict.fromkeys(filter(None, names)))
 
 
 def _spent(activities: Mapping[str, float], *ends: str) -> float:
