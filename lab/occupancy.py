@@ -36,8 +36,9 @@ class Occupancy:
         for run in runs:
             ran[run.worker, run.key].append(run)
         apart: dict[Hashable, list[tuple[float, float]]] = defaultdict(list)
-        for when, moves, key in truth.seceded:
-            apart[key].append((when, moves - 0.5))
+        for number, (when, moves, key) in enumerate(truth.seceded):
+            # Several can be in one batch of messages: in its order.
+            apart[key].append((when, moves - 0.5 + number / 1e9))
         #: By worker, from when to when nobody knows whether it has a free thread.
         self._unsettled: dict[str, list[tuple[float, float]]] = defaultdict(list)
         places: dict[Hashable, tuple[str, int]] = {}

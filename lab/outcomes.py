@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 
+from distributed.utils import key_split_group
+
 from lab.truth import UNFINISHED, Move
 
 #: Beginnings of Dask's names for a submission, and for a retry by a client; and of those for runs
@@ -30,7 +32,11 @@ class Outcomes:
         self._found: Counter[str] = Counter()
 
     def take(self) -> Counter[str]:
-        """Return the period's tasks, and how many had each outcome; the next one begins."""
+        """Return the period's tasks, and how many had each outcome; the next one begins.
+
+        "unsure" are those that were lost and whose groups had other results: Dask does not tell
+        them from results of this period.
+        """
         for key in [*self._tasks]:
             self._forget(key)
         found, self._found = self._found, Counter()
@@ -51,6 +57,8 @@ class Outcomes:
             elif move.finish == "processing" and key in self._lost:
                 self._lost.remove(key)
                 self._again[key] = state
+                alike = {key_split_group(k) for k, s in self._tasks.items() if s == "memory"}
+                self._found["unsure"] += state is None and key_split_group(key) in alike
                 self._set(key, "todo")
             return
         if key in self._lost:

@@ -494,8 +494,8 @@ class TaskEvents:
                         sent_to = (threads, BEHIND, held)
                     place = account.ends
                     end = (stimulus_id, stopped, self._accounting.present, key)
-                    if account.free and not task.resource_restrictions:
-                        # No other task waited for this one.
+                    if (account.free or held is not None) and not task.resource_restrictions:
+                        # No other task waited for this end; a seceded one had left its thread.
                         place = [*last_ends(place), end]
                     else:
                         place.append(end)
