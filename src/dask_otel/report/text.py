@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from dask_otel import semconv
-from dask_otel.report import findings, memory, words
+from dask_otel.report import findings, memory, money, words
 from dask_otel.report.account import Account
 from dask_otel.report.history.difference import NOTHING, Comparison
 from dask_otel.report.meanings import (
@@ -375,29 +375,12 @@ def _slow(account: Account, sheet: Sheet) -> Iterator[Line]:
 
 
 def _money(account: Account, sheet: Sheet) -> Iterator[Line]:
-    price, found = account.price, account.bill
-    if price is None or found is None:
-        return
-    room = max(16, sheet.width - (72 if price.memory else 44))
-
-    def row(name: str, seconds: float | None, memory: float | None, idle: str = "") -> Line:
-        name, held = words.cut(name, room), price.text(0.0, memory) if price.memory else ""
-        parts = [idle and f"{idle} of it idle", held and f"{held} of it for memory"]
-        more = "  " + ", ".join(filter(None, parts)) if any(parts) else ""
-        return [(f"  {name:<{room}} {price.text(seconds, memory):>14}{more}", "")]
-
-    for root in found.roots:
-        yield row(root.name, root.capacity, root.memory, price.text(root.idle))
-    if found.capacity is not None:
-        yield row("of no span", found.unassigned, found.unassigned_memory)
-        yield row("all", found.capacity, found.memory)
-    for tagged in found.tags:
-        yield row(f"{account.tag}: {tagged.name or 'none'}", tagged.capacity, tagged.memory)
+    if account.price and account.bill:
+        yield from _table(money.table(account.bill, account.price, account.tag), sheet)
 
 
 def _work(account: Account, sheet: Sheet) -> Iterator[Line]:
-    if account.work:
-        yield from _table(table(account.work, account.price), sheet)
+    yield from _table(table(account.work, account.price), sheet)
 
 
 def _memory(account: Account, sheet: Sheet) -> Iterator[Line]:
@@ -415,10 +398,10 @@ def _memory(account: Account, sheet: Sheet) -> Iterator[Line]:
 
 
 def _table(rows: list[list[str]], sheet: Sheet) -> Iterator[Line]:
-    """Yield the lines of a table with headings; those of numbers begin with a ``#``."""
+    """Yield the lines of a table that has rows; headings of numbers begin with a ``#``."""
     numbers = {name[1:] for name in rows[0] if name.startswith("#")}
     rows = [[name.removeprefix("#") for name in rows[0]], *rows[1:]]
-    lines = words.aligned(rows, numbers, sheet.width - 2)
+    lines = words.aligned(rows, numbers, sheet.width - 2) if len(rows) > 1 else ()
     yield from ([("  " + line, "")] for line in lines)
 
 
