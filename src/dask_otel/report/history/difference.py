@@ -442,7 +442,7 @@ def path_parts(path: Terms) -> Iterator[tuple[str, float]]:
 
 
 def _title(key: str) -> str:
-    return words.inside(PATH[key].title) if key in PATH else key
+    return words.inside(PATH[key]) if key in PATH else key
 
 
 def named(terms: Terms) -> Iterator[tuple[str, float]]:
