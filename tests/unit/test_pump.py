@@ -506,6 +506,19 @@ def test_a_page_and_an_eager_sink_get_every_batch_and_others_keep_their_interval
     assert sink.value() == file.value() == 3
 
 
+def test_another_pump_keeps_what_waits_bounded_while_all_exporters_hang() -> None:
+    sink, memory = Metrics("sink"), Metrics("memory")
+    with pumping(metrics=[sink]) as pump, pumping(metrics=[memory]) as recorded:
+        recorded.relieve(pump)
+        for _ in range(10 * MAX_METRIC_BATCHES):
+            beat(pump, 1)
+            beat(recorded, 1)
+            recorded._metrics[0].work()
+        assert len(pump._metrics[0]._batches) <= MAX_METRIC_BATCHES
+        turn(pump)
+        assert sink.value() == memory.value() > 0
+
+
 @pytest.mark.parametrize("broken", [False, True])
 def test_while_an_exporter_hangs_the_page_goes_on_and_what_waits_stays_bounded(
     broken: bool, monkeypatch: pytest.MonkeyPatch

@@ -202,6 +202,11 @@ class Pump:
         """
         return not self._metrics or any(lane.accepts() for lane in self._metrics)
 
+    def relieve(self, other: Pump) -> None:
+        """Merge the batches of metrics that wait in another pump while its exporters hang."""
+        for lane in self._metrics:
+            lane.peers = other._metrics
+
     def offer_metrics(self, batch: MetricBatch) -> None:
         """Queue a batch of metrics without waiting. The caller must not change it afterwards."""
         for lane in self._metrics:

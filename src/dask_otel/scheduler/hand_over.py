@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time as clocks
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 from typing import TYPE_CHECKING, Final
 
@@ -125,6 +125,12 @@ class HandOver:
             if isinstance(ready, FinishedSpan) and ready.graph is not None:
                 pump.graphs.offer(FinishedGraph(ready, ready.graph))
 
+    def record(self, snapshots: Iterable[Progress]) -> None:
+        """Hand over snapshots of open spans to the recorder alone."""
+        for one in filter(self._exports, snapshots):
+            if self.recorded is not None:
+                self.recorded.spans.offer(one)
+
     def event(self, event: ClusterEvent, counted: bool = True) -> bool:
         """Hand over an event of the cluster; False if there is no room.
 
@@ -193,9 +199,10 @@ class HandOver:
     def steps(self) -> Iterator[None]:
         """Hand over the metrics; each item is a short part of a step."""
         assert self._pump is not None
-        if not self._pump.accepts_metrics():
+        if self.recorded is None and not self._pump.accepts_metrics():
             # Every exporter hangs: everything accumulates here, and nothing is lost. Fold the time
             # into the batch: its keys are names, so it stays bounded; the account's are spans.
+            # A recorder gets the batches at their time, and relieves the exporters.
             yield from self._adapter.fold_time()
             return
         yield from self._adapter.prepare()

@@ -232,7 +232,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     def recording(recorder: Recorder) -> Pump:
         # Not the other pump's: two threads may use them at once.
         own, ((traces, values, logs), graphs) = Sanitizer(), outputs.recording(recorder)
-        return Pump(
+        made = Pump(
             RecordExport(
                 [traces],
                 partial(translate, limits=span_limits, sanitizer=own, profile_of=profile_of),
@@ -244,6 +244,8 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
             own.drain,
             graphs=RecordExport(graphs, lambda graph: [graph], _IN_MEMORY),
         )
+        made.relieve(pump)
+        return made
 
     places = [destination.name for destination in pump.destinations]
     summary = ", ".join(places) or "to nowhere (OTEL_TRACES_EXPORTER=none)"

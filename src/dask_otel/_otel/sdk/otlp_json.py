@@ -12,6 +12,7 @@ Collector identifies a file by its first thousand bytes, and the resource is the
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
@@ -160,8 +161,8 @@ class RecorderTransport:
         """Keep the whole request."""
         whole, part = (REQUESTS[self._signal].FromString(request) for _ in range(2))
         for trace in _traces(whole, part) if self._signal == "traces" else [""]:
-            written = [line.encode() for line in lines(part, self._breathe)]
-            self._recorder.add(self._signal, written, trace)
+            written = "".join(f"{line}\n" for line in lines(part, self._breathe))
+            self._recorder.add(self._signal, gzip.compress(written.encode(), 1), trace)
         return Answer(True)
 
     def close(self) -> None:

@@ -219,8 +219,19 @@ class WorkerTasks:
         unknown = 0
         cut = self.cut
         kept: dict[Hashable, tuple[_End, ...]] = {}
+        # Tasks of which the cuts know more than their ends.
+        known = {*self._executing, *self._vanished, *running}
         # Without needless lookups and calls: this loop runs for every task.
         for key, ends in self.ended.items():
+            if key not in known and len(ends) == 1:
+                seconds, announced, seceded = ends[0]
+                if seconds is not None and seceded is None and announced < at:
+                    # As mostly: it ran between the cuts.
+                    owed += seconds
+                    unlisted += seconds
+                    if seconds > announced - cut:
+                        late += seconds
+                    continue
             elapsed, vanished = self._executing.get(key), self._vanished.get(key, 0.0)
             listed = key in running
             waiting: tuple[_End, ...] = ()
