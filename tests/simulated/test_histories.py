@@ -212,6 +212,13 @@ FOUND = [
           (0.0, "tasks", ("fail", [0.01, 1.5], 1)))),
         (),
     ),
+    # A task that runs on after another one failed, for which it was to run.
+    Program(
+        33077, 2, 3, True, 0.0,
+        ((), ((1.0, "tasks", ("fail", [0.7, 0.2, 0.05], 3)), (0.3, "tasks", ("moved", [0.7], 3)),
+              (0.3, "drop", (8,)), (0.05, "retry", (3,))), ()),
+        (),
+    ),
 ]  # fmt: skip
 
 

@@ -27,7 +27,6 @@ def main() -> None:
     asked = json.loads(sys.stdin.readline())
     graph, orders = Graph(**asked["graph"]), asked["orders"]
     for one in asked["changes"]:
-        one["without"] = {*one["without"]}
         one["cluster"] = one["cluster"] and Graph(**one["cluster"])
     changes = [Experiment(**one) for one in asked["changes"]]
     Thread(target=_follow, daemon=True).start()
