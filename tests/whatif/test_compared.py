@@ -59,6 +59,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return record(tmp_path_factory.mktemp("base"))
 
 
+@pytest.mark.usefixtures("replays_here")
 @pytest.mark.parametrize(
     ("change", "functions", "cluster", "work"),
     [
@@ -84,32 +85,42 @@ def test_each_cause_has_what_it_took(
     }  # fmt: skip
 
 
-def test_the_command_shows_it_as_text_and_json(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    after = record(tmp_path, threads=4)
+@pytest.fixture(scope="module")
+def faster(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same on four threads."""
+    return record(tmp_path_factory.mktemp("faster"), threads=4)
 
-    def said(*options: str) -> tuple[str, str]:
-        assert main(["report", "--compare", str(base), str(after), *options]) == 0
-        out, err = capsys.readouterr()
-        return out, err
+
+@pytest.mark.usefixtures("replays_here")
+def test_the_command_shows_it_as_text_and_json(
+    base: Path, faster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(*options: str) -> str:
+        assert main(["report", "--compare", str(base), str(faster), *options]) == 0
+        return capsys.readouterr().out
 
     line = "the last run of each, replayed: -3.00 s by the cluster\n"
-    assert line in said("--text")[0]
-    assert "replayed" not in said("--text", "--no-replay")[0]
-    (one,) = json.loads(said("--json", "--replay")[0])["comparison"]["names"]
+    assert line in said("--text")
+    assert "replayed" not in said("--text", "--no-replay")
+    (one,) = json.loads(said("--json", "--replay"))["comparison"]["names"]
     assert dict(one["replayed"])["by the cluster"] == pytest.approx(-3.0, abs=1e-3)
-    # Too large, and without an end in time.
-    with monkeypatch.context() as patch:
-        patch.setattr(cures, "_MOST", 200)
-        assert "replayed" not in said("--text")[0]
-        assert line in said("--text", "--replay")[0]
+    # Too large.
+    monkeypatch.setattr(cures, "_MOST", 200)
+    assert "replayed" not in said("--text")
+    assert line in said("--text", "--replay")
+
+
+def test_without_an_end_in_time_there_is_none(
+    base: Path, faster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(cures, "_LIMIT", 0.0)
-    out, err = said("--text")
+    assert main(["report", "--compare", str(base), str(faster), "--text"]) == 0
+    out, err = capsys.readouterr()
     assert "replayed" not in out
     assert err.startswith("dask-otel report: no replays: The replays took longer than")
 
 
+@pytest.mark.usefixtures("replays_here")
 def test_a_regression_is_separated_by_its_last_run_and_the_last_one_before(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
