@@ -33,6 +33,16 @@ class Memory(SchedulerPlugin):  # type: ignore[misc]
         self._state: object = None
         cluster.loop.looks.append(self._look)
         cluster.scheduler.add_plugin(self)
+        # What a client scatters makes no transition, and may be replaced in the same moment.
+        update_data = cluster.scheduler.handlers["update_data"]
+
+        def scattered(**message: Any) -> None:
+            self._look()
+            update_data(**message)
+            self._look()
+
+        cluster.scheduler.handlers["update_data"] = scattered
+        cluster.scheduler.update_data = scattered
 
     def transition(self, key: Hashable, start: str, finish: str, **kwargs: Any) -> None:
         """See ``SchedulerPlugin.transition``."""

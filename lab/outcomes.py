@@ -1,14 +1,16 @@
 """What became of tasks, from the scheduler's transitions: a second opinion on anybody's counts.
 
-A task of a span is counted once from each submission on, and so is one whose result was lost, or
-that a client retries, if another period of the span had counted it. A lost result is no work until
-its task is sent to a worker.
+A task of a span is counted once from each submission on, and from a retry if it had been cancelled.
+So is one whose result was lost, or that a client retries, if another period had counted it. A lost
+result is no work until its task is sent to a worker.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
+
+from distributed.utils import key_split_group
 
 from lab.truth import UNFINISHED, Move
 
@@ -30,7 +32,11 @@ class Outcomes:
         self._found: Counter[str] = Counter()
 
     def take(self) -> Counter[str]:
-        """Return the period's tasks, and how many had each outcome; the next one begins."""
+        """Return the period's tasks, and how many had each outcome; the next one begins.
+
+        "unsure" are those that were lost and whose groups had other results: Dask does not tell
+        them from results of this period.
+        """
         for key in [*self._tasks]:
             self._forget(key)
         found, self._found = self._found, Counter()
@@ -51,6 +57,8 @@ class Outcomes:
             elif move.finish == "processing" and key in self._lost:
                 self._lost.remove(key)
                 self._again[key] = state
+                alike = {key_split_group(k) for k, s in self._tasks.items() if s == "memory"}
+                self._found["unsure"] += state is None and key_split_group(key) in alike
                 self._set(key, "todo")
             return
         if key in self._lost:
@@ -68,7 +76,8 @@ class Outcomes:
 
     def _begin(self, move: Move, state: str | None) -> None:
         key = move.key
-        if move.stimulus.startswith(SUBMISSION):
+        cancelled = state == "left" and move.stimulus != self._left_by.get(key)
+        if move.stimulus.startswith(SUBMISSION) or (cancelled and move.stimulus.startswith(RETRY)):
             self._lost.discard(key)
             self._forget(key)
         elif move.stimulus == self._left_by.get(key) or move.stimulus.startswith(RETRY):

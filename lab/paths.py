@@ -213,7 +213,10 @@ class Paths:
                     ends.append((one.done, one.stop))
                 for end, then in ends if one is not run else ():
                     if end <= began + STEP:
-                        turn, late = max(turn, end), max(late, min(began, then))
+                        late = max(late, min(began, then))
+                        # Of two runs that begin in one moment, nobody knows which one was first.
+                        if one.began < began - STEP:
+                            turn = max(turn, end)
         return turn, max(0.0, late - turn)
 
     def _with_above(self, number: int) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
-from dask_otel.whatif import child, running
+from dask_otel.whatif import child
 from dask_otel.whatif.experiments import Experiment
 from dask_otel.whatif.graph import Graph
 from dask_otel.whatif.result import Replayed
@@ -17,12 +17,12 @@ def results(
     changes: Sequence[Experiment],
     orders: int,
     progress: Callable[[int, int], object],
-    limit: float | None,
+    seconds: float,
 ) -> Iterator[Replayed]:
-    """See `running._results`; there is no limit."""
-    asked = json.dumps(
-        {"graph": graph, "changes": changes, "orders": orders}, default=running._plain
-    )
+    """See `running._results`; they are all there, or none if there is no time at all."""
+    if seconds <= 0.0:
+        return
+    asked = json.dumps({"graph": graph, "changes": changes, "orders": orders}, default=vars)
     said: list[dict[str, object]] = []
     logging.disable()
     try:

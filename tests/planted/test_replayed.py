@@ -12,7 +12,6 @@ import pytest
 from distributed import span, wait
 
 from dask_otel.cli import main
-from dask_otel.report import cures
 from dask_otel.report.document import read_report
 from dask_otel.whatif import running
 from tests.planted.means import load, task, tasks
@@ -133,13 +132,13 @@ def test_a_report_without_the_answers_of_its_replays_is_the_same(
         assert out == before[0]
         assert err.startswith("dask-otel report: no replays: The process of the replay ended with")
     with monkeypatch.context() as patch:
-        patch.setattr(cures, "_LIMIT", 0.0)
+        patch.setattr(running, "_LIMIT", 0.0)
         assert said(capsys, tmp_path)[0] == before[0]
         assert "Measured by replay" in said(capsys, tmp_path, "--replay")[0]
     # The graph is too large, damaged, or missing.
     monkeypatch.setattr(running.subprocess, "Popen", None)
     with monkeypatch.context() as patch:
-        patch.setattr(cures, "_MOST", 150)
+        patch.setattr(running, "_ROOM", 150)
         assert said(capsys, tmp_path) == before
     (graph,) = tmp_path.glob("*-graph.jsonl.gz")
     graph.write_bytes(gzip.compress(b"[]\n"))

@@ -5,6 +5,7 @@ The pump's threads are simulated, and a request reaches the receiver by a call.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -150,6 +151,8 @@ class Bridged:
         eventually(lambda: not self.bridge.adapter.lifecycle.open, what="the spans end")
         count = len(self.received.points)
         eventually(lambda: len(self.received.points) > count, what="their metrics")
+        # Metrics can overtake a span that ended a moment ago: it waits for its schedule delay.
+        time.sleep(0.2)
         return self.received
 
     def said(self, name: str) -> Log:

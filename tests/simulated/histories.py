@@ -10,7 +10,6 @@ from lab.programs import Enter, Program, draw, heavy, plainly, run, shrink
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
 import dask_otel
-from dask_otel.lab.clock import Stuck
 from dask_otel.lab.cluster import simulate
 from tests.simulated.observed import QUICK, Simulated
 
@@ -49,23 +48,22 @@ def fault(program: Program) -> str | None:
             check(program, called)
         else:
             check(program)
-    except Stuck as error:
-        # Some are endless in Dask itself: tasks are sent to and fro.
-        return None if stuck(program) else f"stuck with the bridge: {error}"
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        # Dask itself fails in some, or sends tasks to and fro without end.
+        alone = type(error) is failure(program)
+        return None if alone else f"{type(error).__name__}: {error}"
     finally:
         dask_otel.uninstrument()
     return None
 
 
-def stuck(program: Program) -> bool:
-    """Whether a program does not end without the bridge."""
+def failure(program: Program) -> type[Exception] | None:
+    """Return how a program fails without the bridge."""
     try:
         simulate(lambda cluster: run(program, cluster), longest=LONGEST, **program.options())
-    except Stuck:
-        return True
-    return False
+    except Exception as error:
+        return type(error)
+    return None
 
 
 def drawn(seed: int) -> Program:

@@ -168,6 +168,57 @@ FOUND = [
         6601, 2, 2, True, 0.0,
         ((), ((0.05, "scatter", ((), 1000)),), ()), ((0.05, "restart", ()),),
     ),
+    # The end of a seceded task leaves no thread to one that waits for its turn.
+    Program(
+        31103, 1, 1, True, 0.001,
+        ((), ((0.0, "tasks", ("boss", [0.0, 0.7, 0.0, 1.5, 0.0, 0.0, 1.5], 3)),), ()), (), 100_000,
+    ),
+    # A task that fetched data while a released one may have had its thread.
+    Program(
+        30408, 2, 1, False, 0.02,
+        ((), ((0.05, "chain", ([0.0],)), (0.0, "drop", (5,))),
+         ((0.05, "tasks", ("flaky", [0.0, 0.2, 0.01, 0.0, 0.05, 0.2, 0.0], 1)),
+          (0.0, "tasks", ("fail", [0.7], 3)))),
+        (),
+    ),
+    # Data that replaces other data of the same key in the same moment.
+    Program(
+        30419, 3, 3, True, 0.0,
+        (((0.05, "actor", (0.05,)), (0.3, "scatter", ((), 1000)), (0.3, "drop", (1,)),
+          (0.3, "scatter_again", ("x", 500)), (0.0, "scatter_again", ("x", 0))),
+         ((1.0, "tasks", ("bulky", [0.0], 3)),)),
+        (),
+    ),
+    # Lost results of two generations of a span, in one task group.
+    Program(
+        31412, 2, 2, True, 0.02,
+        (((1.0, "publish", (7,)), (0.0, "tasks", ("nap", [0.05, 1.5, 0.2, 0.05, 0.05], 1))),
+         ((0.0, "tasks", ("nap", [0.7], 1)), (1.0, "chain", ([0.0, 0.01, 1.5, 0.01, 0.7],)))),
+        ((1.5, "kill", (0,)),),
+    ),
+    # Two tasks that begin, and secede, in one moment.
+    Program(
+        32306, 3, 1, False, 0.02,
+        (((0.3, "go_into", ("b",)),
+          (0.3, "tasks", ("nap", [0.0, 0.01, 0.0, 1.5, 0.2, 0.0, 0.01, 0.05], 3)),
+          (0.0, "tasks", ("boss", [0.7, 0.01, 0.01, 1.5], 1))),),
+        (),
+    ),
+    Program(
+        32382, 3, 2, False, 0.001,
+        (((0.3, "tasks", ("boss", [0.05], 0)),),
+         ((0.0, "tasks", ("nap", [0.2, 0.0, 0.0, 0.01, 0.01, 0.01], 0)),
+          (0.3, "tasks", ("boss", [0.7, 0.0, 0.01, 0.2, 0.0, 0.7, 0.0], 3)),
+          (0.0, "tasks", ("fail", [0.01, 1.5], 1)))),
+        (),
+    ),
+    # A task that runs on after another one failed, for which it was to run.
+    Program(
+        33077, 2, 3, True, 0.0,
+        ((), ((1.0, "tasks", ("fail", [0.7, 0.2, 0.05], 3)), (0.3, "tasks", ("moved", [0.7], 3)),
+              (0.3, "drop", (8,)), (0.05, "retry", (3,))), ()),
+        (),
+    ),
 ]  # fmt: skip
 
 

@@ -5,7 +5,7 @@ The text, the page and the JSON show it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -13,7 +13,7 @@ from dask_otel import semconv
 from dask_otel.core.diagnosis import Diagnosis, ranked
 from dask_otel.report import findings, words
 from dask_otel.report.evidence import diagnoses_of, facts_of
-from dask_otel.report.meanings import PARTS, Part
+from dask_otel.report.meanings import PART_TITLES, shares
 from dask_otel.report.memory import Memory, memory
 from dask_otel.report.money import Bill, Price, bill
 from dask_otel.report.path import RunPath, path
@@ -57,7 +57,8 @@ class Account:
     path: RunPath | None
     #: What to do: the first one is the headline. There is always one.
     diagnoses: list[Diagnosis]
-    #: The time that they explain: of open root spans, and of workers without any work before.
+    #: The time that they explain: of open root spans, and of workers without any work before; or
+    #: of the block that the report is about.
     seconds: float
     failures: list[findings.Failure]
     slowest: list[Span]
@@ -77,14 +78,6 @@ class Account:
         are_own = kinds[0] in _ABOUT_THREADS and not {*kinds} & {*TOGETHER}
         return self.measured.threads if are_own else ""
 
-    def shares(self) -> Iterator[tuple[Part, float, float]]:
-        """Yield the parts that took time, with their thread-seconds and shares."""
-        whole = sum(self.parts.values())
-        for part in PARTS:
-            seconds = self.parts[part.title]
-            if seconds > 0:
-                yield part, seconds, seconds / whole
-
     def severity(self, one: Diagnosis) -> str:
         """Return the severity of a cause of the run."""
         return severity(one.kind, one.seconds, self.seconds)
@@ -92,7 +85,7 @@ class Account:
     def figures(self) -> list[tuple[str, str, str]]:
         """Return the key figures that were exported: their values, names and styles."""
         session, price, counts = self.session, self.price, self.outcomes
-        shares = {part.title: share for part, _, share in self.shares()}
+        spent = {title: share for title, _, share in shares(self.parts, PART_TITLES)}
         capacity = session.metrics.total(semconv.CLUSTER_CAPACITY_TIME.name)
         memory = self.bill.memory if self.bill else None
         done, failed = counts.get("memory"), int(counts.get("erred", 0))
@@ -109,8 +102,8 @@ class Account:
             (words.seconds(session.seconds), "observed", ""),
             (words.known(capacity), "thread-time", ""),
             (price.text(capacity, memory) if price else "", "cost", ""),
-            (f"{shares.get('Computing', 0.0):.0%}" if shares else "", "computing", ""),
-            (f"{shares.get('Idle', 0.0):.0%}" if shares else "", "idle", ""),
+            (f"{spent.get('Computing', 0.0):.0%}" if spent else "", "computing", ""),
+            (f"{spent.get('Idle', 0.0):.0%}" if spent else "", "idle", ""),
             (words.whole(done), f"{words.noun(done or 0, 'task')} done", ""),
             (
                 f"{failed:,}" if counts else "",
@@ -146,7 +139,8 @@ def account(
     )
     failures = [*own, *others]
     facts = facts_of(session, failures, workers)
-    whole = facts.seconds + facts.before_first
+    block = None if session.block is None else facts.roots.get(session.block.name)
+    whole = facts.seconds + facts.before_first if block is None else block.seconds
     known = measured or Measured()
     costs = None if price is None else bill(session, tag)
     if price is not None and costs is not None and costs.memory is None:

@@ -51,7 +51,6 @@ def answer(asked: Any, say: Callable[[dict[str, Any]], object]) -> None:
 
     graph, orders = Graph(**asked["graph"]), asked["orders"]
     for one in asked["changes"]:
-        one["without"] = {*one["without"]}
         one["cluster"] = one["cluster"] and Graph(**one["cluster"])
     changes = [Experiment(**one) for one in asked["changes"]]
     done, tasks = 0, orders * len({*graph.runs["task"]})

@@ -280,6 +280,7 @@ class HttpTransport(Transport):
 
     def _answer(self, request: bytes, until: float) -> Answer:
         import requests
+        from urllib3 import Timeout
 
         try:
             left = max(0.001, until - time.monotonic())
@@ -289,7 +290,9 @@ class HttpTransport(Transport):
                 data=self._compress(request),
                 headers=self._headers,
                 auth=session.auth or self._auth,
-                timeout=left,
+                # For connecting and the answer together. A number is for each of them, but a
+                # user's own session may know nothing else.
+                timeout=Timeout(total=left) if type(session) is requests.Session else left,
                 # A redirect can turn a POST into a GET, which would lose the data.
                 allow_redirects=False,
                 # Else the whole answer would be read at once, whatever its size.

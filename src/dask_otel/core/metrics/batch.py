@@ -42,9 +42,10 @@ class Distribution:
 
     def add(self, *seconds: float) -> None:
         """Count some durations. A negative one, from a clock that was set back, counts as 0."""
-        if min(seconds) < 0.0:
-            seconds = tuple(max(0.0, one) for one in seconds)
         low, high = min(seconds), max(seconds)
+        if low < 0.0:
+            seconds = tuple(max(0.0, one) for one in seconds)
+            low, high = 0.0, max(0.0, high)
         bucket = bisect_left(_BOUNDS, low)
         if bucket == bisect_left(_BOUNDS, high):
             # As mostly: one search for all of them.
