@@ -88,7 +88,8 @@ def rows(runs: dict[str, list[dict[str, float]]], tasks: int) -> list[Row]:
 def _figure(kind: str, values: list[float], bare: list[float]) -> str:
     ratios = [one / none for one, none in zip(values, bare, strict=True) if none]
     times = f" (× {median(ratios):.2f})" if ratios and kind != "none" else ""
-    return f"{_WITH[kind]} {median(values):.3g}{times}"
+    shown = f"{median(values):.3g}" if any(values) else "–"
+    return f"{_WITH[kind]} {shown}{times}"
 
 
 if __name__ == "__main__":
