@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from dask_otel import semconv
-from dask_otel.report.meanings import ALIKE, HEX, MEANINGS, PARTS, PATH
+from dask_otel.report.meanings import ALIKE, HEX, MEANINGS, PART_TITLES, PARTS, PATH
 from tests.backends import prometheus_names
 
 from . import dashboard_rules as rules
@@ -212,8 +212,8 @@ def test_opposite_meanings_never_share_a_colour() -> None:
             colours = rules.colour_of(panel, one), rules.colour_of(panel, other)
             assert all(colours), (panel["title"], one, other)
             assert distance(*colours) > 60, (panel["title"], one, other)
-    for whole in (PATH.values(), PARTS):
-        shades = [rules.colour_of(meant[0], one.title) for one in whole]
+    for whole in (PATH.values(), PART_TITLES):
+        shades = [rules.colour_of(meant[0], title) for title in whole]
         assert len({*shades}) == len(shades), shades
 
 

@@ -14,6 +14,7 @@ from dask_otel.report.meanings import (
     ALIKE,
     HEX,
     MEANINGS,
+    PART_TITLES,
     PARTS,
     PATH,
     colour_of,
@@ -23,7 +24,7 @@ from dask_otel.report.text import _SECTIONS as SECTIONS
 from dask_otel.semconv import PATH_PARTS
 
 REPOSITORY = Path(__file__).parents[2]
-TITLES = {*(part.title for part in PARTS), *(part.title for part in PATH.values())}
+TITLES = {*PART_TITLES, *PATH.values()}
 
 
 def test_parts_lead_to_a_page_that_is_there() -> None:
@@ -32,13 +33,13 @@ def test_parts_lead_to_a_page_that_is_there() -> None:
 
 
 def test_every_part_of_a_path_has_words_and_a_colour_of_its_own() -> None:
-    assert (tuple(PATH), len({part.colour for part in PATH.values()})) == (PATH_PARTS, len(PATH))
+    assert (tuple(PATH), len({*map(colour_of, PATH.values())})) == (PATH_PARTS, len(PATH))
 
 
 def test_every_colour_is_one_that_a_page_knows() -> None:
-    for colour in [one.colour for one in (*MEANINGS.values(), *PARTS)]:
+    for colour in [one.colour for one in MEANINGS.values()]:
         assert re.fullmatch(r"#[0-9A-Fa-f]{6}", hex_colour(colour)), colour
-    assert set(HEX) <= {one.colour for one in (*MEANINGS.values(), *PARTS)}
+    assert set(HEX) <= {one.colour for one in MEANINGS.values()}
 
 
 #: Names that mean the opposite, or whose cures do.

@@ -36,8 +36,8 @@ def test_a_killed_worker(b: Bridged) -> None:
     memory = size(log.attributes.pop(semconv.WORKER_MEMORY_USAGE.name))
     assert log.body == (
         "Worker w0 (lab://w0) was lost: its connection dropped without notice. Its process was "
-        "killed or crashed, or the network failed. At its last heartbeat, 0.5 s before, it held "
-        f"{memory}, used 0% of a CPU for each thread and ran `nap` for 1.5 s. It had 1 task to "
+        "killed or crashed, or the network failed. At its last heartbeat, 500 ms before, it held "
+        f"{memory}, used 0% of a CPU for each thread and ran `nap` for 1.49 s. It had 1 task to "
         "run: `nap`. 1 task failed for good: too many workers died with them. No other worker "
         "runs tasks. Its last lines are unknown: otel.logs.level is off."
     )
@@ -139,12 +139,12 @@ def test_a_worker_without_heartbeats(b: Bridged, returns: bool) -> None:
     b.cluster.add_worker("silent", nanny="lab://nanny")
     b.cluster.machines["silent"].stop(7.0 if returns else 600.0)
     overdue = b.said(semconv.WORKER_OVERDUE)
-    assert "Worker silent (lab://silent) sent no heartbeat for 6.0 s, longer" in overdue.body
+    assert "Worker silent (lab://silent) sent no heartbeat for 6.00 s, longer" in overdue.body
     time.sleep(31.0)
     del b.cluster.workers["silent"]
     log = b.said(semconv.WORKER_REMOVED)
     again = " A heartbeat came after that: too late." * returns
-    given_up = "removed by Dask: it had sent no heartbeat for 6.0 s, longer than distributed."
+    given_up = "removed by Dask: it had sent no heartbeat for 6.00 s, longer than distributed."
     assert f"was {given_up}scheduler.worker-ttl.{again} At its last heartbeat" in log.body
     assert (log.attributes[REASON], log.attributes[semconv.WORKER_LAST_SEEN_AGE.name]) == (
         "overdue",

@@ -224,6 +224,21 @@ def test_an_open_span_has_its_diagnosis_so_far(b: Bridged) -> None:
     assert [one["kind"] for one in dask_otel.span_metrics(b.client, carol).diagnosis] == ["healthy"]
 
 
+@pytest.mark.options(threads=4)
+def test_a_long_task_is_compared_with_all_others_of_its_group(b: Bridged) -> None:
+    """64 of them took longer than those that came later."""
+    with span("train"):
+        long = b.client.submit(burn, 30.0, key="fit-0")
+        seconds = [0.2] * 64 + [0.1] * 200
+        keys = [f"fit-{number}" for number in range(1, 1 + len(seconds))]
+        others = b.client.map(burn, seconds, key=keys)
+        last = b.client.submit(same, long, *others, key="last-0")
+        wait(last)
+        (reason, *_) = dask_otel.why(b.client, "train").reasons
+    assert [one["kind"] for one in reason.diagnosis] == ["long_task"]
+    assert reason.diagnosis[0]["evidence"] == "Others of fit took 124 ms on average."
+
+
 @pytest.mark.options(
     workers=1,
     config={

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import dask_otel
 from dask_otel import SpanHandle, SpanMetrics, TraceContext
-from dask_otel.client.roots import Root, Roots
+from dask_otel.client.roots import Roots
 from dask_otel.core import identity
 from dask_otel.core.context import Traceparent
 from dask_otel.core.traces.address import anchor, fill
@@ -142,19 +142,16 @@ def test_a_bad_template_is_one_warning_and_no_link(caplog: pytest.LogCaptureFixt
 
 def test_the_first_submission_says_which_trace_it_will_be() -> None:
     roots = Roots()
-    root = roots.enter("r", CALLER, ours=True)
+    root = roots.enter("r", CALLER)
     hashed = identity.trace_id("r")
     assert root.trace_id(adopts=True) == CALLER.trace_id
     assert root.trace_id(adopts=False) == hashed
-    assert not root.may_be_adopted, "nothing was submitted"
     roots.submitted("r", None)
     roots.submitted("r", CALLER)
     assert root.trace_id(adopts=True) == hashed
-    assert not root.may_be_adopted
-    assert roots.enter("r", None, ours=False) is root
+    assert roots.enter("r", None) is root
     del root
     assert not roots.alive, "nobody holds on to it"
-    assert Root("r", None, ours=False).may_be_adopted, "another process may have submitted"
 
 
 def test_without_a_client_ids_are_computed() -> None:

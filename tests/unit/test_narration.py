@@ -40,8 +40,8 @@ REMOVED = {
     Fact.HAD: [("merge", 2), ("sum", 1)],
 }
 BUSY = (
-    "At its last heartbeat, 0.4 s before, it held 3.9 of 4.0 GiB, used 97% of a CPU for each "
-    "thread and ran `merge` for 41 s."
+    "At its last heartbeat, 420 ms before, it held 3.9 of 4.0 GiB, used 97% of a CPU for each "
+    "thread and ran `merge` for 41.2 s."
 )
 HAD = "It had 3 tasks to run: 2 × `merge`, `sum`. Tasks still needed run again elsewhere."
 
@@ -75,7 +75,7 @@ LOST = (
 )
 CLOSED = "Worker 3 (tcp://w:1) closed. Its reason: nanny-close."
 AT_REST = (
-    "At its last heartbeat, 0.4 s before, it held 3.9 of 4.0 GiB and used 97% of a CPU for each "
+    "At its last heartbeat, 420 ms before, it held 3.9 of 4.0 GiB and used 97% of a CPU for each "
     "thread"
 )
 GUESS = "Probably it was killed for its memory, which was close to its limit."
@@ -154,13 +154,13 @@ GUESS = "Probably it was killed for its memory, which was close to its limit."
             (
                 {"WORKER_REMOVAL_REASON": "overdue", "WORKER_LAST_SEEN_AGE": age, "overdue": 11.0},
                 semconv.WARN,
-                "Worker 3 (tcp://w:1) was removed by Dask: it had sent no heartbeat for 11 s, "
+                "Worker 3 (tcp://w:1) was removed by Dask: it had sent no heartbeat for 11.0 s, "
                 f"longer than distributed.scheduler.worker-ttl.{again}"
-                f" {BUSY.replace('0.4 s', shown)} {HAD}",
+                f" {BUSY.replace('420 ms', shown)} {HAD}",
             )
             for age, shown, again in (
-                (11.4, "11 s", ""),
-                (0.0, "0.0 s", " A heartbeat came after that: too late."),
+                (11.4, "11.4 s", ""),
+                (0.0, "0 s", " A heartbeat came after that: too late."),
             )
         ),
         # Many prefixes are cut.
@@ -168,15 +168,15 @@ GUESS = "Probably it was killed for its memory, which was close to its limit."
             {"had": MANY, "running": [(prefix, 2, 0.25) for prefix, _ in MANY]},
             semconv.WARN,
             f"{LOST} {GUESS} {AT_REST.replace(' and used', ', used')} and ran 2 × `p0` for up to "
-            "0.2 s, 2 × `p1` for up to 0.2 s, 2 × `p2` for up to 0.2 s, 2 × `p3` for up to 0.2 s, "
-            "2 × `p4` for up to 0.2 s, and 2 more. It had 3 tasks to run: `p0`, `p1`, `p2`, `p3`, "
-            "`p4`, and 2 more. Tasks still needed run again elsewhere.",
+            "250 ms, 2 × `p1` for up to 250 ms, 2 × `p2` for up to 250 ms, 2 × `p3` for up to "
+            "250 ms, 2 × `p4` for up to 250 ms, and 2 more. It had 3 tasks to run: `p0`, `p1`, "
+            "`p2`, `p3`, `p4`, and 2 more. Tasks still needed run again elsewhere.",
         ),
         # Unknown facts are left out.
         (
             dict.fromkeys(UNKNOWN),
             semconv.WARN,
-            f"{LOST} At its last heartbeat, 0.4 s before, it ran `merge` for 41 s. {HAD}",
+            f"{LOST} At its last heartbeat, 420 ms before, it ran `merge` for 41.2 s. {HAD}",
         ),
     ],
 )

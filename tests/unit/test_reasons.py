@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_otel.client.why import _ask, why
+from dask_otel import _wire
+from dask_otel.client.asking import ask
+from dask_otel.client.why import why
 from dask_otel.core.reasons import _RULES, reasons
 from dask_otel.core.text import Sanitizer, line_text, span_path, span_tags
 
@@ -161,4 +163,4 @@ def test_a_scheduler_that_can_not_answer_is_named() -> None:
             raise AttributeError("Can't get attribute 'why'")
 
     with pytest.raises(RuntimeError, match="the scheduler needs dask-otel, as new as here"):
-        asyncio.run(_ask(Client(), ("x",)))  # type: ignore[arg-type]
+        asyncio.run(ask(Client(), _wire.why, asked=("x",)))  # type: ignore[arg-type]

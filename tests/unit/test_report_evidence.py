@@ -41,7 +41,7 @@ def group(number: int, owner: int, prefix: str, count: int, compute: float, **ow
         seconds=2.0,
         **{"dask.span.id": f"id-{owner}", "dask.task.prefix": prefix, "dask.task.count": count},
         **{"dask.task_group.name": f"{prefix}-1", "dask.span.root.name": own.pop("of", "train")},
-        **{"dask.task_group.duration.compute": compute},
+        **{"dask.task_group.duration.compute": compute, "dask.task.memory.count": count},
         **{f"dask.task_group.{key}": value for key, value in own.items()},
     )
 
@@ -69,14 +69,15 @@ def test_the_parts_of_a_span_are_without_those_below_it() -> None:
 
 
 def test_a_link_is_compared_by_its_computing_alone() -> None:
-    """It fetched for 4 s: its group computed for 1.1 s, and it for 0.1 s of these."""
+    """It fetched for 4 s: its group computed 11 results for 1.1 s, and it for 0.1 s of these."""
     one = link(3, 1, "f", 5.0, transfer=4.0, compute=0.1)
     one["attributes"] += span(9, **{"dask.task_group.name": "f-1"})["attributes"][-1:]
-    facts = of(
-        traces(root(1, "train", {"transfer": 4.0, "compute": 0.1}), group(2, 1, "f", 11, 1.1), one)
-    )
+    own = group(2, 1, "f", 11, 1.1)
+    # Those that failed or were cancelled have no seconds.
+    own["attributes"] += span(9, **{"dask.task.count": 14})["attributes"][-1:]
+    facts = of(traces(root(1, "train", {"transfer": 4.0, "compute": 0.1}), own, one))
     (found,) = facts.spans[0].links
-    assert (found.prefix, found.alike) == ("f", 11)
+    assert (found.prefix, found.alike) == ("f", 14)
     assert found.others == pytest.approx(0.1)
 
 

@@ -306,9 +306,10 @@ def test_a_cost_is_of_threads_and_of_memory() -> None:
     assert (cost, of_no_span) == (0.5 + 2.0, 0.5 + 8.0)
     shown = found.text(100).partition("What it cost\n")[2].splitlines()
     assert [" ".join(line.split()) for line in shown] == [
-        "etl 2.50 EUR 2.00 EUR of it for memory",
-        "of no span 8.50 EUR 8.00 EUR of it for memory",
-        "all 11.00 EUR 10.00 EUR of it for memory",
+        "root span thread-time cost idle or unused for memory",
+        "etl 18.0 s 2.50 EUR 2.00 EUR",
+        "of no span 18.0 s 8.50 EUR 1.00 EUR 8.00 EUR",
+        "all 36.0 s 11.00 EUR 10.00 EUR",
     ]
     page = found.html()
     assert "and 10 EUR a GiB-hour of the workers’ memory" in page

@@ -257,7 +257,8 @@ def _parts() -> Panel:
     )
     for part in PARTS:
         # The wasted part is red by its meaning: while it is small, its number need not be.
-        below = TEXT if part.colour == BAD else part.colour
+        colour = meanings.MEANINGS[(*part.meanings, "other")[0]].colour
+        below = TEXT if colour == BAD else colour
         panel.stepped(part.title, below, [(limit(part.alert), BAD)] if part in LIMITED else [])
     for alert in dict.fromkeys(part.alert for part in PARTS):
         panel = panel.runbook(alert)

@@ -465,7 +465,6 @@ def bounded_runs(of: str, each: bool = False, width: int = WIDTH) -> Panel:
     # Both grow at once, where a run ends. So a quotient does not depend on how long a point is.
     whole = runs if each else path
     shown = "The mean duration of a run" if each else "Shares of the durations of all runs"
-    titles = {name: one.title for name, one in meanings.PATH.items()}
     panel = graph(
         "What bounded the runs?",
         f"{shown}, where runs ended, cut by the thing that they waited for at each moment: the "
@@ -476,7 +475,7 @@ def bounded_runs(of: str, each: bool = False, width: int = WIDTH) -> Panel:
                 f"sum by ({part}) (increase({path}[$__rate_interval]))"
                 f" / on () group_left () (sum (increase({whole}[$__rate_interval])) > 0)",
                 part,
-                **titles,
+                **meanings.PATH,
             ),
             f"{{{{{part}}}}}",
         ),

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
-from distributed.scheduler import Scheduler
+from distributed.scheduler import Scheduler, TaskGroup
 from distributed.spans import Span
 
-from dask_otel._dask.facts import thread_seconds
+from dask_otel._dask.facts import group_sums, thread_seconds
 from dask_otel.core.diagnosis import diagnose
-from dask_otel.core.diagnosis.facts import Facts, Link, RootFacts, SpanFacts
+from dask_otel.core.diagnosis.facts import Facts, RootFacts, SpanFacts, link_of
 from dask_otel.core.life.open_span import Group
 from dask_otel.core.life.summaries import SpanSummary, total
 from dask_otel.core.path.chain import on_path
 from dask_otel.core.path.step import LongStep
-from dask_otel.core.records import TaskRun
 from dask_otel.core.sums import summed
 from dask_otel.core.text import line_name, line_text
 from dask_otel.semconv import PATH_PARTS
@@ -66,22 +65,15 @@ def diagnosis(
         summaries[0].elsewhere if summaries[0] else 0.0,
     )
     for step, own in on_path(steps, until):
-        run = TaskRun._make(step.run)
         group: Group = step.group
         prefix = line_text(group.prefix)
         if group.restriction:
             span.restrictions[prefix] = group.restriction
-        runs = [*group.by_worker.values()]
-        counted = sum(count for count, _ in runs)
-        others = max(0.0, sum(spent for _, spent in runs) - run.seconds)
+        own_parts = {part: took for part, took in zip(PATH_PARTS, own, strict=False) if took}
+        sums = group_sums(cast("TaskGroup", group.source), group.before)
+        computed = sums.durations.get("compute", 0.0)
         span.links.append(
-            Link(
-                prefix,
-                {part: took for part, took in zip(PATH_PARTS, own, strict=False) if took},
-                group.name,
-                group.tasks,
-                others / (counted - 1) if counted > 1 else None,
-            )
+            link_of(prefix, own_parts, group.name, group.tasks, group.memory, computed)
         )
     facts = Facts(took, {name: root}, [span], failed=whole.counts.erred)
     return tuple(asdict(one) for one in diagnose(facts))

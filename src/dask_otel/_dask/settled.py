@@ -45,8 +45,8 @@ class SettledSpans:
         self._spans = adapter.scheduler.extensions["spans"].spans
         #: The scheduler's clients by their ids.
         self.clients = adapter.scheduler.clients
-        #: Set at the next change.
-        self._changed = asyncio.Event()
+        #: Set at the next change; None while nobody waits.
+        self._changed: asyncio.Event | None = None
         self._closed = False
 
     async def answer(
@@ -85,8 +85,9 @@ class SettledSpans:
 
     def notify(self) -> None:
         """Make waiting requests check again: spans may have settled."""
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+        changed, self._changed = self._changed, None
+        if changed is not None:
+            changed.set()
 
     def close(self) -> None:
         """Answer all waiting requests."""
@@ -103,6 +104,8 @@ class SettledSpans:
                     last = next(self._unsettled(self._spans[span_id]), None)
                     if last is None:
                         return
+            if self._changed is None:
+                self._changed = asyncio.Event()
             await self._changed.wait()
 
     def _unsettled(self, dask_span: Span) -> Iterator[OpenSpan]:

@@ -16,6 +16,23 @@ def pending(client: Client) -> bool:
     return any(one.status == "pending" for one in list(client.futures.values()))
 
 
+def answer(
+    client: Client,
+    function: str,
+    request: Callable[..., Any],
+    asynchronous: bool | None,
+    **asked: Any,
+) -> Any:
+    """Return the answer to a public function's request, or an awaitable of it; see `ask`."""
+
+    async def call() -> Any:
+        return await ask(client, request, **asked)
+
+    # Python's warning "… was never awaited" names it.
+    call.__qualname__ = f"dask_otel.{function}"
+    return client.sync(call, asynchronous=asynchronous)
+
+
 async def ask(client: Client, request: Callable[..., Any], **arguments: Any) -> Any:
     """Return the scheduler's answer to a request of `dask_otel._wire`.
 

@@ -74,7 +74,7 @@ def span(*tags: str, attributes: Mapping[str, Any] | None = None) -> Iterator[Sp
     from distributed.spans import span as dask_span
 
     with dask_span(*tags) as span_id:
-        handle = _handle(span_id, tags)
+        handle = _handle(span_id)
         client = _send(ENTERED, span_id)
         try:
             if attributes:
@@ -85,7 +85,7 @@ def span(*tags: str, attributes: Mapping[str, Any] | None = None) -> Iterator[Sp
                 _send(LEFT, span_id, client)
 
 
-def _handle(span_id: str, tags: tuple[str, ...]) -> SpanHandle:
+def _handle(span_id: str) -> SpanHandle:
     # Imported here, so that importing this module does not import dask.
     import dask
 
@@ -96,10 +96,7 @@ def _handle(span_id: str, tags: tuple[str, ...]) -> SpanHandle:
 
         with suppress(Exception):
             parent = current_parent()
-    ids = annotation["ids"]
-    return SpanHandle(
-        span_id, annotation["name"], ROOTS.enter(ids[0], parent, len(ids) == len(tags))
-    )
+    return SpanHandle(span_id, annotation["name"], ROOTS.enter(annotation["ids"][0], parent))
 
 
 def _describe(span_id: str, attributes: Mapping[str, Any]) -> None:

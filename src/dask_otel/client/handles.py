@@ -86,11 +86,6 @@ class SpanHandle(str):
 
         return fill(setting("otel.trace-url"), self.trace_id, self.span_id)
 
-    @property
-    def may_be_adopted(self) -> bool:
-        """Whether the scheduler may have put it into a caller's trace."""
-        return self._root.may_be_adopted
-
     def _repr_html_(self) -> str:
         url = self.url
         name = span_path(self._name, Sanitizer())

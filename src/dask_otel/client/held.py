@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, overload
 
 from dask_otel import _wire
 from dask_otel._wire import Held
-from dask_otel.client.asking import ask
+from dask_otel.client.asking import answer
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -66,14 +66,5 @@ def held(
     'sum'
     """
     asked = None if span is None else str(span)
-    answer: Held = client.sync(_ask, client, asked, asynchronous=asynchronous)
-    return answer
-
-
-async def _ask(client: Client, asked: str | None) -> Held:
-    answer: Held = await ask(client, _wire.held, asked=asked)
-    return answer
-
-
-# Python's warning "… was never awaited" should name the function that the user called.
-_ask.__qualname__ = "dask_otel.held"
+    found: Held = answer(client, "held", _wire.held, asynchronous, asked=asked)
+    return found

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from dask_otel._wire import SpanMetrics, install, settled_metrics, uninstall, unused
-from dask_otel.client.asking import ask, pending
+from dask_otel.client.asking import answer, pending
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -70,10 +70,10 @@ def register(
     from dask_otel.settings.reading import read_settings
 
     read_settings(config)
-    answer: Registered = client.sync(
+    status: Registered = client.sync(
         _install, client, dict(config or {}), asynchronous=asynchronous
     )
-    return answer
+    return status
 
 
 async def _install(client: Client, config: dict[str, Any]) -> str:
@@ -121,12 +121,8 @@ def unregister(
     status
         ``"stopped"`` or ``"absent"``. With an asynchronous client, an awaitable of it.
     """
-    answer: Unregistered = client.sync(_uninstall, client, asynchronous=asynchronous)
-    return answer
-
-
-async def _uninstall(client: Client) -> Any:
-    return await client.run_on_scheduler(uninstall)
+    status: Unregistered = answer(client, "unregister", uninstall, asynchronous)
+    return status
 
 
 @overload
@@ -199,18 +195,12 @@ def span_metrics(
 
     if not isinstance(span_id, str):
         raise TypeError(f"a span's id is a string, not {type(span_id).__name__}")
-    seconds = float(parse_timedelta(timeout))
-    answer: SpanMetrics = client.sync(_ask, client, span_id, seconds, asynchronous=asynchronous)
-    return answer
-
-
-async def _ask(client: Client, span_id: str, timeout: float) -> SpanMetrics:
-    asked = {"span_id": span_id, "timeout": timeout, "submitted": pending(client)}
-    answer: SpanMetrics = await ask(client, settled_metrics, **asked)
-    return answer
+    found: SpanMetrics = answer(
+        client, "span_metrics", settled_metrics, asynchronous,
+        span_id=span_id, timeout=float(parse_timedelta(timeout)), submitted=pending(client),
+    )  # fmt: skip
+    return found
 
 
 # Python's warning "… was never awaited" should name the function that the user called.
 _install.__qualname__ = "dask_otel.register"
-_uninstall.__qualname__ = "dask_otel.unregister"
-_ask.__qualname__ = "dask_otel.span_metrics"

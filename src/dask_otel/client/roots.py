@@ -16,12 +16,10 @@ from dask_otel.core.context import Traceparent
 class Root:
     """The root of a tree of Dask spans; exists while this process refers to it."""
 
-    __slots__ = ("__weakref__", "caller", "dask_id", "ours", "submitted")
+    __slots__ = ("__weakref__", "caller", "dask_id", "submitted")
 
-    def __init__(self, dask_id: str, caller: Traceparent | None, ours: bool) -> None:
+    def __init__(self, dask_id: str, caller: Traceparent | None) -> None:
         self.dask_id = dask_id
-        #: Whether a block of this process made it, so that its submissions are known here.
-        self.ours = ours
         #: The caller at its first submission; before that, at the entry of its block.
         self.caller = caller
         #: Whether work has been submitted, so that `caller` is final.
@@ -33,11 +31,6 @@ class Root:
             return self.caller.trace_id
         return identity.trace_id(self.dask_id)
 
-    @property
-    def may_be_adopted(self) -> bool:
-        """Whether work may have been submitted with a caller's context."""
-        return not self.ours or (self.submitted and self.caller is not None)
-
 
 class Roots:
     """Roots by Dask span id; thread-safe."""
@@ -48,12 +41,12 @@ class Roots:
         #: Whether submissions carry the caller's context.
         self.callers_travel = False
 
-    def enter(self, dask_id: str, caller: Traceparent | None, ours: bool) -> Root:
+    def enter(self, dask_id: str, caller: Traceparent | None) -> Root:
         """Return the root with this id, made if it is new here.
 
-        `caller` is current where the block is entered; `ours` is whether the block makes the root.
+        `caller` is current where the block is entered.
         """
-        return self.alive.setdefault(dask_id, Root(dask_id, caller, ours))
+        return self.alive.setdefault(dask_id, Root(dask_id, caller))
 
     def submitted(self, dask_id: str, caller: Traceparent | None) -> None:
         """Record a submission below a root; the first one decides its caller."""

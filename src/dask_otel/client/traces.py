@@ -31,8 +31,7 @@ def trace_context(
     """Return the ids of a Dask span's trace and span in a tracing backend.
 
     They are computed from Dask's ids, unless the scheduler has put the span into its caller's
-    trace, or a later generation into a trace of its own. So this function asks the scheduler,
-    except for a span that `dask_otel.span` made here without a submission under a caller's span.
+    trace, or a later generation into a trace of its own. So this function asks the scheduler.
 
     Parameters
     ----------
@@ -78,8 +77,6 @@ async def _ready(context: TraceContext) -> TraceContext:
 
 
 async def _ask(client: Client, span_id: str, root_id: str) -> TraceContext:
-    if isinstance(span_id, SpanHandle) and not span_id.may_be_adopted:
-        return _hashed(span_id, root_id)
     try:
         answer = await client.run_on_scheduler(decided_trace, span_id=str(span_id))
     except ImportError:

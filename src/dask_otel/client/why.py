@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, overload
 
 from dask_otel import _wire
 from dask_otel._wire import Why
-from dask_otel.client.asking import ask
+from dask_otel.client.asking import answer
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -84,8 +84,8 @@ def why(
         with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             # The key that has this text.
             keys += {ast.literal_eval(asked)}
-    answer: Why = client.sync(_ask, client, tuple(keys), asynchronous=asynchronous)
-    return answer
+    found: Why = answer(client, "why", _wire.why, asynchronous, asked=tuple(keys))
+    return found
 
 
 def _is_key(value: object, levels: int = 100) -> bool:
@@ -93,12 +93,3 @@ def _is_key(value: object, levels: int = 100) -> bool:
     return isinstance(value, (str, bytes, int, float)) or (
         isinstance(value, tuple) and levels > 0 and all(_is_key(one, levels - 1) for one in value)
     )
-
-
-async def _ask(client: Client, asked: tuple[Hashable, ...]) -> Why:
-    answer: Why = await ask(client, _wire.why, asked=asked)
-    return answer
-
-
-# Python's warning "… was never awaited" should name the function that the user called.
-_ask.__qualname__ = "dask_otel.why"

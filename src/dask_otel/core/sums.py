@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import inf
 from typing import TypeVar
 
 _Key = TypeVar("_Key")
@@ -26,8 +25,15 @@ def known_sum(values: Iterable[float | None]) -> float | None:
 
 def covered(times: Iterable[tuple[float, float]]) -> float:
     """Return the seconds in at least one of some times, each from a moment to another one."""
-    found, until = 0.0, -inf
-    for first, last in sorted(times):
-        found += max(0.0, last - max(first, until))
-        until = max(until, last)
+    return sum(max(0.0, end - start) for start, end in joined(times))
+
+
+def joined(times: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return times in their order, those that overlap as one."""
+    found: list[tuple[float, float]] = []
+    for start, end in sorted(times):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((start, end))
     return found

@@ -5,7 +5,7 @@ The text, the page and the JSON show it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -13,7 +13,7 @@ from dask_otel import semconv
 from dask_otel.core.diagnosis import Diagnosis, ranked
 from dask_otel.report import findings, words
 from dask_otel.report.evidence import diagnoses_of, facts_of
-from dask_otel.report.meanings import PARTS, Part
+from dask_otel.report.meanings import PART_TITLES, shares
 from dask_otel.report.memory import Memory, memory
 from dask_otel.report.money import Bill, Price, bill
 from dask_otel.report.path import RunPath, path
@@ -78,14 +78,6 @@ class Account:
         are_own = kinds[0] in _ABOUT_THREADS and not {*kinds} & {*TOGETHER}
         return self.measured.threads if are_own else ""
 
-    def shares(self) -> Iterator[tuple[Part, float, float]]:
-        """Yield the parts that took time, with their thread-seconds and shares."""
-        whole = sum(self.parts.values())
-        for part in PARTS:
-            seconds = self.parts[part.title]
-            if seconds > 0:
-                yield part, seconds, seconds / whole
-
     def severity(self, one: Diagnosis) -> str:
         """Return the severity of a cause of the run."""
         return severity(one.kind, one.seconds, self.seconds)
@@ -93,7 +85,7 @@ class Account:
     def figures(self) -> list[tuple[str, str, str]]:
         """Return the key figures that were exported: their values, names and styles."""
         session, price, counts = self.session, self.price, self.outcomes
-        shares = {part.title: share for part, _, share in self.shares()}
+        spent = {title: share for title, _, share in shares(self.parts, PART_TITLES)}
         capacity = session.metrics.total(semconv.CLUSTER_CAPACITY_TIME.name)
         memory = self.bill.memory if self.bill else None
         done, failed = counts.get("memory"), int(counts.get("erred", 0))
@@ -110,8 +102,8 @@ class Account:
             (words.seconds(session.seconds), "observed", ""),
             (words.known(capacity), "thread-time", ""),
             (price.text(capacity, memory) if price else "", "cost", ""),
-            (f"{shares.get('Computing', 0.0):.0%}" if shares else "", "computing", ""),
-            (f"{shares.get('Idle', 0.0):.0%}" if shares else "", "idle", ""),
+            (f"{spent.get('Computing', 0.0):.0%}" if spent else "", "computing", ""),
+            (f"{spent.get('Idle', 0.0):.0%}" if spent else "", "idle", ""),
             (words.whole(done), f"{words.noun(done or 0, 'task')} done", ""),
             (
                 f"{failed:,}" if counts else "",

@@ -15,12 +15,12 @@ from dask_otel.core.diagnosis.facts import (
     Death,
     Facts,
     FullestWorker,
-    Link,
     RootFacts,
     SlowWorker,
     SpanFacts,
+    link_of,
 )
-from dask_otel.core.sums import covered, known_sum, summed
+from dask_otel.core.sums import covered, joined, known_sum, summed
 from dask_otel.report import words
 from dask_otel.report.findings import (
     Failure,
@@ -35,11 +35,12 @@ from dask_otel.report.seconds import add, span_activities
 from dask_otel.report.telemetry.model import Log, Session, Span, grouped, text, tree_of
 from dask_otel.report.telemetry.series import History
 
-Times: TypeAlias = list[tuple[int, int]]
+Times: TypeAlias = list[tuple[float, float]]
 
 #: Of a removed worker: any of these tasks or results was lost with it.
 _LOST: Final = (semconv.TASK_COUNT, semconv.RESULT_LOST_COUNT, semconv.DATA_LOST_COUNT)
 _DURATION: Final = semconv.TASK_GROUP_DURATION + "."
+_RESULTS: Final = semconv.TASK_OUTCOME_COUNT.format("memory")
 #: Of a root: its tasks, what others computed meanwhile, and the time of the cluster's threads.
 _SUMS: Final = (
     semconv.TASK_COUNT,
@@ -144,23 +145,12 @@ def diagnoses_of(session: Session, facts: Facts, errors: Sequence[Failure]) -> l
     return found
 
 
-def _joined(times: Iterable[tuple[int, int]]) -> Times:
-    """Return times in their order, those that overlap as one."""
-    found: Times = []
-    for start, end in sorted(times):
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end)
-        else:
-            found.append((start, end))
-    return found
-
-
 def opened(spans: Iterable[Span]) -> float:
     """Return the seconds in which at least one of some spans was open."""
     return covered((span.start_ns, span.end_ns) for span in spans) / 1e9
 
 
-def _overlap(times: Times, start: int, end: int) -> float:
+def _overlap(times: Times, start: float, end: float) -> float:
     return sum(max(0, min(end, until) - max(start, since)) for since, until in times) / 1e9
 
 
@@ -199,6 +189,7 @@ def _add_group(entry: SpanFacts, group: Span | None, tasks: Iterable[Span]) -> N
     """Add a group to its span, and those of its tasks that are on the path."""
     number = dict[str, float]().get if group is None else group.number
     count, compute = int(number(semconv.TASK_COUNT) or 0), number(_DURATION + "compute") or 0.0
+    results = number(_RESULTS) or 0.0
     if group is not None:
         prefix = group.text(semconv.TASK_PREFIX)
         for action in ("transfer", "disk-read"):
@@ -219,17 +210,9 @@ def _add_group(entry: SpanFacts, group: Span | None, tasks: Iterable[Span]) -> N
             entry.slow.append(SlowWorker(name, prefix, share * count, mean, others, second))
     for task in tasks:
         if task.attributes.get(semconv.TASK_ON_PATH) is True:
-            own = link(task)
-            others = max(0.0, compute - own.get("compute", 0.0))
-            entry.links.append(
-                Link(
-                    task.text(semconv.TASK_PREFIX) or task.name,
-                    own,
-                    "/".join(_group_of(task)),
-                    count,
-                    others / (count - 1) if count > 1 else None,
-                )
-            )
+            name = task.text(semconv.TASK_PREFIX) or task.name
+            of = "/".join(_group_of(task))
+            entry.links.append(link_of(name, link(task), of, count, results, compute))
 
 
 def _root_of(span: Span) -> str:
@@ -275,7 +258,7 @@ def _roots(
         ).items():
             add(executed, root_of.get(label, ""), took)
     for name, found in grouped(roots, lambda root: root.full_name).items():
-        times, own = _joined((one.start_ns, one.end_ns) for one in found), spans.get(name, ())
+        times, own = joined((one.start_ns, one.end_ns) for one in found), spans.get(name, ())
         seconds = sum(root.seconds for root in found)
         tasks, elsewhere, threads = (sum(one.number(key) or 0.0 for one in found) for key in _SUMS)
         held = executed | {
@@ -373,7 +356,7 @@ def _pauses(session: Session) -> Times:
         elif log.name in ended and name in since:
             found.append((since.pop(name), log.time_ns))
     found += [(start, max(start, session.end_ns or 0)) for start in since.values()]
-    return _joined(found)
+    return joined(found)
 
 
 def _missing(

@@ -7,6 +7,7 @@ if it has one; `HEX` has their values.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -104,7 +105,6 @@ class Part:
     title: str
     #: Names in the table above; none for the rest.
     meanings: tuple[str, ...]
-    colour: str
     advice: str
     #: The alert whose runbook covers it.
     alert: str
@@ -114,88 +114,69 @@ PARTS = (
     Part(
         "Computing",
         ("computing",),
-        "green",
         "The useful part. If it is small, the largest other part shows why.",
         "DaskEfficiencyFell",
     ),
     Part(
         "Off the CPU",
         ("off the CPU",),
-        "blue",
         "I/O, sleep, GPU or GIL: look at its functions to tell which.",
         "DaskThreadsWait",
     ),
     Part(
         "Moving data",
         ("network", "spill"),
-        "purple",
         "Tasks wait for disk, network, serialization: give them more memory.",
         "DaskSpilling",
     ),
     Part(
         "Other",
         (),
-        "#A08C6E",
         "Overhead, and what your code meters: make fewer and longer tasks.",
         "DaskEfficiencyFell",
     ),
     Part(
         "Idle",
         ("idle",),
-        "orange",
         "Too few tasks at a time: smaller partitions or a smaller cluster.",
         "DaskClusterIdle",
     ),
     Part(
         "Unused",
         ("unused",),
-        "#808080",
         "There was no work: close the cluster earlier, or scale it down.",
         "DaskClusterUnused",
     ),
     Part(
         "Wasted",
         ("failed", "cancelled", "lost"),
-        "red",
         "Failed, cancelled or lost runs: see exceptions and workers' memory.",
         "DaskWorkWasted",
     ),
 )
 
 
-@dataclass(frozen=True)
-class PathPart:
-    """What a span waited for at a moment of its path. The parts add up to its duration."""
-
-    title: str
-
-    @property
-    def colour(self) -> str:
-        """Its colour as ``#rrggbb``."""
-        return colour_of(self.title)
-
-
-#: By the names of `semconv.PATH_PARTS`, in their order.
+#: The titles of what a span waited for at a moment of its path, by `semconv.PATH_PARTS`.
 PATH: Final = {
-    "client": PathPart("Client"),
-    "scheduler": PathPart("Scheduler"),
-    "no_worker": PathPart("No worker"),
-    "no_thread": PathPart("No free thread"),
-    "uneven": PathPart("Uneven"),
-    "repeated": PathPart("Repeated"),
-    "transfer": PathPart("Transfer"),
-    "starting": PathPart("Starting"),
-    "compute": PathPart("Computing"),
-    "inner": PathPart("Inner"),
-    "report": PathPart("Report"),
-    "other_span": PathPart("Other span"),
+    "client": "Client",
+    "scheduler": "Scheduler",
+    "no_worker": "No worker",
+    "no_thread": "No free thread",
+    "uneven": "Uneven",
+    "repeated": "Repeated",
+    "transfer": "Transfer",
+    "starting": "Starting",
+    "compute": "Computing",
+    "inner": "Inner",
+    "report": "Report",
+    "other_span": "Other span",
 }
 
 #: The common prefix of the addresses of what the kinds of diagnoses mean.
 DIAGNOSES: Final = "https://dask-otel.readthedocs.io/en/stable/diagnoses.html#"
 
-#: The parts in spoken words.
-PART_TITLES: Final = tuple(part.title for part in PARTS)
+#: The titles of the parts of the paid time, by themselves.
+PART_TITLES: Final = {part.title: part.title for part in PARTS}
 _OTHER: Final = next(part for part in PARTS if not part.meanings)
 
 
@@ -218,6 +199,15 @@ def colour_of(name: str) -> str:
     """Return the colour of an activity, or of another name with its meaning, as ``#rrggbb``."""
     meaning = next((one for one, names in ALIKE.items() if name in names), meaning_of(name))
     return hex_colour(MEANINGS[meaning].colour)
+
+
+def shares(
+    seconds: Mapping[str, float], titles: Mapping[str, str]
+) -> list[tuple[str, float, float]]:
+    """Return the titles of the parts that took time, with their seconds and shares."""
+    whole = sum(seconds.values())
+    took = ((title, seconds.get(name, 0.0)) for name, title in titles.items())
+    return [(title, part, part / whole) for title, part in took if part > 0]
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dask_otel import semconv
+from dask_otel.report import words
 from dask_otel.report.memory import provided
 from dask_otel.report.seconds import (
     LOST,
@@ -96,6 +97,29 @@ def bill(session: Session, tag: str = "team") -> Bill:
         lost=cluster.activities.get(LOST) if cluster else None,
         memory=provided(session),
     )
+
+
+def table(found: Bill, price: Price, tag: str) -> list[list[str]]:
+    """Return the headings of the costs, those of numbers with a ``#``, and the rows."""
+    costs = [(one.name, one.capacity, one.memory, one.idle) for one in found.roots]
+    if found.capacity is not None:
+        rest = found.unassigned, found.unassigned_memory, found.unused
+        costs += [("of no span", *rest), ("all", found.capacity, found.memory, None)]
+    costs += [
+        (f"{tag}: {one.name or 'none'}", one.capacity, one.memory, one.idle) for one in found.tags
+    ]
+    heads = ["root span", "#thread-time", "#cost", "#idle or unused", "#for memory"]
+    rows = [
+        [
+            words.one_line(name),
+            words.known(seconds and abs(seconds)),
+            price.text(seconds, memory),
+            price.text(idle),
+            price.text(0.0, memory),
+        ]
+        for name, seconds, memory, idle in costs
+    ]
+    return [row if price.memory else row[:-1] for row in (heads, *rows)]
 
 
 def _largest_first(entries: list[SpanTime]) -> list[SpanTime]:

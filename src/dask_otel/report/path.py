@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dask_otel import semconv
 from dask_otel.core.sums import summed
-from dask_otel.report.meanings import PATH, PathPart
+from dask_otel.report.meanings import PATH
 from dask_otel.report.telemetry.model import Session, Span, grouped
 
 
@@ -28,13 +28,6 @@ class Waits:
     def seconds(self) -> float:
         """The sum of the durations."""
         return sum(self.parts.values())
-
-    def shares(self) -> Iterator[tuple[PathPart, float, float]]:
-        """Yield the parts that took time, with their seconds and shares."""
-        for name, part in PATH.items():
-            seconds = self.parts.get(name, 0.0)
-            if seconds > 0:
-                yield part, seconds, seconds / self.seconds
 
 
 @dataclass(frozen=True)

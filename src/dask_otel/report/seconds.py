@@ -191,6 +191,13 @@ def merged_by(named: Iterable[tuple[str, SpanTime]]) -> list[SpanTime]:
     return [merged(name, (entry for _, entry in found)) for name, found in same.items()]
 
 
+def largest(entries: Iterable[SpanTime], most: int) -> list[SpanTime]:
+    """Return those of the largest times, and the others as one."""
+    found = sorted((one for one in entries if one.seconds > 0), key=lambda one: -one.seconds)
+    rest = found[most:]
+    return [*found[:most], *([merged(f"{len(rest)} others", rest)] if rest else [])]
+
+
 def by_root(entries: Iterable[SpanTime]) -> list[SpanTime]:
     """Return the time of each root, with all spans below it."""
     return merged_by((entry.root or entry.name, entry) for entry in entries)

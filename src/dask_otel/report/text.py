@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from dask_otel import semconv
-from dask_otel.report import findings, memory, words
+from dask_otel.report import findings, memory, money, words
 from dask_otel.report.account import Account
 from dask_otel.report.history.difference import NOTHING, Comparison
-from dask_otel.report.meanings import DIAGNOSES, MEANINGS, colour_of, meaning_of
-from dask_otel.report.seconds import IDLE, SpanTime, merged
+from dask_otel.report.meanings import (
+    DIAGNOSES,
+    MEANINGS,
+    PART_TITLES,
+    PATH,
+    colour_of,
+    meaning_of,
+    shares,
+)
+from dask_otel.report.seconds import IDLE, SpanTime, largest, merged
 from dask_otel.report.telemetry.model import Skipped, Span, tree_of
 from dask_otel.report.units import table
 
@@ -29,7 +37,7 @@ class Sheet(NamedTuple):
     replay: str = ""
 
 
-#: Most traces, failures and slow tasks; columns of a bar.
+#: Most traces, failures, slow tasks and spans with activities; columns of a bar.
 _MOST, _BAR = 12, 24
 #: Most traces, and most spans below one, of the short form. The most groups and tasks of the other.
 _FEW, _BELOW = 3, 8
@@ -56,8 +64,8 @@ _STYLES: Final = {
     "cancellation": "magenta",
 }
 
-#: Below these shares, activities of a span and spans of the run are summed up as small ones.
-_SMALL, _SMALL_SPAN = 0.01, 0.02
+#: Below this share, activities of a span are summed up as small ones.
+_SMALL: Final = 0.01
 
 
 def plain(lines: Iterable[Line]) -> Iterator[str]:
@@ -118,9 +126,7 @@ def _next(account: Account, sheet: Sheet) -> Iterator[Line]:
 
 
 def _where(account: Account, _: Sheet) -> Iterator[Line]:
-    for part, seconds, share in account.shares():
-        numbers = f"  {part.title:<12} {words.seconds(seconds):>10} {share:>5.0%}  "
-        yield [(numbers, ""), (words.bar(share, _BAR), colour_of(part.title))]
+    yield from _parts(account.parts, PART_TITLES)
     cluster = account.cluster
     if cluster and cluster.remainder is not None:
         yield [(f"  all of it {cluster.used:,.3f} s + in flight {cluster.in_flight:,.3f} s", "")]
@@ -128,12 +134,16 @@ def _where(account: Account, _: Sheet) -> Iterator[Line]:
         yield [(f"  = remainder {words.exact(cluster.remainder)}", "")]
 
 
+def _parts(found: Mapping[str, float], titles: Mapping[str, str]) -> Iterator[Line]:
+    for title, seconds, share in shares(found, titles):
+        numbers = f"  {title:<14} {words.seconds(seconds):>8} {share:>5.0%}  "
+        yield [(numbers, ""), (words.bar(share, _BAR), colour_of(title))]
+
+
 def _path(account: Account, sheet: Sheet) -> Iterator[Line]:
     if (found := account.path) is None:
         return
-    for part, seconds, share in found.whole.shares():
-        numbers = f"  {part.title:<14} {words.seconds(seconds):>8} {share:>5.0%}  "
-        yield [(numbers, ""), (words.bar(share, _BAR), part.colour)]
+    yield from _parts(found.whole.parts, PATH)
     for name, prefix, count, seconds in found.functions(5):
         what = f"{words.counted(count, 'task')} of {prefix} in {name}"
         yield [(f"  {words.seconds(seconds):>9}  {words.cut(what, max(20, sheet.width - 13))}", "")]
@@ -294,9 +304,11 @@ def _task_name(span: Span) -> str:
 
 
 def _activities(account: Account, sheet: Sheet) -> Iterator[Line]:
-    blocks = _blocks([entry for entry in account.spans if entry.seconds > 0])
+    blocks = largest(account.spans, _MOST)
     if not blocks:
         return
+    if len(blocks) > 1:
+        blocks.insert(0, merged("all spans", account.spans))
     bar = 6 + max(0, min(14, sheet.width - 80))
     room = max(20, sheet.width - bar - 49)
     heading = f"{'span and activity':<{room}}{'time':>9} share  {'':<{bar}} "
@@ -320,19 +332,6 @@ def _activities(account: Account, sheet: Sheet) -> Iterator[Line]:
                 (f"{drawn:<{bar}} ", colour),
                 (", ".join(filter(None, notes)), "dim"),
             ]
-
-
-def _blocks(spans: list[SpanTime]) -> list[SpanTime]:
-    """Return the total, the spans, and the small ones as one."""
-    if len(spans) < 2:
-        return spans
-    total = merged("all spans", spans)
-    least = _SMALL_SPAN * total.seconds
-    small = [span for span in spans if span.seconds < least]
-    if len(small) < 2:
-        return [total, *spans]
-    large = [span for span in spans if span.seconds >= least]
-    return [total, *large, merged(f"{len(small)} small spans", small)]
 
 
 def _of_block(block: SpanTime) -> list[tuple[str, float, float]]:
@@ -376,29 +375,12 @@ def _slow(account: Account, sheet: Sheet) -> Iterator[Line]:
 
 
 def _money(account: Account, sheet: Sheet) -> Iterator[Line]:
-    price, found = account.price, account.bill
-    if price is None or found is None:
-        return
-    room = max(16, sheet.width - (72 if price.memory else 44))
-
-    def row(name: str, seconds: float | None, memory: float | None, idle: str = "") -> Line:
-        name, held = words.cut(name, room), price.text(0.0, memory) if price.memory else ""
-        parts = [idle and f"{idle} of it idle", held and f"{held} of it for memory"]
-        more = "  " + ", ".join(filter(None, parts)) if any(parts) else ""
-        return [(f"  {name:<{room}} {price.text(seconds, memory):>14}{more}", "")]
-
-    for root in found.roots:
-        yield row(root.name, root.capacity, root.memory, price.text(root.idle))
-    if found.capacity is not None:
-        yield row("of no span", found.unassigned, found.unassigned_memory)
-        yield row("all", found.capacity, found.memory)
-    for tagged in found.tags:
-        yield row(f"{account.tag}: {tagged.name or 'none'}", tagged.capacity, tagged.memory)
+    if account.price and account.bill:
+        yield from _table(money.table(account.bill, account.price, account.tag), sheet)
 
 
 def _work(account: Account, sheet: Sheet) -> Iterator[Line]:
-    if account.work:
-        yield from _table(table(account.work, account.price), sheet)
+    yield from _table(table(account.work, account.price), sheet)
 
 
 def _memory(account: Account, sheet: Sheet) -> Iterator[Line]:
@@ -416,10 +398,10 @@ def _memory(account: Account, sheet: Sheet) -> Iterator[Line]:
 
 
 def _table(rows: list[list[str]], sheet: Sheet) -> Iterator[Line]:
-    """Yield the lines of a table with headings; those of numbers begin with a ``#``."""
+    """Yield the lines of a table that has rows; headings of numbers begin with a ``#``."""
     numbers = {name[1:] for name in rows[0] if name.startswith("#")}
     rows = [[name.removeprefix("#") for name in rows[0]], *rows[1:]]
-    lines = words.aligned(rows, numbers, sheet.width - 2)
+    lines = words.aligned(rows, numbers, sheet.width - 2) if len(rows) > 1 else ()
     yield from ([("  " + line, "")] for line in lines)
 
 

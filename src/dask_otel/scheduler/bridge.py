@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from distributed.diagnostics.plugin import SchedulerPlugin
     from distributed.scheduler import Scheduler
 
-    from dask_otel._prometheus.page import MetricPage
 
 logger = logging.getLogger("distributed.dask_otel")
 
@@ -113,10 +112,9 @@ class Bridge:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._connecting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
-        inject, ratio = settings.logs.inject, settings.spans.tasks.chosen
         sent = {
-            "inject": inject,
-            "ratio": ratio,
+            "inject": settings.logs.inject,
+            "ratio": settings.spans.tasks.chosen,
             "decided": True,
             "level": settings.logs.least,
             "profiles": settings.sampled,
@@ -194,36 +192,30 @@ class Bridge:
             # `close` waits for the exporters, and makes the last hand-over.
             return
         self._every("metrics", lambda: wired.metric_interval, self.hand_over.begin_metrics)
+        routes = self._routes
         if wired.page is not None:
-            # After an error, the bridge continues without it.
-            with self.boundary.guarding("metrics page"):
-                self._show(wired.page)
+            add = partial(routes.add_metrics, wired.page)
+            if self._show("its metrics", "otel.metrics.prometheus", add):
+                # The first scrape may come at once.
+                self.hand_over.begin_metrics()
         if self.settings.report.record == "always":
-            with self.boundary.guarding("page"):
-                self._show_spans()
+            what = "open spans and the reports of runs"
+            pages = partial(Pages, self.adapter, self.settled, self.recording)
+            add_page = lambda: routes.add_page(PageHandler, pages=pages())  # noqa: E731
+            self._show(what, "otel.report.record", add_page)
         if not wired.hint:
             logger.info("dask-otel exports this scheduler's spans and metrics: %s", wired.summary)
 
-    def _show(self, page: MetricPage) -> None:
-        """Add the page to the scheduler's HTTP server."""
-        try:
-            path = self._routes.add_metrics(page)
-        except LookupError as error:
-            logger.error("dask-otel can't show its metrics (otel.metrics.prometheus): %s", error)
-            return
-        # The first scrape may come at once.
-        self.hand_over.begin_metrics()
-        logger.info("dask-otel shows its metrics on the scheduler's HTTP server, %s", path)
-
-    def _show_spans(self) -> None:
-        """Add the page of spans to the scheduler's HTTP server."""
-        try:
-            pages = Pages(self.adapter, self.settled, self.recording)
-            address = self._routes.add_page(PageHandler, pages=pages)
-        except LookupError as error:
-            logger.error("dask-otel can't show its page (otel.report.record): %s", error)
-            return
-        logger.info("dask-otel shows open spans and the reports of runs at %s", address)
+    def _show(self, what: str, key: str, add: Callable[[], str]) -> bool:
+        """Add a page to the scheduler's HTTP server; return whether it is there."""
+        # After an error, the bridge continues without it.
+        with self.boundary.guarding("page"):
+            try:
+                logger.info("dask-otel shows %s at %s", what, add())
+                return True
+            except LookupError as error:
+                logger.error("dask-otel can't show %s (%s): %s", what, key, error)
+        return False
 
     @property
     def leaving(self) -> bool:
@@ -318,18 +310,14 @@ class Bridge:
         # They may have arrived, or their workers may have left, since the last tick.
         with self.boundary.guarding("close"):
             self._tick(most=None)
-        while self.adapter.lifecycle.settling and clocks.monotonic() < until:
-            await asyncio.sleep(PAUSE)
+        await _waited(lambda: not self.adapter.lifecycle.settling, until)
 
     @staticmethod
     async def _pump_closed(pump: Pump, deadline: float) -> None:
         pump.request_close(max(0.0, deadline - clocks.monotonic()))
-        while not pump.closed and clocks.monotonic() < deadline:
-            await asyncio.sleep(0.01)
+        await _waited(lambda: pump.closed, deadline)
         # Spooling to disk needs no endpoint; allow it a moment even if no time is left.
-        until = clocks.monotonic() + MOMENT
-        while not pump.feeder.written and clocks.monotonic() < until:
-            await asyncio.sleep(0.01)
+        await _waited(lambda: pump.spans.written, clocks.monotonic() + MOMENT)
         pump.release()
 
     def _detach(self, exported: bool = True) -> None:
@@ -397,6 +385,11 @@ class Bridge:
         self.hand_over.notices()
         if self._plugin is not None:
             self._cost.sample(self._plugin)
+
+
+async def _waited(done: Callable[[], bool], until: float) -> None:
+    while not done() and clocks.monotonic() < until:
+        await asyncio.sleep(PAUSE)
 
 
 def limits_of(settings: Settings) -> Limits:

@@ -67,7 +67,7 @@ class HandOver:
         """Begin to hand over to the pump: the exporters are ready."""
         self._pump = pump
         while isinstance(event := self._waiting_events.take(), ClusterEvent):
-            pump.offer_event(event)
+            pump.logs.offer(event)
 
     def stop(self) -> None:
         """Cancel a hand-over that is under way."""
@@ -121,15 +121,15 @@ class HandOver:
                 if isinstance(one, FinishedSpan) and one.is_root:
                     self._pump.profiles.offer(Ended(one.identity))
         for ready, pump in product(waiting, pumps):
-            pump.offer_span(ready)
+            pump.spans.offer(ready)
             if isinstance(ready, FinishedSpan) and ready.graph is not None:
-                pump.offer_graph(FinishedGraph(ready, ready.graph))
+                pump.graphs.offer(FinishedGraph(ready, ready.graph))
 
     def record(self, snapshots: Iterable[Progress]) -> None:
         """Hand over snapshots of open spans to the recorder alone."""
         for one in filter(self._exports, snapshots):
             if self.recorded is not None:
-                self.recorded.offer_span(one)
+                self.recorded.spans.offer(one)
 
     def event(self, event: ClusterEvent, counted: bool = True) -> bool:
         """Hand over an event of the cluster; False if there is no room.
@@ -138,8 +138,8 @@ class HandOver:
         """
         if self._pump is not None:
             if self.recorded is not None:
-                self.recorded.offer_event(event, counted)
-            return self._pump.offer_event(event, counted)
+                self.recorded.logs.offer(event, counted)
+            return self._pump.logs.offer(event, counted)
         taken = self._waiting_events.offer(event)
         if counted and not taken:
             self._adapter.batch.add(

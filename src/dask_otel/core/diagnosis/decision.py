@@ -13,6 +13,7 @@ from dask_otel.core.diagnosis.facts import NOWHERE, Facts, Link, SpanFacts
 from dask_otel.core.diagnosis.kinds import KINDS
 from dask_otel.core.figures import counted, noun, seconds, size
 from dask_otel.core.sums import summed
+from dask_otel.core.text import listed
 
 #: The smallest share of the run, and of the largest saving, for a diagnosis; the most of them.
 _SHARE, _OF_LARGEST, _MOST = 0.1, 0.25, 5
@@ -241,10 +242,9 @@ def _sizing(facts: Facts) -> tuple[str, str]:
     return f"No worker used more than {used}: {enough} would have done{end}", said
 
 
-def _listed(names: Iterable[str], most: int = 3) -> str:
-    texts = [*dict.fromkeys(filter(None, names))]
-    more = f" and {len(texts) - most:,} more" if len(texts) > most else ""
-    return ", ".join(texts[:most]) + more
+def _listed(names: Iterable[str]) -> str:
+    """Return names in words, each once."""
+    return listed(dict.fromkeys(filter(None, names)))
 
 
 def _spent(activities: Mapping[str, float], *ends: str) -> float:
@@ -374,10 +374,9 @@ class _Case:
             self._say("repeated", again, _listed(facts.causes) or "they failed", f"{runs} failed.")
         elif not root.retries:
             self._say("shuffle" if self.p2p else "repeated", again, "tasks asked for it")
-        if facts.pauses:
-            what = counted(len(facts.pauses), "worker") + (" was", " were")[len(facts.pauses) > 1]
-            took = self._take(root.paused, "no_worker", "uneven", "starting", "unbegun")
-            self._say("paused", took, f"{what} paused: {_listed(facts.pauses)}")
+        what = counted(len(facts.pauses), "worker") + (" was", " were")[len(facts.pauses) > 1]
+        took = self._take(root.paused, "no_worker", "uneven", "starting", "unbegun")
+        self._say("paused", took, f"{what} paused: {_listed(facts.pauses)}")
 
     # --------------------------------------------------------------------------- places
 
@@ -413,11 +412,6 @@ class _Case:
         how = {
             prefix: span.restrictions[prefix] for prefix, _ in waited if prefix in span.restrictions
         }
-        if not how:
-            # Behind tasks that had not begun either, and not behind others.
-            known = ("client", "scheduler", "no_worker", "no_thread", "starting")
-            before = span.queue - sum(left[part] for part in known) - self.root.elsewhere
-            left["starting"] += self._take(before, "uneven")
         own = sum(took for prefix, took in waited if prefix in how)
         share = own / (sum(took for _, took in waited) or 1.0)
         restricted = self._take(self.spare * share, "uneven")
@@ -534,8 +528,8 @@ class _Case:
         cores = on * facts.threads
         # Tasks that wait for the GIL make their event loop wait for it, too, and for no longer than
         # they compute; those that sleep do not. Imports block it before tasks begin.
-        stalled = max(span.queue, span.parts["starting"] + self.left["unbegun"])
-        begun, blocked = root.seconds - stalled, self.blocked / max(1, facts.workers) - stalled
+        begun = root.seconds - span.queue
+        blocked = self.blocked / max(1, facts.workers) - span.queue
         late = _late(blocked, begun) - _LATE * _late(self.scheduler, begun)
         by_tasks = blocked * facts.workers <= _spent(root.activities, "cpu")
         shares = by_tasks and off >= on / 2 and cores <= _ONE_CORE

@@ -22,6 +22,19 @@ class Link(NamedTuple):
     others: float | None = None
 
 
+def link_of(
+    prefix: str,
+    parts: Mapping[str, float],
+    group: str,
+    alike: int,
+    results: float,
+    computed: float,
+) -> Link:
+    """Return a task on a path; all `results` of its group were `computed` in so many seconds."""
+    others = max(0.0, computed - parts.get("compute", 0.0))
+    return Link(prefix, parts, group, alike, others / (results - 1) if results > 1 else None)
+
+
 class SlowWorker(NamedTuple):
     """A worker whose runs take longer than the others' runs of the same tasks."""
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from dask_otel import semconv
 from dask_otel.core.events.lines import BODY_LIMIT, MESSAGE, SEVERITY, LastLines, lines_of
-from dask_otel.core.figures import size
+from dask_otel.core.figures import counted, seconds, size
 from dask_otel.core.masking import Mask
 from dask_otel.core.records import AttributeValue, ClusterEvent, Fact, LogRecord
 from dask_otel.core.text import (
@@ -417,22 +417,14 @@ def _busy(facts: Mapping[str, Any]) -> Iterator[str]:
     if running := facts.get(Fact.RUNNING):
         yield "ran " + listed(
             [
-                f"{_times(tasks)}`{prefix}` for {'up to ' * (tasks > 1)}{_seconds(seconds)}"
-                for prefix, tasks, seconds in running
+                f"{_times(tasks)}`{prefix}` for {'up to ' * (tasks > 1)}{seconds(took)}"
+                for prefix, tasks, took in running
             ]
         )
 
 
 def _times(count: int) -> str:
     return f"{count} × " if count > 1 else ""
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-
-
-def _count(noun: str, count: int) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _message(message: object) -> str:
@@ -448,16 +440,16 @@ def _message(message: object) -> str:
 _TEXTS: Final[dict[str, Callable[[Any], str]]] = {
     semconv.WORKER_MEMORY_LIMIT.name: size,
     semconv.WORKER_NANNY_MEMORY: size,
-    semconv.WORKER_LAST_SEEN_AGE.name: _seconds,
-    Fact.OVERDUE: _seconds,
-    semconv.EVENT_INTERVAL: _seconds,
-    semconv.WORKER_THREAD_COUNT.name: partial(_count, "thread"),
-    semconv.WORKER_COUNT: partial(_count, "worker"),
-    semconv.TASK_COUNT: partial(_count, "task"),
-    _ERRED: partial(_count, "task"),
-    semconv.LOG_LEFT_OUT_COUNT: partial(_count, "record"),
-    semconv.RESULT_LOST_COUNT: partial(_count, "result"),
-    semconv.DATA_LOST_COUNT: partial(_count, "piece"),
+    semconv.WORKER_LAST_SEEN_AGE.name: seconds,
+    Fact.OVERDUE: seconds,
+    semconv.EVENT_INTERVAL: seconds,
+    semconv.WORKER_THREAD_COUNT.name: partial(counted, what="thread"),
+    semconv.WORKER_COUNT: partial(counted, what="worker"),
+    semconv.TASK_COUNT: partial(counted, what="task"),
+    _ERRED: partial(counted, what="task"),
+    semconv.LOG_LEFT_OUT_COUNT: partial(counted, what="record"),
+    semconv.RESULT_LOST_COUNT: partial(counted, what="result"),
+    semconv.DATA_LOST_COUNT: partial(counted, what="piece"),
     semconv.TASK_SUSPECTS: listed,
     Fact.RETIRED: listed,
     Fact.FAILED: listed,

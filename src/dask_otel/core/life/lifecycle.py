@@ -368,6 +368,8 @@ class Lifecycle:
                 span.quiet_since = min(span.quiet_since, now)
         self._ticked = now
         self.behind = False
+        if not self.open:
+            return
         for span in self.reports.take_complete(most):
             self._settled(span, Trigger.REPORTED, now)
         timeout = self._limits.settle_timeout

@@ -21,9 +21,9 @@ from bokeh.themes import Theme
 from dask_otel import semconv
 from dask_otel.report import words
 from dask_otel.report.account import Account
-from dask_otel.report.meanings import NEUTRAL, PARTS, colour_of, hex_colour
+from dask_otel.report.meanings import NEUTRAL, PART_TITLES, colour_of, hex_colour
 from dask_otel.report.memory import HELD, Memory, layers
-from dask_otel.report.seconds import SpanTime, flow, merged
+from dask_otel.report.seconds import SpanTime, flow, largest
 from dask_otel.report.telemetry.model import Session
 from dask_otel.report.telemetry.series import History, at
 
@@ -97,32 +97,29 @@ def charts(account: Account) -> dict[str, Any]:
 
 def _spans(names: list[SpanTime]) -> Any:
     """Return a bar for each of the largest spans."""
-    found = sorted((entry for entry in names if entry.seconds > 0), key=lambda e: -e.seconds)
-    shown, rest = found[:_MOST_BARS], found[_MOST_BARS:]
+    shown = largest(names, _MOST_BARS)
     if not shown:
         return None
-    if rest:
-        shown.append(merged(f"{len(rest)} others", rest))
     labels = _labels([entry.name for entry in shown])
     columns: dict[str, list[Any]] = {"span": labels, "name": [entry.name for entry in shown]}
-    by_part = {part: [entry.parts()[part.title] for entry in shown] for part in PARTS}
-    taken = {part: seconds for part, seconds in by_part.items() if any(seconds)}
-    for part, seconds in taken.items():
-        columns[part.title] = seconds
-        columns[f"{part.title} text"] = [words.seconds(value) for value in seconds]
+    by_part = {title: [entry.parts()[title] for entry in shown] for title in PART_TITLES}
+    taken = {title: seconds for title, seconds in by_part.items() if any(seconds)}
+    for title, seconds in taken.items():
+        columns[title] = seconds
+        columns[f"{title} text"] = [words.seconds(value) for value in seconds]
     plot = figure(
         height=60 + 26 * len(shown), y_range=list(reversed(labels)), tools="xwheel_zoom,xpan,reset"
     )
     bars = plot.hbar_stack(
-        [part.title for part in taken],
+        [*taken],
         y="span",
         height=0.7,
         source=ColumnDataSource(columns),
-        color=[hex_colour(part.colour) for part in taken],
+        color=[colour_of(title) for title in taken],
         muted_alpha=0.15,
     )
-    for part, bar in zip(taken, bars, strict=True):
-        _hover(plot, bar, ("", "@name"), (part.title, f"@{{{part.title} text}}"))
+    for title, bar in zip(taken, bars, strict=True):
+        _hover(plot, bar, ("", "@name"), (title, f"@{{{title} text}}"))
     plot.xaxis.axis_label = "thread-seconds"
     plot.xaxis.formatter = NumeralTickFormatter(format="0,0.[00]")
     plot.x_range.start = 0
@@ -158,27 +155,30 @@ def _flow(session: Session) -> Any:
     right = [edge / 1e6 for edge in found.edges[1:]]
     plot = figure(height=270, **_TIMED)
     below = [0.0] * len(left)
-    for part in PARTS:
-        values = found.parts[part.title]
-        if not any(values):
-            continue
-        top = [low + value for low, value in zip(below, values, strict=True)]
-        columns = {"left": left, "right": right, "bottom": below, "top": top, "threads": values}
-        drawn = plot.quad(
-            **{name: name for name in ("left", "right", "bottom", "top")},
-            source=ColumnDataSource(columns),
-            color=hex_colour(part.colour),
-            muted_alpha=0.15,
-            legend_label=part.title,
-        )
-        _hover(plot, drawn, (part.title, "@threads{0.00} threads"), ("until", "@right{%H:%M:%S}"))
-        below = top
+    for title, values in found.parts.items():
+        if any(values):
+            texts = [f"{value:.2f} threads" for value in values]
+            below = _stacked(plot, left, right, below, values, title, texts, color=colour_of(title))
     plot.step(
         right, found.threads, mode="before", color=_TEXT, line_width=1.5, legend_label="Threads"
     )
     # A long task's seconds arrive at its end: their peak would make all the rest small.
     plot.y_range.end = 2 * max([*found.threads, 0.5])
     return _timed(plot, "threads", session)
+
+
+def _stacked(
+    plot: Any, left: list[float], right: list[float], below: list[float],
+    values: list[float], name: str, texts: list[str], **style: Any,
+) -> list[float]:  # fmt: skip
+    """Draw steps on top of others; return where the next ones begin."""
+    top = [low + value for low, value in zip(below, values, strict=True)]
+    columns = {"left": left, "right": right, "bottom": below, "top": top}
+    sides = {side: side for side in columns}
+    data = ColumnDataSource({**columns, "name": [name] * len(left), "text": texts})
+    drawn = plot.quad(**sides, source=data, muted_alpha=0.15, legend_label=name, **style)
+    _hover(plot, drawn, ("@name", "@text"), ("until", "@right{%H:%M:%S}"))
+    return top
 
 
 def _held(session: Session, memory: Memory) -> Any:
@@ -191,26 +191,16 @@ def _held(session: Session, memory: Memory) -> Any:
     # The unaccounted part can be negative.
     below, is_result = [0.0] * len(left), 1.0
     for layer in found:
-        top = [
-            low + max(0.0, value) / 2**20 for low, value in zip(below, layer.values, strict=False)
-        ]
-        columns: dict[str, list[Any]]
-        columns = {"left": left, "right": right, "bottom": below, "top": top}
-        columns["name"] = [layer.name] * len(left)
-        columns["size"] = [*map(words.size, layer.values[:-1])]
-        drawn = plot.quad(
-            **{name: name for name in ("left", "right", "bottom", "top")},
-            source=ColumnDataSource(columns),
+        below = _stacked(
+            plot, left, right, below,
+            [max(0.0, value) / 2**20 for value in layer.values[:-1]], layer.name,
+            [*map(words.size, layer.values[:-1])],
             color=colour_of(layer.state),
             # Holders have no meaning: theirs is one colour in several shades.
             fill_alpha=(is_result := is_result - 0.13) if layer.state == HELD else 1.0,
             line_color=_GROUND,
             line_width=0.5,
-            muted_alpha=0.15,
-            legend_label=layer.name,
-        )
-        _hover(plot, drawn, ("@name", "@size"), ("until", "@right{%H:%M:%S}"))
-        below = top
+        )  # fmt: skip
     for metric, colour, dash, legend in _LEVELS:
         histories = [one.history() for one in session.metrics.of(metric.name)]
         values = [sum(at(one, time) for one in histories) / 2**20 for time in times]

@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from dask_otel import semconv
 from dask_otel.report import words
 from dask_otel.report.history.difference import NOTHING
-from dask_otel.report.meanings import DIAGNOSES, NEUTRAL, PARTS, PATH, hex_colour
+from dask_otel.report.meanings import DIAGNOSES, NEUTRAL, PART_TITLES, PATH, colour_of, shares
 from dask_otel.report.seconds import own_parts
 
 ENVIRONMENT: Final = Environment(
@@ -24,6 +24,7 @@ ENVIRONMENT.filters |= {
     for name in ("seconds", "known", "whole", "size", "share", "exact", "counted", "inside")
 }
 ENVIRONMENT.globals |= {
-    "PARTS": PARTS, "PATH": PATH, "NOTHING": NOTHING, "DIAGNOSES": DIAGNOSES, "semconv": semconv,
-    "hex_colour": hex_colour, "own_parts": own_parts, "NEUTRAL": NEUTRAL,
+    "PART_TITLES": PART_TITLES, "PATH": PATH, "NOTHING": NOTHING, "DIAGNOSES": DIAGNOSES,
+    "colour_of": colour_of, "shares": shares, "own_parts": own_parts, "NEUTRAL": NEUTRAL,
+    "semconv": semconv,
 }  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from dask_otel.core.text import listed
-from dask_otel.report import findings, memory, words
+from dask_otel.report import findings, memory, money, words
 from dask_otel.report.account import Account, severity
 from dask_otel.report.history.changes import Trend
 from dask_otel.report.history.difference import Comparison
@@ -141,6 +141,9 @@ def _run(account: Account, number: int, what_ifs: Mapping[str, str]) -> dict[str
         ],
         "what_ifs": [what_ifs[one.span_id] for one in session.roots() if one.span_id in what_ifs],
         "names": _by_name(account, spans) if len(spans) > _MOST_SPANS else [],
+        "costs": money.table(account.bill, account.price, account.tag)
+        if account.price and account.bill
+        else [],
         "work": table(account.work, account.price) if account.work else [],
         "memory": memory.table(account.memory) if account.memory else [],
         "span_names": findings.span_names(session),

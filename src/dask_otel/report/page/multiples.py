@@ -10,13 +10,13 @@ from dask_otel.core.sums import summed
 from dask_otel.report import words
 from dask_otel.report.history.difference import path_parts
 from dask_otel.report.history.past import MOVED, PastRun
-from dask_otel.report.meanings import NEUTRAL, PARTS, PATH, hex_colour
+from dask_otel.report.meanings import NEUTRAL, PART_TITLES, PATH, colour_of, hex_colour
 
 #: Most runs of a panel, most steps with one of their own, and the units of a bar and of the height.
 _MOST, _STEPS, _BAR, _HEIGHT = 60, 8, 4, 40
 
-_PART_COLOURS: Final = {part.title: hex_colour(part.colour) for part in PARTS}
-_PATH_COLOURS: Final = {words.inside(part.title): part.colour for part in PATH.values()}
+_PART_COLOURS: Final = {title: colour_of(title) for title in PART_TITLES}
+_PATH_COLOURS: Final = {words.inside(title): colour_of(title) for title in PATH.values()}
 
 
 @dataclass(frozen=True)

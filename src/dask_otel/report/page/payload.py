@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from dask_otel import semconv
 from dask_otel.report import words
-from dask_otel.report.meanings import PARTS, PATH, hex_colour
+from dask_otel.report.meanings import PART_TITLES, PATH, colour_of
 from dask_otel.report.path import link
 from dask_otel.report.seconds import own_parts
 from dask_otel.report.telemetry.model import Plain, Session, Span, tree_of
@@ -93,13 +93,13 @@ def timeline(session: Session, most: int = MOST_ROWS) -> Timeline:
     data = {
         "start": begin // 1_000_000,
         "length": (end - begin) / 1e9,
-        "colours": [hex_colour(part.colour) for part in PARTS],
+        "colours": [colour_of(title) for title in PART_TITLES],
         "path": path,
         "events": [
             [(log.time_ns - begin) / 1e9, log.level, log.description[:600]]
             for log in session.warnings(200)
         ],
-        "pathParts": [[part.title, part.colour] for part in PATH.values()],
+        "pathParts": [[title, colour_of(title)] for title in PATH.values()],
         "keys": list(texts.keys),
         "long": list(texts.long),
         "rows": rows,
