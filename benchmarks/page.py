@@ -102,6 +102,13 @@ _READING = """
   does a thread that only wakes up as often, which is in the same row. Half of the rest is Python's
   own walk through 180 frames. The sampler limits itself to half a percent of a CPU, so that a busy
   machine has fewer samples; each stands for the time since the one before.
+- **A block of tasks** (row 19): `client.map` of a function that adds 1, in a block of
+  `dask_otel.performance_report`, of Dask's, and of none, on two workers of a thread each. Each run
+  has a scheduler, workers and a client of its own, and a small block first. The figures are medians
+  of several runs of each kind in turn; those in brackets are the medians of the ratios to the run
+  without a report beside them. The processes share two cores with other programs, which lengthens
+  CPU times, too. `distributed.scheduler.worker-saturation` is `inf`, because otherwise each of
+  these tasks waits for the scheduler.
 
 ## What is left of row 3
 
