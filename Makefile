@@ -65,8 +65,8 @@ generate: $(VENV)/.done ## Write what is made of other files: settings, dashboar
 	$(BIN)/python tools/build_kubernetes.py
 
 .PHONY: pictures
-pictures: $(VENV)/.done ## Run the demo, and draw its terminal and its page into docs/images (the page: Chromium)
-	$(BIN)/python tools/build_pictures.py
+pictures: $(VENV)/.done ## Run the demo and a full cluster, and draw their terminals and pages into docs/images (pages: Chromium)
+	$(BIN)/python -m tools.build_pictures
 
 # For one Python: `PYTHON=python3.13 VENV=.venv-3.13 OLDEST=.venv-oldest-3.13 make compatibility`.
 compatibility: ## Run the tests on both ends of the releases, and write down what ran

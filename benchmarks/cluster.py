@@ -38,7 +38,7 @@ def run_program(
     """
     done = subprocess.run(
         [*within, sys.executable, "-m", module, *arguments],
-        env=environment(more or {}), capture_output=True, text=True, timeout=900,
+        env=environment(more or {}), capture_output=True, text=True, timeout=3600,
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])

@@ -45,17 +45,21 @@ class Worker:
 
 
 def _works(stop: threading.Event) -> None:
-    def deeper(left: int) -> None:
+    # 64 stacks, as those of a program with branches: each is a way through two functions.
+    def even(left: int, way: int) -> None:
         if left:
-            deeper(left - 1)
+            (odd if way % 2 else even)(left - 1, way // 2)
         else:
             stop.wait(0.05)
+
+    def odd(left: int, way: int) -> None:
+        even(left, way)
 
     # Frames of threading are below and above.
     number = 0
     while not stop.is_set():
         number += 1
-        deeper(DEPTH - 6 - number % 4)
+        even(DEPTH - 9, number % 64)
 
 
 def _share(thread: threading.Thread, seconds: float) -> float:

@@ -67,10 +67,10 @@ def _bridge_arm() -> Callable[[int], int]:
     def export(count: int) -> int:
         until = time.perf_counter() + LONGEST
         for one in spans[:count]:
-            assert pump.offer_span(one)
-        while pump.feeder.size and time.perf_counter() < until:
+            assert pump.spans.offer(one)
+        while pump.spans.size and time.perf_counter() < until:
             time.sleep(0.001)
-        return count - pump.feeder.size
+        return count - pump.spans.size
 
     return export
 

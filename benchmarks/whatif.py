@@ -42,8 +42,8 @@ from dask_otel.whatif.running import replay
 SHAPES = ((2, 2), (2, 1), (1, 4), (4, 2), (2, 4))
 #: A run counts if a plain sleep beside it is late by this share at most.
 LATE = 0.02
-#: Of so many runs that count, the fastest is compared; and so many are tried.
-RUNS, MOST = 2, 5
+#: Of so many runs that count, the median is compared; and so many are tried.
+RUNS, MOST = 3, 7
 
 PAGE: Final = Path(__file__).parent.parent / "docs" / "whatif.md"
 BEGIN: Final = "<!-- made by `python -m benchmarks.whatif`: begin -->\n"
@@ -233,8 +233,8 @@ def once(name: str, own: str, client: Client) -> dict[str, Any]:
     return {"name": own, "seconds": took, "late": mean(late), "load": os.getloadavg()[0]}
 
 
-def best(name: str, cluster: processes.Cluster, client: Client, joins: bool) -> dict[str, Any]:
-    """Return the fastest of the calm runs of a case, and how much longer the slowest one took."""
+def typical(name: str, cluster: processes.Cluster, client: Client, joins: bool) -> dict[str, Any]:
+    """Return the median of the calm runs of a case, and how much longer the slowest one took."""
     runs: list[dict[str, Any]] = []
     while len(runs) < MOST and sum(one["late"] <= LATE for one in runs) < RUNS:
         own = f"{name}-{'abcdefgh'[len(runs)]}"
@@ -244,7 +244,7 @@ def best(name: str, cluster: processes.Cluster, client: Client, joins: bool) -> 
             joined.kill()
     calm = [one for one in runs if one["late"] <= LATE] or [min(runs, key=itemgetter("late"))]
     calm.sort(key=itemgetter("seconds"))
-    return {**calm[0], "spread": calm[-1]["seconds"] / calm[0]["seconds"] - 1}
+    return {**calm[(len(calm) - 1) // 2], "spread": calm[-1]["seconds"] / calm[0]["seconds"] - 1}
 
 
 def recorded(folder: Path, name: str) -> list[Graph]:
@@ -259,7 +259,7 @@ def matrix(names: Sequence[str], folder: Path) -> Iterator[dict[str, Any]]:
         clusters = [stack.enter_context(running(shape, folder / f"{shape}")) for shape in SHAPES]
         for name in names:
             joins = [name == "joining", *[False] * len(experiments)]
-            real = [best(name, *one, join) for one, join in zip(clusters, joins, strict=True)]
+            real = [typical(name, *one, join) for one, join in zip(clusters, joins, strict=True)]
             found_in = partial(recorded, folder / f"{SHAPES[0]}", real[0]["name"])
             (graph,) = eventually(found_in, 60, "the graph")
             found = replay(graph, experiments)
@@ -284,9 +284,11 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
             spreads += [one["spread"] for one in row["real"]]
     here = machine()
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines) + (
-        f"\nWithout the tasks that compute, the median error is {median(found):.1%}, "
+        f"\nA cell has the median duration of {RUNS} real runs, and how much longer (+) or shorter "
+        "(-) the replay was. "
+        f"Without the tasks that compute, the median error is {median(found):.1%}, "
         f"{sum(one <= 0.03 for one in found) / len(found):.0%} are at most 3%, and the largest is "
-        f"{max(found):.1%}. Two real runs of a case differ by {median(spreads):.1%} in the median "
+        f"{max(found):.1%}. The real runs of a case differ by {median(spreads):.1%} in the median "
         f"and by up to {max(spreads):.0%}. Measured on {here['time'][:10]} with distributed "
         f"{here['versions']['distributed']} on {here['cores']} cores.\n"
     )

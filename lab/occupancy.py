@@ -48,9 +48,11 @@ class Occupancy:
                 worker, since = place
                 end = move.when, float(number)
                 left = [one for one in apart[move.key] if since < one[1] < number]
-                known = move.stimulus.startswith(ENDED) or truth.workers[worker].left <= move.when
+                open_ = [r for r in ran[worker, move.key] if r.start <= move.when < r.stop]
+                # Another task that needed it can have failed.
+                known = move.stimulus.startswith(ENDED) and not open_
+                known |= truth.workers[worker].left <= move.when
                 if (move.start, move.finish) in RELEASED and not known:
-                    open_ = [r for r in ran[worker, move.key] if r.start <= move.when < r.stop]
                     until = max([move.when, *(min(r.stop, r.seceded) for r in open_)])
                     if until > move.when:
                         end = until, inf

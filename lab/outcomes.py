@@ -1,8 +1,8 @@
 """What became of tasks, from the scheduler's transitions: a second opinion on anybody's counts.
 
-A task of a span is counted once from each submission on, and so is one whose result was lost, or
-that a client retries, if another period of the span had counted it. A lost result is no work until
-its task is sent to a worker.
+A task of a span is counted once from each submission on, and from a retry if it had been cancelled.
+So is one whose result was lost, or that a client retries, if another period had counted it. A lost
+result is no work until its task is sent to a worker.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class Outcomes:
 
     def _begin(self, move: Move, state: str | None) -> None:
         key = move.key
-        if move.stimulus.startswith(SUBMISSION):
+        cancelled = state == "left" and move.stimulus != self._left_by.get(key)
+        if move.stimulus.startswith(SUBMISSION) or (cancelled and move.stimulus.startswith(RETRY)):
             self._lost.discard(key)
             self._forget(key)
         elif move.stimulus == self._left_by.get(key) or move.stimulus.startswith(RETRY):

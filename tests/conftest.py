@@ -19,6 +19,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from dask_otel import lab
+from dask_otel.whatif import running
+from tests import replays
 from tests.waiting import eventually
 
 # Before Dask is imported: it binds Python's clocks by name. Real time stays what it is.
@@ -36,6 +38,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED"] = "False"
 # Workers of a LocalCluster need not import Dask anew. Programs that tests start have its default.
 os.environ["DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD"] = "forkserver"
+
+# Of this process, where each simulated server would tell of its life in twenty lines.
+for _name in ("core", "scheduler", "worker"):
+    logging.getLogger(f"distributed.{_name}").setLevel(logging.WARNING)
 
 # How quick the machine is decides nothing.
 ANY_PACE: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -104,6 +110,16 @@ def _no_threads_left() -> Iterator[None]:
 
     # The oldest exporters retry for a minute, and wait for the timeout at each try.
     eventually(none_left, 240, "threads of ours end")
+
+
+@pytest.fixture
+def replays_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replay in this process, if its sets have the order of those in a replay's own process.
+
+    It has in the processes of `make test`. `tests/whatif/test_running.py` tests the own ones.
+    """
+    if not sys.flags.hash_randomization:
+        monkeypatch.setattr(running, "_results", replays.results)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

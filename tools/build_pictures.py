@@ -1,26 +1,36 @@
 #!/usr/bin/env python3
-"""Make the pictures of the demo and its report: one run of ``dask-otel demo``, and its page.
+"""Make the pictures of the demo, of its report, and of who holds the memory, in ``docs/images``.
 
-They are in ``docs/images``: ``demo.svg``, the terminal at the end; ``demo-moving.svg``, the steps
-and then the same; with Chromium, ``report.png`` and ``report-dark.png``, the page.
+Of one run of ``dask-otel demo``: ``demo.svg``, the terminal at the end; ``demo-moving.svg``, the
+steps and then the same; with Chromium, ``report.png`` and ``report-dark.png``, the page. Of a run
+whose results fill the memory: ``held.svg``, the terminal; with Chromium, ``memory.png``, a section
+of the page.
 """
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import io
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 
+import dask
+from distributed import Client, LocalCluster, Variable, span, wait
 from rich.console import Console
 from rich.text import Text
+from tests.browser import browser, open_page
 
+import dask_otel
 from dask_otel.cli import showcase
 from dask_otel.report.document import read_report
 
@@ -36,6 +46,17 @@ PAGES = {
 }
 
 
+#: In the page: whether its charts are drawn.
+DRAWN = "[...document.querySelectorAll('[data-chart]')].every((one) => one.dataset.ready)"
+#: In the page: the place of a section by its title.
+BOX = """(title) => {
+    const all = [...document.querySelectorAll("h2")];
+    const at = all.findIndex((one) => one.textContent === title);
+    const [from, to] = [all[at], all[at + 1]].map((one) => one.getBoundingClientRect().y);
+    return {x: 0, y: from + scrollY - 10, width: innerWidth, height: to - from, scale: 1};
+}"""
+
+
 def console() -> Console:
     """Return a terminal that only remembers, with the colours of a real one."""
     return Console(
@@ -43,11 +64,11 @@ def console() -> Console:
     )
 
 
-def drawn(lines: Sequence[Text], name: str) -> str:
+def drawn(lines: Sequence[Text], name: str, command: str = "dask-otel demo") -> str:
     """Return a picture of a terminal with these lines."""
     screen = console()
-    screen.print(Text("$ dask-otel demo", "bold"), *lines, sep="\n", soft_wrap=True)
-    svg = screen.export_svg(title="dask-otel demo", unique_id=name)
+    screen.print(Text(f"$ {command}", "bold"), *lines, sep="\n")
+    svg = screen.export_svg(title=command, unique_id=name)
     # Without rich's web font: a picture in a README cannot load other files.
     return re.sub(r"@font-face\s*{[^}]*}", "", svg)
 
@@ -77,8 +98,72 @@ def moving(frames: Sequence[Sequence[Text]]) -> str:
     )
 
 
+def load(_number: int) -> bytes:
+    """Return a part of the data."""
+    time.sleep(0.4)
+    return b"x" * 14_000_000
+
+
+def join(*parts: bytes) -> bytes:
+    """Return something from some parts."""
+    time.sleep(0.6)
+    return b"y" * (6_000_000 * len(parts))
+
+
+def filling(folder: Path) -> dask_otel.Held:
+    """Run a program that forgets a part of its results; return who held them then."""
+    config = {
+        "otel.files.path": str(folder),
+        "otel.environment": {"OTEL_METRIC_EXPORT_INTERVAL": "500"},
+        "distributed.scheduler.preload": ["dask_otel.preload"],
+    }
+    options = {"n_workers": 2, "threads_per_worker": 2, "memory_limit": "512MiB"}
+    with (
+        dask.config.set(config),
+        LocalCluster(dashboard_address=None, **options) as cluster,
+        Client(cluster) as client,
+        dask_otel.span("train"),
+    ):
+        with span("load"):
+            parts = client.map(load, range(24))
+            wait(parts)
+        time.sleep(2)
+        with span("join"):
+            joined = [
+                client.submit(join, *parts[n : n + 4], key=("join", n)) for n in range(0, 24, 4)
+            ]
+            wait(joined)
+        Variable("best").set(joined[0])
+        del parts[8:]
+        time.sleep(3)
+        del joined
+        time.sleep(2)
+        return dask_otel.held(client)
+
+
+async def section(page: str, title: str) -> bytes:
+    """Return a picture of a section of a page."""
+    with tempfile.TemporaryDirectory() as profile, browser(Path(profile)) as address:
+        async with open_page(address, page, width=1000) as opened:
+            # All charts are drawn: they move what is below them.
+            await opened.until(DRAWN)
+            box = await opened.ask(f"({BOX})({json.dumps(title)})")
+            shot = await opened.call("Page.captureScreenshot", clip=box, captureBeyondViewport=True)
+            return base64.b64decode(shot["data"])
+
+
+def memory(folder: Path) -> None:
+    """Draw who held the memory of a run: the terminal, and the section of the page."""
+    answer = repr(filling(folder))
+    lines = [Text(line) for line in answer.split("\n")]
+    command = "dask-otel held --scheduler tcp://scheduler:8786"
+    (IMAGES / "held.svg").write_text(drawn(lines, "held", command), encoding="utf-8")
+    page = read_report(folder).save(folder / "page.html").as_uri()
+    (IMAGES / "memory.png").write_bytes(asyncio.run(section(page, "Memory")))
+
+
 def main() -> int:
-    """Run the demo in an empty folder, and draw its result and its page."""
+    """Draw the demo and its page, run in an empty folder, and then the memory."""
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         screen = console()
@@ -91,9 +176,9 @@ def main() -> int:
         frames = [[step] for step in steps] + [result]
         (IMAGES / "demo-moving.svg").write_text(moving(frames), encoding="utf-8")
         page = read_report(output).save(Path(folder, "page.html")).as_uri()
-        browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-        if browser is None:
-            print("no Chromium: the pictures of the page stay as they are", file=sys.stderr)
+        chromium = next(filter(None, map(shutil.which, BROWSERS)), None)
+        if chromium is None:
+            print("no Chromium: the other pictures stay as they are", file=sys.stderr)
             return 1
         for name, (width, height, options) in PAGES.items():
             shot = f"--screenshot={IMAGES / name}.png"
@@ -104,7 +189,8 @@ def main() -> int:
                 "--hide-scrollbars",
                 "--virtual-time-budget=9000",
             )
-            subprocess.run([browser, *common, *options, shot, size, page], check=True)
+            subprocess.run([chromium, *common, *options, shot, size, page], check=True)
+        memory(Path(folder, "memory"))
     return 0
 
 

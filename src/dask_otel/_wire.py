@@ -135,29 +135,22 @@ async def read_record(
     since: int,
     after: int,
     most: int,
-    settle: tuple[str, float, bool] | None,
+    settle: tuple[str, float, bool],
     dask_scheduler: Scheduler,
 ) -> Recorded | Refusal:
     """Return rows after a number, at most so many bytes (or one), and what was lost `since`.
 
-    With the id of a span, seconds, and whether its work may still be on its way, wait at most so
-    long until all of it is in memory.
+    The first question, whose numbers are equal, waits until all of a span is in memory: `settle` is
+    its id, the longest wait in seconds, and whether its work may still be on its way.
     """
     bridge = _bridge(dask_scheduler)
-    if settle is not None and bridge is not None:
+    if bridge is not None and after == since:
         await bridge.recording.settle(*settle)
     recorder = None if bridge is None else bridge.recording.recorder
     if recorder is None:
         return Refusal("gone", "the bridge was stopped or replaced meanwhile")
-    rows: list[tuple[str, bytes]] = []
-    waiting = recorder.since(after)
-    for row in waiting:
-        most -= len(row.data)
-        if rows and most < 0:
-            break
-        rows.append((row.signal, row.data))
-        after = row.number
-    return Recorded(tuple(rows), after, len(rows) < len(waiting), recorder.lost(since))
+    rows, number, more = recorder.part(after, most)
+    return Recorded(rows, number, more, recorder.lost(since))
 
 
 async def end_record(name: str, dask_scheduler: Scheduler) -> None:

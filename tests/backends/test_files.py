@@ -89,7 +89,7 @@ def test_the_collector_reads_what_the_bridge_writes(
     names = [f"{cluster}-{number}" for number in range(20)]
     export.spans(*(make_span(name, groups=3) for name in names))
     export.metrics(make_batch(2.5, spans=40))
-    made.pump.offer_event(event)
+    made.pump.logs.offer(event)
     export.close(60)
     assert len(list(folder.glob("*-traces.jsonl"))) > 2
 
@@ -119,7 +119,7 @@ def test_the_collector_reads_what_the_bridge_writes(
     again = make_pump(Settings(cluster_name=cluster), "Scheduler-1", time.time_ns())
     assert again is not None
     again.pump.start()
-    again.pump.offer_event(event)
+    again.pump.logs.offer(event)
     Export(again.pump).close(60)
     collected = folder / "collected.json"
     eventually(lambda: len(events_in(collected)) == 2)

@@ -16,7 +16,6 @@ from dask_otel._otel.sdk.sampling import TraceSampler
 from dask_otel._otel.sdk.sink import ExporterSink
 from dask_otel._otel.sdk.transport import HttpTransport
 from dask_otel.core.metrics.batch import MetricBatch
-from dask_otel.core.metrics.cardinality import MIN_RETIRE_AFTER_NS
 from dask_otel.pump.destination import Destination
 from tests.limits import make_series_limits, make_state
 
@@ -38,7 +37,7 @@ def test_a_series_that_retires_and_returns_is_counted_once(
     encoder = Encoder(resource, "test")
     sampler = TraceSampler(ALWAYS_ON)
     sink = ExporterSink(encoder, sampler, "metrics", Destination("Prometheus"), transport)
-    state = make_state(start, limits=make_series_limits(retire_after_ns=MIN_RETIRE_AFTER_NS))
+    state = make_state(start, limits=make_series_limits(retire_after_ns=15 * 60 * 10**9))
     series = (semconv.TASK_FINISHED.name, ("nightly",), "inc", "memory")
     #: Tasks by the minute in which they finish: the series retires between them.
     finished = {1: 10, 2: 5, 25: 7, 26: 1}

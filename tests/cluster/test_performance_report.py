@@ -18,6 +18,7 @@ from dask_otel.whatif.graph import read_graphs
 from tests import environment
 from tests.cluster.processes import cluster
 from tests.cluster.test_first_minute import README, block
+from tests.waiting import eventually
 
 pytestmark = [
     pytest.mark.cluster,
@@ -51,6 +52,19 @@ def test_the_lines_of_the_readme_on_a_local_cluster(
     assert said[-1].strip() == "run.html"
     headline = next(line for line in said if line.strip() and not line.startswith((" ", "20")))
     assert headline in page
+
+
+def test_a_client_that_is_closed_in_the_block(caplog: pytest.LogCaptureFixture) -> None:
+    with LocalCluster(**OPTIONS) as local, Client(local) as client:
+        with caplog.at_level(logging.WARNING, "distributed.dask_otel"):
+            with dask_otel.performance_report(None) as block:
+                client.close()
+            with pytest.raises(RuntimeError, match="the client is closed"):
+                dask_otel.why(client, "x")
+        assert block.report is None
+        (said,) = [one.getMessage() for one in caplog.records if "performance_report" in one.msg]
+        assert said.endswith("the client is closed: ask before its close")
+        eventually(lambda: "dask-otel" not in local.scheduler.plugins)
 
 
 def test_blocks_in_threads_of_one_program_have_a_report_each(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def shown_there(dask_scheduler: Any) -> list[str]:
     bridge = plugin.bridge
     pump = bridge.wired.pump
     things = [plugin, bridge, bridge.settings, bridge.adapter, pump, bridge.condition()]
-    return [repr(thing) for thing in [*things, *pump._spans, *pump._metrics]]
+    return [repr(thing) for thing in [*things, *pump.spans.lanes, *pump._metrics]]
 
 
 def answer_of(url: str) -> str:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from dask_otel._otel.sdk import outputs as _otel
-from dask_otel._otel.sdk.outputs import FileTarget, Outputs
+from dask_otel._otel.sdk.outputs import Outputs
 from dask_otel.core.records import Answer, Row
 from dask_otel.scheduler.wiring import WiredPump, make_pump
-from dask_otel.settings.keys import Settings
+from dask_otel.settings.keys import FileSettings, LogSettings, Settings
 from tests.environment import set_variables
 from tests.otlp.pipeline import Export
 from tests.receiver import Receiver, receiver
@@ -56,21 +56,18 @@ def build(monkeypatch: pytest.MonkeyPatch) -> Iterator[Build]:
             *,
             defaults: Mapping[str, str] | None = None,
             cluster_name: str | None = None,
-            files: FileTarget | None = None,
+            files: FileSettings | None = None,
             logs: bool = False,
             **variables: str,
         ) -> Outputs:
             set_variables(monkeypatch, {**(environ or {}), **variables})
-            outputs = _otel.build(
-                defaults or {},
-                service_name="dask-scheduler",
-                instance_id="Scheduler-1",
-                service_version="2026.1",
+            settings = Settings(
+                environment=defaults or {},
                 cluster_name=cluster_name,
-                version="1.2.3",
-                files=files,
-                logs=logs,
+                files=files or FileSettings(),
+                logs=LogSettings(events=logs),
             )
+            outputs = _otel.build(settings, "Scheduler-1", 0)
             assert outputs is not None
             for sink in (*outputs.span_sinks, *outputs.metric_sinks, *outputs.log_sinks):
                 stack.callback(sink.close)

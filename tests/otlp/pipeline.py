@@ -30,7 +30,7 @@ class Export:
 
     def spans(self, *finished: FinishedSpan) -> list[bool]:
         """Offer finished spans."""
-        return [self.pump.offer_span(one) for one in finished]
+        return [self.pump.spans.offer(one) for one in finished]
 
     def metrics(self, batch: MetricBatch, time_ns: int | None = None) -> int:
         """Hand a batch over; returns its time."""

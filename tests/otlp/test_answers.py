@@ -274,6 +274,37 @@ def endless(pause: float, chunk: bytes) -> Iterator[tuple[str, list[int]]]:
         thread.join(60)
 
 
+class OfUser(requests.Session):
+    """Such as that of a credential provider."""
+
+
+@pytest.mark.parametrize("kind", [requests.Session, OfUser])
+def test_a_timeout_is_for_connecting_and_the_answer_together(
+    kind: type[requests.Session], http: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+    post = requests.Session.post
+
+    def posted(session: requests.Session, *args: Any, **options: Any) -> requests.Response:
+        given.append(options["timeout"])
+        return post(session, *args, **options)
+
+    monkeypatch.setattr(requests.Session, "post", posted)
+    url = http.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] + "/v1/traces"
+    made = transport.HttpTransport("traces", {}, 20, kind, url)
+    assert made.send(b"", 10) == Answer(True)
+    made.close()
+    (timeout,) = given
+    if kind is OfUser:
+        assert 0 < timeout <= 10
+    else:
+        assert 0 < timeout.total <= 10
+        # What connecting takes is missing for the answer.
+        timeout.start_connect()
+        monkeypatch.setattr(timeout, "get_connect_duration", lambda: timeout.total - 1)
+        assert timeout.read_timeout == pytest.approx(1)
+
+
 @pytest.mark.parametrize(
     ("pause", "chunk", "timeout"), [(0.01, b"x", 0.2), (0.0, b"y " * 9000, 60)]
 )

@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import distributed
 import pytest
 from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExportResult
@@ -23,6 +24,7 @@ from dask_otel.core.masking import masked_url
 from dask_otel.core.records import Answer, Link
 from dask_otel.core.trace import Trace
 from dask_otel.pump.limits import PumpLimits
+from dask_otel.settings.keys import Settings
 from dask_otel.settings.problems import ConfigurationError
 from tests import foreign
 from tests.certificates import self_signed
@@ -435,10 +437,10 @@ def test_no_secret_of_an_endpoint_is_shown(build: Build) -> None:
 
 
 def test_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _otel.build({"OTEL_SDK_DISABLED": "true"}, "s", "i", "v", None, "1") is None
+    assert _otel.build(Settings(environment={"OTEL_SDK_DISABLED": "true"}), "i", 0) is None
     monkeypatch.setenv("OTEL_SDK_DISABLED", " TRUE ")
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "not even looked at")
-    assert _otel.build({}, "s", "i", "v", None, "1") is None
+    assert _otel.build(Settings(), "i", 0) is None
 
 
 def test_defaults_count_where_the_environment_has_nothing(server: Receiver, build: Build) -> None:
@@ -524,7 +526,7 @@ def resource_of(build: Build, **options: str) -> dict[str, object]:
                 "service.name": "dask-scheduler",
                 "dask.cluster.name": "dask-scheduler",
                 "service.instance.id": "Scheduler-1",
-                "service.version": "2026.1",
+                "service.version": distributed.__version__,
                 "process.runtime.version": platform.python_version(),
                 "telemetry.sdk.language": "python",
             },

@@ -78,7 +78,7 @@ def exports(findings: list[Finding]) -> list[Finding]:
 def kinds(findings: list[Finding]) -> set[str]:
     found = exports(findings)
     assert len(found) == 2, findings
-    assert all(f.level == "problem" and f.why and f.todo for f in found), found
+    assert all(f.level == "problem" and f.why and f.next for f in found), found
     return {f.kind for f in found}
 
 
@@ -146,7 +146,7 @@ def test_what_is_wrong_has_a_name(
     assert kinds(findings) == {kind}
     # An answer in another protocol is not shown as text.
     assert not any("\ufffd" in f.what for f in findings)
-    assert all(words in f"{f.why} {f.todo}" for f in exports(findings))
+    assert all(words in f"{f.why} {f.next}" for f in exports(findings))
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -228,7 +228,7 @@ def test_files(tmp_path: Path) -> None:
     with dask.config.set({"otel.files.path": str(tmp_path / "file")}):
         found = exports(all_findings(facts_of_this_process(60)))
         assert [f.level for f in found] == ["problem", "problem"]
-        assert all("otel.files.path" in f.todo for f in found), found
+        assert all("otel.files.path" in f.next for f in found), found
         assert "NotADirectoryError" in found[0].what
 
 
@@ -259,7 +259,7 @@ def test_an_applications_provider_that_exports_nothing_is_a_problem(
         spans, metrics = exports(all_findings(facts_of_this_process(60)))
     assert (spans.level, metrics.level) == ("problem", "ok")
     assert "the application's tracer provider: it has no span processor" in spans.what
-    assert "otel.provider" in spans.todo
+    assert "otel.provider" in spans.next
 
 
 # ------------------------------------------------------------------------ who listens there

@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from dask_otel._otel.sdk import otlp_json
 from dask_otel._otel.sdk.encode import Encoder
-from dask_otel._otel.sdk.files import FileTarget, run_name
+from dask_otel._otel.sdk.files import run_name
 from dask_otel.core.records import Failure, Row
 from dask_otel.settings.keys import ConfigurationError, FileSettings, Settings
 from tests.otlp.conftest import Begin, Build, send
@@ -67,8 +67,8 @@ def test_a_folder_that_nobody_can_write_to_is_told_at_the_start(
         assert f"can't write into otel.files.path: Not a directory: {folder}" in said
 
 
-def target(path: str | Path) -> FileTarget:
-    return FileTarget(str(path), 10**8, 10)
+def target(path: str | Path) -> FileSettings:
+    return FileSettings(str(path), 10**8, 10)
 
 
 def failed_span() -> Any:
@@ -87,7 +87,7 @@ def failed_span() -> Any:
 def test_files_have_metrics_every_five_seconds_until_one_is_full(
     build: Build, tmp_path: Path, variables: dict[str, str], interval: float, at_once: bool
 ) -> None:
-    outputs = build(files=FileTarget(str(tmp_path), 1000, 10), **variables)
+    outputs = build(files=FileSettings(str(tmp_path), 1000, 10), **variables)
     read_ = outputs.environment
     assert (read_.file_interval or read_.metric_interval) == interval
     sink = outputs.metric_sinks[-1]

@@ -12,6 +12,7 @@ from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
 
 from dask_otel import semconv
 from dask_otel._otel.sdk.probe import probe
+from dask_otel._version import __version__
 from dask_otel.core.events import lines
 from dask_otel.core.records import Answer, ClusterEvent, LogRecord, SpanIdentity
 from dask_otel.core.trace import Trace
@@ -67,7 +68,7 @@ def test_a_log_record_arrives_with_all_that_it_has(server: Receiver, build: Buil
         span_id=7,
         flags=1,
         resource=one.resource,
-        scope=("dask_otel", "1.2.3", semconv.SCHEMA_URL),
+        scope=("dask_otel", __version__, semconv.SCHEMA_URL),
     )
     assert one == two == expected
 
@@ -125,7 +126,7 @@ def test_files_get_log_records_and_only_where_there_are_some(begin: Begin, tmp_p
     export.close()
     assert not list(tmp_path.glob("*-logs.jsonl")), "no event, no file"
     made, export = begin({}, settings, started_ns=1)
-    made.pump.offer_event(EVENT)
+    made.pump.logs.offer(EVENT)
     export.close()
     (path,) = tmp_path.glob("*-logs.jsonl")
     message = logs_service_pb2.ExportLogsServiceRequest()
@@ -140,7 +141,7 @@ def test_what_workers_and_users_write_leaves_half_of_the_queue_to_events(
 ) -> None:
     kept(server).answer = "UNAVAILABLE" if server.protocol == "grpc" else 503
     made, export = begin({**server.environ, "OTEL_BLRP_MAX_QUEUE_SIZE": "200"}, None)
-    offer, written = made.pump.offer_event, replace(EVENT, name=name)
+    offer, written = made.pump.logs.offer, replace(EVENT, name=name)
     if name == semconv.WORKER_LOG:
         blob = b"[" + b",".join([lines.line(1.0, 30, "user", "x")] * 50) + b"]"
         about = {semconv.WORKER_NAME: "w", semconv.WORKER_ADDRESS: "tcp://w:1"}
@@ -172,14 +173,14 @@ def test_an_endpoint_that_takes_no_logs_is_asked_again_each_hour(
     kept(server).takes_no_logs = True
     with caplog.at_level(logging.INFO):
         made, _ = begin(server.environ)
-        made.pump.offer_event(EVENT)
+        made.pump.logs.offer(EVENT)
         eventually(lambda: dropped(made) == {"unsupported": 1}, what="it was refused")
         for _ in range(5):
-            made.pump.offer_event(EVENT)
+            made.pump.logs.offer(EVENT)
         eventually(lambda: dropped(made) == {"unsupported": 6}, what="the others are not sent")
         assert len(server.requests) == 1
         server.takes_no_logs = False
-        eventually(lambda: made.pump.offer_event(EVENT) and server.logs, what="it is asked again")
+        eventually(lambda: made.pump.logs.offer(EVENT) and server.logs, what="it is asked again")
     lines = [r for r in caplog.records if "accepts no logs" in r.getMessage()]
     assert [r.levelno for r in lines] == [logging.INFO]
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
@@ -189,10 +190,10 @@ def test_an_endpoint_that_takes_no_logs_is_asked_again_each_hour(
 def test_an_endpoint_that_took_some_is_only_in_trouble(server: Receiver, begin: Begin) -> None:
     """A proxy says 404, too, while what is behind it restarts."""
     made, _ = begin(kept(server).environ)
-    made.pump.offer_event(EVENT)
+    made.pump.logs.offer(EVENT)
     server.wait_for(lambda s: len(s.logs) == 1)
     server.takes_no_logs = True
-    made.pump.offer_event(EVENT)
+    made.pump.logs.offer(EVENT)
     server.wait_for(lambda s: len(s.requests) >= 3)
     server.takes_no_logs = False
     server.wait_for(lambda s: len(s.logs) == 2)
@@ -202,7 +203,7 @@ def test_an_endpoint_that_took_some_is_only_in_trouble(server: Receiver, begin: 
 def test_the_queue_of_logs_has_its_own_levels(server: Receiver, begin: Begin) -> None:
     server.keeps = frozenset({"logs", "metrics"})
     made, export = begin({**server.environ, "OTEL_BLRP_MAX_QUEUE_SIZE": "7"}, None)
-    made.pump.offer_event(EVENT)
+    made.pump.logs.offer(EVENT)
     server.wait_for(lambda s: s.logs)
     export.metrics(make_batch())
     export.close()
@@ -226,15 +227,5 @@ def test_the_doctor_sends_a_record(server: Receiver) -> None:
 
 
 def look(server: Receiver) -> dict[str, Any]:
-    found = probe(
-        kept(server).environ,
-        service_name="s",
-        service_version="1",
-        cluster_name=None,
-        version="1",
-        files=None,
-        own_provider=False,
-        seconds=10,
-        logs=True,
-    )
+    found = probe(Settings(environment=kept(server).environ), 10)
     return {**found, **{result["signal"]: result for result in found["results"]}}

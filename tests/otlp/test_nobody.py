@@ -82,7 +82,7 @@ def test_beside_an_applications_provider_events_alone_are_no_news(
     made = made_with(monkeypatch, **({} if metrics else {"OTEL_METRICS_EXPORTER": "none"}))
     assert ("so metrics can't be seen" in made.hint, bool(made.hint)) == (metrics, metrics)
     made.pump.start()
-    made.pump.offer_event(ClusterEvent(1.0, semconv.SCHEDULER_STARTED, {}))
+    made.pump.logs.offer(ClusterEvent(1.0, semconv.SCHEDULER_STARTED, {}))
     # The first is the application's provider.
     eventually(lambda: made.pump.condition()["destinations"][-1]["failing"])
     made.pump.request_close(0.0)

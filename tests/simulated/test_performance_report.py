@@ -9,12 +9,14 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import dask
 import pytest
 from distributed import span, wait
 
 import dask_otel
 from dask_otel import _wire
 from dask_otel.client import reporting
+from dask_otel.pump.pump import Pump
 from dask_otel.report.account import Account
 from dask_otel.whatif.graph import read_graphs
 from tests.simulated.bridged import Bridged
@@ -87,10 +89,13 @@ def test_computed_seconds_are_those_of_the_block_alone(b: Bridged) -> None:
         found = account(block)
         computed = sum(one.seconds for one in found.spans)
         assert found.outcomes == {"memory": tasks}
-        assert computed - sum(one.idle for one in found.spans) == pytest.approx(seconds, abs=0.1)
+        assert computed - sum(one.idle or 0.0 for one in found.spans) == pytest.approx(
+            seconds, abs=0.1
+        )
     # The block inside has a name of its own, and is judged alone.
     name = "performance_report/performance_report"
-    assert list(durations(inner)) == [name]
+    assert list(durations(inner)) == ["performance_report", name]
+    assert [bool(one.mark) for one in account(inner).session.of_type("span")] == [False, True]
     assert account(inner).seconds == pytest.approx(durations(inner)[name], abs=0.001)
     assert not b.scheduler.plugins.get("dask-otel")
 
@@ -112,6 +117,43 @@ def test_work_of_others_is_context_and_never_the_headline(b: Bridged) -> None:
     assert [one.span for one in found.failures] == ["theirs"]
 
 
+@alone
+def test_others_are_still_open_and_named_if_they_held_the_threads(b: Bridged) -> None:
+    def theirs(client: Any) -> None:
+        with span("theirs"):
+            futures = client.map(nap, [3.0] * 8 + [6.0], key="theirs", pure=False)
+            wait(futures)
+
+    def short(client: Any) -> None:
+        with span("short"), span("part"):
+            client.submit(nap, 0.1, key=("short", 0)).result()
+
+    with (
+        dask.config.set({"otel.spans.linger": "10s"}),
+        dask_otel.performance_report(None) as block,
+    ):
+        b.cluster.user("one", short)
+        time.sleep(0.5)
+        b.cluster.user("other", theirs)
+        time.sleep(0.5)
+        b.client.submit(nap, 1.0, key=("mine", 0)).result()
+    (first, *_), found = account(block).diagnoses, account(block).session.of_type("span")
+    assert (first.kind, first.span) == ("held", "performance_report")
+    assert first.title.endswith("for threads that theirs held")
+    assert {one.label: one.unfinished for one in found} == {
+        "performance_report (this block)": False,
+        "theirs": True,
+        "short": True,
+        "part": True,
+    }
+    # Its work is done, and its end lingers.
+    assert durations(block)["short/part"] == pytest.approx(0.1, abs=0.05)
+    assert durations(block)["theirs"] > 4.0
+    assert account(block).seconds == durations(block)["performance_report"]
+    # They are no fault of the block.
+    assert not any(one.kind == "open" for one in account(block).diagnoses)
+
+
 def test_a_running_bridge_records_only_while_a_block_asks(b: Bridged) -> None:
     with span("before"):
         b.client.gather(b.client.map(nap, [1.0] * 5, pure=False))
@@ -131,6 +173,20 @@ def test_a_running_bridge_records_only_while_a_block_asks(b: Bridged) -> None:
     assert exported == ["before", "performance_report"]
 
 
+def test_a_block_has_its_own_metrics_although_every_exporter_hangs(
+    b: Bridged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b.client.gather(b.client.map(nap, [1.0] * 5, pure=False))
+    with monkeypatch.context() as patch:
+        patch.setattr(Pump, "accepts_metrics", lambda _: False)
+        with dask_otel.performance_report(None) as block:
+            b.client.gather(b.client.map(nap, [1.0] * 2, pure=False))
+        assert account(block).outcomes == {"memory": 2}
+    with dask_otel.performance_report(None) as block:
+        b.client.gather(b.client.map(nap, [1.0] * 3, pure=False))
+    assert account(block).outcomes == {"memory": 3}
+
+
 @pytest.mark.options(otel={"report": {"record": "always"}})
 def test_a_report_of_a_scheduler_that_always_records_begins_with_the_block(b: Bridged) -> None:
     with span("before"):
@@ -139,9 +195,9 @@ def test_a_report_of_a_scheduler_that_always_records_begins_with_the_block(b: Br
     with dask_otel.performance_report(None) as block:
         b.client.gather(b.client.map(nap, [1.0] * 2, pure=False))
     assert account(block).outcomes == {"memory": 2}
-    rows = b.bridge.recording.recorder.since()
-    assert {row.signal for row in rows} == {"traces", "metrics", "logs", "graph"}
-    whole = dask_otel.report.document.report_of([(one.signal, one.data) for one in rows], {})
+    rows = b.bridge.recording.recorder.rows()
+    assert {signal for signal, _ in rows} == {"traces", "metrics", "logs", "graph"}
+    whole = dask_otel.report.document.report_of(rows, {})
     (everything,) = whole.accounts()
     assert everything.outcomes == {"memory": 7}
 
@@ -259,6 +315,7 @@ def chained(client: Any) -> None:
     client.submit(nap, 2.0, client.map(nap, [1.0] * 4, pure=False), pure=False).result()
 
 
+@pytest.mark.usefixtures("replays_here")
 def test_a_block_is_replayed_and_not_what_others_did_meanwhile() -> None:
     def theirs(client: Any) -> None:
         with span("theirs"):
@@ -297,3 +354,20 @@ def test_a_block_within_an_older_span_has_no_graph_and_says_why(b: Bridged) -> N
         dask_otel.what_if(block.report)
     # Nobody keeps them any more.
     assert b.bridge.adapter._graphs is None
+
+
+def test_a_notebook_links_to_what_its_server_finds() -> None:
+    shown = {
+        name: dask_otel.performance_report(name)._repr_html_().removeprefix("<b>no report</b><br>")
+        for name in ("my runs/<1>.html", "/tmp/run.html", "s3://bucket/run.html", None)
+    }
+    assert shown == {
+        "my runs/<1>.html": (
+            '<a href="my%20runs/%3C1%3E.html" target="_blank">my runs/&lt;1&gt;.html</a>'
+        ),
+        "/tmp/run.html": "/tmp/run.html",
+        "s3://bucket/run.html": "s3://bucket/run.html",
+        None: "",
+    }
+    # In a console without HTML.
+    assert repr(dask_otel.performance_report("run.html")) == "no report\n  run.html"

@@ -199,13 +199,13 @@ def closes(pump: Pump, seconds: float = 30) -> None:
 
 def turn(pump: Pump) -> None:
     """Do what the threads of a pump would do now, those that feed others first."""
-    for thread in (*pump._feeders, *pump._spans, *pump._metrics):
+    for thread in (*pump._feeders, *pump.spans.lanes, *pump._metrics):
         thread.work()
 
 
 def offer(pump: Pump, *numbers: int, groups: int = 0) -> list[bool]:
     """Offer spans, as the event loop does."""
-    return [pump.offer_span(finished(n, groups)) for n in numbers]
+    return [pump.spans.offer(finished(n, groups)) for n in numbers]
 
 
 def beat(pump: Pump, value: float = 0) -> None:

@@ -309,7 +309,7 @@ def test_memory_is_bounded_by_what_is_open() -> None:
     assert not any(value for value in held if isinstance(value, dict | list))
     assert not account.recent_spans
     assert not accounting._spans
-    assert not accounting._sharing._roots
+    assert not accounting._sharing._trees
 
 
 # ------------------------------------------------------------------------------- noise

@@ -8,7 +8,7 @@ from math import comb
 
 import pytest
 from benchmarks import account, context, logs, marked
-from benchmarks.instructions import count_work, run_tasks
+from benchmarks.instructions import count_work, idle, run_tasks
 from benchmarks.results import balanced, interval
 from benchmarks.spool import _spans
 from hypothesis import given
@@ -46,6 +46,7 @@ def test_a_steady_drift_cancels_out(ratio, drift):
 
 def test_a_count_is_refused_unless_the_bridge_books_every_task():
     asyncio.run(count_work({}, lambda cluster, _: run_tasks(cluster, 20)))
+    asyncio.run(count_work({}, idle))
     with pytest.raises(RuntimeError, match="booked 20 of 21"):
         asyncio.run(count_work({}, lambda cluster, _: run_tasks(cluster, 20) + 1))
 
@@ -89,13 +90,16 @@ def test_the_account_subtracts_idling_and_marks_and_closes() -> None:
     with_it, without = (marked.KINDS[kind][1] for kind in marked.MESSAGES)
     messages = {with_it: 9e3, without: 4e3}
     one = {"run": run, "idle": idle, "empty": empty, "messages": messages}
-    more = one | {"run": run | {"total": 1500 * 1250.0}}
+    more = one | {"run": run | {"total": 1500 * 1250.0}, "idle": idle | {"threads": 2000.0}}
     found = account.attribution({"marked": [one], "without": [one], "with": [more]}, 7.0, 1e-3)
     # 500 with the mark's 300; and of idling, 30 with 300, twice in 1,500 tasks.
     assert found["parts"]["released → waiting"] == pytest.approx(200 + 2 * 270 / 1500)
     assert found["parts"]["messages"] == 5000 / marked.CALLS
     assert found["without"] == pytest.approx(1000 - 2)
     assert found["sum"] + found["remainder"] == pytest.approx(250)
+    # 30 in four idle seconds are less than an empty function takes through the mark.
+    assert found["idle parts"]["released → waiting"] == (30 - 300) / 4
+    assert found["idle parts"]["threads"] == 500.0
 
 
 def test_every_record_of_the_measured_storms_is_accounted_for():

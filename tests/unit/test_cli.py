@@ -115,10 +115,8 @@ def test_dask_s_own_command_line_passes_everything_on():
     assert out.count("ends with") == len(asked)
 
 
-@pytest.mark.parametrize(
-    ("path", "reason"), [("a-file", "it is no directory"), ("a-file/x", "no such directory")]
-)
-def test_where_the_demo_cannot_write_it_does_not_run(monkeypatch, capsys, tmp_path, path, reason):
+@pytest.mark.parametrize("path", ["a-file", "a-file/x"])
+def test_where_the_demo_cannot_write_it_does_not_run(monkeypatch, capsys, tmp_path, path):
     showcase = pytest.importorskip("dask_otel.cli.showcase")
 
     def runs(console):
@@ -127,7 +125,8 @@ def test_where_the_demo_cannot_write_it_does_not_run(monkeypatch, capsys, tmp_pa
     monkeypatch.setattr(showcase, "_destinations", runs)
     (tmp_path / "a-file").touch()
     assert main(["demo", "--output", str(tmp_path / path)]) == 1
-    assert f"can't write {tmp_path / path}: {reason}" in capsys.readouterr().err
+    reason = f"can't write the files: Not a directory: {tmp_path / path}"
+    assert reason in capsys.readouterr().err
 
 
 def test_a_connection_that_was_given_up_says_nothing(caplog: pytest.LogCaptureFixture) -> None:

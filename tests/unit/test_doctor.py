@@ -284,13 +284,13 @@ def test_what_is_found(
     findings = all_findings(said)
     for level, words in (("problem", problems), ("note", notes)):
         found = {
-            f.check: " ".join((f.what, *f.why.split(), f.todo))
+            f.check: " ".join((f.what, *f.why.split(), f.next))
             for f in findings
             if f.level == level
         }
         assert found.keys() == words.keys()
         assert [check for check, text in words.items() if text not in found[check]] == []
-    assert [f for f in findings if f.level == "problem" and not f.todo] == []
+    assert [f for f in findings if f.level == "problem" and not f.next] == []
     text = as_text(said, findings)
     page = " ".join(text.split())
     assert [f.what for f in findings if " ".join(f.what.split()) not in page] == []
@@ -447,7 +447,7 @@ def test_what_is_no_backend_or_never_has_it(
 ) -> None:
     api.answers.append((status, body))
     (finding,) = read_back({name: f"http://{api.place}"}, PROBE, 0.05)
-    found = (finding.level, words in finding.what, "--patience" in finding.todo)
+    found = (finding.level, words in finding.what, "--patience" in finding.next)
     assert found == ("problem", True, words == MISSING)
 
 

@@ -15,7 +15,8 @@ import pytest
 from dask_otel import semconv
 from dask_otel.core.records import Answer, Origin, Row
 from dask_otel.pump.lanes import SpanLane
-from dask_otel.pump.pump import Pump, PumpLimits
+from dask_otel.pump.limits import PumpLimits
+from dask_otel.pump.pump import Pump
 from dask_otel.pump.spooled import Spool
 from dask_otel.pump.tally import Tally
 from tests.unit import pumps
@@ -518,7 +519,7 @@ def test_a_disk_that_hangs_holds_up_neither_the_loop_nor_the_close(monkeypatch):
         assert all(offer(pump, *range(2, 101)))
         assert offer(pump, 101) == [False]
         pump.request_close(0.1)
-        eventually(lambda: all(lane.closed.is_set() for lane in pump._spans))
+        eventually(lambda: all(lane.closed.is_set() for lane in pump.spans.lanes))
         pump.release()
         # What it had not taken in is counted; it will not be written any more.
         assert outcomes(pump) == {"queue_full": 1, "shutdown": 99}
@@ -541,7 +542,7 @@ def test_each_record_is_exported_or_counted_once_whatever_fails(seed):
             elif what < 0.3:
                 store.error = None if store.error else BROKEN
             elif what < 0.8:
-                rng.choice([pump.spooled, *pump._spans]).work()
+                rng.choice([pump.spooled, *pump.spans.lanes]).work()
             for _ in range(rng.randrange(12)):
                 offered += 1
                 noted(pump, offered)

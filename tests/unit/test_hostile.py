@@ -192,7 +192,7 @@ def _exporters() -> None:
 
 
 def _resource() -> None:
-    made = make_resource("s", "i", "1", None)
+    made = make_resource("i", None)
     for key, value in made.attributes.items():
         f"{key}{value}".encode()
     Encoder(made.attributes, "1")

@@ -407,7 +407,7 @@ def test_what_is_too_much_is_left_out_and_said_once_a_second() -> None:
     assert (record.attributes, record.body) == (
         {**ABOUT, semconv.LOG_LEFT_OUT_COUNT: 5000 - taken},
         "Worker w (tcp://w:1) logged more than the limit or the queue allows: "
-        f"{5000 - taken} records left out.",
+        f"{5000 - taken:,} records left out.",
     )
     assert list(cluster.read.tick(9.0)) == []
     # What a worker left out by itself is counted, too.
@@ -515,7 +515,7 @@ def test_the_last_lines_of_a_lost_worker() -> None:
         return narrate(event, SpanLimits(), Sanitizer(), Mask(), last)[-1]
 
     narrated(Cluster().sends(6.0, **message(LAST + 2)))
-    said = "2.0 s before: WARN user: xxxxxxxxxx"
+    said = "2.00 s before: WARN user: xxxxxxxxxx"
     for about, kept, end in (
         (facts, (said,) * LAST, "The last lines of its log:" + f"\n{said}" * LAST),
         # They are forgotten then, and the text says which facts are unknown.

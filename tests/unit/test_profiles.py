@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 import threading
 import zlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from itertools import accumulate
@@ -24,7 +25,7 @@ from hypothesis import strategies as st
 from dask_otel import semconv
 from dask_otel._dask.profiles import WorkerProfiles
 from dask_otel.core.profiles import stacks, store
-from dask_otel.core.profiles.frames import DEEPER
+from dask_otel.core.profiles.frames import DEEPER, Stacks
 from dask_otel.core.profiles.pprof import Profile, SpanStacks, decoded, encoded
 from dask_otel.core.profiles.stacks import Frame, Sampled, packed, short_file, unpacked
 from dask_otel.core.profiles.store import GRACE, Batch, CutOff, Ended, Profiles
@@ -362,7 +363,7 @@ def test_frames_whose_redaction_was_forgotten_are_redacted_again(
     for _ in range(3):
         take(profiles, batch([Sampled("b", stack("fit", "fgh"), 1, 10)]))
     (root,) = profiles.roots.values()
-    assert len(root.frames) <= 2
+    assert profiles._shown.cache_info().currsize <= 2
     assert in_files(decoded(encoded(root.profile))) == {("b", stack("FIT", "FGH")): 30}
 
 
@@ -604,9 +605,26 @@ def test_a_sample_stands_for_the_time_since_the_one_before() -> None:
     assert len(load.stack) == stacks.DEEPEST + 1
 
 
-def test_samples_that_take_long_are_taken_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    costs, pauses = [0.00001, 0.0001, 0.0002, 0.0005, 0.01, 0.00001], list[float]()
-    clock = accumulate(costs, initial=7.0)
+def test_equal_code_of_two_files_is_not_mixed_up() -> None:
+    source = "def call(add):\n    add()\n"
+    calls: list[Any] = []
+    for file in ("/a/site-packages/one/x.py", "/a/site-packages/two/x.py"):
+        names: dict[str, Any] = {}
+        exec(compile(source, file, "exec"), names)
+        calls.append(names["call"])
+    assert calls[0].__code__ == calls[1].__code__
+    counted = Stacks()
+    # More than are counted at once.
+    for number in range(200):
+        calls[number % 2](lambda: counted.add("a", "fit", sys._getframe(1), 0.25))
+    found = {one.stack[-1].file: (one.samples, one.micros) for one in counted.take()}
+    assert found == {"one/x.py": (100, 25_000_000), "two/x.py": (100, 25_000_000)}
+    assert counted.take() == []
+
+
+def pauses_after(monkeypatch: pytest.MonkeyPatch, costs: Sequence[float]) -> list[float]:
+    """Return the pauses of a sampler whose samples take these seconds of CPU."""
+    pauses, clock = list[float](), accumulate(costs, initial=7.0)
     sampler = Sampler(Worker(), 0.02)  # type: ignore[arg-type]
 
     def sleeps(seconds: float) -> None:
@@ -616,8 +634,22 @@ def test_samples_that_take_long_are_taken_less_often(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sampling, "thread_time", clock.__next__)
     monkeypatch.setattr(sampling, "sleep", sleeps)
     sampler._run()
-    # Half a percent of a CPU, at 50 Hz and at five.
-    assert pauses == pytest.approx([0.02, 0.02, 0.04, 0.1, 0.2, 0.02])
+    return pauses
+
+
+def test_samples_that_take_long_are_taken_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    # At 50 Hz: cheap ones, and the limit of five a second.
+    assert pauses_after(monkeypatch, [0.0001] * 50) == [0.02] * 50
+    assert pauses_after(monkeypatch, [0.01] * 200)[-100:] == pytest.approx([0.2] * 100)
+    for cost in (0.0002, 0.0005):
+        costs = [cost] * 400
+        # Each 8 s samples are sent, which takes some milliseconds.
+        costs[50::100] = [0.005] * len(costs[50::100])
+        pauses = pauses_after(monkeypatch, costs)
+        assert max(pauses) < 0.2
+        # The first samples come before their cost is known.
+        assert sum(costs[100:]) / sum(pauses[100:]) == pytest.approx(0.005, rel=0.01)
+    assert pauses_after(monkeypatch, [0.01, *[0.00001] * 200])[-1] == 0.02
 
 
 def test_samples_are_sent_at_the_end_of_a_span_but_not_often() -> None:

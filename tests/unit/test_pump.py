@@ -17,8 +17,10 @@ from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.records import Answer, MetricRecord, NumberPoint
 from dask_otel.pump import destination
+from dask_otel.pump.limits import PumpLimits
+from dask_otel.pump.metrics import MAX_METRIC_BATCHES
 from dask_otel.pump.parts import parts as parts_of
-from dask_otel.pump.pump import MAX_METRIC_BATCHES, Pump, PumpLimits
+from dask_otel.pump.pump import Pump
 from tests.limits import make_state
 from tests.unit.pumps import (
     DROPPED,
@@ -84,8 +86,8 @@ def test_only_a_full_batch_or_one_without_a_delay_wakes_a_lane(
     spans = Spans()
     with pumping([spans], limits=PumpLimits(batch_size=4, schedule_delay=delay)) as pump:
         offer(pump, *range(offered))
-        pump.feeder.work()
-        (lane,) = pump._spans
+        pump.spans.work()
+        (lane,) = pump.spans.lanes
         assert lane.wake.is_set() is awake
         # More than a batch, a span with more groups than the queue: nothing of it waits.
         assert offer(pump, *range(4, 45)) == [True] * 41
@@ -120,7 +122,7 @@ def test_the_thread_survives_what_should_not_happen(
     spans, left = Spans(), [error] * 3
     monkeypatch.setattr("dask_otel.pump.thread._AFTER_ERROR", 0.01)
     with running([spans]) as pump:
-        lane, add = pump._spans[0], pump._tally.add
+        lane, add = pump.spans.lanes[0], pump._tally.add
         attempt = lane.attempt
 
         def failing() -> bool:
@@ -216,7 +218,7 @@ def test_the_age_of_the_last_success_is_that_of_each_signal_and_of_its_worst_exp
         others.yes = Answer(True)
         assert ages(1) == [0, 0]
         others.ok = False
-        lane = pump._spans[1]
+        lane = pump.spans.lanes[1]
         assert lane.succeeded_at is not None
         lane.succeeded_at -= 100
         assert ages(1) == [100, 0]
@@ -502,6 +504,19 @@ def test_a_page_and_an_eager_sink_get_every_batch_and_others_keep_their_interval
         assert [one.name for one in pump.destinations] == ["sink", "file"]
         closes(pump)
     assert sink.value() == file.value() == 3
+
+
+def test_another_pump_keeps_what_waits_bounded_while_all_exporters_hang() -> None:
+    sink, memory = Metrics("sink"), Metrics("memory")
+    with pumping(metrics=[sink]) as pump, pumping(metrics=[memory]) as recorded:
+        recorded.relieve(pump)
+        for _ in range(10 * MAX_METRIC_BATCHES):
+            beat(pump, 1)
+            beat(recorded, 1)
+            recorded._metrics[0].work()
+        assert len(pump._metrics[0]._batches) <= MAX_METRIC_BATCHES
+        turn(pump)
+        assert sink.value() == memory.value() > 0
 
 
 @pytest.mark.parametrize("broken", [False, True])

@@ -139,8 +139,8 @@ def check_caps(records, limits) -> None:
     assert len(names - {"_OTHER"}) <= limits.max_names
 
 
-ROOMY = make_series_limits(retire_after_ns=0)
-TIGHT = make_series_limits(retire_after_ns=0, max_names=3, max_series=6)
+ROOMY = make_series_limits(retire_after_ns=900 * S)
+TIGHT = make_series_limits(retire_after_ns=900 * S, max_names=3, max_series=6)
 
 
 @pytest.mark.parametrize("temporality", ["cumulative", "delta"])

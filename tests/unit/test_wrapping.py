@@ -30,6 +30,9 @@ class Ours:
     def saw(self, *args: Any) -> None:
         self.calls.append(args[-1])
 
+    def read(self, message: dict[str, Any]) -> None:
+        self.calls.append(message["number"])
+
 
 class Dasks:
     def method(self, number: int) -> int:
@@ -55,17 +58,32 @@ def of_a_table(wrappers: Wrappers, make: Any) -> Any:
 
 
 @pytest.mark.parametrize("wrap", [of_an_instance, of_a_class, of_a_table])
-@pytest.mark.parametrize("after", [False, True])
-def test_a_wrapper_that_somebody_keeps_holds_its_original_alone(
-    wrap: Callable[..., Any], after: bool
-) -> None:
+def test_a_wrapper_that_somebody_keeps_holds_its_original_alone(wrap: Callable[..., Any]) -> None:
     wrappers, ours = Wrappers(), Ours()
-    kept = wrap(wrappers, wrappers.then(ours.saw, "kind") if after else ours.around)
+    kept = wrap(wrappers, ours.around)
     assert (kept(1), ours.calls) == (2, [1])
     # Dask reads it.
     assert [*signature(kept).parameters] == ["number"]
     wrappers.remove()
     assert (kept(2), ours.calls) == (3, [1])
+    gone = weakref.ref(ours), weakref.ref(wrappers)
+    del ours, wrappers
+    gc.collect()
+    assert [one() for one in gone] == [None, None]
+
+
+def test_code_of_ours_gets_the_messages_of_a_handler_after_it() -> None:
+    wrappers, ours, dasks = Wrappers(), Ours(), Dasks()
+    handlers = {"operation": dasks.method}
+    wrappers.after(handlers, "operation", "kind", ours.read)
+    kept = handlers["operation"]
+    assert (kept(number=1), ours.calls) == (2, [1])
+    assert [*signature(kept).parameters] == ["number"]
+    with pytest.raises(TypeError):
+        kept(number="a")
+    assert ours.calls == [1]
+    wrappers.remove()
+    assert (handlers, kept(number=2), ours.calls) == ({"operation": dasks.method}, 3, [1])
     gone = weakref.ref(ours), weakref.ref(wrappers)
     del ours, wrappers
     gc.collect()

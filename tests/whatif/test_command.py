@@ -176,7 +176,7 @@ def test_a_refusal_is_a_sentence_and_a_code(run, replays, capsys):
     [
         (("{run}/nothing",), "there is no {run}/nothing"),
         (("{run}/a-0001-traces.jsonl",), "no recorded graph in {run}/a-0001-traces.jsonl: the"),
-        (("{run}", "eatl"), "no recorded graph of eatl in {run}; there are those of etl, train"),
+        (("{run}", "eatl"), "no recorded graph of eatl in {run}; there are graphs of etl, train"),
         (("{run}", "--faster", "fti=2"), "etl has no tasks of fti; it has tasks of fit, load"),
         (("{run}", "--split", "fti=2"), "etl has no tasks of fti; it has tasks of fit, load"),
     ],
@@ -297,7 +297,9 @@ def test_a_real_run_is_read_and_replayed(tmp_path, capsys):
     assert code == (found["refused"] is not None) == (found["error"] > 0.15)
     if code == 0:
         (recorded,) = read_graphs(tmp_path)
-        took, margin = recorded.runs["seconds"], found["recorded"] / 10
+        took = recorded.runs["seconds"]
+        # On a busy machine, workers begin late, and the span ends late.
+        margin = found["recorded"] / 10 + found["as_it_was"]["seconds"] - sum(took) / 2
         more, faster = found["experiments"]
         assert (more["threads"], faster["threads"]) == (4, None)
         # Whatever the order of the tasks, by Graham.

@@ -32,6 +32,10 @@ def test_a_last_line_that_is_cut_off_is_left_out(tmp_path: Path, left: int) -> N
     ("text", "why"),
     [
         (b"{}\n", "a field is missing"),
+        (
+            json.dumps({**vars(graph({})), "runs": {"task": [0]}}).encode() + b"\n",
+            "columns of its runs are missing: prefix, group, before,",
+        ),
         (b"[]\n", "line 1 of"),
         (b"nonsense\n", "line 1 of"),
         (b'{"version": 2}\n', "it has version 2, and this release reads 1"),

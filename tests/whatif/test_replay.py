@@ -18,7 +18,7 @@ EXACT = 1e-5
 
 def seconds(of: Graph, **change: object) -> float:
     if "without" in change:
-        change["without"] = frozenset({change["without"]})
+        change["without"] = [change["without"]]
     return replayed(plan(of, Experiment("x", **change))).seconds  # type: ignore[arg-type]
 
 
@@ -103,6 +103,27 @@ def test_what_needs_no_results_of_an_earlier_submission_does_not_wait_for_them()
     assert seconds(later, faster={"inc": 10.0}) == near(0.3)
 
 
+def test_a_client_goes_on_with_each_result_that_comes() -> None:
+    # Two tasks; after the end of each, the client submits another one.
+    next_ones = [{"start": 1.0, "submission": 1, "seconds": 2.0},
+                 {"start": 2.0, "submission": 2}]  # fmt: skip
+    fed = graph({}, {"seconds": 2.0}, *next_ones, submissions=[0.0, 1.0, 2.0], workers=(2,))
+    assert seconds(fed) == near(3.0)
+    assert seconds(fed, workers=(1,)) == near(6.0)
+    assert seconds(fed, faster={"inc": 2.0}) == near(1.5)
+
+
+def test_users_side_by_side_do_not_wait_for_each_other() -> None:
+    # Each has two tasks, one after the other, and thinks for half a second between them.
+    took = [{"seconds": 3.0}, {"start": 3.0}, {"seconds": 3.0, "start": 4.0},
+            {"seconds": 3.0, "start": 7.0}]  # fmt: skip
+    users = [{**one, "submission": number} for number, one in enumerate(took)]
+    shared = graph(*users, submissions=[0.0, 0.0, 3.5, 4.5], workers=(1,))
+    assert seconds(shared) == near(10.0)
+    # The second user's last task begins at 1.5 s, before that of the first one.
+    assert seconds(shared, workers=(2,)) == near(6.5)
+
+
 def test_data_takes_its_way_between_workers() -> None:
     # Two results of 100 MB on two workers; the third task gets one of them in half a second.
     sent = graph(
@@ -127,6 +148,17 @@ def test_the_transfers_from_a_worker_share_its_bandwidth() -> None:
     assert seconds(shared) == near(3.0)
     assert seconds(shared, bandwidth=1e8) == near(4.0)
     assert seconds(shared, without="transfers") == near(2.0)
+
+
+def test_all_tasks_of_a_worker_wait_for_data_that_one_of_them_fetches() -> None:
+    pins = [{"workers": [n], "resources": {}, "loose": False} for n in (0, 1)]
+    need = [{"before": [0], "restriction": 1, "worker": 1, "sent": 1.0, "start": 1.5 + task}
+            for task in range(3)]  # fmt: skip
+    need[2] |= {"fetched": 1.0, "transfer": 0.5}
+    waited = graph({"nbytes": 10**8, "restriction": 0}, *need, restrictions=pins)
+    assert seconds(waited) == near(4.5)
+    assert seconds(waited, without="transfers") == near(4.0)
+    assert seconds(waited, workers=(1, 3)) == near(2.5)
 
 
 def test_failed_and_rescheduled_runs_are_repeated() -> None:

@@ -7,13 +7,17 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dask_otel.whatif import running
 from dask_otel.whatif.experiments import Experiment
-from dask_otel.whatif.running import ReplayError, replay
+from dask_otel.whatif.graph import Graph
+from dask_otel.whatif.result import Replayed
+from dask_otel.whatif.running import ReplayError, Room, replay
 from tests.whatif.graphs import graph
 
 EIGHT = graph(*({"start": task // 2} for task in range(8)))
@@ -64,7 +68,8 @@ def test_a_run_that_cannot_be_replayed_gets_no_answers(
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ({"complete": False, "left_out": 1234}, "1,234 of its runs were not recorded"),
+        ({"complete": False, "left_out": 1234}, "1,234 runs of its tasks are not in its graph log"),
+        ({"complete": False}, "Its scheduler closed, or the bridge was removed, before it was"),
         ({"workers": []}, "No run of a task was recorded."),
     ],
 )
@@ -77,10 +82,64 @@ def test_what_is_not_recorded_is_not_replayed(
     assert not processes
 
 
-def test_a_replay_that_takes_too_long_is_ended(processes: list[subprocess.Popen[str]]) -> None:
-    with pytest.raises(ReplayError, match=r"took longer than 0\.01 s and were ended"):
-        replay(EIGHT, [DOUBLE], limit=0.01)
+def test_a_replay_that_takes_too_long_is_ended(
+    processes: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = Room(limited=True)
+    room.until = 0.0
+    found = replay(EIGHT, [DOUBLE], room=room)
+    assert (found.replayed, found.refused) == (None, running.NO_TIME)
     assert [process.returncode for process in processes] == [-signal.SIGKILL]
+    assert room.times(EIGHT) == 0.0
+
+
+def test_what_was_replayed_before_the_time_was_over_is_kept(
+    processes: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: list[Callable[[], object]] = []
+
+    class Timer:
+        def __init__(self, seconds: float, end: Callable[[], object]) -> None:
+            ends.append(end)
+
+        def start(self) -> None: ...
+
+        def cancel(self) -> None: ...
+
+    monkeypatch.setattr(running, "Timer", Timer)
+
+    def end_in_the_second(done: int, total: int) -> None:
+        # Each result comes when the tasks of three replays are done.
+        if done == 48:
+            ends[0]()
+
+    changes = [replace(DOUBLE, name=name) for name in "abc"]
+    found = replay(EIGHT, changes, end_in_the_second)
+    assert found.refused is None
+    assert "a" in [one.name for one in found.experiments]
+    missing = 3 - len(found.experiments)
+    assert (found.assumptions[-1].startswith("There was no time for ")) == (missing > 0)
+
+
+@pytest.mark.parametrize(("times", "kept", "spreads"), [(6.0, 2, 3), (5.9, 2, 1), (1.5, 1, 1)])
+def test_the_room_decides_how_many_changes_are_replayed_and_how_often(
+    monkeypatch: pytest.MonkeyPatch, times: float, kept: int, spreads: int
+) -> None:
+    asked = []
+
+    def results(graph: Graph, changes: Any, orders: int, *rest: Any) -> Iterator[Replayed]:
+        asked.append((len(changes), orders))
+        return (Replayed(one.name, 4.0, 1.0, 0.0) for one in changes)
+
+    monkeypatch.setattr(running, "_results", results)
+    room = Room(limited=True)
+    before = room.runs
+    found = replay(EIGHT, [DOUBLE], room=room, times=times)
+    assert asked == [(kept, spreads)]
+    # Eight tasks, and the start of a process, which takes as long as a hundred.
+    assert before - room.runs == kept * spreads * 108
+    missing = "There was no time for 1 more change." in found.assumptions
+    assert missing == (kept == 1)
 
 
 def test_one_that_is_interrupted_leaves_no_process(
@@ -119,7 +178,7 @@ def test_it_ends_with_the_process_that_started_it() -> None:
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        asked = json.dumps({"graph": EIGHT, "changes": many, "orders": 1}, default=running._plain)
+        asked = json.dumps({"graph": EIGHT, "changes": many, "orders": 1}, default=vars)
         process.stdin.write(asked.encode() + b"\n")
         process.stdin.flush()
         # It has begun.

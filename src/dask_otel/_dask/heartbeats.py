@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -55,17 +55,8 @@ class Heartbeats:
 
     def wrap(self, wrappers: Wrappers) -> None:
         """Wrap the handler; in it, an error of ours would close the worker."""
-
-        def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            # Not `Wrappers.then`: each call with a message's many arguments would copy them again.
-            def heartbeat_worker(**message: Any) -> Any:
-                result = original(**message)
-                wrappers.run("heartbeat", self._heartbeat, message)
-                return result
-
-            return heartbeat_worker
-
-        wrappers.handler(self._scheduler.handlers, "heartbeat_worker", make)
+        handlers = self._scheduler.handlers
+        wrappers.after(handlers, "heartbeat_worker", "heartbeat", self._heartbeat)
 
     def _heartbeat(self, message: Mapping[str, Any]) -> None:
         workers, address, metrics = self._scheduler.workers, message["address"], message["metrics"]
@@ -93,10 +84,13 @@ class Heartbeats:
             executing = message.get("executing") or {}
             self._time.accounting.heartbeat(ws.address, executing, seconds, monotonic(), travelled)
             self._under_way.heartbeat(ws.address, executing)
-            used, memory = measured(metrics.get("memory")), self._lifecycle.memory
-            if memory is not None and used is not None and ws.memory_limit:
-                share, name = used / ws.memory_limit, str(ws.name)
-                memory.heartbeat(share, len(executing), name, ws.last_seen)
+            memory = self._lifecycle.memory
+            # Only open spans have a fullest worker.
+            if memory is not None and self._lifecycle.open and ws.memory_limit:
+                used = measured(metrics.get("memory"))
+                if used is not None:
+                    share, name = used / ws.memory_limit, str(ws.name)
+                    memory.heartbeat(share, len(executing), name, ws.last_seen)
 
     def report(self, ws: WorkerState, cancelled: int = 0, waited: float | None = None) -> float:
         """Read the clocks of a heartbeat or a registration; return how long it travelled."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from distributed.spans import Span
@@ -20,12 +21,17 @@ from dask_otel._dask.facts import root_of, trace_of
 from dask_otel.core import identity
 from dask_otel.core.life.completion import worst
 from dask_otel.core.life.open_span import OpenSpan, Phase
+from dask_otel.core.life.progress import snapshot
 from dask_otel.core.life.summaries import SpanSummary, join_paths, total
 from dask_otel.core.path.chain import path_of
+from dask_otel.core.records import Progress
 from dask_otel.core.text import line_text, listed
 
 #: Dask's name for unmeasured time; see ``Span.cumulative_worker_metrics``.
 NOT_MEASURED: Final = ("execute", "N/A", "idle or other spans", "seconds")
+
+#: Most open spans of others whose snapshots are read.
+MOST_SHOWN: Final = 100
 
 #: Kind and message; see `dask_otel._wire.Refusal`.
 Refused: TypeAlias = tuple[str, str]
@@ -39,8 +45,8 @@ class SettledSpans:
         self._spans = adapter.scheduler.extensions["spans"].spans
         #: The scheduler's clients by their ids.
         self.clients = adapter.scheduler.clients
-        #: Set at the next change.
-        self._changed = asyncio.Event()
+        #: Set at the next change; None while nobody waits.
+        self._changed: asyncio.Event | None = None
         self._closed = False
 
     async def answer(
@@ -66,17 +72,22 @@ class SettledSpans:
             return "closed", f"the bridge was stopped before span {span_id} had settled"
         return None
 
-    def end(self, span_id: str, now: float) -> None:
-        """Export a span and those below it at once; those that go on show themselves."""
-        top: Span | None = self._spans.get(span_id)
-        if top is not None:
-            ids = [below.id for below in top.traverse_spans()]
-            self._adapter.lifecycle.end(ids, now)
+    def end(self, span_id: str, now: float) -> list[Progress]:
+        """Export a span and those below it at once; return snapshots of what is open after that.
+
+        Of many open spans, these are the span's own ones, and the oldest others.
+        """
+        lifecycle, top = self._adapter.lifecycle, self._spans.get(span_id)
+        own = [] if top is None else [below.id for below in top.traverse_spans()]
+        lifecycle.end(own, now)
+        shown = dict.fromkeys((*own, *islice(lifecycle.open, MOST_SHOWN)))
+        return [snapshot(lifecycle.open[one], now) for one in shown if one in lifecycle.open]
 
     def notify(self) -> None:
         """Make waiting requests check again: spans may have settled."""
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+        changed, self._changed = self._changed, None
+        if changed is not None:
+            changed.set()
 
     def close(self) -> None:
         """Answer all waiting requests."""
@@ -93,6 +104,8 @@ class SettledSpans:
                     last = next(self._unsettled(self._spans[span_id]), None)
                     if last is None:
                         return
+            if self._changed is None:
+                self._changed = asyncio.Event()
             await self._changed.wait()
 
     def _unsettled(self, dask_span: Span) -> Iterator[OpenSpan]:

@@ -75,6 +75,7 @@ class TaskEvents:
         limits: TaskLimits,
     ) -> None:
         self._scheduler = spans.scheduler
+        self._tasks = spans.scheduler.tasks
         self._spans = spans
         self._groups = spans.groups
         self._contexts = spans.contexts
@@ -166,7 +167,7 @@ class TaskEvents:
         for key in self.assigned.keys() - processing:
             del self.assigned[key]
             self.under_way.seen.pop(key, None)
-        tasks = self._scheduler.tasks.values()
+        tasks = self._tasks.values()
         unfinished = {task.key for task in tasks if task.state in UNFINISHED}
         self.paths.repair(unfinished)
         waiting = {task.key for task in tasks if task.state == "waiting"}
@@ -180,7 +181,7 @@ class TaskEvents:
 
     def resting(self) -> Counter[TaskGroup]:
         """Return the unfinished tasks that are no work: they wait to be computed again."""
-        tasks = self._scheduler.tasks
+        tasks = self._tasks
         waiting: list[TaskState] = [tasks[key] for key in self._lost if key in tasks]
         return Counter(task.group for task in waiting if task.state in UNFINISHED)
 
@@ -232,7 +233,7 @@ class TaskEvents:
         """Add data in memory to its groups, or remove it: it may change."""
         assert self._memory is not None
         for key in keys:
-            task: TaskState | None = self._scheduler.tasks.get(key)
+            task: TaskState | None = self._tasks.get(key)
             if task is not None and task.state == "memory":
                 self._memory.move(task.group, sign * task.get_nbytes(), monotonic())
 
@@ -240,7 +241,7 @@ class TaskEvents:
         """Count the results in memory anew."""
         if self._memory is not None:
             sizes: Counter[TaskGroup] = Counter()
-            for task in self._scheduler.tasks.values():
+            for task in self._tasks.values():
                 if task.state == "memory":
                     sizes[task.group] += task.get_nbytes()
             self._memory.recount(sizes)
@@ -273,7 +274,7 @@ class TaskEvents:
                 if start != "waiting":
                     self._to_waiting(key, stimulus_id)
             elif finish == "processing":
-                task = self._scheduler.tasks[key]
+                task = self._tasks[key]
                 ws = task.processing_on
                 now = time()
                 if self._lost and key in self._lost:
@@ -298,7 +299,7 @@ class TaskEvents:
             else:
                 if start == self._leaves and finish != "memory":
                     # Without calls: one takes 500 instructions.
-                    task = self._scheduler.tasks[key]
+                    task = self._tasks[key]
                     if stimulus_id is not self._present:
                         self._present, self._present_clock = stimulus_id, monotonic()
                     moves, size = self._moves[task.group], task.nbytes
@@ -318,7 +319,7 @@ class TaskEvents:
     def _to_waiting(self, key: Hashable, stimulus_id: str) -> None:
         """A task has work left to do."""
         now = self._now = time()
-        task = self._scheduler.tasks[key]
+        task = self._tasks[key]
         if stimulus_id is not self._stimulus:
             self._stimulus = stimulus_id
             self._submission = stimulus_id if stimulus_id[:LENGTH] == SUBMISSION else None
@@ -390,7 +391,7 @@ class TaskEvents:
     def _ready(self, key: Hashable, stimulus_id: str, now: float) -> None:
         """Record that a task is ready to run that was not when it was submitted."""
         known = self.paths.ready(key, stimulus_id, now)
-        if not known and (group := self._groups.get(self._scheduler.tasks[key].group)) is not None:
+        if not known and (group := self._groups.get(self._tasks[key].group)) is not None:
             self.paths.ready_again(key, now, group.span)
 
     def _repeated(self, group: Group, key: Hashable, reason: RetryReason, now: float) -> None:
@@ -431,7 +432,7 @@ class TaskEvents:
             computed = stopped - started
         assigned, sent, before, sent_to, task = self.assigned.pop(key, NOT_ASSIGNED)
         if task is None:
-            task = self._scheduler.tasks[key]
+            task = self._tasks[key]
         # Not the message's copy: tables find the same object without comparing.
         key, group = task.key, self._groups.get(task.group)
         clock = monotonic()
@@ -541,6 +542,10 @@ class TaskEvents:
                 if not runs:
                     self._computing.waiting[group] = None
                 runs.append(run)
+                if started < group.runs_began:
+                    group.runs_began = started
+                if stopped > group.runs_ended:
+                    group.runs_ended = stopped
                 if len(runs) == TOGETHER:
                     self._computing.add(group)
                 self._outcomes.finished(group, worker, now)
@@ -674,10 +679,11 @@ class TaskEvents:
         if lost and group is not None and (seen is not None or key not in self._sent_again):
             self._outcomes.lost(group)
             self._count(semconv.TASK_LOST.name, group)
-        how = interruption(stimulus_id)
-        startstops = self._time.failure_of(key).get("startstops") or ()
+        how, message = interruption(stimulus_id), self._time.failure_of(key)
+        startstops = message.get("startstops") or ()
         started, stopped, seconds = run_times(startstops)
-        if how in ("error", "rescheduled"):
+        # If another task failed, nobody wants this one any more, and its run goes on.
+        if how == "rescheduled" or (how == "error" and message):
             # The run has ended, and a retry follows.
             known = seconds if startstops else None
             account = self._accounting.task_done(address, key, known, monotonic())
@@ -698,7 +704,7 @@ class TaskEvents:
         older releases (such as 2025.1) both are the transition released→erred, but an actor blames
         itself.
         """
-        task = self._scheduler.tasks[key]
+        task = self._tasks[key]
         lost = task.actor and task.exception_blame is task
         if not lost and stimulus_id[:LENGTH] != SUBMISSION:
             return
@@ -750,7 +756,7 @@ class TaskEvents:
 
     def _to_forgotten(self, key: Hashable) -> None:
         """Dask knows a task no more."""
-        group = self._groups.get(self._scheduler.tasks[key].group)
+        group = self._groups.get(self._tasks[key].group)
         if group is not None:
             self._outcomes.forgotten(group, key)
         self.paths.forget(key)

@@ -58,8 +58,7 @@ class ThreadTime:
     def wrap(self, wrappers: Wrappers) -> None:
         """Wrap the scheduler's handlers."""
         messages = self._scheduler.stream_handlers
-        seceded = wrappers.then(self._seceded, "long_running")
-        wrappers.handler(messages, "long-running", seceded)
+        wrappers.after(messages, "long-running", "long_running", self._seceded)
         wrappers.handler(messages, "task-erred", self._wrapped_task_erred)
 
     # --------------------------------------------------------------------------- tasks
@@ -86,14 +85,10 @@ class ThreadTime:
 
         return task_erred
 
-    def _seceded(
-        self,
-        key: Hashable,
-        worker: str,
-        compute_duration: float | None = None,
-        stimulus_id: str = "",
-        **_: Any,
-    ) -> None:
+    def _seceded(self, message: Mapping[str, Any]) -> None:
+        key, worker = message["key"], message["worker"]
+        compute_duration = message.get("compute_duration")
+        stimulus_id = message.get("stimulus_id", "")
         task, ws = self._scheduler.tasks.get(key), self._scheduler.workers.get(worker)
         if task is None or ws is None or task not in ws.long_running:
             return

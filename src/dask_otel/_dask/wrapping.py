@@ -24,10 +24,10 @@ class Wrappers:
 
     def __init__(self, boundary: ErrorBoundary | None = None) -> None:
         self._boundary = boundary or ErrorBoundary()
-        #: Of each wrapper: the table that has it, its name there, its original, the list with the
-        #: function that it calls, and how to restore the original.
+        #: Of each wrapper: the table that has it, its name there, how to let it call the original
+        #: alone, and how to restore the original.
         self._undo: list[
-            tuple[Mapping[str, Any], str, Called, Called, list[Called], Callable[[], None]]
+            tuple[Mapping[str, Any], str, Called, Callable[[], None], Callable[[], None]]
         ] = []
         #: Seconds of the event loop for our own work, except transitions.
         self.spent = 0.0
@@ -37,27 +37,14 @@ class Wrappers:
         """Whether there are wrappers."""
         return bool(self._undo)
 
-    def run(self, kind: str, ours: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    def run(self, kind: str, ours: Callable[..., None], *args: Any) -> None:
         """Call code of ours: count its seconds, and catch its errors."""
         began = perf_counter()
         try:
-            ours(*args, **kwargs)
+            ours(*args)
         except Exception:
             self._boundary.failed(kind)
         self.spent += perf_counter() - began
-
-    def then(self, ours: Callable[..., None], kind: str) -> Make:
-        """Return the maker of a wrapper that calls the original, then `ours`, guarded."""
-
-        def make(original: Called) -> Called:
-            def wrapper(*args: Any, **kwargs: Any) -> Any:
-                result = original(*args, **kwargs)
-                self.run(kind, ours, *args, **kwargs)
-                return result
-
-            return wrapper
-
-        return make
 
     def method(self, owner: object, name: str, make: Make) -> None:
         """Wrap a method of a class or instance that Dask looks up for each call."""
@@ -75,6 +62,30 @@ class Wrappers:
         restore = partial(handlers.__setitem__, name, original)
         handlers[name] = self._wrapped(handlers, name, original, make, restore)
 
+    def after(
+        self,
+        handlers: dict[str, Called],
+        name: str,
+        kind: str,
+        ours: Callable[[dict[str, Any]], None],
+    ) -> None:
+        """Call code of ours with each message, guarded, after its handler has returned.
+
+        A heartbeat has many arguments: each call that passes them on takes 6,000 instructions.
+        """
+        original, calls = handlers[name], [partial(self.run, kind, ours)]
+
+        @wraps(original)
+        def wrapper(**message: Any) -> Any:
+            result = original(**message)
+            for call in calls:
+                call(message)
+            return result
+
+        restore = partial(handlers.__setitem__, name, original)
+        self._undo.append((handlers, name, wrapper, calls.clear, restore))
+        handlers[name] = wrapper
+
     def _wrapped(
         self,
         table: Mapping[str, Any],
@@ -90,13 +101,14 @@ class Wrappers:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             return called[0](*args, **kwargs)
 
-        self._undo.append((table, name, wrapper, original, called, restore))
+        release = partial(called.__setitem__, 0, original)
+        self._undo.append((table, name, wrapper, release, restore))
         return wrapper
 
     def remove(self) -> None:
         """Restore everything, the last wrapper first."""
         while self._undo:
-            table, name, wrapper, original, called, restore = self._undo.pop()
-            called[0] = original
+            table, name, wrapper, release, restore = self._undo.pop()
+            release()
             if table.get(name) is wrapper:
                 restore()

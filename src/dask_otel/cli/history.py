@@ -117,6 +117,7 @@ def _replay(trend: Trend, listed: Sequence[tuple[PastRun, SessionFiles]]) -> Non
     """Add to the last change of a regression what replays of two runs say of it, if they can."""
     from dask_otel.report.cures import graphs_of, made_of
     from dask_otel.report.history.difference import in_words
+    from dask_otel.whatif.running import Room
 
     change, graphs = trend.changes[-1], []
     earlier = [one for one in listed if one[0].start < change.since]
@@ -125,9 +126,9 @@ def _replay(trend: Trend, listed: Sequence[tuple[PastRun, SessionFiles]]) -> Non
             logs = Path(session.folder).glob(f"{glob.escape(session.prefix)}*{SUFFIX}")
             graphs += [one for one in graphs_of(logs, b"") if one.span_id == run.span_id]
         if len(graphs) == 2:
-            terms = in_words(made_of(graphs[0], graphs[1], terminal.replayed))
-            if terms:
-                change.beside.append(f"the last run before it and the last one, replayed: {terms}")
+            terms, why = made_of(graphs[0], graphs[1], terminal.replayed, Room(limited=True))
+            said = in_words(terms) or why
+            change.beside.append(f"the last run before it and the last one, replayed: {said}")
     except (OSError, ValueError, RuntimeError) as error:
         terminal.say("history", f"no replays: {error}")
     finally:

@@ -125,9 +125,6 @@ def run(arguments: argparse.Namespace) -> int:
             else _text(report, arguments)
         )
         terminal.show(text)
-    except BrokenPipeError:
-        # The reader has closed the pipe.
-        return 0
     except (OSError, ValueError) as error:
         return terminal.fail("report", str(error))
     return 0

@@ -12,7 +12,6 @@ import logging
 import os
 import shlex
 import shutil
-import socket
 import sys
 import tempfile
 import threading
@@ -38,6 +37,7 @@ from dask_otel.cli.report import judged
 from dask_otel.cli.terminal import DemoError
 from dask_otel.client.registration import span_metrics
 from dask_otel.core.graph import SUFFIX
+from dask_otel.pump.rotated import obstacle
 from dask_otel.report import words
 from dask_otel.report.document import Report, read_report
 from dask_otel.report.text import Line, Sheet, report_lines
@@ -80,8 +80,7 @@ _SILENCING_VARIABLES: Final = (
 )
 
 DEFAULT_OUTPUT: Final = Path("dask-otel-demo")
-#: OTLP's default destination: host and port, and as an endpoint.
-_DEFAULT_ADDRESS: Final = ("localhost", 4317)
+#: OTLP's default destination.
 _DEFAULT_ENDPOINT: Final = "http://localhost:4317"
 #: Seconds to wait until the root span has settled: a heartbeat or two.
 SETTLE_LIMIT: Final = 20.0
@@ -121,8 +120,8 @@ def perform(
     """
     if not dask.config.get("otel.enabled", True):
         raise DemoError(_SWITCHED_OFF)
-    if output is not None:
-        _check_writable(output)
+    if output is not None and (reason := obstacle(output)):
+        raise DemoError(f"can't write the files: {reason}")
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A name that the terminal's encoding lacks must not end the demo.
         sys.stdout.reconfigure(errors="replace")
@@ -160,19 +159,10 @@ def perform(
         raise DemoError("\n".join(errors))
 
 
-def _check_writable(path: Path) -> None:
-    """Fail before the work if the path is not writable."""
-    parent = path.absolute().parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise DemoError(f"can't write {path}: no such directory, or no permission")
-    if path.exists() and not path.is_dir():
-        raise DemoError(f"can't write {path}: it is no directory")
-
-
 def _destinations(console: Console) -> tuple[bool, str | None]:
     """Print the destinations besides files; return if there are any, and the default endpoint."""
     # Imports the SDK.
-    from dask_otel._otel.sdk.exporters import is_named, labels
+    from dask_otel._otel.sdk.exporters import is_named, labels, nobody_listens
 
     if is_disabled(configured_environment()):
         console.print("OTEL_SDK_DISABLED is set: the telemetry goes only to files.", style="yellow")
@@ -183,18 +173,10 @@ def _destinations(console: Console) -> tuple[bool, str | None]:
             places = list(dict.fromkeys(place for signal in named for place in labels(signal)))
         except ConfigurationError as error:
             raise DemoError(f"can't use the configured endpoint: {error}") from error
-    endpoint = _DEFAULT_ENDPOINT if not named and _listens(_DEFAULT_ADDRESS) else None
+    endpoint = None if named or nobody_listens() else _DEFAULT_ENDPOINT
     for place in [endpoint] if endpoint else places:
         console.print(f"The telemetry goes to {place}, too.", style="green")
     return bool(places or endpoint), endpoint
-
-
-def _listens(address: tuple[str, int]) -> bool:
-    try:
-        socket.create_connection(address, 1.0).close()
-    except OSError:
-        return False
-    return True
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dask_otel import semconv
-from dask_otel._version import __version__
 from dask_otel.cli import terminal
 from dask_otel.core.endpoints.explaining import explain
 from dask_otel.report import words
@@ -75,13 +74,14 @@ def _send(path: Path, patience: float) -> int:
     # Imported here, because `--help` does not need it.
     from dask_otel._otel.sdk.encode import reread
     from dask_otel._otel.sdk.outputs import build_for_spool
-    from dask_otel.pump.pump import MetricExport, Pump, PumpLimits, RecordExport
+    from dask_otel.pump.limits import PumpLimits
+    from dask_otel.pump.pump import MetricExport, Pump, RecordExport
     from dask_otel.pump.spooled import Spool
     from dask_otel.settings.reading import read_settings
     from dask_otel.spool.files import SpoolError
     from dask_otel.spool.store import Store
 
-    sinks = build_for_spool(read_settings().environment, __version__)
+    sinks = build_for_spool(read_settings().environment)
     if not sinks:
         raise SpoolError(
             "OTEL_TRACES_EXPORTER names no exporter that can send spans, or OTEL_SDK_DISABLED is "

@@ -15,13 +15,14 @@ from dask_otel.whatif.experiments import CAUSES, each
 
 HELP: Final = "say how long a run would have taken with other workers, or without its faults"
 DESCRIPTION: Final = """\
-Replay a recorded run on Dask's own scheduler, in simulated time, with other workers or without its
-faults, and show how long it would have taken, and its cost. The command reads the files that the
-bridge wrote (otel.files.path), with otel.spans.graph.
+Say how long a recorded run would have taken with other workers, or without its faults, and what it
+would have cost. The command replays the run on Dask's own scheduler in simulated time; it needs no
+cluster. It reads the files that the bridge wrote (otel.files.path), with the graph of each root
+span (otel.spans.graph, on by default).
 
-Each option is an experiment of its own. Without any, half to four times the threads are tried, and
-the run without its faults. The unchanged run is always replayed first: its difference to the
-recorded duration is the error of each answer.
+Each option is an experiment of its own. Without any, half to four times as many workers are tried,
+the longest task in two pieces, and the run without its faults. The unchanged run is always replayed
+first: the difference to its recorded duration is the error of each answer.
 """
 EPILOG: Final = """\
 exit codes: 0 the results are shown, 1 there is no answer (the reason is on standard error), 2 wrong
@@ -51,7 +52,7 @@ def _bandwidth(text: str) -> float:
 _MANY: Final = {"action": "append", "default": []}
 #: Names of each argument, and its options for `argparse`.
 ARGUMENTS: Final[dict[str, Any]] = {
-    "path": {"metavar": "PATH", "help": "a folder of files that the bridge wrote, or a file"},
+    "path": {"metavar": "PATH", "help": "a folder or a file that the bridge wrote"},
     "span": {
         "nargs": "?",
         "metavar": "SPAN",
@@ -61,36 +62,37 @@ ARGUMENTS: Final[dict[str, Any]] = {
         **_MANY,
         "type": _pair(int, "x", int, "WORKERSxTHREADS, such as 4x8"),
         "metavar": "WORKERSxTHREADS",
-        "help": "another number of workers, and the threads of each, such as 4x8; may be repeated",
+        "help": "try so many workers, with so many threads each, such as 4x8; may be repeated",
     },
     "--bandwidth": {
         "type": terminal.parsed(_bandwidth, "a number of bytes a second, such as 10GB/s"),
         "metavar": "BYTES/s",
-        "help": "another speed of transfers between workers, such as 10GB/s",
+        "help": "try another speed of transfers between workers, such as 10GB/s",
     },
     "--without": {
         **_MANY,
         "choices": CAUSES,
-        "help": "replay the run without this; may be repeated",
+        "metavar": "CAUSE",
+        "help": f"leave out what may have cost time: {', '.join(CAUSES)}; may be repeated",
     },
     "--faster": {
         **_MANY,
         "type": _pair(str, "=", float, "PREFIX=FACTOR, such as fit=2"),
         "metavar": "PREFIX=FACTOR",
-        "help": "let tasks of PREFIX compute FACTOR times as fast, such as fit=2; may be repeated",
+        "help": "let tasks of PREFIX take 1/FACTOR of their time, such as fit=2; may be repeated",
     },
     "--split": {
         **_MANY,
         "type": _pair(str, "=", int, "PREFIX=PIECES or longest=PIECES, such as longest=4"),
         "metavar": "PREFIX=PIECES",
-        "help": "split each task of PREFIX, or the longest task, into PIECES that run side by "
-        "side, such as longest=4; may be repeated",
+        "help": "split each task of PREFIX, or only the longest task, into PIECES that can run "
+        "side by side, such as longest=4; may be repeated",
     },
     "--json": {"action": "store_true", "help": "write JSON to standard output instead"},
     "-o --output": {
         "type": Path,
         "metavar": "FILE",
-        "help": "write the page of the report, which then has the result, to FILE instead",
+        "help": "write the report of the run, with the result, as a page to FILE instead",
     },
     "--price": report.ARGUMENTS["--price"],
     "--currency": report.ARGUMENTS["--currency"],

@@ -39,8 +39,10 @@ async def ask(client: Client, request: Callable[..., Any], **arguments: Any) -> 
     Raises
     ------
     RuntimeError
-        If it refuses, or its version is too old.
+        If it refuses, its version is too old, or the client was closed.
     """
+    if client.scheduler is None:
+        raise RuntimeError("the client is closed: ask before its close")
     try:
         answer = await client.run_on_scheduler(request, **arguments)
     except (ImportError, AttributeError) as error:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from dask_otel.report.document import Report
-
-#: Rows by signal, and how many were lost.
-_Read: TypeAlias = "tuple[list[tuple[str, bytes]], Mapping[str, int]]"
 
 logger = logging.getLogger("distributed.dask_otel")
 
@@ -92,6 +90,8 @@ class performance_report:
         self._since = 0
         self._span: AbstractContextManager[str] | None = None
         self._span_id = ""
+        #: The headline in lines of text.
+        self._said = ["no report"]
 
     def __enter__(self) -> performance_report:
         with self._guarded():
@@ -140,29 +140,32 @@ class performance_report:
         """Leave the span; return whether there is one."""
         return self._span is not None and not self._span.__exit__(None, None, None)
 
-    async def _read(self, error: BaseException | None) -> _Read:
-        client, rows = self._client, list[tuple[str, bytes]]()
+    async def _read(self, error: BaseException | None) -> _wire.Recorded:
+        """Return all rows of the block."""
+        client, read = self._client, _wire.Recorded(number=self._since, more=True)
         seconds = _TIMEOUT if error is None or isinstance(error, Exception) else _HURRY
-        settle: tuple[str, float, bool] | None = (self._span_id, seconds, pending(client))
+        settle = self._span_id, seconds, pending(client)
+        asked: dict[str, Any] = {"since": self._since, "most": _CHUNK, "settle": settle}
         try:
-            answer = _wire.Recorded(number=self._since, more=True)
-            while answer.more:
-                request = {"since": self._since, "after": answer.number, "most": _CHUNK}
-                answer = await ask(client, _wire.read_record, settle=settle, **request)
-                rows += answer.rows
-                settle = None
-            return rows, answer.lost
+            while read.more:
+                answer = await ask(client, _wire.read_record, after=read.number, **asked)
+                read = replace(answer, rows=read.rows + answer.rows)
+            return read
         finally:
             with suppress(Exception):
                 await ask(client, _wire.end_record, name=self._request)
 
-    def _make(self, read: _Read, error: BaseException | None) -> None:
-        from dask_otel.report.document import report_of
+    def _make(self, read: _wire.Recorded, error: BaseException | None) -> None:
+        from dask_otel.report.document import about, report_of
         from dask_otel.report.telemetry.model import Block
 
         message = " ".join(str(error)[:_LONGEST].split())
         ended = None if error is None else (type(error).__name__, message)
-        self.report = report_of(*read, Block(self._name, self._span_id, ended))
+        block = Block(self._name, self._span_id, ended)
+        self.report = about(report_of(read.rows, read.lost), block)
+        for account in self.report.accounts():
+            first = account.diagnoses[0]
+            self._said = [one_line(one) for one in (first.title, first.evidence, first.next) if one]
         if self.filename is not None:
             import fsspec
 
@@ -172,19 +175,16 @@ class performance_report:
 
     # ------------------------------------------------------------------------ its headline
 
-    def _lines(self) -> list[str]:
-        """Return the headline in lines of text."""
-        for account in [] if self.report is None else self.report.accounts():
-            first = account.diagnoses[0]
-            return [one_line(one) for one in (first.title, first.evidence, first.next) if one]
-        return ["no report"]
+    def __repr__(self) -> str:
+        return "\n  ".join([*self._said, *filter(None, [self.filename])])
 
     def _repr_html_(self) -> str:
-        name = escape(self.filename or "")
-        if "://" not in name:
-            # Relative to the notebook.
-            name = f'<a href="{quote(self.filename or "")}" target="_blank">{name}</a>'
-        headline, *others = map(escape, self._lines())
+        path = self.filename or ""
+        name = escape(path)
+        if path and "://" not in path and not Path(path).is_absolute():
+            # Relative to the notebook; its server knows no other files.
+            name = f'<a href="{quote(path)}" target="_blank">{name}</a>'
+        headline, *others = map(escape, self._said)
         return "<br>".join([f"<b>{headline}</b>", *others, name])
 
     def _show(self) -> None:
@@ -195,7 +195,7 @@ class performance_report:
         if ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None:
             ipython.display.display(self)
         else:
-            print("\n  ".join([*self._lines(), self.filename]), file=sys.stderr)
+            print(self, file=sys.stderr)
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -205,5 +205,5 @@ class performance_report:
         except Exception as error:  # noqa: BLE001
             logger.warning(
                 "dask_otel.performance_report can't report this block, which is not affected: %s",
-                str(error) or repr(error),
+                " ".join(str(error).split()) or repr(error),
             )

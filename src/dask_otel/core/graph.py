@@ -8,10 +8,10 @@ in docs/files.md.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from heapq import merge
 from math import isfinite
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dask_otel import semconv
 from dask_otel.core.path.step import (
@@ -44,13 +44,30 @@ BLOCK: Final = 1000
 #: Runs to sort, and entries of a column in a piece of text: more would hold the GIL for long.
 _PIECE: Final = 500
 
-#: Of the runs, in the order of `_Numbers.of`.
-_COLUMNS: Final = (
-    "task", "prefix", "group", "before", "submission", "priority", "sent", "start", "seconds",
-    "fetched", "transfer", "disk", "nbytes", "worker", "outcome", "restriction", "seceded",
-)  # fmt: skip
 #: In place of the numbers of a name's workers.
 _NONE: Final = [-1]
+
+
+class Row(NamedTuple):
+    """A run of a task: an entry of each column, as docs/files.md describes them."""
+
+    task: int
+    prefix: int
+    group: int
+    before: Sequence[int]
+    submission: int
+    priority: Sequence[float | None] | None
+    sent: float | None
+    start: float | None
+    seconds: float | None
+    fetched: float | None
+    transfer: float | None
+    disk: float | None
+    nbytes: int | None
+    worker: int
+    outcome: str
+    restriction: int
+    seceded: float | None
 
 
 def graph_line(
@@ -76,7 +93,7 @@ def graph_line(
     sanitizer = Sanitizer()
     span, log = graph.span, graph.log
     numbers, left_out = _Numbers(span.start, log), log.left_out
-    columns: list[list[Any]] = [[] for _ in _COLUMNS]
+    columns: list[list[Any]] = [[] for _ in Row._fields]
     for run, part, task in with_tasks(log, breathe):
         if task is None:
             left_out += 1
@@ -112,7 +129,7 @@ def graph_line(
     }
     yield _json(about)[:-1]
     before = ',"runs":{'
-    for name, column in zip(_COLUMNS, columns, strict=True):
+    for name, column in zip(Row._fields, columns, strict=True):
         yield f'{before}"{name}":['
         for first in range(0, len(column), _PIECE):
             yield ("," if first else "") + _json(column[first : first + _PIECE])[1:-1]
@@ -178,7 +195,7 @@ class _Numbers:
         """Return a time since the start; None if it is unknown."""
         return _finite(when - self._start) if when else None
 
-    def of(self, run: RawRun, part: GraphPart, of: Submission) -> tuple[Any, ...]:
+    def of(self, run: RawRun, part: GraphPart, of: Submission) -> Row:
         """Return the entries of a run of a submitted task."""
         it, outcome = TaskRun._make(run), part.outcome
         number, sent = _number(self.tasks, it.key), it.sent
@@ -190,8 +207,7 @@ class _Numbers:
         known = outcome == "m" or it.number is not None or seconds > 0.0
         priority, seceded = of.priorities[it.key], self._seceded.get((it.key, sent))
         fetched = [at for action, at, _ in it.parts or () if action == "transfer"]
-        # In the order of `_COLUMNS`.
-        return (
+        return Row(
             number,
             _number(self.prefixes, part.prefix),
             _number(self.groups, id(part.submissions)),

@@ -37,7 +37,7 @@ def export_findings(facts: Facts) -> list[Finding]:
                 "export",
                 "problem",
                 "OTEL_SDK_DISABLED is true: nothing is exported.",
-                todo="Unset it where the scheduler runs.",
+                next="Unset it where the scheduler runs.",
             ),
         ),
     )
@@ -55,7 +55,7 @@ def _results(results: list[Any], facts: Facts) -> Iterator[Finding]:
             yield _nowhere(signal, facts)
         for result in ours:
             finding = _of_result(signal, result, facts)
-            failure = (result["destination"], finding.why, finding.todo)
+            failure = (result["destination"], finding.why, finding.next)
             if not result["ok"] and failure in failures:
                 what = f"{result['destination']} did not accept the {sent} either."
                 finding = replace(finding, what=what)
@@ -120,8 +120,8 @@ def _failed(check: str, signal: str, result: Facts, facts: Facts) -> Finding:
     endpoint = _endpoint(result)
     what = f"The {_SENT[signal]} was not accepted by {place}: {reason}."
     if endpoint is None:
-        todo = result["advice"] or "See that exporter's own documentation."
-        return Finding(check, "problem", what, todo=todo)
+        advice = result["advice"] or "See that exporter's own documentation."
+        return Finding(check, "problem", what, next=advice)
     trouble = explain(endpoint, signal, reason, result["listener"])
     named = any(re.fullmatch(r"OTEL_[A-Z_]*ENDPOINT", name) for name, _, _ in facts["variables"])
     if trouble is None:
@@ -154,7 +154,7 @@ def _variables(facts: Facts) -> list[Finding]:
                 "export.sampler",
                 "note",
                 f"No trace is sampled: OTEL_TRACES_SAMPLER is {sampler}.",
-                todo="Unset it if you want traces; metrics do not depend on it.",
+                next="Unset it if you want traces; metrics do not depend on it.",
             ),
         ),
         *(

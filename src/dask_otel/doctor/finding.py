@@ -24,20 +24,9 @@ class Finding:
     #: The likely cause.
     why: str = ""
     #: The remedy.
-    todo: str = ""
+    next: str = ""
     #: A short, stable name of the cause, if there are several.
     kind: str = ""
-
-    def as_json(self) -> dict[str, str]:
-        """Return it as JSON data."""
-        return {
-            "check": self.check,
-            "level": self.level,
-            "kind": self.kind,
-            "what": self.what,
-            "why": self.why,
-            "next": self.todo,
-        }
 
 
 def rows(*table: tuple[object, Finding]) -> list[Finding]:

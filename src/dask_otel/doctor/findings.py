@@ -135,10 +135,10 @@ def _versions(facts: Facts) -> list[Finding]:
         if here.get(name) != there.get(name)
     ]
     what = f"Versions differ: {'; '.join(differing)}."
-    todo = "Dask needs the same versions of Python and of itself everywhere."
+    advice = "Dask needs the same versions of Python and of itself everywhere."
     where = "scheduler" if facts["scheduler"] else "here"
     return rows(
-        (differing, Finding("versions", "note", what, todo=todo)),
+        (differing, Finding("versions", "note", what, next=advice)),
         (not differing, Finding("versions", "ok", f"Versions ({where}): {line}.")),
     )
 
@@ -147,9 +147,9 @@ def _configuration(process: Facts) -> list[Finding]:
     problems, enabled = process["problems"], process.get("enabled", True)
     changed = sum(origin != "default" for _, _, origin in process.get("settings", ()))
     why = "With this the bridge does not start."
-    todo = "Correct it where it was set; docs/configuration.md has all keys and variables."
+    advice = "Correct it where it was set; docs/configuration.md has all keys and variables."
     return [
-        *(Finding("configuration", "problem", problem, why, todo) for problem in problems),
+        *(Finding("configuration", "problem", problem, why, advice) for problem in problems),
         *(
             Finding(
                 "configuration",
@@ -167,7 +167,7 @@ def _configuration(process: Facts) -> list[Finding]:
                     "configuration",
                     "problem",
                     "otel.enabled is false: the bridge is switched off.",
-                    todo="Set it to true where the scheduler runs.",
+                    next="Set it to true where the scheduler runs.",
                 ),
             ),
             (
@@ -192,7 +192,7 @@ def _bridge(facts: Facts) -> list[Finding]:
                 "bridge",
                 "note",
                 "No scheduler was examined, so it is unknown whether a bridge runs on one.",
-                todo="To examine a running one, add --scheduler ADDRESS.",
+                next="To examine a running one, add --scheduler ADDRESS.",
             ),
         ),
         (
@@ -250,13 +250,13 @@ def _delivery(process: Facts) -> Iterator[Finding]:
         if metric in _COUNTS and value:
             totals.setdefault(metric, {})["/".join(labels)] = value
     for metric, by_kind in totals.items():
-        what, todo = _COUNTS[metric]
+        what, advice = _COUNTS[metric]
         kinds = ", ".join(f"{kind} {value:g}" for kind, value in sorted(by_kind.items()))
         yield Finding(
             f"counts.{metric.removeprefix('dask.otel.')}",
             "problem" if metric == "dask.otel.internal.errors" else "note",
             f"{sum(by_kind.values()):g} ({kinds}) {what}, as last exported ({metric}).",
-            todo=todo,
+            next=advice,
         )
 
 

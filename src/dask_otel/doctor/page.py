@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from dask_otel.doctor.finding import Finding, exit_code
@@ -28,7 +29,7 @@ def as_text(
     lines = [f"dask-otel doctor: {facts['scheduler'] or 'this machine, without a scheduler'}", ""]
     advised: set[tuple[str, str]] = set()
     for finding in findings:
-        advice = (finding.why, finding.todo)
+        advice = (finding.why, finding.next)
         texts = ("", "") if advice in advised else advice
         advised.add(advice)
         label = f"{finding.level:<{_INDENT}}"
@@ -78,7 +79,7 @@ def as_json(facts: Mapping[str, Any], findings: Sequence[Finding]) -> str:
     document = {
         "format": FORMAT,
         "ok": exit_code(findings) == 0,
-        "findings": [finding.as_json() for finding in findings],
+        "findings": [asdict(finding) for finding in findings],
         "facts": facts,
     }
     return json.dumps(document, indent=2, allow_nan=False, default=str) + "\n"

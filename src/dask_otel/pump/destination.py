@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from dask_otel import semconv
 from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.endpoints.explaining import UNKNOWN, explain, remedied_by
-from dask_otel.core.records import Answer, MetricRecord, Row
+from dask_otel.core.records import Answer
 
 logger = logging.getLogger("distributed.dask_otel")
 
@@ -44,12 +44,15 @@ class Sink(Protocol):
     #: ``"traces"``, ``"metrics"``, ``"logs"`` or ``"graph"``.
     signal: str
 
+    def send(self, items: Sequence[Any], longest: float) -> Answer:
+        """Send one request within `longest` seconds."""
+
     def close(self) -> None:
         """Release its resources."""
 
 
 class SpanSink(Sink, Protocol):
-    """It takes spans, log records, or graph logs."""
+    """It sends rows: of spans, log records, or graph logs."""
 
     #: The reason in `dask.otel.dropped` for items that are lost in an accepted request.
     loss: str
@@ -68,18 +71,12 @@ class SpanSink(Sink, Protocol):
             If it can't be encoded.
         """
 
-    def send(self, rows: Sequence[Row], longest: float) -> Answer:
-        """Send one request within `longest` seconds."""
-
 
 class MetricSink(Sink, Protocol):
-    """It takes metrics."""
+    """It sends metrics, as `MetricRecord`."""
 
     #: Points of one request: more would hold the GIL, and fill gRPC's 4 MiB. None for no limit.
     max_points: int | None
-
-    def send(self, records: Sequence[MetricRecord], longest: float) -> Answer:
-        """Send one request within `longest` seconds."""
 
 
 class Destination:
@@ -123,16 +120,12 @@ class Destination:
     def __repr__(self) -> str:
         return f"<Destination {self.name}, {self.reason if self._failing else 'no failure'}>"
 
-    def send(self, sink: SpanSink | MetricSink, items: Sequence[Any], longest: float) -> Answer:
+    def send(self, sink: Sink, items: Sequence[Any], longest: float) -> Answer:
         """Send one request within `longest` seconds; an exception of the sink means refusal."""
         began = self._open[sink] = time.monotonic()
         try:
             answer = sink.send(items, longest)
         except BaseException as error:
-            current = threading.current_thread()
-            if isinstance(error, KeyboardInterrupt) and current is threading.main_thread():
-                # The user has interrupted a command.
-                raise
             # SystemExit too: it would end this thread silently.
             logger.debug("dask-otel: an exporter raised", exc_info=True)
             answer = Answer(False, type(error).__name__)

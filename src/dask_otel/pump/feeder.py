@@ -82,8 +82,10 @@ class Feeder(PumpThread):
     ) -> bool:
         """Queue an item; False if there is no room. Called by the event loop.
 
-        `counted` is whether an item without room is counted as lost.
+        Without lanes it is discarded. `counted` is whether an item without room counts as lost.
         """
+        if not self.lanes:
+            return True
         # The emptiest lane counts: a dead exporter must not stop the others.
         taken = self._inbox.offer(item, self._in_hand + min(lane.size for lane in self.lanes))
         if not taken and counted:

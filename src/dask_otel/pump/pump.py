@@ -32,18 +32,15 @@ from typing import Any, Final
 from dask_otel import semconv
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.metrics.state import MetricState
-from dask_otel.core.records import ClusterEvent, FinishedGraph, FinishedSpan, Progress
 from dask_otel.pump.destination import MOST_NOTICES, MetricSink, Notices, SpanSink
 from dask_otel.pump.feeder import Feeder
 from dask_otel.pump.lanes import SpanLane
 from dask_otel.pump.limits import PumpLimits
-from dask_otel.pump.metrics import MAX_METRIC_BATCHES, MetricLane
+from dask_otel.pump.metrics import MetricLane
 from dask_otel.pump.profile_files import ProfileFiles
 from dask_otel.pump.spooled import BACKLOG, Spool, SpooledFeeder
 from dask_otel.pump.tally import Series, Tally
 from dask_otel.pump.thread import PumpThread
-
-__all__ = ["MAX_METRIC_BATCHES", "MetricExport", "Pump", "PumpLimits", "RecordExport"]
 
 #: The spans' share of the closing time; the rest is for the last metrics, which count the spans.
 _SPANS_SHARE: Final = 0.6
@@ -81,6 +78,8 @@ class MetricExport:
 class Pump:
     """The bridge's interface to the export. Its methods return at once.
 
+    The event loop offers items to `spans`, `logs` and `graphs`.
+
     Parameters
     ----------
     spans, metrics, logs, graphs
@@ -116,11 +115,11 @@ class Pump:
         self.destinations = list(dict.fromkeys(sink.destination for sink in sinks))
         #: With a spool, the feeder of the spans; else None.
         self.spooled: SpooledFeeder | None = None
-        self._spans, self.feeder = self._fed("traces", spans)
-        logged, self._log_feeder = self._fed("logs", logs)
-        drawn, self._graph_feeder = self._fed("graph", graphs)
-        #: Of log records, and of graph logs.
-        self._others = [*logged, *drawn]
+        self.spans = self._feeder("traces", spans)
+        self.logs = self._feeder("logs", logs)
+        self.graphs = self._feeder("graph", graphs)
+        self._feeders = [one for one in (self.spans, self.logs, self.graphs) if one.lanes]
+        self._lanes = [lane for feeder in self._feeders for lane in feeder.lanes]
         made = [(*one, metrics.interval, self._tally) for one in metrics.sinks]
         if metrics.page is not None:
             made.append((*metrics.page, 0.0, Tally()))
@@ -131,12 +130,7 @@ class Pump:
         for lane in self._metrics:
             lane.peers = [peer for peer in self._metrics if peer is not lane]
         self.profiles = profiles
-        feeders = self.feeder, self._log_feeder, self._graph_feeder
-        self._feeders = [one for one in feeders if one.lanes]
-        #: All threads.
-        self._threads: list[PumpThread] = [
-            *self._spans, *self._others, *self._metrics, *self._feeders
-        ]  # fmt: skip
+        self._threads: list[PumpThread] = [*self._lanes, *self._metrics, *self._feeders]
         if profiles is not None:
             profiles.counted_by(self._tally)
             self._threads.append(profiles)
@@ -144,8 +138,8 @@ class Pump:
     def __repr__(self) -> str:
         return f"<Pump to {', '.join(one.name for one in self.destinations) or 'nowhere'}>"
 
-    def _fed(self, signal: str, way: RecordExport) -> tuple[list[SpanLane], Feeder]:
-        """Return the lanes of a signal, and their feeder."""
+    def _feeder(self, signal: str, way: RecordExport) -> Feeder:
+        """Return the feeder of a signal, with its lanes."""
         wake, spool, limits = threading.Event(), way.spool, way.limits
         lanes = []
         for number, sink in enumerate(way.sinks):
@@ -158,15 +152,15 @@ class Pump:
         parts = (self._tally, wake, notices)
         translate = partial(self._translate_and_count, way.translate)
         if spool is None:
-            return lanes, Feeder(signal, lanes, translate, limits.queue_size, *parts)
+            return Feeder(signal, lanes, translate, limits.queue_size, *parts)
         self.spooled = SpooledFeeder(spool, signal, lanes, translate, BACKLOG, *parts)
-        return lanes, self.spooled
+        return self.spooled
 
     def _own_counts(self, seen: dict[Series, int]) -> MetricBatch:
         """Return the increases of the pump's counts since `seen`, and its levels; update `seen`."""
         batch = MetricBatch(increments=self._tally.since(seen))
         lanes_of: dict[str, Sequence[SpanLane | MetricLane]] = {
-            "traces": self._spans,
+            "traces": self.spans.lanes,
             "metrics": self._metrics,
         }
         for signal, lanes in lanes_of.items():
@@ -199,18 +193,6 @@ class Pump:
         for thread in self._threads:
             thread.start()
 
-    def offer_span(self, finished: FinishedSpan | Progress) -> bool:
-        """Queue a finished span without waiting; False (counted) if there is no room."""
-        return not self._spans or self.feeder.offer(finished)
-
-    def offer_event(self, event: ClusterEvent, counted: bool = True) -> bool:
-        """Queue an event without waiting; see `Feeder.offer`."""
-        return not self._log_feeder.lanes or self._log_feeder.offer(event, counted)
-
-    def offer_graph(self, graph: FinishedGraph) -> bool:
-        """Queue a graph log without waiting; False (counted) if there is no room."""
-        return not self._graph_feeder.lanes or self._graph_feeder.offer(graph)
-
     def accepts_metrics(self) -> bool:
         """Whether a batch can be handed over; if not, continue to fill the present one.
 
@@ -219,6 +201,11 @@ class Pump:
         of the others merge the waiting batches.
         """
         return not self._metrics or any(lane.accepts() for lane in self._metrics)
+
+    def relieve(self, other: Pump) -> None:
+        """Merge the batches of metrics that wait in another pump while its exporters hang."""
+        for lane in self._metrics:
+            lane.peers = other._metrics
 
     def offer_metrics(self, batch: MetricBatch) -> None:
         """Queue a batch of metrics without waiting. The caller must not change it afterwards."""
@@ -229,7 +216,7 @@ class Pump:
         """Request the threads to export the rest within `seconds`; returns at once."""
         now = time.monotonic()
         share = _SPANS_SHARE if self._metrics else 1.0
-        for lane in (*self._spans, *self._others):
+        for lane in self._lanes:
             lane.close(now + seconds * share)
         # A little before the bridge's deadline: the feeder has to settle the last rows.
         for feeder in self._feeders:
@@ -263,7 +250,7 @@ class Pump:
         """Return the state of destinations and queues as plain data. Any thread may call it."""
         condition = {
             "destinations": [destination.condition() for destination in self.destinations],
-            "waiting": self.feeder.size,
+            "waiting": self.spans.size,
             "capacity": self._capacity,
         }
         if self.spooled is not None:
@@ -282,7 +269,7 @@ class Pump:
         """Wait until the last spans and events are counted; called by metrics threads."""
         # A feeder counts what came too late for its lanes. With a spool, it may go on.
         profiles = () if self.profiles is None else (self.profiles,)
-        for thread in (*self._spans, *self._others, *self._feeders, *profiles):
+        for thread in (*self._lanes, *self._feeders, *profiles):
             if thread.deadline is not None:
                 thread.settled.wait(max(0.0, thread.deadline - time.monotonic()))
             if not isinstance(thread, Feeder) and not thread.settled.is_set():

@@ -6,15 +6,15 @@ signal, one after the other, are a file as `otel.files.path` would have it.
 
 from __future__ import annotations
 
-import gzip
 import threading
 from bisect import bisect_right
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
 from dask_otel.core.trace import Trace
+from dask_otel.pump.parts import parts
 
 #: Bytes of a row besides its data.
 _BESIDE: Final = 400
@@ -22,12 +22,8 @@ _BESIDE: Final = 400
 _MOST_GONE: Final = 100_000
 
 
-class RecordedRow(NamedTuple):
-    """Some lines of one signal; of traces and graphs, those of one trace."""
-
-    number: int
-    signal: str
-    data: bytes
+#: The signal, and some lines; of traces and graphs, those of one trace.
+RecordedRow: TypeAlias = tuple[str, bytes]
 
 
 class Recorder:
@@ -53,20 +49,17 @@ class Recorder:
         # Held by threads that write; the event loop only reads, by copies made in one step.
         self._writing = threading.Lock()
 
-    def add(self, signal: str, lines: Sequence[bytes], trace: str = "") -> None:
-        """Add lines as one row, and evict others if there is no room for it."""
-        self._keep(signal, gzip.compress(b"".join(line + b"\n" for line in lines), 1), trace)
-
     def add_graphs(self, logs: Iterable[tuple[Trace, bytes]]) -> None:
-        """Add graph logs, which are members of a gzip file already, to the rows of their traces."""
+        """Add graph logs to the rows of their traces."""
         for trace, member in logs:
-            self._keep("graph", member, f"{trace:032x}")
+            self.add("graph", member, f"{trace:032x}")
 
-    def _keep(self, signal: str, data: bytes, trace: str) -> None:
+    def add(self, signal: str, data: bytes, trace: str = "") -> None:
+        """Add a row, which is compressed already, and evict others if there is no room for it."""
         with self._writing:
             self.number += 1
             key: object = trace or self.number
-            self._rows[self.number] = RecordedRow(self.number, signal, data)
+            self._rows[self.number] = signal, data
             self._units.setdefault(key, []).append(self.number)
             self._units.move_to_end(key)
             self._size += len(data) + _BESIDE
@@ -74,13 +67,23 @@ class Recorder:
                 key, numbers = self._units.popitem(last=False)
                 rows = [self._rows.pop(number) for number in numbers]
                 # The first row of a trace can be its graph log.
-                self._gone.append((numbers[-1], rows[0].signal if key in numbers else "traces"))
-                self._size -= sum(len(row.data) + _BESIDE for row in rows)
+                self._gone.append((numbers[-1], rows[0][0] if key in numbers else "traces"))
+                self._size -= sum(len(data) + _BESIDE for _, data in rows)
 
-    def since(self, number: int = 0) -> list[RecordedRow]:
-        """Return the rows after one with that number, in their order."""
-        rows = [*self._rows.copy().values()]
-        return rows[bisect_right(rows, number, key=itemgetter(0)) :]
+    def rows(self) -> list[RecordedRow]:
+        """Return all rows in their order."""
+        return [*self._rows.copy().values()]
+
+    def part(self, after: int, most: int) -> tuple[tuple[RecordedRow, ...], int, bool]:
+        """Return rows after one with that number, `most` bytes or one row.
+
+        Then the number of the last one, and whether there are more.
+        """
+        rows = [*self._rows.copy().items()]
+        waiting = rows[bisect_right(rows, after, key=itemgetter(0)) :]
+        found = next(parts(waiting, most, lambda one: len(one[1][1])), [])
+        last = found[-1][0] if found else after
+        return tuple(row for _, row in found), last, len(found) < len(waiting)
 
     def lost(self, number: int = 0) -> dict[str, int]:
         """Return how many traces, and rows of other signals, were evicted, by signal."""

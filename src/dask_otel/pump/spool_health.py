@@ -85,8 +85,3 @@ class SpoolHealth:
         elif self.full and usage < self._full_at * (1 - _FREE):
             self.full = False
             logger.info("dask-otel: the spool %s has room again", self._path)
-
-
-def found(path: str, waiting: int, recovered: int) -> str:
-    """Return a description of a spool's content at the start."""
-    return f"spool {path} (spans of earlier runs: {waiting}, open at their end: {recovered})"

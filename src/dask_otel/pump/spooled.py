@@ -31,7 +31,7 @@ from dask_otel.core.records import (
 )
 from dask_otel.pump.feeder import Feeder
 from dask_otel.pump.lanes import SpanLane
-from dask_otel.pump.spool_health import LONGEST_RETRY, SpoolHealth, found
+from dask_otel.pump.spool_health import LONGEST_RETRY, SpoolHealth
 
 if TYPE_CHECKING:
     from dask_otel.spool.store import Encoded, Ids, Store
@@ -156,7 +156,10 @@ class SpooledFeeder(Feeder):
     def _open(self) -> None:
         try:
             store = self._store = self._spool.open()
-            self.found = found(self._spool.path, store.count, store.recovered)
+            self.found = (
+                f"spool {self._spool.path} (spans of earlier runs: {store.count}, open at their "
+                f"end: {store.recovered})"
+            )
             self._health.works(f"now uses the {self.found}")
         except Exception as error:
             if not isinstance(error, OSError):

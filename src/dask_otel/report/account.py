@@ -57,7 +57,8 @@ class Account:
     path: RunPath | None
     #: What to do: the first one is the headline. There is always one.
     diagnoses: list[Diagnosis]
-    #: The time that they explain: of open root spans, and of workers without any work before.
+    #: The time that they explain: of open root spans, and of workers without any work before; or
+    #: of the block that the report is about.
     seconds: float
     failures: list[findings.Failure]
     slowest: list[Span]
@@ -138,7 +139,8 @@ def account(
     )
     failures = [*own, *others]
     facts = facts_of(session, failures, workers)
-    whole = facts.seconds + facts.before_first
+    block = None if session.block is None else facts.roots.get(session.block.name)
+    whole = facts.seconds + facts.before_first if block is None else block.seconds
     known = measured or Measured()
     costs = None if price is None else bill(session, tag)
     if price is not None and costs is not None and costs.memory is None:

@@ -8,18 +8,19 @@ from dataclasses import replace
 from math import inf, isfinite, nan
 from pathlib import Path
 from statistics import fmean
-from time import monotonic
 from typing import Final
 
 from dask_otel.core.diagnosis import Diagnosis
 from dask_otel.core.graph import SUFFIX
 from dask_otel.report.account import TOGETHER, Account, Measured
 from dask_otel.report.history.difference import Comparison
+from dask_otel.report.money import Price
 from dask_otel.report.telemetry.model import Session
 from dask_otel.report.whatif import WhatIfReport
 from dask_otel.whatif.experiments import Experiment, each, usual, with_workers
 from dask_otel.whatif.graph import Graph, read_graphs
-from dask_otel.whatif.running import ORDERS, replay
+from dask_otel.whatif.result import WhatIf
+from dask_otel.whatif.running import NO_TIME, Room, replay
 
 #: What a replay can leave out as the cure of a diagnosis, by its kind.
 _CURES: Final = {
@@ -32,11 +33,6 @@ _CURES: Final = {
 }
 #: The diagnoses of a run whose cures are tried, and the pieces of a task that is split.
 _FIRST, _PIECES = 5, 4
-#: If replays are limited: the most runs of tasks in all of them, and the most seconds. The start of
-#: a process takes as long as some runs.
-_MOST, _LIMIT, _START = 6_000, 20.0, 100
-#: A change is replayed several times only if so many changes can be.
-_FEW: Final = 8
 #: Kinds of diagnoses of what the threads of a worker, or of a machine, share.
 _SHARED: Final = ("gil", "cpus")
 
@@ -64,29 +60,18 @@ def judged(
     The replays, and by the instances of the runs, the results.
     """
     what_ifs, found = list[WhatIfReport](), dict[str, Measured]()
-    room: float = _MOST if limited else inf
-    until = monotonic() + _LIMIT
+    room = Room(limited=limited)
     for account in accounts:
         roots = account.session.roots()
         own = [graphs[one.span_id] for one in roots if one.span_id in graphs]
-        size = sum(_START + len(one.runs["task"]) for one in own)
-        orders = ORDERS if _FEW * ORDERS * size <= room else 1
-        size *= orders
-        if len(own) < len(roots) or not own or room < 2 * size:
+        if len(own) < len(roots) or not own or (times := room.times(*own)) < 2:
             continue
-        most, names = room / size - 1, dict[tuple[str, str], str]()
-        sums = defaultdict[tuple[str, str], float](float)
+        names, sums = dict[tuple[str, str], str](), defaultdict[tuple[str, str], float](float)
         for graph in own:
             cures = dict(_cures(account.diagnoses[:_FIRST], graph))
             changes = {one.name: one for one in (*cures.values(), *usual(sizes(graph), ()))}
-            asked = [*changes.values()][: int(min(most, len(changes)))]
-            left = until - monotonic() if limited else None
-            result = replay(graph, asked, progress, left, orders)
-            assumed = (*warnings([account], graph.name), *result.assumptions)
-            what_ifs.append(
-                WhatIfReport(replace(result, assumptions=assumed), account.price, graph.span_id)
-            )
-            room -= size * (1 + len(asked)) / len(own)
+            result = replay(graph, [*changes.values()], progress, room, times)
+            what_ifs.append(shown(graph, result, [account], account.price))
             took = {one.name: one.seconds for one in result.experiments}
             for key, change in cures.items():
                 names[key] = change.name
@@ -122,52 +107,49 @@ def separated(
 
     Returns
     -------
-    The comparison with `replayed` of each name whose last runs can be replayed.
+    The comparison with `replayed` of each name whose last runs were recorded, or with the reason.
     """
     known = []
     for runs, graphs in sides:
         ids = {root.span_id for run in runs for root in run.roots()}
         known.append({one.name: one for one in graphs if one.span_id in ids})
-    until, names = monotonic() + _LIMIT, []
+    room, names = Room(limited=limited), []
     for one in comparison.names:
         first, second = (side.get(one.name) for side in known)
-        left = max(0.0, until - monotonic()) if limited else None
         if first and second:
-            one = replace(one, replayed=made_of(first, second, progress, left))
+            terms, why = made_of(first, second, progress, room)
+            one = replace(one, replayed=terms, not_replayed=why)
         names.append(one)
     return replace(comparison, names=names)
 
 
 def made_of(
-    first: Graph,
-    second: Graph,
-    progress: Callable[[int, int], object],
-    limit: float | None = _LIMIT,
-) -> list[tuple[str, float]]:
+    first: Graph, second: Graph, progress: Callable[[int, int], object], room: Room
+) -> tuple[list[tuple[str, float]], str]:
     """Return in words what the change from a run to another one is made of, with its seconds.
 
-    Their sum is the change. It is empty if replays can't tell, or the runs are too large for a
-    `limit` in seconds.
+    Their sum is the change. Without an answer there are none, but the reason.
     """
-    size = 2 * _START + 3 * len(first.runs["task"]) + len(second.runs["task"])
-    if limit is not None and size > _MOST:
-        return []
-    orders = ORDERS if limit is None or ORDERS * size <= _MOST else 1
     before, after = _means(first), _means(second)
     paces = {prefix: before[prefix] / after[prefix] for prefix in before.keys() & after.keys()}
     changes = [Experiment("", faster=paces), Experiment("", faster=paces, cluster=second)]
-    one = replay(first, changes, progress, limit, orders)
-    other = replay(second, [], progress, limit, orders)
+    if (times := room.times(first, second)) <= len(changes):
+        return [], NO_TIME
+    one = replay(first, changes, progress, room, times)
+    other = replay(second, [], progress, room, times)
     if one.refused or other.refused or not one.replayed or not other.replayed:
-        return []
+        return [], one.refused or other.refused or ""
+    if len(one.experiments) < len(changes):
+        return [], NO_TIME
     slower, there = one.experiments
     unknown = one.replayed.seconds - one.recorded + other.recorded - other.replayed.seconds
-    return [
-        ("by the time of the functions", slower.seconds - one.replayed.seconds),
-        ("by the cluster", there.seconds - slower.seconds),
-        ("by other work", other.replayed.seconds - there.seconds),
-        ("that replays do not explain", unknown),
-    ]
+    terms = {
+        "by the time of the functions": slower.seconds - one.replayed.seconds,
+        "by the cluster": there.seconds - slower.seconds,
+        "by other work": other.replayed.seconds - there.seconds,
+        "that replays do not explain": unknown,
+    }
+    return [*terms.items()], ""
 
 
 def _means(graph: Graph) -> dict[str, float]:
@@ -219,7 +201,15 @@ def sizes(graph: Graph, when: str = "came") -> list[int]:
     return present or [one["threads"] for one in graph.workers]
 
 
-def warnings(accounts: Iterable[Account], name: str) -> Iterator[str]:
+def shown(
+    graph: Graph, result: WhatIf, accounts: Iterable[Account], price: Price | None
+) -> WhatIfReport:
+    """Return the replays of a run with what the accounts say against them."""
+    assumed = (*_warnings(accounts, graph.name), *result.assumptions)
+    return WhatIfReport(replace(result, assumptions=assumed), price, graph.span_id)
+
+
+def _warnings(accounts: Iterable[Account], name: str) -> Iterator[str]:
     """Yield why more threads may help less than their replays say."""
     for account in accounts:
         spans = [one.parts() for one in account.spans if one.root == name]

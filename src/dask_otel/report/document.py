@@ -197,12 +197,10 @@ class Report:
         )
 
 
-def report_of(
-    rows: Sequence[tuple[str, bytes]], lost: Mapping[str, int], block: Block | None = None
-) -> Report:
+def report_of(rows: Sequence[tuple[str, bytes]], lost: Mapping[str, int]) -> Report:
     """Make a report of rows that a scheduler kept in memory; see `dask_otel._wire.Recorded`.
 
-    It is slow for many rows: call it in a thread. With a `block`, it is about that.
+    It is slow for many rows: call it in a thread.
     """
     reader = Reader()
     for signal, data in rows:
@@ -212,8 +210,7 @@ def report_of(
         what = _SIGNALS.get(signal, signal)
         reader.skipped.add(f"{what} no longer in memory (otel.report.memory)", count=count)
     logs = b"".join(data for signal, data in rows if signal == "graph")
-    report = Report(reader.sessions(), reader.skipped, graph_logs=logs)
-    return report if block is None else about(report, block)
+    return Report(reader.sessions(), reader.skipped, graph_logs=logs)
 
 
 def about(report: Report, block: Block) -> Report:

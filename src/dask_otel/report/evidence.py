@@ -122,8 +122,9 @@ def headlines(session: Session) -> dict[str, str]:
 def _of_root(facts: Facts, name: str) -> Facts:
     """Return the facts that concern the runs of one root name."""
     spans = [span for span in facts.spans if span.root == name]
-    seconds = facts.roots[name].seconds
-    return replace(facts, seconds=seconds, before_first=0.0, spans=spans)
+    names, seconds = {span.name for span in spans}, facts.roots[name].seconds
+    still = [one for one in facts.open if one in names]
+    return replace(facts, seconds=seconds, before_first=0.0, spans=spans, open=still)
 
 
 def diagnoses_of(session: Session, facts: Facts, errors: Sequence[Failure]) -> list[Diagnosis]:
@@ -248,15 +249,24 @@ def _roots(
             semconv.EVENT_LOOP_CPU_TIME,
         )
     )
+    executed: dict[str, float] = {}
+    if session.block is not None:
+        # All metrics are of the block's time, also those of spans that are still open.
+        root_of = {one.full_name: _root_of(one) for one in session.of_type("span")}
+        for label, took in session.metrics.by(
+            semconv.SPAN_EXECUTE_TIME.name, semconv.SPAN_NAME
+        ).items():
+            add(executed, root_of.get(label, ""), took)
     for name, found in grouped(roots, lambda root: root.full_name).items():
         times, own = joined((one.start_ns, one.end_ns) for one in found), spans.get(name, ())
         seconds = sum(root.seconds for root in found)
         tasks, elsewhere, threads = (sum(one.number(key) or 0.0 for one in found) for key in _SUMS)
-        held = {
+        held = executed | {
             other: _computed(groups[other], times)
             for other in groups
-            if other != name and elsewhere > _HELD * threads
+            if elsewhere > _HELD * threads
         }
+        holders = [(other, took) for other, took in held.items() if other not in ("", name)]
         starved, cpu = (sum(_grown(one, times).values()) for one in (starving, running))
         yield RootFacts(
             name,
@@ -267,7 +277,7 @@ def _roots(
             summed(map(span_activities, own)),
             known_sum(span.number(semconv.SPAN_IDLE) for span in own),
             elsewhere,
-            holders=sorted(held.items(), key=lambda item: -item[1]),
+            holders=sorted(holders, key=lambda item: -item[1]),
             paused=sum(_overlap(times, *pause) for pause in pauses),
             retries={
                 why: count

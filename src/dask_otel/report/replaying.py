@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from dask_otel.report.cures import graphs_of, sizes, warnings
+from dask_otel.report.cures import graphs_of, shown, sizes
 from dask_otel.report.document import Report, read_report
 from dask_otel.report.money import Price
 from dask_otel.report.whatif import WhatIfReport
@@ -94,8 +94,7 @@ def tried(
             f"{', '.join(graph.prefixes)}"
         )
     found = replay(graph, experiments or _usual(graph), progress)
-    assumed = (*warnings(report.accounts(), graph.name), *found.assumptions)
-    return WhatIfReport(replace(found, assumptions=assumed), report.price, graph.span_id)
+    return shown(graph, found, report.accounts(), report.price)
 
 
 def _chosen(report: Report, span: str | None) -> Graph:
@@ -114,12 +113,12 @@ def _chosen(report: Report, span: str | None) -> Graph:
             "while it writes files (otel.files.path), or while a client is in a "
             "performance_report, unless otel.spans.graph is off"
         )
-    raise ValueError(f"no recorded graph of {span} in {where}; there are those of {there}")
+    raise ValueError(f"no recorded graph of {span} in {where}; there are graphs of {there}")
 
 
 def _usual(graph: Graph) -> list[Experiment]:
     """Return what is worth a try if nobody asks for anything else."""
-    moved = sum(graph.runs["transfer"]) > _LEAST * (graph.stop - graph.start)
+    moved = sum(filter(None, graph.runs["transfer"])) > _LEAST * (graph.stop - graph.start)
     causes = {
         "restrictions": graph.restrictions,
         "failures": {*"fl"} & {*graph.runs["outcome"]},

@@ -317,7 +317,7 @@ class Bridge:
         pump.request_close(max(0.0, deadline - clocks.monotonic()))
         await _waited(lambda: pump.closed, deadline)
         # Spooling to disk needs no endpoint; allow it a moment even if no time is left.
-        await _waited(lambda: pump.feeder.written, clocks.monotonic() + MOMENT)
+        await _waited(lambda: pump.spans.written, clocks.monotonic() + MOMENT)
         pump.release()
 
     def _detach(self, exported: bool = True) -> None:

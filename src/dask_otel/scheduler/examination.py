@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 import dask.config
 
 from dask_otel._dask.facts import workers_condition
-from dask_otel._version import __version__
 from dask_otel.pump.thread import apart
 from dask_otel.scheduler.redaction import load_redaction
-from dask_otel.scheduler.wiring import file_target
 from dask_otel.settings.keys import ConfigurationError, Settings
 from dask_otel.settings.origins import mask_of, settings_in_force, variables_in_force
 from dask_otel.settings.reading import read_settings
@@ -104,17 +102,7 @@ def process_facts(
     # Slow to import.
     from dask_otel._otel.sdk.probe import probe
 
-    found = probe(
-        settings.environment,
-        service_name="dask-scheduler",
-        service_version=version("distributed"),
-        cluster_name=settings.cluster_name,
-        version=__version__,
-        files=file_target(settings),
-        own_provider=settings.provider == "own",
-        seconds=seconds,
-        logs=settings.logs.exported,
-    )
+    found = probe(settings, seconds)
     mask = mask_of(settings)
     problems = [*_redaction_problems(settings), *found.pop("problems")]
     for result in found["results"]:

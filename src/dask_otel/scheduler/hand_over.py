@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time as clocks
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 from typing import TYPE_CHECKING, Final
 
@@ -67,7 +67,7 @@ class HandOver:
         """Begin to hand over to the pump: the exporters are ready."""
         self._pump = pump
         while isinstance(event := self._waiting_events.take(), ClusterEvent):
-            pump.offer_event(event)
+            pump.logs.offer(event)
 
     def stop(self) -> None:
         """Cancel a hand-over that is under way."""
@@ -121,9 +121,15 @@ class HandOver:
                 if isinstance(one, FinishedSpan) and one.is_root:
                     self._pump.profiles.offer(Ended(one.identity))
         for ready, pump in product(waiting, pumps):
-            pump.offer_span(ready)
+            pump.spans.offer(ready)
             if isinstance(ready, FinishedSpan) and ready.graph is not None:
-                pump.offer_graph(FinishedGraph(ready, ready.graph))
+                pump.graphs.offer(FinishedGraph(ready, ready.graph))
+
+    def record(self, snapshots: Iterable[Progress]) -> None:
+        """Hand over snapshots of open spans to the recorder alone."""
+        for one in filter(self._exports, snapshots):
+            if self.recorded is not None:
+                self.recorded.spans.offer(one)
 
     def event(self, event: ClusterEvent, counted: bool = True) -> bool:
         """Hand over an event of the cluster; False if there is no room.
@@ -132,8 +138,8 @@ class HandOver:
         """
         if self._pump is not None:
             if self.recorded is not None:
-                self.recorded.offer_event(event, counted)
-            return self._pump.offer_event(event, counted)
+                self.recorded.logs.offer(event, counted)
+            return self._pump.logs.offer(event, counted)
         taken = self._waiting_events.offer(event)
         if counted and not taken:
             self._adapter.batch.add(
@@ -193,9 +199,10 @@ class HandOver:
     def steps(self) -> Iterator[None]:
         """Hand over the metrics; each item is a short part of a step."""
         assert self._pump is not None
-        if not self._pump.accepts_metrics():
+        if self.recorded is None and not self._pump.accepts_metrics():
             # Every exporter hangs: everything accumulates here, and nothing is lost. Fold the time
             # into the batch: its keys are names, so it stays bounded; the account's are spans.
+            # A recorder gets the batches at their time, and relieves the exporters.
             yield from self._adapter.fold_time()
             return
         yield from self._adapter.prepare()

@@ -26,10 +26,11 @@ from dask_otel.scheduler.wiring import RECORDED
 if TYPE_CHECKING:
     from dask_otel.report.document import Report
 
-#: Seconds for which one answer serves all requests, at least; and as a multiple of the time that it
-#: took.
+#: Seconds for which one answer serves all requests, at least; and as multiples of the time that it
+#: took on the event loop, and in a thread, which takes turns with the event loop.
 FRESH: Final = 1.0
 SPARED: Final = 20.0
+BESIDE: Final = 4.0
 #: Bytes of rows from which on headlines are left to the reports: to read them takes seconds.
 LARGE: Final = 2**22
 #: Seconds after a run's end in which its rows can still become more.
@@ -69,9 +70,10 @@ class Pages:
             began = clocks.monotonic()
             if began >= self._until:
                 facts = await overview(self._adapter, self._settled)
-                now = clocks.monotonic()
+                read = clocks.monotonic()
                 self._live = await _made(partial(self._page, facts))
-                self._until = now + max(FRESH, SPARED * (now - began))
+                now = clocks.monotonic()
+                self._until = now + max(FRESH, SPARED * (read - began), BESIDE * (now - read))
             return self._live
 
     async def report(self, span_id: str) -> str | None:
@@ -96,7 +98,10 @@ class Pages:
         self._headlines = shown
         for one in facts["ended"]:
             one["headline"], _ = shown[one["id"]]
-        return _live(facts)
+        # Here, because it imports much.
+        from dask_otel.report.page.html import live_page
+
+        return live_page(facts)
 
 
 def _reports(recorder: Recorder, ids: Iterable[str], most: float) -> Iterator[tuple[str, Report]]:
@@ -104,7 +109,7 @@ def _reports(recorder: Recorder, ids: Iterable[str], most: float) -> Iterator[tu
     from dask_otel.report.document import about, report_of
     from dask_otel.report.telemetry.model import Block
 
-    rows = [(row.signal, row.data) for row in recorder.since()]
+    rows = recorder.rows()
     if sum(len(data) for signal, data in rows if signal != "graph") > most:
         return
     report = report_of(rows, recorder.lost())
@@ -118,12 +123,6 @@ def _report(recorder: Recorder, span_id: str) -> str | None:
     for _, report in _reports(recorder, [span_id], inf):
         return report.html()
     return None
-
-
-def _live(facts: dict[str, Any]) -> str:
-    from dask_otel.report.page.html import live_page
-
-    return live_page(facts)
 
 
 async def _made(make: Callable[[], str | None]) -> str | None:

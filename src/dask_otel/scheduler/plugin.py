@@ -49,16 +49,18 @@ class OtelSchedulerPlugin(SchedulerPlugin):
     overrides
         Configuration of this bridge, which overrides Dask's ``otel`` section: a mapping as in a
         Dask config file, such as ``{"spans": {"linger": "5s"}}``.
+    is_temporary
+        Whether its bridge is there for a report alone.
     """
 
     name = NAME
     # A second registration by a client must not replace the plugin with the bridge.
     idempotent = True
 
-    def __init__(self, overrides: Mapping[str, Any] | None = None) -> None:
-        self.overrides = dict(overrides or {})
-        #: Whether its bridge is there for a report alone.
-        self.is_temporary = False
+    def __init__(
+        self, overrides: Mapping[str, Any] | None = None, is_temporary: bool = False
+    ) -> None:
+        self.overrides, self._is_temporary = dict(overrides or {}), is_temporary
         self._bridge: Bridge | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -89,7 +91,7 @@ class OtelSchedulerPlugin(SchedulerPlugin):
             if not settings.enabled:
                 logger.info("dask-otel is switched off (otel.enabled: false)")
                 return
-            bridge = Bridge(scheduler, settings, self.overrides, self.is_temporary)
+            bridge = Bridge(scheduler, settings, self.overrides, self._is_temporary)
             bridge.start(self)
             self._bridge = bridge
             _BRIDGES[scheduler] = ref(bridge)
@@ -139,14 +141,14 @@ async def recording_bridge(scheduler: Scheduler) -> Bridge | None:
     """Return the scheduler's bridge, or a new one for a report alone; None if it is off."""
     running = plugin_of(scheduler)
     if running is None or running.bridge is None or running.bridge.leaving:
-        plugin = OtelSchedulerPlugin(UNSENT)
-        plugin.is_temporary = True
-        await _installed(plugin, scheduler)
+        await install(scheduler, UNSENT, is_temporary=True)
         running = plugin_of(scheduler)
     return None if running is None else running.bridge
 
 
-async def install(scheduler: Scheduler, overrides: Mapping[str, Any] | None = None) -> str:
+async def install(
+    scheduler: Scheduler, overrides: Mapping[str, Any] | None = None, is_temporary: bool = False
+) -> str:
     """Start a bridge on a scheduler; harmless if one is running.
 
     Parameters
@@ -155,6 +157,8 @@ async def install(scheduler: Scheduler, overrides: Mapping[str, Any] | None = No
         A scheduler in this process; call it on its event loop.
     overrides
         Configuration of this bridge, which overrides Dask's ``otel`` section.
+    is_temporary
+        Whether it is there for a report alone.
 
     Returns
     -------
@@ -162,10 +166,7 @@ async def install(scheduler: Scheduler, overrides: Mapping[str, Any] | None = No
         ``"started"``, ``"running"`` if there was a bridge, ``"off"`` if it is disabled or could
         not start (the scheduler's log has the reason).
     """
-    return await _installed(OtelSchedulerPlugin(overrides), scheduler)
-
-
-async def _installed(plugin: OtelSchedulerPlugin, scheduler: Scheduler) -> str:
+    plugin = OtelSchedulerPlugin(overrides, is_temporary)
     await plugin.start(scheduler)
     if plugin.bridge is None:
         return "off" if plugin_of(scheduler) is None else "running"

@@ -56,8 +56,7 @@ class Recording:
         self.make: Callable[[Recorder], Pump] | None = None
         #: The clients that asked for it, by the names of their requests.
         self.holders: dict[str, str] = {}
-        #: Pumps that write their last rows.
-        self._ending: list[Pump] = []
+        self._cutting = asyncio.Lock()
         self._batch_at = 0.0
 
     @property
@@ -77,28 +76,28 @@ class Recording:
         self._hand_over.recorded = self.make(self.recorder)
         self._hand_over.recorded.start()
 
-    def stop(self) -> None:
-        """Let the pump write what it has."""
+    def stop(self) -> Pump | None:
+        """Let the pump write what it has, and return it."""
         pump, self._hand_over.recorded = self._hand_over.recorded, None
         if pump is not None:
             pump.request_close(_AT_MOST)
-            self._ending.append(pump)
+        return pump
 
     def drop(self, name: str) -> None:
         """Forget a request; stop after the last one."""
         self.holders.pop(name, None)
         if not self.holders and self._settings.record != "always":
             self.stop()
-            self._ending.clear()
             self.recorder = None
             if self._graphs:
                 self._adapter.record_graphs(False)
 
     def tick(self) -> None:
         """Forget the clients that are gone, and hand over metrics if it is time."""
-        clients = self._settled.clients
-        for name in [one for one, client in self.holders.items() if client not in clients]:
-            self.drop(name)
+        if self.holders:
+            clients = self._settled.clients
+            for name in [one for one, client in self.holders.items() if client not in clients]:
+                self.drop(name)
         if self._hand_over.recorded is not None and clocks.monotonic() - self._batch_at >= RECORDED:
             self._batch_at = clocks.monotonic()
             self._hand_over.begin_metrics()
@@ -108,21 +107,25 @@ class Recording:
 
         What comes later has a new pump, so that no row has values of both times.
         """
-        await self._hand_over.flush()
-        self.stop()
-        self.begin()
-        # Those of other requests, too.
-        while not all(pump.closed for pump in self._ending):
-            await asyncio.sleep(PAUSE)
-        self._ending.clear()
+        async with self._cutting:
+            if self._hand_over.recorded is None:
+                # Also while the other exporters hang, earlier metrics are handed over now.
+                self.begin()
+            await self._hand_over.flush()
+            pump = self.stop()
+            self.begin()
+            while pump is not None and not pump.closed:
+                await asyncio.sleep(PAUSE)
         return 0 if self.recorder is None else self.recorder.number
 
     async def settle(self, span_id: str, timeout: float, submitted: bool) -> None:
         """Wait until the rows have everything of a span that its client has left.
 
-        After `timeout` seconds, it shows itself as still open. See `SettledSpans.answer`.
+        After `timeout` seconds, it is shown as still open, as are the spans of others. See
+        `SettledSpans.answer`.
         """
         await self._settled.wait(span_id, timeout, submitted)
-        self._settled.end(span_id, time())
+        snapshots = self._settled.end(span_id, time())
         self._hand_over.spans()
+        self._hand_over.record(snapshots)
         await self.cut()

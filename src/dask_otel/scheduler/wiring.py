@@ -9,14 +9,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
-import distributed
-
 from dask_otel import semconv
-from dask_otel._version import __version__
 from dask_otel.core.endpoints.address import long_timeouts
 from dask_otel.core.events.lines import LastLines
 from dask_otel.core.events.narration import narrate
@@ -32,7 +28,8 @@ from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.destination import MOST_NOTICES, WORDS, Destination, Notices
-from dask_otel.pump.pump import MetricExport, Pump, PumpLimits, RecordExport
+from dask_otel.pump.limits import PumpLimits
+from dask_otel.pump.pump import MetricExport, Pump, RecordExport
 from dask_otel.pump.recorder import Recorder
 from dask_otel.pump.rotated import obstacle
 from dask_otel.pump.spooled import Spool
@@ -43,7 +40,6 @@ from dask_otel.settings.origins import mask_of
 from dask_otel.settings.variables import environment_of
 
 if TYPE_CHECKING:
-    from dask_otel._otel.sdk.files import FileTarget
     from dask_otel._otel.sdk.outputs import Outputs
     from dask_otel._prometheus.page import MetricPage
     from dask_otel.spool.store import Store
@@ -141,19 +137,11 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         code=spans.code,
         redact=None if settings.redact is None else load_redaction(settings.redact),
     )
-    target = file_target(settings)
     owner = Owner(instance_id)
     outputs = _otel.build(
-        settings.environment,
-        service_name="dask-scheduler",
-        instance_id=instance_id,
-        service_version=distributed.__version__,
-        cluster_name=settings.cluster_name,
-        version=__version__,
-        files=target,
-        started_ns=started_ns,
-        own_provider=settings.provider == "own",
-        logs=settings.logs.exported,
+        settings,
+        instance_id,
+        started_ns,
         claims=owner.claims,
         graph=partial(graph_line, redact=span_limits.redact) if settings.graphs != "off" else None,
         profiles=None
@@ -163,7 +151,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     if outputs is None:
         return None
     if settings.profiles.enabled and settings.sampled is None:
-        missing = "otel.files.path" if target is None else "otel.workers.context"
+        missing = "otel.files.path" if settings.files.path is None else "otel.workers.context"
         logger.warning(
             "dask-otel samples no profiles: otel.profiles.enabled also needs %s", missing
         )
@@ -174,8 +162,8 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     folder = outputs.files
     if (
         folder is not None
-        and target is not None
-        and (reason := obstacle(Path(target.path).expanduser()))
+        and outputs.prefix is not None
+        and (reason := obstacle(outputs.prefix.parent))
     ):
         logger.warning(
             "dask-otel can't write into otel.files.path: %s. Set it to a folder that the scheduler "
@@ -244,7 +232,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     def recording(recorder: Recorder) -> Pump:
         # Not the other pump's: two threads may use them at once.
         own, ((traces, values, logs), graphs) = Sanitizer(), outputs.recording(recorder)
-        return Pump(
+        made = Pump(
             RecordExport(
                 [traces],
                 partial(translate, limits=span_limits, sanitizer=own, profile_of=profile_of),
@@ -256,6 +244,8 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
             own.drain,
             graphs=RecordExport(graphs, lambda graph: [graph], _IN_MEMORY),
         )
+        made.relieve(pump)
+        return made
 
     places = [destination.name for destination in pump.destinations]
     summary = ", ".join(places) or "to nowhere (OTEL_TRACES_EXPORTER=none)"
@@ -280,14 +270,6 @@ def disown(instance_id: str) -> None:
     """Let other bridges export under the service's name and instance that this one had."""
     for identity in [one for one, its in [*_owners.items()] if its.instance_id == instance_id]:
         _owners.pop(identity, None)
-
-
-def file_target(settings: Settings) -> FileTarget | None:
-    """Return the folder and limits of telemetry files; None without files."""
-    from dask_otel._otel.sdk.files import FileTarget
-
-    files = settings.files
-    return None if files.path is None else FileTarget(files.path, files.max_size, files.max_files)
 
 
 def _spool(settings: Settings, outputs: Outputs) -> Spool | None:

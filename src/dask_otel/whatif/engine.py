@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
 from math import inf
 from typing import Any, Final
 
@@ -55,8 +54,8 @@ class Result(int):
 _current: list[_Replay] = []
 
 
-async def _run(task: str, *_: object) -> Result:
-    return await _current[0].run(task)
+async def _run(*_: object) -> Result:
+    return await _current[0].run()
 
 
 def _priority(key: Key) -> int:
@@ -81,7 +80,8 @@ def replayed(plan: Plan, tick: Callable[[], None] = lambda: None) -> Replayed:
     """
     replay = _Replay(plan, tick)
     _current[:] = [replay]
-    busy = sum(one.disk + (one.seconds or 0.0) for task in plan.tasks.values() for one in task.runs)
+    rows = [row for task in plan.tasks.values() for row in task.runs]
+    busy = sum((row.disk or 0.0) + (row.seconds or 0.0) for row in rows)
     seconds = simulate(
         replay.program, workers=0, latency=replay.latency, prepare=replay.prepare,
         longest=1000 + 10 * (busy + sum(one.gap for one in plan.submissions)),
@@ -106,13 +106,20 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         #: Thread-seconds in which tasks ran.
         self.busy = 0.0
         self._attempts: Counter[Key] = Counter()
-        #: By submission, the results that the client has.
+        #: By submission, the results that the client has, and the futures of all.
         self._there: Counter[int] = Counter()
+        self._futures: list[Any] = []
+        #: How much that it follows is missing of each submission; and by what has happened, which
+        #: follow.
+        self._missing = [len(one.after) for one in plan.submissions]
+        self._followers: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for number, one in enumerate(plan.submissions):
+            for event in one.after:
+                self._followers[event].append(number)
         self._ended: set[Key] = set()
         #: When workers were killed, and when they have begun, by their addresses.
         self._gone: dict[str, float] = {}
         self._ready: dict[str, float] = {}
-        self._keys = {key[1]: key for key in plan.tasks}
         self._where = {
             key: number for number, one in enumerate(plan.submissions) for key in one.results
         }
@@ -191,21 +198,10 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         # Workers steal each second.
         thread.sleep(1.0 + plan.order / 3)
         # Before that, no message can arrive.
-        arrived = self._began = loop.now + plan.latency
+        self._began = loop.now + plan.latency
         for number in range(len(plan.workers)):
             cluster.begin(cluster.machine("scheduler"), self._life, number)
-        futures = []
-        for one in plan.submissions:
-            thread.wait(partial(self._has, one.after), None)
-            arrived = max(arrived, loop.now) + one.gap
-            thread.sleep(arrived - plan.latency - loop.now)
-            arrived = loop.now + plan.latency
-            specs = {
-                key: Spec(key, _run, key[1], *map(TaskRef, plan.tasks[key].before))
-                for key in one.keys
-            }
-            with dask.annotate(priority=_priority):
-                futures.append(cluster.client.get(specs, [*one.results], sync=False))
+        self._happened((-1, 0))
         thread.wait(lambda: len(self._ended) == len(plan.tasks), None)
         self.busy = sum(
             min(run.stop, run.seceded, self._gone.get(run.worker, loop.now)) - run.start
@@ -213,23 +209,36 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         )
         return loop.now + plan.rest - self._began
 
-    def _has(self, after: Mapping[int, int]) -> bool:
-        return all(self._there[number] >= count for number, count in after.items())
+    def _happened(self, event: tuple[int, int]) -> None:
+        """Let the submissions follow that waited for this alone."""
+        client, later = self._cluster.machine("client"), self._cluster.loop.call_later
+        for number in self._followers.pop(event, ()):
+            self._missing[number] -= 1
+            if not self._missing[number]:
+                client.run(later, self.plan.submissions[number].gap, self._submit, number)
+
+    def _submit(self, number: int) -> None:
+        one, tasks = self.plan.submissions[number], self.plan.tasks
+        specs = {key: Spec(key, _run, *map(TaskRef, tasks[key].before)) for key in one.keys}
+        with dask.annotate(priority=_priority):
+            self._futures.append(self._cluster.client.get(specs, [*one.results], sync=False))
+        self._happened((number, 0))
 
     # ----------------------------------------------------------------------------- a task
 
-    async def run(self, name: str) -> Result:
+    async def run(self) -> Result:
         """Take as long as the recorded run did. Belongs to a worker's machine."""
-        key, now, ran = self._keys[name], self._cluster.loop.now, RUN.get()
+        now, ran = self._cluster.loop.now, RUN.get()
         assert ran is not None
-        task = self.plan.tasks[key]
-        row = task.runs[min(self._attempts[key], len(task.runs) - 1)]
+        key: Any = ran.key
+        runs = self.plan.tasks[key].runs
+        row = runs[min(self._attempts[key], len(runs) - 1)]
         seconds = row.seconds or 0.0
         holds = seconds if row.seceded is None else row.seceded
         startup = self.plan.workers[int(ran.worker.removeprefix("lab://w"))].startup
         # The first tasks of a worker wait until it has begun.
         ready = self._ready.setdefault(ran.worker, now + startup)
-        await asyncio.sleep(max(0.0, ready - now) + row.disk + holds)
+        await asyncio.sleep(max(0.0, ready - now) + (row.disk or 0.0) + holds)
         if row.seceded is not None:
             ran.seceded = self._cluster.loop.now
             get_worker().handle_stimulus(
@@ -244,7 +253,9 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
             raise RuntimeError("as recorded")
         if key not in self._ended:
             self._ended.add(key)
-            self._there[self._where.get(key, -1)] += 1
+            place = self._where.get(key, -1)
+            self._there[place] += 1
+            self._happened((place, self._there[place]))
             self.tick()
             if len(self._ended) % _COLLECT == 0:
                 gc.collect()

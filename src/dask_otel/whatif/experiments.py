@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -44,7 +44,7 @@ class Experiment:
     name: str
     workers: tuple[int, ...] | None = None
     bandwidth: float | None = None
-    without: frozenset[str] = frozenset()
+    without: Collection[str] = ()
     faster: Mapping[str, float] = field(default_factory=dict)
     split: Mapping[str, int] = field(default_factory=dict)
     cluster: Graph | None = None
@@ -81,7 +81,7 @@ def each(
     for cause in without:
         if cause not in CAUSES:
             raise ValueError(f"without {cause!r}: allowed are {', '.join(CAUSES)}")
-        yield Experiment(f"without {cause}", without=frozenset({cause}))
+        yield Experiment(f"without {cause}", without=(cause,))
     for prefix, factor in faster:
         _require(factor, 0.001, 1_000, f"the factor for {prefix}")
         yield Experiment(f"tasks of {prefix} {factor:g} times as fast", faster={prefix: factor})

@@ -11,8 +11,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-#: The version of the log that this code reads.
-VERSION = 1
+from dask_otel.core.graph import SUFFIX, VERSION, Row
 
 
 @dataclass(frozen=True)
@@ -46,9 +45,16 @@ class Graph:
         if line.get("version", VERSION) != VERSION:
             raise ValueError(f"it has version {line['version']}, and this release reads {VERSION}")
         try:
-            return cls(**{one.name: line[one.name] for one in fields(cls) if one.name in line})
+            graph = cls(**{one.name: line[one.name] for one in fields(cls) if one.name in line})
         except TypeError as error:
             raise ValueError(f"a field is missing: {error}") from error
+        if missing := [name for name in Row._fields if name not in graph.runs]:
+            raise ValueError(f"columns of its runs are missing: {', '.join(missing)}")
+        return graph
+
+    def rows(self) -> list[Row]:
+        """Return the runs, in the order in which they were sent to workers."""
+        return [*map(Row._make, zip(*(self.runs[name] for name in Row._fields), strict=True))]
 
 
 def read_graphs(source: Path | str | bytes) -> list[Graph]:
@@ -76,7 +82,7 @@ def read_graphs(source: Path | str | bytes) -> list[Graph]:
         files = [BytesIO(source)]
     else:
         path = Path(source)
-        files = sorted(path.glob("*-graph.jsonl.gz")) if path.is_dir() else [path]
+        files = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
     return sorted((graph for file in files for graph in _lines(file)), key=lambda one: one.start)
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from statistics import median
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from dask_otel.core.graph import Row
 from dask_otel.core.sums import covered
 from dask_otel.whatif.experiments import LONGEST, Experiment
 from dask_otel.whatif.graph import Graph
@@ -30,28 +31,6 @@ _MOST_WAY: Final = 0.05
 
 #: Times of the log are rounded to this.
 _ROUNDED: Final = 1e-6
-
-
-class Row(NamedTuple):
-    """A run of a task; a row of the graph log."""
-
-    task: int
-    prefix: int
-    group: int
-    before: Sequence[int]
-    submission: int
-    priority: Sequence[float] | None
-    sent: float | None
-    start: float | None
-    seconds: float | None
-    fetched: float | None
-    transfer: float
-    disk: float
-    nbytes: int | None
-    worker: int
-    outcome: str
-    restriction: int
-    seceded: float | None
 
 
 class Task(NamedTuple):
@@ -71,9 +50,10 @@ class Submission(NamedTuple):
     keys: Sequence[Key]
     #: Of those, the ones that nothing else in the submission needs: what the client waits for.
     results: Sequence[Key]
-    #: Of earlier submissions, by their numbers: how many results must be there before.
-    after: Mapping[int, int]
-    #: Seconds from then to the submission.
+    #: What it follows: the numbers of earlier submissions, and how many results of each are there.
+    #: With 0 results, it has only been made; the program begins with number -1.
+    after: Collection[tuple[int, int]]
+    #: Seconds from then until the client sends it.
     gap: float
 
 
@@ -124,9 +104,9 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
         The number of an order of what Dask leaves to chance.
     """
     host = change.cluster or graph
-    theirs = _rows(host)
+    theirs = host.rows()
     ran: dict[int, list[Row]] = defaultdict(list)
-    for row in _rows(graph):
+    for row in graph.rows():
         if row.seconds is not None and row.outcome != "l":
             ran[row.task].append(row)
     longest = max(ran, key=lambda task: ran[task][-1].seconds or 0.0, default=-1)
@@ -139,8 +119,10 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
         keys[task] = [(name, f"{task}.{piece}.{order}") for piece in range(pieces)]
     priorities = sorted({tuple(runs[-1].priority) for runs in ran.values() if runs[-1].priority})
     ranks = {priority: rank for rank, priority in enumerate(priorities)}
-    pause = _pause(theirs)
-    way = max(pause, _way(theirs, len(host.workers)))
+    fetched = _fetched(theirs)
+    starts = sorted(_starts(theirs, fetched))
+    pause = _pause(starts)
+    way = max(pause, _way(starts, len(host.workers)))
     without = change.without
     paces = _paces(ran) if "slow-worker" in without else {}
 
@@ -149,7 +131,7 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
         faster *= change.faster.get(graph.prefixes[row.prefix], 1.0)
         return row._replace(
             # Before its function begins; Dask's own work, too.
-            disk=row.disk + pause,
+            disk=(row.disk or 0.0) + pause,
             seconds=(row.seconds or 0.0) / faster,
             seceded=row.seceded and row.seceded / faster,
             nbytes=(row.nbytes or 0) // len(keys[row.task]),
@@ -163,15 +145,17 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
         before = [key for other in runs[-1].before for key in keys.get(other, ())]
         rank = ranks[tuple(runs[-1].priority)] if runs[-1].priority else len(ranks)
         tasks.update(dict.fromkeys(keys[task], Task(before, rank, own)))
-    submissions, rest = _submissions(graph, ran, keys)
+    latency = way - pause
+    # Of each worker, the first task comes last.
+    startups = {one.worker: max(0.0, one.start - one.ready - way) for one in starts[::-1]}
+    submissions, rest = _submissions(graph, ran, keys, latency)
     if "gaps" in without:
         submissions, rest = [one._replace(gap=0.0) for one in submissions], 0.0
-    latency = way - pause
-    bandwidth = change.bandwidth or measured_bandwidth(theirs, latency) or BANDWIDTH
+    bandwidth = change.bandwidth or _bandwidth(fetched.values(), latency)
     scheduler = {"stealing": True, "saturation": 1.1, **host.scheduler}
     is_even = "unevenness" in without
     return Plan(
-        tasks, submissions, _workers(host, theirs, change, way), graph.restrictions, latency,
+        tasks, submissions, _workers(host, theirs, change, startups), graph.restrictions, latency,
         inf if "transfers" in without else bandwidth, rest, {
             "distributed.scheduler.work-stealing":
                 scheduler["stealing"] and "stealing" not in without,
@@ -179,11 +163,6 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
                 1.0 if is_even else scheduler["saturation"] or inf,
         }, is_even, order,
     )  # fmt: skip
-
-
-def _rows(graph: Graph) -> list[Row]:
-    columns = (graph.runs[name] for name in Row._fields)
-    return [Row(*values) for values in zip(*columns, strict=True)]
 
 
 def _paces(ran: Mapping[int, Sequence[Row]]) -> dict[tuple[int, int], float]:
@@ -209,14 +188,9 @@ def _paces(ran: Mapping[int, Sequence[Row]]) -> dict[tuple[int, int], float]:
     }
 
 
-def _workers(graph: Graph, rows: Sequence[Row], change: Experiment, way: float) -> list[Worker]:
-    # Of each worker, the first task comes last.
-    ways = [
-        (row.start, row.worker, seconds)
-        for row in rows
-        if row.start is not None and (seconds := _waited(row)) is not None
-    ]
-    startups = {worker: max(0.0, seconds - way) for _, worker, seconds in sorted(ways)[::-1]}
+def _workers(
+    graph: Graph, rows: Sequence[Row], change: Experiment, startups: Mapping[int, float]
+) -> list[Worker]:
     # A result is computed again, or a run is lost, only if a worker did not hand over what it had.
     times = Counter(row.task for row in rows if row.outcome == "m")
     losers = {row.worker for row in rows if row.outcome == "l" or times[row.task] > 1}
@@ -239,7 +213,10 @@ def _workers(graph: Graph, rows: Sequence[Row], change: Experiment, way: float) 
 
 
 def _submissions(
-    graph: Graph, ran: Mapping[int, Sequence[Row]], keys: Mapping[int, Sequence[Key]]
+    graph: Graph,
+    ran: Mapping[int, Sequence[Row]],
+    keys: Mapping[int, Sequence[Key]],
+    latency: float,
 ) -> tuple[list[Submission], float]:
     """Return the submissions, and the seconds that the span went on after its last task."""
     members: dict[int, list[int]] = defaultdict(list)
@@ -254,79 +231,112 @@ def _submissions(
     ends = sorted(
         ((runs[-1].start or 0.0) + (runs[-1].seconds or 0.0), task) for task, runs in ran.items()
     )
+    sizes, had = Counter[int](), Counter[int]()
+    for task in results:
+        sizes[where[task]] += len(keys[task])
     found: list[Submission] = []
-    at, last = 0, 0.0
+    at, last = 0, -latency
     places: dict[int, int] = {}
-    had: Counter[int] = Counter()
     for number, time in sorted(times.items(), key=lambda one: (one[1], one[0])):
-        after: dict[int, int] = {}
+        new: dict[int, float] = {}
         while at < len(ends) and ends[at][0] <= time + _ROUNDED:
             end, task = ends[at]
             at += 1
             # What comes later was submitted before: its time is not exact.
             if task in results and where[task] in places:
-                place = places[where[task]]
-                had[place] += len(keys[task])
-                after[place] = had[place]
-                last = max(last, end)
-        places[number] = len(found)
+                had[where[task]] += len(keys[task])
+                new[where[task]] = end
+        # Another user may wait for one that is not complete.
+        whole = [one for one in new if had[one] == sizes[one]]
+        after = {(places[one], had[one]): new[one] for one in whole or new}
+        if not whole:
+            after[len(found) - 1, 0] = last
+        places[number], last = len(found), time - latency
         found.append(Submission(
             [key for task in members[number] for key in keys[task]],
             [key for task in members[number] if task in results for key in keys[task]],
-            after, max(0.0, time - last),
+            [*after], max(0.0, last - max(after.values())),
         ))  # fmt: skip
-        last = max(last, time)
     return found, max(0.0, graph.stop - graph.start - ends[-1][0]) if ends else 0.0
 
 
-def _waited(row: Row) -> float | None:
-    """Return the seconds from its sending to its start without those for data."""
-    if row.start is None or row.sent is None:
-        return None
-    return row.start - row.sent - row.transfer - row.disk
+class Fetched(NamedTuple):
+    """A result that a worker got from another one."""
+
+    source: int
+    nbytes: int
+    began: float
+    ended: float
 
 
-def _way(rows: Iterable[Row], workers: int) -> float:
+def _fetched(rows: Iterable[Row]) -> dict[tuple[int, int], Fetched]:
+    """Return what workers fetched, by worker and task."""
+    found: dict[tuple[int, int], Fetched] = {}
+    places: dict[int, tuple[int, int]] = {}
+    for row in rows:
+        began = row.sent or 0.0 if row.fetched is None else row.fetched
+        ended = began + (row.transfer or 0.0)
+        for task in row.before if row.transfer else ():
+            source, nbytes = places.get(task, (row.worker, 0))
+            if source != row.worker:
+                one = Fetched(source, nbytes, began, ended)
+                found.setdefault((row.worker, task), one)
+        if row.outcome == "m":
+            places[row.task] = (row.worker, row.nbytes or 0)
+    return found
+
+
+class Start(NamedTuple):
+    """The start of a run."""
+
+    start: float
+    worker: int
+    #: When it could have begun, and when the worker had its data, too.
+    sent: float
+    ready: float
+    stop: float
+
+
+def _starts(rows: Iterable[Row], fetched: Mapping[tuple[int, int], Fetched]) -> Iterator[Start]:
+    """Yield the known starts of runs."""
+    for row in rows:
+        if row.start is not None and row.sent is not None:
+            places = ((row.worker, task) for task in row.before)
+            # Several runs can wait for a transfer, and only one of them has it.
+            came = (fetched[place].ended for place in places if place in fetched)
+            sent, stop = row.sent + (row.disk or 0.0), row.start + (row.seconds or 0.0)
+            yield Start(row.start, row.worker, sent, max([sent, *came]), stop)
+
+
+def _way(starts: Iterable[Start], workers: int) -> float:
     """Return the seconds to the start of a task that found a free thread at its worker."""
-    ways = sorted(way for row in rows if (way := _waited(row)) is not None)
+    ways = sorted(one.start - one.sent for one in starts if one.ready == one.sent)
     # At least one of each worker did, and they are the quickest.
     quickest = ways[:workers]
     return min(_MOST_WAY, quickest[len(quickest) // 2]) if quickest else 0.0
 
 
-def _pause(rows: Iterable[Row]) -> float:
+def _pause(starts: Sequence[Start]) -> float:
     """Return the seconds in which a thread of a worker changes from a task to the next one."""
-    ran = [(row, row.start, row.sent or 0.0) for row in rows if row.start is not None]
     ends: dict[int, list[float]] = defaultdict(list)
-    for row, start, _ in ran:
-        ends[row.worker].append(start + (row.seconds or 0.0))
-    for of_worker in ends.values():
-        of_worker.sort()
+    for stop, worker in sorted((one.stop, one.worker) for one in starts):
+        ends[worker].append(stop)
     pauses = []
-    for row, start, sent in ran:
-        place = bisect_right(ends[row.worker], start)
-        last = ends[row.worker][place - 1] if place else -inf
+    for one in starts:
+        place = bisect_right(ends[one.worker], one.start)
+        last = ends[one.worker][place - 1] if place else -inf
         # It was there, and waited for that end.
-        if sent < last and not row.transfer + row.disk:
-            pauses.append(start - last)
+        if one.ready < last:
+            pauses.append(one.start - last)
     return median(pauses) if pauses else 0.0
 
 
-def measured_bandwidth(rows: Iterable[Row], latency: float) -> float | None:
-    """Return the bytes a second from a worker, as recorded; None if there was no transfer."""
-    places: dict[int, tuple[int, int]] = {}
-    moved, there = 0, set()
+def _bandwidth(fetched: Iterable[Fetched], latency: float) -> float:
+    """Return the bytes a second from a worker, as recorded; without transfers, Dask's guess."""
     sending: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    for row in rows:
-        began = row.sent or 0.0 if row.fetched is None else row.fetched
-        for task in row.before if row.transfer else ():
-            worker, nbytes = places.get(task, (row.worker, 0))
-            if worker != row.worker and (task, row.worker) not in there:
-                there.add((task, row.worker))
-                moved += nbytes
-                # After a question and an answer.
-                sending[worker].append((began + 2 * latency, began + row.transfer))
-        if row.outcome == "m":
-            places[row.task] = (row.worker, row.nbytes or 0)
+    for one in fetched:
+        # After a question and an answer.
+        sending[one.source].append((one.began + 2 * latency, one.ended))
     seconds = sum(map(covered, sending.values()))
-    return moved / seconds if moved and seconds > _ROUNDED else None
+    moved = sum(one.nbytes for one in fetched)
+    return moved / seconds if moved and seconds > _ROUNDED else BANDWIDTH

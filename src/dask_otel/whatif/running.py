@@ -8,9 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from math import inf
 from threading import Timer
-from typing import Any, Final
+from time import monotonic
+from typing import Final
 
+from dask_otel.core.figures import counted
 from dask_otel.whatif.experiments import Experiment
 from dask_otel.whatif.graph import Graph
 from dask_otel.whatif.plan import BANDWIDTH
@@ -22,6 +25,13 @@ MOST: Final = 0.15
 #: tasks, where chance evens out, or with one worker, which gets all tasks.
 ORDERS: Final = 3
 _MANY: Final = 5000
+#: If replays are limited: the most runs of tasks in all of them, and the most seconds. The start of
+#: a process takes as long as some runs.
+_ROOM, _LIMIT, _START = 6_000, 20.0, 100
+#: Why there is no answer then.
+NO_TIME: Final = (
+    "There was no time for its replay; `dask-otel report --replay` takes as long as it needs."
+)
 
 #: Functions whose tasks talk to each other past the scheduler.
 _P2P: Final = ("p2p", "shuffle-transfer", "shuffle-barrier")
@@ -30,59 +40,92 @@ _SHORT: Final = 0.01
 
 
 class ReplayError(RuntimeError):
-    """The process of a replay died, or it took too long."""
+    """The process of a replay died."""
+
+
+class Room:
+    """What replays may take, all together: runs of tasks, and seconds of real time."""
+
+    def __init__(self, *, limited: bool) -> None:
+        self.runs: float = _ROOM if limited else inf
+        self.until = monotonic() + (_LIMIT if limited else inf)
+
+    def times(self, *graphs: Graph) -> float:
+        """Return how often all these runs can be replayed."""
+        return self.runs / sum(map(_size, graphs)) if monotonic() < self.until else 0.0
 
 
 def replay(
     graph: Graph,
     experiments: Sequence[Experiment],
     progress: Callable[[int, int], object] = lambda *_: None,
-    limit: float | None = None,
-    orders: int = ORDERS,
+    room: Room | None = None,
+    times: float = inf,
 ) -> WhatIf:
     """Replay a run as it was, and then with each change.
+
+    Each is replayed several times if all can be, with other orders of what Dask leaves to chance.
+    The median counts.
 
     Parameters
     ----------
     graph
         The run as recorded.
     experiments
-        The changes.
+        The changes; the first ones matter most.
     progress
         Called with the number of tasks that are done, and of all tasks of all replays.
-    limit
-        Seconds of real time for all; None if they may take as long as they like.
-    orders
-        How many replays there are of each change at most. The median counts.
+    room
+        What the replays may take. They take it from there.
+    times
+        How many replays there may be.
 
     Returns
     -------
-    The results. If the run as it was can't be replayed well enough, the reason, and no experiments.
+    The results, as far as there was room. If the run as it was can't be replayed well enough, the
+    reason, and no experiments.
 
     Raises
     ------
     ReplayError
-        If the process of the replays dies, or the limit is over. Nothing of it is left.
+        If the process of the replays dies. Nothing of it is left.
     """
     recorded, results = graph.stop - graph.start, list[Replayed]()
+    room = room or Room(limited=False)
     refused = None
-    if graph.left_out or not graph.complete:
-        refused = f"{graph.left_out:,} of its runs were not recorded, because the log is limited."
+    if graph.left_out:
+        refused = (
+            f"{graph.left_out:,} runs of its tasks are not in its graph log, which is limited. "
+            "Give its parts root spans of their own."
+        )
+    elif not graph.complete:
+        refused = "Its scheduler closed, or the bridge was removed, before it was done."
     elif not graph.workers or all(one is None for one in graph.runs["seconds"]):
         refused = "No run of a task was recorded."
     else:
-        if len({*graph.runs["task"]}) > _MANY:
-            orders = 1
-        changes = [Experiment("as it was"), *experiments]
-        for one in _results(graph, changes, orders, progress, limit):
+        changes = [Experiment("as it was"), *experiments][: int(min(times, len(experiments) + 1))]
+        is_large = len({*graph.runs["task"]}) > _MANY or ORDERS * len(changes) > times
+        orders = 1 if is_large else ORDERS
+        room.runs -= orders * len(changes) * _size(graph)
+        for one in _results(graph, changes, orders, progress, room.until - monotonic()):
             results.append(one)
             if abs(results[0].seconds - recorded) > MOST * recorded:
                 refused = _reason(graph, results[0].seconds, recorded)
                 break
+        else:
+            if not results:
+                refused = NO_TIME
+    # The first result has no change.
+    missing = 1 + len(experiments) - len(results)
     return WhatIf(
         graph.name, recorded, results[0] if results else None,
-        () if refused else tuple(results[1:]), tuple(_assumptions(graph, experiments)), refused,
+        () if refused else tuple(results[1:]),
+        tuple(_assumptions(graph, experiments, missing)), refused,
     )  # fmt: skip
+
+
+def _size(graph: Graph) -> int:
+    return _START + len(graph.runs["task"])
 
 
 def _results(
@@ -90,10 +133,11 @@ def _results(
     changes: Sequence[Experiment],
     orders: int,
     progress: Callable[[int, int], object],
-    limit: float | None,
+    seconds: float,
 ) -> Iterator[Replayed]:
+    """Yield the results until the seconds are over."""
     words, over = "none", list[bool]()
-    asked = json.dumps({"graph": graph, "changes": changes, "orders": orders}, default=_plain)
+    asked = json.dumps({"graph": graph, "changes": changes, "orders": orders}, default=vars)
 
     def end() -> None:
         over.append(True)
@@ -105,11 +149,11 @@ def _results(
         # The order of sets is then the same each time. Ctrl-C comes here, and ends it below.
         env={**os.environ, "PYTHONHASHSEED": "0"}, start_new_session=True,
     ) as process:  # fmt: skip
-        timer = Timer(limit or 0.0, end)
+        timer = Timer(seconds, end)
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            if limit is not None:
+            if seconds < inf:
                 timer.start()
             # It stays open: its end tells the process that this one is gone.
             with suppress(BrokenPipeError):
@@ -130,20 +174,10 @@ def _results(
             process.wait()
             with suppress(BrokenPipeError):
                 process.stdin.close()
-    if over:
-        raise ReplayError(
-            f"The replays took longer than {limit:.3g} s and were ended. "
-            "Ask for fewer experiments, or for one span."
-        )
-    if status:
+    if status and not over:
         raise ReplayError(
             f"The process of the replay ended with status {status}. Its last output: {words}"
         )
-
-
-def _plain(value: Any) -> Any:
-    """Return causes, a graph or an experiment as plain data."""
-    return sorted(value) if isinstance(value, frozenset) else vars(value)
 
 
 def _reason(graph: Graph, seconds: float, recorded: float) -> str:
@@ -168,8 +202,8 @@ def _reason(graph: Graph, seconds: float, recorded: float) -> str:
     )
 
 
-def _assumptions(graph: Graph, experiments: Sequence[Experiment]) -> Iterator[str]:
-    """Yield what the replays assume."""
+def _assumptions(graph: Graph, experiments: Sequence[Experiment], missing: int) -> Iterator[str]:
+    """Yield what the replays assume, and how many of them are missing."""
     others = any(one.workers for one in experiments)
     changed = any(one.bandwidth or "transfers" in one.without for one in experiments)
     but = ", except where an experiment says otherwise" if changed else ""
@@ -178,7 +212,7 @@ def _assumptions(graph: Graph, experiments: Sequence[Experiment]) -> Iterator[st
         "Memory is not simulated: nothing is spilled, and no worker is paused.": True,
         "The transfers from one worker share its bandwidth, and it is the only limit.": True,
         "Other workers are there from the start to the end, and none is lost.": others,
-        "A task that had to run on a certain worker has to run on its counterpart.": (
+        "A task that had to run on a certain worker has to run on the one of the same number.": (
             others and graph.restrictions
         ),
         f"No transfer was recorded; a worker sends {BANDWIDTH / 1e6:g} MB/s{but}.": (
@@ -187,5 +221,6 @@ def _assumptions(graph: Graph, experiments: Sequence[Experiment]) -> Iterator[st
         "A task that started other tasks waits for them as long as it did.": (
             any(graph.runs["seceded"])
         ),
+        f"There was no time for {counted(missing, 'more change')}.": missing,
     }
     return (sentence for sentence, is_true in assumed.items() if is_true)

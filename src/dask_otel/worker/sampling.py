@@ -28,9 +28,11 @@ LONGEST: Final = 8.0
 _QUIET: Final = 0.25
 _EARLY: Final = (1.0, 3.0)
 #: The part of a CPU that the thread may take. Where it needs more for a sample, it takes samples
-#: less often, down to five a second: each stands for the time since the one before.
+#: less often, down to five a second: each stands for the time since the one before. So many of
+#: them pay for one that takes long, such as one after which samples are sent.
 _PART: Final = 0.005
 _RARELY: Final = 0.2
+_PAY: Final = 16
 #: Most messages at once.
 _MOST: Final = 4
 #: Dask's functions below those that run a task; those of the supported releases that there are.
@@ -73,13 +75,14 @@ class Sampler:
         self._send(last=True)
 
     def _run(self) -> None:
-        spent = thread_time()
+        spent, mean = thread_time(), 0.0
         while not self._stopped:
             # Dask goes on; the coverage shows the gap.
             with suppress(Exception):
                 self._sample(monotonic())
             before, spent = spent, thread_time()
-            self._pause = max(self._interval, min(_RARELY, (spent - before) / _PART))
+            mean += (spent - before - mean) / _PAY
+            self._pause = max(self._interval, min(_RARELY, mean / _PART))
             # An event with a timeout takes twice as much of the CPU.
             sleep(self._pause)
 

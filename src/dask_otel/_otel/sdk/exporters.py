@@ -31,7 +31,7 @@ from dask_otel._otel.sdk.environment import (
     variables,
 )
 from dask_otel._otel.sdk.foreign import ForeignExporter
-from dask_otel._otel.sdk.otlp_json import Console, FileTransport
+from dask_otel._otel.sdk.otlp_json import FileTransport, print_lines
 from dask_otel._otel.sdk.sink import ExporterSink, MakeSink
 from dask_otel._otel.sdk.transport import (
     GrpcTransport,
@@ -134,7 +134,7 @@ def _transport(signal: str, name: str) -> tuple[Any, ...] | None:
             *_OTHERS,
         )
         return None
-    return (FileTransport(signal, Console()),)
+    return (FileTransport(signal, print_lines),)
 
 
 def labels(signal: str) -> list[str]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -25,6 +24,7 @@ from dask_otel.core.trace import Trace
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.destination import Destination
 from dask_otel.pump.rotated import RotatedFile
+from dask_otel.settings.keys import FileSettings
 from dask_otel.settings.problems import ConfigurationError
 
 #: Characters of a name in a file's name.
@@ -90,20 +90,24 @@ class GraphSink:
         return graph.span.identity.trace_id, b"".join([*pieces, packer.flush()])
 
 
-@dataclass(frozen=True, slots=True)
-class FileTarget:
-    """The files' folder and limits: the section ``otel.files``."""
+def folder_of(path: str) -> Path:
+    """Return the folder of telemetry files that the setting names.
 
-    path: str
-    #: Bytes after which another file begins.
-    max_size: int
-    #: Limit of the files of one signal.
-    max_files: int
+    Raises
+    ------
+    ConfigurationError
+        If there is no such user, or no current folder.
+    """
+    try:
+        return Path(path).expanduser().absolute()
+    except (RuntimeError, OSError) as error:
+        raise ConfigurationError([f"otel.files.path is {path!r}: {error}"]) from error
 
 
 def file_sinks(
     signals: Iterable[str],
-    target: FileTarget,
+    folder: Path,
+    limits: FileSettings,
     run: str,
     eager: bool,
     make: MakeSink,
@@ -116,8 +120,10 @@ def file_sinks(
     ----------
     signals
         ``"traces"``, ``"metrics"``, ``"logs"``.
-    target
-        The folder and the limits.
+    folder
+        The files' folder.
+    limits
+        Limits of the size of a file, and of their number.
     run
         The beginning of the files' names; see `run_name`.
     eager
@@ -127,27 +133,17 @@ def file_sinks(
         Makes each sink.
     write, samples
         See `GraphSink`; there is none without `write`.
-
-    Raises
-    ------
-    ConfigurationError
-        If the folder is impossible.
     """
-    try:
-        folder = Path(target.path).expanduser().absolute()
-    except (RuntimeError, OSError) as error:
-        # No such user, or no current folder.
-        raise ConfigurationError([f"otel.files.path is {target.path!r}: {error}"]) from error
     destination = Destination(f"files in {folder}", advice=_ADVICE)
     made: list[ExporterSink | GraphSink] = []
     for signal in signals:
         names = f"{run}-", f"-{signal}.jsonl"
-        file = RotatedFile(folder, *names, target.max_size, target.max_files)
+        file = RotatedFile(folder, *names, limits.max_size, limits.max_files)
         if eager and signal == "metrics":
             destination.eager = partial(getattr, file, "is_first")
-        made.append(make(signal, destination, FileTransport(signal, file)))
+        made.append(make(signal, destination, FileTransport(signal, file.write, file.close)))
     if write is not None:
-        file = RotatedFile(folder, f"{run}-", SUFFIX, target.max_size, target.max_files, b"")
+        file = RotatedFile(folder, f"{run}-", SUFFIX, limits.max_size, limits.max_files, b"")
         made.append(
             GraphSink(
                 destination,

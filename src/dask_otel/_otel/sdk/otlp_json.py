@@ -12,6 +12,7 @@ Collector identifies a file by its first thousand bytes, and the resource is the
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
@@ -25,7 +26,6 @@ from dask_otel.core.records import Answer
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.parts import parts
 from dask_otel.pump.recorder import Recorder
-from dask_otel.pump.rotated import RotatedFile
 
 #: Characters (ASCII, so bytes) of a line, unless a single item is longer.
 LONGEST_LINE: Final = 1_000_000
@@ -126,21 +126,25 @@ class FileTransport:
     ----------
     signal
         ``"traces"``, ``"metrics"`` or ``"logs"``.
-    file
-        Takes the lines.
+    write, close
+        Take some lines, all or none of them, and end the file.
     """
 
-    def __init__(self, signal: str, file: RotatedFile | Console) -> None:
+    def __init__(
+        self,
+        signal: str,
+        write: Callable[[Sequence[bytes]], None],
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
         self._message = REQUESTS[signal]
-        self._file = file
+        self._write, self.close = write, close
         self._breathe = Breath()
-        self.close = file.close
 
     def send(self, request: bytes, _longest: float) -> Answer:
         """Write the whole request or nothing."""
         written = lines(self._message.FromString(request), self._breathe)
         try:
-            self._file.write([line.encode() for line in written])
+            self._write([line.encode() for line in written])
         except OSError as error:
             return Answer(False, words_of(error))
         return Answer(True)
@@ -157,8 +161,8 @@ class RecorderTransport:
         """Keep the whole request."""
         whole, part = (REQUESTS[self._signal].FromString(request) for _ in range(2))
         for trace in _traces(whole, part) if self._signal == "traces" else [""]:
-            written = [line.encode() for line in lines(part, self._breathe)]
-            self._recorder.add(self._signal, written, trace)
+            written = "".join(f"{line}\n" for line in lines(part, self._breathe))
+            self._recorder.add(self._signal, gzip.compress(written.encode(), 1), trace)
         return Answer(True)
 
     def close(self) -> None:
@@ -175,13 +179,7 @@ def _traces(whole: Any, part: Any) -> Iterator[str]:
         yield trace.hex()
 
 
-class Console:
-    """The process's standard output in place of a file."""
-
-    def write(self, lines: Sequence[bytes]) -> None:
-        """Print some lines."""
-        for line in lines:
-            print(line.decode(), flush=True)
-
-    def close(self) -> None:
-        """Leave it open."""
+def print_lines(lines: Sequence[bytes]) -> None:
+    """Print some lines, in place of a file."""
+    for line in lines:
+        print(line.decode(), flush=True)

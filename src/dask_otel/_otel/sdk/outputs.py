@@ -29,20 +29,20 @@ from dask_otel._otel.sdk.environment import (
     variables,
 )
 from dask_otel._otel.sdk.exporters import is_named, make_sinks, nobody_listens
-from dask_otel._otel.sdk.files import FileTarget, GraphSink, WriteGraph, file_sinks, run_name
+from dask_otel._otel.sdk.files import GraphSink, WriteGraph, file_sinks, folder_of, run_name
 from dask_otel._otel.sdk.otlp_json import RecorderTransport
 from dask_otel._otel.sdk.resource import make_resource
 from dask_otel._otel.sdk.sampling import TraceSampler, make_sampler
 from dask_otel._otel.sdk.sink import ExporterSink
 from dask_otel._otel.sdk.spans import ProviderSpanSink, application_provider
+from dask_otel._version import __version__
 from dask_otel.core.profiles.store import Profiles
 from dask_otel.core.records import Origin
 from dask_otel.core.trace import Trace
 from dask_otel.pump.destination import Destination
 from dask_otel.pump.profile_files import ProfileFiles
 from dask_otel.pump.recorder import Recorder
-
-__all__ = ["FileTarget", "Outputs", "build", "build_for_spool"]
+from dask_otel.settings.keys import Settings
 
 _SIGNALS: Final = ("traces", "metrics", "logs")
 
@@ -56,8 +56,9 @@ class Outputs:
     metric_sinks: tuple[ExporterSink, ...]
     log_sinks: tuple[ExporterSink, ...]
     graph_sinks: tuple[GraphSink, ...]
-    #: The files' folder; None without files.
+    #: The files' folder, as a destination, and the beginning of their paths; None without files.
     files: Destination | None
+    prefix: Path | None
     #: Whether a trace is sampled, for exemplars; None allows all.
     sampled: Callable[[int], bool] | None
     #: Whether a trace is sampled.
@@ -74,40 +75,27 @@ class Outputs:
 
 
 def build(
-    environment: Mapping[str, str],
-    service_name: str,
+    settings: Settings,
     instance_id: str,
-    service_version: str,
-    cluster_name: str | None,
-    version: str,
-    files: FileTarget | None = None,
-    started_ns: int = 0,
-    own_provider: bool = False,
-    logs: bool = False,
+    started_ns: int,
     claims: Callable[[str, str], bool] | None = None,
     graph: WriteGraph | None = None,
     profiles: Profiles | None = None,
 ) -> Outputs | None:
     """Make the exporters in the standard variables, and those that write files.
 
+    With files, a signal is sent elsewhere only if the standard variables name a destination. With
+    ``otel.provider: own``, a tracer provider of the application is ignored, and its environment is
+    not the bridge's either.
+
     Parameters
     ----------
-    environment
-        Defaults for variables that are not set; with `own_provider` they override the environment.
-    service_name, instance_id, service_version, cluster_name
-        For the resource; see `dask_otel._otel.sdk.resource.make_resource`.
-    version
-        Of the bridge, for the instrumentation scope.
-    files
-        The files' folder and limits; None for no files. With files, a signal is sent elsewhere only
-        if the standard variables name a destination.
+    settings
+        The bridge's settings.
+    instance_id
+        The Dask id of the scheduler.
     started_ns
         Start of the bridge, for the names of the files.
-    own_provider
-        Whether to ignore a tracer provider that the application has set; then its environment is
-        not the bridge's either.
-    logs
-        Whether log records are exported.
     claims
         See `dask_otel._otel.sdk.resource.make_resource`. None for telemetry that is no bridge's.
     graph
@@ -125,40 +113,36 @@ def build(
     ConfigurationError
         If a variable has a value that is not allowed.
     """
-    with defaults_for_environment(environment, win=own_provider):
+    files, own_provider = settings.files, settings.provider == "own"
+    with defaults_for_environment(settings.environment, win=own_provider):
         if is_disabled(variables()):
             return None
         read = read_environment()
-        resource = make_resource(
-            service_name,
-            instance_id,
-            service_version,
-            cluster_name,
-            claims,
-        )
+        resource = make_resource(instance_id, settings.cluster_name, claims)
         # The constructor reads all limits: make it before things that must be closed.
-        encoder = Encoder(resource.attributes, version)
+        encoder = Encoder(resource.attributes, __version__)
         provider = None if own_provider else application_provider()
         sampler = make_sampler(resource) if provider is None else TraceSampler(provider.sampler)
         make = partial(ExporterSink, encoder, sampler)
         to_file: list[ExporterSink | GraphSink] = []
+        prefix: Path | None = None
         written: ProfileFiles | None = None
-        signals = _SIGNALS if logs else _SIGNALS[:-1]
-        if files is not None:
+        signals = _SIGNALS if settings.logs.exported else _SIGNALS[:-1]
+        if files.path is not None:
             # Before the others, which must be closed after an error.
-            cluster = str(resource.attributes.get(semconv.CLUSTER_NAME, service_name))
-            run = run_name(cluster, instance_id, started_ns)
-            eager = read.file_interval is not None
-            to_file = file_sinks(signals, files, run, eager, make, graph, sampler.decides)
+            cluster = str(resource.attributes[semconv.CLUSTER_NAME])
+            folder, run = folder_of(files.path), run_name(cluster, instance_id, started_ns)
+            prefix, eager = folder / run, read.file_interval is not None
+            to_file = file_sinks(signals, folder, files, run, eager, make, graph, sampler.decides)
             if profiles is not None:
-                folder = Path(files.path).expanduser().absolute()
                 most = files.max_size * files.max_files
                 written = ProfileFiles(folder, run, most, profiles, sampler.decides)
         made = make_sinks(
             (
                 signal
                 for signal in signals
-                if (is_named(signal) or files is None) and (signal != "traces" or provider is None)
+                if (is_named(signal) or files.path is None)
+                and (signal != "traces" or provider is None)
             ),
             make,
         )
@@ -170,7 +154,7 @@ def build(
         )
         for signal in _SIGNALS
     )
-    applications = [] if provider is None else [ProviderSpanSink(provider, version, sampler)]
+    applications = [] if provider is None else [ProviderSpanSink(provider, __version__, sampler)]
     filters: dict[str, Callable[[int], bool] | None] = {
         "always_on": None,
         "always_off": lambda _: False,
@@ -192,6 +176,7 @@ def build(
         events,
         tuple(sink for sink in to_file if isinstance(sink, GraphSink)),
         to_file[0].destination if to_file else None,
+        prefix,
         filters[read.exemplars],
         sampler.decides,
         resource.attributes,
@@ -202,15 +187,13 @@ def build(
     )
 
 
-def build_for_spool(environment: Mapping[str, str], version: str) -> list[ExporterSink]:
+def build_for_spool(environment: Mapping[str, str]) -> list[ExporterSink]:
     """Make the trace exporters in the standard variables, for spans of earlier runs.
 
     Parameters
     ----------
     environment
         Defaults for variables that are not set.
-    version
-        Of the bridge.
 
     Returns
     -------
@@ -227,7 +210,7 @@ def build_for_spool(environment: Mapping[str, str], version: str) -> list[Export
             return []
         # Each span has its own.
         resource = Resource.get_empty()
-        encoder = Encoder({}, version)
+        encoder = Encoder({}, __version__)
         sampler = make_sampler(resource)
         sinks = make_sinks(["traces"], partial(ExporterSink, encoder, sampler))
     for sink in sinks:

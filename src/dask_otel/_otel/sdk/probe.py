@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import wait
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from dask_otel import semconv
-from dask_otel._otel.sdk.files import FileTarget, run_name
 from dask_otel._otel.sdk.listening import look
 from dask_otel._otel.sdk.outputs import Outputs, build
 from dask_otel._otel.sdk.spans import ProviderSpanSink
 from dask_otel.core.records import Answer, LogRecord, MetricRecord, NumberPoint, Row, SpanRecord
 from dask_otel.pump.thread import apart
+from dask_otel.settings.keys import Settings
 from dask_otel.settings.problems import ConfigurationError
 
 #: Seconds to identify the server.
@@ -29,29 +28,16 @@ _LOOK: Final = 4.0
 _THREAD: Final = "dask-otel-doctor"
 
 
-def probe(
-    environment: Mapping[str, str],
-    *,
-    service_name: str,
-    service_version: str,
-    cluster_name: str | None,
-    version: str,
-    files: FileTarget | None,
-    own_provider: bool,
-    seconds: float,
-    logs: bool = False,
-) -> dict[str, Any]:
+def probe(settings: Settings, seconds: float) -> dict[str, Any]:
     """Send a test span, counter and log record to every endpoint that the variables name.
 
     Parameters
     ----------
-    environment, service_name, service_version, cluster_name, version, files, own_provider
-        As for the scheduler's own exporters; see `dask_otel._otel.sdk.outputs.build`. Files written
-        here are removed again.
+    settings
+        The scheduler's; see `dask_otel._otel.sdk.outputs.build`. Files written here are removed
+        again.
     seconds
         The longest time to wait for answers.
-    logs
-        Whether log records are exported.
 
     Returns
     -------
@@ -68,8 +54,6 @@ def probe(
     run = secrets.token_hex(8)
     trace_id, span_id = secrets.randbits(128) or 1, secrets.randbits(64) or 1
     sent_ns = time.time_ns()
-    # Not a scheduler's id, so that its files have different names.
-    instance = f"doctor-{run}"
     found: dict[str, Any] = {
         "run": run,
         "trace_id": f"{trace_id:032x}",
@@ -81,18 +65,8 @@ def probe(
         "interval": None,
     }
     try:
-        outputs = build(
-            environment,
-            service_name=service_name,
-            instance_id=instance,
-            service_version=service_version,
-            cluster_name=cluster_name,
-            version=version,
-            files=files,
-            started_ns=sent_ns,
-            own_provider=own_provider,
-            logs=logs,
-        )
+        # Not a scheduler's id, so that its files have different names.
+        outputs = build(settings, f"doctor-{run}", sent_ns)
     except ConfigurationError as error:
         found["problems"] = list(error.problems)
         return found
@@ -104,17 +78,11 @@ def probe(
         "service": str(outputs.resource.get(semconv.SERVICE_NAME, "")),
         "results": _results(_tries(outputs, run, trace_id, span_id, sent_ns), seconds),
     }
-    if files is not None:
-        cluster = str(outputs.resource.get(semconv.CLUSTER_NAME, service_name))
-        _remove(Path(files.path).expanduser(), run_name(cluster, instance, sent_ns))
-    return found
-
-
-def _remove(folder: Path, prefix: str) -> None:
-    with suppress(OSError):
-        for path in folder.iterdir():
-            if path.name.startswith(f"{prefix}-"):
+    if outputs.prefix is not None:
+        with suppress(OSError):
+            for path in outputs.prefix.parent.glob(f"{outputs.prefix.name}-*"):
                 path.unlink()
+    return found
 
 
 def _tries(

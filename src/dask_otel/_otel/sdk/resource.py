@@ -8,7 +8,7 @@ import platform
 from collections.abc import Callable, Mapping
 from concurrent.futures import wait
 from functools import partial
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, entry_points, version
 from typing import Any, Final
 
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
@@ -29,6 +29,8 @@ _CLUSTER_NAME_VARIABLES: Final = (
     "COILED_CLUSTER_NAME",
     "DASK_COILED__CLUSTER_NAME",
 )
+#: The service's name, if it has no other one.
+_SERVICE: Final = "dask-scheduler"
 _DETECTORS: Final = "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS"
 #: Seconds for all detectors: the shortest run of a cluster may end meanwhile, and its close waits.
 _PATIENCE: Final = 4.0
@@ -41,9 +43,7 @@ _SDK: Final = {
 
 
 def make_resource(
-    service_name: str,
     instance_id: str,
-    service_version: str,
     cluster_name: str | None,
     claims: Callable[[str, str], bool] | None = None,
 ) -> Resource:
@@ -51,7 +51,7 @@ def make_resource(
 
     Parameters
     ----------
-    service_name, instance_id, service_version
+    instance_id
         Used if neither the user nor a detector sets another one.
     cluster_name
         ``otel.cluster-name``; None means the environment's name, or else the service's.
@@ -62,7 +62,7 @@ def make_resource(
     found = _detected()
     # The SDK's placeholder for a missing name.
     if str(found.get(semconv.SERVICE_NAME) or "unknown_service").startswith("unknown_service"):
-        found[semconv.SERVICE_NAME] = service_name
+        found[semconv.SERVICE_NAME] = _SERVICE
     found.setdefault(semconv.SERVICE_INSTANCE_ID, instance_id)
     name, instance = (
         str(found[key]) for key in (semconv.SERVICE_NAME, semconv.SERVICE_INSTANCE_ID)
@@ -77,7 +77,7 @@ def make_resource(
             instance,
             found[semconv.SERVICE_INSTANCE_ID],
         )
-    found.setdefault(semconv.SERVICE_VERSION, service_version)
+    found.setdefault(semconv.SERVICE_VERSION, version("distributed"))
     found.setdefault(semconv.RUNTIME_VERSION, platform.python_version())
     if not found.get(semconv.CLUSTER_NAME):
         names = [cluster_name, *map(os.environ.get, _CLUSTER_NAME_VARIABLES), name]

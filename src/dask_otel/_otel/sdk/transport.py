@@ -41,6 +41,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from dask_otel._otel.sdk.environment import variables
 from dask_otel.core.masking import Mask, secrets_of
 from dask_otel.core.records import Answer
+from dask_otel.core.text import shortened
 
 if TYPE_CHECKING:
     import grpc
@@ -109,7 +110,7 @@ def plain(text: str, mask: Mask = _NO_SECRETS) -> str:
         # Another protocol, such as gRPC's where HTTP is expected.
         line = line[: next(n for n, c in enumerate(line) if not c.isprintable())] + "(no text)"
     line = "".join([c if c.isprintable() else "\ufffd" for c in line])
-    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
+    return shortened(line, _LONGEST)
 
 
 def innermost(error: BaseException) -> BaseException:
@@ -280,6 +281,7 @@ class HttpTransport(Transport):
 
     def _answer(self, request: bytes, until: float) -> Answer:
         import requests
+        from urllib3 import Timeout
 
         try:
             left = max(0.001, until - time.monotonic())
@@ -289,7 +291,9 @@ class HttpTransport(Transport):
                 data=self._compress(request),
                 headers=self._headers,
                 auth=session.auth or self._auth,
-                timeout=left,
+                # For connecting and the answer together. A number is for each of them, but a
+                # user's own session may know nothing else.
+                timeout=Timeout(total=left) if type(session) is requests.Session else left,
                 # A redirect can turn a POST into a GET, which would lose the data.
                 allow_redirects=False,
                 # Else the whole answer would be read at once, whatever its size.

@@ -14,6 +14,7 @@ from pickletools import genops
 from typing import Any, Final
 
 from dask_otel import semconv
+from dask_otel.core.figures import seconds
 from dask_otel.core.records import ClusterEvent, SpanIdentity
 from dask_otel.core.text import CUT, Sanitizer, attribute_text
 from dask_otel.core.trace import Trace
@@ -233,4 +234,4 @@ class LastLines:
     def ended(self, event: ClusterEvent) -> list[str]:
         """Return the lines of a worker that ended, with the seconds before its end."""
         lines = self._lines.pop(event.facts[semconv.WORKER_ADDRESS], ())
-        return [f"{max(0.0, event.time - time):.1f} s before: {text}" for time, text in lines]
+        return [f"{seconds(max(0.0, event.time - time))} before: {text}" for time, text in lines]

@@ -409,7 +409,10 @@ class Accounting:
 
     def _refresh(self, account: WorkerTime, now: float) -> None:
         """Advance the time if the number of free threads changed."""
-        free = account.free_threads
+        tasks = account.tasks
+        # Threads that no open task can occupy; without a call, as this runs for each task.
+        taken = len(tasks.processing) + len(tasks.zombies) - len(tasks.seceded)
+        free = account.threads - taken if taken < account.threads else 0
         if free == account.free:
             return
         self._advance(now)

@@ -23,40 +23,36 @@ from itertools import islice
 
 
 @dataclass(slots=True, eq=False)
-class ActiveSpan:
-    """A span with unfinished work. A worker may hold it until its next heartbeat.
-
-    The first one of a tree also has the account of the tree, even after it became inactive: most
-    trees have one span, and so one object.
-    """
+class ActiveTree:
+    """The account of a root with active spans in its tree."""
 
     id: str
-    root_id: str
-    #: The interval that `mark` belongs to.
+    #: The interval of `mark` and `per_span`.
     interval: int
-    #: The span that has the account; None for that one itself.
-    first: ActiveSpan | None
-    #: This span has its share up to this value of the root's integral in this interval.
+    #: The integral per root up to which `per_span` is settled.
     mark: float = 0.0
-    #: The integral per root up to which `per_span` is settled, and the interval of both.
-    root_mark: float = 0.0
-    root_interval: int = 0
     #: Active spans in the tree.
     spans: int = 0
     per_span: float = 0.0
     #: `per_span` at the end of the previous interval.
     closed: float = 0.0
 
-    @property
-    def root(self) -> ActiveSpan:
-        """The span that has the account."""
-        return self.first or self
-
     def settle(self, per_root: float) -> None:
         """Divide the root's seconds since the last call by the present number of spans."""
         if self.spans:
-            self.per_span += (per_root - self.root_mark) / self.spans
-        self.root_mark = per_root
+            self.per_span += (per_root - self.mark) / self.spans
+        self.mark = per_root
+
+
+@dataclass(slots=True, eq=False)
+class ActiveSpan:
+    """A span with unfinished work. A worker may hold it until its next heartbeat."""
+
+    id: str
+    tree: ActiveTree
+    #: This span has its share up to this value of the tree's integral in this interval.
+    mark: float
+    interval: int
 
 
 class IdleSharing:
@@ -73,7 +69,7 @@ class IdleSharing:
         self._closed_per_root = 0.0
         #: Spans to settle for the previous interval, if necessary.
         self._unsettled: list[ActiveSpan] = []
-        self._roots: dict[str, ActiveSpan] = {}
+        self._trees: dict[str, ActiveTree] = {}
         #: Active spans by id.
         self.spans: dict[str, ActiveSpan] = {}
         #: When a span last became active or inactive.
@@ -89,15 +85,13 @@ class IdleSharing:
         if span_id in self.spans:
             return
         self.changed = now
-        root = self._roots.get(root_id)
-        self.spans[span_id] = span = ActiveSpan(span_id, root_id, self._interval, root)
-        if root is None:
-            self._roots[root_id] = root = span
-            root.root_interval = self._interval
-        self._carry_over_root(root)
-        root.settle(self._per_root)
-        root.spans += 1
-        span.mark = root.per_span
+        tree = self._trees.get(root_id)
+        if tree is None:
+            tree = self._trees[root_id] = ActiveTree(root_id, self._interval)
+        self._carry_over_tree(tree)
+        tree.settle(self._per_root)
+        tree.spans += 1
+        self.spans[span_id] = ActiveSpan(span_id, tree, tree.per_span, self._interval)
 
     def deactivate(self, span_id: str, now: float) -> None:
         """Deactivate a span: it has no unfinished work. No effect on an unknown one."""
@@ -106,12 +100,12 @@ class IdleSharing:
             return
         self.changed = now
         self._carry_over(span)
-        root = span.root
-        root.settle(self._per_root)
-        self._give(span.id, root.per_span - span.mark)
-        root.spans -= 1
-        if not root.spans:
-            del self._roots[span.root_id]
+        tree = span.tree
+        tree.settle(self._per_root)
+        self._give(span.id, tree.per_span - span.mark)
+        tree.spans -= 1
+        if not tree.spans:
+            del self._trees[tree.id]
 
     def book_late(
         self,
@@ -133,7 +127,7 @@ class IdleSharing:
         if self.changed > since:
             by_root: dict[str, set[str]] = {}
             for span in spans:
-                by_root.setdefault(span.root_id, set()).add(span.id)
+                by_root.setdefault(span.tree.id, set()).add(span.id)
             if by_root:
                 self.idle += seconds
                 for ids in by_root.values():
@@ -170,25 +164,24 @@ class IdleSharing:
 
     def book(self, seconds: float) -> None:
         """Share idle seconds that have just passed."""
-        if self._roots:
+        if self._trees:
             self.idle += seconds
-            self._per_root += seconds / len(self._roots)
+            self._per_root += seconds / len(self._trees)
         else:
             self.unused += seconds
 
-    def _carry_over_root(self, root: ActiveSpan) -> None:
-        if root.root_interval != self._interval:
-            root.settle(self._closed_per_root)
-            root.closed, root.per_span = root.per_span, 0.0
-            root.root_mark = 0.0
-            root.root_interval = self._interval
+    def _carry_over_tree(self, tree: ActiveTree) -> None:
+        if tree.interval != self._interval:
+            tree.settle(self._closed_per_root)
+            tree.closed, tree.per_span = tree.per_span, 0.0
+            tree.mark = 0.0
+            tree.interval = self._interval
 
     def _carry_over(self, span: ActiveSpan) -> None:
         """Settle a span for the closed interval, and begin the present one."""
         if span.interval != self._interval:
-            root = span.root
-            self._carry_over_root(root)
-            seconds = root.closed - span.mark
+            self._carry_over_tree(span.tree)
+            seconds = span.tree.closed - span.mark
             if seconds > 0.0:
                 shares = self.closed_shares
                 shares[span.id] = shares.get(span.id, 0.0) + seconds

@@ -28,8 +28,8 @@ class Settlement(NamedTuple):
 class WorkerTime:
     """Thread-seconds of one worker.
 
-    The owner changes `tasks` and compares `free_threads` with `free`. If they differ, it calls
-    `advance` and sets `free` and `changed`.
+    The owner changes `tasks`. If the number of threads that no open task can occupy then differs
+    from `free`, it calls `advance` and sets `free` and `changed`.
     """
 
     __slots__ = (
@@ -89,14 +89,6 @@ class WorkerTime:
         """Keep the last ends in a new list, with the last pauses."""
         self.ends = last_ends(self.ends)
         self.ends[0] = (self.ends[0][0], self.pauses)
-
-    @property
-    def free_threads(self) -> int:
-        """Threads that no open task can occupy."""
-        # Without a call: this runs for each task.
-        tasks = self.tasks
-        free = self.threads - len(tasks.processing) - len(tasks.zombies) + len(tasks.seceded)
-        return free if free > 0 else 0
 
     @property
     def in_flight(self) -> float:

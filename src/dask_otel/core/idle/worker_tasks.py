@@ -76,11 +76,6 @@ class WorkerTasks:
     guessed: bool = False
 
     @property
-    def open(self) -> int:
-        """Tasks that may occupy a thread."""
-        return len(self.processing) + len(self.zombies) - len(self.seceded)
-
-    @property
     def any(self) -> bool:
         """Whether any task may be running, or may have ended since the last cut."""
         return bool(
@@ -168,7 +163,7 @@ class WorkerTasks:
             # If a key returned since the cut, the cut lists an earlier run of it.
             again = key in self.again or key in self.ended
             used += before if again else max(0.0, before - self._executing.get(key, 0.0))
-        running = self.open
+        running = len(self.processing) + len(self.zombies) - len(self.seceded)
         ahead = 0.0
         for key, ends in self.ended.items():
             # The first of them is the run that the cuts may have seen. Vanished seconds were owed
@@ -224,8 +219,19 @@ class WorkerTasks:
         unknown = 0
         cut = self.cut
         kept: dict[Hashable, tuple[_End, ...]] = {}
+        # Tasks of which the cuts know more than their ends.
+        known = {*self._executing, *self._vanished, *running}
         # Without needless lookups and calls: this loop runs for every task.
         for key, ends in self.ended.items():
+            if key not in known and len(ends) == 1:
+                seconds, announced, seceded = ends[0]
+                if seconds is not None and seceded is None and announced < at:
+                    # As mostly: it ran between the cuts.
+                    owed += seconds
+                    unlisted += seconds
+                    if seconds > announced - cut:
+                        late += seconds
+                    continue
             elapsed, vanished = self._executing.get(key), self._vanished.get(key, 0.0)
             listed = key in running
             waiting: tuple[_End, ...] = ()

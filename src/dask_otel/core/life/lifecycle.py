@@ -368,6 +368,8 @@ class Lifecycle:
                 span.quiet_since = min(span.quiet_since, now)
         self._ticked = now
         self.behind = False
+        if not self.open:
+            return
         for span in self.reports.take_complete(most):
             self._settled(span, Trigger.REPORTED, now)
         timeout = self._limits.settle_timeout
@@ -384,13 +386,11 @@ class Lifecycle:
         self.progress += self._long.signs(now)
 
     def end(self, dask_ids: Sequence[str], now: float) -> None:
-        """Let spans linger no longer; give a sign of life of those that go on."""
+        """Let spans linger no longer."""
         for dask_id in dask_ids:
             if dask_id in self._lingering:
                 self._lingering.set(dask_id, now, -self.open[dask_id].depth)
         self.tick(now)
-        for _ in ("marker", "progress"):
-            self.progress += self._long.show(dask_ids, now)
 
     def _settled(self, span: OpenSpan, trigger: Trigger, now: float) -> None:
         self._step(span, trigger)

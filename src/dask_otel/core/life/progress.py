@@ -12,7 +12,7 @@ is the configured interval, but at least a tenth of the span's age. With 5 minut
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from dask_otel.core.life.generations import Generations
@@ -75,10 +75,14 @@ class LongSpans:
                     break
         return signs
 
-    def show(self, dask_ids: Iterable[str], now: float) -> list[Progress]:
-        """Return a sign of each open span of these, due or not; at most `AT_ONCE`."""
-        shown = [self._open[one] for one in dask_ids if one in self._open][:AT_ONCE]
-        return [_sign(span, now) for span in shown if self._generations.claim(span.identity)]
+
+def snapshot(span: OpenSpan, now: float) -> Progress:
+    """Return the life of an open span up to now, or to the end of its work, as one sign.
+
+    It is no sign of the span's own, and changes nothing. Later snapshots have other ids.
+    """
+    stop = now if span.busy else span.quiet_since
+    return Progress(span.identity, int(now * 1e6), span.start, stop, span.counts_so_far())
 
 
 def _sign(span: OpenSpan, now: float) -> Progress:

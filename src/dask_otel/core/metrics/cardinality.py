@@ -13,12 +13,6 @@ from typing import Final
 
 from dask_otel import semconv
 
-_SECOND_NS: Final = 1_000_000_000
-
-#: A series is exported for at least this time after its last change, whatever the settings:
-#: backends look back a few minutes, and scrapers pause.
-MIN_RETIRE_AFTER_NS: Final = 15 * 60 * _SECOND_NS
-
 #: Labels with free text or changing values: only series with one of them retire. The other
 #: labels have a few fixed values of the bridge (a state, a reason).
 FREE_LABELS: Final = frozenset(
@@ -45,7 +39,7 @@ class SeriesLimits:
     max_names: int
     #: Series of one metric, including those of `_OTHER`.
     max_series: int
-    #: At least `MIN_RETIRE_AFTER_NS`.
+    #: How long a series is exported after its last change.
     retire_after_ns: int
     #: The export interval, which limits the age of a zero point.
     interval_ns: int

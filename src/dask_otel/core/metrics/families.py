@@ -163,6 +163,9 @@ class Families:
 
     def of_span(self, label: SpanLabel, key: SpanMetricKey) -> AnySeries:
         """Return the series of a span's key, and cache it in ``label.routes``."""
+        found = label.routes.get(key)
+        if found is not None:
+            return found
         metric, labels = route_span_key(key)
         series = self._series(metric, label, labels)
         if _is_plain(key):

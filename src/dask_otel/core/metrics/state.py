@@ -21,11 +21,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from functools import partial
 from typing import Final
 
 from dask_otel import semconv
 from dask_otel.core.metrics.batch import Distribution, MetricBatch, RawSeries, SpanDeltas
-from dask_otel.core.metrics.cardinality import MIN_RETIRE_AFTER_NS, SeriesLimits
+from dask_otel.core.metrics.cardinality import SeriesLimits
 from dask_otel.core.metrics.families import AnySeries, Families, Family
 from dask_otel.core.metrics.labels import LabelRules
 from dask_otel.core.metrics.series import HistogramSeries, Ids, LevelSeries, number
@@ -169,28 +170,16 @@ class MetricState:
         self._families.of_raw(raw).pinned = True
 
     def _guard(self, call: Callable[..., None], *args: object) -> None:
-        # One bad item of a user must not lose the rest of the batch.
+        # One bad item of a user, whose code runs here, must not lose the rest of the batch.
         try:
             call(*args)
         except Exception:  # noqa: BLE001
             self._sanitizer.count("error")
 
     def _apply_span(self, deltas: SpanDeltas, time_ns: int) -> None:
-        label = self._families.label(deltas.tags)
-        routes = label.routes
-        ids = self._exemplar_ids(deltas.ids)
-        epoch = self._epoch
+        find = partial(self._families.of_span, self._families.label(deltas.tags))
         for key, value in deltas.values.items():
-            try:
-                checked = number(value)
-                if checked is None:
-                    self._sanitizer.count("value")
-                    continue
-                series = routes.get(key) or self._families.of_span(label, key)
-                if not series.add(checked, epoch, ids, time_ns):
-                    self._sanitizer.count("value")
-            except Exception:  # noqa: BLE001 - users' code runs here: hashes, comparisons
-                self._sanitizer.count("error")
+            self._guard(self._add, find, key, value, deltas.ids, time_ns)
 
     def _add(
         self,
@@ -216,13 +205,7 @@ class MetricState:
             self._sanitizer.count("shape")
 
     def _exemplar_ids(self, ids: Ids | None) -> Ids | None:
-        if not ids or self._sampled is None:
-            return ids or None
-        try:
-            return ids if self._sampled(ids[0]) else None
-        except Exception:  # noqa: BLE001 - a sampler may be a user's; the value still counts
-            self._sanitizer.count("error")
-            return None
+        return ids if ids and (self._sampled is None or self._sampled(ids[0])) else None
 
     # ------------------------------------------------------------------------------ output
 
@@ -323,7 +306,7 @@ class MetricState:
 
     def _retire(self, family: Family, age_ns: int) -> bool:
         """Retire the old series; return whether there are any."""
-        after = max(self._limits.retire_after_ns, MIN_RETIRE_AFTER_NS)
+        after = self._limits.retire_after_ns
         epoch, accepted = self._epoch, self._accepted_epoch
         retired = False
         for series in list(family.series.values()):

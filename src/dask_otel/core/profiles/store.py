@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from dask_otel import semconv
@@ -25,8 +26,8 @@ MOST_IN_ALL: Final = 50_000
 GRACE: Final = 30.0
 #: Most workers in the list of a root.
 _MOST_CUT_OFF: Final = 20
-#: Most frames of which a root knows the redaction; then it begins again.
-_MOST_FRAMES: Final = 100_000
+#: Most frames of which the redaction is known.
+_MOST_FRAMES: Final = 20_000
 #: For redaction: the attributes of a frame's function and file.
 _OF_PREFIX: Final = semconv.TASK_PREFIX, ""
 _OF_CODE: Final = semconv.CODE_FUNCTION_NAME, semconv.CODE_FILE_PATH
@@ -65,8 +66,6 @@ class RootProfile:
 
     root: SpanIdentity
     profile: Profile
-    #: Frames after redaction, equal ones as one object.
-    frames: dict[tuple[str, Frame], Frame] = field(default_factory=dict)
     senders: set[str] = field(default_factory=set)
     ended: float | None = None
     #: Whether it differs from its file, and by how many samples.
@@ -87,6 +86,8 @@ class Profiles:
         #: By Dask's id of a span: its latest generation, and the root of that.
         self._of: dict[str, tuple[SpanStacks, RootProfile]] = {}
         self._interval, self._redact, self._room = interval, redact, room
+        #: Equal frames are one object.
+        self._shown = lru_cache(_MOST_FRAMES)(self._redacted)
         #: Samples that were dropped, by reason.
         self.dropped: Counter[str] = Counter()
 
@@ -125,8 +126,8 @@ class Profiles:
             stacks, root = place[0].stacks, place[1]
             prefix, *inner = frames
             stack = (
-                self._shown(root, _OF_PREFIX, prefix),
-                *[self._shown(root, _OF_CODE, frame) for frame in inner],
+                self._shown(_OF_PREFIX, prefix),
+                *[self._shown(_OF_CODE, frame) for frame in inner],
             )
             before = len(stacks)
             if stack in stacks or min(self._room, MOST_OF_SPAN - before) > 0:
@@ -148,17 +149,12 @@ class Profiles:
                 root.profile.about["left_out"] += batch.left_out
                 root.changed = True
 
-    def _shown(self, root: RootProfile, names: tuple[str, str], frame: Frame) -> Frame:
-        key = names[0], frame
-        if key not in root.frames:
-            function, file = (
-                str(redacted_tags(self._redact, (text,), Sanitizer(), name)[0]) if text else ""
-                for name, text in zip(names, (frame.function, frame.file), strict=True)
-            )
-            if len(root.frames) >= _MOST_FRAMES:
-                root.frames.clear()
-            root.frames[key] = frame._replace(function=function, file=file)
-        return root.frames[key]
+    def _redacted(self, names: tuple[str, str], frame: Frame) -> Frame:
+        function, file = (
+            str(redacted_tags(self._redact, (text,), Sanitizer(), name)[0]) if text else ""
+            for name, text in zip(names, (frame.function, frame.file), strict=True)
+        )
+        return frame._replace(function=function, file=file)
 
     def _place(
         self, dask_id: str, known: tuple[SpanIdentity, SpanIdentity] | None, now: float

@@ -71,28 +71,22 @@ class TaskRecords(Parts):
             The exported groups, by name and ordinal.
         """
         who, run = self.who, task.run
-        prefix = self._redacted_text(semconv.TASK_PREFIX, task.prefix)
-        computed_ns, end_ns = self._interval(run.start, run.stop)
         parent = parents.get((task.group, task.ordinal))
-        above = self if parent is None else parent
-        if above.start_ns < computed_ns == above.end_ns:
-            # A run of length zero at the very end of its parent must not end after it.
-            computed_ns, end_ns = computed_ns - 1, computed_ns
+        computed_ns, end_ns = self._interval(run.start, run.stop, parent or self)
         events = self._task_events(run, computed_ns)
         start_ns = min([event.time_ns for event in events])
         out = self._identity("task")
         self._put_redacted(out, semconv.TASK_KEY, _readable(run.key))
-        if prefix is not None:
-            out[semconv.TASK_PREFIX] = prefix
+        prefix = self._put_redacted(out, semconv.TASK_PREFIX, task.prefix)
         self._put_redacted(out, semconv.TASK_GROUP_NAME, task.group)
         if run.worker is not None:
             out[semconv.WORKER_NAME] = label_text(run.worker, self.sanitizer)
-        self._put(
-            out,
-            self._count,
-            {semconv.TASK_ATTEMPT: run.attempt, semconv.TASK_OUTPUT_SIZE: run.nbytes},
-        )
-        self._put(out, self._seconds, {semconv.TASK_QUEUE_TIME: run.queued})
+        numbers = {
+            semconv.TASK_ATTEMPT: run.attempt,
+            semconv.TASK_OUTPUT_SIZE: run.nbytes,
+            semconv.TASK_QUEUE_TIME: run.queued,
+        }
+        self._put(out, numbers)
         links: tuple[Link, ...] = ()
         if task.path is not None:
             out[semconv.TASK_ON_PATH] = True
@@ -125,7 +119,7 @@ class TaskRecords(Parts):
     def _task_events(self, run: TaskRun, computed_ns: int) -> list[Event]:
         """Return the worker's actions for a run: each at its start, with its seconds."""
         compute: Written = {}
-        self._put(compute, self._seconds, {semconv.TASK_PART_TIME: run.seconds})
+        self._put(compute, {semconv.TASK_PART_TIME: run.seconds})
         events = [Event(semconv.EVENT_TASK_COMPUTE, computed_ns, compute)]
         for action, start, seconds in run.parts:
             start_ns = self._time(start)

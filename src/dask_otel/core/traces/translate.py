@@ -113,7 +113,7 @@ class _Translation(TaskRecords):
         if failed is not None:
             out[semconv.ERROR_TYPE] = failed
         out[semconv.SPAN_COMPLETE] = complete
-        self._put(out, self._count, {semconv.SPAN_GENERATION: self.who.generation})
+        self._put(out, {semconv.SPAN_GENERATION: self.who.generation})
         out[semconv.SPAN_TAGS] = self.tags
         return out
 
@@ -159,7 +159,7 @@ class _Translation(TaskRecords):
         if span.code is not None and self.limits.code:
             path, line, function = span.code
             self._put_redacted(out, semconv.CODE_FILE_PATH, path)
-            self._put(out, self._count, {semconv.CODE_LINE_NUMBER: line})
+            self._put(out, {semconv.CODE_LINE_NUMBER: line})
             if function is not None:
                 self._put_redacted(out, semconv.CODE_FUNCTION_NAME, function)
 
@@ -235,7 +235,7 @@ class _Translation(TaskRecords):
         out = self._span_identity(finished.result, failed, bool(finished.complete))
         self._put_queue_time(out, finished)
         self._put_outcomes(out, finished.counts)
-        counts = {
+        numbers = {
             semconv.SPAN_OUTPUT_SIZE: finished.output_bytes,
             semconv.TASK_GROUP_COUNT: finished.group_count,
             semconv.WORKER_COUNT: finished.worker_count,
@@ -243,9 +243,6 @@ class _Translation(TaskRecords):
             semconv.SPAN_DROPPED_COUNT: finished.dropped_groups or None,
             semconv.SPAN_DROPPED_EVENT_COUNT: dropped_events or None,
             semconv.SPAN_DROPPED_TASK_COUNT: finished.dropped_tasks or None,
-        }
-        self._put(out, self._count, counts)
-        seconds = {
             semconv.SPAN_DASK_ACTIVE_CPU_TIME: finished.active_cpu,
             semconv.SPAN_DASK_IDLE_TIME: finished.dask_idle,
             semconv.SPAN_CAPACITY: finished.capacity,
@@ -253,20 +250,19 @@ class _Translation(TaskRecords):
             semconv.SPAN_ELSEWHERE: finished.elsewhere,
             semconv.SPAN_SECEDED: finished.seceded or None,
         }
-        self._put(out, self._seconds, seconds)
+        self._put(out, numbers)
         if finished.path is not None:
             self._put_path(out, finished.path)
         self._put_memory(out, finished.memory)
         if (peak := finished.worker_peak) is not None:
             out[semconv.SPAN_WORKER_PEAK_NAME] = self._text(peak.worker)
-            after = max(0.0, peak.time - finished.start)
-            found = {semconv.SPAN_WORKER_PEAK: peak.share, semconv.SPAN_WORKER_PEAK_TIME: after}
-            self._put(out, self._seconds, found)
-            counts = {
+            numbers = {
+                semconv.SPAN_WORKER_PEAK: peak.share,
+                semconv.SPAN_WORKER_PEAK_TIME: max(0.0, peak.time - finished.start),
                 semconv.SPAN_HEARTBEATS: peak.heartbeats,
                 semconv.SPAN_WORKER_TASKS: peak.tasks,
             }
-            self._put(out, self._count, counts)
+            self._put(out, numbers)
         self._put_origin(out, finished)
         self._put_parts(out, semconv.SPAN_ACTIVITY_TIME, finished.activities)
         self._put_user_attributes(out, finished.attributes)
@@ -281,7 +277,7 @@ class _Translation(TaskRecords):
             semconv.SPAN_PROFILE_TIME: profile[1],
             semconv.SPAN_PROFILE_COVERAGE: profile[1] / executed if executed else None,
         }
-        self._put(out, self._seconds, seconds)
+        self._put(out, seconds)
         return out
 
     def _put_memory(self, out: Written, memory: SpanMemory | None) -> None:
@@ -289,9 +285,9 @@ class _Translation(TaskRecords):
             sizes = {
                 semconv.SPAN_MEMORY_PEAK: memory.peak,
                 semconv.SPAN_MEMORY_PREFIX_SIZE: memory.prefix_bytes,
+                semconv.SPAN_MEMORY_SPENT: memory.byte_seconds,
             }
-            self._put(out, self._count, sizes)
-            self._put(out, self._seconds, {semconv.SPAN_MEMORY_SPENT: memory.byte_seconds})
+            self._put(out, sizes)
             if memory.prefix is not None:
                 prefix = self._redacted_text(semconv.TASK_PREFIX, memory.prefix)
                 if prefix is not None:
@@ -299,16 +295,13 @@ class _Translation(TaskRecords):
 
     def _put_path(self, out: Written, path: SpanPathFacts) -> None:
         self._put_path_parts(out, semconv.SPAN_PATH_PART_TIME, path.parts)
-        counts = {
+        numbers = {
             semconv.SPAN_PATH_TASKS: path.tasks,
             semconv.SPAN_PATH_SUBMITTED: path.submitted,
-        }
-        self._put(out, self._count, counts)
-        bounds = {
             semconv.SPAN_PATH_BOUND_CHAIN: path.parts[COMPUTE],
             semconv.SPAN_PATH_BOUND_THREADS: path.threads_bound,
         }
-        self._put(out, self._seconds, bounds)
+        self._put(out, numbers)
 
     def _error_type(self, finished: FinishedSpan) -> str | None:
         """Return the value of ``error.type``; None if the status stays UNSET."""
@@ -358,18 +351,13 @@ class _Translation(TaskRecords):
 
     def _group(self, group: FinishedGroup) -> SpanRecord:
         who = self.who
-        prefix = self._redacted_text(semconv.TASK_PREFIX, group.prefix)
-        start_ns, end_ns = self._interval(group.start, group.stop)
-        if self.start_ns < start_ns == self.end_ns:
-            # A group of length zero at the very end of its span must not end after it.
-            start_ns, end_ns = start_ns - 1, start_ns
+        start_ns, end_ns = self._interval(group.start, group.stop, self)
         out = self._identity("group")
         erred = self._count(group.counts.erred)
         self._put_redacted(out, semconv.TASK_GROUP_NAME, group.name)
-        if prefix is not None:
-            out[semconv.TASK_PREFIX] = prefix
+        prefix = self._put_redacted(out, semconv.TASK_PREFIX, group.prefix)
         self._put_outcomes(out, group.counts)
-        self._put(out, self._count, {semconv.SPAN_OUTPUT_SIZE: group.output_bytes})
+        self._put(out, {semconv.SPAN_OUTPUT_SIZE: group.output_bytes})
         self._put_memory(out, group.memory)
         if group.types:
             out[semconv.TASK_GROUP_TYPES] = self._distinct(group.types)
@@ -384,7 +372,7 @@ class _Translation(TaskRecords):
                 semconv.TASK_GROUP_SLOW_TIME: mean,
                 semconv.TASK_GROUP_OTHERS_TIME: others,
             }
-            self._put(out, self._seconds, times)
+            self._put(out, times)
         return SpanRecord(
             trace_id=who.trace_id,
             span_id=identity.group_span_id(who.dask_id, who.generation, group.name, group.ordinal),

@@ -6,13 +6,13 @@ out or replaced by the nearest known one, and both are counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from dask_otel import semconv
-from dask_otel.core.records import AttributeValue, SpanIdentity, TaskCounts
+from dask_otel.core.records import AttributeValue, SpanIdentity, SpanRecord, TaskCounts
 from dask_otel.core.text import (
     ATTRIBUTE_LIMIT,
     STACKTRACE_LIMIT,
@@ -37,6 +37,13 @@ _COUNT_KEYS: Final = (
     *[(name, semconv.TASK_OUTCOME_COUNT.format(name)) for name in semconv.OUTCOMES],
 )
 
+#: The attributes of spans that are whole numbers; others are seconds or shares.
+_COUNTS: Final = frozenset(
+    key
+    for types in semconv.SPAN_ATTRIBUTES.values()
+    for key, kind in types.items()
+    if kind == "int"
+)
 Written: TypeAlias = dict[str, AttributeValue]
 
 #: Activities of a task before and after it is in a thread. Dask's ``executor`` is not among them: a
@@ -103,7 +110,7 @@ class Parts:
         }
 
     def _put_outcomes(self, out: Written, counts: TaskCounts) -> None:
-        self._put(out, self._count, {key: getattr(counts, name) for name, key in _COUNT_KEYS})
+        self._put(out, {key: getattr(counts, name) for name, key in _COUNT_KEYS})
 
     def _put_parts(self, out: Written, namespace: str, seconds: Mapping[Any, float]) -> None:
         """Add seconds by activity or action: the largest ones, then the sum of the rest."""
@@ -118,23 +125,22 @@ class Parts:
             largest = sorted(sums.items(), key=lambda item: -item[1])
             sums = dict(largest[: MAX_ACTIVITIES - 1])
             sums[semconv.FOLDED] = rest + sum([value for _, value in largest[MAX_ACTIVITIES - 1 :]])
-        for suffix, value in sums.items():
-            # A sum of finite numbers may be infinite.
-            self._put(out, self._seconds, {f"{namespace}.{suffix}": value})
+        # A sum of finite numbers may be infinite.
+        self._put(out, {f"{namespace}.{suffix}": value for suffix, value in sums.items()})
 
     def _put_path_parts(self, out: Written, name: str, seconds: tuple[float, ...]) -> None:
         """Add the parts of a path."""
         # A task has all but the last.
-        for part, value in zip(semconv.PATH_PARTS, seconds, strict=False):
-            self._put(out, self._seconds, {name.format(part): value})
+        parts = zip(semconv.PATH_PARTS, seconds, strict=False)
+        self._put(out, {name.format(part): value for part, value in parts})
 
-    @staticmethod
-    def _put(
-        out: Written, read: Callable[[object], int | float | None], given: Mapping[str, object]
-    ) -> None:
-        """Add the numbers that are known and valid."""
+    def _put(self, out: Written, given: Mapping[str, object]) -> None:
+        """Add the numbers that are known and valid, each in the type of its attribute."""
         for key, value in given.items():
-            if value is not None and (number := read(value)) is not None:
+            number: int | float | None = None
+            if value is not None:
+                number = self._count(value) if key in _COUNTS else self._seconds(value)
+            if number is not None:
                 out[key] = number
 
     # ---------------------------------------------------------------------- single values
@@ -153,11 +159,12 @@ class Parts:
                 return None
         return attribute_text(value, self.sanitizer, limit)
 
-    def _put_redacted(self, out: Written, name: str, value: object) -> None:
-        """Add a user's text, unless redaction leaves it out."""
+    def _put_redacted(self, out: Written, name: str, value: object) -> str | None:
+        """Add and return a user's text, unless redaction leaves it out."""
         text = self._redacted_text(name, value)
         if text is not None:
             out[name] = text
+        return text
 
     def _distinct(self, values: tuple[object, ...]) -> tuple[str, ...]:
         return attribute_array(
@@ -201,14 +208,19 @@ class Parts:
         self.sanitizer.count("value")
         return None
 
-    def _interval(self, start: object, stop: object) -> tuple[int, int]:
+    def _interval(
+        self, start: object, stop: object, above: Parts | SpanRecord | None = None
+    ) -> tuple[int, int]:
         """Return start and end, at least 1 ns apart; a bad one becomes the other.
 
-        Jaeger warns of a negative duration if a span ends when it starts.
+        Jaeger warns of a negative duration if a span ends when it starts. `above` is the parent: an
+        interval of length zero at its very end must not end after it.
         """
         start_ns, end_ns = self._time(start), self._time(stop)
         if start_ns is None:
             start_ns = getattr(self, "start_ns", 0) if end_ns is None else end_ns
+        if above is not None and above.start_ns < start_ns == above.end_ns:
+            return start_ns - 1, start_ns
         return start_ns, max(start_ns + 1, end_ns or 0)
 
     def _child_name(self, subject: str, what: str) -> str:

@@ -143,8 +143,9 @@ class Difference:
     #: By place in the code, the change of a run's sampled seconds; empty without profiles.
     code: list[tuple[str, float]] = field(default_factory=list)
     #: In words, the seconds of the change of the duration from the last run of A to that of B;
-    #: empty without replays.
+    #: empty without replays. If recorded runs can't be replayed, the reason.
     replayed: list[tuple[str, float]] = field(default_factory=list)
+    not_replayed: str = ""
 
     def verdict_of(self, change: float) -> str:
         """Return what a change of the duration or the thread-time is, if it is no chance."""
@@ -182,7 +183,7 @@ class Difference:
             ("more or less work", in_words([("of these", self.more_work)])),
             ("the path", in_words(named(self.path))),
             ("the code", in_words(self.code, _LISTED)),
-            ("the last run of each, replayed", in_words(self.replayed)),
+            ("the last run of each, replayed", in_words(self.replayed) or self.not_replayed),
         ):
             if changes:
                 yield f"{what}: {changes}"

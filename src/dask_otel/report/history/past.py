@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from itertools import islice
 from types import NoneType
 from typing import Any, Final, TypeAlias
@@ -150,23 +150,14 @@ def past_run(entry: Any) -> PastRun:
 
     Raises
     ------
-    ValueError
+    KeyError, TypeError, ValueError
         If it is not one.
     """
     return PastRun(**_checked(PastRun, entry))
 
 
 def _checked(made: type, entry: Any) -> dict[str, Any]:
-    if not isinstance(entry, dict):
-        raise ValueError(f"no {made.__name__}")
-    # What older summaries lack has a default.
-    return {
-        one.name: _value(
-            one.type,
-            entry.get(one.name, one.default if one.default_factory is MISSING else {}),
-        )
-        for one in fields(made)
-    }
+    return {one.name: _value(one.type, entry[one.name]) for one in fields(made)}
 
 
 def _value(kind: Any, value: Any) -> Any:
