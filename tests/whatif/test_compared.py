@@ -92,24 +92,21 @@ def test_each_cause_has_what_it_took(
     }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def faster(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same on four threads."""
-    return record(tmp_path_factory.mktemp("faster"), threads=4)
-
-
 @pytest.mark.usefixtures("replays_here")
 def test_the_command_shows_it_as_text_and_json(
-    base: Path, faster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def said(*options: str) -> str:
-        assert main(["report", "--compare", str(base), str(faster), *options]) == 0
-        return capsys.readouterr().out
+    after = record(tmp_path, threads=4)
+
+    def said(*options: str) -> tuple[str, str]:
+        assert main(["report", "--compare", str(base), str(after), *options]) == 0
+        out, err = capsys.readouterr()
+        return out, err
 
     line = "the last run of each, replayed: -3.00 s by the cluster\n"
-    assert line in said("--text")
-    assert "replayed" not in said("--text", "--no-replay")
-    (one,) = json.loads(said("--json", "--replay"))["comparison"]["names"]
+    assert line in said("--text")[0]
+    assert "replayed" not in said("--text", "--no-replay")[0]
+    (one,) = json.loads(said("--json", "--replay")[0])["comparison"]["names"]
     assert dict(one["replayed"])["by the cluster"] == pytest.approx(-3.0, abs=1e-3)
     # Too large, and without an end in time.
     late = f"the last run of each, replayed: {running.NO_TIME}"
@@ -120,6 +117,7 @@ def test_the_command_shows_it_as_text_and_json(
             assert line in said("--text", "--replay")
 
 
+@pytest.mark.usefixtures("replays_here")
 def test_names_keep_what_was_replayed_before_the_time_was_over(
     base: Path, faster: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
