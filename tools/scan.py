@@ -49,7 +49,7 @@ OWNERS = {
     "outcomes": "unfinished reruns failed zombies workers first_start last_stop incidents "
     "dropped_incidents tasks memory erred cancelled retried lost recomputed rescheduled blamed "
     "start stop",
-    "tasks": "requested came moment",
+    "tasks": "requested came moment runs_began runs_ended",
     "ledger": "heartbeats_before worker_peak results",
     "reports": "owing awaits",
     "progress": "signs last_sign",

@@ -71,6 +71,8 @@ class Driven:
         start, stop = shifted(self.now + later - took, self.now + later, self.now)
         # As in a `RawRun`.
         task.new_runs.append((took, None, "key", worker, start, stop))
+        task.runs_began = min(task.runs_began, start)
+        task.runs_ended = max(task.runs_ended, stop)
         self.lifecycle.computing.waiting[task] = None
         self.lifecycle.outcomes.finished(task, worker, self.now)
 

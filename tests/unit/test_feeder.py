@@ -15,7 +15,8 @@ import pytest
 from dask_otel import semconv
 from dask_otel.core.records import Answer, Origin, Row
 from dask_otel.pump.lanes import SpanLane
-from dask_otel.pump.pump import Pump, PumpLimits
+from dask_otel.pump.limits import PumpLimits
+from dask_otel.pump.pump import Pump
 from dask_otel.pump.spooled import Spool
 from dask_otel.pump.tally import Tally
 from tests.unit import pumps

@@ -17,8 +17,10 @@ from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.records import Answer, MetricRecord, NumberPoint
 from dask_otel.pump import destination
+from dask_otel.pump.limits import PumpLimits
+from dask_otel.pump.metrics import MAX_METRIC_BATCHES
 from dask_otel.pump.parts import parts as parts_of
-from dask_otel.pump.pump import MAX_METRIC_BATCHES, Pump, PumpLimits
+from dask_otel.pump.pump import Pump
 from tests.limits import make_state
 from tests.unit.pumps import (
     DROPPED,

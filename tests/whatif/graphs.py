@@ -41,7 +41,7 @@ def graph(*runs: dict[str, Any], workers: Any = (1, 1), **line: Any) -> Graph:
     )  # fmt: skip
 
 
-def recorded(folder: Path, threads: int, work: Callable[[Any], object]) -> Graph:
+def recorded(folder: Path, threads: int, work: Callable[[Bridged], object]) -> Graph:
     """Let a user work on one worker with so many threads; return what the bridge recorded."""
     b = Bridged(begins=False, unreconciled="its bridge ends before", workers=0)
 
@@ -49,7 +49,7 @@ def recorded(folder: Path, threads: int, work: Callable[[Any], object]) -> Graph
         dask_otel.register(b.client, {"files": {"path": str(folder)}})
         b.cluster.add_worker("w0", threads, resources={"slot": 1})
         with dask_otel.span("work"):
-            work(b.client)
+            work(b)
         b.exported()
         dask_otel.unregister(b.client)
 

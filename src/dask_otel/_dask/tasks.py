@@ -542,6 +542,10 @@ class TaskEvents:
                 if not runs:
                     self._computing.waiting[group] = None
                 runs.append(run)
+                if started < group.runs_began:
+                    group.runs_began = started
+                if stopped > group.runs_ended:
+                    group.runs_ended = stopped
                 if len(runs) == TOGETHER:
                     self._computing.add(group)
                 self._outcomes.finished(group, worker, now)

@@ -126,7 +126,7 @@ def _replay(trend: Trend, listed: Sequence[tuple[PastRun, SessionFiles]]) -> Non
             logs = Path(session.folder).glob(f"{glob.escape(session.prefix)}*{SUFFIX}")
             graphs += [one for one in graphs_of(logs, b"") if one.span_id == run.span_id]
         if len(graphs) == 2:
-            terms, why = made_of(*graphs, terminal.replayed, Room(limited=True))
+            terms, why = made_of(graphs[0], graphs[1], terminal.replayed, Room(limited=True))
             said = in_words(terms) or why
             change.beside.append(f"the last run before it and the last one, replayed: {said}")
     except (OSError, ValueError, RuntimeError) as error:

@@ -74,7 +74,8 @@ def _send(path: Path, patience: float) -> int:
     # Imported here, because `--help` does not need it.
     from dask_otel._otel.sdk.encode import reread
     from dask_otel._otel.sdk.outputs import build_for_spool
-    from dask_otel.pump.pump import MetricExport, Pump, PumpLimits, RecordExport
+    from dask_otel.pump.limits import PumpLimits
+    from dask_otel.pump.pump import MetricExport, Pump, RecordExport
     from dask_otel.pump.spooled import Spool
     from dask_otel.settings.reading import read_settings
     from dask_otel.spool.files import SpoolError

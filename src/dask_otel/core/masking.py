@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from dask_otel.core.text import shortened
+
 #: Replaces a secret.
 MASK: Final = "…"
 
@@ -73,14 +75,9 @@ def masked_url(address: str) -> str:
         # For example headers or a key, which belong in another variable.
         return _NO_URL
     if not parts.netloc:
-        return _short(host + slash + _masked_path(path))
-    return _short(
-        parts._replace(netloc=host, path=_masked_path(parts.path), query="", fragment="").geturl()
-    )
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}{MASK}"
+        return shortened(host + slash + _masked_path(path), _LONGEST)
+    shown = parts._replace(netloc=host, path=_masked_path(parts.path), query="", fragment="")
+    return shortened(shown.geturl(), _LONGEST)
 
 
 def _masked_path(path: str) -> str:
@@ -102,7 +99,8 @@ def masked_path(value: str) -> str:
         return MASK
     # A key in base64 has upper case, lower case and digits, unlike most names of this length.
     runs = [run for run in _BASE64.findall(value) if not (run.islower() or run.isupper())]
-    return MASK if any(any(c.isdigit() for c in run) for run in runs) else _short(value)
+    is_key = any(any(c.isdigit() for c in run) for run in runs)
+    return MASK if is_key else shortened(value, _LONGEST)
 
 
 def masked_variable(name: str, value: str) -> str:

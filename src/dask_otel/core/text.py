@@ -101,12 +101,17 @@ def clean_text(text: str, sanitizer: Sanitizer) -> str:
     return text
 
 
+def shortened(text: str, most: int) -> str:
+    """Return a text of at most `most` characters; a truncated one ends in ``…``."""
+    return text if len(text) <= most else text[: max(0, most - 1)] + CUT[:most]
+
+
 def attribute_text(value: object, sanitizer: Sanitizer, limit: int = ATTRIBUTE_LIMIT) -> str:
     """Return an attribute's text, at most `limit` characters; a truncated one ends in ``…``."""
     text = value if type(value) is str else plain_text(value, sanitizer)
     if len(text) > limit:
         sanitizer.count("cut")
-        text = text[: max(limit - 1, 0)] + CUT
+        text = shortened(text, limit)
     return clean_text(text, sanitizer)
 
 

@@ -36,13 +36,11 @@ from dask_otel.pump.destination import MOST_NOTICES, MetricSink, Notices, SpanSi
 from dask_otel.pump.feeder import Feeder
 from dask_otel.pump.lanes import SpanLane
 from dask_otel.pump.limits import PumpLimits
-from dask_otel.pump.metrics import MAX_METRIC_BATCHES, MetricLane
+from dask_otel.pump.metrics import MetricLane
 from dask_otel.pump.profile_files import ProfileFiles
 from dask_otel.pump.spooled import BACKLOG, Spool, SpooledFeeder
 from dask_otel.pump.tally import Series, Tally
 from dask_otel.pump.thread import PumpThread
-
-__all__ = ["MAX_METRIC_BATCHES", "MetricExport", "Pump", "PumpLimits", "RecordExport"]
 
 #: The spans' share of the closing time; the rest is for the last metrics, which count the spans.
 _SPANS_SHARE: Final = 0.6

@@ -12,6 +12,7 @@ from dask_otel.core.figures import counted as counted
 from dask_otel.core.figures import noun as noun
 from dask_otel.core.figures import seconds as seconds
 from dask_otel.core.figures import size as size
+from dask_otel.core.text import shortened
 
 #: Fewest columns of the names of a table.
 _NAME: Final = 12
@@ -67,8 +68,7 @@ def share(value: float | None, whole: float | None) -> str:
 
 def cut(value: str, width: int) -> str:
     """Return text of at most `width` characters on one line; an ellipsis marks a cut."""
-    value = one_line(value)
-    return value if len(value) <= width else value[: max(0, width - 1)] + "…"
+    return shortened(one_line(value), width)
 
 
 def cut_beginning(name: str, width: int) -> str:

@@ -129,7 +129,7 @@ class HandOver:
         """Hand over snapshots of open spans to the recorder alone."""
         for one in filter(self._exports, snapshots):
             if self.recorded is not None:
-                self.recorded.offer_span(one)
+                self.recorded.spans.offer(one)
 
     def event(self, event: ClusterEvent, counted: bool = True) -> bool:
         """Hand over an event of the cluster; False if there is no room.

@@ -28,7 +28,8 @@ from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.destination import MOST_NOTICES, WORDS, Destination, Notices
-from dask_otel.pump.pump import MetricExport, Pump, PumpLimits, RecordExport
+from dask_otel.pump.limits import PumpLimits
+from dask_otel.pump.pump import MetricExport, Pump, RecordExport
 from dask_otel.pump.recorder import Recorder
 from dask_otel.pump.rotated import obstacle
 from dask_otel.pump.spooled import Spool

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import dask.config
 
 from dask_otel.core.masking import Mask, masked_variable, secrets_of
+from dask_otel.core.text import shortened
 from dask_otel.settings.keys import Settings
 from dask_otel.settings.reading import DEFAULTS, flat, valid_values
 from dask_otel.settings.variables import environment_of
@@ -79,7 +80,7 @@ def _shown(key: str, value: Any) -> str:
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     text = f"{value:g}" if isinstance(value, float) else Mask()(str(value))
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return shortened(text, _LONGEST)
 
 
 def variables_in_force(environment: Mapping[str, str], win: bool = False) -> list[InForce]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from dask_otel.core.masking import Mask
+from dask_otel.core.text import shortened
 
 _WHERE: Final = "All keys: https://dask-otel.readthedocs.io/en/stable/configuration.html"
 
@@ -99,4 +100,4 @@ def _short(value: Any) -> str:
         text = Mask()(" ".join(repr(value)[:2000].split()))
     except Exception:  # noqa: BLE001 - a broken repr, an int too long to print: report all the same
         return f"(a {type(value).__name__})"
-    return text if len(text) <= 100 else f"{text[:99]}…"
+    return shortened(text, 100)

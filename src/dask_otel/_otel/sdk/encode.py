@@ -40,7 +40,7 @@ from dask_otel.core.records import (
     Row,
     SpanRecord,
 )
-from dask_otel.core.text import CUT
+from dask_otel.core.text import shortened
 from dask_otel.core.trace import Trace
 
 #: OTLP's names for the types of values. The order matters, since a bool is also an int.
@@ -293,8 +293,8 @@ def _encodable(resource: Mapping[str, Any]) -> list[KeyValue]:
 
 
 def _value(value: Any, length: int | None) -> Any:
-    if length is not None and isinstance(value, str) and len(value) > length:
-        value = value[: max(0, length - 1)] + CUT[:length]
+    if length is not None and isinstance(value, str):
+        value = shortened(value, length)
     name = _VALUES.get(type(value))
     if name is not None:
         return {name: value}

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 from dask_otel.core.masking import masked_path
 from dask_otel.core.records import Temporality
+from dask_otel.core.text import shortened
 from dask_otel.pump.limits import PumpLimits
 from dask_otel.pump.thread import promptly
 from dask_otel.settings.problems import ConfigurationError
@@ -117,16 +118,11 @@ def first_set(*names: str) -> tuple[str, str] | None:
     return next((found for found in values if found[1]), None)
 
 
-def _short(text: str) -> str:
-    """Shorten a value for a message: a mistake can have any length."""
-    return repr(text) if len(text) <= 100 else f"{text[:99]!r}…"
-
-
 def _read(
     parse: Callable[[str], _Value],
     allowed: str,
     names: Sequence[str],
-    shown: Callable[[str], str] = _short,
+    shown: Callable[[str], str] = lambda text: repr(shortened(text, 100)),
 ) -> _Value | None:
     """Return the parsed value of the first variable that is set; None if none is.
 

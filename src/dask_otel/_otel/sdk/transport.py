@@ -41,6 +41,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from dask_otel._otel.sdk.environment import variables
 from dask_otel.core.masking import Mask, secrets_of
 from dask_otel.core.records import Answer
+from dask_otel.core.text import shortened
 
 if TYPE_CHECKING:
     import grpc
@@ -109,7 +110,7 @@ def plain(text: str, mask: Mask = _NO_SECRETS) -> str:
         # Another protocol, such as gRPC's where HTTP is expected.
         line = line[: next(n for n, c in enumerate(line) if not c.isprintable())] + "(no text)"
     line = "".join([c if c.isprintable() else "\ufffd" for c in line])
-    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
+    return shortened(line, _LONGEST)
 
 
 def innermost(error: BaseException) -> BaseException:

@@ -9,7 +9,7 @@ from typing import Final
 
 from dask_otel.core.life.open_span import Group, OpenSpan
 from dask_otel.core.metrics.batch import Distribution
-from dask_otel.core.path.step import SECONDS, START, STOP, WORKER
+from dask_otel.core.path.step import SECONDS, WORKER
 from dask_otel.core.records import RawRun
 
 #: Runs of a group that are added together. One by one, each takes 24,000 instructions more,
@@ -22,7 +22,7 @@ _FIRST, _EACH = 64, 8
 #: A worker differs if its runs take so many times as long as the others' on average.
 _DIFFERS: Final = 1.5
 
-_seconds, _start, _stop = itemgetter(SECONDS), itemgetter(START), itemgetter(STOP)
+_seconds = itemgetter(SECONDS)
 
 
 class Computing:
@@ -65,7 +65,7 @@ class Computing:
     def add(self, group: Group) -> None:
         """Add the runs of a group."""
         del self.waiting[group]
-        runs = group.take_runs()
+        runs, began, ended = group.take_runs()
         if self.keep is not None:
             self.keep(group, runs)
         spent = [*map(_seconds, runs)]
@@ -75,8 +75,7 @@ class Computing:
         self.seconds += seconds
         for span in (group.span, *group.span.above):
             span.computed += seconds
-        stop = max(map(_stop, runs))
-        self._ran(group, None, min(map(_start, runs)), stop, stop)
+        self._ran(group, None, began, ended, ended)
         by_worker = group.by_worker
         for run in runs if group.memory <= _FIRST else runs[::_EACH]:
             known = by_worker.get(run[WORKER])

@@ -6,7 +6,7 @@ the number of spans, only with the number of their names: hence the limits.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Mapping, Set
 from dataclasses import dataclass, field
 from math import inf
@@ -27,7 +27,7 @@ MAX_OF_NAME: Final = 8
 RawSeries: TypeAlias = tuple[Hashable, ...]
 
 
-_BOUNDS: Final = semconv.DURATION_BOUNDS
+_BOUNDS: Final = (*semconv.DURATION_BOUNDS, inf)
 
 
 @dataclass(slots=True, eq=False)
@@ -35,25 +35,22 @@ class Distribution:
     """Durations in seconds, counted by bucket (`semconv.DURATION_BOUNDS`)."""
 
     #: One more than the bounds.
-    counts: list[int] = field(default_factory=([0] * (len(_BOUNDS) + 1)).copy)
+    counts: list[int] = field(default_factory=([0] * len(_BOUNDS)).copy)
     sum: float = 0.0
     low: float = inf
     high: float = -inf
 
     def add(self, *seconds: float) -> None:
         """Count some durations. A negative one, from a clock that was set back, counts as 0."""
-        low, high = min(seconds), max(seconds)
-        if low < 0.0:
-            seconds = tuple(max(0.0, one) for one in seconds)
-            low, high = 0.0, max(0.0, high)
-        bucket = bisect_left(_BOUNDS, low)
-        if bucket == bisect_left(_BOUNDS, high):
-            # As mostly: one search for all of them.
-            self.counts[bucket] += len(seconds)
-        else:
-            for one in seconds:
-                self.counts[bisect_left(_BOUNDS, one)] += 1
-        self.sum += sum(seconds)
+        ordered = sorted(seconds)
+        if ordered[0] < 0.0:
+            ordered = [max(0.0, one) for one in ordered]
+        low, high = ordered[0], ordered[-1]
+        known = 0
+        for bucket in range(bisect_left(_BOUNDS, low), bisect_left(_BOUNDS, high) + 1):
+            before, known = known, bisect_right(ordered, _BOUNDS[bucket])
+            self.counts[bucket] += known - before
+        self.sum += sum(ordered)
         self.low, self.high = min(self.low, low), max(self.high, high)
 
     def merge(self, other: Distribution) -> None:
