@@ -78,6 +78,15 @@ def test_the_queue_is_bounded_and_what_does_not_fit_is_counted() -> None:
         assert [name for name, _ in pump.notices].count(semconv.OTEL_QUEUE_FULL) == 1
 
 
+def test_what_was_given_up_is_lost_once_and_waits_no_more() -> None:
+    with pumping([Spans()]) as pump:
+        offer(pump, *range(3))
+        assert pump.spans.size == 3
+        pump.spans.abandon()
+        assert pump.spans.size == 0
+    assert outcomes(pump) == {"shutdown": 3}
+
+
 @pytest.mark.parametrize(
     ("delay", "offered", "awake"), [(3600.0, 3, False), (3600.0, 4, True), (0.0, 1, True)]
 )
