@@ -284,7 +284,9 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
             spreads += [one["spread"] for one in row["real"]]
     here = machine()
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines) + (
-        f"\nWithout the tasks that compute, the median error is {median(found):.1%}, "
+        f"\nA cell has the median duration of {RUNS} real runs, and how much longer (+) or shorter "
+        "(-) the replay was. "
+        f"Without the tasks that compute, the median error is {median(found):.1%}, "
         f"{sum(one <= 0.03 for one in found) / len(found):.0%} are at most 3%, and the largest is "
         f"{max(found):.1%}. The real runs of a case differ by {median(spreads):.1%} in the median "
         f"and by up to {max(spreads):.0%}. Measured on {here['time'][:10]} with distributed "

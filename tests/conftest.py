@@ -19,6 +19,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from dask_otel import lab
+from dask_otel.whatif import running
+from tests import replays
 from tests.waiting import eventually
 
 # Before Dask is imported: it binds Python's clocks by name. Real time stays what it is.
@@ -37,12 +39,16 @@ os.environ["DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED"] = "False"
 # Workers of a LocalCluster need not import Dask anew. Programs that tests start have its default.
 os.environ["DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD"] = "forkserver"
 
+# Of this process, where each simulated server would tell of its life in twenty lines.
+for _name in ("core", "scheduler", "worker"):
+    logging.getLogger(f"distributed.{_name}").setLevel(logging.WARNING)
+
 # How quick the machine is decides nothing.
 ANY_PACE: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 # A change lands or not by what it does, not by the draw; other runs go on searching.
 settings.register_profile("ci", max_examples=60, derandomize=True, print_blob=True, **ANY_PACE)
 # `make fuzz` tries the costly ones a million times.
-settings.register_profile("default", max_examples=30, **ANY_PACE)
+settings.register_profile("default", max_examples=20, **ANY_PACE)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
@@ -104,6 +110,16 @@ def _no_threads_left() -> Iterator[None]:
 
     # The oldest exporters retry for a minute, and wait for the timeout at each try.
     eventually(none_left, 240, "threads of ours end")
+
+
+@pytest.fixture
+def replays_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replay in this process, if its sets have the order of those in a replay's own process.
+
+    It has in the processes of `make test`. `tests/whatif/test_running.py` tests the own ones.
+    """
+    if not sys.flags.hash_randomization:
+        monkeypatch.setattr(running, "_results", replays.results)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -17,9 +17,12 @@ _INSTRUMENT = "from opentelemetry.instrumentation.auto_instrumentation import ru
 
 
 def inherited(**variables: str) -> dict[str, str]:
-    """Return what this process passes on, without settings of OpenTelemetry or Dask, and more."""
+    """Return what this process passes on, without settings of OpenTelemetry or Dask, and more.
+
+    Workers of a LocalCluster share one import of Dask.
+    """
     ours = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "DASK_"))}
-    return ours | variables
+    return ours | {"DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "forkserver"} | variables
 
 
 def set_variables(monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str]) -> None:

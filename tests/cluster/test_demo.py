@@ -59,9 +59,7 @@ def environ():
     """An environment in which nothing is sent anywhere."""
     # The package under test, also from a checkout that is not installed.
     path = os.pathsep.join(os.path.abspath(part) for part in sys.path if part)
-    # Its workers share one import of pandas.
-    method = {"DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "forkserver"}
-    return inherited(COLUMNS="80", PYTHONPATH=path, **OFF, **method)
+    return inherited(COLUMNS="80", PYTHONPATH=path, **OFF)
 
 
 WRITTEN = "Jaeger's UI and the Collector can read the files in out/"

@@ -53,6 +53,8 @@ def newcomer(tmp_path: Path) -> dict[str, str]:
         command.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
         command.chmod(0o755)
     environ = inherited()
+    # As Dask starts its workers by default.
+    del environ["DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD"]
     return {
         **environ,
         "PATH": f"{folder}{os.pathsep}{environ['PATH']}",

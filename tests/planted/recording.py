@@ -39,8 +39,8 @@ def simulate(case: Case, folder: Path) -> None:
         otel={"files": {"path": str(folder)}, "environment": VARIABLES, "spans": {"linger": "2s"}},
         workers=case.workers,
         threads=case.threads,
-        # As Dask's: blocked event loops are diagnosed.
-        config={"distributed.admin.tick.interval": "20ms", **case.config},
+        # Blocked event loops are diagnosed.
+        config={"distributed.admin.tick.interval": "100ms", **case.config},
     )
 
     def program() -> Any:

@@ -87,6 +87,7 @@ def took(folder: Path) -> float:
     return sum(one.seconds for one in run.roots())
 
 
+@pytest.mark.usefixtures("replays_here")
 @pytest.mark.parametrize("name", CURED)
 def test_a_measured_saving_is_true(name: str, tmp_path: Path) -> None:
     program, more = CURED[name]
@@ -102,40 +103,46 @@ def test_a_measured_saving_is_true(name: str, tmp_path: Path) -> None:
     assert found[0].seconds == pytest.approx(saved, rel=0.05, abs=last)
 
 
-def test_replays_change_nothing_else(
+def said(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) -> tuple[str, str]:
+    """What the command prints of a folder."""
+    assert main(["report", str(folder), "--text", *options]) == 0
+    out, err = capsys.readouterr()
+    return out, err
+
+
+@pytest.mark.usefixtures("replays_here")
+def test_replays_change_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record(CASES["pinned"], tmp_path)
+    before, _ = said(capsys, tmp_path, "--no-replay")
+    assert "The cure saves at most 2.50 s." in " ".join(before.split())
+    replayed, _ = said(capsys, tmp_path)
+    assert "Measured by replay, without restrictions:" in " ".join(replayed.split())
+    assert "What if</h2>" in read_report(tmp_path, replay=True).html()
+
+
+def test_a_report_without_the_answers_of_its_replays_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record(CASES["pinned"], tmp_path)
-
-    def said(*options: str) -> tuple[str, str]:
-        capsys.readouterr()
-        assert main(["report", str(tmp_path), "--text", *options]) == 0
-        out, err = capsys.readouterr()
-        return out, err
-
-    before = said("--no-replay")
-    assert "The cure saves at most 2.50 s." in " ".join(before[0].split())
-    replayed, _ = said()
-    assert "Measured by replay, without restrictions:" in " ".join(replayed.split())
-    assert "What if</h2>" in read_report(tmp_path, replay=True).html()
-    # The process dies; it takes too long.
+    before = said(capsys, tmp_path, "--no-replay")
+    # The process dies; it takes too long, except for those who want to wait.
     with monkeypatch.context() as patch:
         patch.setattr(running.sys, "executable", "/bin/false")
-        out, err = said()
+        out, err = said(capsys, tmp_path)
         assert out == before[0]
         assert err.startswith("dask-otel report: no replays: The process of the replay ended with")
     with monkeypatch.context() as patch:
         patch.setattr(running, "_LIMIT", 0.0)
-        assert said()[0] == before[0]
-        assert said("--replay")[0] == replayed
+        assert said(capsys, tmp_path)[0] == before[0]
+        assert "Measured by replay" in said(capsys, tmp_path, "--replay")[0]
     # The graph is too large, damaged, or missing.
     monkeypatch.setattr(running.subprocess, "Popen", None)
     with monkeypatch.context() as patch:
         patch.setattr(running, "_ROOM", 150)
-        assert said() == before
+        assert said(capsys, tmp_path) == before
     (graph,) = tmp_path.glob("*-graph.jsonl.gz")
     graph.write_bytes(gzip.compress(b"[]\n"))
-    out, err = said()
+    out, err = said(capsys, tmp_path)
     assert (out, err.count("no replays: line 1 of")) == (before[0], 1)
     graph.unlink()
-    assert said() == before
+    assert said(capsys, tmp_path) == before

@@ -315,6 +315,7 @@ def chained(client: Any) -> None:
     client.submit(nap, 2.0, client.map(nap, [1.0] * 4, pure=False), pure=False).result()
 
 
+@pytest.mark.usefixtures("replays_here")
 def test_a_block_is_replayed_and_not_what_others_did_meanwhile() -> None:
     def theirs(client: Any) -> None:
         with span("theirs"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 import threading
 import zlib
 from collections import Counter
@@ -24,7 +25,7 @@ from hypothesis import strategies as st
 from dask_otel import semconv
 from dask_otel._dask.profiles import WorkerProfiles
 from dask_otel.core.profiles import stacks, store
-from dask_otel.core.profiles.frames import DEEPER
+from dask_otel.core.profiles.frames import DEEPER, Stacks
 from dask_otel.core.profiles.pprof import Profile, SpanStacks, decoded, encoded
 from dask_otel.core.profiles.stacks import Frame, Sampled, packed, short_file, unpacked
 from dask_otel.core.profiles.store import GRACE, Batch, CutOff, Ended, Profiles
@@ -602,6 +603,23 @@ def test_a_sample_stands_for_the_time_since_the_one_before() -> None:
     assert "recurse" not in names[names.index("wait") :]
     assert load.stack[1] == DEEPER
     assert len(load.stack) == stacks.DEEPEST + 1
+
+
+def test_equal_code_of_two_files_is_not_mixed_up() -> None:
+    source = "def call(add):\n    add()\n"
+    calls: list[Any] = []
+    for file in ("/a/site-packages/one/x.py", "/a/site-packages/two/x.py"):
+        names: dict[str, Any] = {}
+        exec(compile(source, file, "exec"), names)
+        calls.append(names["call"])
+    assert calls[0].__code__ == calls[1].__code__
+    counted = Stacks()
+    # More than are counted at once.
+    for number in range(200):
+        calls[number % 2](lambda: counted.add("a", "fit", sys._getframe(1), 0.25))
+    found = {one.stack[-1].file: (one.samples, one.micros) for one in counted.take()}
+    assert found == {"one/x.py": (100, 25_000_000), "two/x.py": (100, 25_000_000)}
+    assert counted.take() == []
 
 
 def pauses_after(monkeypatch: pytest.MonkeyPatch, costs: Sequence[float]) -> list[float]:

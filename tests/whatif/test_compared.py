@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from distributed import wait
 
-import dask_otel
 from dask_otel.cli import main
 from dask_otel.report import cures
 from dask_otel.report.cures import separated
@@ -22,10 +21,9 @@ from dask_otel.whatif import running
 from dask_otel.whatif.graph import Graph, read_graphs
 from dask_otel.whatif.result import WhatIf
 from dask_otel.whatif.running import Room, replay
-from tests.simulated.bridged import Bridged
 from tests.unit.history_files import etl
 from tests.unit.history_files import write as write_traces
-from tests.whatif.graphs import graph
+from tests.whatif.graphs import graph, recorded
 
 
 def nap(seconds: float) -> None:
@@ -34,17 +32,7 @@ def nap(seconds: float) -> None:
 
 def record(folder: Path, *, threads: int = 2, tasks: int = 12, seconds: float = 1.0) -> Path:
     """Record a run of tasks that sleep on one worker."""
-    b = Bridged(begins=False, unreconciled="its bridge ends before", workers=0)
-
-    def program() -> None:
-        dask_otel.register(b.client, {"files": {"path": str(folder)}})
-        b.cluster.add_worker("w0", threads)
-        with dask_otel.span("work"):
-            wait(b.client.map(nap, [seconds] * tasks, pure=False))
-        b.exported()
-        dask_otel.unregister(b.client)
-
-    b.run(program)
+    recorded(folder, threads, lambda b: wait(b.client.map(nap, [seconds] * tasks, pure=False)))
     return folder
 
 
@@ -66,6 +54,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return record(tmp_path_factory.mktemp("base"))
 
 
+@pytest.mark.usefixtures("replays_here")
 @pytest.mark.parametrize(
     ("change", "functions", "cluster", "work"),
     [
@@ -91,39 +80,44 @@ def test_each_cause_has_what_it_took(
     }  # fmt: skip
 
 
-def test_the_command_shows_it_as_text_and_json(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    after = record(tmp_path, threads=4)
+@pytest.fixture(scope="module")
+def faster(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same on four threads."""
+    return record(tmp_path_factory.mktemp("faster"), threads=4)
 
-    def said(*options: str) -> tuple[str, str]:
-        assert main(["report", "--compare", str(base), str(after), *options]) == 0
-        out, err = capsys.readouterr()
-        return out, err
+
+@pytest.mark.usefixtures("replays_here")
+def test_the_command_shows_it_as_text_and_json(
+    base: Path, faster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(*options: str) -> str:
+        assert main(["report", "--compare", str(base), str(faster), *options]) == 0
+        return capsys.readouterr().out
 
     line = "the last run of each, replayed: -3.00 s by the cluster\n"
-    assert line in said("--text")[0]
-    assert "replayed" not in said("--text", "--no-replay")[0]
-    (one,) = json.loads(said("--json", "--replay")[0])["comparison"]["names"]
+    assert line in said("--text")
+    assert "replayed" not in said("--text", "--no-replay")
+    (one,) = json.loads(said("--json", "--replay"))["comparison"]["names"]
     assert dict(one["replayed"])["by the cluster"] == pytest.approx(-3.0, abs=1e-3)
     # Too large, and without an end in time.
     late = f"the last run of each, replayed: {running.NO_TIME}"
     for limit, value in (("_ROOM", 200), ("_LIMIT", 0.0)):
         with monkeypatch.context() as patch:
             patch.setattr(running, limit, value)
-            assert late in " ".join(said("--text")[0].split())
-            assert line in said("--text", "--replay")[0]
+            assert late in " ".join(said("--text").split())
+            assert line in said("--text", "--replay")
 
 
+@pytest.mark.usefixtures("replays_here")
 def test_names_keep_what_was_replayed_before_the_time_was_over(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    base: Path, faster: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report = read_report(record(tmp_path, threads=4))
+    report = read_report(faster)
     before = read_report(base)
     known = compare(before.runs, report.runs)
     (one,) = known.names
     (graph,) = (log for log in read_graphs(base) if log.name == "work")
-    (other,) = (log for log in read_graphs(tmp_path) if log.name == "work")
+    (other,) = (log for log in read_graphs(faster) if log.name == "work")
     first, second = (replace(log, name="later") for log in (graph, other))
     comparison = replace(known, names=[one, replace(one, name="later")])
     sides = [(before.runs, [graph, first]), (report.runs, [other, second])]
@@ -143,6 +137,7 @@ def test_names_keep_what_was_replayed_before_the_time_was_over(
     assert (found.names[1].replayed, found.names[1].not_replayed) == ([], running.NO_TIME)
 
 
+@pytest.mark.usefixtures("replays_here")
 def test_a_regression_is_separated_by_its_last_run_and_the_last_one_before(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +16,11 @@ from distributed import secede, wait
 import dask_otel
 from dask_otel.whatif.engine import replayed
 from dask_otel.whatif.experiments import with_workers
-from dask_otel.whatif.graph import Graph, read_graphs
 from dask_otel.whatif.plan import plan
-from tests.simulated.bridged import Bridged
+from tests.whatif.graphs import recorded
 
 #: Seconds: Dask sends messages in batches of 2 ms, and some of them follow one another.
 MARGIN = 0.02
-
-
-def recorded(folder: Path, threads: int, work: Callable[[Any], object]) -> Graph:
-    """Let a user work on one worker with so many threads; return what the bridge recorded."""
-    b = Bridged(begins=False, unreconciled="its bridge ends before", workers=0)
-
-    def program() -> None:
-        dask_otel.register(b.client, {"files": {"path": str(folder)}})
-        b.cluster.add_worker("w0", threads, resources={"slot": 1})
-        with dask_otel.span("work"):
-            work(b.client)
-        b.exported()
-        dask_otel.unregister(b.client)
-
-    b.run(program)
-    (graph,) = [one for one in read_graphs(folder) if one.name == "work"]
-    return graph
 
 
 FAILED: set[int] = set()
@@ -53,31 +37,53 @@ def nap(seconds: float, fails: int = 0, leaves: bool = False) -> None:
         raise OSError("again")
 
 
-def rounds(client: Any) -> None:
+def rounds(b: Any) -> None:
     """A client that waits for each round and thinks after it."""
     rng = random.Random(1)
     for name in "abc":
         with dask_otel.span(name):
-            wait(client.map(nap, [rng.uniform(0.5, 3.0) for _ in range(8)], pure=False))
+            wait(b.client.map(nap, [rng.uniform(0.5, 3.0) for _ in range(8)], pure=False))
         time.sleep(0.7)
 
 
-def limited(client: Any) -> None:
+def limited(b: Any) -> None:
     """Tasks that need a resource, beside others."""
-    held = client.map(nap, [1.0] * 5, resources={"slot": 1}, pure=False)
+    held = b.client.map(nap, [1.0] * 5, resources={"slot": 1}, pure=False)
     time.sleep(0.1)
-    wait(held + client.map(nap, [0.9] * 9, pure=False))
+    wait(held + b.client.map(nap, [0.9] * 9, pure=False))
 
 
-def failing(client: Any) -> None:
+def failing(b: Any) -> None:
     """Tasks that fail once."""
     FAILED.clear()
-    wait(client.map(nap, [0.8] * 9, range(9), retries=1, pure=False))
+    wait(b.client.map(nap, [0.8] * 9, range(9), retries=1, pure=False))
 
 
-def leaving(client: Any) -> None:
+def leaving(b: Any) -> None:
     """Tasks that secede."""
-    wait(client.map(nap, [0.7] * 9, leaves=True, pure=False))
+    wait(b.client.map(nap, [0.7] * 9, leaves=True, pure=False))
+
+
+def side_by_side(b: Any) -> None:
+    """Two users who each wait for their own rounds."""
+
+    def user(seed: int) -> None:
+        rng = random.Random(seed)
+        for _ in range(4):
+            wait(b.client.map(nap, [rng.uniform(0.5, 2.0) for _ in range(6)], pure=False))
+            time.sleep(0.7)
+
+    other = b.cluster.thread("client", partial(copy_context().run, user, 2))
+    user(1)
+    other.result()
+
+
+@pytest.mark.parametrize("threads", [1, 5, 6])
+def test_users_side_by_side_do_not_wait_for_each_other(tmp_path: Path, threads: int) -> None:
+    graph = recorded(tmp_path / "3", 3, side_by_side)
+    real = recorded(tmp_path / str(threads), threads, side_by_side)
+    found = replayed(plan(graph, with_workers([threads]))).seconds
+    assert found == pytest.approx(real.stop - real.start, rel=0.02)
 
 
 @pytest.mark.parametrize("work", [rounds, limited, failing, leaving])

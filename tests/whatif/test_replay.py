@@ -103,6 +103,16 @@ def test_what_needs_no_results_of_an_earlier_submission_does_not_wait_for_them()
     assert seconds(later, faster={"inc": 10.0}) == near(0.3)
 
 
+def test_a_client_goes_on_with_each_result_that_comes() -> None:
+    # Two tasks; after the end of each, the client submits another one.
+    next_ones = [{"start": 1.0, "submission": 1, "seconds": 2.0},
+                 {"start": 2.0, "submission": 2}]  # fmt: skip
+    fed = graph({}, {"seconds": 2.0}, *next_ones, submissions=[0.0, 1.0, 2.0], workers=(2,))
+    assert seconds(fed) == near(3.0)
+    assert seconds(fed, workers=(1,)) == near(6.0)
+    assert seconds(fed, faster={"inc": 2.0}) == near(1.5)
+
+
 def test_users_side_by_side_do_not_wait_for_each_other() -> None:
     # Each has two tasks, one after the other, and thinks for half a second between them.
     took = [{"seconds": 3.0}, {"start": 3.0}, {"seconds": 3.0, "start": 4.0},
@@ -195,6 +205,8 @@ def test_a_thread_changes_from_a_task_to_the_next_one() -> None:
 
 def test_reading_from_the_disk_takes_a_thread() -> None:
     assert seconds(graph({"disk": 0.5, "sent": 0.0, "start": 0.5}, workers=(1,))) == near(1.5)
+    # The worker reported nonsense.
+    assert seconds(graph({"disk": None, "transfer": None}, workers=(1,))) == near(1.0)
 
 
 def test_the_span_ends_as_long_after_its_last_task_as_it_did() -> None:

@@ -130,10 +130,10 @@ def test_the_replay_on_one_worker_is_exact(seed: int) -> None:
 
 def test_a_recorded_run_on_several_workers_is_one_of_its_replays() -> None:
     """Of equal tasks, Dask takes one by the order of a set, so it has no exact answer itself."""
-    records = [history(seed, [2, 2]) for seed in range(9)]
+    records = [history(seed, [2, 2]) for seed in range(6)]
     tried = [sorted(replay(one, order=order) for order in range(3)) for one in records]
     pairs = [*zip(records, tried, strict=True)]
-    assert sum(found[0] - EXACT <= one.stop <= found[-1] + EXACT for one, found in pairs) >= 4
+    assert sum(found[0] - EXACT <= one.stop <= found[-1] + EXACT for one, found in pairs) >= 3
     assert median(abs(found[1] / one.stop - 1) for one, found in pairs) < 0.03
 
 
@@ -146,7 +146,7 @@ def test_the_replay_of_one_worker_with_other_threads_is_exact(seed: int) -> None
 
 def test_replays_with_other_workers_are_near() -> None:
     """As above, and both histories are longer or shorter by chance."""
-    shapes = [[1, 1], [2, 1], [2, 2, 2], [4, 4], [1, 4]] * 2
+    shapes = [[1, 1], [2, 1], [2, 2, 2], [4, 4], [1, 4]]
     found = [
         replay(history(seed, [2, 2]), with_workers(shape)) / history(seed, shape).stop - 1
         for seed, shape in enumerate(shapes)

@@ -45,6 +45,8 @@ CONFIG: Final = {
     "distributed.worker.profile.enabled": False,
     "distributed.worker.use-file-locking": False,
     "distributed.admin.system-monitor.interval": "1000 days",
+    "distributed.admin.system-monitor.disk": False,
+    "distributed.admin.system-monitor.gil.enabled": False,
     "distributed.scheduler.http.routes": [],
     "distributed.worker.http.routes": [],
 }
@@ -72,6 +74,9 @@ class LabScheduler(Scheduler):  # type: ignore[misc]
     def start_http_server(self, *args: Any, **kwargs: Any) -> None:
         """Pages can be added to it, but nobody asks for them."""
         self.http_application = RoutingApplication()
+
+    def _setup_logging(self, *loggers: logging.Logger) -> None:
+        """Keep no lines: all servers of the process log with the same loggers."""
 
 
 class Beat(NamedTuple):

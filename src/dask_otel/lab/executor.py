@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import threading
 from collections import UserDict, deque
@@ -168,6 +169,9 @@ class LabWorker(Worker):  # type: ignore[misc]
 
     def start_http_server(self, *args: Any, **kwargs: Any) -> None:
         """Nobody asks it for pages."""
+
+    def _setup_logging(self, *loggers: logging.Logger) -> None:
+        """See ``LabScheduler``."""
 
     async def execute(self, key: Hashable, *, stimulus_id: str) -> Any:
         """See ``BaseWorker.execute``."""

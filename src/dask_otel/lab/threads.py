@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 import time
 from _thread import LockType, allocate_lock
-from collections import deque
 from collections.abc import Callable
 from contextvars import Context
 from typing import Any
@@ -112,7 +111,7 @@ class Pool:
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
         #: Threads that wait for something.
-        self.waiting: deque[tuple[Callable[[], bool], Thread]] = deque()
+        self.waiting: list[tuple[Callable[[], bool], Thread]] = []
         self._live: dict[Thread, None] = {}
         #: Real threads without work, and what they are to run.
         self._free: list[tuple[LockType, list[Thread]]] = []
@@ -165,15 +164,11 @@ class Pool:
 
     def _look(self) -> bool:
         """Resume those whose wait is over; return whether there was one."""
-        found = False
-        for _ in range(len(self.waiting)):
-            check, thread = self.waiting.popleft()
-            if thread.machine.alive and check():
-                found = True
-                thread.resume()
-            else:
-                self.waiting.append((check, thread))
-        return found
+        over = [one for one in self.waiting if one[1].machine.alive and one[0]()]
+        for one in over:
+            self.waiting.remove(one)
+            one[1].resume()
+        return bool(over)
 
 
 def burn(seconds: float) -> None:

@@ -145,17 +145,7 @@ class ProfileFiles(PumpThread):
             self._store.forget(time.time())
         for root in [*self._store.roots.values()]:
             if root.changed and (everything or root.ended is not None):
-                try:
-                    self._write(root)
-                except OSError as error:
-                    if not self._warned:
-                        self._warned = True
-                        logger.warning(
-                            "dask-otel can't write profiles into %s: %s. It tries again; check "
-                            "otel.files.path. This is logged once.",
-                            self._folder,
-                            error,
-                        )
+                self._write(root)
 
     def _write(self, root: RootProfile) -> None:
         if not self._samples(root.root.trace_id):
@@ -167,9 +157,17 @@ class ProfileFiles(PumpThread):
         path = self._folder / self._name(root.root)
         try:
             self._replace(path, data)
-        except OSError:
+        except OSError as error:
             root.changed = True
-            raise
+            if not self._warned:
+                self._warned = True
+                logger.warning(
+                    "dask-otel can't write profiles into %s: %s. It tries again; check "
+                    "otel.files.path. This is logged once.",
+                    self._folder,
+                    error,
+                )
+            return
         with self._lock:
             root.unwritten = max(0, root.unwritten - written)
         self._sizes.pop(path, None)

@@ -112,10 +112,9 @@ class Bridge:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._connecting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
-        inject, ratio = settings.logs.inject, settings.spans.tasks.chosen
         sent = {
-            "inject": inject,
-            "ratio": ratio,
+            "inject": settings.logs.inject,
+            "ratio": settings.spans.tasks.chosen,
             "decided": True,
             "level": settings.logs.least,
             "profiles": settings.sampled,
@@ -311,18 +310,14 @@ class Bridge:
         # They may have arrived, or their workers may have left, since the last tick.
         with self.boundary.guarding("close"):
             self._tick(most=None)
-        while self.adapter.lifecycle.settling and clocks.monotonic() < until:
-            await asyncio.sleep(PAUSE)
+        await _waited(lambda: not self.adapter.lifecycle.settling, until)
 
     @staticmethod
     async def _pump_closed(pump: Pump, deadline: float) -> None:
         pump.request_close(max(0.0, deadline - clocks.monotonic()))
-        while not pump.closed and clocks.monotonic() < deadline:
-            await asyncio.sleep(0.01)
+        await _waited(lambda: pump.closed, deadline)
         # Spooling to disk needs no endpoint; allow it a moment even if no time is left.
-        until = clocks.monotonic() + MOMENT
-        while not pump.spans.written and clocks.monotonic() < until:
-            await asyncio.sleep(0.01)
+        await _waited(lambda: pump.spans.written, clocks.monotonic() + MOMENT)
         pump.release()
 
     def _detach(self, exported: bool = True) -> None:
@@ -390,6 +385,11 @@ class Bridge:
         self.hand_over.notices()
         if self._plugin is not None:
             self._cost.sample(self._plugin)
+
+
+async def _waited(done: Callable[[], bool], until: float) -> None:
+    while not done() and clocks.monotonic() < until:
+        await asyncio.sleep(PAUSE)
 
 
 def limits_of(settings: Settings) -> Limits:

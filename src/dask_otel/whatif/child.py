@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from operator import attrgetter
 from threading import Thread
@@ -25,31 +26,44 @@ from dask_otel.whatif.result import Replayed
 def main() -> None:
     """Replay what standard input asks for."""
     asked = json.loads(sys.stdin.readline())
-    graph, orders = Graph(**asked["graph"]), asked["orders"]
-    for one in asked["changes"]:
-        one["cluster"] = one["cluster"] and Graph(**one["cluster"])
-    changes = [Experiment(**one) for one in asked["changes"]]
     Thread(target=_follow, daemon=True).start()
     # Not the preloads and the plugins of a real cluster.
     import dask
 
     dask.config.refresh(paths=[], env={})
     lab.install()
-    # Only now: it imports distributed.
+    logging.disable()
+    answer(asked, lambda said: print(json.dumps(said), flush=True))
+
+
+def answer(asked: Any, say: Callable[[dict[str, Any]], object]) -> None:
+    """Replay a graph with each change, and say how far it is, and the results.
+
+    Parameters
+    ----------
+    asked
+        The graph, the changes and the number of orders, as plain data.
+    say
+        Called with each part of the progress.
+    """
+    # Only here: it imports distributed.
     from dask_otel.whatif.engine import replayed
 
-    logging.disable()
+    graph, orders = Graph(**asked["graph"]), asked["orders"]
+    for one in asked["changes"]:
+        one["cluster"] = one["cluster"] and Graph(**one["cluster"])
+    changes = [Experiment(**one) for one in asked["changes"]]
     done, tasks = 0, orders * len({*graph.runs["task"]})
 
     def tick() -> None:
         nonlocal done
         done += 1
         if done % 100 == 0:
-            say()
+            progress()
 
-    def say(**what: Any) -> None:
+    def progress(**what: Any) -> None:
         total = tasks * len(changes)
-        print(json.dumps({"done": min(done, total), "total": total, **what}), flush=True)
+        say({"done": min(done, total), "total": total, **what})
 
     for number, change in enumerate(changes, 1):
         tried = list[Replayed]()
@@ -69,7 +83,7 @@ def main() -> None:
         # A curve over threads is made of changes of the workers alone.
         if change.workers is None and number > 1:
             found = replace(found, threads=None)
-        say(result=asdict(found))
+        progress(result=asdict(found))
 
 
 def _follow() -> None:

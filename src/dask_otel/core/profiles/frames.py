@@ -80,7 +80,8 @@ class Stacks:
 
     def _stack(self, found: _Found, frames: dict[int, Frame]) -> tuple[Frame, ...]:
         (_, prefix, line), addresses = found.place, [*map(id, found.codes)]
-        base = next((n for n, one in enumerate(addresses) if one in self._bases), len(addresses))
+        bases = (addresses.index(one) for one in self._bases if one in addresses)
+        base = min(bases, default=len(addresses))
         stack = [frames[one] for one in reversed(addresses[:base])]
         first = next((n for n, one in enumerate(stack) if one.file != _AROUND), 0)
         if stack:
