@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks import (
     account,
+    blocks,
     changes,
     context,
     instructions,
@@ -48,6 +49,7 @@ ROWS: dict[str, list[Callable[[bool], list[Row]]]] = {
     "16": [partial(path.run, row="16")],
     "17": [partial(path.run, row="17")],
     "18": [sampling.run],
+    "19": [blocks.run],
 }
 
 

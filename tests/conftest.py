@@ -48,7 +48,7 @@ ANY_PACE: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCh
 # A change lands or not by what it does, not by the draw; other runs go on searching.
 settings.register_profile("ci", max_examples=60, derandomize=True, print_blob=True, **ANY_PACE)
 # `make fuzz` tries the costly ones a million times.
-settings.register_profile("default", max_examples=30, **ANY_PACE)
+settings.register_profile("default", max_examples=20, **ANY_PACE)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 

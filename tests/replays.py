@@ -19,7 +19,7 @@ def results(
     progress: Callable[[int, int], object],
     seconds: float,
 ) -> Iterator[Replayed]:
-    """See `running._results`; there is no limit, except none at all."""
+    """See `running._results`; they are all there, or none if there is no time at all."""
     if seconds <= 0.0:
         return
     asked = json.dumps({"graph": graph, "changes": changes, "orders": orders}, default=vars)

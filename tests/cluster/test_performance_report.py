@@ -14,6 +14,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dask_otel
+from dask_otel import _wire
 from dask_otel.whatif.graph import read_graphs
 from tests import environment
 from tests.cluster.processes import cluster
@@ -96,7 +97,9 @@ def test_blocks_in_threads_of_one_program_have_a_report_each(tmp_path: Path) -> 
         assert (tmp_path / f"run{number}.html").exists()
 
 
-def test_an_asynchronous_client(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_asynchronous_client(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def program() -> None:
         async with (
             LocalCluster(**OPTIONS, asynchronous=True) as local,
@@ -110,6 +113,22 @@ def test_an_asynchronous_client(tmp_path: Path, caplog: pytest.LogCaptureFixture
                 assert await client.submit(pow, 2, 4) == 16
             assert block.report is None
             assert "dask-otel" not in local.scheduler.plugins
+            # Cancelled when the scheduler has begun, and knows no block yet.
+            monkeypatch.setattr(_wire, "record", begun_for_ever)
+            block = dask_otel.performance_report(tmp_path / "never.html")
+            entering = asyncio.ensure_future(block.__aenter__())
+            plugins = local.scheduler.plugins
+            await asyncio.to_thread(eventually, lambda: "dask-otel" in plugins)
+            entering.cancel()
+            await asyncio.wait([entering])
+            assert entering.cancelled()
+            await asyncio.to_thread(eventually, lambda: "dask-otel" not in plugins)
+
+    record = _wire.record
+
+    async def begun_for_ever(dask_scheduler: Any, **asked: Any) -> None:
+        await record(dask_scheduler=dask_scheduler, **asked)
+        await asyncio.Event().wait()
 
     with caplog.at_level(logging.WARNING, "distributed.dask_otel"):
         asyncio.run(program())

@@ -15,6 +15,7 @@ import dask_otel
 from dask_otel import semconv
 from dask_otel._wire import install
 from dask_otel.core.records import ClusterEvent
+from dask_otel.pump.feeder import Feeder
 from dask_otel.pump.pump import Pump
 from dask_otel.scheduler import bridge as module
 from dask_otel.scheduler import hand_over
@@ -201,7 +202,7 @@ def test_events_wait_for_the_exporters_and_leave_no_room_to_logs_beyond_half(
     b: Bridged, monkeypatch: pytest.MonkeyPatch, made: threading.Event
 ) -> None:
     events: list[ClusterEvent] = []
-    monkeypatch.setattr(Pump, "offer_event", lambda _, event, *__: events.append(event) is None)
+    monkeypatch.setattr(Feeder, "offer", lambda _, event, *__: events.append(event) is None)
     monkeypatch.setattr(hand_over, "MAX_EVENTS", 10)
     put = begun(b).hand_over.event
     event, log = (

@@ -92,6 +92,19 @@ def test_batches_go_out_in_order_and_an_outage_drops_nothing(
     assert outcomes(setup.tally) == {"exported": 50}
 
 
+def test_what_is_sent_after_a_close_is_left_to_the_end_which_has_a_deadline() -> None:
+    setup = Setup()
+
+    def close(_: Collection[int]) -> bool:
+        setup.lane.close(1.0)
+        return False
+
+    setup.sink.refuses = close
+    setup.put(range(12))
+    setup.lane.work()
+    assert setup.sink.tries == [[0, 1, 2, 3]]
+
+
 @pytest.mark.parametrize(("wanted", "given"), [(12.0, 12.0), (3600.0, 30.0)])
 def test_a_server_is_left_alone_for_as_long_as_it_wants_within_bounds(
     wanted: float, given: float

@@ -7,6 +7,7 @@ import itertools
 import logging
 import threading
 import time
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -75,6 +76,15 @@ def test_the_queue_is_bounded_and_what_does_not_fit_is_counted() -> None:
         assert offer(pump, 100) == [False]
         assert pump.notices[0] == (semconv.OTEL_QUEUE_FULL, {semconv.OTEL_SIGNAL: "traces"})
         assert [name for name, _ in pump.notices].count(semconv.OTEL_QUEUE_FULL) == 1
+
+
+def test_what_was_given_up_is_lost_once_and_waits_no_more() -> None:
+    with pumping([Spans()]) as pump:
+        offer(pump, *range(3))
+        assert pump.spans.size == 3
+        pump.spans.abandon()
+        assert pump.spans.size == 0
+    assert outcomes(pump) == {"shutdown": 3}
 
 
 @pytest.mark.parametrize(
@@ -226,18 +236,22 @@ def test_the_age_of_the_last_success_is_that_of_each_signal_and_of_its_worst_exp
         assert ages(1) == [0, 0]
 
 
+@pytest.mark.parametrize("lost", [1, 10**6])
 def test_what_a_server_took_only_in_part_is_counted_and_said_once(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, lost: int
 ) -> None:
+    """It can't have lost more than it got, whatever it says."""
     spans, metrics = Spans("one"), Metrics("other")
-    spans.yes = metrics.yes = Answer(True, lost=1, said="no room for it")
+    spans.yes = metrics.yes = Answer(True, lost=lost, said="no room for it")
     with pumping([spans], [metrics]) as pump:
         for number in (1, 2):
             offer(pump, number, groups=1)
             exports(pump, 1)
         points = sum(len(record.points) for records in metrics.requests for record in records)
-        assert outcomes(pump) == {"exported": 2, "error": 2}
-        assert outcomes(pump, "metrics") == {"exported": points - 2, "rejected": 2}
+        refused = min(2 * lost, 4)
+        assert outcomes(pump) == Counter(exported=4 - refused, error=refused)
+        refused = min(2 * lost, points)
+        assert outcomes(pump, "metrics") == Counter(exported=points - refused, rejected=refused)
     assert levels(caplog) == ["WARNING"] * 2
     assert caplog.text.count("no room for it") == 2
 

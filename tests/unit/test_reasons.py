@@ -159,6 +159,8 @@ def test_what_can_be_no_key_is_refused_before_it_is_sent(asked: Any) -> None:
 
 def test_a_scheduler_that_can_not_answer_is_named() -> None:
     class Client:
+        scheduler = object()
+
         async def run_on_scheduler(self, question: object, asked: object) -> None:
             raise AttributeError("Can't get attribute 'why'")
 

@@ -1,10 +1,14 @@
-"""Graphs that are written by hand."""
+"""Graphs that are written by hand, or recorded."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from dask_otel.whatif.graph import Graph
+import dask_otel
+from dask_otel.whatif.graph import Graph, read_graphs
+from tests.simulated.bridged import Bridged
 
 #: Of a run, unless it says otherwise.
 RUN: dict[str, Any] = {
@@ -35,3 +39,20 @@ def graph(*runs: dict[str, Any], workers: Any = (1, 1), **line: Any) -> Graph:
             **line,
         }
     )  # fmt: skip
+
+
+def recorded(folder: Path, threads: int, work: Callable[[Bridged], object]) -> Graph:
+    """Let a user work on one worker with so many threads; return what the bridge recorded."""
+    b = Bridged(begins=False, unreconciled="its bridge ends before", workers=0)
+
+    def program() -> None:
+        dask_otel.register(b.client, {"files": {"path": str(folder)}})
+        b.cluster.add_worker("w0", threads, resources={"slot": 1})
+        with dask_otel.span("work"):
+            work(b)
+        b.exported()
+        dask_otel.unregister(b.client)
+
+    b.run(program)
+    (found,) = [one for one in read_graphs(folder) if one.name == "work"]
+    return found

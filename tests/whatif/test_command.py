@@ -127,7 +127,7 @@ def test_options_are_experiments_of_their_own(run, replays, capsys):
         ({}, []),
         ({"submissions": [0.0, 2.0]}, ["gaps"]),
         ({"restrictions": [{"workers": [0], "resources": {}, "loose": False}]}, ["restrictions"]),
-        ({"transfer": [0.5] + 5 * [0.0], "outcome": [*"mmmmfm"]}, ["failures", "transfers"]),
+        ({"transfer": [0.5, None] + 4 * [0.0], "outcome": [*"mmmmfm"]}, ["failures", "transfers"]),
         # A shuffle reschedules its tasks, and quick transfers bound nothing.
         ({"transfer": [1e-3] * 6, "outcome": [*"mmmmrm"]}, []),
     ],

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from distributed import wait
 
-import dask_otel
 from dask_otel.cli import main
 from dask_otel.report import cures
 from dask_otel.report.cures import separated
@@ -22,10 +21,9 @@ from dask_otel.whatif import running
 from dask_otel.whatif.graph import Graph, read_graphs
 from dask_otel.whatif.result import WhatIf
 from dask_otel.whatif.running import Room, replay
-from tests.simulated.bridged import Bridged
 from tests.unit.history_files import etl
 from tests.unit.history_files import write as write_traces
-from tests.whatif.graphs import graph
+from tests.whatif.graphs import graph, recorded
 
 
 def nap(seconds: float) -> None:
@@ -34,17 +32,7 @@ def nap(seconds: float) -> None:
 
 def record(folder: Path, *, threads: int = 2, tasks: int = 12, seconds: float = 1.0) -> Path:
     """Record a run of tasks that sleep on one worker."""
-    b = Bridged(begins=False, unreconciled="its bridge ends before", workers=0)
-
-    def program() -> None:
-        dask_otel.register(b.client, {"files": {"path": str(folder)}})
-        b.cluster.add_worker("w0", threads)
-        with dask_otel.span("work"):
-            wait(b.client.map(nap, [seconds] * tasks, pure=False))
-        b.exported()
-        dask_otel.unregister(b.client)
-
-    b.run(program)
+    recorded(folder, threads, lambda b: wait(b.client.map(nap, [seconds] * tasks, pure=False)))
     return folder
 
 
@@ -120,6 +108,7 @@ def test_the_command_shows_it_as_text_and_json(
             assert line in said("--text", "--replay")
 
 
+@pytest.mark.usefixtures("replays_here")
 def test_names_keep_what_was_replayed_before_the_time_was_over(
     base: Path, faster: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,29 +16,11 @@ from distributed import secede, wait
 import dask_otel
 from dask_otel.whatif.engine import replayed
 from dask_otel.whatif.experiments import with_workers
-from dask_otel.whatif.graph import Graph, read_graphs
 from dask_otel.whatif.plan import plan
-from tests.simulated.bridged import Bridged
+from tests.whatif.graphs import recorded
 
 #: Seconds: Dask sends messages in batches of 2 ms, and some of them follow one another.
 MARGIN = 0.02
-
-
-def recorded(folder: Path, threads: int, work: Callable[[Any], object]) -> Graph:
-    """Let a user work on one worker with so many threads; return what the bridge recorded."""
-    b = Bridged(begins=False, unreconciled="its bridge ends before", workers=0)
-
-    def program() -> None:
-        dask_otel.register(b.client, {"files": {"path": str(folder)}})
-        b.cluster.add_worker("w0", threads, resources={"slot": 1})
-        with dask_otel.span("work"):
-            work(b)
-        b.exported()
-        dask_otel.unregister(b.client)
-
-    b.run(program)
-    (graph,) = [one for one in read_graphs(folder) if one.name == "work"]
-    return graph
 
 
 FAILED: set[int] = set()

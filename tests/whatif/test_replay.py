@@ -205,6 +205,8 @@ def test_a_thread_changes_from_a_task_to_the_next_one() -> None:
 
 def test_reading_from_the_disk_takes_a_thread() -> None:
     assert seconds(graph({"disk": 0.5, "sent": 0.0, "start": 0.5}, workers=(1,))) == near(1.5)
+    # The worker reported nonsense.
+    assert seconds(graph({"disk": None, "transfer": None}, workers=(1,))) == near(1.0)
 
 
 def test_the_span_ends_as_long_after_its_last_task_as_it_did() -> None:

@@ -50,6 +50,8 @@ from dask_otel.core.text import STACKTRACE_LIMIT
 if TYPE_CHECKING:
     from distributed.scheduler import TaskGroup, TaskState, WorkerState
 
+    from dask_otel.core.memory.ledger import Coming, Moves
+
 #: Limit of a traceback in characters; its end stays. It is twice the export's limit, so that
 #: redaction sees the whole. Dask does not limit tracebacks, and spans wait in a queue.
 LONGEST_TRACEBACK: Final = 2 * STACKTRACE_LIMIT
@@ -74,7 +76,8 @@ class TaskEvents:
         under_way: RunsUnderWay,
         limits: TaskLimits,
     ) -> None:
-        self._scheduler = spans.scheduler
+        # Python finds the attributes of an object faster if there are at most 29, and if all
+        # objects of the class have the same ones.
         self._tasks = spans.scheduler.tasks
         self._spans = spans
         self._groups = spans.groups
@@ -83,12 +86,13 @@ class TaskEvents:
         self._computing = lifecycle.computing
         self._follows = lifecycle.follows
         #: The results in memory; None if they are not followed.
-        self._memory = lifecycle.memory
+        self._memory = memory = lifecycle.memory
         #: The state that results leave, if they are followed.
-        self._leaves = ""
-        if self._memory is not None:
-            self._leaves, self._memory.clock = "memory", monotonic
-            self._moves, self._came = self._memory.moves, self._memory.came
+        self._leaves = "" if memory is None else "memory"
+        if memory is not None:
+            memory.clock = monotonic
+        self._moves: dict[Any, Moves] = {} if memory is None else memory.moves
+        self._came: list[Coming] = [] if memory is None else memory.came
         self._time = time
         self._accounting = time.accounting
         #: Records the graph logs; None while nobody keeps them.
@@ -122,14 +126,14 @@ class TaskEvents:
     def attach(self) -> None:
         """Add the tasks that are processing; the active spans must be known."""
         accounting = self._accounting
-        for ws in self._scheduler.workers.values():
+        for ws in self._spans.scheduler.workers.values():
             for task in ws.processing:
                 self.assigned[task.key] = (ws, 0.0, None, UNKNOWN, task)
                 accounting.task_assigned(ws.address, task.key, task.group.span_id, monotonic())
                 if task in ws.long_running:
                     accounting.task_seceded(ws.address, task.key, None, monotonic())
         self._recount()
-        waiting = (*self._scheduler.queued, *self._scheduler.unrunnable)
+        waiting = (*self._spans.scheduler.queued, *self._spans.scheduler.unrunnable)
         self.queued_since.update((task.key, None) for task in waiting)
 
     def close(self, now: float) -> None:
@@ -161,7 +165,7 @@ class TaskEvents:
 
     def repair(self) -> None:
         """Forget tasks that are no longer processing."""
-        workers = self._scheduler.workers.values()
+        workers = self._spans.scheduler.workers.values()
         processing = {task.key for ws in workers for task in ws.processing}
         self._recount()
         for key in self.assigned.keys() - processing:
@@ -225,9 +229,9 @@ class TaskEvents:
             return update_data
 
         if self._memory is not None:
-            wrappers.method(self._scheduler, "update_data", make)
-            wrappers.handler(self._scheduler.handlers, "update_data", make)
-            wrappers.handler(self._scheduler.stream_handlers, "update-data", make)
+            wrappers.method(self._spans.scheduler, "update_data", make)
+            wrappers.handler(self._spans.scheduler.handlers, "update_data", make)
+            wrappers.handler(self._spans.scheduler.stream_handlers, "update-data", make)
 
     def _scatter(self, keys: Iterable[Hashable], sign: int) -> None:
         """Add data in memory to its groups, or remove it: it may change."""
@@ -674,7 +678,7 @@ class TaskEvents:
         """Record the end of a run whose message lacks its times; return those that are known."""
         address = assigned.address
         seen = self.under_way.seen.pop(key, None)
-        lost = address not in self._scheduler.workers
+        lost = address not in self._spans.scheduler.workers
         # Workers that close in turn send lost results to each other, which never run.
         if lost and group is not None and (seen is not None or key not in self._sent_again):
             self._outcomes.lost(group)
@@ -733,7 +737,7 @@ class TaskEvents:
         assigned: WorkerState | None,
         was_unfinished: bool = True,
     ) -> Failure:
-        ws = self._scheduler.workers.get(worker)
+        ws = self._spans.scheduler.workers.get(worker)
         if assigned is not None and assigned.address == worker:
             # It may just have left.
             ws = assigned
@@ -768,7 +772,7 @@ class TaskEvents:
             _, key, _, _, thief, *_ = message
             try:
                 victim, sent, before, sent_to, task = self.assigned.get(key, NOT_ASSIGNED)
-                ws = self._scheduler.workers.get(thief)
+                ws = self._spans.scheduler.workers.get(thief)
             except TypeError:
                 # Any client may log any event.
                 return

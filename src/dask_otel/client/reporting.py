@@ -146,14 +146,15 @@ class performance_report:
         seconds = _TIMEOUT if error is None or isinstance(error, Exception) else _HURRY
         settle = self._span_id, seconds, pending(client)
         asked: dict[str, Any] = {"since": self._since, "most": _CHUNK, "settle": settle}
-        try:
-            while read.more:
-                answer = await ask(client, _wire.read_record, after=read.number, **asked)
-                read = replace(answer, rows=read.rows + answer.rows)
-            return read
-        finally:
-            with suppress(Exception):
-                await ask(client, _wire.end_record, name=self._request)
+        while read.more:
+            answer = await ask(client, _wire.read_record, after=read.number, **asked)
+            read = replace(answer, rows=read.rows + answer.rows)
+        await self._end()
+        return read
+
+    async def _end(self) -> None:
+        with suppress(Exception):
+            await ask(self._client, _wire.end_record, name=self._request)
 
     def _make(self, read: _wire.Recorded, error: BaseException | None) -> None:
         from dask_otel.report.document import about, report_of
@@ -199,10 +200,17 @@ class performance_report:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Log an error of ours: nothing of it may reach the block, or hide its exception."""
+        """Log an error of ours: nothing of it may reach the block, or hide its exception.
+
+        Interrupted or not, the scheduler records no longer.
+        """
         try:
             yield
-        except Exception as error:  # noqa: BLE001
+        except BaseException as error:
+            with suppress(Exception):
+                self._client.loop.add_callback(self._end)
+            if not isinstance(error, Exception):
+                raise
             logger.warning(
                 "dask_otel.performance_report can't report this block, which is not affected: %s",
                 " ".join(str(error).split()) or repr(error),

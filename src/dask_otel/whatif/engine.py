@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable
 from math import inf
 from typing import Any, Final
@@ -109,13 +109,8 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         #: By submission, the results that the client has, and the futures of all.
         self._there: Counter[int] = Counter()
         self._futures: list[Any] = []
-        #: How much that it follows is missing of each submission; and by what has happened, which
-        #: follow.
-        self._missing = [len(one.after) for one in plan.submissions]
-        self._followers: dict[tuple[int, int], list[int]] = defaultdict(list)
-        for number, one in enumerate(plan.submissions):
-            for event in one.after:
-                self._followers[event].append(number)
+        #: What submissions wait for.
+        self._events = {event: asyncio.Event() for one in plan.submissions for event in one.after}
         self._ended: set[Key] = set()
         #: When workers were killed, and when they have begun, by their addresses.
         self._gone: dict[str, float] = {}
@@ -201,7 +196,9 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         self._began = loop.now + plan.latency
         for number in range(len(plan.workers)):
             cluster.begin(cluster.machine("scheduler"), self._life, number)
-        self._happened((-1, 0))
+        for number in range(len(plan.submissions)):
+            cluster.begin(cluster.machine("client"), self._submit, number)
+        self._happened(-1, 0)
         thread.wait(lambda: len(self._ended) == len(plan.tasks), None)
         self.busy = sum(
             min(run.stop, run.seceded, self._gone.get(run.worker, loop.now)) - run.start
@@ -209,20 +206,21 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         )
         return loop.now + plan.rest - self._began
 
-    def _happened(self, event: tuple[int, int]) -> None:
-        """Let the submissions follow that waited for this alone."""
-        client, later = self._cluster.machine("client"), self._cluster.loop.call_later
-        for number in self._followers.pop(event, ()):
-            self._missing[number] -= 1
-            if not self._missing[number]:
-                client.run(later, self.plan.submissions[number].gap, self._submit, number)
-
-    def _submit(self, number: int) -> None:
+    async def _submit(self, number: int) -> None:
+        """Submit tasks after what the user waited for. Belongs to the client's machine."""
         one, tasks = self.plan.submissions[number], self.plan.tasks
+        for event in one.after:
+            await self._events[event].wait()
+        await asyncio.sleep(one.gap)
         specs = {key: Spec(key, _run, *map(TaskRef, tasks[key].before)) for key in one.keys}
         with dask.annotate(priority=_priority):
             self._futures.append(self._cluster.client.get(specs, [*one.results], sync=False))
-        self._happened((number, 0))
+        self._happened(number, 0)
+
+    def _happened(self, number: int, results: int) -> None:
+        """Let those go on that waited for so many results of a submission; 0: for itself."""
+        if event := self._events.get((number, results)):
+            event.set()
 
     # ----------------------------------------------------------------------------- a task
 
@@ -255,7 +253,7 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
             self._ended.add(key)
             place = self._where.get(key, -1)
             self._there[place] += 1
-            self._happened((place, self._there[place]))
+            self._happened(place, self._there[place])
             self.tick()
             if len(self._ended) % _COLLECT == 0:
                 gc.collect()
