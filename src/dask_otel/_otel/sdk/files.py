@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from dask_otel._otel.sdk.otlp_json import FileTransport
 from dask_otel._otel.sdk.sink import ExporterSink, MakeSink
@@ -24,8 +24,10 @@ from dask_otel.core.trace import Trace
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.destination import Destination
 from dask_otel.pump.rotated import RotatedFile
-from dask_otel.settings.keys import FileSettings
 from dask_otel.settings.problems import ConfigurationError
+
+if TYPE_CHECKING:
+    from dask_otel.settings.keys import FileSettings
 
 #: Characters of a name in a file's name.
 _LONGEST_NAME: Final = 60

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.sdk.resources import Resource
 
@@ -42,7 +42,9 @@ from dask_otel.core.trace import Trace
 from dask_otel.pump.destination import Destination
 from dask_otel.pump.profile_files import ProfileFiles
 from dask_otel.pump.recorder import Recorder
-from dask_otel.settings.keys import Settings
+
+if TYPE_CHECKING:
+    from dask_otel.settings.keys import Settings
 
 _SIGNALS: Final = ("traces", "metrics", "logs")
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import wait
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dask_otel import semconv
 from dask_otel._otel.sdk.listening import look
@@ -20,8 +20,10 @@ from dask_otel._otel.sdk.outputs import Outputs, build
 from dask_otel._otel.sdk.spans import ProviderSpanSink
 from dask_otel.core.records import Answer, LogRecord, MetricRecord, NumberPoint, Row, SpanRecord
 from dask_otel.pump.thread import apart
-from dask_otel.settings.keys import Settings
 from dask_otel.settings.problems import ConfigurationError
+
+if TYPE_CHECKING:
+    from dask_otel.settings.keys import Settings
 
 #: Seconds to identify the server.
 _LOOK: Final = 4.0

@@ -35,7 +35,7 @@ class ActiveTree:
     spans: int = 0
     per_span: float = 0.0
     #: `per_span` at the end of the previous interval.
-    closed: float = 0.0
+    previous: float = 0.0
 
     def settle(self, per_root: float) -> None:
         """Divide the root's seconds since the last call by the present number of spans."""
@@ -173,7 +173,7 @@ class IdleSharing:
     def _carry_over_tree(self, tree: ActiveTree) -> None:
         if tree.interval != self._interval:
             tree.settle(self._closed_per_root)
-            tree.closed, tree.per_span = tree.per_span, 0.0
+            tree.previous, tree.per_span = tree.per_span, 0.0
             tree.mark = 0.0
             tree.interval = self._interval
 
@@ -181,7 +181,7 @@ class IdleSharing:
         """Settle a span for the closed interval, and begin the present one."""
         if span.interval != self._interval:
             self._carry_over_tree(span.tree)
-            seconds = span.tree.closed - span.mark
+            seconds = span.tree.previous - span.mark
             if seconds > 0.0:
                 shares = self.closed_shares
                 shares[span.id] = shares.get(span.id, 0.0) + seconds
