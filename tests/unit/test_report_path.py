@@ -5,13 +5,11 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
 from dask_otel.report.history.difference import compare
-from dask_otel.report.history.past import ended, past_run
 from dask_otel.report.page.payload import timeline
 from dask_otel.semconv import PATH_PARTS
 from tests.unit.report_files import report_of, run_of, span, traces
@@ -145,11 +143,3 @@ def test_a_comparison_says_which_other_cause_there_is() -> None:
     assert said in name.beside
     (same,) = compare(before.runs, before.runs).names
     assert same.beside == []
-
-
-def test_a_summary_without_a_cause_is_read() -> None:
-    """Earlier versions wrote none."""
-    (run,) = ended(run_of(traces(bounded(1, "load", {"client": 5.0}))), "")
-    kept = asdict(run)
-    assert kept.pop("cause").startswith("client: load waited")
-    assert past_run(kept) == replace(run, cause="")
