@@ -169,8 +169,7 @@ helped:
 - the same 28 attributes in each follower of tasks (row 17, which follows tasks with the ledger and
   without it by turns; with 29 and 27 of them): 4,610 to 3,228;
 - names of sampled code that are made once for a message, not for each stack (a new stack, row 18):
-  147 to 17 µs;
-- stacks that are counted by 64, with warm caches (a sample of row 18): 251 to 225 µs.
+  147 to 17 µs.
 
 It did not help, or not enough to keep it:
 
@@ -188,6 +187,7 @@ It did not help, or not enough to keep it:
 - running sums of the path in each link (row 15, a chain of 60): 8,514 to 8,614, and each task with
   a dependency would pay;
 - a chain's links as columns, summed in C (time of a link): 252 to 395 ns;
+- stacks that are counted by 64, with warm caches (a sample of row 18): 203 to 211 µs;
 - marks on sampled frames (`f_trace`), so that only new ones are walked (a sample of row 18): 163 to
   146 µs, or 135 to 113 where most frames stay. The attribute belongs to debuggers;
 - fixed parameters in the worker's hook (row 9): 2.3 to 2.1 µs. A release of Dask with one more

@@ -614,7 +614,6 @@ def test_equal_code_of_two_files_is_not_mixed_up() -> None:
         calls.append(names["call"])
     assert calls[0].__code__ == calls[1].__code__
     counted = Stacks()
-    # More than are counted at once.
     for number in range(200):
         calls[number % 2](lambda: counted.add("a", "fit", sys._getframe(1), 0.25))
     found = {one.stack[-1].file: (one.samples, one.micros) for one in counted.take()}

@@ -77,7 +77,8 @@ class SettledSpans:
 
         Of many open spans, these are the span's own ones, and the oldest others.
         """
-        lifecycle, top = self._adapter.lifecycle, self._spans.get(span_id)
+        lifecycle = self._adapter.lifecycle
+        top: Span | None = self._spans.get(span_id)
         own = [] if top is None else [below.id for below in top.traverse_spans()]
         lifecycle.end(own, now)
         shown = dict.fromkeys((*own, *islice(lifecycle.open, MOST_SHOWN)))

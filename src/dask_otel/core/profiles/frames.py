@@ -1,9 +1,9 @@
-"""Stacks of threads: noted quickly, as code; counted and named when they are sent."""
+"""Stacks of threads, counted quickly: their code now, their names when they are sent."""
 
 from __future__ import annotations
 
 from types import CodeType, FrameType
-from typing import Final, TypeAlias
+from typing import Any, Final
 
 from dask_otel.core.profiles.stacks import DEEPEST, LONGEST, Frame, Sampled, short_file
 
@@ -13,20 +13,16 @@ _DEPTHS: Final = range(DEEPEST)
 DEEPER: Final = Frame("…")
 #: Dask's own frames around the code of a task.
 _AROUND: Final = "dask/_task_spec.py"
-#: So many samples are counted at once, while caches are warm: together they take a fourth as long.
-_AT_ONCE: Final = 64
-#: A span, a prefix, and the current line.
-_Place: TypeAlias = tuple[str, str, int | None]
 
 
 class _Found:
-    """A place, and the code of the frames there, from the innermost on; its samples and seconds."""
+    """The code of a stack, the innermost one first; its samples and seconds."""
 
-    __slots__ = ("codes", "place", "samples", "seconds")
+    __slots__ = ("codes", "samples", "seconds")
 
-    def __init__(self, place: _Place, codes: list[CodeType]) -> None:
-        # The code must live: its address is the key.
-        self.place, self.codes = place, codes
+    def __init__(self, codes: list[CodeType]) -> None:
+        # The code must live: its address is in the key.
+        self.codes = codes
         self.samples, self.seconds = 0, 0.0
 
 
@@ -38,51 +34,48 @@ class Stacks:
 
     def __init__(self, bases: frozenset[int] = frozenset()) -> None:
         self._bases = bases
-        #: Samples that are not counted yet.
-        self._new: list[tuple[float, _Place, list[CodeType]]] = []
-        self._found: dict[tuple[object, ...], _Found] = {}
+        #: By span, prefix, current line, and the addresses of the code.
+        self._found: dict[tuple[Any, ...], _Found] = {}
 
     def add(self, span: str, prefix: str, frame: FrameType, seconds: float) -> None:
         """Count a sample that stands for some seconds, and keep no frame of it."""
         # The hot loop: checks are made when the stack is sent.
         codes = list[CodeType]()
-        append, place = codes.append, (span, prefix, frame.f_lineno)
+        append, line = codes.append, frame.f_lineno
         for _ in _DEPTHS:
             append(frame.f_code)
             if (outer := frame.f_back) is None:
                 break
             frame = outer
-        self._new.append((seconds, place, codes))
-        if len(self._new) >= _AT_ONCE:
-            self._count()
-
-    def _count(self) -> None:
-        for seconds, place, codes in self._new:
-            key = (place, *map(id, codes))
-            found = self._found.get(key)
-            if found is None:
-                found = self._found[key] = _Found(place, codes)
-            found.samples += 1
-            found.seconds += seconds
-        self._new.clear()
+        key = (span, prefix, line, *map(id, codes))
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = _Found(codes)
+        found.samples += 1
+        found.seconds += seconds
 
     def take(self) -> list[Sampled]:
         """Return what was counted since the last call."""
-        self._count()
-        taken, self._found = [*self._found.values()], {}
-        codes = {id(code): code for one in taken for code in one.codes}
+        taken, self._found = self._found, {}
+        codes = {id(code): code for one in taken.values() for code in one.codes}
         # Each name is made once, not for each stack.
         frames = {address: _frame(code) for address, code in codes.items()}
         return [
-            Sampled(one.place[0], self._stack(one, frames), one.samples, round(1e6 * one.seconds))
-            for one in taken
+            Sampled(
+                span,
+                self._stack(prefix, line, where, frames),
+                one.samples,
+                round(1e6 * one.seconds),
+            )
+            for (span, prefix, line, *where), one in taken.items()
         ]
 
-    def _stack(self, found: _Found, frames: dict[int, Frame]) -> tuple[Frame, ...]:
-        (_, prefix, line), addresses = found.place, [*map(id, found.codes)]
-        bases = (addresses.index(one) for one in self._bases if one in addresses)
-        base = min(bases, default=len(addresses))
-        stack = [frames[one] for one in reversed(addresses[:base])]
+    def _stack(
+        self, prefix: str, line: int | None, where: list[int], frames: dict[int, Frame]
+    ) -> tuple[Frame, ...]:
+        bases = (where.index(one) for one in self._bases if one in where)
+        base = min(bases, default=len(where))
+        stack = [frames[one] for one in reversed(where[:base])]
         first = next((n for n, one in enumerate(stack) if one.file != _AROUND), 0)
         if stack:
             stack[-1] = stack[-1]._replace(at=line or 0)
