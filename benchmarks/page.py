@@ -167,7 +167,7 @@ helped:
 - the first start and last end of 32 runs noted when they come, and their durations sorted once
   (the end of a task): 21,473 to 20,927;
 - the same 28 attributes in each follower of tasks (row 17, which follows tasks with the ledger and
-  without it by turns; with 29 and 27 of them): 4,610 to about 3,200;
+  without it by turns; with 29 and 27 of them): 4,610 to 3,228;
 - names of sampled code that are made once for a message, not for each stack (a new stack, row 18):
   147 to 17 µs.
 
