@@ -167,7 +167,7 @@ async def test_the_box_says_which_rows_it_hides(tmp_path: Path, address: str) ->
         assert await page.ask(f"{box}.clientHeight") == 5 * 20 + 24
     async with show(address, pages[60]) as page:
         # 20 rows of 20 pixels, and a part of the next.
-        assert await page.ask(hides) == "The box scrolls: 0 rows above, 40 below."
+        await page.until(f"{hides} === 'The box scrolls: 0 rows above, 40 below.'")
         await page.ask(f"{box}.scrollTop = 200")
         await page.until(f"{hides} === 'The box scrolls: 10 rows above, 30 below.'")
         await page.ask(f"{box}.scrollTop = 100000")

@@ -104,20 +104,20 @@ def test_the_command_shows_it_as_text_and_json(
     for limit, value in (("_ROOM", 200), ("_LIMIT", 0.0)):
         with monkeypatch.context() as patch:
             patch.setattr(running, limit, value)
-            assert late in " ".join(said("--text")[0].split())
-            assert line in said("--text", "--replay")[0]
+            assert late in " ".join(said("--text").split())
+            assert line in said("--text", "--replay")
 
 
 @pytest.mark.usefixtures("replays_here")
 def test_names_keep_what_was_replayed_before_the_time_was_over(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    base: Path, faster: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report = read_report(record(tmp_path, threads=4))
+    report = read_report(faster)
     before = read_report(base)
     known = compare(before.runs, report.runs)
     (one,) = known.names
     (graph,) = (log for log in read_graphs(base) if log.name == "work")
-    (other,) = (log for log in read_graphs(tmp_path) if log.name == "work")
+    (other,) = (log for log in read_graphs(faster) if log.name == "work")
     first, second = (replace(log, name="later") for log in (graph, other))
     comparison = replace(known, names=[one, replace(one, name="later")])
     sides = [(before.runs, [graph, first]), (report.runs, [other, second])]
