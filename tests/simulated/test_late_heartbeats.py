@@ -17,6 +17,7 @@ from lab.programs import draw, run
 
 from tests.simulated.observed import QUICK, Simulated
 from tests.simulated.tasks import fail
+from tests.waiting import eventually
 
 #: Seconds by which a heartbeat may be late.
 LATE = 3.0
@@ -85,3 +86,16 @@ def test_the_schedulers_clock_is_set_by_hours(o: Simulated) -> None:
         # How many of the tasks are on one worker is Dask's choice.
         rel=0, abs=0.5,
     )  # fmt: skip
+
+
+@pytest.mark.options(workers=1, threads=1)
+def test_a_heartbeat_from_before_the_last_end_completes_no_span(o: Simulated) -> None:
+    """It came after that end, but the seconds of the last task come with the next one."""
+    delays = [0.15, 0.0]
+    o.cluster.heartbeats["w0"] = lambda: delays.pop() if delays else 0.0
+    eventually(lambda: len(delays) == 1)
+    with span("job"):
+        wait(o.client.map(time.sleep, [0.1, 0.42], pure=False))
+    assert not delays
+    o.quiet()
+    assert sum(o.named("job").activities.values()) == pytest.approx(0.52)
