@@ -29,7 +29,7 @@ KINDS: Final[dict[str, Callable[[str], AbstractContextManager[Any]]]] = {
 _WITH: Final = {"none": "no report", "dask": "Dask's", "ours": "this one"}
 #: Dask's default lets each task of no length wait for the scheduler.
 _MORE: Final = {"DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION": "inf", **OFF}
-#: What is measured, with its unit.
+#: The measured value, with its unit.
 _MEASURED: Final = {
     "scheduler": "CPU seconds of the scheduler",
     "client": "CPU seconds of the client, with the page",

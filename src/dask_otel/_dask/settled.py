@@ -73,7 +73,7 @@ class SettledSpans:
         return None
 
     def end(self, span_id: str, now: float) -> list[Progress]:
-        """Export a span and those below it at once; return snapshots of what is open after that.
+        """Export a span and those below it at once; return snapshots of open spans.
 
         Of many open spans, these are the span's own ones, and the oldest others.
         """

@@ -219,7 +219,7 @@ class WorkerTasks:
         unknown = 0
         cut = self.cut
         kept: dict[Hashable, tuple[_End, ...]] = {}
-        # Tasks of which the cuts know more than their ends.
+        # Tasks that a cut has listed, too.
         known = {*self._executing, *self._vanished, *running}
         # Without needless lookups and calls: this loop runs for every task.
         for key, ends in self.ended.items():

@@ -26,7 +26,7 @@ MOST_IN_ALL: Final = 50_000
 GRACE: Final = 30.0
 #: Most workers in the list of a root.
 _MOST_CUT_OFF: Final = 20
-#: Most frames of which the redaction is known.
+#: Most frames whose redaction is kept.
 _MOST_FRAMES: Final = 20_000
 #: For redaction: the attributes of a frame's function and file.
 _OF_PREFIX: Final = semconv.TASK_PREFIX, ""
