@@ -212,6 +212,14 @@ FOUND = [
           (0.0, "tasks", ("fail", [0.01, 1.5], 1)))),
         (),
     ),
+    # A task that waits for the resource of one that asks to run elsewhere.
+    Program(
+        34115, 2, 3, True, 0.001,
+        (((0.0, "tasks", ("moved", [1.5], 0)), (0.3, "tasks", ("apart", [1.5, 0.2, 1.5], 1)),
+          (0.3, "scatter_again", ("y", 500)),
+          (0.3, "tasks", ("moved", [1.5, 0.7], 0, {"resources": {"token": 1}}))),),
+        (), 20_000,
+    ),
     # A task that runs on after another one failed, for which it was to run.
     Program(
         33077, 2, 3, True, 0.0,

@@ -691,7 +691,9 @@ class TaskEvents:
             # The run has ended, and a retry follows.
             known = seconds if startstops else None
             account = self._accounting.task_done(address, key, known, monotonic())
-            self._time.freed(account, address, key, stimulus_id)
+            task: TaskState | None = self._tasks.get(key)
+            resources = task is not None and bool(task.resource_restrictions)
+            self._time.freed(account, address, key, stimulus_id, resources)
         else:
             self._accounting.task_released(address, key, monotonic())
         if how == "error" and stopped:

@@ -100,11 +100,20 @@ class ThreadTime:
             self._assigned[key] = (ws, sent, before, (threads, how, held), task)
 
     def freed(
-        self, account: WorkerTime | None, worker: str, key: Hashable, stimulus_id: str
+        self,
+        account: WorkerTime | None,
+        worker: str,
+        key: Hashable,
+        stimulus_id: str,
+        resources: bool = False,
     ) -> None:
-        """Record that a run left its thread, which the message of its worker says without times."""
+        """Record that a run left its thread, which the message of its worker says without times.
+
+        `resources` is whether it left resources, too, for which others can wait.
+        """
         noticed = stimulus_time(stimulus_id)
-        if account is not None and noticed is not None and not account.free:
+        waited = account is not None and (resources or not account.free)
+        if account is not None and noticed is not None and waited:
             now, offset = time(), self._clocks.offset(worker)
             stop = now if offset is None else min(now, noticed + offset)
             account.ends.append((stimulus_id, stop, self.accounting.present, key))
