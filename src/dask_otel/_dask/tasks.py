@@ -449,7 +449,7 @@ class TaskEvents:
                 self.under_way.seen.pop(key, None)
             account = self._accounting.task_done(assigned.address, key, seconds, clock)
         else:
-            ran = self._ended_without_times(key, assigned, stimulus_id, sent, group)
+            ran = self._ended_without_times(task, assigned, stimulus_id, sent, group)
         queued = self.queued_since.pop(key, 0.0)
         now = self._now = time()
         if self._lost and key in self._lost:
@@ -669,14 +669,14 @@ class TaskEvents:
 
     def _ended_without_times(
         self,
-        key: Hashable,
+        task: TaskState,
         assigned: WorkerState,
         stimulus_id: str,
         sent: float,
         group: Group | None,
     ) -> Times | None:
         """Record the end of a run whose message lacks its times; return those that are known."""
-        address = assigned.address
+        key, address = task.key, assigned.address
         seen = self.under_way.seen.pop(key, None)
         lost = address not in self._spans.scheduler.workers
         # Workers that close in turn send lost results to each other, which never run.
@@ -691,8 +691,7 @@ class TaskEvents:
             # The run has ended, and a retry follows.
             known = seconds if startstops else None
             account = self._accounting.task_done(address, key, known, monotonic())
-            task: TaskState | None = self._tasks.get(key)
-            resources = task is not None and bool(task.resource_restrictions)
+            resources = bool(task.resource_restrictions)
             self._time.freed(account, address, key, stimulus_id, resources)
         else:
             self._accounting.task_released(address, key, monotonic())

@@ -112,8 +112,7 @@ class ThreadTime:
         `resources` is whether it left resources, too, for which others can wait.
         """
         noticed = stimulus_time(stimulus_id)
-        waited = account is not None and (resources or not account.free)
-        if account is not None and noticed is not None and waited:
+        if account is not None and noticed is not None and (resources or not account.free):
             now, offset = time(), self._clocks.offset(worker)
             stop = now if offset is None else min(now, noticed + offset)
             account.ends.append((stimulus_id, stop, self.accounting.present, key))
