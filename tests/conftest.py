@@ -119,7 +119,7 @@ def replays_here(monkeypatch: pytest.MonkeyPatch) -> None:
     It has in the processes of `make test`. `tests/whatif/test_running.py` tests the own ones.
     """
     if not sys.flags.hash_randomization:
-        monkeypatch.setattr(running, "_results", replays.results)
+        monkeypatch.setattr(running, "_answers", replays.answers)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

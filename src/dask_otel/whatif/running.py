@@ -11,7 +11,7 @@ from contextlib import suppress
 from math import inf
 from threading import Timer
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 from dask_otel.core.figures import counted
 from dask_otel.whatif.experiments import Experiment
@@ -136,8 +136,16 @@ def _results(
     seconds: float,
 ) -> Iterator[Replayed]:
     """Yield the results until the seconds are over."""
+    asked = {"graph": graph, "changes": changes, "orders": orders}
+    for said in _answers(json.dumps(asked, default=vars), seconds):
+        progress(said["done"], said["total"])
+        if "result" in said:
+            yield Replayed(**said["result"])
+
+
+def _answers(asked: str, seconds: float) -> Iterator[dict[str, Any]]:
+    """Yield what the process of a replay says until the seconds are over."""
     words, over = "none", list[bool]()
-    asked = json.dumps({"graph": graph, "changes": changes, "orders": orders}, default=vars)
 
     def end() -> None:
         over.append(True)
@@ -163,10 +171,7 @@ def _results(
                 if not line.startswith(b'{"'):
                     words = line.decode(errors="replace").strip() or words
                     continue
-                said = json.loads(line)
-                progress(said["done"], said["total"])
-                if "result" in said:
-                    yield Replayed(**said["result"])
+                yield json.loads(line)
             status = process.wait()
         finally:
             timer.cancel()
