@@ -241,6 +241,20 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
                 silent += one.threads * (one.left - self._heard(address)[-1])
         return silent
 
+    def undated(self) -> float:
+        """Return seconds by which idle may be too large, as workers left with what they ran.
+
+        Nobody knows how long their quickest heartbeat travelled. The next one makes up for that,
+        but the last one has none.
+        """
+        late = 0.0
+        for address, one in self.workers.items():
+            if one.left < inf:
+                ways = [beat.arrives - beat.sent for beat in self._beats(address)]
+                quickest = min(ways, default=inf)
+                late += one.threads * quickest if quickest < inf else 0.0
+        return late
+
     def _heard(self, address: str) -> list[float]:
         """Return when a worker joined, and when it sent each of its heartbeats that came."""
         one = self.workers[address]

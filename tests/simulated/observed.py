@@ -342,7 +342,7 @@ class Simulated:
         found, truth, base = self.sums(), self.truth.seconds(), self._within
         on_their_own, late = self.truth.unnoticed()
         less, either = on_their_own + self.truth.unheard(), self.truth.unsettled()
-        late += self.truth.untold() + self.truth.misdated()
+        late += self.truth.untold() + self.truth.misdated() + self.truth.undated()
         less += 2 * self.truth.unannounced() + self.truth.misdated() + self.truth.hidden()
         lost = truth.busy + truth.excess - found["reported"]
         known = {
