@@ -40,20 +40,26 @@ def check(program: Program, enter: Enter = plainly) -> None:
     o.run(lambda: run(program, o.cluster, enter))
 
 
+def examine(program: Program) -> None:
+    """Run a program as its seed says, and check it: each second one is instrumented."""
+    if program.seed % 2 == 0:
+        check(program)
+        return
+    dask_otel.instrument()
+    try:
+        check(program, called)
+    finally:
+        dask_otel.uninstrument()
+
+
 def fault(program: Program) -> str | None:
     """Return the difference between a program's truth and the bridge's numbers."""
     try:
-        if program.seed % 2:
-            dask_otel.instrument()
-            check(program, called)
-        else:
-            check(program)
+        examine(program)
     except Exception as error:
         # Dask itself fails in some, or sends tasks to and fro without end.
         alone = type(error) is failure(program)
         return None if alone else f"{type(error).__name__}: {error}"
-    finally:
-        dask_otel.uninstrument()
     return None
 
 

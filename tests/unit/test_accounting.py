@@ -443,7 +443,7 @@ def test_a_worker_keeps_a_bounded_number_of_ends() -> None:
         before = worker.ends
         before.append(kept[-1])
         copied = [*before]
-        worker.begin_interval(0.0)
+        worker.begin_interval(0.0, ())
         assert before == copied, "runs keep it"
         assert len(worker.ends) <= 2 * MAX_ENDS
         assert worker.ends[1:][-MAX_ENDS:] == kept[-MAX_ENDS:]

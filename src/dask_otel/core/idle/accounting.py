@@ -321,7 +321,7 @@ class Accounting:
         if idle > 0.0:
             spans = account.recent_spans
             account.unworked -= self._sharing.book_late(idle, since, spans, account.unworked)
-        account.begin_interval(self._sharing.changed)
+        account.begin_interval(self._sharing.changed, self._spans)
         if zombies or tasks.zombies:
             self._refresh(account, now)
 

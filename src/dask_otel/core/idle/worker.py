@@ -7,7 +7,7 @@ the rules in `accounting`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Container, Hashable, Mapping
 from typing import NamedTuple
 
 from dask_otel.core.idle.sharing import ActiveSpan
@@ -191,11 +191,12 @@ class WorkerTime:
         lost = min(self.in_flight, used)
         return Settlement(self.in_flight - lost, 0.0, lost, 0.0)
 
-    def begin_interval(self, changed: float) -> None:
+    def begin_interval(self, changed: float, active: Container[str]) -> None:
         """Begin a new interval: keep only the spans of open tasks in `recent_spans`.
 
         If an active span began or ended after the cut (`changed`), before its receipt, keep all:
-        they may have had work since the cut. Seconds without one can have passed since, too.
+        they may have had work since the cut. Seconds without one can have passed since, too. If
+        only tasks began or ended meanwhile, keep those that are `active`: they were at the cut.
         """
         if len(self.ends) > 2 * MAX_ENDS:
             self.renew_ends()
@@ -203,6 +204,8 @@ class WorkerTime:
         self.earlier_spans = before = self.recent_spans
         if self._maybe_busy and changed > self.tasks.cut:
             self.recent_spans = before.copy()
+        elif self._maybe_busy and self.changed > self.tasks.cut:
+            self.recent_spans = {span for span in before if span.id in active}
         else:
             # Mostly there is one, or none: this runs for every heartbeat of a worker with tasks.
             several = processing.values() if len(before) > 1 else before if processing else ()
