@@ -394,7 +394,7 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
             if (one.start, one.finish) in RELEASED:
                 ended[one.key] = begun[one.key], one.when
         return sum(
-            min(run.stop, self.workers[run.worker].left) - run.seceded
+            max(0.0, min(run.stop, self.workers[run.worker].left) - run.seceded)
             for run in self._cluster.runs
             if run.seceded < inf
             and (known := ended.get(run.key)) is not None
