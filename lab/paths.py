@@ -147,7 +147,8 @@ class Paths:
         began, seceded, done = (
             (inf, inf, inf) if run is None else (run.began, run.seceded, run.done)
         )
-        turn, unnoticed = self._turn(wait, run, min(began, until))
+        # Since a clock was set back, a run can begin after its span's end.
+        turn, unnoticed = self._turn(wait, run, until if run is None else began)
         path.unsettled += unnoticed
         borders = [since]
         for time in (
