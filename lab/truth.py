@@ -346,14 +346,16 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
         """Return seconds that are wrong since a worker's clock was set.
 
         They are those of the runs meanwhile, and, after a small step, those of the worker's threads
-        up to its next heartbeat, which seems to be late, or not.
+        up to its next heartbeat, which seems to be late, or not. If a task was released, there is
+        no message of its end: it may have run from one heartbeat to the next.
         """
         wrong = 0.0
+        released = {one.key for one in self.moves if (one.start, one.finish) in RELEASED}
         for when, one, seconds in self._cluster.steps:
             address, step = f"lab://{one.name}", abs(seconds)
             wrong += self.workers[address].threads * step if step < NOTICED else 0.0
             wrong += sum(
-                min(step, run.stop - run.start)
+                min(step, run.stop - run.start + 4 * HEARTBEAT * (run.key in released))
                 for run in self._cluster.runs
                 if run.start <= when <= run.stop and run.worker == address
             )
