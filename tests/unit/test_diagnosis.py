@@ -237,7 +237,24 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
     "sleeping tasks": (run(work=ASLEEP, **BUSY), ["off_cpu"]),
     "a lock": (run(work=HALF, **BUSY), ["off_cpu", "threads"]),
     "GIL": (given(run(work=HALF, **BUSY), blocked={"worker": 9.0}), ["gil"]),
-    "GIL held in C": (given(run(work=ASLEEP, **BUSY), blocked={"worker": 17.0}), ["gil"]),
+    "GIL held in C": (given(run(work=HALF, **BUSY), blocked={"worker": 17.0}), ["gil"]),
+    "loops of a busy machine beside sleeping tasks": (
+        given(run(work=ASLEEP, **BUSY), blocked={"worker": 5.0}, starved=2.0),
+        ["off_cpu"],
+    ),
+    "a chain on a busy machine": (
+        given(
+            run(
+                work={"thread-cpu": 3.0, "thread-noncpu": 6.0},
+                tasks=12,
+                compute=9.0,
+                links=(link("f", compute=3.0),) * 3,
+            ),
+            blocked={"worker": 9.0},
+            starved=4.0,
+        ),
+        ["cpus", "chain"],
+    ),
     "loops were blocked for longer than tasks computed": (
         given(run(work={"thread-noncpu": 4.0}, idle=0.0, **BUSY), blocked={"worker": 17.0}),
         ["off_cpu"],
@@ -576,6 +593,10 @@ def test_diagnoses_are_in_the_order_of_what_was_saved(
     rest = [one for one in got if one.kind in causes]
     tried = [one.seconds for one in rest if one.experiment]
     assert tried == sorted(tried, reverse=True)
+    # A bound is not before a larger saving.
+    for place, one in enumerate(rest):
+        if not one.experiment:
+            assert not any(other.experiment and other.seconds > 50.0 for other in rest[place:])
     # Bounds keep their order. What saves little comes after all others, and nothing else does.
     bounds = [one.kind for one in rest if not one.experiment]
     assert bounds == [kind for kind in causes if kind in bounds]

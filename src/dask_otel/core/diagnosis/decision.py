@@ -29,8 +29,11 @@ _LONG, _SLOW = 2.0, 1.5
 #: The seconds between two ticks of an event loop, and those for which a thread keeps the GIL while
 #: others wait for it. On a busy machine, workers' ticks are later than the scheduler's.
 _TICK, _SWITCH, _LATE = 0.02, 0.005, 2.0
-#: The most cores that tasks of a process use while its threads share the GIL.
-_ONE_CORE: Final = 1.4
+#: Tasks of a path are not all known if it computed for so many times as long as these.
+_FOLDED: Final = 1.01
+#: The fewest and most cores that tasks of a process use while its threads share the GIL. With
+#: fewer, CPUs are missing.
+_HALF_CORE, _ONE_CORE = 0.5, 1.4
 
 #: Kinds whose evidence names who had most of the results in memory.
 _OF_MEMORY: Final = ("memory", "paused", "spill")
@@ -60,7 +63,8 @@ _ELSE: Final = {
 }
 _UNBEGUN: Final = "Threads had tasks that did not begin, and others found no free thread."
 _BEFORE: Final = (
-    "Workers were there, and the client submitted nothing yet: it built a graph, or sent data."
+    "Workers were there, and the client submitted nothing yet: it built a graph, sent data, or did "
+    "something else."
 )
 
 
@@ -147,7 +151,17 @@ def ranked(
     order = iter(sorted(movable, key=lambda one: -round(one.seconds / (whole or 1.0), 2)))
     known = [next(order) if one in movable else one for one in known]
     vain = [one for one in movable if one.seconds < _SHARE * whole]
-    return sorted(known, key=lambda one: (one.kind in _NOTICES, one in vain))
+    # Nor does it go before a larger saving.
+    last, worth = inf, list[float]()
+    for one in known:
+        if one.kind not in _INCIDENTS:
+            last = one.seconds if one in movable else min(last, one.seconds)
+        worth.append(-round(last / (whole or 1.0), 2))
+    pairs = sorted(
+        zip(known, worth, strict=True),
+        key=lambda pair: (pair[0].kind in _NOTICES, pair[0] in vain, pair[1]),
+    )
+    return [one for one, _ in pairs]
 
 
 def _measured(one: Diagnosis, experiment: str, saved: float) -> Diagnosis:
@@ -294,8 +308,12 @@ class _Case:
         self.spent = {"-noncpu": self.waits, "deserialize": "starting"}
         self.spent |= dict.fromkeys(_BESIDE, of_beside)
         self.spent |= dict.fromkeys(("disk-read", "disk-write", "compress"), "spill")
-        longest = max(span.links, key=lambda one: one.parts.get("compute", 0.0), default=None)
-        self.function = f"tasks of {longest.prefix}" if longest else "tasks"
+        waits = {prefix: _spent(spent, "-noncpu") for prefix, spent in span.work.items()}
+        self.function = f"tasks of {max(waits, key=waits.__getitem__)}" if waits else "tasks"
+        # By prefix, on the path. Only the longest tasks of a long one are known.
+        self.computed = summed({one.prefix: one.parts.get("compute", 0.0)} for one in span.links)
+        known = sum(self.computed.values())
+        self.more = max(1.0, span.parts["compute"] / known) if known else 1.0
         # In this order: each claims seconds that those before it have left.
         for claim in (
             self.went_wrong,
@@ -488,17 +506,29 @@ class _Case:
         said = f"Tasks of others took {seconds(root.elsewhere)} on {self.threads:.3g} threads."
         self._say("held", self.left["held"], _listed(others) or "others", said)
         everything = work or {"": root.activities}
-        path = {link.prefix for link in links if link.parts.get("compute")} & work.keys()
+        path = {
+            prefix: {
+                name: spent * took / sum(work[prefix].values())
+                for name, spent in work[prefix].items()
+                if spent
+            }
+            for prefix, took in self.computed.items()
+            if took and prefix in work
+        }
         own = self._useful("own", everything)
         # Those that wait behind tasks of one worker wait for what these wait for.
         self._useful("uneven", everything)
-        compute = self._useful("compute", {prefix: work[prefix] for prefix in path} or everything)
+        compute = self._useful("compute", path or everything)
         waited = sum(one.seconds for one in self.claims if one.kind == self.waits)
         if self.waits == "off_cpu" or waited < _SHARE * self.span.seconds:
             # More threads do not help those that wait for the GIL or a CPU. Half of the computing
-            # remains, and a task is not divided.
-            longest = max((link.parts.get("compute", 0.0) for link in links), default=own)
-            most = root.busy * own / (self.left["own"] or 1.0) / self.threads / 2 + longest
+            # remains, and a task is not divided, in each round.
+            last = [
+                min(link.parts.get("compute", 0.0), link.parts.get("no_thread", 0.0))
+                for link in links
+            ]
+            rounds = sum(last) * self.more if last else own
+            most = root.busy * own / (self.left["own"] or 1.0) / self.threads / 2 + rounds
             said = f"Its tasks took {seconds(root.busy)} on {self.threads:.3g} threads."
             self._say("threads", min(own, most), "", said)
         self._alone(min(compute, self.spare))
@@ -526,13 +556,14 @@ class _Case:
         facts, root, span = self.facts, self.root, self.span
         on, off = (_spent(root.activities, end) / (root.busy or 1.0) for end in ("-cpu", "-noncpu"))
         cores = on * facts.threads
-        # Tasks that wait for the GIL make their event loop wait for it, too, and for no longer than
-        # they compute; those that sleep do not. Imports block it before tasks begin.
+        # Tasks that wait for the GIL make their event loop wait for it, too; those that sleep do
+        # not. Imports block it before tasks begin. A task alone in its process waits for no other.
         begun = root.seconds - span.queue
         blocked = self.blocked / max(1, facts.workers) - span.queue
         late = _late(blocked, begun) - _LATE * _late(self.scheduler, begun)
-        by_tasks = blocked * facts.workers <= _spent(root.activities, "cpu")
-        shares = by_tasks and off >= on / 2 and cores <= _ONE_CORE
+        active = root.seconds - root.parts["client"] - root.parts["no_worker"]
+        together = root.busy * facts.threads > self.threads * active
+        shares = together and off >= on / 2 and _HALF_CORE <= cores <= _ONE_CORE
         if shares and late >= _SWITCH * (facts.threads - 1) > 0:
             share = blocked / max(begun, blocked)
             said = f"Event loops of workers waited for it, too, for {share:.0%} of the time."
@@ -545,8 +576,12 @@ class _Case:
 
     def _alone(self, most: float) -> None:
         """Claim what tasks on the path took while other threads were idle."""
-        # Those that only the client led to followed its submissions, not one another.
-        links = [one for one in self.span.links if "client" not in one.parts]
+        # The others followed the client's submissions, not one another.
+        links = [
+            link
+            for link in self.span.links
+            if link.parts.get("client", 0.0) < link.parts.get("compute", 0.0)
+        ]
         runs = Counter(link.group for link in links)
         long, few = list[Link](), list[Link]()
         for link in links:
@@ -562,7 +597,8 @@ class _Case:
         if len(few) > 2 and chain > saved:
             names = [link.prefix for link in few]
             said = f"Tasks of {_listed(names)}."
-            self._say("chain", min(most, chain), counted(len(few), "task"), said, *names)
+            what = "more than " * (self.more > _FOLDED) + counted(len(few), "task")
+            self._say("chain", min(most, chain * self.more), what, said, *names)
             return
         for prefix in {link.prefix: None for link in long or few}:
             same = [link for link in long or few if link.prefix == prefix]
