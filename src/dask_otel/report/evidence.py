@@ -77,6 +77,12 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
     first = [events.get(name, [None])[0] for name in (semconv.WORKER_ADDED, semconv.CLIENT_ADDED)]
     there = [log.time_ns for log in first if log is not None]
     limits = {one.name: one.limit for one in known if one.limit}
+    before_first = 0.0
+    if session.block is not None:
+        own = opened(root for root in roots if root.full_name == session.block.name)
+        before_first = max(0.0, session.block.seconds - own)
+    elif roots and len(there) == len(first) and not any(span.unfinished for span in roots):
+        before_first = max(0, roots[0].start_ns - max(there)) / 1e9
     return Facts(
         seconds=opened(roots),
         roots={
@@ -84,9 +90,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
             for root in _roots(session, roots, [*_missing(session, known, removed)], limits)
         },
         spans=_spans(session),
-        before_first=max(0, roots[0].start_ns - max(there)) / 1e9
-        if roots and len(there) == len(first) and not any(span.unfinished for span in roots)
-        else 0.0,
+        before_first=before_first,
         workers=len(known),
         threads=max((worker.threads or 0.0 for worker in known), default=0.0),
         fewest=min((worker.threads or 0.0 for worker in known), default=0.0),
@@ -137,6 +141,7 @@ def diagnoses_of(session: Session, facts: Facts, errors: Sequence[Failure]) -> l
     if block.name in facts.roots:
         final = [one for one in errors if not one.repeated]
         own = _of_root(facts, block.name)
+        own.before_first = facts.before_first
         own.failed, own.exceptions = sum(one.count for one in final), [one.kind for one in final]
         found = diagnose(own)
     if block.error is not None and found[0].kind != "failed":

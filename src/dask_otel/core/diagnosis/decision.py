@@ -63,8 +63,7 @@ _ELSE: Final = {
 }
 _UNBEGUN: Final = "Threads had tasks that did not begin, and others found no free thread."
 _BEFORE: Final = (
-    "Workers were there, and the client submitted nothing yet: it built a graph, sent data, or did "
-    "something else."
+    "The client had submitted nothing yet: it built a graph, sent data, or did something else."
 )
 
 
