@@ -233,7 +233,7 @@ def _sizing(facts: Facts) -> tuple[str, str]:
     if not known or went_wrong:
         return "", ""
     (share, worker, limit, beats, _), root = max(known, key=lambda one: one[0].share)
-    evidence = f"That was {worker}, in {root}, of {counted(beats, 'heartbeat')} of all workers."
+    evidence = f"That was worker {worker}, in {root}: the most at {counted(beats, 'heartbeat')}."
     used = f"{size(share * limit, limit)} ({share:.0%})" if limit else f"{share:.0%} of its memory"
     if share > _FULL:
         return f"A worker used {used}: it was about to be restarted", evidence
@@ -297,7 +297,7 @@ class _Case:
         # A span of few tasks has other stalls, although those of its root are tiny.
         stalls = sum(self.left[part] for part in _STALLS)
         few = stalls >= span.tasks * self._beside(span.tasks)
-        self.tiny = short and computed < _LONG * overhead * tasks and not few
+        self.tiny = short and computed < _LONG * min(overhead, _OVERHEAD) * tasks and not few
         self.waits, self.why = self._off_cpu()
         # A thread gets no other task before its event loop has noticed the end of one.
         beside = sum(root.activities.get(name, 0.0) for name in _BESIDE)

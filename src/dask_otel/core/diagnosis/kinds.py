@@ -132,7 +132,7 @@ KINDS: Final[dict[str, Kind]] = {
     ),
     "healthy": Kind("Nothing is in the way{what}", ""),
     "short": Kind("The run is too short to judge: {took}", ""),
-    "sizing": Kind("{what}", "Choose the size of workers by that."),
+    "sizing": Kind("{what}", "Choose the size of workers accordingly."),
     "open": Kind(
         "{what} still open at the end of the telemetry",
         "They still run, or the scheduler died: see its log.",
