@@ -451,6 +451,17 @@ def all_at_once(seconds: list[float]) -> None:
         wait(tasks(inner, "trial", seconds))
 
 
+@plant("client", never=("threads", "chain", "long_task"))
+def four_at_a_time(client: Any, cluster: Any) -> None:
+    """The client keeps four tasks on four threads, but needs 0.3 s to submit the next of 0.4 s."""
+    with span("search"):
+        futures = as_completed(tasks(client, "try", [0.4] * 4))
+        for number, _ in enumerate(futures):
+            time.sleep(0.3)
+            if number < 36:
+                futures.add(task(client, "try", 0.4))
+
+
 @plant("client", never=("threads", "chain", "tiny"))
 def many_results(client: Any, cluster: Any) -> None:
     """60 times: submit, wait for the result, look at it for 50 ms."""

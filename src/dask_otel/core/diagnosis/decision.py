@@ -575,11 +575,14 @@ class _Case:
 
     def _alone(self, most: float) -> None:
         """Claim what tasks on the path took while other threads were idle."""
-        # The others followed the client's submissions, not one another.
+        work = sum(_spent(spent, "cpu") for spent in self.span.work.values())
+        beside = max(1.0, work / (sum(self.computed.values()) * self.more or 1.0))
+        # The others followed the client's submissions, not one another: so many tasks ran at once
+        # that the client was busy all the time.
         links = [
             link
             for link in self.span.links
-            if link.parts.get("client", 0.0) < link.parts.get("compute", 0.0)
+            if link.parts.get("client", 0.0) * beside < link.parts.get("compute", 0.0)
         ]
         runs = Counter(link.group for link in links)
         long, few = list[Link](), list[Link]()
