@@ -215,6 +215,23 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         run(compute=6.0, links=(link("shuffle-transfer", compute=6.0),), idle=12.0),
         ["shuffle"],
     ),
+    # Dask fuses a rechunk with the steps before and after it, under their names.
+    "a shuffle in fused tasks": (
+        run(
+            compute=6.0,
+            links=(link("rechunk-merge-rechunk-transfer", compute=6.0),),
+            idle=12.0,
+            span={
+                "work": {
+                    "rechunk-merge-rechunk-transfer": {
+                        "p2p-shard-partition-cpu": 2.0,
+                        "thread-noncpu": 4.0,
+                    }
+                }
+            },
+        ),
+        ["shuffle"],
+    ),
     # Before its loop has noticed an end, a thread gets no other task.
     "a blocked loop keeps threads": (
         given(run(work={"thread-cpu": 18.0, "executor": 18.0}, **BUSY), blocked={"worker": 9.0}),

@@ -284,7 +284,7 @@ class _Case:
             root.blocked.get(one, 0.0) for one in ("worker", "scheduler")
         )
         self.loops = f"Event loops of workers were blocked for {seconds(self.blocked)}."
-        self.p2p = [link for link in span.links if link.prefix.startswith(_P2P)]
+        self.p2p = [link for link in span.links if self._is_p2p(link.prefix)]
         use = {"own": root.busy, "held": root.elsewhere, "unbegun": root.unbegun}
         whole = sum(use.values())
         taken = self.left["no_thread"]
@@ -335,6 +335,11 @@ class _Case:
             memory = size(self.root.memory)
             evidence = f"{evidence} Results took {memory} of memory at most, of that {part}."
         self.claims.append(_Claim(kind, self.span.name, took, what, evidence.strip(), prefixes))
+
+    def _is_p2p(self, prefix: str) -> bool:
+        """Return whether tasks are of a peer-to-peer shuffle, also those fused with others."""
+        spent = self.span.work.get(prefix, ())
+        return prefix.startswith(_P2P) or any(name.startswith("p2p-") for name in spent)
 
     def _beside(self, tasks: float) -> float:
         """Return the seconds of Dask's own work for one of so many tasks, at most."""
@@ -537,7 +542,7 @@ class _Case:
 
         def cause(prefix: str, activity: str) -> str:
             ends = (kind for end, kind in self.spent.items() if activity.endswith(end))
-            return "shuffle" if prefix.startswith(_P2P) else next(ends, "")
+            return "shuffle" if self._is_p2p(prefix) else next(ends, "")
 
         sums = summed(
             {cause(prefix, activity): spent}
