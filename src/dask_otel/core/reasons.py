@@ -55,8 +55,8 @@ _RULES: Final[Mapping[str, Sequence[tuple[str, str, str, str]]]] = {
         (
             "first",
             "unfinished",
-            "Tasks not done: {least}{counts}.{bounded} Below are the oldest tasks that are ready or "
-            "at work, in this span or in task groups that it depends on.",
+            "Tasks not done: {least}{counts}.{bounded} Below are the oldest tasks that are ready "
+            "or at work, in this span or in task groups that it depends on.",
             "See {first}.",
         ),
         (

@@ -120,7 +120,8 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
     # If two save the same, the more specific one comes first.
     worth.sort(key=lambda one: (one.kind not in _INCIDENTS, -round(one.seconds / whole, 2)))
     if whole < _SHORTEST:
-        worth = [] if facts.failed else [_said(facts, "short", took=whole)]
+        short = f"The run is too short to judge: {seconds(whole)}" if whole else "No work was done"
+        worth = [] if facts.failed else [_said(facts, "short", "", short, took=whole)]
     if facts.failed:
         exceptions = _listed(facts.exceptions)
         worth.insert(0, _said(facts, "failed", "", counted(facts.failed, "task"), exceptions))

@@ -108,8 +108,8 @@ KINDS: Final[dict[str, Kind]] = {
     ),
     "client": Kind(
         "{span} waited {took} for its client",
-        "Look at what the client does in that time: let tasks load the data instead of sending "
-        "them, and submit more tasks at once.",
+        "Look at what the client does in that time: submit more tasks at once, and let tasks load "
+        "data instead of sending them.",
     ),
     "chain": Kind(
         "{span} ran {what} one after another while threads were idle: side by side saves {took} "
@@ -131,7 +131,7 @@ KINDS: Final[dict[str, Kind]] = {
         "once, or give workers more threads than cores.",
     ),
     "healthy": Kind("Nothing is in the way{what}", ""),
-    "short": Kind("The run is too short to judge: {took}", ""),
+    "short": Kind("{what}", ""),
     "sizing": Kind("{what}", "Choose the size of workers accordingly."),
     "open": Kind(
         "{what} still open at the end of the telemetry",
