@@ -575,6 +575,12 @@ def test_causes_of_several_spans_are_one_diagnosis() -> None:
     assert found.evidence == "4.00 s of it passed in etl."
 
 
+def test_work_outside_spans_is_named_in_words() -> None:
+    (found,) = diagnose(run("default", client=4.0, compute=1.0))
+    assert found.span == "default"
+    assert found.title == "Work outside spans (default) waited 4.00 s of 5.00 s for its client"
+
+
 def test_each_alert_has_the_kinds_that_it_corresponds_to() -> None:
     docs = Path(__file__).parents[2] / "docs"
     page = docs.joinpath("diagnoses.md").read_text(encoding="utf-8").partition("## Alerts")[2]

@@ -29,12 +29,14 @@ _LONG, _SLOW = 2.0, 1.5
 #: The seconds between two ticks of an event loop, and those for which a thread keeps the GIL while
 #: others wait for it. On a busy machine, workers' ticks are later than the scheduler's.
 _TICK, _SWITCH, _LATE = 0.02, 0.005, 2.0
-#: Tasks of a path are not all known if it computed for so many times as long as these.
-_FOLDED: Final = 1.01
+#: Of a long path, so many tasks are known. There are more if it computed for so many times as long.
+_KNOWN, _FOLDED = 32, 1.01
 #: The fewest and most cores that tasks of a process use while its threads share the GIL. With
 #: fewer, CPUs are missing.
 _HALF_CORE, _ONE_CORE = 0.5, 1.4
 
+#: The subjects of sentences, instead of the names of spans.
+_NAMES: Final = {"": "The run", "default": "Work outside spans (default)"}
 #: Kinds whose evidence names who had most of the results in memory.
 _OF_MEMORY: Final = ("memory", "paused", "spill")
 #: Dask spills from this share of a worker's memory on, and restarts a worker soon after that one.
@@ -196,7 +198,7 @@ def _said(
     known = (one.seconds for one in facts.spans if one.name == name)
     whole = max(next(known, facts.seconds + facts.before_first), took)
     words = {
-        "span": name or "The run",
+        "span": _NAMES.get(name, name),
         "what": what,
         "took": seconds(took) if whole == took else f"{seconds(took)} of {seconds(whole)}",
     }
@@ -310,10 +312,11 @@ class _Case:
         self.spent |= dict.fromkeys(("disk-read", "disk-write", "compress"), "spill")
         waits = {prefix: _spent(spent, "-noncpu") for prefix, spent in span.work.items()}
         self.function = f"tasks of {max(waits, key=waits.__getitem__)}" if waits else "tasks"
-        # By prefix, on the path. Only the longest tasks of a long one are known.
+        # By prefix, on the path.
         self.computed = summed({one.prefix: one.parts.get("compute", 0.0)} for one in span.links)
         known = sum(self.computed.values())
-        self.more = max(1.0, span.parts["compute"] / known) if known else 1.0
+        folded = known and len(span.links) >= _KNOWN
+        self.more = max(1.0, span.parts["compute"] / known) if folded else 1.0
         # In this order: each claims seconds that those before it have left.
         for claim in (
             self.went_wrong,
@@ -596,7 +599,7 @@ class _Case:
             took = link.parts.get("compute", 0.0)
             if link.others is not None and took >= _LONG * link.others:
                 long.append(link)
-            elif link.alike < self.threads or 2 < runs[link.group] >= min(32, link.alike) / 2:
+            elif link.alike < self.threads or 2 < runs[link.group] >= min(_KNOWN, link.alike) / 2:
                 few.append(link._replace(others=None))
         saved, chain = (
             sum(link.parts.get("compute", 0.0) - (link.others or 0.0) for link in one)
