@@ -254,6 +254,9 @@ def test_an_exception_is_the_headline_and_goes_on(b: Bridged) -> None:
     first, *_ = account(failing).diagnoses
     # Not twice: the task's failure is the same.
     assert (first.kind, first.title) == ("failed", "1 task failed for good")
+    assert first.evidence == "ValueError: no?[31m way"
+    assert failing.report is not None
+    assert failing.report.redacted().accounts()[0].diagnoses[0].evidence == "ValueError"
 
 
 @alone

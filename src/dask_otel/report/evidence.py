@@ -47,7 +47,7 @@ _SUMS: Final = (
     semconv.SPAN_ELSEWHERE,
     semconv.SPAN_DASK_ACTIVE_CPU_TIME,
 )
-#: The most characters of an event's words.
+#: The most characters of the words of an event, or of an exception.
 _LONGEST: Final = 240
 #: The least share of the threads' time that others need to be looked for.
 _HELD: Final = 0.05
@@ -95,7 +95,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
         threads=max((worker.threads or 0.0 for worker in known), default=0.0),
         fewest=min((worker.threads or 0.0 for worker in known), default=0.0),
         failed=int(max(outcome_counts(session).get("erred", 0), sum(one.count for one in final))),
-        exceptions=[one.kind or "unknown" for one in final],
+        exceptions=_exceptions(final),
         causes=[what for what, _ in again.most_common()],
         deaths=[_death(log) for log in removed],
         terminated=named[semconv.WORKER_TERMINATED],
@@ -142,12 +142,16 @@ def diagnoses_of(session: Session, facts: Facts, errors: Sequence[Failure]) -> l
         final = [one for one in errors if not one.repeated]
         own = _of_root(facts, block.name)
         own.before_first = facts.before_first
-        own.failed, own.exceptions = sum(one.count for one in final), [one.kind for one in final]
+        own.failed, own.exceptions = sum(one.count for one in final), _exceptions(final)
         found = diagnose(own)
     if block.error is not None and found[0].kind != "failed":
         title = f"The block ended with {': '.join(filter(None, block.error))}"
         found.insert(0, Diagnosis("failed", block.name, 0.0, title, "", _LOOK))
     return found
+
+
+def _exceptions(failures: Iterable[Failure]) -> list[str]:
+    return [words.cut(one.what, _LONGEST) for one in failures]
 
 
 def opened(spans: Iterable[Span]) -> float:
