@@ -607,7 +607,7 @@ class _Case:
         )
         if len(few) > 2 and chain > saved:
             names = [link.prefix for link in few]
-            said = f"Tasks of {_listed(names)}."
+            said = f"These are tasks of {_listed(names)}."
             what = "more than " * (self.more > _FOLDED) + counted(len(few), "task")
             self._say("chain", min(most, chain * self.more), what, said, *names)
             return
