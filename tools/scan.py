@@ -50,7 +50,7 @@ OWNERS = {
     "dropped_incidents tasks memory erred cancelled retried lost recomputed rescheduled blamed "
     "start stop",
     "tasks": "requested came moment runs_began runs_ended",
-    "ledger": "heartbeats_before worker_peak results",
+    "ledger": "heartbeats_before work_done worker_peak results",
     "reports": "owing awaits",
     "progress": "signs last_sign",
     "task_runs": "runs slowest floor",

@@ -227,6 +227,18 @@ FOUND = [
               (0.3, "drop", (8,)), (0.05, "retry", (3,))), ()),
         (),
     ),
+    # A key that two users submit, one after the other, on a worker that still knows it.
+    Program(
+        78038, 1, 2, True, 0.02,
+        (((0.3, "go_into", ("a",)),
+          (1.0, "tasks", ("boss", [0.2, 0.2], 0, {"resources": {"token": 1}})),
+          (0.0, "wait", (6,)), (0.05, "same", (1,))),
+         ((0.3, "same", (1,)), (0.0, "tasks", ("nap", [0.05, 0.0, 1.5], 3)), (0.3, "same", (2,)),
+          (0.0, "same", (3,)), (0.05, "tasks", ("flaky", [0.2], 0, {"priority": 10}))),
+         ((0.3, "same", (1,)), (1.0, "tasks", ("nap", [0.7, 1.5, 0.05, 0.01, 1.5, 1.5], 3)),
+          (0.05, "publish", (4,)), (0.05, "quit", ()))),
+        (),
+    ),
     # The first data of a span whose work was done already.
     Program(
         42799, 2, 1, True, 0.02,

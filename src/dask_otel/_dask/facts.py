@@ -193,11 +193,10 @@ def threads_at(scheduler: Scheduler, when: float) -> int:
     return int(history[max(0, index)][1])
 
 
-def run_times(startstops: Iterable[Mapping[str, Any]]) -> tuple[float, float, float]:
-    """Return when a run last began and stopped computing, and its total seconds; or zeros."""
-    started = stopped = seconds = 0.0
+def run_times(startstops: Iterable[Mapping[str, Any]]) -> tuple[float, float]:
+    """Return when a run began and stopped computing, or zeros; earlier runs can be before it."""
+    started = stopped = 0.0
     for startstop in startstops:
         if startstop["action"] == "compute":
             started, stopped = startstop["start"], startstop["stop"]
-            seconds += stopped - started
-    return started, stopped, seconds
+    return started, stopped

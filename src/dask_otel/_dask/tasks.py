@@ -430,10 +430,9 @@ class TaskEvents:
         if len(startstops) == 1 and (only := startstops[0])["action"] == "compute":
             # Most runs: `run_times` without a call and a loop.
             others, started, stopped = (), only["start"], only["stop"]
-            seconds = computed = stopped - started
         else:
-            started, stopped, seconds = run_times(startstops)
-            computed = stopped - started
+            started, stopped = run_times(startstops)
+        computed = stopped - started
         assigned, sent, before, sent_to, task = self.assigned.pop(key, NOT_ASSIGNED)
         if task is None:
             task = self._tasks[key]
@@ -447,7 +446,7 @@ class TaskEvents:
         elif startstops:
             if self.under_way.seen:
                 self.under_way.seen.pop(key, None)
-            account = self._accounting.task_done(assigned.address, key, seconds, clock)
+            account = self._accounting.task_done(assigned.address, key, computed, clock)
         else:
             ran = self._ended_without_times(task, assigned, stimulus_id, sent, group)
         queued = self.queued_since.pop(key, 0.0)
@@ -685,11 +684,11 @@ class TaskEvents:
             self._count(semconv.TASK_LOST.name, group)
         how, message = interruption(stimulus_id), self._time.failure_of(key)
         startstops = message.get("startstops") or ()
-        started, stopped, seconds = run_times(startstops)
+        started, stopped = run_times(startstops)
         # If another task failed, nobody wants this one any more, and its run goes on.
         if how == "rescheduled" or (how == "error" and message):
             # The run has ended, and a retry follows.
-            known = seconds if startstops else None
+            known = stopped - started if startstops else None
             account = self._accounting.task_done(address, key, known, monotonic())
             resources = bool(task.resource_restrictions)
             self._time.freed(account, address, key, stimulus_id, resources)
