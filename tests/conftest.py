@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, settings
 from dask_otel import lab
 from dask_otel.whatif import running
 from tests import replays
+from tests.browser import browser
 from tests.waiting import eventually
 
 # Before Dask is imported: it binds Python's clocks by name. Real time stays what it is.
@@ -110,6 +111,13 @@ def _no_threads_left() -> Iterator[None]:
 
     # The oldest exporters retry for a minute, and wait for the timeout at each try.
     eventually(none_left, 240, "threads of ours end")
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the address of a browser: one for all tests, which are in the group `page`."""
+    with browser(tmp_path_factory.mktemp("profile")) as found:
+        yield found
 
 
 @pytest.fixture
