@@ -101,15 +101,6 @@ def test_transfers_that_overlap_count_once() -> None:
     assert (runs["transfer"], runs["disk"]) == ([0.4], [0.1])
 
 
-def test_a_run_belongs_to_the_last_submission_before_it() -> None:
-    first, again = submitted(0.0, a=[], b=["a"]), submitted(1.0, a=[])
-    found = line(log([run("a", 3.0), run("b", 2.0)], first, again, f=[run("a", 0.5)]))
-    assert (found["submissions"], found["runs"]["submission"]) == ([0.0, 1.0], [0, 0, 1])
-    assert found["runs"]["task"] == [0, 1, 0]
-    # The second submission has made it anew.
-    assert [one[1] for one in found["runs"]["priority"]] == [0.0, 0.0, 1.0]
-
-
 def test_the_same_task_submitted_again_while_it_waits_was_submitted_once() -> None:
     first = submitted(0.0, a=[])
     found = line(log([run("a", 2.0)], first, first._replace(at=101.0)))

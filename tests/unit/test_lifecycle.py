@@ -5,21 +5,15 @@ Whole lives, and random ones, are in ``tests/simulated``: `test_lifecycle.py`, `
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import dask_otel.core.life.lifecycle
-from dask_otel.core import identity
-from dask_otel.core.life.generations import Generations
 from dask_otel.core.life.open_span import OpenSpan, Phase
 from dask_otel.core.life.outcomes import MAX_INCIDENTS
 from dask_otel.core.life.reports import Reports
 from dask_otel.core.records import Failure, TaskCounts
-from tests.limits import make_limits
 from tests.unit.driven import Driven
 
 LINGER = 2.0
@@ -43,26 +37,7 @@ def settle(core: Driven) -> None:
     core.after(LINGER)
 
 
-def test_the_phase_changes_in_one_place_only() -> None:
-    source = Path(dask_otel.core.life.lifecycle.__file__).read_text()
-    assert re.findall(r".*\.phase = .*", source) == [
-        "        span.phase = TRANSITIONS[span.phase, trigger]"
-    ]
-
-
 # ---------------------------------------------------------------------------- one span
-
-
-def test_a_run_that_ends_in_the_future_keeps_its_length(core: Driven) -> None:
-    task = core.task(core.span())
-    core.now += 0.0625
-    core.finish(task, took=0.03125, later=0.03125)
-    settle(core)
-    (span,) = core.exported
-    (group,) = span.groups
-    assert span.first_start is not None
-    assert span.first_start - span.start == 0.03125
-    assert (group.start, group.stop) == (1_000_000.03125, 1_000_000.0625)
 
 
 def test_a_span_keeps_its_first_events_and_counts_the_others(core: Driven) -> None:
@@ -73,32 +48,6 @@ def test_a_span_keeps_its_first_events_and_counts_the_others(core: Driven) -> No
     (finished,) = core.lifecycle.finished
     assert [one.attributes["n"] for one in finished.incidents] == [*range(MAX_INCIDENTS)]
     assert finished.dropped_incidents == 3
-
-
-def test_a_full_trace_is_left_by_the_next_continuation() -> None:
-    core = Driven(linger=LINGER, max_per_trace=4)
-    span, traces = core.span(), []
-    for generation in range(1, 5):
-        # Each generation is two spans: its own, and that of its group.
-        core.finish(core.task(span))
-        settle(core)
-        ident = core.exported[-1].identity
-        assert ident.generation == generation
-        traces.append(ident.trace_id)
-        span = core.lifecycle.span_reopened(ident.dask_id, ident.tags, (), core.now)
-    assert traces[:2] == [identity.trace_id("s0")] * 2
-    assert traces[2:] == [identity.trace_id("s0", g) for g in (3, 4)]
-
-
-def test_a_parent_lingers_after_its_own_workers_have_reported(core: Driven) -> None:
-    parent = core.done(worker="w1")
-    core.done(parent)
-    for worker in ("w0", "w1"):
-        core.after(0.75 * LINGER, worker)
-    core.after(0.5 * LINGER)
-    assert [*core.lifecycle.open.values()] == [parent]
-    core.after(0.5 * LINGER)
-    assert not core.lifecycle.open
 
 
 # ------------------------------------------------------------------------------ failures
@@ -131,14 +80,6 @@ def test_a_task_that_was_to_run_again_and_does_not_was_cancelled(core: Driven) -
     assert span.stop == core.now
 
 
-def test_a_heartbeat_from_before_the_clock_was_set_back_settles_nothing(core: Driven) -> None:
-    core.after(0.0)
-    core.now -= 3600
-    span = core.done()
-    core.after(0.0)
-    assert state(span) == (Phase.SETTLING, 0, 0, 0)
-
-
 def test_a_clock_that_is_set_back_delays_no_end(core: Driven) -> None:
     span = core.done()
     core.after(0.0)
@@ -155,24 +96,6 @@ def test_a_clock_that_is_set_back_delays_no_end(core: Driven) -> None:
     assert again.start == first.stop
 
 
-def test_a_heartbeat_may_be_from_before_the_end_and_the_next_one_is_not(core: Driven) -> None:
-    core.now += 1.0
-    span = core.done()
-    core.after(0.0)
-    for phase in (Phase.SETTLING, Phase.LINGERING):
-        core.lifecycle.reports.heartbeat("w0", core.now - 0.5, 0)
-        core.after(0.0)
-        assert span.phase is phase
-
-
-def test_what_is_cut_off_lasts_until_the_close(core: Driven) -> None:
-    above = core.span()
-    core.task(core.span(above))
-    core.now += 5.0
-    core.lifecycle.close(core.now)
-    assert [(one.complete, one.stop) for one in core.lifecycle.finished] == [(False, core.now)] * 2
-
-
 def test_a_continuation_without_work_was_none(core: Driven) -> None:
     core.done()
     settle(core)
@@ -182,15 +105,6 @@ def test_a_continuation_without_work_was_none(core: Driven) -> None:
         settle(core)
     assert len(core.exported) == 1
     assert not core.lifecycle.generations._live
-
-
-def test_a_restart_cancels_what_is_unfinished(core: Driven) -> None:
-    core.task(core.span())
-    core.lifecycle.all_forgotten(core.now)
-    core.lifecycle.close(core.now)
-    (span,) = core.lifecycle.finished
-    assert span.complete
-    assert span.counts == TaskCounts(tasks=1, cancelled=1)
 
 
 # ------------------------------------------------------------------- errors of our own
@@ -243,21 +157,6 @@ def test_a_tick_looks_at_spans_only_where_there_is_news(monkeypatch) -> None:
     assert not core.lifecycle.open
 
 
-def test_who_did_not_report_in_time_is_known_until_there_is_new_work(core: Driven) -> None:
-    span = core.done()
-    core.after(0.1)
-    core.after(SETTLE)
-    assert (span.phase, list(span.owing or ())) == (Phase.LINGERING, ["w0"])
-    assert core.lifecycle.unsettled == 1
-    task = core.task(span)
-    assert span.owing is None
-    core.finish(task)
-    core.after(0.0)
-    assert span.phase is Phase.SETTLING
-    core.after(0.5, "w0")
-    assert (span.phase, span.owing) == (Phase.LINGERING, {})
-
-
 # -------------------------------------------------------------------------------- memory
 
 
@@ -286,17 +185,6 @@ def test_4_000_short_spans_leave_the_memory_where_it_was_after_1_000() -> None:
     assert left < 10
     # Less than a block for 60 spans.
     assert after < before + 50
-
-
-def test_a_worker_that_only_reported_is_waited_for_but_ran_nothing():
-    ident = Generations(make_limits()).first("s", ("s",), (), None)
-    span = OpenSpan(0.0, (), ident, False)
-    for worker, ran in (("ran", False), ("ran", True), ("ran", False), ("reported", False)):
-        span.reported(worker, ran)
-    for activity in ("thread-cpu", "executor"):
-        span.activities[activity] = 1.5
-    assert (span.ran_on, span.execute_seconds) == ({"ran"}, 3.0)
-    assert span.workers.keys() == {"ran", "reported"}
 
 
 def test_many_ends_come_bit_by_bit_children_first(core: Driven) -> None:

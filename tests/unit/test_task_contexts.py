@@ -248,15 +248,6 @@ def test_a_chosen_task_has_its_own_span_in_the_trace_of_its_span(decided, expect
     assert seen(chosen().of(Task(given))) == (expected, *state, True)
 
 
-def test_each_run_has_an_id_and_others_are_not_chosen():
-    contexts = chosen(0.5)
-    for i in range(50):
-        task = Task({"span": SPAN}, "own-id", ("x", i), run_id=i)
-        own = identity.task_span_id("own-id", task.key, i)
-        expected = own if identity.is_sampled(task.key, 0.5) else HASHED[1]
-        assert ids(contexts.of(task)) == (HASHED[0], expected, 1)
-
-
 @pytest.mark.parametrize("key", [object(), ("x", object()), "\ud800", b"\xff"])
 def test_keys_that_are_none_change_nothing_for_the_task(key):
     contexts = chosen()
