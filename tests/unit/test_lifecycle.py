@@ -53,6 +53,17 @@ def test_a_span_keeps_its_first_events_and_counts_the_others(core: Driven) -> No
 # ------------------------------------------------------------------------------ failures
 
 
+def test_a_parent_lingers_after_its_own_workers_have_reported(core: Driven) -> None:
+    parent = core.done(worker="w1")
+    core.done(parent)
+    for worker in ("w0", "w1"):
+        core.after(0.75 * LINGER, worker)
+    core.after(0.5 * LINGER)
+    assert [*core.lifecycle.open.values()] == [parent]
+    core.after(0.5 * LINGER)
+    assert not core.lifecycle.open
+
+
 def test_a_key_that_fails_twice_is_two_failures_and_the_first_ones_are_kept() -> None:
     core = Driven(max_exceptions=2)
     group = core.lifecycle.add_group(core.span(), "f", "f", None)
@@ -78,6 +89,14 @@ def test_a_task_that_was_to_run_again_and_does_not_was_cancelled(core: Driven) -
     (span,) = core.lifecycle.finished
     assert span.counts == TaskCounts(tasks=1, cancelled=1)
     assert span.stop == core.now
+
+
+def test_a_heartbeat_from_before_the_clock_was_set_back_settles_nothing(core: Driven) -> None:
+    core.after(0.0)
+    core.now -= 3600
+    span = core.done()
+    core.after(0.0)
+    assert state(span) == (Phase.SETTLING, 0, 0, 0)
 
 
 def test_a_clock_that_is_set_back_delays_no_end(core: Driven) -> None:
@@ -108,6 +127,15 @@ def test_a_continuation_without_work_was_none(core: Driven) -> None:
 
 
 # ------------------------------------------------------------------- errors of our own
+
+
+def test_a_restart_cancels_what_is_unfinished(core: Driven) -> None:
+    core.task(core.span())
+    core.lifecycle.all_forgotten(core.now)
+    core.lifecycle.close(core.now)
+    (span,) = core.lifecycle.finished
+    assert span.complete
+    assert span.counts == TaskCounts(tasks=1, cancelled=1)
 
 
 def test_repair_takes_over_the_truth(core: Driven) -> None:

@@ -183,6 +183,19 @@ def test_work_that_was_not_observed_from_its_beginning_has_no_path() -> None:
     assert path_of(other, 2.0) is None
 
 
+def test_a_task_that_is_to_run_again_is_asked_for_before_it_is_sent_at_once() -> None:
+    paths, span = Paths(lambda stimulus: 1.0, lambda: BUSY), SpanPath(0.0)
+    tasks = group(span)
+    paths.submitted("b", tasks, "update-graph", 1.0)
+    paths.ended("one", 2.0, tasks, run("a", 1.0, 1.0, 2.0))
+    assert paths.at_once("one") == span.last
+    assert paths.at_once("two") is None
+    paths.interrupted("b", 1.0, BUSY)
+    assert paths.at_once("one") is None
+    assert paths.ready("b", "one", 2.0)
+    assert paths.at_once("one") == span.last
+
+
 @pytest.mark.parametrize("slow", [0, 70, 140, 299])
 def test_a_folded_chain_of_spans_by_turns_keeps_the_longest_links_of_each(slow: int) -> None:
     paths, spans = Paths(lambda stimulus: 0.0, lambda: BUSY), [SpanPath(0.0), SpanPath(0.0)]
