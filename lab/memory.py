@@ -31,6 +31,7 @@ class Memory(SchedulerPlugin):  # type: ignore[misc]
         #: From when on there were so many bytes.
         self.history: list[tuple[float, Counter[Part]]] = [(0.0, Counter())]
         self._state: object = None
+        self._stimulus = ""
         cluster.loop.looks.append(self._look)
         cluster.scheduler.add_plugin(self)
         # What a client scatters makes no transition, and may be replaced in the same moment.
@@ -44,9 +45,13 @@ class Memory(SchedulerPlugin):  # type: ignore[misc]
         cluster.scheduler.handlers["update_data"] = scattered
         cluster.scheduler.update_data = scattered
 
-    def transition(self, key: Hashable, start: str, finish: str, **kwargs: Any) -> None:
+    def transition(
+        self, key: Hashable, start: str, finish: str, *, stimulus_id: str, **kwargs: Any
+    ) -> None:
         """See ``SchedulerPlugin.transition``."""
-        if start != finish and "memory" in (start, finish):
+        # A submission can give a span to data that a client has scattered.
+        if stimulus_id != self._stimulus or (start != finish and "memory" in (start, finish)):
+            self._stimulus = stimulus_id
             self._look()
 
     def now(self) -> Counter[Part]:

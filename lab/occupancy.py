@@ -27,6 +27,7 @@ class Occupancy:
         self, truth: Truth, runs: Sequence[Run], resumed: Sequence[tuple[float, str]]
     ) -> None:
         self._resumed = resumed
+        self.threads = {address: one.threads for address, one in truth.workers.items()}
         #: When, after how many moves, where: how many threads, how many more tasks, and which one.
         changes: list[tuple[float, float, str, int | None, int, Hashable]] = [
             (when, moves - 0.5, worker, threads, 0, None)

@@ -147,7 +147,8 @@ class Paths:
         began, seceded, done = (
             (inf, inf, inf) if run is None else (run.began, run.seceded, run.done)
         )
-        turn, unnoticed = self._turn(wait, run, min(began, until))
+        # Since a clock was set back, a run can begin after its span's end.
+        turn, unnoticed = self._turn(wait, run, until if run is None else began)
         path.unsettled += unnoticed
         borders = [since]
         for time in (
@@ -217,6 +218,15 @@ class Paths:
                         # Of two runs that begin in one moment, nobody knows which one was first.
                         if one.began < began - STEP:
                             turn = max(turn, end)
+            ahead = began - 2 * STEP
+            held = [
+                one
+                for one in self._on_worker[worker]
+                if one.began <= ahead < min(one.seceded, one.done)
+            ]
+            if len(held) < self._occupancy.threads[worker]:
+                # The scheduler had given the thread to a task that waited for a resource.
+                return turn, max(late, turn) - wait.sent
         return turn, max(0.0, late - turn)
 
     def _with_above(self, number: int) -> tuple[str, ...]:

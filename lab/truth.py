@@ -18,6 +18,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_otel.lab.clock import EPOCH
 from dask_otel.lab.cluster import Beat, Cluster
+from dask_otel.lab.executor import Run
 
 #: A task in one of these has work left.
 UNFINISHED: Final = frozenset({"waiting", "queued", "no-worker", "processing"})
@@ -313,6 +314,22 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
         has their times. Which seconds were in the lost heartbeat is unknown, so that those of such
         runs, from the first to the last, pay for those of others.
         """
+        reported = self._reported()
+        untold = 0.0
+        for address in self.workers:
+            runs = [r for r in self._cluster.runs if r.worker == address and r.stop < inf]
+            gaps = list(self._gaps(address))
+            lost = [r for r in runs if any(since <= r.stop <= until for since, until in gaps)]
+            timeless = [r for r in runs if r not in reported]
+            untold += min(sum(r.stop - r.start for r in some) for some in (lost, timeless))
+        return untold
+
+    def _released(self) -> set[Hashable]:
+        """Return the tasks that left a worker which may have run them on."""
+        return {one.key for one in self.moves if (one.start, one.finish) in RELEASED}
+
+    def _reported(self) -> set[Run]:
+        """Return the runs whose times are in the message of their end."""
         reported = set()
         for move in self.moves:
             if move.activities:
@@ -322,14 +339,7 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
                     if r.key == move.key and r.stop <= move.when + STEP
                 ]
                 reported.update(ended[-1:])
-        untold = 0.0
-        for address in self.workers:
-            runs = [r for r in self._cluster.runs if r.worker == address and r.stop < inf]
-            gaps = list(self._gaps(address))
-            lost = [r for r in runs if any(since <= r.stop <= until for since, until in gaps)]
-            timeless = [r for r in runs if r not in reported]
-            untold += min(sum(r.stop - r.start for r in some) for some in (lost, timeless))
-        return untold
+        return reported
 
     def _gaps(self, address: str) -> Iterator[tuple[float, float]]:
         """Yield the times between a worker's heartbeats before and after each that was lost."""
@@ -346,14 +356,16 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
         """Return seconds that are wrong since a worker's clock was set.
 
         They are those of the runs meanwhile, and, after a small step, those of the worker's threads
-        up to its next heartbeat, which seems to be late, or not.
+        up to its next heartbeat, which seems to be late, or not. If a task was released, there is
+        no message of its end: it may have run from one heartbeat to the next.
         """
         wrong = 0.0
+        released = self._released()
         for when, one, seconds in self._cluster.steps:
             address, step = f"lab://{one.name}", abs(seconds)
             wrong += self.workers[address].threads * step if step < NOTICED else 0.0
             wrong += sum(
-                min(step, run.stop - run.start)
+                min(step, run.stop - run.start + 4 * HEARTBEAT * (run.key in released))
                 for run in self._cluster.runs
                 if run.start <= when <= run.stop and run.worker == address
             )
@@ -385,21 +397,11 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
 
     def unannounced(self) -> float:
         """Return seconds of cancelled tasks after they seceded: there is no message for that."""
-        #: When a run may have begun that was released on its worker.
-        ended = {}
-        begun: dict[Hashable, float] = {}
-        for one in self.moves:
-            if one.finish == "processing":
-                begun[one.key] = one.when
-            if (one.start, one.finish) in RELEASED:
-                ended[one.key] = begun[one.key], one.when
+        released, reported = self._released(), self._reported()
         return sum(
-            min(run.stop, self.workers[run.worker].left) - run.seceded
+            max(0.0, min(run.stop, self.workers[run.worker].left) - run.seceded)
             for run in self._cluster.runs
-            if run.seceded < inf
-            and (known := ended.get(run.key)) is not None
-            and known[0] <= run.start
-            and known[1] <= run.stop
+            if run.seceded < inf and run.key in released and run not in reported
         )
 
 

@@ -11,10 +11,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_s
 
 import dask_otel
 from dask_otel.lab.cluster import simulate
-from tests.simulated.observed import QUICK, Simulated
-
-#: Seconds between two batches of a worker's messages.
-BATCH = 0.002
+from tests.simulated.observed import BATCH, QUICK, Simulated
 
 #: Simulated seconds that no program needs.
 LONGEST = 300.0

@@ -46,6 +46,8 @@ LIMITS = make_limits(linger=0.3, settle_timeout=30.0, graph=True)
 QUICK = make_limits(linger=0.1, settle_timeout=5.0, tasks=make_task_limits(slowest=1), graph=True)
 #: Floats of wall clocks, added up over a path.
 ROUNDING = 1e-6
+#: Seconds between two batches of a worker's messages.
+BATCH = 0.002
 #: Between these, the border is when a run began, seceded or ended by its worker's clock.
 ON_WORKER = frozenset({"transfer", "starting", "compute", "inner", "report"})
 #: All tasks, and those that had an outcome.
@@ -424,11 +426,12 @@ class Simulated:
                 + sum(abs(s) for _, _, s in self.cluster.steps)
             )
             either = path.tasks * off + path.untold
+            # The state of the cluster can change before the message of an end, which waits for the
+            # batch before it.
+            waited = (either + path.tasks * BATCH) * (path.queued or path.unsettled > 0.0)
             bounds = {
                 **dict.fromkeys(ON_WORKER, either),
-                **dict.fromkeys(
-                    WAITS, either * (path.queued or path.unsettled > 0.0) + path.unsettled
-                ),
+                **dict.fromkeys(WAITS, waited + path.unsettled),
                 # Also while it fetched data, a released task may have had its thread.
                 **dict.fromkeys(("starting", "transfer"), either + path.unsettled),
             }

@@ -97,6 +97,8 @@ def test_times_dependencies_spans_and_submissions(o: Simulated) -> None:
 @pytest.mark.options(workers=2, threads=1)
 def test_each_end_of_a_run_and_each_worker(o: Simulated) -> None:
     RUNS.clear()
+    o.cluster.kill(o.cluster.add_worker("before", threads=1).name)
+    time.sleep(1.0)
     with span("ends"):
         futures = [o.client.submit(once, how, key=f"once-{how}", retries=1) for how in "fr"]
         wait([*futures, o.client.submit(fail, 0.5, key="fail-1")])
@@ -117,6 +119,7 @@ def test_each_end_of_a_run_and_each_worker(o: Simulated) -> None:
     assert {one["task"] for one in runs["lost-1"]} == {runs["lost-1"][0]["task"]}
     names = [line["workers"][one["worker"]]["name"] for one in runs["lost-1"]]
     assert names[0] == "w2" != names[1]
+    assert [one["name"] for one in line["workers"]] == ["w2", "w0", "w1"]
     (left,) = [one for one in line["workers"] if one["name"] == "w2"]
     assert 0.5 < left["came"] < left["went"]
     limit = line["restrictions"][runs["lost-1"][0]["restriction"]]
@@ -124,6 +127,19 @@ def test_each_end_of_a_run_and_each_worker(o: Simulated) -> None:
         ["w2"],
         True,
     )
+
+
+def test_a_result_that_is_computed_again_is_as_restricted_as_before(o: Simulated) -> None:
+    o.cluster.add_worker("w2")
+    with span("kept"):
+        kept = o.client.submit(nap, 0.5, workers=["w2"], allow_other_workers=True)
+        wait(kept)
+    o.quiet()
+    o.cluster.kill("w2")
+    time.sleep(3.0)
+    o.quiet()
+    limits = [decoded(one)[0]["restrictions"] for one in o.exported]
+    assert [[one["loose"] for one in some] for some in limits] == [[True], [True]]
 
 
 @pytest.mark.options(workers=1, threads=2)

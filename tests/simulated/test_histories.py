@@ -227,6 +227,15 @@ FOUND = [
               (0.3, "drop", (8,)), (0.05, "retry", (3,))), ()),
         (),
     ),
+    # The first data of a span whose work was done already.
+    Program(
+        42799, 2, 1, True, 0.02,
+        (((0.0, "tasks", ("bulky", [1.5], 1)), (0.0, "tasks", ("bulky", [0.2], 1)),
+          (0.3, "scatter_again", ("y", 0)), (0.05, "cancel", (6,)),
+          (0.0, "scatter_again", ("x", 0)), (0.0, "drop", (2,))),
+         ((1.0, "retry", (6,)), (0.0, "scatter_again", ("x", 500)))),
+        ((0.3, "stop", (6, 3.0)), (0.3, "restart", ())), 100_000,
+    ),
     # A task that begins and ends between a late heartbeat and its receipt, in a span that goes on.
     Program(
         40729, 2, 1, True, 0.0,

@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Callable
 from itertools import cycle
+from typing import Any
 
 import pytest
 from distributed import span, wait
@@ -52,6 +53,18 @@ def test_idle_is_true_where_heartbeats_are_late(seed: int) -> None:
         run(program, o.cluster)
 
     o.run(late)
+
+
+def test_heartbeats_may_come_with_the_name_of_a_worker(o: Simulated) -> None:
+    handlers = o.scheduler.handlers
+    handle = handlers["heartbeat_worker"]
+
+    def named(address: str, **message: Any) -> Any:
+        return handle(address=o.scheduler.workers[address].name, **message)
+
+    handlers["heartbeat_worker"] = named
+    with span("named"):
+        wait(o.client.map(time.sleep, [1.5, 1.0, 0.2]))
 
 
 @pytest.mark.options(config={"distributed.scheduler.worker-ttl": None})

@@ -193,6 +193,14 @@ def test_what_is_exported_does_not_stay_in_the_spool():
     assert outcomes(pump) == {"exported": 40, "untranslatable": 4, "unencodable": 2}
 
 
+def test_a_note_that_cannot_be_encoded_is_no_lost_span_and_costs_no_other_note():
+    store = Memory()
+    with pumping(store, Spans()) as pump:
+        noted(pump, -1, 500, 1)
+        turn(pump)
+        assert (store.notes.keys(), outcomes(pump)) == ({("otlp", ids(1))}, {})
+
+
 def test_a_note_goes_also_where_nobody_wants_the_span_itself():
     store, spans, unwanted = Memory(), Spans(), set()
     spans.wants = lambda record: record.span_id not in unwanted  # type: ignore[method-assign]

@@ -48,6 +48,15 @@ def test_a_report_on_many_exported_spans_is_read_twice_at_most(made: Any) -> Non
     assert data.reads <= 2
 
 
+@pytest.mark.parametrize("bad", [-1.0, float("inf"), float("nan")])
+def test_what_no_counter_can_hold_is_in_neither_sum(made: Any, bad: float) -> None:
+    data = {("execute", "0", "inc", of, "seconds"): bad for of in ("thread-cpu", "user")}
+    data["execute", "0", "inc", "user", "seconds"] = 0.5
+    seconds: dict[str, float] = {}
+    made._span_deltas("w", data, seconds)
+    assert (seconds, made._time.activities) == ({"0": 0.5}, {"user": 0.5})
+
+
 def test_what_comes_before_a_bad_value_is_in_both_sums(made: Any) -> None:
     data: Any = {
         ("execute", "0", "inc", "thread-cpu", "seconds"): 0.5,

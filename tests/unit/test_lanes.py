@@ -198,6 +198,28 @@ def test_a_stream_of_poison_is_one_warning(caplog: pytest.LogCaptureFixture) -> 
     assert [r.levelname for r in caplog.records if "dropped a span" in r.message] == ["WARNING"]
 
 
+@pytest.mark.parametrize("refused", [True, False])
+def test_an_answer_after_the_end_is_no_news(
+    refused: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
+    setup = Setup(lambda _: not refused)
+    # These are in the spool, so that the end itself is no news, but that of an outage would be, and
+    # its begin.
+    setup.lane.feed([Row(1, None, 1)])
+    setup.run(steps=2)
+    caplog.clear()
+
+    def abandon(_: Collection[int]) -> bool:
+        setup.lane.abandon()
+        return refused
+
+    setup.sink.refuses = abandon
+    setup.lane.feed([Row(2, None, 2)])
+    setup.run(steps=3)
+    assert (setup.sink.tries[-1][-1:], caplog.records) == ([2], [])
+
+
 def flaky() -> Judge:
     turns = itertools.cycle([True, True, False])
     return lambda _: next(turns)

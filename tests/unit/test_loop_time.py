@@ -134,7 +134,7 @@ def test_where_the_system_does_not_tell_of_the_wait_it_is_absent(
     [
         # It keeps its pace.
         ([(1.0, 50 + second) for second in range(5)], 0.0),
-        ([(1.0, 25)], 0.5),
+        ([(1.0, 50), (1.0, 25)], 0.5),
         ([(2.5, 0)], 2.5),
         # Dask's timer keeps to its beat: after a block the next one may be due at once.
         ([(2.9, 45, False), (0.05, 2)], 2.95 - 47 * TICK),

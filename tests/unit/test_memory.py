@@ -37,7 +37,9 @@ def span(name: str, above: Any = None) -> Any:
 
 def generation(dask_id: str) -> Any:
     identity = SimpleNamespace(dask_id=dask_id)
-    return SimpleNamespace(identity=identity, heartbeats_before=0, worker_peak=None, results=None)
+    return SimpleNamespace(
+        identity=identity, heartbeats_before=0, work_done=0.0, worker_peak=None, results=None
+    )
 
 
 def group_of(source: str) -> Any:

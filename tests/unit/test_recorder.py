@@ -30,8 +30,9 @@ def numbers(recorder: Recorder) -> list[int]:
 
 def test_the_trace_that_was_quiet_longest_goes_with_all_its_rows() -> None:
     recorder = Recorder(5 * ROW)
-    for trace in ("a", "b", "b", "a", "c"):
-        add(recorder, "traces", trace)
+    # The first row of a trace can be its graph log.
+    for signal, trace in zip(("traces", "graph", *["traces"] * 3), "abbac", strict=True):
+        add(recorder, signal, trace)
     assert numbers(recorder) == [1, 2, 3, 4, 5]
     add(recorder, "traces", "d")
     # Both rows of b, although one of a is older.

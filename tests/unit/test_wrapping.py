@@ -72,6 +72,15 @@ def test_a_wrapper_that_somebody_keeps_holds_its_original_alone(wrap: Callable[.
     assert [one() for one in gone] == [None, None]
 
 
+def test_a_handler_that_somebody_wrapped_after_us_stays() -> None:
+    wrappers, ours = Wrappers(), Ours()
+    handlers: dict[str, Any] = {"operation": Dasks().method}
+    wrappers.handler(handlers, "operation", ours.around)
+    theirs = handlers["operation"] = partial(handlers["operation"])
+    wrappers.remove()
+    assert (handlers["operation"], theirs(1), ours.calls) == (theirs, 2, [])
+
+
 def test_code_of_ours_gets_the_messages_of_a_handler_after_it() -> None:
     wrappers, ours, dasks = Wrappers(), Ours(), Dasks()
     handlers = {"operation": dasks.method}

@@ -123,9 +123,7 @@ class MetricLane(Lane[MetricSink]):
         if due and self._pending_ns is not None:
             self._exported_at = time.monotonic()
             time_ns, self._pending_ns = self._pending_ns, None
-            own = self._own()
-            own.time_ns = time_ns
-            self._state.apply(own)
+            self._state.apply(self._own())
             self._export(time_ns)
         return 60.0
 

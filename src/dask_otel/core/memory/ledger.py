@@ -41,6 +41,7 @@ class Generation(Protocol):
 
     identity: SpanIdentity
     heartbeats_before: int
+    work_done: float
     worker_peak: WorkerPeak | None
     results: SpanSum | None
 
@@ -244,6 +245,7 @@ class Ledger:
             self._spans[owner.id] = known
             if (span := self._open.get(owner.id)) is not None:
                 span.results = known
+                known.quiet = span.work_done
         return known
 
     def begin(self, group: Hashable) -> None:
@@ -327,6 +329,7 @@ class Ledger:
 
     def busy(self, span: Generation) -> None:
         """A span has work again, in itself or below."""
+        span.work_done = 0.0
         if span.results is not None:
             span.results.quiet = 0.0
 
@@ -335,8 +338,9 @@ class Ledger:
         peak, most = (one.since(span.heartbeats_before) for one in (self.workers, self.running))
         span.worker_peak = peak and most and peak._replace(tasks=int(most.share))
         self.read()
+        span.work_done = self.clock()
         if span.results is not None:
-            span.results.quiet = self.clock()
+            span.results.quiet = span.work_done
 
     def of_span(self, span: Generation) -> SpanMemory | None:
         """Return the figures of a span's generation; None if it had nothing in memory."""
