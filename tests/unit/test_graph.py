@@ -107,11 +107,6 @@ def test_the_same_task_submitted_again_while_it_waits_was_submitted_once() -> No
     assert found["submissions"] == [0.0]
 
 
-def test_a_clock_that_was_set_back_loses_no_task() -> None:
-    found = line(log([run("a", -5.0)], submitted(0.0, a=[])))
-    assert (found["runs"]["task"], found["complete"]) == ([0], True)
-
-
 def test_runs_of_unknown_tasks_are_left_out_and_counted() -> None:
     found = line(log([run("a"), run("b")], submitted(0.0, a=[])))
     assert (found["runs"]["task"], found["left_out"], found["complete"]) == ([0], 1, False)

@@ -140,14 +140,6 @@ def test_the_sums_of_links_are_those_of_their_cuts(
     assert joined + alone == submitted_alone
 
 
-def test_links_that_ended_before_their_span_began_are_no_part_of_it() -> None:
-    _, (root,) = chain(80, 1, start=50.5)
-    found = path_of(root, 80.0)
-    assert found is not None
-    assert sum(found[0].parts) == sum(sum(parts) for _, parts in on_path(found[1], 80.0)) == 29.5
-    assert not found[0].parts[PATH_PARTS.index("other_span")]
-
-
 @given(st.lists(st.floats(-1e6, 1e6), min_size=8, max_size=8), st.floats(0, 1e3))
 def test_clocks_that_were_set_leave_a_sum_that_is_the_duration(
     times: list[float], fetched: float

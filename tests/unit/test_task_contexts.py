@@ -138,17 +138,6 @@ def test_a_task_of_no_span_has_no_context(annotations: Any):
     assert (contexts.of(Task(annotations, None)), contexts.garbage) == (None, {})
 
 
-def test_state_and_baggage_of_the_caller_come_along():
-    carrier = {"traceparent": DECIDED, "baggage": "tenant=a"}
-    annotations = {DECISION_KEY: DECIDED, STATE_KEY: "vendor=1", CARRIER_KEY: carrier}
-    contexts = TaskContexts()
-    context = contexts.of(Task(annotations))
-    assert seen(context) == ((7, 8, 1), "vendor=1", {"tenant": "a"}, True)
-    # Another caller's are not his, in the same span.
-    assert seen(contexts.of(Task({DECISION_KEY: DECIDED}))) == ((7, 8, 1), "", {}, True)
-    assert contexts.of(Task(dict(annotations))) is context
-
-
 class NoCarrier(dict):  # type: ignore[type-arg]
     def get(self, key: Any, default: Any = None) -> Any:
         raise RuntimeError(key)
