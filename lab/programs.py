@@ -133,6 +133,9 @@ TASKS: Final = {one.__name__: one for one in (nap, fail, flaky, moved, apart, bo
 #: Those of `heavy`, too.
 KINDS: Final = {**TASKS, "bulky": bulky}
 
+#: Tasks of the same keys for all users.
+SAME: Final = [(nap, 0.0), (nap, 0.2), (fail, 0.05), (nap, 1.5)]
+
 #: What users ask for besides.
 OPTIONS: Final[Sequence[Mapping[str, Any]]] = (
     {"priority": 10},
@@ -157,10 +160,14 @@ class User:
         self.published: list[str] = []
 
     def work(self, client: Any) -> None:
-        """Do all steps, wait for the remaining futures, and release them."""
+        """Do all steps, wait for the remaining futures, and release them; or quit before."""
         self.client = client
         for pause, name, arguments in self.steps:
             time.sleep(pause)
+            if name == "quit":
+                # As a script that ends: its futures and blocks end with its client.
+                client.close()
+                return
             # Clients in tasks share the user's connections, which break with the tasks' workers.
             with suppress(CommClosedError):
                 getattr(self, name)(*arguments)
@@ -197,6 +204,11 @@ class User:
             for key, one in zip(keys, seconds, strict=True)
         ]
         self.futures += new
+
+    def same(self, which: int) -> None:
+        """Submit one of the tasks that all users submit."""
+        function, seconds = SAME[which]
+        self.futures.append(self.client.submit(function, seconds, key=f"same{which}-0"))
 
     def chain(self, seconds: Sequence[float]) -> None:
         """Submit tasks; each needs the one before."""
@@ -332,6 +344,23 @@ def heavy(program: Program) -> Program:
     rng = random.Random(program.seed)
     users = tuple(_heavy(steps, rng) for steps in program.users)
     return replace(program, users=users, room=rng.choice([0, 20_000, 100_000]))
+
+
+def shared(program: Program) -> Program:
+    """Return a program whose users submit the same tasks, too, or quit; its workers may pause."""
+    rng = random.Random(program.seed)
+    users = []
+    for steps in program.users:
+        found = list(steps)
+        for _ in range(rng.randint(1, 4)):
+            same = rng.choice([0.0, 0.05, 0.3]), "same", (rng.randint(0, 3),)
+            found.insert(rng.randint(0, len(found)), same)
+        if rng.random() < 0.2:
+            found.append((0.05, "quit", ()))
+        users.append(tuple(found))
+    pause = rng.choice([0.05, 0.3]), "pause", (rng.randint(0, 9), rng.choice([0.1, 1.0]))
+    events = (*program.events, pause) if rng.random() < 0.3 else program.events
+    return replace(program, users=tuple(users), events=events)
 
 
 def _heavy(steps: tuple[Step, ...], rng: random.Random) -> tuple[Step, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from lab.programs import Enter, Program, draw, heavy, plainly, run, shrink
+from lab.programs import Enter, Program, draw, heavy, plainly, run, shared, shrink
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
 import dask_otel
@@ -70,8 +70,11 @@ def failure(program: Program) -> type[Exception] | None:
 
 
 def drawn(seed: int) -> Program:
-    """Return the program of a seed; each fourth has results of all sizes."""
-    return heavy(draw(seed)) if seed % 4 == 3 else draw(seed)
+    """Return the program of a seed; each fourth has results of all sizes, and each fourth other
+    one the same tasks for all users.
+    """
+    change = {2: shared, 3: heavy}.get(seed % 4)
+    return change(draw(seed)) if change else draw(seed)
 
 
 def faults(seeds: Iterable[int]) -> list[str]:
