@@ -121,7 +121,7 @@ class Paths:
             wait = self._wait(number)
             since = start if wait.before is None else max(start, self._moves[wait.before].when)
             until = max(since, min(until, self._moves[number].when))
-            if span not in self._with_above(number):
+            if not self._is_within(number, span, start, stop):
                 path.parts["other_span"] += until - since
             else:
                 self._add(path, number, wait, start, since, until)

@@ -167,12 +167,14 @@ class User:
             if name == "quit":
                 # As a script that ends: its futures and blocks end with its client.
                 client.close()
-                return
+                break
             # Clients in tasks share the user's connections, which break with the tasks' workers.
             with suppress(CommClosedError):
                 getattr(self, name)(*arguments)
         while self.spans:
             self.leave()
+        if client.status == "closed":
+            return
         self._await(self.futures)
         self.futures.clear()
         for name in self.published:

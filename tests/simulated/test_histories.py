@@ -25,8 +25,8 @@ from tests.simulated.histories import check, examine, faults
 EACH = 10
 
 
-# That of seed 61 does not end in Dask itself, which takes as long as forty others.
-@pytest.mark.parametrize("first", range(70, 220, EACH))
+# Those of seeds 61 and 94 do not end in Dask itself, which takes as long as forty others.
+@pytest.mark.parametrize("first", range(100, 250, EACH))
 def test_random_programs(first: int) -> None:
     found = faults(range(first, first + EACH))
     assert not found, "\n\n".join(found)
