@@ -10,10 +10,12 @@ import sys
 
 import pytest
 
+from dask_otel.core.life.generations import Generations
 from dask_otel.core.life.open_span import OpenSpan, Phase
 from dask_otel.core.life.outcomes import MAX_INCIDENTS
 from dask_otel.core.life.reports import Reports
 from dask_otel.core.records import Failure, TaskCounts
+from tests.limits import make_limits
 from tests.unit.driven import Driven
 
 LINGER = 2.0
@@ -213,6 +215,17 @@ def test_2_000_short_spans_leave_the_memory_where_it_was_after_500() -> None:
     assert left < 10
     # Less than a block for 60 spans.
     assert after < before + 25
+
+
+def test_a_worker_that_only_reported_is_waited_for_but_ran_nothing():
+    ident = Generations(make_limits()).first("s", ("s",), (), None)
+    span = OpenSpan(0.0, (), ident, False)
+    for worker, ran in (("ran", False), ("ran", True), ("ran", False), ("reported", False)):
+        span.reported(worker, ran)
+    for activity in ("thread-cpu", "executor"):
+        span.activities[activity] = 1.5
+    assert (span.ran_on, span.execute_seconds) == ({"ran"}, 3.0)
+    assert span.workers.keys() == {"ran", "reported"}
 
 
 def test_many_ends_come_bit_by_bit_children_first(core: Driven) -> None:

@@ -154,6 +154,19 @@ def test_the_failed_the_slowest_and_the_chosen_are_kept_and_the_others_counted(
         assert above.attributes.get("dask.task_group.name", name) == name
 
 
+def test_a_client_that_retries_a_failure_takes_it_back() -> None:
+    core = Driven()
+    group = core.task(core.span())
+    core.lifecycle.outcomes.failed(group, "key", FAILURE, core.now, core.now, core.now)
+    task_runs.failed(
+        group, tuple(TaskRun(1.0, 1, "key", "w0", core.now, core.now)), make_task_limits()
+    )
+    assert group.span.runs is not None
+    assert list(group.span.runs.failed) == ["key"]
+    core.lifecycle.outcomes.added(group, "key", core.now, "retried")
+    assert not group.span.runs.failed
+
+
 def test_attempts_are_known_or_absent() -> None:
     runs = Runs(make_task_limits())
     span = runs.span
