@@ -36,6 +36,8 @@ class Case:
     never: tuple[str, ...] = ()
     #: The seconds that the run would be shorter without the cause: the headline promises no more.
     most: float = inf
+    #: Those that it would be shorter at least: the headline promises no less, as it is a bound.
+    least: float = 0.0
     #: Of the cluster.
     workers: int = 2
     threads: int = 2
@@ -68,6 +70,8 @@ class Case:
         # Messages take some milliseconds.
         if first.seconds > 1.02 * self.most:
             found.append(f"the headline promises {first.seconds:.3g} s of {self.most:.3g} s")
+        if first.seconds < 0.98 * self.least:
+            found.append(f"the headline promises {first.seconds:.3g} s, not {self.least:.3g} s")
         headline = f"{first.span} {first.title} {first.evidence}"
         found += [
             f"the headline does not name {name}" for name in self.names if name not in headline

@@ -69,6 +69,14 @@ def last_wave(client: Any, cluster: Any) -> None:
         wait(tasks(client, "fit", [2.0] * 5))
 
 
+@plant("threads", never=("uneven", "starting", "chain"), least=2.4, most=2.4)
+def last_wave_in_each_round(client: Any, cluster: Any) -> None:
+    """Six rounds of five tasks on four threads: a fifth thread halves the time of each."""
+    with span("train"):
+        for _ in range(6):
+            client.gather(tasks(client, "fit", [0.4] * 5))
+
+
 # -------------------------------------------------------------------- starting, worker_loop
 
 
@@ -314,6 +322,23 @@ def chain(client: Any, cluster: Any) -> None:
         wait(before)
 
 
+@plant("chain", also=("client",), names=("25 tasks",), never=("threads",), most=1.9, least=1.8)
+def a_result_at_a_time(client: Any, cluster: Any) -> None:
+    """The client waits for each of 25 results of 0.1 s, and needs 20 ms to submit the next task."""
+    with span("tune"):
+        for _ in range(25):
+            task(client, "try", 0.1).result()
+            time.sleep(0.02)
+
+
+@plant("chain", names=("more than 32 tasks",), never=("threads",), most=15.0, least=15.0)
+def two_hundred_results_at_a_time(client: Any, cluster: Any) -> None:
+    """The same with 200 tasks, of which the longest 32 are known, and without a pause."""
+    with span("tune"):
+        for _ in range(200):
+            task(client, "try", 0.1).result()
+
+
 @plant("long_task", "chain", workers=4, never=("threads", "uneven", "client"))
 def too_few_partitions(client: Any, cluster: Any) -> None:
     """Two tasks of 5 s on 8 threads."""
@@ -382,6 +407,22 @@ def locked(seconds: float) -> float:
         return compute(seconds)
 
 
+@plant("off_cpu", also=("long_task",), names=("fetch",), never=("gil",), most=8.0)
+def fetch_then_fit(client: Any, cluster: Any) -> None:
+    """64 tasks wait for something for 0.5 s each; then one computes for 5 s."""
+    with span("train"):
+        fetched = tasks(client, "fetch", [0.5] * 64, function=sleep)
+        wait(task(client, "fit", 5.0, *fetched))
+
+
+@plant("off_cpu", names=("query",), never=("gil", "cpus", "threads"), least=5.0, most=5.0)
+def one_slow_query(client: Any, cluster: Any) -> None:
+    """A task waits for 5 s for a database; then eight compute for 0.5 s each."""
+    with span("train"):
+        rows = task(client, "query", 5.0, function=sleep)
+        wait(tasks(client, "fit", [0.5] * 8, [rows] * 8))
+
+
 # ---------------------------------------------------------------------------------- client
 
 
@@ -408,6 +449,17 @@ def worker_client_at_once(client: Any, cluster: Any) -> None:
 def all_at_once(seconds: list[float]) -> None:
     with worker_client() as inner:
         wait(tasks(inner, "trial", seconds))
+
+
+@plant("client", never=("threads", "chain", "long_task"))
+def four_at_a_time(client: Any, cluster: Any) -> None:
+    """The client keeps four tasks on four threads, but needs 0.3 s to submit the next of 0.4 s."""
+    with span("search"):
+        futures = as_completed(tasks(client, "try", [0.4] * 4))
+        for number, _ in enumerate(futures):
+            time.sleep(0.3)
+            if number < 36:
+                futures.add(task(client, "try", 0.4))
 
 
 @plant("client", never=("threads", "chain", "tiny"))

@@ -58,7 +58,9 @@ def test_a_case_tells_right_from_wrong() -> None:
     def bobs(client: object, cluster: object) -> None:
         """Bob waits for Alice."""
 
-    case = Case(bobs, ("held",), also=("spill",), names=("alice",), never=("threads",), most=2.0)
+    case = Case(
+        bobs, ("held",), also=("spill",), names=("alice",), never=("threads",), most=2.0, least=0.5
+    )
     right = [said("held", "bob waited for alice"), said("spill")]
     assert not case.faults(right)
     for wrong in (
@@ -68,5 +70,6 @@ def test_a_case_tells_right_from_wrong() -> None:
         [*right, said("threads")],
         [*right, said("uneven", then="Twice the threads save 3 s.")],
         [said("held", "bob waited for alice", seconds=3.0), said("spill")],
+        [said("held", "bob waited for alice", seconds=0.4), said("spill")],
     ):
         assert case.faults(wrong), wrong

@@ -77,6 +77,18 @@ def test_without_a_bridge_one_is_there_for_the_block_alone(b: Bridged) -> None:
 
 
 @alone
+def test_time_before_the_first_tasks_is_the_clients(b: Bridged) -> None:
+    with dask_otel.performance_report(None) as block:
+        time.sleep(3.0)
+        b.client.gather(b.client.map(nap, [1.0] * 4, pure=False))
+    found = account(block)
+    first = found.diagnoses[0]
+    assert (first.kind, first.title) == ("client", "The run waited 3.00 s of 4.00 s for its client")
+    assert found.seconds == pytest.approx(4.0, abs=0.05)
+    assert durations(block)["performance_report"] == pytest.approx(1.0, abs=0.05)
+
+
+@alone
 def test_computed_seconds_are_those_of_the_block_alone(b: Bridged) -> None:
     with dask_otel.performance_report(None) as outer:
         b.client.gather(b.client.map(nap, [2.0] * 2, pure=False))
@@ -149,7 +161,9 @@ def test_others_are_still_open_and_named_if_they_held_the_threads(b: Bridged) ->
     # Its work is done, and its end lingers.
     assert durations(block)["short/part"] == pytest.approx(0.1, abs=0.05)
     assert durations(block)["theirs"] > 4.0
-    assert account(block).seconds == durations(block)["performance_report"]
+    # Before its first task, the block slept for a second.
+    after = durations(block)["performance_report"]
+    assert account(block).seconds == pytest.approx(after + 1.0, abs=0.02)
     # They are no fault of the block.
     assert not any(one.kind == "open" for one in account(block).diagnoses)
 
@@ -240,6 +254,9 @@ def test_an_exception_is_the_headline_and_goes_on(b: Bridged) -> None:
     first, *_ = account(failing).diagnoses
     # Not twice: the task's failure is the same.
     assert (first.kind, first.title) == ("failed", "1 task failed for good")
+    assert first.evidence == "ValueError: no?[31m way"
+    assert failing.report is not None
+    assert failing.report.redacted().accounts()[0].diagnoses[0].evidence == "ValueError"
 
 
 @alone

@@ -89,7 +89,7 @@ def test_queued_behind_threads_that_are_busy(b: Bridged) -> None:
     answered(b, futures[0], ("executing", ""))
     # Two were sent to each worker, one more than it has threads.
     said = (
-        "behind 45 others; tasks in the queue: 46. The running workers (2 of 2, threads: 2) are "
+        "tasks before it: 45; tasks in the queue: 46. The running workers (2 of 2, threads: 2) are "
         "busy: 4 of nap."
     )
     answered(b, futures[-1], ("no free thread", said))

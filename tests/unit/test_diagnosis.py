@@ -215,6 +215,23 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         run(compute=6.0, links=(link("shuffle-transfer", compute=6.0),), idle=12.0),
         ["shuffle"],
     ),
+    # Dask fuses a rechunk with the steps before and after it, under their names.
+    "a shuffle in fused tasks": (
+        run(
+            compute=6.0,
+            links=(link("rechunk-merge-rechunk-transfer", compute=6.0),),
+            idle=12.0,
+            span={
+                "work": {
+                    "rechunk-merge-rechunk-transfer": {
+                        "p2p-shard-partition-cpu": 2.0,
+                        "thread-noncpu": 4.0,
+                    }
+                }
+            },
+        ),
+        ["shuffle"],
+    ),
     # Before its loop has noticed an end, a thread gets no other task.
     "a blocked loop keeps threads": (
         given(run(work={"thread-cpu": 18.0, "executor": 18.0}, **BUSY), blocked={"worker": 9.0}),
@@ -223,6 +240,11 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
     "tiny tasks without a free CPU": (
         given(run(work={"thread-cpu": 0.4}, tasks=200, scheduler=8.0), starved=9.0),
         ["tiny"],
+    ),
+    # Without a CPU, Dask's own work takes longer; that does not make tasks tiny.
+    "tasks of 80 ms on a busy machine": (
+        given(run(work={"thread-cpu": 32.0}, tasks=400, starting=40.0), starved=10.0),
+        ["starting"],
     ),
     # Others of its root's are tiny.
     "few tasks that begin late": (
@@ -237,7 +259,24 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
     "sleeping tasks": (run(work=ASLEEP, **BUSY), ["off_cpu"]),
     "a lock": (run(work=HALF, **BUSY), ["off_cpu", "threads"]),
     "GIL": (given(run(work=HALF, **BUSY), blocked={"worker": 9.0}), ["gil"]),
-    "GIL held in C": (given(run(work=ASLEEP, **BUSY), blocked={"worker": 17.0}), ["gil"]),
+    "GIL held in C": (given(run(work=HALF, **BUSY), blocked={"worker": 17.0}), ["gil"]),
+    "loops of a busy machine beside sleeping tasks": (
+        given(run(work=ASLEEP, **BUSY), blocked={"worker": 5.0}, starved=2.0),
+        ["off_cpu"],
+    ),
+    "a chain on a busy machine": (
+        given(
+            run(
+                work={"thread-cpu": 3.0, "thread-noncpu": 6.0},
+                tasks=12,
+                compute=9.0,
+                links=(link("f", compute=3.0),) * 3,
+            ),
+            blocked={"worker": 9.0},
+            starved=4.0,
+        ),
+        ["cpus", "chain"],
+    ),
     "loops were blocked for longer than tasks computed": (
         given(run(work={"thread-noncpu": 4.0}, idle=0.0, **BUSY), blocked={"worker": 17.0}),
         ["off_cpu"],
@@ -394,7 +433,7 @@ def test_the_size_of_workers(share: float, beats: int, more: dict[str, Any], tit
     found = [one for one in diagnose(replace(facts, **more)) if one.kind == "sizing"]
     assert [one.title.startswith(title) for one in found] == [True] * bool(title)
     if found:
-        assert found[0].evidence == f"That was w0, in train, of {beats} heartbeats of all workers."
+        assert found[0].evidence == f"That was worker w0, in train: the most at {beats} heartbeats."
 
 
 @pytest.mark.parametrize(
@@ -536,6 +575,12 @@ def test_causes_of_several_spans_are_one_diagnosis() -> None:
     assert found.evidence == "4.00 s of it passed in etl."
 
 
+def test_work_outside_spans_is_named_in_words() -> None:
+    (found,) = diagnose(run("default", client=4.0, compute=1.0))
+    assert found.span == "default"
+    assert found.title == "Work outside spans (default) waited 4.00 s of 5.00 s for its client"
+
+
 def test_each_alert_has_the_kinds_that_it_corresponds_to() -> None:
     docs = Path(__file__).parents[2] / "docs"
     page = docs.joinpath("diagnoses.md").read_text(encoding="utf-8").partition("## Alerts")[2]
@@ -576,6 +621,10 @@ def test_diagnoses_are_in_the_order_of_what_was_saved(
     rest = [one for one in got if one.kind in causes]
     tried = [one.seconds for one in rest if one.experiment]
     assert tried == sorted(tried, reverse=True)
+    # A bound is not before a larger saving.
+    for place, one in enumerate(rest):
+        if not one.experiment:
+            assert not any(other.experiment and other.seconds > 50.0 for other in rest[place:])
     # Bounds keep their order. What saves little comes after all others, and nothing else does.
     bounds = [one.kind for one in rest if not one.experiment]
     assert bounds == [kind for kind in causes if kind in bounds]

@@ -66,7 +66,7 @@ SAID: list[tuple[str, dict[str, Any], bool, str, tuple[str, ...]]] = [
      ("asks for a worker at tcp://b.", "with other workers=, or with allow_other_workers=True.")),
     ("no-worker", {"seconds": None}, False, "restrictions", ("it asks for a running worker",)),
     ("queued", {"ahead": 17}, False, "no free thread",
-     ("for 3.2 s, behind 17 others; tasks in the queue: 1,200",
+     ("for 3.2 s; tasks before it: 17; tasks in the queue: 1,200",
       "2 of 3, threads: 6", "8 of load, 1 of sum")),
     ("queued", {}, False, "no free thread", ("queue for 3.2 s; tasks in the queue: 1,200",)),
     ("queued", {}, False, "no workers", ("no workers. The task has been ready for 3.2 s.",)),

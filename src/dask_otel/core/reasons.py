@@ -55,15 +55,15 @@ _RULES: Final[Mapping[str, Sequence[tuple[str, str, str, str]]]] = {
         (
             "first",
             "unfinished",
-            "Tasks not done: {least}{counts}.{bounded} Below are the oldest tasks at work, in this "
-            "span or in task groups that it depends on.",
+            "Tasks not done: {least}{counts}.{bounded} Below are the oldest tasks that are ready "
+            "or at work, in this span or in task groups that it depends on.",
             "See {first}.",
         ),
         (
             "counts",
             "unfinished",
-            "Tasks not done: {least}{counts}.{bounded} None of them is among the oldest tasks at "
-            "work.",
+            "Tasks not done: {least}{counts}.{bounded} None of them is among the oldest tasks that "
+            "are ready or at work.",
             "Ask for one of its tasks: dask_otel.why(client, future).",
         ),
         (
@@ -114,7 +114,7 @@ _RULES: Final[Mapping[str, Sequence[tuple[str, str, str, str]]]] = {
             "It has been in the scheduler's queue{during}{behind}; tasks in the queue: {queued:,}. "
             "The running workers ({running_workers:,} of {workers:,}, threads: {all_threads:,}) "
             "are busy: {busiest}.",
-            "More threads, or a higher priority= at its submission, start it sooner.",
+            "Use more threads, or submit it with a higher priority=.",
         ),
     ),
     # Of a silent worker all that is known is old, and so on.
@@ -256,7 +256,7 @@ def _words(facts: Facts) -> dict[str, str]:
         "ago": _given(" {:,.1f} s ago", facts.get("seconds")),
         "during": _given(" for {:,.1f} s", facts.get("seconds")),
         "usual": _given("; tasks of this name take {:,.1f} s on average", facts.get("mean")),
-        "behind": _given(", behind {:,} others", facts.get("ahead")),
+        "behind": _given("; tasks before it: {:,}", facts.get("ahead")),
         "used": _given(": it uses {0[0]:,.2f} of {0[1]:,.2f} GB", facts.get("memory")),
         "counts": listed(
             f"{count:,} {state}" for state, count in facts.get("states", {}).items() if count

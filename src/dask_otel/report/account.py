@@ -140,7 +140,7 @@ def account(
     failures = [*own, *others]
     facts = facts_of(session, failures, workers)
     block = None if session.block is None else facts.roots.get(session.block.name)
-    whole = facts.seconds + facts.before_first if block is None else block.seconds
+    whole = (facts if block is None else block).seconds + facts.before_first
     known = measured or Measured()
     costs = None if price is None else bill(session, tag)
     if price is not None and costs is not None and costs.memory is None:

@@ -47,7 +47,7 @@ _SUMS: Final = (
     semconv.SPAN_ELSEWHERE,
     semconv.SPAN_DASK_ACTIVE_CPU_TIME,
 )
-#: The most characters of an event's words.
+#: The most characters of the words of an event, or of an exception.
 _LONGEST: Final = 240
 #: The least share of the threads' time that others need to be looked for.
 _HELD: Final = 0.05
@@ -77,6 +77,12 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
     first = [events.get(name, [None])[0] for name in (semconv.WORKER_ADDED, semconv.CLIENT_ADDED)]
     there = [log.time_ns for log in first if log is not None]
     limits = {one.name: one.limit for one in known if one.limit}
+    before_first = 0.0
+    if session.block is not None:
+        own = opened(root for root in roots if root.full_name == session.block.name)
+        before_first = max(0.0, session.block.seconds - own)
+    elif roots and len(there) == len(first) and not any(span.unfinished for span in roots):
+        before_first = max(0, roots[0].start_ns - max(there)) / 1e9
     return Facts(
         seconds=opened(roots),
         roots={
@@ -84,14 +90,12 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
             for root in _roots(session, roots, [*_missing(session, known, removed)], limits)
         },
         spans=_spans(session),
-        before_first=max(0, roots[0].start_ns - max(there)) / 1e9
-        if roots and len(there) == len(first) and not any(span.unfinished for span in roots)
-        else 0.0,
+        before_first=before_first,
         workers=len(known),
         threads=max((worker.threads or 0.0 for worker in known), default=0.0),
         fewest=min((worker.threads or 0.0 for worker in known), default=0.0),
         failed=int(max(outcome_counts(session).get("erred", 0), sum(one.count for one in final))),
-        exceptions=[one.kind or "unknown" for one in final],
+        exceptions=_exceptions(final),
         causes=[what for what, _ in again.most_common()],
         deaths=[_death(log) for log in removed],
         terminated=named[semconv.WORKER_TERMINATED],
@@ -137,12 +141,17 @@ def diagnoses_of(session: Session, facts: Facts, errors: Sequence[Failure]) -> l
     if block.name in facts.roots:
         final = [one for one in errors if not one.repeated]
         own = _of_root(facts, block.name)
-        own.failed, own.exceptions = sum(one.count for one in final), [one.kind for one in final]
+        own.before_first = facts.before_first
+        own.failed, own.exceptions = sum(one.count for one in final), _exceptions(final)
         found = diagnose(own)
     if block.error is not None and found[0].kind != "failed":
         title = f"The block ended with {': '.join(filter(None, block.error))}"
         found.insert(0, Diagnosis("failed", block.name, 0.0, title, "", _LOOK))
     return found
+
+
+def _exceptions(failures: Iterable[Failure]) -> list[str]:
+    return [words.cut(one.what, _LONGEST) for one in failures]
 
 
 def opened(spans: Iterable[Span]) -> float:

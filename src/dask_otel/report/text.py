@@ -177,7 +177,7 @@ def _trees(account: Account, sheet: Sheet) -> Iterator[Line]:
         end_ns = max(span.end_ns for span in same)
         yield from _Trace(root, below, end_ns, sheet).lines()
     if len(roots) > most:
-        yield [(f"and {len(roots) - most:,} more traces", "dim italic")]
+        yield [(f"and {words.counted(len(roots) - most, 'more trace')}", "dim italic")]
 
 
 class _Trace:

@@ -64,8 +64,8 @@ class WhatIfReport:
         best = self._best(base, others)
         if best is None or not best.threads:
             return ""
-        core = ", with a core for each" if best.threads > base.threads else ""
-        return f"{it.span} with {self._compared(base, best)}{core}."
+        core = ", if each has a core" if best.threads > base.threads else ""
+        return f"A replay of {it.span} with {self._compared(base, best)}{core}."
 
     @property
     def _least(self) -> float:

@@ -29,9 +29,14 @@ _LONG, _SLOW = 2.0, 1.5
 #: The seconds between two ticks of an event loop, and those for which a thread keeps the GIL while
 #: others wait for it. On a busy machine, workers' ticks are later than the scheduler's.
 _TICK, _SWITCH, _LATE = 0.02, 0.005, 2.0
-#: The most cores that tasks of a process use while its threads share the GIL.
-_ONE_CORE: Final = 1.4
+#: Of a long path, so many tasks are known. There are more if it computed for so many times as long.
+_KNOWN, _FOLDED = 32, 1.01
+#: The fewest and most cores that tasks of a process use while its threads share the GIL. With
+#: fewer, CPUs are missing.
+_HALF_CORE, _ONE_CORE = 0.5, 1.4
 
+#: The subjects of sentences, instead of the names of spans.
+_NAMES: Final = {"": "The run", "default": "Work outside spans (default)"}
 #: Kinds whose evidence names who had most of the results in memory.
 _OF_MEMORY: Final = ("memory", "paused", "spill")
 #: Dask spills from this share of a worker's memory on, and restarts a worker soon after that one.
@@ -60,7 +65,7 @@ _ELSE: Final = {
 }
 _UNBEGUN: Final = "Threads had tasks that did not begin, and others found no free thread."
 _BEFORE: Final = (
-    "Workers were there, and the client submitted nothing yet: it built a graph, or sent data."
+    "The client had submitted nothing yet: it built a graph, sent data, or did something else."
 )
 
 
@@ -117,7 +122,8 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
     # If two save the same, the more specific one comes first.
     worth.sort(key=lambda one: (one.kind not in _INCIDENTS, -round(one.seconds / whole, 2)))
     if whole < _SHORTEST:
-        worth = [] if facts.failed else [_said(facts, "short", took=whole)]
+        short = f"The run is too short to judge: {seconds(whole)}" if whole else "No work was done"
+        worth = [] if facts.failed else [_said(facts, "short", "", short, took=whole)]
     if facts.failed:
         exceptions = _listed(facts.exceptions)
         worth.insert(0, _said(facts, "failed", "", counted(facts.failed, "task"), exceptions))
@@ -147,7 +153,17 @@ def ranked(
     order = iter(sorted(movable, key=lambda one: -round(one.seconds / (whole or 1.0), 2)))
     known = [next(order) if one in movable else one for one in known]
     vain = [one for one in movable if one.seconds < _SHARE * whole]
-    return sorted(known, key=lambda one: (one.kind in _NOTICES, one in vain))
+    # Nor does it go before a larger saving.
+    last, worth = inf, list[float]()
+    for one in known:
+        if one.kind not in _INCIDENTS:
+            last = one.seconds if one in movable else min(last, one.seconds)
+        worth.append(-round(last / (whole or 1.0), 2))
+    pairs = sorted(
+        zip(known, worth, strict=True),
+        key=lambda pair: (pair[0].kind in _NOTICES, pair[0] in vain, pair[1]),
+    )
+    return [one for one, _ in pairs]
 
 
 def _measured(one: Diagnosis, experiment: str, saved: float) -> Diagnosis:
@@ -182,7 +198,7 @@ def _said(
     known = (one.seconds for one in facts.spans if one.name == name)
     whole = max(next(known, facts.seconds + facts.before_first), took)
     words = {
-        "span": name or "The run",
+        "span": _NAMES.get(name, name),
         "what": what,
         "took": seconds(took) if whole == took else f"{seconds(took)} of {seconds(whole)}",
     }
@@ -220,7 +236,7 @@ def _sizing(facts: Facts) -> tuple[str, str]:
     if not known or went_wrong:
         return "", ""
     (share, worker, limit, beats, _), root = max(known, key=lambda one: one[0].share)
-    evidence = f"That was {worker}, in {root}, of {counted(beats, 'heartbeat')} of all workers."
+    evidence = f"That was worker {worker}, in {root}: the most at {counted(beats, 'heartbeat')}."
     used = f"{size(share * limit, limit)} ({share:.0%})" if limit else f"{share:.0%} of its memory"
     if share > _FULL:
         return f"A worker used {used}: it was about to be restarted", evidence
@@ -271,7 +287,7 @@ class _Case:
             root.blocked.get(one, 0.0) for one in ("worker", "scheduler")
         )
         self.loops = f"Event loops of workers were blocked for {seconds(self.blocked)}."
-        self.p2p = [link for link in span.links if link.prefix.startswith(_P2P)]
+        self.p2p = [link for link in span.links if self._is_p2p(link.prefix)]
         use = {"own": root.busy, "held": root.elsewhere, "unbegun": root.unbegun}
         whole = sum(use.values())
         taken = self.left["no_thread"]
@@ -284,7 +300,7 @@ class _Case:
         # A span of few tasks has other stalls, although those of its root are tiny.
         stalls = sum(self.left[part] for part in _STALLS)
         few = stalls >= span.tasks * self._beside(span.tasks)
-        self.tiny = short and computed < _LONG * overhead * tasks and not few
+        self.tiny = short and computed < _LONG * min(overhead, _OVERHEAD) * tasks and not few
         self.waits, self.why = self._off_cpu()
         # A thread gets no other task before its event loop has noticed the end of one.
         beside = sum(root.activities.get(name, 0.0) for name in _BESIDE)
@@ -294,8 +310,13 @@ class _Case:
         self.spent = {"-noncpu": self.waits, "deserialize": "starting"}
         self.spent |= dict.fromkeys(_BESIDE, of_beside)
         self.spent |= dict.fromkeys(("disk-read", "disk-write", "compress"), "spill")
-        longest = max(span.links, key=lambda one: one.parts.get("compute", 0.0), default=None)
-        self.function = f"tasks of {longest.prefix}" if longest else "tasks"
+        waits = {prefix: _spent(spent, "-noncpu") for prefix, spent in span.work.items()}
+        self.function = f"tasks of {max(waits, key=waits.__getitem__)}" if waits else "tasks"
+        # By prefix, on the path.
+        self.computed = summed({one.prefix: one.parts.get("compute", 0.0)} for one in span.links)
+        known = sum(self.computed.values())
+        folded = known and len(span.links) >= _KNOWN
+        self.more = max(1.0, span.parts["compute"] / known) if folded else 1.0
         # In this order: each claims seconds that those before it have left.
         for claim in (
             self.went_wrong,
@@ -318,6 +339,11 @@ class _Case:
             memory = size(self.root.memory)
             evidence = f"{evidence} Results took {memory} of memory at most, of that {part}."
         self.claims.append(_Claim(kind, self.span.name, took, what, evidence.strip(), prefixes))
+
+    def _is_p2p(self, prefix: str) -> bool:
+        """Return whether tasks are of a peer-to-peer shuffle, also those fused with others."""
+        spent = self.span.work.get(prefix, ())
+        return prefix.startswith(_P2P) or any(name.startswith("p2p-") for name in spent)
 
     def _beside(self, tasks: float) -> float:
         """Return the seconds of Dask's own work for one of so many tasks, at most."""
@@ -488,17 +514,29 @@ class _Case:
         said = f"Tasks of others took {seconds(root.elsewhere)} on {self.threads:.3g} threads."
         self._say("held", self.left["held"], _listed(others) or "others", said)
         everything = work or {"": root.activities}
-        path = {link.prefix for link in links if link.parts.get("compute")} & work.keys()
+        path = {
+            prefix: {
+                name: spent * took / sum(work[prefix].values())
+                for name, spent in work[prefix].items()
+                if spent
+            }
+            for prefix, took in self.computed.items()
+            if took and prefix in work
+        }
         own = self._useful("own", everything)
         # Those that wait behind tasks of one worker wait for what these wait for.
         self._useful("uneven", everything)
-        compute = self._useful("compute", {prefix: work[prefix] for prefix in path} or everything)
+        compute = self._useful("compute", path or everything)
         waited = sum(one.seconds for one in self.claims if one.kind == self.waits)
         if self.waits == "off_cpu" or waited < _SHARE * self.span.seconds:
             # More threads do not help those that wait for the GIL or a CPU. Half of the computing
-            # remains, and a task is not divided.
-            longest = max((link.parts.get("compute", 0.0) for link in links), default=own)
-            most = root.busy * own / (self.left["own"] or 1.0) / self.threads / 2 + longest
+            # remains, and a task is not divided, in each round.
+            last = [
+                min(link.parts.get("compute", 0.0), link.parts.get("no_thread", 0.0))
+                for link in links
+            ]
+            rounds = sum(last) * self.more if last else own
+            most = root.busy * own / (self.left["own"] or 1.0) / self.threads / 2 + rounds
             said = f"Its tasks took {seconds(root.busy)} on {self.threads:.3g} threads."
             self._say("threads", min(own, most), "", said)
         self._alone(min(compute, self.spare))
@@ -508,7 +546,7 @@ class _Case:
 
         def cause(prefix: str, activity: str) -> str:
             ends = (kind for end, kind in self.spent.items() if activity.endswith(end))
-            return "shuffle" if prefix.startswith(_P2P) else next(ends, "")
+            return "shuffle" if self._is_p2p(prefix) else next(ends, "")
 
         sums = summed(
             {cause(prefix, activity): spent}
@@ -526,13 +564,14 @@ class _Case:
         facts, root, span = self.facts, self.root, self.span
         on, off = (_spent(root.activities, end) / (root.busy or 1.0) for end in ("-cpu", "-noncpu"))
         cores = on * facts.threads
-        # Tasks that wait for the GIL make their event loop wait for it, too, and for no longer than
-        # they compute; those that sleep do not. Imports block it before tasks begin.
+        # Tasks that wait for the GIL make their event loop wait for it, too; those that sleep do
+        # not. Imports block it before tasks begin. A task alone in its process waits for no other.
         begun = root.seconds - span.queue
         blocked = self.blocked / max(1, facts.workers) - span.queue
         late = _late(blocked, begun) - _LATE * _late(self.scheduler, begun)
-        by_tasks = blocked * facts.workers <= _spent(root.activities, "cpu")
-        shares = by_tasks and off >= on / 2 and cores <= _ONE_CORE
+        active = root.seconds - root.parts["client"] - root.parts["no_worker"]
+        together = root.busy * facts.threads > self.threads * active
+        shares = together and off >= on / 2 and _HALF_CORE <= cores <= _ONE_CORE
         if shares and late >= _SWITCH * (facts.threads - 1) > 0:
             share = blocked / max(begun, blocked)
             said = f"Event loops of workers waited for it, too, for {share:.0%} of the time."
@@ -545,15 +584,22 @@ class _Case:
 
     def _alone(self, most: float) -> None:
         """Claim what tasks on the path took while other threads were idle."""
-        # Those that only the client led to followed its submissions, not one another.
-        links = [one for one in self.span.links if "client" not in one.parts]
+        work = sum(_spent(spent, "cpu") for spent in self.span.work.values())
+        beside = max(1.0, work / (sum(self.computed.values()) * self.more or 1.0))
+        # The others followed the client's submissions, not one another: so many tasks ran at once
+        # that the client was busy all the time.
+        links = [
+            link
+            for link in self.span.links
+            if link.parts.get("client", 0.0) * beside < link.parts.get("compute", 0.0)
+        ]
         runs = Counter(link.group for link in links)
         long, few = list[Link](), list[Link]()
         for link in links:
             took = link.parts.get("compute", 0.0)
             if link.others is not None and took >= _LONG * link.others:
                 long.append(link)
-            elif link.alike < self.threads or 2 < runs[link.group] >= min(32, link.alike) / 2:
+            elif link.alike < self.threads or 2 < runs[link.group] >= min(_KNOWN, link.alike) / 2:
                 few.append(link._replace(others=None))
         saved, chain = (
             sum(link.parts.get("compute", 0.0) - (link.others or 0.0) for link in one)
@@ -561,8 +607,9 @@ class _Case:
         )
         if len(few) > 2 and chain > saved:
             names = [link.prefix for link in few]
-            said = f"Tasks of {_listed(names)}."
-            self._say("chain", min(most, chain), counted(len(few), "task"), said, *names)
+            said = f"These are tasks of {_listed(names)}."
+            what = "more than " * (self.more > _FOLDED) + counted(len(few), "task")
+            self._say("chain", min(most, chain * self.more), what, said, *names)
             return
         for prefix in {link.prefix: None for link in long or few}:
             same = [link for link in long or few if link.prefix == prefix]

@@ -163,7 +163,7 @@ class Facts:
     workers: int = 0
     threads: float = 0.0
     fewest: float = 0.0
-    #: Tasks that failed for good, the kinds of their exceptions, and those of repeated runs.
+    #: Tasks that failed for good, their exceptions, and those of repeated runs.
     failed: int = 0
     exceptions: Sequence[str] = ()
     causes: Sequence[str] = ()

@@ -12,7 +12,9 @@ class Kind(NamedTuple):
     next: str
 
 
-_LOOP: Final = "look for long functions on its event loop, and for tasks that hold the GIL."
+_LOOP: Final = (
+    "look for long functions on its event loop, tasks that hold the GIL, and too few CPUs."
+)
 
 #: By name, the order is that of the documentation.
 KINDS: Final[dict[str, Kind]] = {
@@ -51,8 +53,7 @@ KINDS: Final[dict[str, Kind]] = {
         "Use more threads, or give the tasks less work.",
     ),
     "restricted": Kind(
-        "{span} waited {took} for workers that may run its tasks, while other workers had a free "
-        "thread",
+        "{span} waited {took} for workers that may run its tasks, while other threads were free",
         "Loosen {what}, or let more workers meet it.",
     ),
     "uneven": Kind(
@@ -90,7 +91,7 @@ KINDS: Final[dict[str, Kind]] = {
     ),
     "shuffle": Kind(
         "{span} spent {took} in a shuffle",
-        "Avoid it by an index or by larger partitions, or filter before it.",
+        "Avoid it with an index, make it faster with larger partitions, or filter before it.",
     ),
     "tiny": Kind(
         "{span} spent {took} on Dask's own work for {what}",
@@ -98,7 +99,8 @@ KINDS: Final[dict[str, Kind]] = {
     ),
     "scheduler": Kind(
         "{span} waited {took} for the scheduler, whose event loop was blocked",
-        "Look at scheduler plugins, at what else runs in its process, and at its CPU.",
+        "Look at scheduler plugins, at what else runs in its process, such as a client, and at its "
+        "CPU.",
     ),
     "graph": Kind(
         "{span} waited {took} until the scheduler had made tasks of its graph",
@@ -106,12 +108,14 @@ KINDS: Final[dict[str, Kind]] = {
     ),
     "client": Kind(
         "{span} waited {took} for its client",
-        "Submit larger graphs at once, and look at the code between the submissions.",
+        "Look at what the client does in that time: submit more tasks at once, and let tasks load "
+        "data instead of sending them.",
     ),
     "chain": Kind(
         "{span} ran {what} one after another while threads were idle: side by side saves {took} "
         "at most",
-        "Split the steps into pieces that run side by side.",
+        "Submit steps that do not need one another at once; split the others into pieces that run "
+        "side by side.",
     ),
     "long_task": Kind(
         "{span} waited for {what} while threads were idle: {took} at most",
@@ -123,12 +127,12 @@ KINDS: Final[dict[str, Kind]] = {
     ),
     "off_cpu": Kind(
         "{span} waited {took} while {what} used no CPU",
-        "They wait for I/O, locks or sleep: let one task wait for many at once, or give workers "
-        "more threads than cores.",
+        "They wait for I/O, locks or sleep: make the waits shorter, let one task wait for many at "
+        "once, or give workers more threads than cores.",
     ),
     "healthy": Kind("Nothing is in the way{what}", ""),
-    "short": Kind("The run is too short to judge: {took}", ""),
-    "sizing": Kind("{what}", "Choose the size of workers by that."),
+    "short": Kind("{what}", ""),
+    "sizing": Kind("{what}", "Choose the size of workers accordingly."),
     "open": Kind(
         "{what} still open at the end of the telemetry",
         "They still run, or the scheduler died: see its log.",
