@@ -85,6 +85,15 @@ class Page:
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
+    async def emulate(self, dark: bool, width: int) -> None:
+        """Show the page to a user with these settings, and a window of this width."""
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        await self.call("Emulation.setEmulatedMedia", features=[scheme])
+        await self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width, height=900, deviceScaleFactor=1, mobile=False,
+        )  # fmt: skip
+
     async def until(self, expression: str) -> Any:
         """Wait until an expression is true."""
         deadline = time.monotonic() + _LIMIT
@@ -135,12 +144,7 @@ async def open_page(
         page._number = 1000
         for domain in ("Runtime", "Log", "Network", "Page"):
             await page.call(f"{domain}.enable")
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        await page.call("Emulation.setEmulatedMedia", features=[scheme])
-        await page.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width, height=900, deviceScaleFactor=1, mobile=False,
-        )  # fmt: skip
+        await page.emulate(dark, width)
         await page.call("Page.navigate", url=url)
         await page.until(
             f"location.href === {json.dumps(url)} && document.readyState === 'complete'"

@@ -21,10 +21,15 @@ from hypothesis import HealthCheck, settings
 from dask_otel import lab
 from dask_otel.whatif import running
 from tests import replays
+from tests.browser import browser
 from tests.waiting import eventually
 
 # Before Dask is imported: it binds Python's clocks by name. Real time stays what it is.
 lab.install()
+#: Variables with the name of a cluster.
+NAMES = ("DASK_CLUSTER_NAME", "DASK_GATEWAY_CLUSTER_NAME", "COILED_CLUSTER_NAME",
+         "DASK_COILED__CLUSTER_NAME")  # fmt: skip
+
 # For the processes that run the tests, and those that they start: the order of sets is then the
 # same each time, and a simulated history can be run again.
 os.environ.setdefault("PYTHONHASHSEED", "0")
@@ -83,7 +88,7 @@ def _no_otel_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     Variables of the tests themselves stay, such as ``DASK_OTEL_REQUIRE_BACKENDS``.
     """
     for key in list(os.environ):
-        if key.startswith(("OTEL_", "DASK_OTEL__")) or key == "DASK_OTEL":
+        if key.startswith(("OTEL_", "DASK_OTEL__")) or key in ("DASK_OTEL", *NAMES):
             monkeypatch.delenv(key)
 
 
@@ -110,6 +115,13 @@ def _no_threads_left() -> Iterator[None]:
 
     # The oldest exporters retry for a minute, and wait for the timeout at each try.
     eventually(none_left, 240, "threads of ours end")
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the address of a browser: one for all tests, which are in the group `page`."""
+    with browser(tmp_path_factory.mktemp("profile")) as found:
+        yield found
 
 
 @pytest.fixture

@@ -49,13 +49,10 @@ def test_a_second_registration_says_what_it_would_change(
         )
 
 
-@pytest.mark.parametrize("other", ["dask_otel.preload", "dask_otel"])
-def test_loading_twice_is_harmless(
-    start: Start, caplog: pytest.LogCaptureFixture, other: str
-) -> None:
+def test_loading_twice_is_harmless(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     """One bridge, one log line, one of each count."""
     caplog.set_level(logging.INFO, "distributed.dask_otel")
-    twice = {"preload": ["dask_otel.preload", other]}
+    twice = {"preload": ["dask_otel.preload", "dask_otel", "dask_otel.preload"]}
     with start(scheduler_kwargs=twice) as bridged:
         plugins = [
             p for p in bridged.scheduler.plugins.values() if isinstance(p, OtelSchedulerPlugin)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,35 +65,6 @@ def test_a_client_that_is_closed_in_the_block(caplog: pytest.LogCaptureFixture) 
         (said,) = [one.getMessage() for one in caplog.records if "performance_report" in one.msg]
         assert said.endswith("the client is closed: ask before its close")
         eventually(lambda: "dask-otel" not in local.scheduler.plugins)
-
-
-def test_blocks_in_threads_of_one_program_have_a_report_each(tmp_path: Path) -> None:
-    both_inside = threading.Barrier(2, timeout=60)
-
-    def program(client: Client, number: int, found: list[Any]) -> None:
-        with dask_otel.performance_report(tmp_path / f"run{number}.html", client=client) as one:
-            both_inside.wait()
-            # Dask would book a second task of one group on the span of the first.
-            client.submit(pow, 2, number, key=f"{number}-pow").result()
-            both_inside.wait()
-        found.append((number, one.report))
-
-    with LocalCluster(**OPTIONS) as local, Client(local) as client:
-        found: list[Any] = []
-        threads = [
-            threading.Thread(target=program, args=(client, number, found)) for number in (1, 2)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        assert "dask-otel" not in local.scheduler.plugins
-    assert sorted(number for number, _ in found) == [1, 2]
-    for number, report in found:
-        (account,) = report.accounts()
-        assert account.session.block.name == f"run{number}"
-        assert f"run{number}" in names(report)
-        assert (tmp_path / f"run{number}.html").exists()
 
 
 def test_an_asynchronous_client(

@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import unescape
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from urllib.error import HTTPError
@@ -26,7 +25,7 @@ from distributed import Client, LocalCluster, span, wait
 import dask_otel
 from dask_otel.pump.recorder import Recorder
 from dask_otel.scheduler import live_page as module
-from tests.browser import browser, open_page
+from tests.browser import open_page
 from tests.environment import OFF, python
 from tests.unit.looped import looped
 from tests.waiting import eventually
@@ -319,18 +318,19 @@ def test_a_report_is_made_in_a_thread_one_at_a_time(monkeypatch: pytest.MonkeyPa
 
 
 @looped
-@pytest.mark.parametrize(("dark", "width"), [(False, 1200), (True, 500)], ids=["wide", "narrow"])
-async def test_it_refreshes_without_flicker(tmp_path: Path, dark: bool, width: int) -> None:
-    # The browser ends first, and closes its connections.
-    with cluster() as client, browser(tmp_path / "profile") as found:
+@pytest.mark.xdist_group("page")
+async def test_it_refreshes_without_flicker(chromium: str) -> None:
+    with cluster() as client:
         registered(client)
         with span("fit"):
             futures = client.map(gated, range(4), pure=False)
             eventually(lambda: "0 of 4 tasks ended" in read(client))
-        async with open_page(found, address(client), dark=dark, width=width) as page:
-            assert await page.ask("document.documentElement.scrollWidth") <= width
-            ground = await page.ask("getComputedStyle(document.body).backgroundColor")
-            assert ground == ("rgb(20, 23, 27)" if dark else "rgb(255, 255, 255)")
+        async with open_page(chromium, address(client)) as page:
+            for dark, width in ((True, 500), (False, 1200)):
+                await page.emulate(dark, width)
+                assert await page.ask("document.documentElement.scrollWidth") <= width
+                ground = await page.ask("getComputedStyle(document.body).backgroundColor")
+                assert ground == ("rgb(20, 23, 27)" if dark else "rgb(255, 255, 255)")
             # The nodes of what stays, and all that is added or removed from now on.
             await page.ask(
                 "window.kept = [...document.querySelectorAll('h1, h2, h3, section')];"
@@ -374,7 +374,7 @@ async def test_it_refreshes_without_flicker(tmp_path: Path, dark: bool, width: i
             report = await page.ask("document.querySelector('tbody a').href")
             path = report.removeprefix(address(client, ""))
             eventually(lambda: status(client, path) == 200, what="it is in memory")
-            async with open_page(found, report) as other:
+            async with open_page(chromium, report) as other:
                 await other.until("document.documentElement.dataset.ready === '1'")
                 assert await other.ask("window.origin") == "null"
                 assert other.trouble == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -24,14 +23,6 @@ PROTOCOLS = ("grpc", "http/protobuf")
 
 Build = Callable[..., Outputs]
 Begin = Callable[..., tuple[WiredPump, Export]]
-
-
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No variable of the machine that runs the tests counts."""
-    for key in list(os.environ):
-        if key.startswith(("OTEL_", "DASK_", "COILED_")):
-            monkeypatch.delenv(key)
 
 
 @pytest.fixture(params=PROTOCOLS)

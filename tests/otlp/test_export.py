@@ -80,24 +80,6 @@ def test_a_netrc_has_no_login_for_us(
     ) == (Answer(True), [expected])
 
 
-@pytest.mark.parametrize("text", ["a\0b", "x" * 100_000, "日本\U0001f600"])
-def test_hostile_text_in_an_attribute_loses_no_batch(
-    server: Receiver, build: Build, text: str
-) -> None:
-    (sink,) = build(server.environ).span_sinks
-    hostile = replace(
-        ROOT,
-        attributes={"bad": text, "tags": (text, "x"), "good": 1},
-        events=(Event("e", 1, {"bad": text}),),
-        links=(Link(1, 2),),
-    )
-    assert send(sink, [CHILD, hostile]).taken
-    assert ([s.span_id for s in server.spans], server.spans[1].attributes["good"]) == (
-        [CHILD.span_id, ROOT.span_id],
-        1,
-    )
-
-
 @pytest.mark.parametrize("where", ["name", "error", "event", "attribute"])
 def test_text_that_is_no_unicode_is_told_apart_from_an_outage(
     server: Receiver, build: Build, where: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from dask_otel.core.life.clock_offsets import shifted
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import NO_SUMS, Group, GroupFacts, OpenSpan, SpanFacts
 from dask_otel.core.records import FinishedSpan
@@ -64,11 +63,9 @@ class Driven:
         self.lifecycle.outcomes.added(group, "key", self.now)
         return group
 
-    def finish(
-        self, task: Group, worker: str = "w0", took: float = 0.0, later: float = 0.0
-    ) -> None:
-        """Let a task have its result now; by its worker's clock its run ends `later`."""
-        start, stop = shifted(self.now + later - took, self.now + later, self.now)
+    def finish(self, task: Group, worker: str = "w0", took: float = 0.0) -> None:
+        """Let a task have its result now."""
+        start, stop = self.now - took, self.now
         # As in a `RawRun`.
         task.new_runs.append((took, None, "key", worker, start, stop))
         task.runs_began = min(task.runs_began, start)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dask_otel.core.idle.accounting import Accounting, Increments
 from dask_otel.core.idle.sharing import IdleSharing
 from dask_otel.core.idle.worker import WorkerTime
-from dask_otel.core.path.waiting import AT_ONCE, BEHIND, BEHIND_RELEASED, MAX_ENDS, TAKEN
+from dask_otel.core.path.waiting import MAX_ENDS, TAKEN
 
 #: Seconds: some messages of 1 ms each, on a few threads.
 CLOSE = 0.02
@@ -422,18 +422,6 @@ def test_idle_is_shared_among_roots_and_then_among_their_spans(events: list) -> 
         assert shares[span] == pytest.approx(truth[span], abs=1e-9)
     assert idle == pytest.approx(sum(truth.values()), abs=1e-9)
     assert unused == pytest.approx(true_unused, abs=1e-9)
-
-
-def test_a_task_knows_whether_it_waits_for_a_thread_of_its_worker() -> None:
-    accounting = Accounting(0.0, float, float)
-    accounting.worker_added("v", 1, 0.0)
-    accounting.worker_added("w", 1, 0.0)
-    assert accounting.task_assigned("v", "x", None, 0.0)[1] == AT_ONCE
-    assert accounting.task_assigned("v", "y", None, 0.0)[1] == BEHIND
-    accounting.task_released("v", "x", 1.0)
-    assert accounting.task_assigned("v", "z", None, 1.0)[1] == BEHIND_RELEASED
-    assert accounting.task_stolen("z", "v", "w", 2.0)[1] == AT_ONCE
-    assert accounting.task_assigned("unknown", "u", None, 2.0)[1] == AT_ONCE
 
 
 def test_a_worker_keeps_a_bounded_number_of_ends() -> None:

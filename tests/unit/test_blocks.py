@@ -29,21 +29,6 @@ def test_what_is_remembered_is_bounded():
     assert not core.blocks._leaving
 
 
-def test_a_span_ends_when_its_block_was_left_not_when_that_is_certain():
-    core = Blocked()
-    core.blocks.entered("c0", "s0")
-    span = core.span()
-    assert span.holds
-    core.now += 5.0
-    left = core.now
-    core.blocks.left("c0", "s0", left)
-    core.now += 3.0
-    core.blocks.messages_arrived("c0", core.now)
-    assert not span.holds
-    core.lifecycle.close(core.now)
-    assert [one.stop for one in core.lifecycle.finished] == [left]
-
-
 def test_a_client_that_goes_after_the_close_changes_nothing():
     core = Blocked()
     core.blocks.entered("c0", "s0")

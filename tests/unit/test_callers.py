@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_otel.core import identity
-from dask_otel.core.context import Caller, Traceparent, make_carrier, parse_traceparent
+from dask_otel.core.context import Caller, Traceparent, make_carrier
 from dask_otel.core.life.callers import MAX_LINKS, Callers
 from dask_otel.core.life.generations import Generations
 from dask_otel.core.life.open_span import OpenSpan
@@ -45,34 +44,6 @@ class Setup:
 def own(span: OpenSpan, flags: int = 1) -> str:
     ident = span.identity
     return f"00-{ident.trace_id:032x}-{ident.span_id:016x}-{flags:02x}"
-
-
-def test_a_link_is_once_in_a_tree() -> None:
-    setup = Setup("link")
-    root = setup.span("r", carrier(A, 7))
-    child = setup.span("c", carrier(A, 7), root)
-    assert setup.callers.task_context(child, carrier(A, 7, state="x=1")) == (own(child), "")
-    assert setup.callers.links(child) == (), "the tree has it"
-    setup.callers.task_context(child, carrier(B, 7))
-    assert setup.callers.links(child) == (Traceparent(B, 7, 1),)
-    assert setup.counts == {"linked": 2}
-
-
-def test_baggage_is_exported_of_the_one_whose_work_a_span_begins_with() -> None:
-    first = {**carrier(A, 7), "baggage": "tenant=a,secret=1"}
-    other = {**carrier(B, 7), "baggage": "tenant=b"}
-    for propagation in ("adopt", "link"):
-        setup = Setup(propagation, ("tenant", "region"))
-        root, plain = setup.span("r", first), setup.span("plain", carrier(A, 7))
-        child, default = setup.span("c", other, root), setup.span("default", first)
-        setup.callers.task_context(root, other)
-        setup.callers.task_context(plain, first)
-        found = [setup.callers.baggage(span) for span in (root, child, plain, default)]
-        assert found == [{"tenant": "a"}, {"tenant": "b"}, {}, {}]
-        setup.callers.exported(root)
-        assert setup.callers.baggage(root) == {}, "the next generation's is another's"
-    for setup in (Setup(), Setup("off", ("tenant",))):
-        assert setup.callers.baggage(setup.span("r", first)) == {}
 
 
 def test_links_are_bounded_and_counted() -> None:
@@ -153,32 +124,3 @@ def test_garbage_is_ignored_and_counted(garbage: Any) -> None:
     root = setup.span("r", garbage)
     assert setup.callers.task_context(root, garbage)[0] == own(root)
     assert setup.counts == ({"malformed": 1} if garbage is not None else {})
-
-
-@pytest.mark.parametrize(
-    "newer",
-    [
-        {"traceparent": f"cc-{A:032x}-{7:016x}-01-what-comes-later"},
-        {"traceparent": f"00-{A:032x}-{7:016x}-01", "version": 7, "more": [1]},
-        {"traceparent": f"00-{A:032x}-{7:016x}-01", "tracestate": "x=1" * 1_000_000},
-        {"traceparent": f"00-{A:032x}-{7:016x}-01", "tracestate": 5, "baggage": b"\xff"},
-    ],
-)
-def test_carriers_of_other_versions_and_too_large_ones(newer: Any) -> None:
-    setup = Setup()
-    root = setup.span("r", newer)
-    context = setup.callers.task_context(root, newer)
-    assert root.identity.trace_id == A
-    assert parse_traceparent(context[0]) == (A, identity.span_id("r"), 1)
-    assert context[1] == ""
-
-
-def test_a_span_without_a_caller_still_gets_the_ones_of_its_later_tasks() -> None:
-    setup = Setup()
-    setup.callers.decide_with(lambda trace: True)
-    root = setup.span("r")
-    assert setup.callers.task_context(root, None) == (own(root), "")
-    theirs = f"00-{B:032x}-{9:016x}-01"
-    assert setup.callers.task_context(root, carrier(B, 9, state="x=1")) == (theirs, "x=1")
-    assert setup.callers.links(root) == (Traceparent(B, 9, 1),)
-    assert setup.callers.task_context(root, None) == (own(root), "")

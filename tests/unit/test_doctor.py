@@ -24,9 +24,7 @@ from dask_otel.doctor.backends import read_back
 from dask_otel.doctor.finding import Finding, exit_code
 from dask_otel.doctor.findings import all_findings
 from dask_otel.doctor.page import as_json, as_text
-from dask_otel.pump.destination import Destination
 from tests.limits import make_state
-from tests.unit.pumps import Spans
 
 VERSIONS = {"python": "3.12.1", "dask-otel": "1", "distributed": "2", "opentelemetry-sdk": "3"}
 ADDRESS = "tcp://scheduler:8786"
@@ -323,15 +321,6 @@ def test_each_failure_is_explained_once() -> None:
     other = "http://other:4317 (OTLP over gRPC)"
     said["process"]["bridge"]["destinations"][0] |= {"destination": other}
     assert as_text(said, all_findings(said), 200).count("Connection refused") == 2
-
-
-def test_a_destination_says_what_fails_now() -> None:
-    health, sink = Destination("there"), Spans()
-    assert health.condition() == {"destination": "there", "failing": [], "reason": ""}
-    health.failed(sink, "no")
-    assert health.condition() == {"destination": "there", "failing": ["spans"], "reason": "no"}
-    health.ok(sink)
-    assert health.condition()["failing"] == []
 
 
 def test_the_bridge_s_own_counts_are_those_that_it_exports() -> None:

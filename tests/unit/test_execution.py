@@ -156,9 +156,3 @@ def test_a_process_with_a_scheduler_is_the_applications(monkeypatch: pytest.Monk
         schedulers[:] = [] if beside else [Scheduler]
         plugin.teardown(worker)
         assert not INSTRUMENTATION.on
-
-
-def test_dasks_calls_at_transitions_do_nothing():
-    plugin = TaskContextPlugin()
-    assert not plugin.transition(("x", 0), "ready", "executing")
-    assert not plugin.transition("{key}", "executing", "memory", stimulus_id="s")

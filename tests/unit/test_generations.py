@@ -31,33 +31,28 @@ def summary(first_start: float, stop: float, **more: Any) -> SpanSummary:
 
 
 def test_the_summaries_of_generations_add_up() -> None:
+    """But not a path of which a part is unknown."""
     generations = Generations(make_limits())
-    first = make_span(identity=generations.first("a", ("a",), ()), stop=1.0)
-    generations.remember(first, summary(1.0, 2.0, idle=0.5, unreported=frozenset({"w"})))
-    second = make_span(identity=generations.next("a", ("a",), (), 3.0, ()), stop=1.0)
-    generations.remember(second, summary(0.0, 4.0, idle=None))
-    for _ in range(2):
-        assert generations.summary("a", summary(5.0, 6.0, idle=1.0, capacity=3.0)) == SpanSummary(
-            1.0, 6.0, TaskCounts(6, 3, 3), 1.5, 3.0, frozenset({"w"})
-        )
-    assert generations.summary("b", summary(5.0, 6.0)) == summary(5.0, 6.0)
-
-
-def test_the_paths_of_generations_add_up_and_one_that_is_unknown_is_not_left_out() -> None:
-    generations = Generations(make_limits())
-    for number, path, total in [(1, (1.0, 2.0), (1.0, 2.0)), (2, (0.5, 0.0), (1.5, 2.0))]:
-        ident = generations.next("a", ("a",), (), 3.0, ()) if number > 1 else None
-        ident = ident or generations.first("a", ("a",), ())
-        generations.remember(make_span(identity=ident, stop=1.0), summary(1.0, 2.0, path=path))
+    ident, present = generations.first("a", ("a",), ()), summary(5.0, 6.0, idle=1.0, capacity=3.0)
+    for past, known in (
+        (
+            summary(1.0, 2.0, idle=0.5, unreported=frozenset({"w"}), path=(1.0, 2.0)),
+            SpanSummary(1.0, 6.0, TaskCounts(4, 2, 2), 1.5, 3.0, frozenset({"w"}), path=(1.0, 2.0)),
+        ),
+        (
+            summary(0.0, 4.0, path=(0.5, 0.0)),
+            SpanSummary(1.0, 6.0, TaskCounts(6, 3, 3), 1.5, 3.0, frozenset({"w"}), path=(1.5, 2.0)),
+        ),
+        (
+            summary(7.0, 8.0, path=None),
+            SpanSummary(1.0, 8.0, TaskCounts(8, 4, 4), 1.5, 3.0, frozenset({"w"}), path=None),
+        ),
+    ):
+        generations.remember(make_span(identity=ident, stop=1.0), past)
         for _ in range(2):
-            known = generations.summary("a", summary(5.0, 6.0))
-            assert known is not None
-            assert known.path == total
-    ident = generations.next("a", ("a",), (), 3.0, ())
-    generations.remember(make_span(identity=ident, stop=1.0), summary(1.0, 2.0, path=None))
-    known = generations.summary("a", summary(5.0, 6.0, path=(1.0, 1.0)))
-    assert known is not None
-    assert known.path is None
+            assert generations.summary("a", present) == known
+        ident = generations.next("a", ("a",), (), 3.0, ())
+    assert generations.summary("b", present) == present
 
 
 def test_a_continuation_that_leaves_its_trace_is_decided_anew() -> None:

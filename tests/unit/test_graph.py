@@ -101,24 +101,10 @@ def test_transfers_that_overlap_count_once() -> None:
     assert (runs["transfer"], runs["disk"]) == ([0.4], [0.1])
 
 
-def test_a_run_belongs_to_the_last_submission_before_it() -> None:
-    first, again = submitted(0.0, a=[], b=["a"]), submitted(1.0, a=[])
-    found = line(log([run("a", 3.0), run("b", 2.0)], first, again, f=[run("a", 0.5)]))
-    assert (found["submissions"], found["runs"]["submission"]) == ([0.0, 1.0], [0, 0, 1])
-    assert found["runs"]["task"] == [0, 1, 0]
-    # The second submission has made it anew.
-    assert [one[1] for one in found["runs"]["priority"]] == [0.0, 0.0, 1.0]
-
-
 def test_the_same_task_submitted_again_while_it_waits_was_submitted_once() -> None:
     first = submitted(0.0, a=[])
     found = line(log([run("a", 2.0)], first, first._replace(at=101.0)))
     assert found["submissions"] == [0.0]
-
-
-def test_a_clock_that_was_set_back_loses_no_task() -> None:
-    found = line(log([run("a", -5.0)], submitted(0.0, a=[])))
-    assert (found["runs"]["task"], found["complete"]) == ([0], True)
 
 
 def test_runs_of_unknown_tasks_are_left_out_and_counted() -> None:

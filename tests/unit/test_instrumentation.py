@@ -16,7 +16,7 @@ import dask
 import pytest
 from distributed import Client
 from distributed.spans import span as dask_span
-from opentelemetry import baggage, context, propagate
+from opentelemetry import propagate
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.propagators.textmap import TextMapPropagator
@@ -28,7 +28,7 @@ from dask_otel._otel.api import caller as api
 from dask_otel.client import carriers
 from dask_otel.client.hook import METHOD, hook_submissions
 from dask_otel.client.instrumentation import INSTRUMENTATION, DaskInstrumentor
-from dask_otel.core.context import CARRIER_KEY, MAX_BAGGAGE
+from dask_otel.core.context import CARRIER_KEY
 from tests.environment import python
 
 TRACE, SPAN = 0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7
@@ -325,22 +325,6 @@ def test_the_configured_propagators_decide_whether_and_the_form_is_w3c(
     propagators(*chosen)
     with use_span(a_span()):
         assert carried() == ({"traceparent": TRACEPARENT} if travels else None)
-
-
-def test_baggage_only_where_it_is_asked_for_and_bounded() -> None:
-    token = context.attach(baggage.set_baggage("tenant", "acme"))
-    try:
-        with use_span(a_span()):
-            assert carried() == {"traceparent": TRACEPARENT}
-            with dask.config.set({"otel.baggage": True}):
-                assert carried() == {"traceparent": TRACEPARENT, "baggage": "tenant=acme"}
-                for number in range(20):
-                    context.attach(baggage.set_baggage(f"key{number}", "x" * 1000))
-                large = carried()["baggage"]
-    finally:
-        context.detach(token)
-    assert MAX_BAGGAGE - 1010 < len(large) <= MAX_BAGGAGE
-    assert large.startswith("tenant=acme,key0=x")
 
 
 def test_the_environment_calls_where_no_span_is_active(

@@ -5,15 +5,11 @@ Whole lives, and random ones, are in ``tests/simulated``: `test_lifecycle.py`, `
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import dask_otel.core.life.lifecycle
-from dask_otel.core import identity
 from dask_otel.core.life.generations import Generations
 from dask_otel.core.life.open_span import OpenSpan, Phase
 from dask_otel.core.life.outcomes import MAX_INCIDENTS
@@ -43,26 +39,7 @@ def settle(core: Driven) -> None:
     core.after(LINGER)
 
 
-def test_the_phase_changes_in_one_place_only() -> None:
-    source = Path(dask_otel.core.life.lifecycle.__file__).read_text()
-    assert re.findall(r".*\.phase = .*", source) == [
-        "        span.phase = TRANSITIONS[span.phase, trigger]"
-    ]
-
-
 # ---------------------------------------------------------------------------- one span
-
-
-def test_a_run_that_ends_in_the_future_keeps_its_length(core: Driven) -> None:
-    task = core.task(core.span())
-    core.now += 0.0625
-    core.finish(task, took=0.03125, later=0.03125)
-    settle(core)
-    (span,) = core.exported
-    (group,) = span.groups
-    assert span.first_start is not None
-    assert span.first_start - span.start == 0.03125
-    assert (group.start, group.stop) == (1_000_000.03125, 1_000_000.0625)
 
 
 def test_a_span_keeps_its_first_events_and_counts_the_others(core: Driven) -> None:
@@ -75,19 +52,7 @@ def test_a_span_keeps_its_first_events_and_counts_the_others(core: Driven) -> No
     assert finished.dropped_incidents == 3
 
 
-def test_a_full_trace_is_left_by_the_next_continuation() -> None:
-    core = Driven(linger=LINGER, max_per_trace=4)
-    span, traces = core.span(), []
-    for generation in range(1, 5):
-        # Each generation is two spans: its own, and that of its group.
-        core.finish(core.task(span))
-        settle(core)
-        ident = core.exported[-1].identity
-        assert ident.generation == generation
-        traces.append(ident.trace_id)
-        span = core.lifecycle.span_reopened(ident.dask_id, ident.tags, (), core.now)
-    assert traces[:2] == [identity.trace_id("s0")] * 2
-    assert traces[2:] == [identity.trace_id("s0", g) for g in (3, 4)]
+# ------------------------------------------------------------------------------ failures
 
 
 def test_a_parent_lingers_after_its_own_workers_have_reported(core: Driven) -> None:
@@ -99,9 +64,6 @@ def test_a_parent_lingers_after_its_own_workers_have_reported(core: Driven) -> N
     assert [*core.lifecycle.open.values()] == [parent]
     core.after(0.5 * LINGER)
     assert not core.lifecycle.open
-
-
-# ------------------------------------------------------------------------------ failures
 
 
 def test_a_key_that_fails_twice_is_two_failures_and_the_first_ones_are_kept() -> None:
@@ -155,24 +117,6 @@ def test_a_clock_that_is_set_back_delays_no_end(core: Driven) -> None:
     assert again.start == first.stop
 
 
-def test_a_heartbeat_may_be_from_before_the_end_and_the_next_one_is_not(core: Driven) -> None:
-    core.now += 1.0
-    span = core.done()
-    core.after(0.0)
-    for phase in (Phase.SETTLING, Phase.LINGERING):
-        core.lifecycle.reports.heartbeat("w0", core.now - 0.5, 0)
-        core.after(0.0)
-        assert span.phase is phase
-
-
-def test_what_is_cut_off_lasts_until_the_close(core: Driven) -> None:
-    above = core.span()
-    core.task(core.span(above))
-    core.now += 5.0
-    core.lifecycle.close(core.now)
-    assert [(one.complete, one.stop) for one in core.lifecycle.finished] == [(False, core.now)] * 2
-
-
 def test_a_continuation_without_work_was_none(core: Driven) -> None:
     core.done()
     settle(core)
@@ -184,6 +128,9 @@ def test_a_continuation_without_work_was_none(core: Driven) -> None:
     assert not core.lifecycle.generations._live
 
 
+# ------------------------------------------------------------------- errors of our own
+
+
 def test_a_restart_cancels_what_is_unfinished(core: Driven) -> None:
     core.task(core.span())
     core.lifecycle.all_forgotten(core.now)
@@ -191,9 +138,6 @@ def test_a_restart_cancels_what_is_unfinished(core: Driven) -> None:
     (span,) = core.lifecycle.finished
     assert span.complete
     assert span.counts == TaskCounts(tasks=1, cancelled=1)
-
-
-# ------------------------------------------------------------------- errors of our own
 
 
 def test_repair_takes_over_the_truth(core: Driven) -> None:
@@ -243,21 +187,6 @@ def test_a_tick_looks_at_spans_only_where_there_is_news(monkeypatch) -> None:
     assert not core.lifecycle.open
 
 
-def test_who_did_not_report_in_time_is_known_until_there_is_new_work(core: Driven) -> None:
-    span = core.done()
-    core.after(0.1)
-    core.after(SETTLE)
-    assert (span.phase, list(span.owing or ())) == (Phase.LINGERING, ["w0"])
-    assert core.lifecycle.unsettled == 1
-    task = core.task(span)
-    assert span.owing is None
-    core.finish(task)
-    core.after(0.0)
-    assert span.phase is Phase.SETTLING
-    core.after(0.5, "w0")
-    assert (span.phase, span.owing) == (Phase.LINGERING, {})
-
-
 # -------------------------------------------------------------------------------- memory
 
 
@@ -265,18 +194,18 @@ MANY_SHORT_SPANS = """
 import gc, sys
 from tests.unit.driven import Driven
 
-core = Driven(linger=0.05, remember=500)
-for number in range(1, 4_001):
+core = Driven(linger=0.05, remember=250)
+for number in range(1, 2_001):
     core.done()
     core.after(0.01, "w0")
     core.exported.clear()
-    if number in (1_000, 4_000):
+    if number in (500, 2_000):
         gc.collect()
         print(sys.getallocatedblocks(), len(core.lifecycle.open))
 """
 
 
-def test_4_000_short_spans_leave_the_memory_where_it_was_after_1_000() -> None:
+def test_2_000_short_spans_leave_the_memory_where_it_was_after_500() -> None:
     # Blocks, not bytes: tracing them takes ten times as long, and a leak is seen in both. In a
     # process of its own: threads of other tests allocate, too.
     done = subprocess.run(
@@ -285,7 +214,7 @@ def test_4_000_short_spans_leave_the_memory_where_it_was_after_1_000() -> None:
     (before, _), (after, left) = (map(int, line.split()) for line in done.stdout.splitlines())
     assert left < 10
     # Less than a block for 60 spans.
-    assert after < before + 50
+    assert after < before + 25
 
 
 def test_a_worker_that_only_reported_is_waited_for_but_ran_nothing():

@@ -62,16 +62,6 @@ def test_work_that_is_done_is_noted_at_once():
     assert note.start <= (note.first_start or 0.0) <= note.time
 
 
-def test_a_span_that_ended_is_not_noted_any_more():
-    core = driven(linger=0.0, settle_timeout=0.0)
-    for _ in range(3):
-        core.done()
-    # The tick that exports them is before the first look at them.
-    assert look(core) == []
-    assert not core.lifecycle.notes._new
-    assert not core.lifecycle.notes._last
-
-
 def test_ten_thousand_at_once_come_bit_by_bit():
     core = driven()
     for _ in range(FIRST_AT_ONCE + 10):

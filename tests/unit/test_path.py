@@ -9,15 +9,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dask_otel.core.life.open_span import Group, OpenSpan
-from dask_otel.core.life.task_runs import failed, finish_tasks
+from dask_otel.core.life.open_span import Group
 from dask_otel.core.path.chain import MAX_LONGEST, MAX_SPANS, MAX_STEPS, on_path, path_of, stretch
 from dask_otel.core.path.following import Paths
 from dask_otel.core.path.step import BEFORE, CLIENT, END, Folded, RawStep, Share, SpanPath, cut
 from dask_otel.core.path.waiting import AT_ONCE, FREE, NO_WORKER, TAKEN
-from dask_otel.core.records import Failure, RawRun, SpanIdentity, TaskRun
+from dask_otel.core.records import RawRun, TaskRun
 from dask_otel.semconv import PATH_PARTS
-from tests.limits import make_task_limits
 
 #: The threads of a cluster that are all taken, and of one that has had a free one since 3 s.
 BUSY = (0.0, 0.0, 0.0, TAKEN)
@@ -142,14 +140,6 @@ def test_the_sums_of_links_are_those_of_their_cuts(
     assert joined + alone == submitted_alone
 
 
-def test_links_that_ended_before_their_span_began_are_no_part_of_it() -> None:
-    _, (root,) = chain(80, 1, start=50.5)
-    found = path_of(root, 80.0)
-    assert found is not None
-    assert sum(found[0].parts) == sum(sum(parts) for _, parts in on_path(found[1], 80.0)) == 29.5
-    assert not found[0].parts[PATH_PARTS.index("other_span")]
-
-
 @given(st.lists(st.floats(-1e6, 1e6), min_size=8, max_size=8), st.floats(0, 1e3))
 def test_clocks_that_were_set_leave_a_sum_that_is_the_duration(
     times: list[float], fetched: float
@@ -196,32 +186,6 @@ def test_a_task_that_is_to_run_again_is_asked_for_before_it_is_sent_at_once() ->
     assert paths.at_once("one") is None
     assert paths.ready("b", "one", 2.0)
     assert paths.at_once("one") == span.last
-
-
-def test_the_tasks_on_the_path_are_exported_beside_the_others_and_each_once() -> None:
-    span = OpenSpan(0.0, (), SpanIdentity("d", "d", ("a",), 1, 1, 2, None), False)
-    tasks, limits = Group(span, "g-1", "g", None, 0.0), make_task_limits(slowest=1, most=3)
-    span.add(tasks)
-    tasks.slowest = (run("9", 0.0, 0.0, 3.0, number=9),)
-    paths = Paths(lambda stimulus: 0.0, lambda: BUSY)
-    paths.submitted("0", tasks, "update-graph", 0.0)
-    for number, seconds in enumerate([1.0, 0.25, 0.5]):
-        key, begin, end = str(number), float(number), number + seconds
-        one = run(key, begin, begin, end, number=number)
-        if number == 2:
-            one = (*one[:-1], Failure(2.0, "2", "g", "w", "E()", None))
-            failed(tasks, one, limits)
-        paths.ended(key, end, tasks, one)
-        paths.ready(str(number + 1), key, end)
-    known = path_of(span, 2.5)
-    assert known is not None
-    shown, dropped = finish_tasks(span, {tasks: 1}, limits, known[1], 2.5)
-    assert len(shown) == len([*shown])
-    found = [(task.run.key, task.path and task.path.before) for task in shown]
-    assert found == [("2", ("0", 0)), ("9", None), ("0", None)]
-    assert [task.path is not None for task in shown] == [True, False, True]
-    assert [task.run.failure is not None for task in shown] == [True, False, False]
-    assert dropped == 0
 
 
 @pytest.mark.parametrize("slow", [0, 70, 140, 299])

@@ -671,25 +671,3 @@ def test_samples_are_sent_at_the_end_of_a_span_but_not_often() -> None:
     assert 49 <= sent[-1] <= 53
     sampler.stop()
     assert sum(one.samples for one in worker.sent) == 100
-
-
-def test_too_many_stacks_leave_out_the_rarest(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker, ended = Worker(), threading.Event()
-    monkeypatch.setattr(sampling, "_MOST", 1)
-    monkeypatch.setattr(stacks, "MOST_BYTES", 1500)
-    sampler = Sampler(worker, 0.02)  # type: ignore[arg-type]
-    at = sampler._at
-    try:
-        for number in range(60):
-            runs(worker, sha256(bytes([number])).hexdigest(), "a", number % 7, ended)
-        for step in range(1, 4):
-            sampler._sample(at + step)
-        worker.active_threads.clear()
-        runs(worker, "rare-1", "a", 30, ended)
-        sampler._sample(at + 4)
-        sampler.stop()
-    finally:
-        ended.set()
-    assert worker.left_out > 0
-    assert sum(one.samples for one in worker.sent) + worker.left_out == 181
-    assert "rare" not in {one.stack[0].function for one in worker.sent}

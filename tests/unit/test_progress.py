@@ -95,12 +95,6 @@ def test_ten_thousand_at_once_come_bit_by_bit():
     assert counts == [AT_ONCE, 2 * AT_ONCE, 3 * AT_ONCE, 100, 100]
 
 
-def test_a_block_that_is_open_for_long_shows_itself_too():
-    core = driven()
-    core.lifecycle.hold(core.done())
-    assert [sign.ordinal for sign in later(core, 1, 61.0)] == [0]
-
-
 @pytest.mark.parametrize("tags", [(), ("",), (None,), (b"\xff",), ("\ud800",), ("a" * 100_000,)])
 def test_nothing_that_can_be_in_a_name_breaks_them(tags):
     sign = long_span(driven(), 0.1)[0]

@@ -127,13 +127,6 @@ def test_a_histogram_has_its_buckets_and_an_exemplar_in_one_of_them() -> None:
     assert (sums, b"trace_id" in page.render()) == ([2, 2.5], False)
 
 
-@pytest.mark.parametrize("rich", [False, True])
-def test_rendering_changes_nothing(rich: bool) -> None:
-    page = collected(one_of_each())
-    first, second = (page.render(openmetrics=rich, target_info=rich) for _ in range(2))
-    assert first == second
-
-
 def test_the_resource_is_told_once() -> None:
     known = {
         "service_name": "dask-scheduler",

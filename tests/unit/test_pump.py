@@ -78,15 +78,6 @@ def test_the_queue_is_bounded_and_what_does_not_fit_is_counted() -> None:
         assert [name for name, _ in pump.notices].count(semconv.OTEL_QUEUE_FULL) == 1
 
 
-def test_what_was_given_up_is_lost_once_and_waits_no_more() -> None:
-    with pumping([Spans()]) as pump:
-        offer(pump, *range(3))
-        assert pump.spans.size == 3
-        pump.spans.abandon()
-        assert pump.spans.size == 0
-    assert outcomes(pump) == {"shutdown": 3}
-
-
 @pytest.mark.parametrize(
     ("delay", "offered", "awake"), [(3600.0, 3, False), (3600.0, 4, True), (0.0, 1, True)]
 )
@@ -308,20 +299,6 @@ def test_a_server_that_is_absent_or_wants_a_pause_is_not_asked_for_each_request(
         pump._metrics[0]._not_before = time.monotonic()
         exports(pump)
         assert metrics.value() == 2
-
-
-def test_two_metric_sinks_have_totals_and_counts_of_their_own() -> None:
-    dead, alive, spans = Metrics("dead"), Metrics("alive"), Spans()
-    dead.ok = False
-    with pumping([spans], [dead, alive]) as pump:
-        offer(pump, 1)
-        for _ in range(3):
-            exports(pump, 1)
-        assert (alive.value(), dead.value()) == (3, 0)
-        dead.ok = True
-        exports(pump)
-        assert [sink.value() for sink in (dead, alive)] == [3, 3]
-        assert [sink.value(EXPORTED, "traces") for sink in (dead, alive)] == [1, 1]
 
 
 def records(*counts: int) -> list[MetricRecord]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from benchmarks.changes import history
 from dask_otel.report.document import Report
 from dask_otel.report.history.changes import trends
 from dask_otel.report.page.html import history_page
-from tests.browser import Page, browser, open_page
+from tests.browser import Page, open_page
 from tests.unit.looped import looped
 from tests.unit.report_files import EVIL, everything, many, report_of, span, traces
 from tests.unit.test_profile_command import MATCH, USUAL, make_profile
@@ -30,17 +30,19 @@ pytestmark = pytest.mark.xdist_group("page")
 
 READY = "document.documentElement.dataset.ready === '1'"
 TIMELINE = "document.querySelector('[data-timeline]').timeline"
+BOX = "document.querySelector('.timeline')"
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: Any) -> Iterator[str]:
-    with browser(tmp_path_factory.mktemp("profile")) as found:
-        yield found
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a page with a hostile text in every place that takes one."""
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    return report_of(*everything(EVIL), price=1.0).save(path)
 
 
 @asynccontextmanager
-async def show(address: str, path: Path, **options: Any) -> AsyncIterator[Page]:
-    async with open_page(address, path.as_uri(), **options) as page:
+async def show(chromium: str, path: Path, **options: Any) -> AsyncIterator[Page]:
+    async with open_page(chromium, path.as_uri(), **options) as page:
         await page.until(READY)
         yield page
         assert page.trouble == []
@@ -50,10 +52,8 @@ async def show(address: str, path: Path, **options: Any) -> AsyncIterator[Page]:
 
 @looped
 @pytest.mark.parametrize(("dark", "width"), [(False, 1400), (True, 500)], ids=["wide", "narrow"])
-async def test_shows_itself(tmp_path: Path, address: str, dark: bool, width: int) -> None:
-    saved = report_of(*everything(EVIL), price=1.0).save(tmp_path / "page.html")
-
-    async with show(address, saved, dark=dark, width=width) as page:
+async def test_shows_itself(hostile: Path, chromium: str, dark: bool, width: int) -> None:
+    async with show(chromium, hostile, dark=dark, width=width) as page:
         charts = "[...document.querySelectorAll('[data-chart]')]"
         assert await page.ask(f"{charts}.length") == 4
         await page.until(f"{charts}.every(one => one.dataset.ready && one.clientHeight > 60)")
@@ -75,13 +75,11 @@ async def test_shows_itself(tmp_path: Path, address: str, dark: bool, width: int
             await page.ask("document.querySelectorAll('.picked script, .picked img').length") == 0
         )
         assert await page.ask("window.pwned === undefined")
-
-
-@looped
-async def test_a_printed_page_has_its_pictures_and_no_buttons(tmp_path: Path, address: str) -> None:
-    saved = report_of(*everything(EVIL), price=1.0).save(tmp_path / "page.html")
-
-    async with show(address, saved, width=760) as page:
+        # Three rows fill their box; there is no empty ground below them.
+        assert await page.ask("document.querySelector('.more').textContent") == ""
+        assert await page.ask(f"{BOX}.scrollHeight <= {BOX}.clientHeight")
+        assert await page.ask(f"{BOX}.clientHeight") == rows * 20 + 24
+        # A printed page has its pictures, and no buttons.
         await page.call("Emulation.setEmulatedMedia", media="print")
         heights = (
             "Object.fromEntries(['.verdict', '.bar', '.legend', '.timeline', '.tools'].map("
@@ -92,11 +90,11 @@ async def test_a_printed_page_has_its_pictures_and_no_buttons(tmp_path: Path, ad
         }  # fmt: skip
         adjusted = "getComputedStyle(document.querySelector('.bar i')).printColorAdjust"
         assert await page.ask(adjusted) == "exact"
-        assert await page.ask("document.documentElement.scrollWidth") <= 760
+        assert await page.ask("document.documentElement.scrollWidth") <= width
 
 
 @looped
-async def test_the_history_is_searched_and_filtered(tmp_path: Path, address: str) -> None:
+async def test_the_history_is_searched_and_filtered(tmp_path: Path, chromium: str) -> None:
     noise = iter(range(1, 99))
     runs = history(lambda: 1.0 + next(noise) / 100, [1.0] * 9)
     other = replace(runs[0], name=EVIL, result="failure", command="dask-otel report else")
@@ -104,7 +102,7 @@ async def test_the_history_is_searched_and_filtered(tmp_path: Path, address: str
     saved.write_text(history_page([*runs, other], trends(runs), [EVIL], None), encoding="utf-8")
     shown = "document.querySelectorAll('tbody tr:not([hidden])').length"
     send = "dispatchEvent(new Event('input'))"
-    async with show(address, saved) as page:
+    async with show(chromium, saved) as page:
         assert await page.ask(shown) == 10
         for change, count in (
             ("document.querySelector('input').value = 'ELSE report'", 1),
@@ -118,7 +116,7 @@ async def test_the_history_is_searched_and_filtered(tmp_path: Path, address: str
 
 
 @looped
-async def test_keys_stay_on_one_line_where_a_page_is_narrow(tmp_path: Path, address: str) -> None:
+async def test_keys_stay_on_one_line_where_a_page_is_narrow(tmp_path: Path, chromium: str) -> None:
     keys = ["('load-partition-0a1b2c3d4e5f6071', 12)", "k" * 200]
     tasks = [
         span(2 + number, "load task", kind="task", parent=1, dask_task_key=key)
@@ -126,7 +124,7 @@ async def test_keys_stay_on_one_line_where_a_page_is_narrow(tmp_path: Path, addr
     ]
     saved = report_of(traces(span(1), *tasks)).save(tmp_path / "page.html")
 
-    async with show(address, saved, width=390) as page:
+    async with show(chromium, saved, width=390) as page:
         lines = "one.offsetHeight / parseFloat(getComputedStyle(one).lineHeight)"
         found = await page.ask(
             "Object.fromEntries([...document.querySelectorAll('td > code')]"
@@ -138,13 +136,30 @@ async def test_keys_stay_on_one_line_where_a_page_is_narrow(tmp_path: Path, addr
 
 
 @looped
-async def test_stays_quick_with_ten_thousand_bars(tmp_path: Path, address: str) -> None:
-    """Whatever there is, only the rows that can be seen are drawn."""
-    saved = Report([many(10_000)]).save(tmp_path / "page.html")
+async def test_a_long_timeline_draws_what_is_seen_and_is_searched_zoomed_and_folded(
+    tmp_path: Path, chromium: str
+) -> None:
+    run = many(5_400)
+    run.spans[123].failed = True
+    run.spans[55].attributes["link"] = "https://example.org/x"
+    run.spans[56].attributes["link"] = "javascript:alert(1)"
+    saved = Report([run]).save(tmp_path / "page.html")
 
-    async with show(address, saved) as page:
+    async with show(chromium, saved) as page:
+        shown = f"{TIMELINE}.shown.map(index => {TIMELINE}.data.rows[index][3])"
+
+        async def put(name: str, change: str) -> None:
+            box = f"document.querySelector('{name}')"
+            await page.ask(f"{box}.{change}; {box}.dispatchEvent(new Event('input'))")
+
         await page.ask("document.querySelector('.open').click()")
-        assert await page.ask(f"{TIMELINE}.shown.length") == 10_000
+        # 20 rows of 20 pixels, and a part of the next.
+        hides = "document.querySelector('.more').textContent"
+        for above in (0, 10):
+            await page.ask(f"{BOX}.scrollTop = {20 * above}")
+            below = f"(5380 - {above}).toLocaleString()"
+            said = f"'The box scrolls: {above} rows above, ' + {below} + ' below.'"
+            await page.until(f"{hides} === {said}")
         # In one go, in which no frame of the browser's own comes between.
         drawn = await page.ask(
             f"(() => {{ const t = {TIMELINE}; let drawn = 0; const row = t.row.bind(t);"
@@ -152,33 +167,33 @@ async def test_stays_quick_with_ten_thousand_bars(tmp_path: Path, address: str) 
             " t.box.scrollTop = 100000; t.draw(); return drawn; })()"
         )
         assert 10 <= drawn <= 30
-
-
-@looped
-async def test_the_box_says_which_rows_it_hides(tmp_path: Path, address: str) -> None:
-    pages = {rows: Report([many(rows)]).save(tmp_path / f"{rows}.html") for rows in (5, 60)}
-
-    hides = "document.querySelector('.more').textContent"
-    box = "document.querySelector('.timeline')"
-    async with show(address, pages[5]) as page:
-        assert await page.ask(hides) == ""
-        assert await page.ask(f"{box}.scrollHeight <= {box}.clientHeight")
-        # No empty ground below its rows.
-        assert await page.ask(f"{box}.clientHeight") == 5 * 20 + 24
-    async with show(address, pages[60]) as page:
-        # 20 rows of 20 pixels, and a part of the next.
-        await page.until(f"{hides} === 'The box scrolls: 0 rows above, 40 below.'")
-        await page.ask(f"{box}.scrollTop = 200")
-        await page.until(f"{hides} === 'The box scrolls: 10 rows above, 30 below.'")
-        await page.ask(f"{box}.scrollTop = 100000")
+        await page.ask(f"{BOX}.scrollTop = 200000")
         await page.until(f"{hides}.endsWith(' 0 below.')")
 
+        await put(".failed", "checked = true")
+        # With what is above it.
+        assert await page.ask(shown) == ["step 0", "step 1", "step 2", "step 3"]
+        await put(".failed", "checked = false")
+        await put("[type=search]", "value = 'nothing is called so'")
+        assert await page.ask(shown) == []
+        await put("[type=search]", "value = 'STEP 9'")
+        assert len(await page.ask(shown)) == 5_400
+        await put("[type=search]", "value = ''")
+        await page.ask("document.querySelector('.close').click()")
+        assert set(await page.ask(shown)) == {"step 0"}
+        await page.ask(f"{TIMELINE}.focusOn(0)")
+        assert await page.ask(f"{TIMELINE}.end") < await page.ask(f"{TIMELINE}.data.length") / 100
+        for row, links in ((55, ["https://example.org/x"]), (56, [])):
+            await page.ask(f"{TIMELINE}.pick({row})")
+            found = "[...document.querySelectorAll('.picked a')].map(link => link.href)"
+            assert await page.ask(found) == links
+
 
 @looped
-async def test_a_click_on_the_path_shows_its_task(tmp_path: Path, address: str) -> None:
+async def test_a_click_on_the_path_shows_its_task(tmp_path: Path, chromium: str) -> None:
     saved = report_of(traces(*TRAIN, *LOAD)).save(tmp_path / "page.html")
 
-    async with show(address, saved) as page:
+    async with show(chromium, saved) as page:
         links = f"{TIMELINE}.links"
         # Both spans began at the same time.
         assert await page.ask(f"[...new Set({links}.map(link => link.lane))]") == [0, 1]
@@ -199,46 +214,12 @@ async def test_a_click_on_the_path_shows_its_task(tmp_path: Path, address: str) 
 
 
 @looped
-async def test_searches_zooms_and_folds(tmp_path: Path, address: str) -> None:
-    run = many(400)
-    run.spans[123].failed = True
-    run.spans[55].attributes["link"] = "https://example.org/x"
-    run.spans[56].attributes["link"] = "javascript:alert(1)"
-    saved = Report([run]).save(tmp_path / "page.html")
-
-    async with show(address, saved) as page:
-        shown = f"{TIMELINE}.shown.map(index => {TIMELINE}.data.rows[index][3])"
-
-        async def put(name: str, change: str) -> None:
-            box = f"document.querySelector('{name}')"
-            await page.ask(f"{box}.{change}; {box}.dispatchEvent(new Event('input'))")
-
-        await put(".failed", "checked = true")
-        # With what is above it.
-        assert await page.ask(shown) == ["step 0", "step 1", "step 2", "step 3"]
-        await put(".failed", "checked = false")
-        await put("[type=search]", "value = 'nothing is called so'")
-        assert await page.ask(shown) == []
-        await put("[type=search]", "value = 'STEP 9'")
-        assert len(await page.ask(shown)) == 400
-        await put("[type=search]", "value = ''")
-        await page.ask("document.querySelector('.close').click()")
-        assert set(await page.ask(shown)) == {"step 0"}
-        await page.ask(f"{TIMELINE}.focusOn(0)")
-        assert await page.ask(f"{TIMELINE}.end") < await page.ask(f"{TIMELINE}.data.length") / 100
-        for row, links in ((55, ["https://example.org/x"]), (56, [])):
-            await page.ask(f"{TIMELINE}.pick({row})")
-            found = "[...document.querySelectorAll('.picked a')].map(link => link.href)"
-            assert await page.ask(found) == links
-
-
-@looped
-async def test_what_happened_is_filtered_by_severity(tmp_path: Path, address: str) -> None:
+async def test_what_happened_is_filtered_by_severity(tmp_path: Path, chromium: str) -> None:
     saved = report_of(*FILES).save(tmp_path / "page.html")
     shown = "document.querySelectorAll('[data-logs] tr[data-severity]:not([hidden])').length"
     change = "document.querySelector('[data-logs] {}').{}; document.querySelector('[data-logs]')"
     change += ".dispatchEvent(new Event('change'))"
-    async with show(address, saved) as page:
+    async with show(chromium, saved) as page:
         assert await page.ask(shown) == 2
         await page.ask(change.format("input", "checked = false"))
         assert await page.ask(shown) == 1
@@ -247,14 +228,14 @@ async def test_what_happened_is_filtered_by_severity(tmp_path: Path, address: st
 
 
 @looped
-async def test_a_comparison_shows_where_time_grew(tmp_path: Path, address: str) -> None:
+async def test_a_comparison_shows_where_time_grew(tmp_path: Path, chromium: str) -> None:
     facts = {"root": "read"}
     grown = [(*one[:4], one[4] * 3 if MATCH in one[2] else one[4]) for one in USUAL]
     before = report(tmp_path / "a", of(make_profile(*USUAL, **facts)), ran=26.0)
     after = report(tmp_path / "b", of(make_profile(*grown, **facts)), ran=38.0)
     saved = after.compared_with(before).save(tmp_path / "page.html")
     assert saved.stat().st_size < 5_000_000
-    async with show(address, saved, width=1000) as page:
+    async with show(chromium, saved, width=1000) as page:
         root = "document.querySelector('.compared [data-flame]')"
         await page.until(f"!!{root}.flame")
         told = f"{root}.querySelector('.said').textContent"
@@ -274,9 +255,9 @@ FLAME = "document.querySelector('[data-flame]').flame"
 
 
 @looped
-async def test_the_flame_graph_is_searched_and_walked(tmp_path: Path, address: str) -> None:
+async def test_the_flame_graph_is_searched_and_walked(tmp_path: Path, chromium: str) -> None:
     saved = report(tmp_path / "run", evil()).save(tmp_path / "page.html")
-    async with show(address, saved, width=1000) as page:
+    async with show(chromium, saved, width=1000) as page:
         told = "document.querySelector('[data-flame] .said').textContent"
         assert (await page.ask(told)) == "all: 27.0 s, 100.0 %"
         canvas = "document.querySelector('[data-flame] canvas')"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dask_otel.core.diagnosis.facts import Facts, SlowWorker
+from dask_otel.core.diagnosis.facts import Facts
 from dask_otel.report.evidence import facts_of
 from dask_otel.report.findings import failures, workers
 from tests.unit.report_files import (
@@ -79,40 +79,6 @@ def test_a_link_is_compared_by_its_computing_alone() -> None:
     (found,) = facts.spans[0].links
     assert (found.prefix, found.alike) == ("f", 14)
     assert found.others == pytest.approx(0.1)
-
-
-def test_restrictions_and_slow_workers_come_with_the_groups() -> None:
-    slow = {"slow_worker.name": "w2", "slow_worker.share": 0.25, "slow_worker.time": 4.0}
-    slow["slow_worker.others.time"] = 0.5
-    times = (6.0, 2.0, 4.0)
-    runs = [link(3 + place, 1, "f", took, compute=took) for place, took in enumerate(times)]
-    for one, worker in zip(runs, ("w2", "w2", "w1"), strict=True):
-        more = {"dask.task_group.name": "f-1", "dask.worker.name": worker}
-        kept = [own for own in one["attributes"] if own["key"] not in more]
-        one["attributes"] = [*kept, *span(9, **more)["attributes"][-2:]]
-    facts = of(
-        traces(
-            root(1, "train", {"uneven": 4.0}),
-            group(2, 1, "f", 12, 20.0, restriction="resources", **slow),
-            *runs,
-        )
-    )
-    assert facts.spans[0].restrictions == {"f": "resources"}
-    # Of its own runs, the second longest.
-    assert facts.spans[0].slow == [SlowWorker("w2", "f", 3.0, 4.0, 0.5, 2.0)]
-
-
-def test_the_holders_are_those_that_computed_meanwhile() -> None:
-    facts = of(
-        traces(
-            root(1, "join", {"no_thread": 2.0}, **{"dask.span.elsewhere.time": 7.0}),
-            root(2, "train", {"compute": 4.0}),
-            group(3, 2, "fit", 8, 8.0),
-            group(4, 1, "merge", 8, 0.1, of="join"),
-        )
-    )
-    assert facts.roots["join"].holders == [("train", 8.0)]
-    assert facts.roots["train"].holders == []
 
 
 def removed(**own: Any) -> dict[str, Any]:

@@ -68,16 +68,6 @@ def account(*requests: Any) -> Account:
     return found
 
 
-def test_the_split_is_that_of_the_largest_sum() -> None:
-    found = account(traces(span(1, "etl")), of_cluster()).memory
-    assert found is not None
-    assert (found.peak, found.after) == (900.0, 15.0)
-    assert [tuple(one) for one in found.holders] == [
-        ("etl/join", "merge", 800.0, 800.0, 9000.0),
-        ("etl/load", "read", 100.0, 600.0, 3000.0),
-    ]
-
-
 def test_the_picture_has_each_byte_once() -> None:
     found = account(of_cluster())
     times, parts = layers(found.memory)

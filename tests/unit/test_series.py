@@ -189,10 +189,6 @@ def test_a_kept_series_exists_from_the_start(state):
     assert points_of(state, "dask.otel.dropped", 60) == [(-0.001, 0, 0), (-0.001, 60, 0)]
 
 
-def test_every_metric_has_the_span_label_first():
-    assert not [m for m in semconv.METRICS.values() if semconv.SPAN in m.labels[1:]]
-
-
 # ----------------------------------------------------------------------------- retirement
 
 

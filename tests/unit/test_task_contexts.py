@@ -138,17 +138,6 @@ def test_a_task_of_no_span_has_no_context(annotations: Any):
     assert (contexts.of(Task(annotations, None)), contexts.garbage) == (None, {})
 
 
-def test_state_and_baggage_of_the_caller_come_along():
-    carrier = {"traceparent": DECIDED, "baggage": "tenant=a"}
-    annotations = {DECISION_KEY: DECIDED, STATE_KEY: "vendor=1", CARRIER_KEY: carrier}
-    contexts = TaskContexts()
-    context = contexts.of(Task(annotations))
-    assert seen(context) == ((7, 8, 1), "vendor=1", {"tenant": "a"}, True)
-    # Another caller's are not his, in the same span.
-    assert seen(contexts.of(Task({DECISION_KEY: DECIDED}))) == ((7, 8, 1), "", {}, True)
-    assert contexts.of(Task(dict(annotations))) is context
-
-
 class NoCarrier(dict):  # type: ignore[type-arg]
     def get(self, key: Any, default: Any = None) -> Any:
         raise RuntimeError(key)
@@ -246,15 +235,6 @@ def test_a_chosen_task_has_its_own_span_in_the_trace_of_its_span(decided, expect
         given[DECISION_KEY] = format_traceparent(Traceparent(*decided))
     state = ("a=b", {"c": "d"}) if decided else ("", {})
     assert seen(chosen().of(Task(given))) == (expected, *state, True)
-
-
-def test_each_run_has_an_id_and_others_are_not_chosen():
-    contexts = chosen(0.5)
-    for i in range(50):
-        task = Task({"span": SPAN}, "own-id", ("x", i), run_id=i)
-        own = identity.task_span_id("own-id", task.key, i)
-        expected = own if identity.is_sampled(task.key, 0.5) else HASHED[1]
-        assert ids(contexts.of(task)) == (HASHED[0], expected, 1)
 
 
 @pytest.mark.parametrize("key", [object(), ("x", object()), "\ud800", b"\xff"])

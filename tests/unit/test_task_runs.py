@@ -154,16 +154,6 @@ def test_the_failed_the_slowest_and_the_chosen_are_kept_and_the_others_counted(
         assert above.attributes.get("dask.task_group.name", name) == name
 
 
-@pytest.mark.parametrize("limits", [make_task_limits(0), make_task_limits(3, 0.0, 0)])
-def test_without_limits_nothing_is_looked_at(limits: TaskLimits) -> None:
-    runs = Runs(limits)
-    group = runs.group()
-    runs.succeed(group, "k", 1e300)
-    assert group.slowest == ()
-    assert runs.span.runs is None
-    assert not [*runs.finish().tasks]
-
-
 def test_a_client_that_retries_a_failure_takes_it_back() -> None:
     core = Driven()
     group = core.task(core.span())

@@ -625,13 +625,6 @@ def test_a_task_below_its_group() -> None:
     )
 
 
-@pytest.mark.parametrize("groups", [(), (make_group(ordinal=2),), (make_group(name="x"),)])
-def test_a_task_whose_group_is_not_exported_hangs_below_the_span(groups) -> None:
-    who = make_identity(trace_id=77, span_id=88, generation=3, parent_span_id=99)
-    *_, task = translate(make_span(identity=who, groups=groups, tasks=(make_task(),)))
-    assert (task.trace_id, task.parent_span_id) == (77, 88)
-
-
 @pytest.mark.parametrize(
     ("transfer", "read", "shown"),
     [

@@ -26,22 +26,11 @@ def near(value: float) -> object:
     return pytest.approx(value, abs=EXACT)
 
 
-EIGHT = graph(*({"start": task // 2} for task in range(8)))
-
-
 def test_the_result_has_the_thread_hours_and_the_idle_share() -> None:
     three = graph({}, {}, {"start": 1.0})
     assert replayed(plan(three, Experiment(""))) == Replayed(
         "", near(2.0), near(4 / 3600), near(0.25), 2
     )
-
-
-@pytest.mark.parametrize(
-    ("workers", "took"),
-    [((1,), 8.0), ((1, 1), 4.0), ((2,), 4.0), ((4,), 2.0), ((2, 2), 2.0), ((8,), 1.0)],
-)
-def test_independent_tasks_take_all_threads(workers: tuple[int, ...], took: float) -> None:
-    assert seconds(EIGHT, workers=workers) == near(took)
 
 
 def test_a_chain_is_no_shorter_with_more_threads() -> None:
@@ -89,13 +78,6 @@ def test_a_client_submits_after_the_results_that_it_had() -> None:
     assert seconds(gap, without="gaps") == near(2.0)
 
 
-def test_a_client_that_waits_for_nothing_submits_when_it_did() -> None:
-    runs = [{"start": 0.5 * task, "submission": task} for task in range(3)]
-    steady = graph(*runs, submissions=[0.0, 0.5, 1.0])
-    assert seconds(steady, workers=(4,)) == near(2.0)
-    assert seconds(steady, workers=(1,)) == near(3.0)
-
-
 def test_what_needs_no_results_of_an_earlier_submission_does_not_wait_for_them() -> None:
     # The task of the second submission needs that of the first.
     later = graph({}, {"before": [0], "start": 1.0, "submission": 1}, submissions=[0.0, 0.2])
@@ -111,17 +93,6 @@ def test_a_client_goes_on_with_each_result_that_comes() -> None:
     assert seconds(fed) == near(3.0)
     assert seconds(fed, workers=(1,)) == near(6.0)
     assert seconds(fed, faster={"inc": 2.0}) == near(1.5)
-
-
-def test_users_side_by_side_do_not_wait_for_each_other() -> None:
-    # Each has two tasks, one after the other, and thinks for half a second between them.
-    took = [{"seconds": 3.0}, {"start": 3.0}, {"seconds": 3.0, "start": 4.0},
-            {"seconds": 3.0, "start": 7.0}]  # fmt: skip
-    users = [{**one, "submission": number} for number, one in enumerate(took)]
-    shared = graph(*users, submissions=[0.0, 0.0, 3.5, 4.5], workers=(1,))
-    assert seconds(shared) == near(10.0)
-    # The second user's last task begins at 1.5 s, before that of the first one.
-    assert seconds(shared, workers=(2,)) == near(6.5)
 
 
 def test_data_takes_its_way_between_workers() -> None:
@@ -188,11 +159,6 @@ def test_a_worker_comes_and_goes() -> None:
     assert 3.0 - EXACT <= found.seconds <= 4.0
     assert found.threads is None
     assert found.thread_hours == near((found.seconds + min(found.seconds, 4.0) - 2.0) / 3600)
-
-
-def test_a_seceded_task_leaves_its_thread_to_others() -> None:
-    left = graph({"seconds": 3.0, "seceded": 1.0}, {"start": 1.0}, {"start": 2.0}, workers=(1,))
-    assert seconds(left) == near(3.0)
 
 
 def test_a_thread_changes_from_a_task_to_the_next_one() -> None:
