@@ -87,8 +87,8 @@ def compare_span(
     dask_id, (begun, done, ended) = one.identity.dask_id, life
     tree = _tree(adapter, dask_id)
     moments = [of_spans(sizes, tree) for _, sizes in truth.between(begun, ended)]
-    # One of the moment in which it began can be older.
-    read = [of_spans(sizes, tree) for when, sizes in readings if begun < when <= ended]
+    # One of the moment in which it began, or ended, can be of another generation.
+    read = [of_spans(sizes, tree) for when, sizes in readings if begun < when < ended]
     spent = sum(value for (span, _), value in truth.spent(begun, done).items() if span in tree)
     found = one.memory or SpanMemory(None, 0.0)
     assert near(found.byte_seconds, spent), (one.identity.tags, found, spent, life)

@@ -427,8 +427,10 @@ class Simulated:
             )
             either = path.tasks * off + path.untold
             # The state of the cluster can change before the message of an end, which waits for the
-            # batch before it.
-            waited = (either + path.tasks * BATCH) * (path.queued or path.unsettled > 0.0)
+            # batch before it. Since a clock was set, a run may have waited for the end of a pause.
+            paused = bool(self.cluster.steps and self.cluster.resumed)
+            waits = path.queued or path.unsettled > 0.0 or paused
+            waited = (either + path.tasks * BATCH) * waits
             bounds = {
                 **dict.fromkeys(ON_WORKER, either),
                 **dict.fromkeys(WAITS, waited + path.unsettled),

@@ -227,6 +227,12 @@ FOUND = [
               (0.3, "drop", (8,)), (0.05, "retry", (3,))), ()),
         (),
     ),
+    # Idle of a time without work that is uncertain for longer than two heartbeats.
+    Program(
+        78910, 1, 3, True, 0.001,
+        (((0.3, "actor", (0.7,)), (0.3, "same", (0,))), ((0.3, "same", (2,)), (0.0, "drop", (1,)))),
+        ((0.05, "slowness", (0, 2.0)), (1.5, "heartbeats", (9, 1.0, 4))),
+    ),
     # A key that two users submit, one after the other, on a worker that still knows it.
     Program(
         78038, 1, 2, True, 0.02,

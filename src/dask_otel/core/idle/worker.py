@@ -82,7 +82,8 @@ class WorkerTime:
         self._owed = self._credit = 0.0
         #: Rule 10: excess booked as debt that may belong to a seceded task whose end comes later.
         self._excess_ahead = 0.0
-        #: Rule 9: idle held back at the last cut, and the part of it that was held back before.
+        #: Rule 9: idle held back at the last cut, and what was held back before and is not certain
+        #: yet: it is held back again, or in flight.
         self._held = self._unconfirmed = 0.0
 
     def renew_ends(self) -> None:
@@ -180,7 +181,7 @@ class WorkerTime:
         self._held = rest - confirmed
         if not self._owed:
             self._held = min(self._held, seen.unseen * (at - before) + seen.vanished)
-        self._unconfirmed = min(again, self._held)
+        self._unconfirmed = again
         self._left -= rest - self._held
         self._open_at_cut = busy + self._held
         return Settlement(rest - confirmed - self._held, confirmed, lost, excess)
@@ -210,8 +211,10 @@ class WorkerTime:
             # Mostly there is one, or none: this runs for every heartbeat of a worker with tasks.
             several = processing.values() if len(before) > 1 else before if processing else ()
             self.recent_spans = {span for span in several if span is not None}
-        self.earlier_unworked = self.unworked + min(self.earlier_unworked, self._unconfirmed)
-        self.unworked = min(self.unworked, self._maybe_busy)
+        uncertain = min(self.earlier_unworked, self._unconfirmed)
+        again = min(uncertain, self._held)
+        self.earlier_unworked = self.unworked + again
+        self.unworked = min(self.unworked + uncertain - again, self._maybe_busy)
 
     def _seceded_excess(self, seen: Observed) -> float:
         """Return the excess of rule 10, minus the debt that an earlier cut booked for it."""
