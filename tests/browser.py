@@ -136,7 +136,9 @@ async def open_page(
     socket = await websocket_connect(address, max_message_size=2**27)
     try:
         first = Page(socket, "")
-        target = await first.call("Target.createTarget", url="about:blank")
+        # With connections of its own, which end with it: servers end before the browser.
+        own = await first.call("Target.createBrowserContext", disposeOnDetach=True)
+        target = await first.call("Target.createTarget", url="about:blank", **own)
         attached = await first.call(
             "Target.attachToTarget", targetId=target["targetId"], flatten=True
         )
@@ -150,7 +152,7 @@ async def open_page(
             f"location.href === {json.dumps(url)} && document.readyState === 'complete'"
         )
         yield page
-        await first.call("Target.closeTarget", targetId=target["targetId"])
+        await first.call("Target.disposeBrowserContext", **own)
     finally:
         socket.close()
         while await asyncio.wait_for(socket.read_message(), _LIMIT) is not None:

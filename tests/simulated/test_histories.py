@@ -22,7 +22,7 @@ from dask_otel.lab.cluster import Cluster, simulate
 from tests.simulated.histories import check, examine, faults
 
 # What Dask says of a result that is published, and is gone.
-pytestmark = pytest.mark.filterwarnings("ignore:Client .* desires key:UserWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:Client .*desires key:UserWarning")
 
 #: Seeds in a test: some seconds.
 EACH = 10
