@@ -164,10 +164,6 @@ class User:
         self.client = client
         for pause, name, arguments in self.steps:
             time.sleep(pause)
-            if name == "quit":
-                # As a script that ends: its futures and blocks end with its client.
-                client.close()
-                break
             # Clients in tasks share the user's connections, which break with the tasks' workers.
             with suppress(CommClosedError):
                 getattr(self, name)(*arguments)
@@ -211,6 +207,10 @@ class User:
         """Submit one of the tasks that all users submit."""
         function, seconds = SAME[which]
         self.futures.append(self.client.submit(function, seconds, key=f"same{which}-0"))
+
+    def quit(self) -> None:
+        """End as a script does, whose futures and blocks end with its client: the last step."""
+        self.client.close()
 
     def chain(self, seconds: Sequence[float]) -> None:
         """Submit tasks; each needs the one before."""
