@@ -250,10 +250,8 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
         """
         late = 0.0
         for address, one in self.workers.items():
-            if one.left < inf:
-                ways = [beat.arrives - beat.sent for beat in self._beats(address)]
-                quickest = min(ways, default=inf)
-                late += one.threads * quickest if quickest < inf else 0.0
+            if one.left < inf and (quickest := self._quickest(address)) < inf:
+                late += one.threads * quickest
         return late
 
     def _heard(self, address: str) -> list[float]:
@@ -266,9 +264,8 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
         """Return the longest time without a heartbeat of a worker that was not late."""
         longest = 0.0
         for address, one in self.workers.items():
-            ways = [(beat.arrives - beat.sent, beat.arrives) for beat in self._beats(address)]
-            quick = min(ways, default=(inf, inf))[0] + STEP
-            came = [arrives for way, arrives in ways if way <= quick < inf]
+            beats, quick = self._beats(address), self._quickest(address) + STEP
+            came = [beat.arrives for beat in beats if beat.arrives - beat.sent <= quick < inf]
             times = [one.joined, *came, min(one.left, self.now)]
             longest = max(longest, *(after - before for before, after in pairwise(times)))
         return longest
@@ -276,6 +273,10 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
     def _beats(self, address: str) -> list[Beat]:
         """Return the heartbeats of a worker."""
         return [one for one in self._cluster.beats if one.worker == address]
+
+    def _quickest(self, address: str) -> float:
+        """Return the way of a worker's quickest heartbeat; infinite if none came."""
+        return min((beat.arrives - beat.sent for beat in self._beats(address)), default=inf)
 
     def heartbeat_after(self, address: str, when: float, number: int) -> float:
         """Return when a worker's heartbeat of that number arrived, from those sent after a time."""
