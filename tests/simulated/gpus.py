@@ -32,7 +32,10 @@ class Device:
 
 
 class Pool:
-    """A memory resource of RMM: 300 of 700 bytes are used."""
+    """700 bytes of RMM's, which counts the used ones if something tracks them."""
+
+    def __init__(self, used: int = 300) -> None:
+        self.used = used
 
     def pool_size(self) -> int:
         """As in RMM."""
@@ -40,14 +43,15 @@ class Pool:
 
     def get_allocated_bytes(self) -> int:
         """As in RMM."""
-        return 300
+        return self.used
 
 
 @contextmanager
-def gpus(device: Device) -> Iterator[None]:
+def gpus(device: Device, pool: Pool | None = None, spilled: int = 90) -> Iterator[None]:
     """Let the workers that begin meanwhile find the libraries, and this device."""
-    resource = SimpleNamespace(PoolMemoryResource=Pool, get_current_device_resource=Pool)
-    moved = {("gpu", "cpu"): (90, 1.0), ("cpu", "gpu"): (40, 1.0)}
+    current = pool or Pool()
+    resource = SimpleNamespace(PoolMemoryResource=Pool, get_current_device_resource=lambda: current)
+    moved = {("gpu", "cpu"): (spilled, 1.0), ("cpu", "gpu"): (40, 1.0)} if spilled else {}
     manager = SimpleNamespace(statistics=SimpleNamespace(spill_totals=moved))
     # As distributed/worker.py does where the packages are there, but in the event loop's thread.
     metrics: dict[str, Any] = {"rmm": lambda _: rmm.real_time(), "cudf": lambda _: cudf.real_time()}

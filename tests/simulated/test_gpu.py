@@ -8,7 +8,7 @@ import pytest
 
 from dask_otel.semconv import METRICS
 from tests.simulated.bridged import Bridged
-from tests.simulated.gpus import Device, gpus
+from tests.simulated.gpus import Device, Pool, gpus
 from tests.simulated.test_metrics import last_points, next_export
 
 NAMES = [name for name in METRICS if name.startswith(("hw.gpu.", "dask.worker.rmm."))]
@@ -60,3 +60,16 @@ def test_of_workers_beyond_the_limit_only_what_is_theirs_is_added_up(b: Bridged)
             b.cluster.add_worker(name)
         assert levels(b, "a") == OF_PROCESS | OF_DEVICE
         assert levels(b, "_OTHER") == {name: 2 * value for name, value in OF_PROCESS.items()}
+
+
+@pytest.mark.options(workers=0)
+def test_memory_that_a_library_does_not_count_is_absent(b: Bridged) -> None:
+    """Dask then reports 0, so that only what was not 0 before can be 0."""
+    pool = Pool(used=0)
+    with gpus(Device(), pool, spilled=0):
+        b.cluster.add_worker("g0")
+        size = {"dask.worker.rmm.size": 700}
+        assert levels(b, "g0") == OF_DEVICE | size
+        for pool.used in (300, 0):
+            expected = OF_DEVICE | size | {"dask.worker.rmm.usage": pool.used}
+            assert levels(b, "g0") == expected

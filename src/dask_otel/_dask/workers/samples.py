@@ -59,6 +59,8 @@ class WorkerSamples:
         self._named: dict[str, str] = {}
         #: The series of the last sample.
         self._series: set[RawSeries] = set()
+        #: Addresses and metrics of `_OF_PROCESS` that were not 0 once, so that a 0 is measured.
+        self._counted: set[tuple[str, str]] = set()
 
     def sample(self, batches: Batches, ledger: Ledger | None = None) -> Iterator[None]:
         """Add the present levels and the ended series to the batch, in short steps.
@@ -74,6 +76,7 @@ class WorkerSamples:
         counts = Counter(names.values())
         now = time()
         workers = self._scheduler.workers
+        self._counted = {known for known in self._counted if known[0] in workers}
         for number, (address, ws) in enumerate(list(workers.items()), 1):
             if address not in workers:
                 continue  # It left between two steps.
@@ -87,9 +90,8 @@ class WorkerSamples:
             # A bad reading must not lose the metrics of the other workers.
             wrong += memory is None and "memory" in ws.metrics
             wrong += cpu is not None and measured(cpu) is None
-            for series, value in _sums(
-                ws, semconv.FOLDED if name is None else name, memory
-            ).items():
+            folded = semconv.FOLDED if name is None else name
+            for series, value in _sums(ws, folded, memory, self._counted).items():
                 levels[series] = levels.get(series, 0) + value
             # Dask distinguishes the names 1 and "1".
             if name is not None and counts[name] == 1:
@@ -151,8 +153,14 @@ def _parts(ws: WorkerState, memory: MemoryState) -> _Parts:
     return memory.process, on_disk, memory.unmanaged_old, memory.unmanaged_recent
 
 
-def _sums(ws: WorkerState, name: str, memory: MemoryState | None) -> dict[RawSeries, float]:
-    """Return the levels that can be summed over workers."""
+def _sums(
+    ws: WorkerState, name: str, memory: MemoryState | None, counted: set[tuple[str, str]]
+) -> dict[RawSeries, float]:
+    """Return the levels that can be summed over workers; add to what a library counts.
+
+    RMM's pools count no allocations unless something tracks them, nor cuDF without statistics:
+    Dask then reports 0.
+    """
     levels: dict[RawSeries, float] = {
         (semconv.WORKER_THREAD_COUNT.name, name): ws.nthreads,
         (semconv.WORKER_TASK_COUNT.name, name, "executing"): len(ws.executing),
@@ -167,7 +175,10 @@ def _sums(ws: WorkerState, name: str, memory: MemoryState | None) -> dict[RawSer
     if ws.memory_limit:  # 0 where there is none
         levels[semconv.WORKER_MEMORY_LIMIT.name, name] = ws.memory_limit
     for metric, keys in _OF_PROCESS.items():
-        if (value := reported(ws, *keys)) is not None:
+        value = reported(ws, *keys)
+        if value:
+            counted.add((ws.address, metric))
+        if value is not None and (ws.address, metric) in counted:
             levels[metric, name] = value
     return levels
 
