@@ -30,6 +30,7 @@ from dask_otel import semconv
 _SEEN = 5.0
 _SECTION = "Processes"
 _MACHINE = "The machine"
+_METHOD = "DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD"
 #: Log records of a task, and the name of the event that says how many are missing.
 _LINES, _LEFT_OUT = 2000, semconv.WORKER_LOG_LEFT_OUT
 #: Seconds for which workers are killed; `CHAOS_SECONDS=30` for the short form.
@@ -191,6 +192,8 @@ def _sigkill_workers(world: World) -> str:
             "DASK_OTEL__METRICS__MAX_SERIES": "100000",
         },
         nannies=True,
+        # Dask's default: a process of its own below each nanny.
+        worker_env={number: {_METHOD: "spawn"} for number in range(2)},
     )
     chance = random.Random(15)
     until = time.monotonic() + _KILLING
