@@ -15,12 +15,12 @@ from chaos.world import PATIENCE, World
 
 @contextmanager
 def _small_disk(folder: Path) -> Iterator[Path]:
-    """Give a disk of one megabyte."""
+    """Give a disk of eight megabytes: a scheduler writes less in a scenario."""
     disk = folder / "disk"
     disk.mkdir()
     try:
         done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)],
+            ["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(disk)],
             capture_output=True,
             check=False,
         )
