@@ -30,7 +30,6 @@ from dask_otel import semconv
 _SEEN = 5.0
 _SECTION = "Processes"
 _MACHINE = "The machine"
-_METHOD = "DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD"
 #: Log records of a task, and the name of the event that says how many are missing.
 _LINES, _LEFT_OUT = 2000, semconv.WORKER_LOG_LEFT_OUT
 #: Seconds for which workers are killed; `CHAOS_SECONDS=30` for the short form.
@@ -192,8 +191,6 @@ def _sigkill_workers(world: World) -> str:
             "DASK_OTEL__METRICS__MAX_SERIES": "100000",
         },
         nannies=True,
-        # Dask's default: a process of its own below each nanny.
-        worker_env={number: {_METHOD: "spawn"} for number in range(2)},
     )
     chance = random.Random(15)
     until = time.monotonic() + _KILLING
@@ -248,7 +245,7 @@ def _no_descriptors(world: World) -> str:
     "half, once there is room again; one warning, one line at the end",
 )
 def _full_disk(world: World) -> str:
-    with full_disk(world, "DASK_OTEL__FILES__PATH") as (disk, arrived):
+    with full_disk(world, "DASK_OTEL__FILES__PATH", megabytes=8) as (disk, arrived):
 
         def each_once() -> bool:
             files = [path.read_text(encoding="utf-8") for path in disk.glob("*-traces.jsonl")]
@@ -284,7 +281,9 @@ def _logs_outage(world: World) -> str:
     world.gate.mode = "closed"
     world.client.gather(world.submit(10, call=_logging)[1])
     time.sleep(3)
-    os.kill(_worker_below(world.workers[0].popen.pid) or 0, signal.SIGKILL)
+    victim = _worker_below(world.workers[0].popen.pid)
+    assert victim is not None
+    os.kill(victim, signal.SIGKILL)
     world.warned()
     world.gate.mode = "pass"
 

@@ -40,6 +40,7 @@ QUICK = {
     "DASK_OTEL__SPANS__PROGRESS_AFTER": "null",
     "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "60s",
 }
+SPAWNED = {"DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "spawn"}
 #: What is promised where a worker is cut off.
 RECONCILED = (
     "Each span once; every number is what the workers reported to Dask; where the time went adds "
@@ -159,9 +160,9 @@ class World:
         for number in range(workers):
             if behind is not None and number == workers - 1:
                 self._cluster.address = f"tcp://127.0.0.1:{behind(port_of(address)).port}"
-            self.workers.append(
-                self._cluster.start_worker(f"w{number}", nanny=nannies, env=worker_env.get(number))
-            )
+            # Below each nanny is a process of its own, as by Dask's default.
+            more = {**SPAWNED, **worker_env.get(number, {})}
+            self.workers.append(self._cluster.start_worker(f"w{number}", nanny=nannies, env=more))
         self.client = Client(address, set_as_default=False)
         self.client.wait_for_workers(workers, timeout=PATIENCE)
 
