@@ -245,6 +245,8 @@ class Accounting:
                 tasks.zombies.pop(key, None)
             # Its metered seconds will follow.
             end = ((seconds, now, tasks.seceded.pop(key, None) if tasks.seceded else None),)
+            if tasks.again:
+                end = (*tasks.released_run(key, seconds, now), *end)
             ends = tasks.ended.setdefault(key, end)
             if ends is not end:
                 tasks.ended[key] = ends + end

@@ -101,6 +101,16 @@ class WorkerTasks:
             del self.processing[key]
             self.zombies[key] = now
 
+    def released_run(self, key: Hashable, seconds: float | None, now: float) -> tuple[_End, ...]:
+        """Return the end of a run that was released before the one that ended; none if it is that.
+
+        A worker goes on with a released run if it still runs when the task is assigned again.
+        """
+        again = self.again.get(key)
+        if again is None or key in self.ended or seconds is None or seconds > now - again:
+            return ()
+        return ((None, again, None),)
+
     def secede(self, key: Hashable, elapsed: float | None, now: float) -> None:
         """Record that a task left its thread slot after `elapsed` seconds.
 
