@@ -10,10 +10,11 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from functools import wraps
 from itertools import chain
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from distributed.core import Status
 from distributed.metrics import time
+from distributed.scheduler import Scheduler, WorkerState
 
 from dask_otel import semconv
 from dask_otel._dask import facts
@@ -43,9 +44,6 @@ from dask_otel.core.profiles import stacks
 from dask_otel.core.profiles.store import Batch, CutOff
 from dask_otel.core.records import FinishedSpan, Progress, Tags
 from dask_otel.core.trace import Trace
-
-if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, WorkerState
 
 #: Number of series in a part of a hand-over's step.
 _STEP: Final = 100

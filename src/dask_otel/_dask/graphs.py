@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Container, Hashable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from weakref import WeakSet
 
 from distributed.metrics import time
+from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dask_otel.core.graph import BLOCK, MOST, MOST_OF_ONE
 from dask_otel.core.life.open_span import Group, OpenSpan
@@ -24,9 +25,6 @@ from dask_otel.core.records import (
     Submission,
     TaskRun,
 )
-
-if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 #: Most workers that left which are remembered.
 _MOST_GONE: Final = 1000

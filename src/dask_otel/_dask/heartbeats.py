@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from distributed.scheduler import Scheduler, WorkerState
 
 from dask_otel import semconv
 from dask_otel._dask.facts import measured, trace_of
@@ -19,9 +21,6 @@ from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import OpenSpan
 from dask_otel.core.metrics.batch import SpanDeltas
-
-if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, WorkerState
 
 #: Contexts that belong to spans; their cluster-wide sums would be counted twice.
 _SPAN_CONTEXTS: Final = frozenset({"execute", "p2p"})

@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from distributed.metrics import time
+from distributed.scheduler import Scheduler, TaskGroup, TaskState
+from distributed.spans import Span
 
+from dask_otel._dask.adapter import SchedulerAdapter
 from dask_otel._dask.present import MOST, Present
 from dask_otel.core.holdings import Holdings, Keeper
 from dask_otel.core.text import line_name, line_text
-
-if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, TaskGroup, TaskState
-    from distributed.spans import Span
-
-    from dask_otel._dask.adapter import SchedulerAdapter
 
 #: Most results that one question looks at, those of the fullest workers first; a worker's copy of
 #: another worker's result counts here, too.

@@ -13,9 +13,11 @@ import logging
 import time as clocks
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.metrics import time
+from distributed.scheduler import Scheduler
 
 from dask_otel._dask.adapter import HOOKS, SchedulerAdapter
 from dask_otel._dask.boundary import ErrorBoundary
@@ -36,11 +38,6 @@ from dask_otel.scheduler.wiring import WiredPump, disown, make_pump
 from dask_otel.scheduler.workers import NAME, pickled
 from dask_otel.settings.keys import ConfigurationError, Settings
 from dask_otel.settings.reading import differences, read_settings
-
-if TYPE_CHECKING:
-    from distributed.diagnostics.plugin import SchedulerPlugin
-    from distributed.scheduler import Scheduler
-
 
 logger = logging.getLogger("distributed.dask_otel")
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import Token
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from distributed.diagnostics.plugin import WorkerPlugin
+from distributed.worker import Worker
 
 from dask_otel._dask.workers.execution import Execution, is_beside_a_scheduler
 from dask_otel._otel.api.current import Context, attach, detach, get_current
@@ -15,9 +16,6 @@ from dask_otel.worker.contexts import Task, TaskContexts
 from dask_otel.worker.forwarding import forwarding
 from dask_otel.worker.logs import injection, running
 from dask_otel.worker.sampling import Sampler
-
-if TYPE_CHECKING:
-    from distributed.worker import Worker
 
 T = TypeVar("T")
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 from dask_otel.core.context import Traceparent
+from dask_otel.core.memory.ledger import SpanSum
 from dask_otel.core.path.step import SpanPath
 from dask_otel.core.records import (
     Attributes,
@@ -23,9 +24,6 @@ from dask_otel.core.records import (
     TaskCounts,
     WorkerPeak,
 )
-
-if TYPE_CHECKING:
-    from dask_otel.core.memory.ledger import SpanSum
 
 #: Why a run was repeated. ``rescheduled`` is no failure: the task requests it. Dask's peer-to-peer
 #: shuffles do so to move their tasks to the data.
