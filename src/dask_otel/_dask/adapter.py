@@ -322,10 +322,6 @@ class SchedulerAdapter:
         finished, self.lifecycle.finished = self.lifecycle.finished, []
         return finished
 
-    def transitions(self) -> int:
-        """Return the number of transitions since the scheduler's start."""
-        return int(self.scheduler.transition_counter)
-
     # ------------------------------------------------------------ `Cluster`, for the lifecycle
 
     def thread_seconds(self, start: float, stop: float) -> float:
