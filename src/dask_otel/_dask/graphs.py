@@ -133,8 +133,7 @@ class Graphs:
             if not log.left_out:
                 self._logs[root] = log
                 self._held.add(log)
-        submissions = self.submissions.setdefault(group.source, [])
-        part = GraphPart(group.prefix, "m", [], submissions)
+        part = GraphPart(group.prefix, "m", [], self.submissions.setdefault(group.source, []))
         log.parts.append(part)
         found = self._parts[group] = log, part
         return found

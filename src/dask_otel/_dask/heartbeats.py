@@ -54,8 +54,7 @@ class Heartbeats:
 
     def wrap(self, wrappers: Wrappers) -> None:
         """Wrap the handler; in it, an error of ours would close the worker."""
-        handlers = self._scheduler.handlers
-        wrappers.after(handlers, "heartbeat_worker", "heartbeat", self._heartbeat)
+        wrappers.after(self._scheduler.handlers, "heartbeat_worker", "heartbeat", self._heartbeat)
 
     def _heartbeat(self, message: Mapping[str, Any]) -> None:
         workers, address, metrics = self._scheduler.workers, message["address"], message["metrics"]

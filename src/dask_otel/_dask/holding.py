@@ -69,8 +69,7 @@ async def held(adapter: SchedulerAdapter, asked: str | None) -> dict[str, Any] |
 def _names(scheduler: Scheduler, group: TaskGroup) -> tuple[str, str]:
     """Return the full name of a group's span, empty if it has none, and its prefix."""
     span: Span | None = scheduler.extensions["spans"].spans.get(group.span_id)
-    name = "" if span is None else line_name(span.name)
-    return name, line_text(group.prefix.name)
+    return "" if span is None else line_name(span.name), line_text(group.prefix.name)
 
 
 def _in_memory(scheduler: Scheduler) -> Iterator[TaskState]:

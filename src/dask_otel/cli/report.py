@@ -113,12 +113,11 @@ def run(arguments: argparse.Namespace) -> int:
             terminal.say("report", line)
         if page:
             return _write_page(report, arguments)
-        text = (
+        terminal.show(
             json.dumps(report.to_dict(), indent=2, allow_nan=False)
             if arguments.json
             else _text(report, arguments)
         )
-        terminal.show(text)
     except (OSError, ValueError) as error:
         return terminal.fail("report", str(error))
     return 0

@@ -188,8 +188,7 @@ class Cluster:
 
     def add_worker(self, name: str, threads: int = 2, **options: Any) -> LabWorker:
         """Let a worker join. `shift` and `slowness` are those of its machine; see `Machine`."""
-        start = lambda: self.start_worker(name, threads, **options)  # noqa: E731
-        return self.do("scheduler", start)
+        return self.do("scheduler", lambda: self.start_worker(name, threads, **options))
 
     def kill(self, name: str) -> None:
         """Kill a worker or a user: it says nothing any more, and its connections break."""

@@ -196,10 +196,9 @@ class Bridge:
                 # The first scrape may come at once.
                 self.hand_over.begin_metrics()
         if self.settings.report.record == "always":
-            what = "open spans and the reports of runs"
-            pages = partial(Pages, self.adapter, self.settled, self.recording)
-            add_page = lambda: routes.add_page(PageHandler, pages=pages())  # noqa: E731
-            self._show(what, "otel.report.record", add_page)
+            pages = Pages(self.adapter, self.settled, self.recording)
+            add = partial(routes.add_page, PageHandler, pages=pages)
+            self._show("open spans and the reports of runs", "otel.report.record", add)
         if not wired.hint:
             logger.info("dask-otel exports this scheduler's spans and metrics: %s", wired.summary)
 
