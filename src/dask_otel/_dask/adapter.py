@@ -322,6 +322,10 @@ class SchedulerAdapter:
         finished, self.lifecycle.finished = self.lifecycle.finished, []
         return finished
 
+    def transitions(self) -> int:
+        """Return the number of transitions since the scheduler's start."""
+        return int(self.scheduler.transition_counter)
+
     # ------------------------------------------------------------ `Cluster`, for the lifecycle
 
     def thread_seconds(self, start: float, stop: float) -> float:
@@ -354,16 +358,14 @@ class SchedulerAdapter:
         span.owe_time(*self.time.accounting.pending(span.identity.dask_id))
         self.blocks.blocks.span_opened(span)
 
-    def span_active(self, span: OpenSpan, now: float) -> None:
-        """Count the span as active."""
+    def span_activity(self, span: OpenSpan) -> None:
+        """Count the span as active, or as no longer active."""
         ident = span.identity
-        self.time.accounting.span_active(ident.root_id, ident.dask_id, monotonic())
-        self.batch.add(semconv.SPAN_ACTIVE.name, span.identity.tags)
-
-    def span_inactive(self, span: OpenSpan, now: float) -> None:
-        """Count the span as no longer active."""
-        self.time.accounting.span_inactive(span.identity.dask_id, monotonic())
-        self.batch.add(semconv.SPAN_ACTIVE.name, span.identity.tags, value=-1)
+        if span.active:
+            self.time.accounting.span_active(ident.root_id, ident.dask_id, monotonic())
+        else:
+            self.time.accounting.span_inactive(ident.dask_id, monotonic())
+        self.batch.add(semconv.SPAN_ACTIVE.name, ident.tags, value=1 if span.active else -1)
 
     def summary(self, span_id: str) -> SpanSummary | None:
         """Return the summary of a span's own work, exported or not; None if it is unknown."""

@@ -29,7 +29,7 @@ class OwnCost:
         self._adapter = adapter
         self._plugin: SchedulerPlugin
         #: Transitions up to the last call of `take`, and the timed ones among them.
-        self._counted = adapter.scheduler.transition_counter
+        self._counted = adapter.transitions()
         self._timed = 0
         self._seconds = 0.0
         #: Number of transitions still to time.
@@ -54,8 +54,7 @@ class OwnCost:
 
     def take(self) -> float:
         """Return the seconds since the last call; those of transitions are an estimate."""
-        spent = self._adapter.wrappers.spent
-        counted = self._adapter.scheduler.transition_counter
+        spent, counted = self._adapter.wrappers.spent, self._adapter.transitions()
         seconds, self._before = spent - self._before, spent
         calls, self._counted = counted - self._counted, counted
         if self._timed:

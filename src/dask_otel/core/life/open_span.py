@@ -137,11 +137,8 @@ class Cluster(Protocol):
     def span_opened(self, span: OpenSpan) -> None:
         """Handle the start of a generation."""
 
-    def span_active(self, span: OpenSpan, now: float) -> None:
-        """Handle the span's first unfinished task."""
-
-    def span_inactive(self, span: OpenSpan, now: float) -> None:
-        """Handle the end of the span's last unfinished task."""
+    def span_activity(self, span: OpenSpan) -> None:
+        """Handle the span's first unfinished task, or the end of its last one."""
 
     def span_exported(self, span: OpenSpan) -> None:
         """Release the objects of a finished generation."""
