@@ -60,8 +60,6 @@ def trace_context(
         raise TypeError(f"a span's id is a string, not {type(span_id).__name__}")
     root_id = _root_of(span_id)
     if client is None:
-        from distributed import Client
-
         try:
             client = Client.current()
         except ValueError:
