@@ -143,10 +143,7 @@ class MetricBatch:
 
     def distribution(self, *series: Hashable) -> Distribution:
         """Return the distribution of a series; a new one if there was none."""
-        found = self.distributions.get(series)
-        if found is None:
-            found = self.distributions[series] = Distribution()
-        return found
+        return self.distributions.setdefault(series, Distribution())
 
     def deltas_of(self, span_id: Hashable, tags: Tags, ids: tuple[int, int] | None) -> SpanDeltas:
         """Return the deltas of a span that is new in this batch.
