@@ -55,13 +55,9 @@ CONFIG: Final = {
 LONGEST: Final = 10_000.0
 
 
-def _hash_of_key(task: TaskState) -> int:
-    return hash(task.key)
-
-
 # By the address of the object, sets of them would have another order in each run. It compares as
 # before.
-TaskState.__hash__ = _hash_of_key
+TaskState.__hash__ = lambda task: hash(task.key)
 
 
 class LabScheduler(Scheduler):  # type: ignore[misc]

@@ -7,14 +7,12 @@ of the scheduler loses little more than what the workers have not sent.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from tempfile import mkstemp
 from typing import Final
 
 from dask_otel import semconv
@@ -25,6 +23,7 @@ from dask_otel.core.trace import Trace
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.tally import Tally
 from dask_otel.pump.thread import PumpThread
+from dask_otel.spool.files import replace
 
 logger = logging.getLogger("distributed.dask_otel")
 
@@ -156,7 +155,7 @@ class ProfileFiles(PumpThread):
             root.changed = False
         path = self._folder / self._name(root.root)
         try:
-            self._replace(path, data)
+            replace(path, data)
         except OSError as error:
             root.changed = True
             if not self._warned:
@@ -177,18 +176,6 @@ class ProfileFiles(PumpThread):
             del self._sizes[oldest]
             with suppress(OSError):
                 oldest.unlink()
-
-    def _replace(self, path: Path, data: bytes) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        # For the owner alone.
-        descriptor, new = mkstemp(dir=self._folder, prefix=".profile-")
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(data)
-            os.replace(new, path)
-        except OSError:
-            os.unlink(new)
-            raise
 
     def _name(self, root: SpanIdentity) -> str:
         return f"{self._run_name}-{root.span_id:016x}{SUFFIX}"
