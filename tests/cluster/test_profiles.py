@@ -180,7 +180,7 @@ def test_a_killed_worker_is_named_and_the_rest_is_there(start: Start, tmp_path: 
                 (pid,) = eventually(lambda: [*ours.iterdir()], what="the task")
                 # Its samples have come before.
                 profiles = cluster.bridge.wired.pump.profiles
-                eventually(lambda: profiles._waiting or profiles._store.roots, what="samples")
+                eventually(lambda: len(profiles._inbox) or profiles._store.roots, what="samples")
                 os.kill(int(pid.name), signal.SIGKILL)
                 future.result()
         profile = eventually(lambda: complete(folder), what="the file of the profile")
@@ -199,7 +199,7 @@ def kept(dask_scheduler: Any) -> int:
     """Microseconds that have come, if all of them are in files."""
     files = dask_scheduler.plugins["dask-otel"].bridge.wired.pump.profiles
     roots = [*files._store.roots.values()]
-    if files._waiting or any(root.changed for root in roots):
+    if len(files._inbox) or any(root.changed for root in roots):
         return 0
     return sum(span.stacks.total() for root in roots for span in root.profile.spans)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ from dask_otel.core.profiles.store import Batch, CutOff, Ended, Profiles, RootPr
 from dask_otel.core.records import SpanIdentity
 from dask_otel.core.trace import Trace
 from dask_otel.pump.breath import Breath
+from dask_otel.pump.inbox import Inbox
 from dask_otel.pump.tally import Tally
 from dask_otel.pump.thread import PumpThread
 from dask_otel.spool.files import replace
@@ -32,7 +32,6 @@ INTERVAL: Final = 1.0
 _PAUSE: Final = 50.0
 #: Most bytes that wait for the thread.
 _MOST_WAITING: Final = 16 * 2**20
-_BESIDE: Final = 200
 
 
 class ProfileFiles(PumpThread):
@@ -63,9 +62,7 @@ class ProfileFiles(PumpThread):
         self._store, self._samples = store, samples
         #: Held by threads that read what waits; the event loop never takes it.
         self._lock = threading.Lock()
-        self._waiting: deque[Batch | CutOff | Ended] = deque()
-        # Two counters of bytes, each written by one side: no lock.
-        self._offered = self._taken = 0
+        self._inbox = Inbox(_MOST_WAITING)
         #: When the open roots are written next.
         self._due = time.monotonic() + INTERVAL
         #: Of the files, the oldest first.
@@ -74,7 +71,7 @@ class ProfileFiles(PumpThread):
         self._breathe = Breath()
 
     def __repr__(self) -> str:
-        return f"<ProfileFiles in {self._folder}, {len(self._waiting)} messages waiting>"
+        return f"<ProfileFiles in {self._folder}, {len(self._inbox)} messages waiting>"
 
     def counted_by(self, tally: Tally) -> None:
         """Count losses and errors there."""
@@ -82,12 +79,10 @@ class ProfileFiles(PumpThread):
 
     def offer(self, item: Batch | CutOff | Ended) -> None:
         """Queue an item without waiting; a batch without room is counted. For the event loop."""
-        size = _size(item)
-        if isinstance(item, Batch) and self._offered - self._taken + size > _MOST_WAITING:
+        if not isinstance(item, Batch):
+            self._inbox.put_light(item)
+        elif not self._inbox.offer(item):
             self._drop("queue_full", item.samples + item.left_out)
-            return
-        self._offered += size
-        self._waiting.append(item)
         if isinstance(item, Ended):
             self.wake.set()
 
@@ -122,16 +117,14 @@ class ProfileFiles(PumpThread):
 
     def abandon(self) -> None:
         """Count what was not written as lost."""
-        waiting, self._waiting = self._waiting, deque()
+        waiting = iter(self._inbox.take, None)
         lost = sum(one.samples + one.left_out for one in waiting if isinstance(one, Batch))
         for root in [*self._store.roots.values()]:
             lost, root.unwritten = lost + root.unwritten, 0
         self._drop("shutdown", lost)
 
     def _drain(self) -> None:
-        while self._waiting:
-            item = self._waiting.popleft()
-            self._taken += _size(item)
+        while (item := self._inbox.take()) is not None:
             for _ in self._store.take(item, time.time()):
                 self._breathe()
         while self._store.dropped:
@@ -182,7 +175,3 @@ class ProfileFiles(PumpThread):
 
     def _drop(self, reason: str, samples: int) -> None:
         self._tally.add(semconv.OTEL_DROPPED.name, "profiles", reason, count=samples)
-
-
-def _size(item: Batch | CutOff | Ended) -> int:
-    return _BESIDE + (len(item.blob) if isinstance(item, Batch) else 0)
