@@ -153,13 +153,9 @@ class MetricBatch:
         count = self.spans_of_name.get(tags, 0)
         if count >= MAX_OF_NAME:
             span_id, ids = tags, None
-            shared = self.span_deltas.get(tags)
-            if shared is not None:
-                return shared
         else:
             self.spans_of_name[tags] = count + 1
-        deltas = self.span_deltas[span_id] = SpanDeltas(tags, ids)
-        return deltas
+        return self.span_deltas.setdefault(span_id, SpanDeltas(tags, ids))
 
 
 class Batches:
