@@ -87,7 +87,7 @@ def profiled(start: Start, folder: Path, **more: Any) -> Any:
 
 def _samples(dask_worker: Any) -> bool:
     plugin = dask_worker.plugins.get("dask-otel")
-    return plugin is not None and plugin.sampler is not None
+    return plugin is not None and plugin.hooks is not None and plugin.profiles is not None
 
 
 def complete(folder: Path) -> Profile | None:
@@ -180,7 +180,7 @@ def test_a_killed_worker_is_named_and_the_rest_is_there(start: Start, tmp_path: 
                 (pid,) = eventually(lambda: [*ours.iterdir()], what="the task")
                 # Its samples have come before.
                 profiles = cluster.bridge.wired.pump.profiles
-                eventually(lambda: profiles._waiting or profiles._store.roots, what="samples")
+                eventually(lambda: len(profiles._inbox) or profiles._store.roots, what="samples")
                 os.kill(int(pid.name), signal.SIGKILL)
                 future.result()
         profile = eventually(lambda: complete(folder), what="the file of the profile")
@@ -190,15 +190,16 @@ def test_a_killed_worker_is_named_and_the_rest_is_there(start: Start, tmp_path: 
 
 
 def sent(dask_worker: Any) -> bool:
-    sampler = dask_worker.plugins["dask-otel"].sampler
-    return sampler is not None and not sampler._seen and not dask_worker.active_threads
+    (thread,) = [one for one in threading.enumerate() if one.name == "dask-otel-profiles"]
+    sampler = thread._target.__self__  # type: ignore[attr-defined]
+    return not sampler._seen and not dask_worker.active_threads
 
 
 def kept(dask_scheduler: Any) -> int:
     """Microseconds that have come, if all of them are in files."""
     files = dask_scheduler.plugins["dask-otel"].bridge.wired.pump.profiles
     roots = [*files._store.roots.values()]
-    if files._waiting or any(root.changed for root in roots):
+    if len(files._inbox) or any(root.changed for root in roots):
         return 0
     return sum(span.stacks.total() for root in roots for span in root.profile.spans)
 

@@ -15,7 +15,7 @@ from distributed import span, wait
 
 from dask_otel._dask.stimuli import stimulus_time
 from dask_otel.core.life.clock_offsets import DRIFT
-from dask_otel.lab.clock import EPOCH, MACHINE
+from dask_otel.lab.clock import EPOCH, present
 from tests.simulated.observed import Simulated
 
 #: Seconds that a heartbeat takes to the scheduler, and others nothing: workers err by half of it.
@@ -26,9 +26,7 @@ CLOSE = 0.0021
 
 def now() -> float:
     """Return the real time, whatever the clock of this machine says."""
-    machine = MACHINE.get()
-    assert machine is not None
-    return EPOCH + machine.loop.time()
+    return EPOCH + present().loop.time()
 
 
 def timed(_: int, seconds: float) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from tests.waiting import eventually
 
 #: What raises: everything that the hooks call, on the parts of Dask's side and in the core.
 RAISES = {
-    "adapter": ("span_active", "span_inactive"),
+    "adapter": ("span_activity",),
     "adapter.spans": ("_collisions", "_created", "_add_group", "_take_in_spans"),
     "adapter.contexts": ("submitted", "caller", "annotate"),
     "adapter.task_events": (
@@ -29,7 +29,7 @@ RAISES = {
     ),
     "adapter.heartbeats": ("_span_deltas", "report", "worker_deltas"),
     "adapter.lifecycle": ("_count_busy", "all_forgotten"),
-    "adapter.lifecycle.outcomes": ("added", "finished", "_began", "_ended"),
+    "adapter.lifecycle.outcomes": ("added", "finished", "_activity"),
     "adapter.lifecycle.reports": ("heartbeat",),
 }
 

@@ -45,11 +45,8 @@ class Driven:
         self.lifecycle.computing.add_all()
         self.lifecycle.computing.counts.clear()
 
-    def span_active(self, span: OpenSpan, now: float) -> None:
-        self.active += 1
-
-    def span_inactive(self, span: OpenSpan, now: float) -> None:
-        self.active -= 1
+    def span_activity(self, span: OpenSpan) -> None:
+        self.active += 1 if span.active else -1
 
     def span(self, *above: OpenSpan) -> OpenSpan:
         """Open a span below others, the outermost one first."""

@@ -42,12 +42,6 @@ def test_answers_at_once(capsys, arguments, code, text):
     assert text in capsys.readouterr()[code // 2]
 
 
-def test_what_has_gone_names_what_to_use(capsys):
-    assert main(["report", "--scheduler", "tcp://127.0.0.1:1"]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "set otel.files.path where it runs, and call `dask-otel report FOLDER`" in line
-
-
 def test_missing_extra_is_named(monkeypatch, capsys):
     monkeypatch.setattr(demo, "_EXTRA", ("rich", "no_such_package"))
     said = "the demo needs no_such_package; try: pip install 'dask-otel[demo]'"

@@ -10,10 +10,11 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from functools import wraps
 from itertools import chain
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from distributed.core import Status
 from distributed.metrics import time
+from distributed.scheduler import Scheduler, WorkerState
 
 from dask_otel import semconv
 from dask_otel._dask import facts
@@ -43,9 +44,6 @@ from dask_otel.core.profiles import stacks
 from dask_otel.core.profiles.store import Batch, CutOff
 from dask_otel.core.records import FinishedSpan, Progress, Tags
 from dask_otel.core.trace import Trace
-
-if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, WorkerState
 
 #: Number of series in a part of a hand-over's step.
 _STEP: Final = 100
@@ -360,16 +358,14 @@ class SchedulerAdapter:
         span.owe_time(*self.time.accounting.pending(span.identity.dask_id))
         self.blocks.blocks.span_opened(span)
 
-    def span_active(self, span: OpenSpan, now: float) -> None:
-        """Count the span as active."""
+    def span_activity(self, span: OpenSpan) -> None:
+        """Count the span as active, or as no longer active."""
         ident = span.identity
-        self.time.accounting.span_active(ident.root_id, ident.dask_id, monotonic())
-        self.batch.add(semconv.SPAN_ACTIVE.name, span.identity.tags)
-
-    def span_inactive(self, span: OpenSpan, now: float) -> None:
-        """Count the span as no longer active."""
-        self.time.accounting.span_inactive(span.identity.dask_id, monotonic())
-        self.batch.add(semconv.SPAN_ACTIVE.name, span.identity.tags, value=-1)
+        if span.active:
+            self.time.accounting.span_active(ident.root_id, ident.dask_id, monotonic())
+        else:
+            self.time.accounting.span_inactive(ident.dask_id, monotonic())
+        self.batch.add(semconv.SPAN_ACTIVE.name, ident.tags, value=1 if span.active else -1)
 
     def summary(self, span_id: str) -> SpanSummary | None:
         """Return the summary of a span's own work, exported or not; None if it is unknown."""

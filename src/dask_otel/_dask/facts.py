@@ -9,19 +9,23 @@ from collections.abc import Iterable, Mapping
 from itertools import islice, pairwise
 from math import inf, isfinite
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from distributed.metrics import time
-from distributed.scheduler import heartbeat_interval
+from distributed.scheduler import (
+    MemoryState,
+    Scheduler,
+    TaskGroup,
+    TaskState,
+    WorkerState,
+    heartbeat_interval,
+)
+from distributed.spans import Span
 
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import NO_SUMS, GroupFacts
 from dask_otel.core.trace import Trace
-
-if TYPE_CHECKING:
-    from distributed.scheduler import MemoryState, Scheduler, TaskGroup, TaskState, WorkerState
-    from distributed.spans import Span
 
 #: Task states with work left.
 UNFINISHED: Final = frozenset({"waiting", "no-worker", "queued", "processing"})

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Container, Hashable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from weakref import WeakSet
 
 from distributed.metrics import time
+from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dask_otel.core.graph import BLOCK, MOST, MOST_OF_ONE
 from dask_otel.core.life.open_span import Group, OpenSpan
@@ -24,9 +25,6 @@ from dask_otel.core.records import (
     Submission,
     TaskRun,
 )
-
-if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 #: Most workers that left which are remembered.
 _MOST_GONE: Final = 1000
@@ -135,8 +133,7 @@ class Graphs:
             if not log.left_out:
                 self._logs[root] = log
                 self._held.add(log)
-        submissions = self.submissions.setdefault(group.source, [])
-        part = GraphPart(group.prefix, "m", [], submissions)
+        part = GraphPart(group.prefix, "m", [], self.submissions.setdefault(group.source, []))
         log.parts.append(part)
         found = self._parts[group] = log, part
         return found

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from distributed.scheduler import Scheduler, WorkerState
 
 from dask_otel import semconv
 from dask_otel._dask.facts import measured, trace_of
@@ -19,9 +21,6 @@ from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import OpenSpan
 from dask_otel.core.metrics.batch import SpanDeltas
-
-if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, WorkerState
 
 #: Contexts that belong to spans; their cluster-wide sums would be counted twice.
 _SPAN_CONTEXTS: Final = frozenset({"execute", "p2p"})
@@ -55,8 +54,7 @@ class Heartbeats:
 
     def wrap(self, wrappers: Wrappers) -> None:
         """Wrap the handler; in it, an error of ours would close the worker."""
-        handlers = self._scheduler.handlers
-        wrappers.after(handlers, "heartbeat_worker", "heartbeat", self._heartbeat)
+        wrappers.after(self._scheduler.handlers, "heartbeat_worker", "heartbeat", self._heartbeat)
 
     def _heartbeat(self, message: Mapping[str, Any]) -> None:
         workers, address, metrics = self._scheduler.workers, message["address"], message["metrics"]

@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from distributed.metrics import time
+from distributed.scheduler import Scheduler, TaskGroup, TaskState
+from distributed.spans import Span
 
+from dask_otel._dask.adapter import SchedulerAdapter
 from dask_otel._dask.present import MOST, Present
 from dask_otel.core.holdings import Holdings, Keeper
 from dask_otel.core.text import line_name, line_text
-
-if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, TaskGroup, TaskState
-    from distributed.spans import Span
-
-    from dask_otel._dask.adapter import SchedulerAdapter
 
 #: Most results that one question looks at, those of the fullest workers first; a worker's copy of
 #: another worker's result counts here, too.
@@ -72,8 +69,7 @@ async def held(adapter: SchedulerAdapter, asked: str | None) -> dict[str, Any] |
 def _names(scheduler: Scheduler, group: TaskGroup) -> tuple[str, str]:
     """Return the full name of a group's span, empty if it has none, and its prefix."""
     span: Span | None = scheduler.extensions["spans"].spans.get(group.span_id)
-    name = "" if span is None else line_name(span.name)
-    return name, line_text(group.prefix.name)
+    return "" if span is None else line_name(span.name), line_text(group.prefix.name)
 
 
 def _in_memory(scheduler: Scheduler) -> Iterator[TaskState]:

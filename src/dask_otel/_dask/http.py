@@ -144,4 +144,3 @@ class Routes:
         """Remove the routes."""
         rules = self._application.default_router.rules
         rules[:] = [rule for rule in rules if rule not in self._rules]
-        self._rules = []

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from distributed.scheduler import Scheduler
 
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.profiles import stacks
 from dask_otel.core.profiles.store import Batch, CutOff
 from dask_otel.core.records import SpanIdentity
-
-if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler
 
 #: Most spans of a message.
 _MOST_SPANS: Final = 1000

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from itertools import islice
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from distributed.metrics import time
+from distributed.scheduler import Scheduler, TaskGroup, TaskState
+from distributed.spans import Span, SpansSchedulerExtension
 
 from dask_otel import semconv
 from dask_otel._dask.boundary import ErrorBoundary
@@ -28,10 +30,6 @@ from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import NO_SUMS, Group, GroupFacts, OpenSpan
 from dask_otel.core.metrics.batch import Batches
 from dask_otel.core.records import Tags
-
-if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, TaskGroup, TaskState
-    from distributed.spans import Span, SpansSchedulerExtension
 
 
 class DaskSpans:

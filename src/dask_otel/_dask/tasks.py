@@ -7,9 +7,10 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from distributed.metrics import time
+from distributed.scheduler import TaskGroup, TaskState, WorkerState
 
 from dask_otel import semconv
 from dask_otel._dask.facts import UNFINISHED, pickled_class, run_times
@@ -31,6 +32,7 @@ from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.computing import TOGETHER
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Cause, Group, RetryReason, TaskLimits
+from dask_otel.core.memory.ledger import Coming, Moves
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.path.following import Paths
 from dask_otel.core.path.step import KEY, NUMBER, PARTS, SECONDS, SENT, STOP, RawStep
@@ -46,11 +48,6 @@ from dask_otel.core.path.waiting import (
 )
 from dask_otel.core.records import Failure, RawRun, TaskRun
 from dask_otel.core.text import STACKTRACE_LIMIT
-
-if TYPE_CHECKING:
-    from distributed.scheduler import TaskGroup, TaskState, WorkerState
-
-    from dask_otel.core.memory.ledger import Coming, Moves
 
 #: Limit of a traceback in characters; its end stays. It is twice the export's limit, so that
 #: redaction sees the whole. Dask does not limit tracebacks, and spans wait in a queue.

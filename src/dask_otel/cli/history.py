@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import glob
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -92,7 +93,8 @@ def run(arguments: argparse.Namespace) -> int:
     found = trends(runs)
     failed = int(arguments.check is not None and found[0].regression)
     if failed:
-        _replay(found[0], [one for one in listed if one[0].name == arguments.check])
+        own = [one for one in listed if one[0].name == arguments.check]
+        report.judged("history", found[0], partial(_replay, found[0], own))
     if arguments.output:
         from dask_otel.report.page.html import history_page
 
@@ -113,7 +115,11 @@ def run(arguments: argparse.Namespace) -> int:
     return failed
 
 
-def _replay(trend: Trend, listed: Sequence[tuple[PastRun, SessionFiles]]) -> None:
+def _replay(
+    trend: Trend,
+    listed: Sequence[tuple[PastRun, SessionFiles]],
+    progress: Callable[[int, int], object],
+) -> Trend:
     """Add to the last change of a regression what replays of two runs say of it, if they can."""
     from dask_otel.report.cures import graphs_of, made_of
     from dask_otel.report.history.difference import in_words
@@ -121,18 +127,14 @@ def _replay(trend: Trend, listed: Sequence[tuple[PastRun, SessionFiles]]) -> Non
 
     change, graphs = trend.changes[-1], []
     earlier = [one for one in listed if one[0].start < change.since]
-    try:
-        for run, session in (earlier[-1], listed[-1]):
-            logs = Path(session.folder).glob(f"{glob.escape(session.prefix)}*{SUFFIX}")
-            graphs += [one for one in graphs_of(logs, b"") if one.span_id == run.span_id]
-        if len(graphs) == 2:
-            terms, why = made_of(graphs[0], graphs[1], terminal.replayed, Room(limited=True))
-            said = in_words(terms) or why
-            change.beside.append(f"the last run before it and the last one, replayed: {said}")
-    except (OSError, ValueError, RuntimeError) as error:
-        terminal.say("history", f"no replays: {error}")
-    finally:
-        terminal.progress("")
+    for run, session in (earlier[-1], listed[-1]):
+        logs = Path(session.folder).glob(f"{glob.escape(session.prefix)}*{SUFFIX}")
+        graphs += [one for one in graphs_of(logs, b"") if one.span_id == run.span_id]
+    if len(graphs) == 2:
+        terms, why = made_of(graphs[0], graphs[1], progress, Room(limited=True))
+        said = in_words(terms) or why
+        change.beside.append(f"the last run before it and the last one, replayed: {said}")
+    return trend
 
 
 def _progress(number: int, of: int) -> None:

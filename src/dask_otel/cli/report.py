@@ -13,13 +13,15 @@ from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from dask_otel.cli import terminal
 
 if TYPE_CHECKING:
     from dask_otel.report.document import Report
     from dask_otel.report.money import Price
+
+T = TypeVar("T")
 
 HELP: Final = "show where the time of a run went, on one page"
 DESCRIPTION: Final = """\
@@ -28,10 +30,6 @@ the Collector's file exporter wrote, and traces that were saved from Jaeger or T
 compressed; a directory stands for its files. It needs no server.
 """
 
-_SCHEDULER = (
-    "a report reads files, not a running scheduler; set otel.files.path where it runs, and call "
-    "`dask-otel report FOLDER`"
-)
 NO_BOKEH = "the page needs bokeh; try: pip install 'dask-otel[report]' (text and --json do not)"
 
 #: Most columns of the text.
@@ -48,8 +46,6 @@ arguments, 130 interrupted
 #: Names of each argument, and its options for `argparse`.
 ARGUMENTS: Final[dict[str, Any]] = {
     "paths": {"nargs": "*", "metavar": "PATH", "help": "a file, or a directory of files"},
-    # A removed option, whose error names its replacement.
-    "--scheduler": {"help": argparse.SUPPRESS},
     "--compare": {
         "nargs": 2,
         "metavar": ("A", "B"),
@@ -99,8 +95,6 @@ ARGUMENTS: Final[dict[str, Any]] = {
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the report; return the exit code."""
-    if arguments.scheduler:
-        return terminal.fail("report", _SCHEDULER)
     given, page = arguments, not (arguments.text or arguments.json)
     wrong = {
         "give PATH, or --compare A B": bool(given.paths) == bool(given.compare),
@@ -119,12 +113,11 @@ def run(arguments: argparse.Namespace) -> int:
             terminal.say("report", line)
         if page:
             return _write_page(report, arguments)
-        text = (
+        terminal.show(
             json.dumps(report.to_dict(), indent=2, allow_nan=False)
             if arguments.json
             else _text(report, arguments)
         )
-        terminal.show(text)
     except (OSError, ValueError) as error:
         return terminal.fail("report", str(error))
     return 0
@@ -182,13 +175,13 @@ def _read(arguments: argparse.Namespace) -> Report:
         return judged("report", compared(), partial(compared, replay=True, limited=limited))
 
 
-def judged(command: str, report: Report, replayed: Callable[..., Report]) -> Report:
-    """Replay what was recorded; if that fails, the report is as it was, and the command says so."""
+def judged(command: str, before: T, replayed: Callable[..., T]) -> T:
+    """Replay what was recorded; if that fails, return what was there, and say so."""
     try:
         return replayed(progress=terminal.replayed)
     except (OSError, ValueError, RuntimeError) as error:
         terminal.say(command, f"no replays: {error}")
-        return report
+        return before
     finally:
         terminal.progress("")
 

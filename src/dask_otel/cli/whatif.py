@@ -127,8 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
     if shown.result.refused:
         return terminal.fail("whatif", shown.headline())
     if arguments.output:
-        page = replace(found, what_ifs=[shown]).html()
-        return terminal.write("whatif", arguments.output, page)
+        return terminal.write("whatif", arguments.output, replace(found, what_ifs=[shown]).html())
     if not arguments.json:
         terminal.show(shown.text(terminal.width(_WIDE), ascii_only=terminal.is_ascii()))
     return 0

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from distributed import Client
 
 from dask_otel._wire import Refusal
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 
 def pending(client: Client) -> bool:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Literal, overload
+from typing import Literal, overload
+
+from distributed import Client
 
 from dask_otel import _wire
 from dask_otel._wire import Held
 from dask_otel.client.asking import answer
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 
 @overload

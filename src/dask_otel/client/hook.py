@@ -10,13 +10,11 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from dask_otel._dask.wrapping import Wrappers
-
-if TYPE_CHECKING:
-    from importlib.machinery import ModuleSpec
 
 logger = logging.getLogger("distributed.dask_otel")
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Awaitable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from typing import Any, Literal, TypeAlias, overload
+
+from distributed import Client
 
 from dask_otel._wire import SpanMetrics, install, settled_metrics, uninstall, unused
 from dask_otel.client.asking import answer, pending
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 #: The result of a registration.
 Registered: TypeAlias = Literal["started", "running", "off"]

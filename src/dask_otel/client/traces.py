@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Literal, overload
+from typing import Literal, overload
+
+from distributed import Client
 
 from dask_otel._wire import TraceContext, decided_trace
 from dask_otel.client.handles import SpanHandle
 from dask_otel.core import identity
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 
 @overload
@@ -61,8 +60,6 @@ def trace_context(
         raise TypeError(f"a span's id is a string, not {type(span_id).__name__}")
     root_id = _root_of(span_id)
     if client is None:
-        from distributed import Client
-
         try:
             client = Client.current()
         except ValueError:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Awaitable, Hashable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Literal, overload
+from typing import Final, Literal, overload
+
+from distributed import Client, Future
 
 from dask_otel import _wire
 from dask_otel._wire import Why
 from dask_otel.client.asking import answer
-
-if TYPE_CHECKING:
-    from distributed import Client, Future
 
 #: Most characters of a key or a name.
 _LONGEST: Final = 10_000

@@ -82,6 +82,13 @@ class Machine:
 MACHINE: ContextVar[Machine | None] = ContextVar("MACHINE", default=None)
 
 
+def present() -> Machine:
+    """Return the machine of code that only runs on one."""
+    machine = MACHINE.get()
+    assert machine is not None
+    return machine
+
+
 class _Handle(asyncio.Handle):
     """A callback, which runs where it was made, if that machine is at work."""
 

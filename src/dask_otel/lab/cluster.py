@@ -55,13 +55,9 @@ CONFIG: Final = {
 LONGEST: Final = 10_000.0
 
 
-def _hash_of_key(task: TaskState) -> int:
-    return hash(task.key)
-
-
 # By the address of the object, sets of them would have another order in each run. It compares as
 # before.
-TaskState.__hash__ = _hash_of_key
+TaskState.__hash__ = lambda task: hash(task.key)
 
 
 class LabScheduler(Scheduler):  # type: ignore[misc]
@@ -188,8 +184,7 @@ class Cluster:
 
     def add_worker(self, name: str, threads: int = 2, **options: Any) -> LabWorker:
         """Let a worker join. `shift` and `slowness` are those of its machine; see `Machine`."""
-        start = lambda: self.start_worker(name, threads, **options)  # noqa: E731
-        return self.do("scheduler", start)
+        return self.do("scheduler", lambda: self.start_worker(name, threads, **options))
 
     def kill(self, name: str) -> None:
         """Kill a worker or a user: it says nothing any more, and its connections break."""

@@ -18,7 +18,7 @@ from distributed import Worker
 from distributed.spill import SpillBuffer
 from distributed.threadpoolexecutor import thread_state
 
-from dask_otel.lab.clock import MACHINE, Loop, Machine
+from dask_otel.lab.clock import Loop, Machine, present
 from dask_otel.lab.threads import Pool
 
 
@@ -131,9 +131,7 @@ class LabThreadPoolExecutor(Executor):
                 self._free += 1
             self._adjust_thread_count()
 
-        machine = MACHINE.get()
-        assert machine is not None
-        self._work.append((machine, work))
+        self._work.append((present(), work))
         self._adjust_thread_count()
         return future
 

@@ -16,7 +16,7 @@ from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector
 from distributed.comm.registry import Backend, backends
 from distributed.protocol.serialize import _nested_deserialize
 
-from dask_otel.lab.clock import MACHINE, Loop, Machine
+from dask_otel.lab.clock import Loop, Machine, present
 
 _END: Final = object()
 
@@ -58,9 +58,7 @@ class Wire(Comm):  # type: ignore[misc]
 
     def __init__(self, wires: Wires, address: str, peer: str, deserialize: bool) -> None:
         super().__init__(deserialize=deserialize)
-        machine = MACHINE.get()
-        assert machine is not None
-        self.machine = machine
+        self.machine = present()
         self.other: Wire
         self._wires = wires
         self._local_addr, self._peer_addr = address, peer
@@ -69,7 +67,7 @@ class Wire(Comm):  # type: ignore[misc]
         self._closed = False
         #: The arrival of the last message that was sent.
         self._last = 0.0
-        wires.comms.setdefault(machine, {})[self] = None
+        wires.comms.setdefault(self.machine, {})[self] = None
 
     local_address = property(lambda self: self._local_addr)
     peer_address = property(lambda self: self._peer_addr)
@@ -135,9 +133,7 @@ class Listener(BaseListener):  # type: ignore[misc]
 
     def __init__(self, handle: Callable[[Comm], Awaitable[None]], deserialize: bool) -> None:
         super().__init__()
-        machine = MACHINE.get()
-        assert machine is not None
-        self.machine = machine
+        self.machine = present()
         self.handle = handle
         self.deserialize = deserialize
 
@@ -188,11 +184,7 @@ class _Backend(Backend):  # type: ignore[misc]
     def get_address_host(self, loc: str) -> str:
         return loc
 
-    def resolve_address(self, loc: str) -> str:
-        return loc
-
-    def get_local_address_for(self, loc: str) -> str:
-        return loc
+    resolve_address = get_local_address_for = get_address_host
 
 
 backends["lab"] = _Backend()

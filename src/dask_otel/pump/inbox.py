@@ -1,4 +1,4 @@
-"""The queue between the event loop and the feeder: bounded; adding to it never blocks."""
+"""The queue between the event loop and a thread: bounded; adding to it never blocks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import deque
 from typing import Any
 
 from dask_otel import semconv
+from dask_otel.core.profiles.store import Batch, CutOff, Ended
 from dask_otel.core.records import (
     ClusterEvent,
     FinishedGraph,
@@ -18,12 +19,12 @@ from dask_otel.core.records import (
 
 
 class Inbox:
-    """Filled by the event loop, emptied by the feeder's thread.
+    """Filled by the event loop, emptied by the thread of a feeder, or of the profiles.
 
     Parameters
     ----------
     backlog
-        Limit of the waiting OpenTelemetry spans, log records, or graph logs.
+        Limit of the waiting OpenTelemetry spans, log records, graph logs, or bytes of samples.
     """
 
     def __init__(self, backlog: int) -> None:
@@ -48,7 +49,9 @@ class Inbox:
         return f"<Inbox, {self.waiting} of {self.backlog} waiting>"
 
     def offer(
-        self, item: FinishedSpan | Progress | ClusterEvent | FinishedGraph, behind: int = 0
+        self,
+        item: FinishedSpan | Progress | ClusterEvent | FinishedGraph | Batch,
+        behind: int = 0,
     ) -> bool:
         """Queue an item; False if there is no room.
 
@@ -64,7 +67,7 @@ class Inbox:
         self._items.append(item)
         return True
 
-    def put_light(self, item: OpenNote | SpanIdentity) -> None:
+    def put_light(self, item: OpenNote | SpanIdentity | CutOff | Ended) -> None:
         """Queue an item without weight; bounded too, in case the disk hangs for ever.
 
         The identity of a finished span that had no room removes the span's note.
@@ -78,8 +81,7 @@ class Inbox:
             if not self._items or self.given_up:
                 return None
             item = self._items.popleft()
-            if not isinstance(item, (OpenNote, SpanIdentity)):
-                self._taken += item.weight
+            self._taken += getattr(item, "weight", 0)
             return item
 
     def give_up(self) -> int:

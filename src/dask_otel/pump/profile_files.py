@@ -7,14 +7,11 @@ of the scheduler loses little more than what the workers have not sent.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from tempfile import mkstemp
 from typing import Final
 
 from dask_otel import semconv
@@ -23,8 +20,10 @@ from dask_otel.core.profiles.store import Batch, CutOff, Ended, Profiles, RootPr
 from dask_otel.core.records import SpanIdentity
 from dask_otel.core.trace import Trace
 from dask_otel.pump.breath import Breath
+from dask_otel.pump.inbox import Inbox
 from dask_otel.pump.tally import Tally
 from dask_otel.pump.thread import PumpThread
+from dask_otel.spool.files import replace
 
 logger = logging.getLogger("distributed.dask_otel")
 
@@ -33,7 +32,6 @@ INTERVAL: Final = 1.0
 _PAUSE: Final = 50.0
 #: Most bytes that wait for the thread.
 _MOST_WAITING: Final = 16 * 2**20
-_BESIDE: Final = 200
 
 
 class ProfileFiles(PumpThread):
@@ -64,9 +62,7 @@ class ProfileFiles(PumpThread):
         self._store, self._samples = store, samples
         #: Held by threads that read what waits; the event loop never takes it.
         self._lock = threading.Lock()
-        self._waiting: deque[Batch | CutOff | Ended] = deque()
-        # Two counters of bytes, each written by one side: no lock.
-        self._offered = self._taken = 0
+        self._inbox = Inbox(_MOST_WAITING)
         #: When the open roots are written next.
         self._due = time.monotonic() + INTERVAL
         #: Of the files, the oldest first.
@@ -75,7 +71,7 @@ class ProfileFiles(PumpThread):
         self._breathe = Breath()
 
     def __repr__(self) -> str:
-        return f"<ProfileFiles in {self._folder}, {len(self._waiting)} messages waiting>"
+        return f"<ProfileFiles in {self._folder}, {len(self._inbox)} messages waiting>"
 
     def counted_by(self, tally: Tally) -> None:
         """Count losses and errors there."""
@@ -83,12 +79,10 @@ class ProfileFiles(PumpThread):
 
     def offer(self, item: Batch | CutOff | Ended) -> None:
         """Queue an item without waiting; a batch without room is counted. For the event loop."""
-        size = _size(item)
-        if isinstance(item, Batch) and self._offered - self._taken + size > _MOST_WAITING:
+        if not isinstance(item, Batch):
+            self._inbox.put_light(item)
+        elif not self._inbox.offer(item):
             self._drop("queue_full", item.samples + item.left_out)
-            return
-        self._offered += size
-        self._waiting.append(item)
         if isinstance(item, Ended):
             self.wake.set()
 
@@ -123,16 +117,14 @@ class ProfileFiles(PumpThread):
 
     def abandon(self) -> None:
         """Count what was not written as lost."""
-        waiting, self._waiting = self._waiting, deque()
+        waiting = iter(self._inbox.take, None)
         lost = sum(one.samples + one.left_out for one in waiting if isinstance(one, Batch))
         for root in [*self._store.roots.values()]:
             lost, root.unwritten = lost + root.unwritten, 0
         self._drop("shutdown", lost)
 
     def _drain(self) -> None:
-        while self._waiting:
-            item = self._waiting.popleft()
-            self._taken += _size(item)
+        while (item := self._inbox.take()) is not None:
             for _ in self._store.take(item, time.time()):
                 self._breathe()
         while self._store.dropped:
@@ -156,7 +148,7 @@ class ProfileFiles(PumpThread):
             root.changed = False
         path = self._folder / self._name(root.root)
         try:
-            self._replace(path, data)
+            replace(path, data)
         except OSError as error:
             root.changed = True
             if not self._warned:
@@ -178,24 +170,8 @@ class ProfileFiles(PumpThread):
             with suppress(OSError):
                 oldest.unlink()
 
-    def _replace(self, path: Path, data: bytes) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        # For the owner alone.
-        descriptor, new = mkstemp(dir=self._folder, prefix=".profile-")
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(data)
-            os.replace(new, path)
-        except OSError:
-            os.unlink(new)
-            raise
-
     def _name(self, root: SpanIdentity) -> str:
         return f"{self._run_name}-{root.span_id:016x}{SUFFIX}"
 
     def _drop(self, reason: str, samples: int) -> None:
         self._tally.add(semconv.OTEL_DROPPED.name, "profiles", reason, count=samples)
-
-
-def _size(item: Batch | CutOff | Ended) -> int:
-    return _BESIDE + (len(item.blob) if isinstance(item, Batch) else 0)

@@ -191,8 +191,7 @@ def _cures(
 def graphs_of(paths: Iterable[str | Path], kept: bytes) -> list[Graph]:
     """Return the recorded graphs of files and folders, and of those that were kept in memory."""
     logs = [one for one in map(Path, paths) if one.is_dir() or one.name.endswith(SUFFIX)]
-    found = [graph for path in logs for graph in read_graphs(path)]
-    return found + read_graphs(kept)
+    return [graph for path in logs for graph in read_graphs(path)] + read_graphs(kept)
 
 
 def sizes(graph: Graph, when: str = "came") -> list[int]:

@@ -69,8 +69,7 @@ def what_if(
         If there is no such recorded run, or it has no such tasks.
     """
     causes = [without] if isinstance(without, str) else without
-    pairs = (faster or {}).items(), (split or {}).items()
-    changes = [*each(threads, bandwidth, causes, *pairs)]
+    changes = [*each(threads, bandwidth, causes, (faster or {}).items(), (split or {}).items())]
     report = source if isinstance(source, Report) else read_report(source)
     cost = report.price if price is None else Price(price)
     return tried(replace(report, price=cost), span, changes, progress)

@@ -139,10 +139,9 @@ def wrapped(value: str, width: int) -> list[str]:
 
     An address or a key stays whole, so that it can be copied.
     """
-    folded = " ".join(value.split())
-    return textwrap.wrap(folded, max(1, width), break_long_words=False, break_on_hyphens=False) or [
-        ""
-    ]
+    return textwrap.wrap(
+        " ".join(value.split()), max(1, width), break_long_words=False, break_on_hyphens=False
+    ) or [""]
 
 
 def inside(title: str) -> str:

@@ -13,9 +13,11 @@ import logging
 import time as clocks
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.metrics import time
+from distributed.scheduler import Scheduler
 
 from dask_otel._dask.adapter import HOOKS, SchedulerAdapter
 from dask_otel._dask.boundary import ErrorBoundary
@@ -36,11 +38,6 @@ from dask_otel.scheduler.wiring import WiredPump, disown, make_pump
 from dask_otel.scheduler.workers import NAME, pickled
 from dask_otel.settings.keys import ConfigurationError, Settings
 from dask_otel.settings.reading import differences, read_settings
-
-if TYPE_CHECKING:
-    from distributed.diagnostics.plugin import SchedulerPlugin
-    from distributed.scheduler import Scheduler
-
 
 logger = logging.getLogger("distributed.dask_otel")
 
@@ -199,10 +196,9 @@ class Bridge:
                 # The first scrape may come at once.
                 self.hand_over.begin_metrics()
         if self.settings.report.record == "always":
-            what = "open spans and the reports of runs"
-            pages = partial(Pages, self.adapter, self.settled, self.recording)
-            add_page = lambda: routes.add_page(PageHandler, pages=pages())  # noqa: E731
-            self._show(what, "otel.report.record", add_page)
+            pages = Pages(self.adapter, self.settled, self.recording)
+            add = partial(routes.add_page, PageHandler, pages=pages)
+            self._show("open spans and the reports of runs", "otel.report.record", add)
         if not wired.hint:
             logger.info("dask-otel exports this scheduler's spans and metrics: %s", wired.summary)
 

@@ -13,21 +13,18 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import dask.config
+from distributed.scheduler import Scheduler
 
 from dask_otel._dask.facts import workers_condition
 from dask_otel.pump.thread import apart
+from dask_otel.scheduler.bridge import Bridge
 from dask_otel.scheduler.redaction import load_redaction
 from dask_otel.settings.keys import ConfigurationError, Settings
 from dask_otel.settings.origins import mask_of, settings_in_force, variables_in_force
 from dask_otel.settings.reading import read_settings
-
-if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler
-
-    from dask_otel.scheduler.bridge import Bridge
 
 #: Version of the result's format; never decreases.
 FORMAT: Final = 1

@@ -6,22 +6,20 @@ import asyncio
 import time as clocks
 from collections.abc import Callable, Iterable, Iterator
 from itertools import product
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from distributed.metrics import time
 
 from dask_otel import semconv
+from dask_otel._dask.adapter import SchedulerAdapter
+from dask_otel._dask.boundary import ErrorBoundary
 from dask_otel.core.life.callers import DEFAULT_SPAN
 from dask_otel.core.metrics.batch import MetricBatch, Observation
 from dask_otel.core.profiles.store import Batch, CutOff, Ended
 from dask_otel.core.records import ClusterEvent, FinishedGraph, FinishedSpan, OpenNote, Progress
 from dask_otel.pump.inbox import Inbox
-
-if TYPE_CHECKING:
-    from dask_otel._dask.adapter import SchedulerAdapter
-    from dask_otel._dask.boundary import ErrorBoundary
-    from dask_otel.pump.pump import Pump
-    from dask_otel.scheduler.own_cost import OwnCost
+from dask_otel.pump.pump import Pump
+from dask_otel.scheduler.own_cost import OwnCost
 
 #: Seconds after which a step of a hand-over ends with its present part, and a tick with its present
 #: span; and seconds between two steps, for the event loop's other work.

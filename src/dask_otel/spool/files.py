@@ -1,4 +1,4 @@
-"""The spool's file: its owner, its creation, its size.
+"""The spool's file: its owner, its creation, its size. And files that are replaced as a whole.
 
 Names, keys and tracebacks can hold data, so only the owner may read the files.
 """
@@ -9,6 +9,7 @@ import os
 import stat
 from contextlib import suppress
 from pathlib import Path
+from tempfile import mkstemp
 from typing import Final
 
 MODE: Final = 0o600
@@ -88,6 +89,19 @@ def make(path: Path) -> None:
     with suppress(OSError):
         # Umasks change the mode, and so does Kubernetes with `fsGroup`.
         os.chmod(path, MODE)
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Write any file as a whole or not at all, for its owner alone; make its folder if needed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, new = mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(new, path)
+    except OSError:
+        os.unlink(new)
+        raise
 
 
 def remove(path: Path) -> None:

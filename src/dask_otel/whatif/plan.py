@@ -279,8 +279,7 @@ def _fetched(rows: Iterable[Row]) -> dict[tuple[int, int], Fetched]:
         for task in row.before if row.transfer else ():
             source, nbytes = places.get(task, (row.worker, 0))
             if source != row.worker:
-                one = Fetched(source, nbytes, began, ended)
-                found.setdefault((row.worker, task), one)
+                found.setdefault((row.worker, task), Fetched(source, nbytes, began, ended))
         if row.outcome == "m":
             places[row.task] = (row.worker, row.nbytes or 0)
     return found

@@ -14,16 +14,15 @@ from functools import partial
 from threading import Lock, local
 from time import monotonic
 from traceback import format_exception
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from distributed.worker import Worker
 
 from dask_otel._dask.wrapping import Wrappers
 from dask_otel._otel.api.current import current_ids
 from dask_otel.core.events.lines import TOPIC, LineBatch, line
 from dask_otel.core.text import Sanitizer, plain_text
 from dask_otel.worker.logs import running
-
-if TYPE_CHECKING:
-    from distributed.worker import Worker
 
 #: Records of our own and of OpenTelemetry, which would go round in a circle.
 _OWN: Final = ("distributed.dask_otel", "dask_otel", "opentelemetry")

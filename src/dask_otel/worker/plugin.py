@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from contextvars import Token
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from distributed.diagnostics.plugin import WorkerPlugin
+from distributed.worker import Worker
 
 from dask_otel._dask.workers.execution import Execution, is_beside_a_scheduler
 from dask_otel._otel.api.current import Context, attach, detach, get_current
@@ -15,9 +17,6 @@ from dask_otel.worker.contexts import Task, TaskContexts
 from dask_otel.worker.forwarding import forwarding
 from dask_otel.worker.logs import injection, running
 from dask_otel.worker.sampling import Sampler
-
-if TYPE_CHECKING:
-    from distributed.worker import Worker
 
 T = TypeVar("T")
 
@@ -112,14 +111,11 @@ class TaskContextPlugin(WorkerPlugin):
         self.level = level
         self.profiles = profiles
         self.hooks: _Hooks | None = None
-        #: Whether this plugin holds the instrumentation of the process's clients.
-        self.holds = False
-        #: The worker that forwards log records.
-        self.forwards: Worker | None = None
-        self.sampler: Sampler | None = None
+        #: Ends what `setup` has begun, besides the hooks.
+        self._undo = ExitStack()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "hooks": None, "forwards": None, "sampler": None}
+        return {**vars(self), "hooks": None, "_undo": ExitStack()}
 
     def setup(self, worker: Worker) -> None:
         """See ``WorkerPlugin.setup``."""
@@ -135,17 +131,19 @@ class TaskContextPlugin(WorkerPlugin):
         # Beside a scheduler, the process is the application's, which decides by itself whether
         # submissions carry the context (`dask_otel.instrument`). In the process of any other
         # worker, all submissions come from tasks, which have a context.
-        self.holds = not is_beside_a_scheduler()
-        if self.holds:
+        if not is_beside_a_scheduler():
             INSTRUMENTATION.settle(holders=1)
+            self._undo.callback(INSTRUMENTATION.settle, holders=-1)
             if self.level is not None:
-                self.forwards = worker
                 forwarding.add(worker, self.level)
+                self._undo.callback(forwarding.remove, worker)
         if self.inject:
             injection.add()
+            self._undo.callback(injection.remove)
         if self.profiles is not None:
-            self.sampler = Sampler(worker, self.profiles)
-            self.sampler.start()
+            sampler = Sampler(worker, self.profiles)
+            sampler.start()
+            self._undo.callback(sampler.stop)
 
     def teardown(self, worker: Worker) -> None:
         """See ``WorkerPlugin.teardown``."""
@@ -154,15 +152,6 @@ class TaskContextPlugin(WorkerPlugin):
             return
         hooks.wanted_by.remove(self)
         hooks.choose()
-        if self.holds:
-            INSTRUMENTATION.settle(holders=-1)
-        if self.forwards is not None:
-            forwarding.remove(self.forwards)
-            self.forwards = None
-        if self.inject:
-            injection.remove()
-        if self.sampler is not None:
-            self.sampler.stop()
-            self.sampler = None
+        self._undo.close()
         if not hooks.wanted_by:
             hooks.execution.detach()

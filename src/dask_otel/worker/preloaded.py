@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from distributed import Nanny, Worker
 
 from dask_otel.settings.keys import ConfigurationError
 from dask_otel.settings.reading import read_settings
 from dask_otel.worker.plugin import TaskContextPlugin
-
-if TYPE_CHECKING:
-    from distributed import Nanny, Worker
 
 logger = logging.getLogger("distributed.dask_otel")
 

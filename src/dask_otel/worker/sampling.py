@@ -8,17 +8,15 @@ from __future__ import annotations
 import sys
 import threading
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from distributed import worker as dask_worker
 from distributed.metrics import thread_time, time
+from distributed.worker import Worker
 
 from dask_otel.core.events.lines import Rate
 from dask_otel.core.profiles.frames import Stacks
 from dask_otel.core.profiles.stacks import LAST, TOPIC, packed
-
-if TYPE_CHECKING:
-    from distributed.worker import Worker
 
 #: Seconds after which samples are sent, so that a kill loses at most ten seconds of them; and after
 #: which a span that runs no task is at its end here: then its samples are sent early, once a second

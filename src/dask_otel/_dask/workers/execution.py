@@ -8,13 +8,12 @@ hook on its ``submit`` adds the context.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+from distributed.worker import Worker
+from distributed.worker_state_machine import TaskState
 
 from dask_otel._dask.wrapping import Wrappers
-
-if TYPE_CHECKING:
-    from distributed.worker import Worker
-    from distributed.worker_state_machine import TaskState
 
 T = TypeVar("T")
 

@@ -9,19 +9,17 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from time import monotonic, thread_time
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import dask.config
 from dask.utils import parse_timedelta
 from distributed.metrics import time
+from distributed.scheduler import MemoryState, Scheduler, WorkerState
 
 from dask_otel import semconv
 from dask_otel._dask.facts import measured, memory_of, reported, spilled
 from dask_otel.core.memory.ledger import Ledger
 from dask_otel.core.metrics.batch import Batches, MetricBatch, RawSeries
-
-if TYPE_CHECKING:
-    from distributed.scheduler import MemoryState, Scheduler, WorkerState
 
 #: Linux: this thread's nanoseconds on a CPU, and its nanoseconds ready to run without one.
 _SCHEDSTAT: Final = "/proc/thread-self/schedstat"

@@ -33,7 +33,11 @@ _BAGGAGE = W3CBaggagePropagator()
 
 
 def remote_parent(
-    parent: Traceparent, state: str | None = None, baggage: str | None = None
+    parent: Traceparent,
+    state: str | None = None,
+    baggage: str | None = None,
+    *,
+    is_remote: bool = True,
 ) -> Context:
     """Return a context in which a span of another process is the current one.
 
@@ -48,14 +52,16 @@ def remote_parent(
         Its W3C tracestate; invalid parts are left out.
     baggage
         W3C baggage of the caller.
+    is_remote
+        False for a span of this process.
     """
     span = NonRecordingSpan(
         SpanContext(
             parent.trace_id,
             parent.span_id,
-            is_remote=True,
+            is_remote=is_remote,
             trace_flags=TraceFlags(parent.flags),
-            trace_state=None if state is None else TraceState.from_header([state]),
+            trace_state=_parsed(state) if state else None,
         )
     )
     # Not based on the current context, which belongs to the process that started the worker.
@@ -63,6 +69,12 @@ def remote_parent(
     if baggage is not None:
         context = _BAGGAGE.extract({"baggage": baggage}, context)
     return context
+
+
+@lru_cache(256)
+def _parsed(state: str) -> TraceState:
+    # Cached, because OpenTelemetry logs a warning about an invalid one each time.
+    return TraceState.from_header([state])
 
 
 def remote_child(context: Context, parent: int, child: int) -> Context:

@@ -31,6 +31,7 @@ from opentelemetry.sdk.trace import SpanLimits
 
 from dask_otel import semconv
 from dask_otel._otel.sdk.environment import count, shown_to_sdk
+from dask_otel.core.protobuf import encoded_fields
 from dask_otel.core.records import (
     HistogramPoint,
     LogRecord,
@@ -178,7 +179,7 @@ class Encoder:
             fields["trace_id"] = trace.to_bytes(16, "big")
             fields["span_id"] = span_id.to_bytes(8, "big")
             fields["flags"] = int(getattr(trace, "sampled", None) is not False)
-        return _bytes(LogMessage(**fields)) + _field(_EVENT_NAME, record.name.encode())
+        return _bytes(LogMessage(**fields)) + encoded_fields((_EVENT_NAME, record.name.encode()))
 
     def request(self, rows: Iterable[Row]) -> bytes:
         """Return a request with the rows, each with the resource and the scope of its run."""
@@ -251,19 +252,8 @@ def _bytes(message: Any) -> bytes:
 
 
 def _request(origin: Origin, bodies: Sequence[bytes]) -> bytes:
-    scope = origin.scope + b"".join([_field(2, body) for body in bodies])
-    return _field(1, origin.resource + _field(2, scope))
-
-
-def _field(number: int, content: bytes) -> bytes:
-    """Return a field of a message: its tag, its length in groups of seven bits, its content."""
-    head = bytearray([number << 3 | 2])
-    length = len(content)
-    while length > 0x7F:
-        head.append(length & 0x7F | 0x80)
-        length >>= 7
-    head.append(length)
-    return bytes(head) + content
+    scope = origin.scope + encoded_fields(*[(2, body) for body in bodies])
+    return encoded_fields((1, origin.resource + encoded_fields((2, scope))))
 
 
 # ------------------------------------------------------------------------------- attributes
@@ -320,9 +310,9 @@ def _metric(record: MetricRecord, breathe: Callable[[], None]) -> bytes:
     data = bytearray(_bytes(message(**about)))
     for point in record.points:
         breathe()
-        data += _field(1, _point(point))
+        data += encoded_fields((1, _point(point)))
     head = Metric(name=record.name, description=record.description, unit=record.unit)
-    return _bytes(head) + _field(number, bytes(data))
+    return _bytes(head) + encoded_fields((number, bytes(data)))
 
 
 def _point(point: NumberPoint | HistogramPoint) -> bytes:

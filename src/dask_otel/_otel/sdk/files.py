@@ -139,8 +139,7 @@ def file_sinks(
     destination = Destination(f"files in {folder}", advice=_ADVICE)
     made: list[ExporterSink | GraphSink] = []
     for signal in signals:
-        names = f"{run}-", f"-{signal}.jsonl"
-        file = RotatedFile(folder, *names, limits.max_size, limits.max_files)
+        file = RotatedFile(folder, f"{run}-", f"-{signal}.jsonl", limits.max_size, limits.max_files)
         if eager and signal == "metrics":
             destination.eager = partial(getattr, file, "is_first")
         made.append(make(signal, destination, FileTransport(signal, file.write, file.close)))

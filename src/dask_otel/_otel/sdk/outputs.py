@@ -213,8 +213,7 @@ def build_for_spool(environment: Mapping[str, str]) -> list[ExporterSink]:
         # Each span has its own.
         resource = Resource.get_empty()
         encoder = Encoder({}, __version__)
-        sampler = make_sampler(resource)
-        sinks = make_sinks(["traces"], partial(ExporterSink, encoder, sampler))
+        sinks = make_sinks(["traces"], partial(ExporterSink, encoder, make_sampler(resource)))
     for sink in sinks:
         if sink.key is None:
             sink.close()

@@ -7,7 +7,7 @@ import threading
 import time
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswer  # another class on Python 3.10
-from functools import lru_cache, partial
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
@@ -24,17 +24,15 @@ from opentelemetry.sdk.trace.sampling import (
     TraceIdRatioBased,
 )
 from opentelemetry.trace import (
-    NonRecordingSpan,
-    SpanContext,
     SpanKind,
     TraceFlags,
-    TraceState,
-    set_span_in_context,
 )
 
 from dask_otel import semconv
+from dask_otel._otel.api.current import remote_parent
 from dask_otel._otel.sdk.environment import shown_to_sdk, variables
 from dask_otel._otel.sdk.transport import uninstrumented
+from dask_otel.core.context import Traceparent
 from dask_otel.core.records import SpanRecord
 from dask_otel.core.text import Sanitizer, attribute_text
 from dask_otel.core.trace import Trace
@@ -130,31 +128,13 @@ def parent_of(record: SpanRecord) -> Context:
     parent = record.parent_span_id
     if parent is None or (trace.caller is not None and trace.caller.span_id == parent):
         return caller_of(trace)
-    flags = TraceFlags(trace.flags(sampled=True))
-    return _remote(int(trace), parent, record.remote_parent, flags, trace)
-
-
-@lru_cache(256)
-def _parsed(state: str) -> TraceState:
-    # Cached, because the SDK logs a warning about an invalid one each time.
-    return TraceState.from_header([state])
-
-
-def _remote(
-    trace_id: int, span_id: int, is_remote: bool, flags: TraceFlags, trace: Trace
-) -> Context:
-    """Return a context with that span as the current one, and the trace's tracestate."""
-    state = _parsed(trace.state) if trace.state else None
-    span = NonRecordingSpan(SpanContext(trace_id, span_id, is_remote, flags, state))
-    return set_span_in_context(span, Context())
+    own = Traceparent(int(trace), parent, trace.flags(sampled=True))
+    return remote_parent(own, trace.state, is_remote=record.remote_parent)
 
 
 def caller_of(trace: Trace) -> Context:
     """Return a context with the caller's span; an empty one if there is no caller."""
-    caller = trace.caller
-    if caller is None:
-        return Context()
-    return _remote(caller.trace_id, caller.span_id, True, TraceFlags(caller.flags), trace)
+    return Context() if trace.caller is None else remote_parent(trace.caller, trace.state)
 
 
 def _load_sampler(entry: EntryPoint) -> Sampler:

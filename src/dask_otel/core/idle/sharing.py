@@ -85,9 +85,7 @@ class IdleSharing:
         if span_id in self.spans:
             return
         self.changed = now
-        tree = self._trees.get(root_id)
-        if tree is None:
-            tree = self._trees[root_id] = ActiveTree(root_id, self._interval)
+        tree = self._trees.setdefault(root_id, ActiveTree(root_id, self._interval))
         self._carry_over_tree(tree)
         tree.settle(self._per_root)
         tree.spans += 1
@@ -102,7 +100,7 @@ class IdleSharing:
         self._carry_over(span)
         tree = span.tree
         tree.settle(self._per_root)
-        self._give(span.id, tree.per_span - span.mark)
+        _give(self.shares, span.id, tree.per_span - span.mark)
         tree.spans -= 1
         if not tree.spans:
             del self._trees[tree.id]
@@ -132,7 +130,7 @@ class IdleSharing:
                 self.idle += seconds
                 for ids in by_root.values():
                     for span_id in ids:
-                        self._give(span_id, seconds / len(by_root) / len(ids))
+                        _give(self.shares, span_id, seconds / len(by_root) / len(ids))
                 return unused
         self.book(seconds)
         return unused
@@ -181,13 +179,11 @@ class IdleSharing:
         """Settle a span for the closed interval, and begin the present one."""
         if span.interval != self._interval:
             self._carry_over_tree(span.tree)
-            seconds = span.tree.previous - span.mark
-            if seconds > 0.0:
-                shares = self.closed_shares
-                shares[span.id] = shares.get(span.id, 0.0) + seconds
+            _give(self.closed_shares, span.id, span.tree.previous - span.mark)
             span.mark = 0.0
             span.interval = self._interval
 
-    def _give(self, span_id: str, seconds: float) -> None:
-        if seconds > 0.0:
-            self.shares[span_id] = self.shares.get(span_id, 0.0) + seconds
+
+def _give(shares: dict[str, float], span_id: str, seconds: float) -> None:
+    if seconds > 0.0:
+        shares[span_id] = shares.get(span_id, 0.0) + seconds

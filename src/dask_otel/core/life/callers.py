@@ -166,8 +166,7 @@ class Callers:
 
     def _decide_context(self, span: OpenSpan, known: _Open, carrier: object) -> TaskContext:
         caller = self.read(carrier)
-        ident = span.identity
-        if caller is not None and caller.parent.trace_id != ident.trace_id:
+        if caller is not None and caller.parent.trace_id != span.identity.trace_id:
             self._link(span, known, caller.parent)
             if self.propagation == "adopt":
                 return format_traceparent(caller.parent), caller.state

@@ -20,7 +20,7 @@ from math import inf
 from dask_otel.core import identity
 from dask_otel.core.context import Caller
 from dask_otel.core.life.open_span import Limits
-from dask_otel.core.life.summaries import SpanSummary
+from dask_otel.core.life.summaries import SpanSummary, total
 from dask_otel.core.records import FinishedSpan, SpanIdentity, Tags
 from dask_otel.core.trace import Trace
 
@@ -96,13 +96,7 @@ class Generations:
             The generation that has not been exported, if there is one.
         """
         known = self._exported.get(dask_id)
-        if known is None:
-            return present
-        total = SpanSummary()
-        total.add(known)
-        if present is not None:
-            total.add(present)
-        return total
+        return present if known is None else total((known, present))
 
     def first(
         self,

@@ -128,7 +128,7 @@ class Lifecycle:
         #: Number of spans exported at the settle timeout, since the start.
         self.unsettled = 0
         #: The outcomes of the spans' tasks; the adapter feeds it.
-        self.outcomes = Outcomes(limits, self._activate, self._deactivate)
+        self.outcomes = Outcomes(limits, self._activity)
         #: Computed seconds; the adapter feeds it.
         self.computing = Computing(self.outcomes.ran)
         #: The results in memory; the adapter feeds it. None if they are not followed.
@@ -242,17 +242,15 @@ class Lifecycle:
 
     # ------------------------------------------------------------------ busy and quiet
 
-    def _activate(self, span: OpenSpan, now: float) -> None:
-        span.active = True
-        self._cluster.span_active(span, now)
+    def _activity(self, span: OpenSpan, active: bool, now: float) -> None:
+        self._set_active(span, active)
         if not span.holds:
-            self._count_busy(span, 1)
+            self._count_busy(span, 1 if active else -1, now)
 
-    def _deactivate(self, span: OpenSpan, now: float) -> None:
-        span.active = False
-        self._cluster.span_inactive(span, now)
-        if not span.holds:
-            self._count_busy(span, -1, now)
+    def _set_active(self, span: OpenSpan, active: bool) -> None:
+        if span.active != active:
+            span.active = active
+            self._cluster.span_activity(span)
 
     def hold(self, span: OpenSpan) -> None:
         """Keep a span open: a client has entered its block."""
@@ -326,7 +324,8 @@ class Lifecycle:
         for span in spans:
             span.busy = span.open_children = 0
         for span in spans:
-            self._repair_activity(span, unfinished.get(span.identity.dask_id, 0), now)
+            self.outcomes.recount(span, unfinished.get(span.identity.dask_id, 0), now)
+            self._set_active(span, bool(span.unfinished))
             span.busy += bool(span.unfinished or span.holds)
             if span.parent is not None:
                 span.parent.open_children += 1
@@ -335,13 +334,6 @@ class Lifecycle:
                 self._work_began(span)
             elif not span.busy and span.phase is Phase.OPEN:
                 self._work_ended(span, now)
-
-    def _repair_activity(self, span: OpenSpan, unfinished: int, now: float) -> None:
-        self.outcomes.recount(span, unfinished, now)
-        if span.active != bool(unfinished):
-            span.active = bool(unfinished)
-            notify = self._cluster.span_active if span.active else self._cluster.span_inactive
-            notify(span, now)
 
     @staticmethod
     def _step(span: OpenSpan, trigger: Trigger) -> None:
@@ -429,9 +421,7 @@ class Lifecycle:
             unfinished = span.unfinished > 0
             if unfinished or span.holds:
                 self.outcomes.at_work_until(span, now)
-            if span.active:
-                span.active = False
-                self._cluster.span_inactive(span, now)
+            self._set_active(span, False)
             self._step(span, Trigger.CLOSED)
             self._export(span, not unfinished, cut_off)
             self._stop_settling(span)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 from dask_otel.core.context import Traceparent
+from dask_otel.core.memory.ledger import SpanSum
 from dask_otel.core.path.step import SpanPath
 from dask_otel.core.records import (
     Attributes,
@@ -23,9 +24,6 @@ from dask_otel.core.records import (
     TaskCounts,
     WorkerPeak,
 )
-
-if TYPE_CHECKING:
-    from dask_otel.core.memory.ledger import SpanSum
 
 #: Why a run was repeated. ``rescheduled`` is no failure: the task requests it. Dask's peer-to-peer
 #: shuffles do so to move their tasks to the data.
@@ -139,11 +137,8 @@ class Cluster(Protocol):
     def span_opened(self, span: OpenSpan) -> None:
         """Handle the start of a generation."""
 
-    def span_active(self, span: OpenSpan, now: float) -> None:
-        """Handle the span's first unfinished task."""
-
-    def span_inactive(self, span: OpenSpan, now: float) -> None:
-        """Handle the end of the span's last unfinished task."""
+    def span_activity(self, span: OpenSpan) -> None:
+        """Handle the span's first unfinished task, or the end of its last one."""
 
     def span_exported(self, span: OpenSpan) -> None:
         """Release the objects of a finished generation."""

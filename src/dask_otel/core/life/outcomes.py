@@ -31,20 +31,18 @@ class Outcomes:
     ----------
     limits
         Caps on the details.
-    began, ended
-        Called with the span and the time when it gets its first unfinished task, and when the
-        last one ends.
+    activity
+        Called with the span, with True when it gets its first unfinished task and with False when
+        the last one ends, and the time.
     """
 
     def __init__(
         self,
         limits: Limits,
-        began: Callable[[OpenSpan, float], None],
-        ended: Callable[[OpenSpan, float], None],
+        activity: Callable[[OpenSpan, bool, float], None],
     ) -> None:
         self._max_exceptions = limits.max_exceptions
-        self._began = began
-        self._ended = ended
+        self._activity = activity
         #: Number of tasks that left their state and will return; 0 except in the middle of a
         #: stimulus.
         self.coming_back = 0
@@ -74,7 +72,7 @@ class Outcomes:
             reason = self._asked_again(group, key, cause)
         span.unfinished += 1
         if not span.active:
-            self._began(span, now)
+            self._activity(span, True, now)
         return reason
 
     @staticmethod
@@ -101,7 +99,7 @@ class Outcomes:
         group.tasks += count
         group.span.unfinished += count
         if not group.span.active:
-            self._began(group.span, now)
+            self._activity(group.span, True, now)
 
     def finished(self, group: Group, worker: str | None, now: float) -> None:
         """Count a task whose result is in memory; for its times, see `ran`.
@@ -115,7 +113,7 @@ class Outcomes:
         # Inlined `_removed`: this runs for every task.
         span.unfinished -= 1
         if not span.unfinished:
-            self._ended(span, now)
+            self._activity(span, False, now)
 
     def failed(
         self,
@@ -175,7 +173,7 @@ class Outcomes:
         self._take_back_result(group, counted, 1)
         group.span.unfinished += 1
         if not group.span.active:
-            self._began(group.span, now)
+            self._activity(group.span, True, now)
 
     def not_recomputed(self, group: Group, counted: bool, now: float) -> None:
         """Undo `recomputed`: the task keeps the result that it had."""
@@ -292,7 +290,7 @@ class Outcomes:
     def _removed(self, span: OpenSpan, now: float) -> None:
         span.unfinished -= 1
         if not span.unfinished:
-            self._ended(span, now)
+            self._activity(span, False, now)
 
     def incident(
         self,

@@ -47,9 +47,7 @@ class Reports:
         cancelled
             Cancelled tasks that still ran.
         """
-        known = self._workers.get(worker)
-        if known is None:
-            known = self._workers[worker] = WorkerReports()
+        known = self._workers.setdefault(worker, WorkerReports())
         known.beats += 1
         known.began = began
         known.cancelled = cancelled

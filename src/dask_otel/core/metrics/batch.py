@@ -143,10 +143,7 @@ class MetricBatch:
 
     def distribution(self, *series: Hashable) -> Distribution:
         """Return the distribution of a series; a new one if there was none."""
-        found = self.distributions.get(series)
-        if found is None:
-            found = self.distributions[series] = Distribution()
-        return found
+        return self.distributions.setdefault(series, Distribution())
 
     def deltas_of(self, span_id: Hashable, tags: Tags, ids: tuple[int, int] | None) -> SpanDeltas:
         """Return the deltas of a span that is new in this batch.
@@ -156,13 +153,9 @@ class MetricBatch:
         count = self.spans_of_name.get(tags, 0)
         if count >= MAX_OF_NAME:
             span_id, ids = tags, None
-            shared = self.span_deltas.get(tags)
-            if shared is not None:
-                return shared
         else:
             self.spans_of_name[tags] = count + 1
-        deltas = self.span_deltas[span_id] = SpanDeltas(tags, ids)
-        return deltas
+        return self.span_deltas.setdefault(span_id, SpanDeltas(tags, ids))
 
 
 class Batches:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from dask_otel import semconv
 from dask_otel.core.profiles.stacks import Frame, Stack
+from dask_otel.core.protobuf import encoded_fields, varint
 
 #: The end of the files' names.
 SUFFIX: Final = "-profile.pb.gz"
@@ -53,25 +54,6 @@ class Profile:
     spans: list[SpanStacks] = field(default_factory=list)
 
 
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-def _message(*fields: tuple[int, int | bytes]) -> bytes:
-    """Return the bytes of a message of protobuf: its fields are numbers, or bytes."""
-    return b"".join(
-        _varint(key << 3) + _varint(value)
-        if isinstance(value, int)
-        else _varint(key << 3 | 2) + _varint(len(value)) + value
-        for key, value in fields
-    )
-
-
 def encoded(profile: Profile, breathe: Callable[[], object] = bool) -> bytes:
     """Return a profile as a file; `breathe` is called after each short step."""
     strings: dict[str, int] = {"": 0}
@@ -82,7 +64,7 @@ def encoded(profile: Profile, breathe: Callable[[], object] = bool) -> bytes:
         return strings.setdefault(value, len(strings))
 
     def pair(key: str, value: str) -> bytes:
-        return _message((1, text(key)), (2, text(value)))
+        return encoded_fields((1, text(key)), (2, text(value)))
 
     wall = pair("wall", "nanoseconds")
     out = [(1, wall)]
@@ -92,15 +74,15 @@ def encoded(profile: Profile, breathe: Callable[[], object] = bool) -> bytes:
         for (prefix, *frames), micros in (+span.stacks).items():
             numbers = [locations.setdefault(one, len(locations) + 1) for one in reversed(frames)]
             of_task = (3, pair(semconv.TASK_PREFIX, prefix.function))
-            places, cost = b"".join(map(_varint, numbers)), _varint(1000 * micros)
-            out.append((2, _message((1, places), (2, cost), *labels, of_task)))
+            places, cost = b"".join(map(varint, numbers)), varint(1000 * micros)
+            out.append((2, encoded_fields((1, places), (2, cost), *labels, of_task)))
             breathe()
     for (name, file, line, at), number in locations.items():
         its = functions.setdefault((name, file, line), len(functions) + 1)
-        out.append((4, _message((1, number), (4, _message((1, its), (2, at or line))))))
+        out.append((4, encoded_fields((1, number), (4, encoded_fields((1, its), (2, at or line))))))
         breathe()
     for (name, file, line), number in functions.items():
-        out.append((5, _message((1, number), (2, text(name)), (4, text(file)), (5, line))))
+        out.append((5, encoded_fields((1, number), (2, text(name)), (4, text(file)), (5, line))))
         breathe()
     comment, period = text(json.dumps(profile.about)), profile.about.get("interval", 0.0)
     out += [(6, one.encode("utf-8", "replace")) for one in strings]
@@ -111,9 +93,9 @@ def encoded(profile: Profile, breathe: Callable[[], object] = bool) -> bytes:
     packer = zlib.compressobj(wbits=31)
     pieces = []
     for first in range(0, len(out), 500):
-        pieces.append(packer.compress(_message(*out[first : first + 500])))
+        pieces.append(packer.compress(encoded_fields(*out[first : first + 500])))
         breathe()
-    return b"".join([*pieces, packer.compress(_message(*times)), packer.flush()])
+    return b"".join([*pieces, packer.compress(encoded_fields(*times)), packer.flush()])
 
 
 def _numbers(data: Iterable[int]) -> Iterator[int]:

@@ -94,14 +94,11 @@ def unpacked(blob: bytes, spans: Sequence[str]) -> list[Sampled]:
 
     Raises
     ------
-    ValueError, TypeError, LookupError
+    ValueError, TypeError, LookupError, zlib.error
         If it is no message of a worker's: any client may send anything.
     """
     unpacker = zlib.decompressobj()
-    try:
-        data = unpacker.decompress(blob, _UNPACKED)
-    except zlib.error as error:
-        raise ValueError(str(error)) from error
+    data = unpacker.decompress(blob, _UNPACKED)
     if not unpacker.eof:
         raise ValueError("the blob is too long, or was cut off")
     table, rows = json.loads(data)

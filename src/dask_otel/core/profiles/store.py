@@ -47,6 +47,11 @@ class Batch(NamedTuple):
     samples: int
     left_out: int
 
+    @property
+    def weight(self) -> int:
+        """The bytes that it takes while it waits, about."""
+        return len(self.blob) + 200
+
 
 class CutOff(NamedTuple):
     """A worker has ended without its last message."""

@@ -127,8 +127,7 @@ class TaskRecords(Parts):
             if action in _PART_EVENTS and start_ns is not None and took is not None:
                 # These actions begin neither before the span nor after the start of the task.
                 start_ns = min(max(start_ns, self.start_ns), computed_ns)
-                part = {semconv.TASK_PART_TIME: took}
-                events.append(Event(_PART_EVENTS[action], start_ns, part))
+                events.append(Event(_PART_EVENTS[action], start_ns, {semconv.TASK_PART_TIME: took}))
         return events
 
 

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any, Final
 
 from dask_otel.report import words
 from dask_otel.report.history.past import PastRun, ended, is_backwards, past_run
 from dask_otel.report.telemetry import json_files, remote
 from dask_otel.report.telemetry.reader import Reader
+from dask_otel.spool.files import replace as replace_file
 
 #: Increases when a summary's content changes its meaning, or gains a key.
 VERSION: Final = 2
@@ -156,7 +156,7 @@ def summary(session: SessionFiles) -> Summary:
         content = {"version": VERSION, "files": session.files, **asdict(made)}
         for place in writable:
             with suppress(OSError):
-                _write(place, content)
+                replace_file(place, json.dumps(content, allow_nan=False).encode())
                 break
     return Summary(made.runs, [*said, *made.left_out])
 
@@ -191,17 +191,3 @@ def _made(session: SessionFiles, reader: Reader) -> Summary:
     if session.prefix or runs:
         left_out += [f"{where}: {line}" for line in reader.skipped.lines()]
     return Summary([one for run in runs for one in ended(run, session.command)], left_out)
-
-
-def _write(place: Path, content: dict[str, Any]) -> None:
-    """Write a summary as a whole or not at all, for the owner alone, like the files."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    data = json.dumps(content, allow_nan=False).encode()
-    with NamedTemporaryFile(dir=place.parent, prefix=".summary-", delete=False) as file:
-        try:
-            file.write(data)
-            file.close()
-            os.replace(file.name, place)
-        except OSError:
-            os.unlink(file.name)
-            raise

@@ -156,8 +156,7 @@ def _span(raw: Any) -> Span | None:
 
 def _jaeger(spans: list[Any], processes: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield Jaeger's own JSON, which its UI downloads, as OTLP entries, one for each process."""
-    by_process = grouped(spans, lambda raw: _text(_dict(raw).get("processID")))
-    for key, found in by_process.items():
+    for key, found in grouped(spans, lambda raw: _text(_dict(raw).get("processID"))).items():
         process = _dict(processes.get(key))
         service = {"service.name": process.get("serviceName")}
         yield {
