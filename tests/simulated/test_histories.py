@@ -266,8 +266,8 @@ FOUND = [
           (0.0, "tasks", ("fail", [0.2, 1.5, 0.7, 0.2], 3))), ()),
         ((0.3, "heartbeats", (0, 1.0, 1)), (0.8, "heartbeats", (1, 1.0, 4))),
     ),
-    # A released run that ended unseen, then another run of the task, on a worker that is lost before
-    # its next heartbeat.
+    # A released run that ended unseen, then another run of the task, on a worker that is lost
+    # before its next heartbeat.
     Program(
         63486, 2, 2, True, 0.001,
         ((), ((0.05, "same", (1,)), (0.05, "drop", (8,))),
