@@ -77,6 +77,23 @@ def last_wave_in_each_round(client: Any, cluster: Any) -> None:
             client.gather(tasks(client, "fit", [0.4] * 5))
 
 
+@plant("threads", never=("uneven", "client", "chain"), least=2.5, most=2.5)
+def sixteen_at_a_time(client: Any, cluster: Any) -> None:
+    """The client keeps 16 of 80 tasks on four threads, and submits the next without delay."""
+    with span("search"):
+        futures = as_completed(tasks(client, "trial", [0.25] * 16))
+        for number, _ in enumerate(futures):
+            if number < 64:
+                futures.add(task(client, "trial", 0.25))
+
+
+@plant("threads", never=("uneven", "client", "chain"), least=6.4, most=6.4)
+def the_shortest_first(client: Any, cluster: Any) -> None:
+    """32 tasks, each 0.1 s longer than the one before."""
+    with span("fit"):
+        wait(tasks(client, "fit", [0.1 * number for number in range(1, 33)]))
+
+
 # -------------------------------------------------------------------- starting, worker_loop
 
 

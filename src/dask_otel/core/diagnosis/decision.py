@@ -529,16 +529,20 @@ class _Case:
         compute = self._useful("compute", path or everything)
         waited = sum(one.seconds for one in self.claims if one.kind == self.waits)
         if self.waits == "off_cpu" or waited < _SHARE * self.span.seconds:
-            # More threads do not help those that wait for the GIL or a CPU. Half of the computing
-            # remains, and a task is not divided, in each round.
+            # More threads do not help those that wait for the GIL or a CPU. Half of each round of
+            # tasks remains: of the wait, and of the last task, which can be longer than the others.
             last = [
-                min(link.parts.get("compute", 0.0), link.parts.get("no_thread", 0.0))
-                for link in links
+                min(
+                    parts.get("compute", 0.0),
+                    parts.get("no_thread", 0.0),
+                    inf if rest is None else rest,
+                )
+                for _, parts, _, _, rest in links
             ]
-            rounds = sum(last) * self.more if last else own
-            most = root.busy * own / (self.left["own"] or 1.0) / self.threads / 2 + rounds
+            whole = self.span.parts["no_thread"] if links else 0.0
+            share = min(1.0, sum(last) * self.more / whole) if whole else 1.0
             said = f"Its tasks took {seconds(root.busy)} on {self.threads:.3g} threads."
-            self._say("threads", min(own, most), "", said)
+            self._say("threads", own * (1.0 + share) / 2, "", said)
         self._alone(min(compute, self.spare))
 
     def _useful(self, part: str, works: Mapping[str, Mapping[str, float]]) -> float:
