@@ -6,7 +6,9 @@ import time
 from typing import Any
 
 import dask
+import dask.array as da
 import distributed
+import numpy as np
 import pytest
 from distributed import as_completed, span, wait, worker_client
 from distributed.shuffle import ShuffleWorkerPlugin
@@ -202,6 +204,32 @@ def sum_of_large_parts(client: Any, cluster: Any) -> None:
     with span("total"):
         parts = tasks(client, "part", [30 * MB] * 16, function=load)
         wait(task(client, "total", 0.1, *parts))
+
+
+@plant("transfer", never=("threads", "starting", "worker_loop"), least=1.1, most=1.3)
+def rechunk_on_a_slow_network(client: Any, cluster: Any) -> None:
+    """Rows become columns at 20 MB/s; the splits are tasks that Dask books no transfer on."""
+    cluster.latency = bandwidth(20 * MB)
+
+    def slow(block: Any) -> Any:
+        compute(0.2)
+        return block
+
+    rows = da.ones((4000, 4000), chunks=(1000, 4000)).map_blocks(slow, meta=np.empty((0, 0)))
+    columns = rows.rechunk((4000, 1000), method="tasks")
+    with span("transpose"):
+        wait(client.persist(columns.map_blocks(slow, meta=np.empty((0, 0)))))
+
+
+@plant("transfer", never=("threads", "starting"), most=5.7, least=4.0)
+def groups_on_a_slow_network(client: Any, cluster: Any) -> None:
+    """A shuffle of tasks at 0.1 MB/s: those that hold all threads have not begun."""
+    cluster.latency = bandwidth(MB / 10)
+    frame = dask.datasets.timeseries(
+        "2000-01-01", "2000-01-09", freq="10s", partition_freq="1D", dtypes={"id": int, "x": float}
+    )
+    with span("group"), dask.config.set({"dataframe.shuffle.method": "tasks"}):
+        wait(client.persist(frame.shuffle("id")))
 
 
 # --------------------------------------------------------------------------------- deaths

@@ -456,9 +456,14 @@ class _Case:
     def moved(self) -> None:
         """Claim waits for data, also where Dask booked the transfer on another task."""
         before, by, booked = self.span.before, self.root.transfers, 0.0
+        # Of each worker, on average.
+        fetched = sum(sum(one.values()) for one in before.values()) / max(1, self.facts.workers)
         for link in self.span.links:
-            if sum(before.get(link.prefix, {}).values()) >= link.parts.get("starting", 0.0):
+            known = max(fetched, sum(before.get(link.prefix, {}).values()))
+            if known >= link.parts.get("starting", 0.0):
                 booked += self._take(link.parts.get("starting", 0.0), "starting")
+        if fetched >= self.left["unbegun"]:
+            booked += self._take(inf, "unbegun")
         took = self._take(inf, "transfer") + booked
         disk, network = (
             sum(one.get(action, 0.0) for one in before.values())
