@@ -221,14 +221,14 @@ def rechunk_on_a_slow_network(client: Any, cluster: Any) -> None:
         wait(client.persist(columns.map_blocks(slow, meta=np.empty((0, 0)))))
 
 
-@plant("transfer", never=("threads", "starting"), most=5.7, least=4.0)
+@plant("transfer", never=("threads", "starting"))
 def groups_on_a_slow_network(client: Any, cluster: Any) -> None:
     """A shuffle of tasks at 0.1 MB/s: those that hold all threads have not begun."""
     cluster.latency = bandwidth(MB / 10)
     frame = dask.datasets.timeseries(
         "2000-01-01", "2000-01-09", freq="10s", partition_freq="1D", dtypes={"id": int, "x": float}
     )
-    with span("group"), dask.config.set({"dataframe.shuffle.method": "tasks"}):
+    with dask.config.set({"dataframe.shuffle.method": "tasks"}):
         wait(client.persist(frame.shuffle("id")))
 
 
@@ -495,6 +495,16 @@ def worker_client_at_once(client: Any, cluster: Any) -> None:
 def all_at_once(seconds: list[float]) -> None:
     with worker_client() as inner:
         wait(tasks(inner, "trial", seconds))
+
+
+@plant("chain", never=("threads", "uneven", "client"), most=2.0, least=2.0)
+def three_at_a_time(client: Any, cluster: Any) -> None:
+    """The client keeps three of 40 tasks on four threads, and submits the next without delay."""
+    with span("search"):
+        futures = as_completed(tasks(client, "trial", [0.5] * 3))
+        for number, _ in enumerate(futures):
+            if number < 37:
+                futures.add(task(client, "trial", 0.5))
 
 
 @plant("client", never=("threads", "chain", "long_task"))

@@ -605,10 +605,11 @@ class _Case:
         runs = Counter(link.group for link in links)
         long, few = list[Link](), list[Link]()
         for link in links:
-            took = link.parts.get("compute", 0.0)
+            took, same = link.parts.get("compute", 0.0), runs[link.group]
             if link.others is not None and took >= _LONG * link.others:
                 long.append(link)
-            elif link.alike < self.threads or 2 < runs[link.group] >= min(_KNOWN, link.alike) / 2:
+            # On average, fewer of its group ran at a time than there are threads.
+            elif link.alike < self.threads * self.more * (same if same > 2 else 1):
                 few.append(link._replace(others=None))
         saved, chain = (
             sum(link.parts.get("compute", 0.0) - (link.others or 0.0) for link in one)
