@@ -472,7 +472,7 @@ def one_slow_query(client: Any, cluster: Any) -> None:
 # ---------------------------------------------------------------------------------- client
 
 
-@plant("inner", "chain", never=("threads",))
+@plant("inner", "chain", never=("threads",), most=3.8)
 def worker_client_in_a_row(client: Any, cluster: Any) -> None:
     """A task submits ten tasks and waits for each before the next."""
     with span("search"):
@@ -485,7 +485,7 @@ def one_by_one(seconds: list[float]) -> None:
             inner.submit(compute, one, pure=False).result()
 
 
-@plant("inner", "threads", never=("long_task", "client"))
+@plant("threads", never=("long_task", "client", "inner"), most=2.8, least=2.5)
 def worker_client_at_once(client: Any, cluster: Any) -> None:
     """A task submits 40 tasks at once to 4 threads, and waits for them."""
     with span("search"):
@@ -716,7 +716,16 @@ def skew_in_the_second_root(client: Any, cluster: Any) -> None:
         wait(tasks(client, "merge", [0.2] * 12 + [6.0]))
 
 
-@plant("chain", also=("no_workers",), workers=0, never=("uneven", "client", "threads"))
+@plant("long_task", names=("load",), never=("client", "uneven"), least=2.6, most=2.65)
+def skew_before_another_root(client: Any, cluster: Any) -> None:
+    """The tasks of one root wait for the longest of another; in four pieces it saves 2.6 s."""
+    with span("load"):
+        loaded = tasks(client, "load", [0.5] * 7 + [4.0])
+    with span("fit"):
+        wait(tasks(client, "fit", [0.5] * 8, [loaded] * 8))
+
+
+@plant("chain", also=("no_workers",), workers=0, never=("uneven", "client", "threads"), most=10.5)
 def late_workers_and_chain(client: Any, cluster: Any) -> None:
     """Workers come after 5 s; then ten tasks run one after another for 12 s."""
     at(cluster, 5.0, lambda: [cluster.add_worker(f"w{number}") for number in range(4)])

@@ -134,7 +134,10 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         run(idle=18.0, no_thread=8.0, compute=1.0, span={"restrictions": {"f": "resources"}}),
         ["restricted"],
     ),
-    "inner": (run(inner=4.0, compute=1.0), ["inner"]),
+    "inner": (run(idle=15.0, inner=4.0, compute=1.0), ["inner"]),
+    "inner tasks that hold all threads": (run(inner=4.0, compute=1.0), ["threads"]),
+    # Submitted at once, they would take all threads for as long.
+    "inner tasks on nearly all threads": (run(idle=6.0, inner=5.0, compute=1.0), ["inner"]),
     # The holder is named, not who waited. A few threads of others are no reason.
     "held": (run(work={"thread-cpu": 1.0}, idle=0.0, root=HELD, **BUSY), ["held"]),
     "hardly held": (run(root={"elsewhere": 1.0, "holders": [("alice", 1.0)]}, **BUSY), ["threads"]),
@@ -559,7 +562,8 @@ def test_a_death_has_its_reason_and_the_suspects() -> None:
 
 def test_at_most_five_causes_are_said() -> None:
     facts = run(
-        **dict.fromkeys(("client", "no_worker", "uneven", "transfer", "starting", "inner"), 1.0)
+        idle=12.0,
+        **dict.fromkeys(("client", "no_worker", "uneven", "transfer", "starting", "inner"), 1.0),
     )
     assert len(said(facts)) == 5
 

@@ -418,6 +418,14 @@ class _Case:
             work = self.span.work.get(link.prefix, {})
             computing = _spent(work, "-cpu") / (_spent(work, "cpu") or 1.0)
             self._take(computing * link.parts.get("inner", 0.0), "inner")
+        # On threads that were all taken, their tasks could only have had more threads; on others,
+        # more tasks at once.
+        root, inner = self.root, self.left["inner"]
+        computed = _spent(root.activities, "-cpu")
+        if computed - (self.threads - 1.0) * root.seconds >= inner / 2 > 0:
+            said = f"Its tasks computed for {seconds(computed)} on {self.threads:.3g} threads."
+            self._say("threads", self._take(inf, "inner") / 2, "", said)
+        self.left["inner"] = min(self.left["inner"], self.spare)
 
     def had_slow_workers(self) -> None:
         """Claim what tasks took longer on a slow worker."""
