@@ -279,6 +279,16 @@ def checked(seconds: float) -> float:
     return compute(seconds)
 
 
+@plant("healthy", never=("threads", "lost", "failed", "uneven"))
+def cancelled(client: Any, cluster: Any) -> None:
+    """The client cancels 40 tasks after 2 s, while most of them wait for a thread."""
+    with span("train"):
+        futures = tasks(client, "fit", [0.5] * 40)
+        time.sleep(2.0)
+        client.cancel(futures)
+        time.sleep(0.1)
+
+
 # It takes 13 to 14.4 s, by where Dask computes again, and 7 s if no worker dies.
 @plant("lost", never=("client", "uneven"), most=7.4)
 def worker_killed(client: Any, cluster: Any) -> None:

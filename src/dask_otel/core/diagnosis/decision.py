@@ -292,6 +292,9 @@ class _Case:
         whole = sum(use.values())
         taken = self.left["no_thread"]
         self.left |= {one: taken * (use[one] / whole if whole else one == "own") for one in use}
+        if root.cancelled and not span.parts["compute"]:
+            # What waited for a thread to the end never ran, and was not missed.
+            self.left["own"] = 0.0
         computed, tasks = _spent(root.activities, "cpu"), max(1, root.tasks)
         # What a task costs beside its computing.
         overhead = max(0.0, root.seconds - computed / self.threads) / tasks

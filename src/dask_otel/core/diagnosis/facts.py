@@ -104,6 +104,8 @@ class RootFacts:
     #: of workers that died, until others came.
     retries: Mapping[str, float] = field(default_factory=dict)
     missing: float = 0.0
+    #: Its tasks that were cancelled.
+    cancelled: float = 0.0
     #: For how long event loops were blocked, by role; for how long the scheduler's waited for a
     #: CPU, for each second that it had one.
     blocked: Mapping[str, float] = field(default_factory=dict)
