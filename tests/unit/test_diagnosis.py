@@ -93,6 +93,8 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
     # Which part it was, and what the threads did meanwhile.
     "threads": (run(**BUSY), ["threads"]),
     "a wave too many": (run(threads=4, tasks=5, idle=3.0, no_thread=1.0, compute=1.0), ["threads"]),
+    "a little more": (run(transfer=2.05, client=2.08, compute=16.0), ["client", "transfer"]),
+    "shown as equal": (run(transfer=2.081, client=2.084, compute=16.0), ["transfer", "client"]),
     "none of them has run yet": (run(no_thread=8.0), ["threads"]),
     "none of them ever ran": (run(no_thread=8.0, root={"cancelled": 30.0}), ["healthy"]),
     "client": (run(client=4.0, compute=1.0), ["client"]),

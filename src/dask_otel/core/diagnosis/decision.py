@@ -120,7 +120,7 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
     least = max(_SHARE * whole, _OF_LARGEST * max((one.seconds for one in causes), default=0.0))
     worth = [one for one in causes if one.seconds >= least > 0]
     # If two save the same, the more specific one comes first.
-    worth.sort(key=lambda one: (one.kind not in _INCIDENTS, -round(one.seconds / whole, 2)))
+    worth.sort(key=lambda one: (one.kind not in _INCIDENTS, _place(one.seconds)))
     if whole < _SHORTEST:
         short = f"The run is too short to judge: {seconds(whole)}" if whole else "No work was done"
         worth = [] if facts.failed else [_said(facts, "short", "", short, took=whole)]
@@ -150,7 +150,7 @@ def ranked(
     known = [_measured(one, *saved.get((one.kind, one.span), ("", 0.0))) for one in found]
     movable = [one for one in known if one.experiment and one.kind not in _INCIDENTS]
     # A bound is no saving: it keeps its place, unless the one before it turned out to save little.
-    order = iter(sorted(movable, key=lambda one: -round(one.seconds / (whole or 1.0), 2)))
+    order = iter(sorted(movable, key=lambda one: _place(one.seconds)))
     known = [next(order) if one in movable else one for one in known]
     vain = [one for one in movable if one.seconds < _SHARE * whole]
     # Nor does it go before a larger saving.
@@ -158,12 +158,17 @@ def ranked(
     for one in known:
         if one.kind not in _INCIDENTS:
             last = one.seconds if one in movable else min(last, one.seconds)
-        worth.append(-round(last / (whole or 1.0), 2))
+        worth.append(_place(last))
     pairs = sorted(
         zip(known, worth, strict=True),
         key=lambda pair: (pair[0].kind in _NOTICES, pair[0] in vain, pair[1]),
     )
     return [one for one, _ in pairs]
+
+
+def _place(saved: float) -> float:
+    """Return a saving as a key to sort by: those that are shown as equal are."""
+    return -float(f"{saved:.3g}")
 
 
 def _measured(one: Diagnosis, experiment: str, saved: float) -> Diagnosis:
