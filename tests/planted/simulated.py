@@ -404,7 +404,7 @@ def too_few_partitions(client: Any, cluster: Any) -> None:
 # ---------------------------------------------------------------------------------- others
 
 
-@plant("held", names=("train",), never=("uneven", "restricted", "starting"))
+@plant("held", names=("join", "train"), never=("uneven", "restricted", "starting"), most=4.1)
 def starved_by_another_user(client: Any, cluster: Any) -> None:
     """The tasks of one user hold all threads; the short ones of another wait."""
 
@@ -418,6 +418,22 @@ def starved_by_another_user(client: Any, cluster: Any) -> None:
             wait(tasks(own, "merge", [0.1] * 12))
 
     users = [cluster.user("alice", alice), cluster.user("bob", bob)]
+    for one in users:
+        one.result()
+
+
+@plant("threads", also=("held",), never=("uneven", "restricted"), least=2.4, most=2.55)
+def two_users_at_once(client: Any, cluster: Any) -> None:
+    """Each of two users has 40 tasks; on twice the threads, both have them 2.5 s sooner."""
+
+    def work(name: str) -> Any:
+        def program(own: Any) -> None:
+            with span(name):
+                wait(tasks(own, name, [0.25] * 40))
+
+        return program
+
+    users = [cluster.user(name, work(name)) for name in ("alice", "bob")]
     for one in users:
         one.result()
 

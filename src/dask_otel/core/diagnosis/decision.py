@@ -530,10 +530,19 @@ class _Case:
 
     def worked(self) -> None:
         """Claim what threads were spent on, and what ran while others were idle."""
-        work, links, root = self.span.work, self.span.links, self.root
-        others = [name for name, took in root.holders if took > root.elsewhere / 4]
+        work, links, root, roots = self.span.work, self.span.links, self.root, self.facts.roots
+        # Of two roots that hold threads from each other, the one that had fewer waited: else, the
+        # same seconds would count twice.
+        others = [
+            name
+            for name, took in root.holders
+            if took > root.elsewhere / 4
+            and took * (its := roots.get(name, NOWHERE)).seconds
+            >= dict(its.holders).get(root.name, 0.0) * root.seconds
+        ]
         said = f"Tasks of others took {seconds(root.elsewhere)} on {self.threads:.3g} threads."
-        self._say("held", self.left["held"], _listed(others) or "others", said)
+        held = self.left["held"] if others or not root.holders else 0.0
+        self._say("held", held, _listed(others) or "others", said)
         everything = work or {"": root.activities}
         path = {
             prefix: {
