@@ -210,6 +210,22 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         given(run(transfer=4.0, compute=1.0), blocked={"worker": 4.1}),
         ["worker_loop"],
     ),
+    "transfers on a busy machine": (
+        given(
+            run(idle=15.0, transfer=4.0, compute=1.0),
+            blocked={"worker": 4.0, "scheduler": 1.5},
+            starved=4.0,
+        ),
+        ["cpus"],
+    ),
+    "data on a blocked worker of a busy machine": (
+        given(
+            run(idle=15.0, transfer=4.0, compute=1.0),
+            blocked={"worker": 8.0, "scheduler": 0.5},
+            starved=4.0,
+        ),
+        ["worker_loop"],
+    ),
     "data on disk": (
         run(transfer=4.0, compute=1.0, span={"before": {"f": {"disk-read": 4.0}}}),
         ["spill"],

@@ -291,7 +291,18 @@ class _Case:
         self.blocked, self.scheduler = (
             root.blocked.get(one, 0.0) for one in ("worker", "scheduler")
         )
-        self.loops = f"Event loops of workers were blocked for {seconds(self.blocked)}."
+        # Imports block a worker's loop before tasks begin.
+        self.begun = root.seconds - span.queue
+        self.each = self.blocked / max(1, facts.workers) - span.queue
+        self.late = _late(self.each, self.begun) - _LATE * _late(self.scheduler, self.begun)
+        self.loop = (
+            "worker_loop",
+            f"Event loops of workers were blocked for {seconds(self.blocked)}.",
+        )
+        self.starved = f"The scheduler waited {seconds(root.starved)} for each second on a CPU."
+        if self.late <= 0.0 and root.starved >= 1.0:
+            # All of the machine's loops are late.
+            self.loop = "cpus", self.starved
         self.p2p = [link for link in span.links if self._is_p2p(link.prefix)]
         use = {"own": root.busy, "held": root.elsewhere, "unbegun": root.unbegun}
         whole = sum(use.values())
@@ -312,7 +323,7 @@ class _Case:
         self.waits, self.why = self._off_cpu()
         # A thread gets no other task before its event loop has noticed the end of one.
         beside = sum(root.activities.get(name, 0.0) for name in _BESIDE)
-        loop = "worker_loop" if self.blocked * facts.threads >= beside / 2 > 0 else ""
+        loop = self.loop[0] if self.blocked * facts.threads >= beside / 2 > 0 else ""
         of_beside = "tiny" if self.tiny else "gil" if self.waits == "gil" else loop
         # Causes of a thread's time without computing, by the ends of its activities' names.
         self.spent = {"-noncpu": self.waits, "deserialize": "starting"}
@@ -499,7 +510,7 @@ class _Case:
                 f"Workers serialized data for {seconds(packing)}, sent it for {seconds(moving)}."
             )
         elif self.blocked >= took / 2:
-            kind, evidence = "worker_loop", self.loops
+            kind, evidence = self.loop
         self._say(kind, took, "", evidence)
 
     def stalled(self) -> None:
@@ -520,8 +531,9 @@ class _Case:
             self._say(kind, whole, "", said)
         elif self.blocked >= (later + left["report"]) / 2 and self.span.queue < later / 2:
             # Imports block the loop of a worker before its first task, and are no such stall.
-            kind = "gil" if self.waits == "gil" else "worker_loop"
-            self._say(kind, self._take(inf, *_STALLS[1:]), self.function, self.loops)
+            kind, said = self.loop
+            kind = "gil" if self.waits == "gil" else kind
+            self._say(kind, self._take(inf, *_STALLS[1:]), self.function, said)
         for part, kind in _ELSE.items():
             evidence = _UNBEGUN if part == "unbegun" else self._evidence(part)
             self._say(kind, left[part], "", evidence)
@@ -595,25 +607,21 @@ class _Case:
 
     def _off_cpu(self) -> tuple[str, str]:
         """Return what tasks waited for off the CPU, and the evidence."""
-        facts, root, span = self.facts, self.root, self.span
+        facts, root = self.facts, self.root
         on, off = (_spent(root.activities, end) / (root.busy or 1.0) for end in ("-cpu", "-noncpu"))
         cores = on * facts.threads
         # Tasks that wait for the GIL make their event loop wait for it, too; those that sleep do
-        # not. Imports block it before tasks begin. A task alone in its process waits for no other.
-        begun = root.seconds - span.queue
-        blocked = self.blocked / max(1, facts.workers) - span.queue
-        late = _late(blocked, begun) - _LATE * _late(self.scheduler, begun)
+        # not. A task alone in its process waits for no other.
         active = root.seconds - root.parts["client"] - root.parts["no_worker"]
         together = root.busy * facts.threads > self.threads * active
         shares = together and off >= on / 2 and _HALF_CORE <= cores <= _ONE_CORE
-        if shares and late >= _SWITCH * (facts.threads - 1) > 0:
-            share = blocked / max(begun, blocked)
+        if shares and self.late >= _SWITCH * (facts.threads - 1) > 0:
+            share = self.each / max(self.begun, self.each)
             said = f"Event loops of workers waited for it, too, for {share:.0%} of the time."
             return "gil", f"{said} Tasks used {cores:.1f} cores on {facts.threads:.0f} threads."
         # Its tasks wait for a CPU as the scheduler does.
         if root.starved * on >= off / 2 > 0:
-            said = f"The scheduler waited {seconds(root.starved)} for each second on a CPU. Tasks"
-            return "cpus", f"{said} were on a CPU for {on:.0%} of their time."
+            return "cpus", f"{self.starved} Tasks were on a CPU for {on:.0%} of their time."
         return "off_cpu", f"Tasks used no CPU for {off:.0%} of their time."
 
     def _alone(self, most: float) -> None:
@@ -630,11 +638,11 @@ class _Case:
         runs = Counter(link.group for link in links)
         long, few = list[Link](), list[Link]()
         for link in links:
-            took, same = link.parts.get("compute", 0.0), runs[link.group]
+            took, own = link.parts.get("compute", 0.0), runs[link.group]
             if link.others is not None and took >= _LONG * link.others:
                 long.append(link)
             # On average, fewer of its group ran at a time than there are threads.
-            elif link.alike < self.threads * self.more * (same if same > 2 else 1):
+            elif link.alike < self.threads * self.more * (own if own > 2 else 1):
                 few.append(link._replace(others=None))
         saved, chain = (
             sum(link.parts.get("compute", 0.0) - (link.others or 0.0) for link in one)
