@@ -218,6 +218,14 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         ),
         ["cpus"],
     ),
+    "late loops of a busy machine": (
+        given(
+            run(idle=15.0, starting=4.0, compute=1.0),
+            blocked={"worker": 4.0, "scheduler": 3.0},
+            starved=4.0,
+        ),
+        ["cpus"],
+    ),
     "data on a blocked worker of a busy machine": (
         given(
             run(idle=15.0, transfer=4.0, compute=1.0),

@@ -528,6 +528,8 @@ class _Case:
             whole = self._take(inf, *_STALLS)
             whole += self._take(self.scheduler - whole, "client")
             said = f"The scheduler's event loop was blocked for {seconds(self.scheduler)}."
+            if self.loop[0] == "cpus" and not at_first:
+                kind, said = self.loop
             self._say(kind, whole, "", said)
         elif self.blocked >= (later + left["report"]) / 2 and self.span.queue < later / 2:
             # Imports block the loop of a worker before its first task, and are no such stall.
