@@ -6,7 +6,9 @@ import time
 from typing import Any
 
 import dask
+import dask.array as da
 import distributed
+import numpy as np
 import pytest
 from distributed import as_completed, span, wait, worker_client
 from distributed.shuffle import ShuffleWorkerPlugin
@@ -75,6 +77,23 @@ def last_wave_in_each_round(client: Any, cluster: Any) -> None:
     with span("train"):
         for _ in range(6):
             client.gather(tasks(client, "fit", [0.4] * 5))
+
+
+@plant("threads", never=("uneven", "client", "chain"), least=2.5, most=2.5)
+def sixteen_at_a_time(client: Any, cluster: Any) -> None:
+    """The client keeps 16 of 80 tasks on four threads, and submits the next without delay."""
+    with span("search"):
+        futures = as_completed(tasks(client, "trial", [0.25] * 16))
+        for number, _ in enumerate(futures):
+            if number < 64:
+                futures.add(task(client, "trial", 0.25))
+
+
+@plant("threads", never=("uneven", "client", "chain"), least=6.4, most=6.4)
+def the_shortest_first(client: Any, cluster: Any) -> None:
+    """32 tasks, each 0.1 s longer than the one before."""
+    with span("fit"):
+        wait(tasks(client, "fit", [0.1 * number for number in range(1, 33)]))
 
 
 # -------------------------------------------------------------------- starting, worker_loop
@@ -187,6 +206,32 @@ def sum_of_large_parts(client: Any, cluster: Any) -> None:
         wait(task(client, "total", 0.1, *parts))
 
 
+@plant("transfer", never=("threads", "starting", "worker_loop"), least=1.1, most=1.3)
+def rechunk_on_a_slow_network(client: Any, cluster: Any) -> None:
+    """Rows become columns at 20 MB/s; the splits are tasks that Dask books no transfer on."""
+    cluster.latency = bandwidth(20 * MB)
+
+    def slow(block: Any) -> Any:
+        compute(0.2)
+        return block
+
+    rows = da.ones((4000, 4000), chunks=(1000, 4000)).map_blocks(slow, meta=np.empty((0, 0)))
+    columns = rows.rechunk((4000, 1000), method="tasks")
+    with span("transpose"):
+        wait(client.persist(columns.map_blocks(slow, meta=np.empty((0, 0)))))
+
+
+@plant("transfer", never=("threads", "starting"))
+def groups_on_a_slow_network(client: Any, cluster: Any) -> None:
+    """A shuffle of tasks at 0.1 MB/s: those that hold all threads have not begun."""
+    cluster.latency = bandwidth(MB / 10)
+    frame = dask.datasets.timeseries(
+        "2000-01-01", "2000-01-09", freq="10s", partition_freq="1D", dtypes={"id": int, "x": float}
+    )
+    with dask.config.set({"dataframe.shuffle.method": "tasks"}):
+        wait(client.persist(frame.shuffle("id")))
+
+
 # --------------------------------------------------------------------------------- deaths
 
 
@@ -232,6 +277,16 @@ def checked(seconds: float) -> float:
     if seconds < 0:
         raise ValueError("a negative price")
     return compute(seconds)
+
+
+@plant("healthy", never=("threads", "lost", "failed", "uneven"))
+def cancelled(client: Any, cluster: Any) -> None:
+    """The client cancels 40 tasks after 2 s, while most of them wait for a thread."""
+    with span("train"):
+        futures = tasks(client, "fit", [0.5] * 40)
+        time.sleep(2.0)
+        client.cancel(futures)
+        time.sleep(0.1)
 
 
 # It takes 13 to 14.4 s, by where Dask computes again, and 7 s if no worker dies.
@@ -349,7 +404,7 @@ def too_few_partitions(client: Any, cluster: Any) -> None:
 # ---------------------------------------------------------------------------------- others
 
 
-@plant("held", names=("train",), never=("uneven", "restricted", "starting"))
+@plant("held", names=("join", "train"), never=("uneven", "restricted", "starting"), most=4.1)
 def starved_by_another_user(client: Any, cluster: Any) -> None:
     """The tasks of one user hold all threads; the short ones of another wait."""
 
@@ -363,6 +418,22 @@ def starved_by_another_user(client: Any, cluster: Any) -> None:
             wait(tasks(own, "merge", [0.1] * 12))
 
     users = [cluster.user("alice", alice), cluster.user("bob", bob)]
+    for one in users:
+        one.result()
+
+
+@plant("threads", also=("held",), never=("uneven", "restricted"), least=2.4, most=2.55)
+def two_users_at_once(client: Any, cluster: Any) -> None:
+    """Each of two users has 40 tasks; on twice the threads, both have them 2.5 s sooner."""
+
+    def work(name: str) -> Any:
+        def program(own: Any) -> None:
+            with span(name):
+                wait(tasks(own, name, [0.25] * 40))
+
+        return program
+
+    users = [cluster.user(name, work(name)) for name in ("alice", "bob")]
     for one in users:
         one.result()
 
@@ -427,7 +498,7 @@ def one_slow_query(client: Any, cluster: Any) -> None:
 # ---------------------------------------------------------------------------------- client
 
 
-@plant("inner", "chain", never=("threads",))
+@plant("inner", "chain", never=("threads",), most=3.8)
 def worker_client_in_a_row(client: Any, cluster: Any) -> None:
     """A task submits ten tasks and waits for each before the next."""
     with span("search"):
@@ -440,7 +511,7 @@ def one_by_one(seconds: list[float]) -> None:
             inner.submit(compute, one, pure=False).result()
 
 
-@plant("inner", "threads", never=("long_task", "client"))
+@plant("threads", never=("long_task", "client", "inner"), most=2.8, least=2.5)
 def worker_client_at_once(client: Any, cluster: Any) -> None:
     """A task submits 40 tasks at once to 4 threads, and waits for them."""
     with span("search"):
@@ -450,6 +521,16 @@ def worker_client_at_once(client: Any, cluster: Any) -> None:
 def all_at_once(seconds: list[float]) -> None:
     with worker_client() as inner:
         wait(tasks(inner, "trial", seconds))
+
+
+@plant("chain", never=("threads", "uneven", "client"), most=2.0, least=2.0)
+def three_at_a_time(client: Any, cluster: Any) -> None:
+    """The client keeps three of 40 tasks on four threads, and submits the next without delay."""
+    with span("search"):
+        futures = as_completed(tasks(client, "trial", [0.5] * 3))
+        for number, _ in enumerate(futures):
+            if number < 37:
+                futures.add(task(client, "trial", 0.5))
 
 
 @plant("client", never=("threads", "chain", "long_task"))
@@ -661,7 +742,16 @@ def skew_in_the_second_root(client: Any, cluster: Any) -> None:
         wait(tasks(client, "merge", [0.2] * 12 + [6.0]))
 
 
-@plant("chain", also=("no_workers",), workers=0, never=("uneven", "client", "threads"))
+@plant("long_task", names=("load",), never=("client", "uneven"), least=2.6, most=2.65)
+def skew_before_another_root(client: Any, cluster: Any) -> None:
+    """The tasks of one root wait for the longest of another; in four pieces it saves 2.6 s."""
+    with span("load"):
+        loaded = tasks(client, "load", [0.5] * 7 + [4.0])
+    with span("fit"):
+        wait(tasks(client, "fit", [0.5] * 8, [loaded] * 8))
+
+
+@plant("chain", also=("no_workers",), workers=0, never=("uneven", "client", "threads"), most=10.5)
 def late_workers_and_chain(client: Any, cluster: Any) -> None:
     """Workers come after 5 s; then ten tasks run one after another for 12 s."""
     at(cluster, 5.0, lambda: [cluster.add_worker(f"w{number}") for number in range(4)])

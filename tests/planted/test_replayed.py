@@ -103,6 +103,13 @@ def test_a_measured_saving_is_true(name: str, tmp_path: Path) -> None:
     assert found[0].seconds == pytest.approx(saved, rel=0.05, abs=last)
 
 
+@pytest.mark.usefixtures("replays_here")
+def test_more_threads_are_not_tried_for_tasks_that_tasks_submit(tmp_path: Path) -> None:
+    found, faults = judged(CASES["worker-client-at-once"], tmp_path, replay=True)
+    assert not faults
+    assert found[0].experiment is None
+
+
 def said(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) -> tuple[str, str]:
     """What the command prints of a folder."""
     assert main(["report", str(folder), "--text", *options]) == 0

@@ -93,6 +93,10 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
     # Which part it was, and what the threads did meanwhile.
     "threads": (run(**BUSY), ["threads"]),
     "a wave too many": (run(threads=4, tasks=5, idle=3.0, no_thread=1.0, compute=1.0), ["threads"]),
+    "a little more": (run(transfer=2.05, client=2.08, compute=16.0), ["client", "transfer"]),
+    "shown as equal": (run(transfer=2.081, client=2.084, compute=16.0), ["transfer", "client"]),
+    "none of them has run yet": (run(no_thread=8.0), ["threads"]),
+    "none of them ever ran": (run(no_thread=8.0, root={"cancelled": 30.0}), ["healthy"]),
     "client": (run(client=4.0, compute=1.0), ["client"]),
     "before the first task": (given(run(compute=1.0), before_first=8.0), ["client"]),
     "no workers": (run(no_worker=4.0, compute=1.0), ["no_workers"]),
@@ -134,7 +138,10 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         run(idle=18.0, no_thread=8.0, compute=1.0, span={"restrictions": {"f": "resources"}}),
         ["restricted"],
     ),
-    "inner": (run(inner=4.0, compute=1.0), ["inner"]),
+    "inner": (run(idle=15.0, inner=4.0, compute=1.0), ["inner"]),
+    "inner tasks that hold all threads": (run(inner=4.0, compute=1.0), ["threads"]),
+    # Submitted at once, they would take all threads for as long.
+    "inner tasks on nearly all threads": (run(idle=6.0, inner=5.0, compute=1.0), ["inner"]),
     # The holder is named, not who waited. A few threads of others are no reason.
     "held": (run(work={"thread-cpu": 1.0}, idle=0.0, root=HELD, **BUSY), ["held"]),
     "hardly held": (run(root={"elsewhere": 1.0, "holders": [("alice", 1.0)]}, **BUSY), ["threads"]),
@@ -201,6 +208,30 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
     "pickling": (given(run(transfer=4.0, compute=1.0), transfers=PACKED), ["pickle"]),
     "data on a blocked worker": (
         given(run(transfer=4.0, compute=1.0), blocked={"worker": 4.1}),
+        ["worker_loop"],
+    ),
+    "transfers on a busy machine": (
+        given(
+            run(idle=15.0, transfer=4.0, compute=1.0),
+            blocked={"worker": 4.0, "scheduler": 1.5},
+            starved=4.0,
+        ),
+        ["cpus"],
+    ),
+    "late loops of a busy machine": (
+        given(
+            run(idle=15.0, starting=4.0, compute=1.0),
+            blocked={"worker": 4.0, "scheduler": 3.0},
+            starved=4.0,
+        ),
+        ["cpus"],
+    ),
+    "data on a blocked worker of a busy machine": (
+        given(
+            run(idle=15.0, transfer=4.0, compute=1.0),
+            blocked={"worker": 8.0, "scheduler": 0.5},
+            starved=4.0,
+        ),
         ["worker_loop"],
     ),
     "data on disk": (
@@ -559,7 +590,8 @@ def test_a_death_has_its_reason_and_the_suspects() -> None:
 
 def test_at_most_five_causes_are_said() -> None:
     facts = run(
-        **dict.fromkeys(("client", "no_worker", "uneven", "transfer", "starting", "inner"), 1.0)
+        idle=12.0,
+        **dict.fromkeys(("client", "no_worker", "uneven", "transfer", "starting", "inner"), 1.0),
     )
     assert len(said(facts)) == 5
 

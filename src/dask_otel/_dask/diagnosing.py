@@ -63,6 +63,7 @@ def diagnosis(
         summed(span.work.values()),
         whole.idle,
         summaries[0].elsewhere if summaries[0] else 0.0,
+        cancelled=whole.counts.cancelled,
     )
     for step, own in on_path(steps, until):
         group: Group = step.group

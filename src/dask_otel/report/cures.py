@@ -15,6 +15,7 @@ from dask_otel.core.graph import SUFFIX
 from dask_otel.report.account import TOGETHER, Account, Measured
 from dask_otel.report.history.difference import Comparison
 from dask_otel.report.money import Price
+from dask_otel.report.path import span_path
 from dask_otel.report.telemetry.model import Session
 from dask_otel.report.whatif import WhatIfReport
 from dask_otel.whatif.experiments import Experiment, each, usual, with_workers
@@ -66,9 +67,12 @@ def judged(
         own = [graphs[one.span_id] for one in roots if one.span_id in graphs]
         if len(own) < len(roots) or not own or (times := room.times(*own)) < 2:
             continue
+        # A replay has tasks of tasks when they were submitted, also on more threads.
+        inner = any(span_path(one).get("inner") for one in roots)
+        asked = [one for one in account.diagnoses[:_FIRST] if not (inner and one.kind == "threads")]
         names, sums = dict[tuple[str, str], str](), defaultdict[tuple[str, str], float](float)
         for graph in own:
-            cures = dict(_cures(account.diagnoses[:_FIRST], graph))
+            cures = dict(_cures(asked, graph))
             changes = {one.name: one for one in (*cures.values(), *usual(sizes(graph), ()))}
             result = replay(graph, [*changes.values()], progress, room, times)
             what_ifs.append(shown(graph, result, [account], account.price))
@@ -80,7 +84,7 @@ def judged(
                 sums[key] += base - took.get(change.name, nan)
         saved = {key: (names[key], less) for key, less in sums.items() if isfinite(less)}
         longest = max(what_ifs[-len(own) :], key=lambda one: one.result.recorded)
-        found[account.session.instance] = Measured(saved, longest.of_threads())
+        found[account.session.instance] = Measured(saved, "" if inner else longest.of_threads())
     return what_ifs, found
 
 

@@ -41,11 +41,13 @@ Times: TypeAlias = list[tuple[float, float]]
 _LOST: Final = (semconv.TASK_COUNT, semconv.RESULT_LOST_COUNT, semconv.DATA_LOST_COUNT)
 _DURATION: Final = semconv.TASK_GROUP_DURATION + "."
 _RESULTS: Final = semconv.TASK_OUTCOME_COUNT.format("memory")
-#: Of a root: its tasks, what others computed meanwhile, and the time of the cluster's threads.
+#: Of a root: its tasks, what others computed meanwhile, the time of the cluster's threads, and its
+#: cancelled tasks.
 _SUMS: Final = (
     semconv.TASK_COUNT,
     semconv.SPAN_ELSEWHERE,
     semconv.SPAN_DASK_ACTIVE_CPU_TIME,
+    semconv.TASK_OUTCOME_COUNT.format("cancelled"),
 )
 #: The most characters of the words of an event, or of an exception.
 _LONGEST: Final = 240
@@ -269,7 +271,9 @@ def _roots(
     for name, found in grouped(roots, lambda root: root.full_name).items():
         times, own = joined((one.start_ns, one.end_ns) for one in found), spans.get(name, ())
         seconds = sum(root.seconds for root in found)
-        tasks, elsewhere, threads = (sum(one.number(key) or 0.0 for one in found) for key in _SUMS)
+        tasks, elsewhere, threads, cancelled = (
+            sum(one.number(key) or 0.0 for one in found) for key in _SUMS
+        )
         held = executed | {
             other: _computed(groups[other], times)
             for other in groups
@@ -293,6 +297,7 @@ def _roots(
                 for (of, why), count in repeated.items()
                 if of == name and count and why != "rescheduled"
             },
+            cancelled=cancelled,
             missing=sum(lost * _overlap(times, *gone) for lost, gone in missing),
             blocked={role: took for (role,), took in _grown(loops, times).items()},
             starved=starved / cpu if cpu else 0.0,

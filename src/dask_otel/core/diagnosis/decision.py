@@ -120,7 +120,7 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
     least = max(_SHARE * whole, _OF_LARGEST * max((one.seconds for one in causes), default=0.0))
     worth = [one for one in causes if one.seconds >= least > 0]
     # If two save the same, the more specific one comes first.
-    worth.sort(key=lambda one: (one.kind not in _INCIDENTS, -round(one.seconds / whole, 2)))
+    worth.sort(key=lambda one: (one.kind not in _INCIDENTS, _place(one.seconds)))
     if whole < _SHORTEST:
         short = f"The run is too short to judge: {seconds(whole)}" if whole else "No work was done"
         worth = [] if facts.failed else [_said(facts, "short", "", short, took=whole)]
@@ -150,7 +150,7 @@ def ranked(
     known = [_measured(one, *saved.get((one.kind, one.span), ("", 0.0))) for one in found]
     movable = [one for one in known if one.experiment and one.kind not in _INCIDENTS]
     # A bound is no saving: it keeps its place, unless the one before it turned out to save little.
-    order = iter(sorted(movable, key=lambda one: -round(one.seconds / (whole or 1.0), 2)))
+    order = iter(sorted(movable, key=lambda one: _place(one.seconds)))
     known = [next(order) if one in movable else one for one in known]
     vain = [one for one in movable if one.seconds < _SHARE * whole]
     # Nor does it go before a larger saving.
@@ -158,12 +158,17 @@ def ranked(
     for one in known:
         if one.kind not in _INCIDENTS:
             last = one.seconds if one in movable else min(last, one.seconds)
-        worth.append(-round(last / (whole or 1.0), 2))
+        worth.append(_place(last))
     pairs = sorted(
         zip(known, worth, strict=True),
         key=lambda pair: (pair[0].kind in _NOTICES, pair[0] in vain, pair[1]),
     )
     return [one for one, _ in pairs]
+
+
+def _place(saved: float) -> float:
+    """Return a saving as a key to sort by: those that are shown as equal are."""
+    return -float(f"{saved:.3g}")
 
 
 def _measured(one: Diagnosis, experiment: str, saved: float) -> Diagnosis:
@@ -286,12 +291,26 @@ class _Case:
         self.blocked, self.scheduler = (
             root.blocked.get(one, 0.0) for one in ("worker", "scheduler")
         )
-        self.loops = f"Event loops of workers were blocked for {seconds(self.blocked)}."
+        # Imports block a worker's loop before tasks begin.
+        self.begun = root.seconds - span.queue
+        self.each = self.blocked / max(1, facts.workers) - span.queue
+        self.late = _late(self.each, self.begun) - _LATE * _late(self.scheduler, self.begun)
+        self.loop = (
+            "worker_loop",
+            f"Event loops of workers were blocked for {seconds(self.blocked)}.",
+        )
+        self.starved = f"The scheduler waited {seconds(root.starved)} for each second on a CPU."
+        if self.late <= 0.0 and root.starved >= 1.0:
+            # All of the machine's loops are late.
+            self.loop = "cpus", self.starved
         self.p2p = [link for link in span.links if self._is_p2p(link.prefix)]
         use = {"own": root.busy, "held": root.elsewhere, "unbegun": root.unbegun}
         whole = sum(use.values())
         taken = self.left["no_thread"]
         self.left |= {one: taken * (use[one] / whole if whole else one == "own") for one in use}
+        if root.cancelled and not span.parts["compute"]:
+            # What waited for a thread to the end never ran, and was not missed.
+            self.left["own"] = 0.0
         computed, tasks = _spent(root.activities, "cpu"), max(1, root.tasks)
         # What a task costs beside its computing.
         overhead = max(0.0, root.seconds - computed / self.threads) / tasks
@@ -304,7 +323,7 @@ class _Case:
         self.waits, self.why = self._off_cpu()
         # A thread gets no other task before its event loop has noticed the end of one.
         beside = sum(root.activities.get(name, 0.0) for name in _BESIDE)
-        loop = "worker_loop" if self.blocked * facts.threads >= beside / 2 > 0 else ""
+        loop = self.loop[0] if self.blocked * facts.threads >= beside / 2 > 0 else ""
         of_beside = "tiny" if self.tiny else "gil" if self.waits == "gil" else loop
         # Causes of a thread's time without computing, by the ends of its activities' names.
         self.spent = {"-noncpu": self.waits, "deserialize": "starting"}
@@ -418,6 +437,14 @@ class _Case:
             work = self.span.work.get(link.prefix, {})
             computing = _spent(work, "-cpu") / (_spent(work, "cpu") or 1.0)
             self._take(computing * link.parts.get("inner", 0.0), "inner")
+        # On threads that were all taken, their tasks could only have had more threads; on others,
+        # more tasks at once.
+        root, inner = self.root, self.left["inner"]
+        computed = _spent(root.activities, "-cpu")
+        if computed - (self.threads - 1.0) * root.seconds >= inner / 2 > 0:
+            said = f"Its tasks computed for {seconds(computed)} on {self.threads:.3g} threads."
+            self._say("threads", self._take(inf, "inner") / 2, "", said)
+        self.left["inner"] = min(self.left["inner"], self.spare)
 
     def had_slow_workers(self) -> None:
         """Claim what tasks took longer on a slow worker."""
@@ -456,9 +483,14 @@ class _Case:
     def moved(self) -> None:
         """Claim waits for data, also where Dask booked the transfer on another task."""
         before, by, booked = self.span.before, self.root.transfers, 0.0
+        # Of each worker, on average.
+        fetched = sum(sum(one.values()) for one in before.values()) / max(1, self.facts.workers)
         for link in self.span.links:
-            if sum(before.get(link.prefix, {}).values()) >= link.parts.get("starting", 0.0):
+            known = max(fetched, sum(before.get(link.prefix, {}).values()))
+            if known >= link.parts.get("starting", 0.0):
                 booked += self._take(link.parts.get("starting", 0.0), "starting")
+        if fetched >= self.left["unbegun"]:
+            booked += self._take(inf, "unbegun")
         took = self._take(inf, "transfer") + booked
         disk, network = (
             sum(one.get(action, 0.0) for one in before.values())
@@ -478,7 +510,7 @@ class _Case:
                 f"Workers serialized data for {seconds(packing)}, sent it for {seconds(moving)}."
             )
         elif self.blocked >= took / 2:
-            kind, evidence = "worker_loop", self.loops
+            kind, evidence = self.loop
         self._say(kind, took, "", evidence)
 
     def stalled(self) -> None:
@@ -496,11 +528,14 @@ class _Case:
             whole = self._take(inf, *_STALLS)
             whole += self._take(self.scheduler - whole, "client")
             said = f"The scheduler's event loop was blocked for {seconds(self.scheduler)}."
+            if self.loop[0] == "cpus" and not at_first:
+                kind, said = self.loop
             self._say(kind, whole, "", said)
         elif self.blocked >= (later + left["report"]) / 2 and self.span.queue < later / 2:
             # Imports block the loop of a worker before its first task, and are no such stall.
-            kind = "gil" if self.waits == "gil" else "worker_loop"
-            self._say(kind, self._take(inf, *_STALLS[1:]), self.function, self.loops)
+            kind, said = self.loop
+            kind = "gil" if self.waits == "gil" else kind
+            self._say(kind, self._take(inf, *_STALLS[1:]), self.function, said)
         for part, kind in _ELSE.items():
             evidence = _UNBEGUN if part == "unbegun" else self._evidence(part)
             self._say(kind, left[part], "", evidence)
@@ -509,10 +544,19 @@ class _Case:
 
     def worked(self) -> None:
         """Claim what threads were spent on, and what ran while others were idle."""
-        work, links, root = self.span.work, self.span.links, self.root
-        others = [name for name, took in root.holders if took > root.elsewhere / 4]
+        work, links, root, roots = self.span.work, self.span.links, self.root, self.facts.roots
+        # Of two roots that hold threads from each other, the one that had fewer waited: else, the
+        # same seconds would count twice.
+        others = [
+            name
+            for name, took in root.holders
+            if took > root.elsewhere / 4
+            and took * (its := roots.get(name, NOWHERE)).seconds
+            >= dict(its.holders).get(root.name, 0.0) * root.seconds
+        ]
         said = f"Tasks of others took {seconds(root.elsewhere)} on {self.threads:.3g} threads."
-        self._say("held", self.left["held"], _listed(others) or "others", said)
+        held = self.left["held"] if others or not root.holders else 0.0
+        self._say("held", held, _listed(others) or "others", said)
         everything = work or {"": root.activities}
         path = {
             prefix: {
@@ -529,16 +573,20 @@ class _Case:
         compute = self._useful("compute", path or everything)
         waited = sum(one.seconds for one in self.claims if one.kind == self.waits)
         if self.waits == "off_cpu" or waited < _SHARE * self.span.seconds:
-            # More threads do not help those that wait for the GIL or a CPU. Half of the computing
-            # remains, and a task is not divided, in each round.
+            # More threads do not help those that wait for the GIL or a CPU. Half of each round of
+            # tasks remains: of the wait, and of the last task, which can be longer than the others.
             last = [
-                min(link.parts.get("compute", 0.0), link.parts.get("no_thread", 0.0))
-                for link in links
+                min(
+                    parts.get("compute", 0.0),
+                    parts.get("no_thread", 0.0),
+                    inf if rest is None else rest,
+                )
+                for _, parts, _, _, rest in links
             ]
-            rounds = sum(last) * self.more if last else own
-            most = root.busy * own / (self.left["own"] or 1.0) / self.threads / 2 + rounds
+            whole = self.span.parts["no_thread"] if links else 0.0
+            share = min(1.0, sum(last) * self.more / whole) if whole else 1.0
             said = f"Its tasks took {seconds(root.busy)} on {self.threads:.3g} threads."
-            self._say("threads", min(own, most), "", said)
+            self._say("threads", own * (1.0 + share) / 2, "", said)
         self._alone(min(compute, self.spare))
 
     def _useful(self, part: str, works: Mapping[str, Mapping[str, float]]) -> float:
@@ -561,25 +609,21 @@ class _Case:
 
     def _off_cpu(self) -> tuple[str, str]:
         """Return what tasks waited for off the CPU, and the evidence."""
-        facts, root, span = self.facts, self.root, self.span
+        facts, root = self.facts, self.root
         on, off = (_spent(root.activities, end) / (root.busy or 1.0) for end in ("-cpu", "-noncpu"))
         cores = on * facts.threads
         # Tasks that wait for the GIL make their event loop wait for it, too; those that sleep do
-        # not. Imports block it before tasks begin. A task alone in its process waits for no other.
-        begun = root.seconds - span.queue
-        blocked = self.blocked / max(1, facts.workers) - span.queue
-        late = _late(blocked, begun) - _LATE * _late(self.scheduler, begun)
+        # not. A task alone in its process waits for no other.
         active = root.seconds - root.parts["client"] - root.parts["no_worker"]
         together = root.busy * facts.threads > self.threads * active
         shares = together and off >= on / 2 and _HALF_CORE <= cores <= _ONE_CORE
-        if shares and late >= _SWITCH * (facts.threads - 1) > 0:
-            share = blocked / max(begun, blocked)
+        if shares and self.late >= _SWITCH * (facts.threads - 1) > 0:
+            share = self.each / max(self.begun, self.each)
             said = f"Event loops of workers waited for it, too, for {share:.0%} of the time."
             return "gil", f"{said} Tasks used {cores:.1f} cores on {facts.threads:.0f} threads."
         # Its tasks wait for a CPU as the scheduler does.
         if root.starved * on >= off / 2 > 0:
-            said = f"The scheduler waited {seconds(root.starved)} for each second on a CPU. Tasks"
-            return "cpus", f"{said} were on a CPU for {on:.0%} of their time."
+            return "cpus", f"{self.starved} Tasks were on a CPU for {on:.0%} of their time."
         return "off_cpu", f"Tasks used no CPU for {off:.0%} of their time."
 
     def _alone(self, most: float) -> None:
@@ -596,10 +640,11 @@ class _Case:
         runs = Counter(link.group for link in links)
         long, few = list[Link](), list[Link]()
         for link in links:
-            took = link.parts.get("compute", 0.0)
+            took, own = link.parts.get("compute", 0.0), runs[link.group]
             if link.others is not None and took >= _LONG * link.others:
                 long.append(link)
-            elif link.alike < self.threads or 2 < runs[link.group] >= min(_KNOWN, link.alike) / 2:
+            # On average, fewer of its group ran at a time than there are threads.
+            elif link.alike < self.threads * self.more * (own if own > 2 else 1):
                 few.append(link._replace(others=None))
         saved, chain = (
             sum(link.parts.get("compute", 0.0) - (link.others or 0.0) for link in one)

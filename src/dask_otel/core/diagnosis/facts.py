@@ -104,6 +104,8 @@ class RootFacts:
     #: of workers that died, until others came.
     retries: Mapping[str, float] = field(default_factory=dict)
     missing: float = 0.0
+    #: Its tasks that were cancelled.
+    cancelled: float = 0.0
     #: For how long event loops were blocked, by role; for how long the scheduler's waited for a
     #: CPU, for each second that it had one.
     blocked: Mapping[str, float] = field(default_factory=dict)
@@ -130,8 +132,14 @@ class RootFacts:
     @property
     def spare(self) -> float:
         """Wall clock for which all threads could have done what the idle ones did not."""
-        idle = inf if self.idle is None else self.idle - self.unbegun
-        return max(0.0, idle) / max(1.0, self.threads)
+        if self.idle is None:
+            return inf
+        # Roots with tasks at the same time share the idle seconds, and each could use them all.
+        working = self.seconds - self.parts["client"]
+        idle = max(self.idle, self.threads * working - self.busy - self.elsewhere)
+        # Without workers there were no threads.
+        there = 1.0 - self.parts["no_worker"] / (self.seconds or 1.0)
+        return max(0.0, idle - self.unbegun) / max(1.0, self.threads) * there
 
 
 #: The root of a span whose root is unknown.
