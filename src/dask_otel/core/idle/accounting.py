@@ -67,6 +67,7 @@ from math import inf
 
 from dask_otel.core.idle.sharing import ActiveSpan, IdleSharing
 from dask_otel.core.idle.worker import WorkerTime
+from dask_otel.core.idle.worker_tasks import End
 from dask_otel.core.path.waiting import (
     AT_ONCE,
     BEHIND,
@@ -244,7 +245,8 @@ class Accounting:
             if tasks.zombies:
                 tasks.zombies.pop(key, None)
             # Its metered seconds will follow.
-            end = ((seconds, now, tasks.seceded.pop(key, None) if tasks.seceded else None),)
+            seceded = tasks.seceded.pop(key, None) if tasks.seceded else None
+            end: tuple[End, ...] = ((seconds, now, seceded),)
             if tasks.again:
                 end = (*tasks.released_run(key, seconds, now), *end)
             ends = tasks.ended.setdefault(key, end)

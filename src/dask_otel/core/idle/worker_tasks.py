@@ -49,7 +49,7 @@ class Observed(NamedTuple):
 #: Of a seceded task: seconds before it seceded, and seconds after it that are booked as excess.
 _Seceded: TypeAlias = tuple[float, float]
 #: The end of a run: its seconds, if known; when the end became known; whether it had seceded.
-_End: TypeAlias = tuple[float | None, float, _Seceded | None]
+End: TypeAlias = tuple[float | None, float, _Seceded | None]
 
 
 @dataclass(slots=True, eq=False)
@@ -69,7 +69,7 @@ class WorkerTasks:
     #: Elapsed seconds of tasks that vanished at a cut and whose end is not known yet.
     _vanished: dict[Hashable, float] = field(default_factory=dict)
     #: Ends of a key's runs since the last cut, in order. Mostly one.
-    ended: dict[Hashable, tuple[_End, ...]] = field(default_factory=dict)
+    ended: dict[Hashable, tuple[End, ...]] = field(default_factory=dict)
     #: When tasks were assigned here again: the next cut can list either run.
     again: dict[Hashable, float] = field(default_factory=dict)
     #: Whether the last cut's elapsed seconds are a guess: the worker's clock was stepped.
@@ -101,7 +101,7 @@ class WorkerTasks:
             del self.processing[key]
             self.zombies[key] = now
 
-    def released_run(self, key: Hashable, seconds: float | None, now: float) -> tuple[_End, ...]:
+    def released_run(self, key: Hashable, seconds: float | None, now: float) -> tuple[End, ...]:
         """Return the end of a run that was released before the one that ended; none if it is that.
 
         A worker goes on with a released run if it still runs when the task is assigned again.
@@ -228,7 +228,7 @@ class WorkerTasks:
         owed = unlisted = after = late = excess = 0.0
         unknown = 0
         cut = self.cut
-        kept: dict[Hashable, tuple[_End, ...]] = {}
+        kept: dict[Hashable, tuple[End, ...]] = {}
         # Tasks that a cut has listed, too.
         known = {*self._executing, *self._vanished, *running}
         # Without needless lookups and calls: this loop runs for every task.
@@ -244,7 +244,7 @@ class WorkerTasks:
                     continue
             elapsed, vanished = self._executing.get(key), self._vanished.get(key, 0.0)
             listed = key in running
-            waiting: tuple[_End, ...] = ()
+            waiting: tuple[End, ...] = ()
             for end in ends:
                 seconds, announced, seceded = end
                 if seconds is None:
