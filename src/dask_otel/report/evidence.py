@@ -53,6 +53,8 @@ _SUMS: Final = (
 _LONGEST: Final = 240
 #: The least share of the threads' time that others need to be looked for.
 _HELD: Final = 0.05
+#: Nanoseconds after which workers have reported what they did: a heartbeat or two.
+_REPORTED: Final = 1_000_000_000
 #: The diagnosis of a block without work.
 _NO_WORK: Final = Diagnosis(
     "short",
@@ -337,7 +339,9 @@ def _grown(
     """Return what counters grew by in some times, to an export interval; sums by their labels."""
     found: dict[tuple[str, ...], float] = {}
     for key, history in known:
-        ends = [(bisect_left(history, (a,)), bisect_left(history, (b,))) for a, b in times]
+        ends = [
+            (bisect_left(history, (a,)), bisect_left(history, (b + _REPORTED,))) for a, b in times
+        ]
         steps = {step for first, last in ends for step in range(first, last + 1)}
         values = [0.0, *(value for _, value in history)]
         took = sum(values[step + 1] - values[step] for step in steps if step < len(history))

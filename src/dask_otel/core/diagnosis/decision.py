@@ -489,8 +489,8 @@ class _Case:
             known = max(fetched, sum(before.get(link.prefix, {}).values()))
             if known >= link.parts.get("starting", 0.0):
                 booked += self._take(link.parts.get("starting", 0.0), "starting")
-        if fetched >= self.left["unbegun"]:
-            booked += self._take(inf, "unbegun")
+        if fetched >= self.left["unbegun"] / 2:
+            booked += self._take(fetched, "unbegun")
         took = self._take(inf, "transfer") + booked
         disk, network = (
             sum(one.get(action, 0.0) for one in before.values())
