@@ -577,11 +577,11 @@ class _Case:
             # tasks remains: of the wait, and of the last task, which can be longer than the others.
             last = [
                 min(
-                    parts.get("compute", 0.0),
-                    parts.get("no_thread", 0.0),
-                    inf if rest is None else rest,
+                    link.parts.get("compute", 0.0),
+                    link.parts.get("no_thread", 0.0),
+                    inf if link.others is None else link.others,
                 )
-                for _, parts, _, _, rest in links
+                for link in links
             ]
             whole = self.span.parts["no_thread"] if links else 0.0
             share = min(1.0, sum(last) * self.more / whole) if whole else 1.0
