@@ -47,7 +47,9 @@ class Reports:
         cancelled
             Cancelled tasks that still ran.
         """
-        known = self._workers.setdefault(worker, WorkerReports())
+        known = self._workers.get(worker)
+        if known is None:
+            known = self._workers[worker] = WorkerReports()
         known.beats += 1
         known.began = began
         known.cancelled = cancelled

@@ -143,7 +143,10 @@ class MetricBatch:
 
     def distribution(self, *series: Hashable) -> Distribution:
         """Return the distribution of a series; a new one if there was none."""
-        return self.distributions.setdefault(series, Distribution())
+        found = self.distributions.get(series)
+        if found is None:
+            found = self.distributions[series] = Distribution()
+        return found
 
     def deltas_of(self, span_id: Hashable, tags: Tags, ids: tuple[int, int] | None) -> SpanDeltas:
         """Return the deltas of a span that is new in this batch.
@@ -153,9 +156,13 @@ class MetricBatch:
         count = self.spans_of_name.get(tags, 0)
         if count >= MAX_OF_NAME:
             span_id, ids = tags, None
+            shared = self.span_deltas.get(tags)
+            if shared is not None:
+                return shared
         else:
             self.spans_of_name[tags] = count + 1
-        return self.span_deltas.setdefault(span_id, SpanDeltas(tags, ids))
+        deltas = self.span_deltas[span_id] = SpanDeltas(tags, ids)
+        return deltas
 
 
 class Batches:
