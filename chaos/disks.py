@@ -14,13 +14,13 @@ from chaos.world import PATIENCE, World
 
 
 @contextmanager
-def _small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
-    """Give a disk of its own."""
+def _small_disk(folder: Path) -> Iterator[Path]:
+    """Give a disk of eight megabytes, which is more than a scenario writes."""
     disk = folder / "disk"
     disk.mkdir()
     try:
         done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "none", str(disk)],
+            ["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(disk)],
             capture_output=True,
             check=False,
         )
@@ -35,15 +35,12 @@ def _small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
 
 
 @contextmanager
-def full_disk(
-    world: World, variable: str, file: str = "", megabytes: int = 1
-) -> Iterator[tuple[Path, str]]:
+def full_disk(world: World, variable: str, file: str = "") -> Iterator[tuple[Path, str]]:
     """Give a disk which was full while a scheduler worked that writes there, and what arrived.
 
     The scheduler has ended. `variable` names the path that it writes to, the disk or a file on it.
-    Its `megabytes` are more than all that is written.
     """
-    with _small_disk(world.folder, megabytes) as disk:
+    with _small_disk(world.folder) as disk:
         # Each span has a name of its own, and is compared with Dask's by it.
         world.start({variable: str(disk / file), "DASK_OTEL__METRICS__MAX_NAMES": "5000"})
         world.work(3)

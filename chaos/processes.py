@@ -245,7 +245,7 @@ def _no_descriptors(world: World) -> str:
     "half, once there is room again; one warning, one line at the end",
 )
 def _full_disk(world: World) -> str:
-    with full_disk(world, "DASK_OTEL__FILES__PATH", megabytes=8) as (disk, arrived):
+    with full_disk(world, "DASK_OTEL__FILES__PATH") as (disk, arrived):
 
         def each_once() -> bool:
             files = [path.read_text(encoding="utf-8") for path in disk.glob("*-traces.jsonl")]
