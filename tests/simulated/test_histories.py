@@ -275,6 +275,15 @@ FOUND = [
           (0.05, "same", (1,)))),
         ((0.8, "restart", ()),),
     ),
+    # A task that is retried with the task that it needs, and fails again as a new graph names it.
+    Program(
+        69162, 1, 1, True, 0.001,
+        (((0.0, "tasks", ("fail", [1.5, 1.5], 0, {"resources": {"token": 1}})),
+          (0.3, "wait", (3,)), (0.0, "same", (2,)),
+          (1.0, "tasks", ("boss", [0.2, 0.01, 1.5, 0.7], 3)), (0.0, "retry", (2,)),
+          (0.0, "chain", ([0.7, 0.05],))), ()),
+        (),
+    ),
 ]  # fmt: skip
 
 

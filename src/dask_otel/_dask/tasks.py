@@ -113,6 +113,8 @@ class TaskEvents:
         #: The last stimulus of a task with work left, and the same if it was a submission.
         self._stimulus = ""
         self._submission: str | None = None
+        #: The last task that will not run since another one failed, and the stimulus.
+        self._blamed: tuple[Hashable, str] | None = None
         #: The stimulus of the last result that went, and when that was.
         self._present, self._present_clock = "", 0.0
         #: The time of the last event. Further events of the same stimulus have the same time.
@@ -575,6 +577,7 @@ class TaskEvents:
             self._to_erred(group, run)
         elif finish == "erred" or task.exception_blame is not None:
             self._outcomes.blamed(group, now)
+            self._blamed = key, stimulus_id
             self.paths.forget(key)
         elif not task.has_lost_dependencies and (task.who_wants or task.waiters):
             how = interruption(stimulus_id) if start == "processing" else "stolen"
@@ -703,11 +706,11 @@ class TaskEvents:
 
         It is an actor whose worker left, or it was submitted after its dependency had failed. In
         older releases (such as 2025.1) both are the transition released→erred, but an actor blames
-        itself.
+        itself. A submission can also make waiting tasks fail: this is then their second transition.
         """
         task = self._tasks[key]
         lost = task.actor and task.exception_blame is task
-        if not lost and stimulus_id[:LENGTH] != SUBMISSION:
+        if not lost and (stimulus_id[:LENGTH] != SUBMISSION or self._blamed == (key, stimulus_id)):
             return
         if lost and start == "released" and self._memory is not None:
             # Older releases do not say that it leaves memory.
