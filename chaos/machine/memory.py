@@ -131,7 +131,8 @@ def _memory_limit(world: World) -> str:
     sent = (2 + _STEPS * _SPANS) * (2 + _FAILING) + 3 * 3
     lost = arrived_or_lost(world, arrived, sent)
     tasks = world.all_tasks_counted()
-    world.one_message_each()
+    # Nobody listened, and then there was no memory.
+    world.one_message_each(reasons=2)
     return (
         f"{max(0.0, ours / _MIB):.0f} MiB more than without the bridge, {later / _MIB:+.0f} MiB of "
         f"it after the queue was full; {_STARVED} requests found no memory; {lost} records are "
