@@ -760,3 +760,15 @@ def late_workers_and_chain(client: Any, cluster: Any) -> None:
         for number in range(10):
             before = tasks(client, f"stage{number}", [1.2], *[[one] for one in before])
         wait(before)
+
+
+@plant("starting", "worker_loop", workers=4, never=("threads", "uneven", "chain"), most=3.01)
+def imports_in_each_step(client: Any, cluster: Any) -> None:
+    """Three steps of as many tasks as threads, and each imports for 1 s on each worker."""
+    each = [imports(1.0, f"step{number}") for number in range(3)]
+    cluster.latency = lambda *sent: sum(one(*sent) for one in each)
+    with span("nightly"):
+        before: list[Any] = []
+        for number in range(3):
+            before = tasks(client, f"step{number}", [0.4] * 8, *([before] if before else []))
+            wait(before)

@@ -284,7 +284,8 @@ class _Case:
         self.facts, self.span, self.claims = facts, span, list[_Claim]()
         self.root = root = facts.roots.get(span.root, NOWHERE)
         self.left, self.spare = dict(span.parts), root.spare
-        self.threads = max(1.0, root.threads)
+        # A mean, which misses a constant number by a rounding error.
+        self.threads = max(1.0, round(root.threads, 6))
         self.deaths = [one for one in facts.deaths if not one.roots or root.name in one.roots]
         # While no thread was free, all threads computed for this root or for others, or had tasks
         # that had not begun.
