@@ -772,3 +772,15 @@ def imports_in_each_step(client: Any, cluster: Any) -> None:
         for number in range(3):
             before = tasks(client, f"step{number}", [0.4] * 8, *([before] if before else []))
             wait(before)
+
+
+@plant("healthy", never=("threads", "lost", "failed", "uneven"))
+def interrupted(client: Any, cluster: Any) -> None:
+    """The user interrupts the program after 2.5 s; no task ends after the first two rounds."""
+    try:
+        with dask_otel.span("train"):
+            futures = tasks(client, "fit", [1.0] * 40)
+            time.sleep(2.5)
+            raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        del futures

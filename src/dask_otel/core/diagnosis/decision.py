@@ -309,8 +309,8 @@ class _Case:
         whole = sum(use.values())
         taken = self.left["no_thread"]
         self.left |= {one: taken * (use[one] / whole if whole else one == "own") for one in use}
-        if root.cancelled and not span.parts["compute"]:
-            # What waited for a thread to the end never ran, and was not missed.
+        if root.cancelled and not any("compute" in link.parts for link in span.links):
+            # It waited for a thread to the end, or ran in vain, and was not missed.
             self.left["own"] = 0.0
         computed, tasks = _spent(root.activities, "cpu"), max(1, root.tasks)
         # What a task costs beside its computing.
