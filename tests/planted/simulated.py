@@ -784,3 +784,12 @@ def interrupted(client: Any, cluster: Any) -> None:
             raise KeyboardInterrupt
     except KeyboardInterrupt:
         del futures
+
+
+# Among four equal workers, it takes 2.5 s, as the last wave is not full.
+@plant("slow_worker", workers=4, never=("restricted", "long_task"), least=1.5, most=2.0)
+def others_end_before_a_slow_worker(client: Any, cluster: Any) -> None:
+    """One of four workers takes eight times as long: it has its first two tasks to the end."""
+    cluster.machines["w2"].slowness = 8.0
+    with span("clean"):
+        wait(tasks(client, "clean", [0.5] * 32))

@@ -454,6 +454,9 @@ class _Case:
             if slow.second >= _SLOW * slow.others:
                 lost = slow.runs * (slow.mean - slow.others)
                 took = self._take(lost / max(1.0, self.facts.threads), "uneven", "compute", "own")
+                # As if all threads had shared the rest of the work evenly, at most.
+                took = min(took, self.spare + lost / self.threads)
+                self.spare = max(0.0, self.spare - took)
                 said = f"{slow.prefix} took {seconds(slow.mean)} there and {seconds(slow.others)}"
                 self._say("slow_worker", took, slow.name, f"{said} elsewhere, on average.")
 
