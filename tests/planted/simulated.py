@@ -793,3 +793,24 @@ def others_end_before_a_slow_worker(client: Any, cluster: Any) -> None:
     cluster.machines["w2"].slowness = 8.0
     with span("clean"):
         wait(tasks(client, "clean", [0.5] * 32))
+
+
+@plant("client", also=("long_task",), never=("threads", "uneven", "starting", "chain"), most=4.05)
+def think_then_skew(client: Any, cluster: Any) -> None:
+    """The client thinks for a second after each of four rounds; then one task takes 2 s."""
+    with dask_otel.span("tune"):
+        for number in range(4):
+            client.gather(tasks(client, f"try{number}", [0.25] * 4))
+            time.sleep(1.0)
+        wait(tasks(client, "final", [2.0] + [0.1] * 3))
+
+
+@plant("client", never=("threads", "chain", "long_task"), least=2.75, most=3.05)
+def slow_reader_of_eight(client: Any, cluster: Any) -> None:
+    """The client keeps eight tasks, and is busy with each result for 0.12 s, while they compute."""
+    with dask_otel.span("search"):
+        futures = as_completed(tasks(client, "trial", [0.25] * 8))
+        for number, _ in enumerate(futures):
+            time.sleep(0.12)
+            if number < 40:
+                futures.add(task(client, "trial", 0.25))
