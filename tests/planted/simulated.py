@@ -814,3 +814,12 @@ def slow_reader_of_eight(client: Any, cluster: Any) -> None:
             time.sleep(0.12)
             if number < 40:
                 futures.add(task(client, "trial", 0.25))
+
+
+@plant("client", never=("threads", "uneven", "chain", "healthy"), least=3.95, most=4.05)
+def think_between_roots(client: Any, cluster: Any) -> None:
+    """The client thinks for a second between five roots, each with as many tasks as threads."""
+    for number in range(5):
+        with span(f"query{number}"):
+            client.gather(tasks(client, f"query{number}", [0.5] * 4))
+        time.sleep(1.0)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from math import inf
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from dask_otel.core.diagnosis.facts import NOWHERE, Facts, Link, SpanFacts
@@ -67,6 +68,10 @@ _UNBEGUN: Final = "Threads had tasks that did not begin, and others found no fre
 _BEFORE: Final = (
     "The client had submitted nothing yet: it built a graph, sent data, or did something else."
 )
+_BETWEEN: Final = (
+    "Between root spans, nothing was submitted: the client fetched results or did something else, "
+    "or a person was away."
+)
 
 
 @dataclass(frozen=True)
@@ -124,6 +129,11 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
     if whole < _SHORTEST:
         short = f"The run is too short to judge: {seconds(whole)}" if whole else "No work was done"
         worth = [] if facts.failed else [_said(facts, "short", "", short, took=whole)]
+    # Last, as it can be a person who thinks; but with it, something is in the way.
+    if facts.between >= _SHARE * (whole + facts.between) > 0 and "client" not in map(
+        attrgetter("kind"), worth
+    ):
+        worth = [*worth[: _MOST - 1], _said(facts, "client", "", "", _BETWEEN, facts.between)]
     if facts.failed:
         exceptions = _listed(facts.exceptions)
         worth.insert(0, _said(facts, "failed", "", counted(facts.failed, "task"), exceptions))
@@ -201,7 +211,8 @@ def _said(
 ) -> Diagnosis:
     """Return a diagnosis in words."""
     known = (one.seconds for one in facts.spans if one.name == name)
-    whole = max(next(known, facts.seconds + facts.before_first), took)
+    run = facts.seconds + facts.before_first + facts.between * (kind == "client")
+    whole = max(next(known, run), took)
     words = {
         "span": _NAMES.get(name, name),
         "what": what,
