@@ -760,3 +760,66 @@ def late_workers_and_chain(client: Any, cluster: Any) -> None:
         for number in range(10):
             before = tasks(client, f"stage{number}", [1.2], *[[one] for one in before])
         wait(before)
+
+
+@plant("starting", "worker_loop", workers=4, never=("threads", "uneven", "chain"), most=3.01)
+def imports_in_each_step(client: Any, cluster: Any) -> None:
+    """Three steps of as many tasks as threads, and each imports for 1 s on each worker."""
+    each = [imports(1.0, f"step{number}") for number in range(3)]
+    cluster.latency = lambda *sent: sum(one(*sent) for one in each)
+    with span("nightly"):
+        before: list[Any] = []
+        for number in range(3):
+            before = tasks(client, f"step{number}", [0.4] * 8, *([before] if before else []))
+            wait(before)
+
+
+@plant("healthy", never=("threads", "lost", "failed", "uneven"))
+def interrupted(client: Any, cluster: Any) -> None:
+    """The user interrupts the program after 2.5 s; no task ends after the first two rounds."""
+    try:
+        with dask_otel.span("train"):
+            futures = tasks(client, "fit", [1.0] * 40)
+            time.sleep(2.5)
+            raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        del futures
+
+
+# Among four equal workers, it takes 2.5 s, as the last wave is not full.
+@plant("slow_worker", workers=4, never=("restricted", "long_task"), least=1.5, most=2.0)
+def others_end_before_a_slow_worker(client: Any, cluster: Any) -> None:
+    """One of four workers takes eight times as long: it has its first two tasks to the end."""
+    cluster.machines["w2"].slowness = 8.0
+    with span("clean"):
+        wait(tasks(client, "clean", [0.5] * 32))
+
+
+@plant("client", also=("long_task",), never=("threads", "uneven", "starting", "chain"), most=4.05)
+def think_then_skew(client: Any, cluster: Any) -> None:
+    """The client thinks for a second after each of four rounds; then one task takes 2 s."""
+    with dask_otel.span("tune"):
+        for number in range(4):
+            client.gather(tasks(client, f"try{number}", [0.25] * 4))
+            time.sleep(1.0)
+        wait(tasks(client, "final", [2.0] + [0.1] * 3))
+
+
+@plant("client", never=("threads", "chain", "long_task"), least=2.75, most=3.05)
+def slow_reader_of_eight(client: Any, cluster: Any) -> None:
+    """The client keeps eight tasks, and is busy with each result for 0.12 s, while they compute."""
+    with dask_otel.span("search"):
+        futures = as_completed(tasks(client, "trial", [0.25] * 8))
+        for number, _ in enumerate(futures):
+            time.sleep(0.12)
+            if number < 40:
+                futures.add(task(client, "trial", 0.25))
+
+
+@plant("client", never=("threads", "uneven", "chain", "healthy"), least=3.95, most=4.05)
+def think_between_roots(client: Any, cluster: Any) -> None:
+    """The client thinks for a second between five roots, each with as many tasks as threads."""
+    for number in range(5):
+        with span(f"query{number}"):
+            client.gather(tasks(client, f"query{number}", [0.5] * 4))
+        time.sleep(1.0)

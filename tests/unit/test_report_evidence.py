@@ -156,6 +156,19 @@ def test_the_time_before_the_first_root_is_the_clients(
     assert of(traces(first), logs(*added)).before_first == pytest.approx(seconds)
 
 
+@pytest.mark.parametrize(("left", "seconds"), [(3.0, 0.0), (9.0, 4.0)])
+def test_the_time_between_roots_is_that_of_a_client_that_stays(left: float, seconds: float) -> None:
+    first, second = root(1, "train", {"compute": 1.0}), root(2, "join", {"compute": 1.0})
+    end = int(first["endTimeUnixNano"])
+    second["startTimeUnixNano"], second["endTimeUnixNano"] = (
+        str(end + 4 * 10**9),
+        str(end + 5 * 10**9),
+    )
+    added = [log(0.0, "", f"dask.{one}.added") for one in ("worker", "client")]
+    removed = log(left, "", "dask.client.removed")
+    assert of(traces(first, second), logs(*added, removed)).between == pytest.approx(seconds)
+
+
 def test_repeated_runs_are_those_of_their_root() -> None:
     labels = {"dask.span.root.name": "train", "dask.task.retry.reason": "error"}
     asked = {**labels, "dask.task.retry.reason": "rescheduled"}

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
@@ -81,12 +82,19 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
     first = [events.get(name, [None])[0] for name in (semconv.WORKER_ADDED, semconv.CLIENT_ADDED)]
     there = [log.time_ns for log in first if log is not None]
     limits = {one.name: one.limit for one in known if one.limit}
-    before_first = 0.0
+    before_first = between = 0.0
     if session.block is not None:
         own = opened(root for root in roots if root.full_name == session.block.name)
         before_first = max(0.0, session.block.seconds - own)
     elif roots and len(there) == len(first) and not any(span.unfinished for span in roots):
         before_first = max(0, roots[0].start_ns - max(there)) / 1e9
+        times = joined((root.start_ns, root.end_ns) for root in roots)
+        gone = [log.time_ns for log in events.get(semconv.CLIENT_REMOVED, ())]
+        between = sum(
+            (after - before) / 1e9
+            for (_, before), (after, _) in pairwise(times)
+            if not any(before <= time <= after for time in gone)
+        )
     return Facts(
         seconds=opened(roots),
         roots={
@@ -95,6 +103,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
         },
         spans=_spans(session),
         before_first=before_first,
+        between=between,
         workers=len(known),
         threads=max((worker.threads or 0.0 for worker in known), default=0.0),
         fewest=min((worker.threads or 0.0 for worker in known), default=0.0),
@@ -132,7 +141,7 @@ def _of_root(facts: Facts, name: str) -> Facts:
     spans = [span for span in facts.spans if span.root == name]
     names, seconds = {span.name for span in spans}, facts.roots[name].seconds
     still = [one for one in facts.open if one in names]
-    return replace(facts, seconds=seconds, before_first=0.0, spans=spans, open=still)
+    return replace(facts, seconds=seconds, before_first=0.0, between=0.0, spans=spans, open=still)
 
 
 def diagnoses_of(session: Session, facts: Facts, errors: Sequence[Failure]) -> list[Diagnosis]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from math import inf
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from dask_otel.core.diagnosis.facts import NOWHERE, Facts, Link, SpanFacts
@@ -67,6 +68,10 @@ _UNBEGUN: Final = "Threads had tasks that did not begin, and others found no fre
 _BEFORE: Final = (
     "The client had submitted nothing yet: it built a graph, sent data, or did something else."
 )
+_BETWEEN: Final = (
+    "Between root spans, nothing was submitted: the client fetched results or did something else, "
+    "or a person was away."
+)
 
 
 @dataclass(frozen=True)
@@ -124,6 +129,11 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
     if whole < _SHORTEST:
         short = f"The run is too short to judge: {seconds(whole)}" if whole else "No work was done"
         worth = [] if facts.failed else [_said(facts, "short", "", short, took=whole)]
+    # Last, as it can be a person who thinks; but with it, something is in the way.
+    if facts.between >= _SHARE * (whole + facts.between) > 0 and "client" not in map(
+        attrgetter("kind"), worth
+    ):
+        worth = [*worth[: _MOST - 1], _said(facts, "client", "", "", _BETWEEN, facts.between)]
     if facts.failed:
         exceptions = _listed(facts.exceptions)
         worth.insert(0, _said(facts, "failed", "", counted(facts.failed, "task"), exceptions))
@@ -201,7 +211,8 @@ def _said(
 ) -> Diagnosis:
     """Return a diagnosis in words."""
     known = (one.seconds for one in facts.spans if one.name == name)
-    whole = max(next(known, facts.seconds + facts.before_first), took)
+    run = facts.seconds + facts.before_first + facts.between * (kind == "client")
+    whole = max(next(known, run), took)
     words = {
         "span": _NAMES.get(name, name),
         "what": what,
@@ -284,7 +295,8 @@ class _Case:
         self.facts, self.span, self.claims = facts, span, list[_Claim]()
         self.root = root = facts.roots.get(span.root, NOWHERE)
         self.left, self.spare = dict(span.parts), root.spare
-        self.threads = max(1.0, root.threads)
+        # A mean, which misses a constant number by a rounding error.
+        self.threads = max(1.0, round(root.threads, 6))
         self.deaths = [one for one in facts.deaths if not one.roots or root.name in one.roots]
         # While no thread was free, all threads computed for this root or for others, or had tasks
         # that had not begun.
@@ -308,8 +320,8 @@ class _Case:
         whole = sum(use.values())
         taken = self.left["no_thread"]
         self.left |= {one: taken * (use[one] / whole if whole else one == "own") for one in use}
-        if root.cancelled and not span.parts["compute"]:
-            # What waited for a thread to the end never ran, and was not missed.
+        if root.cancelled and not any("compute" in link.parts for link in span.links):
+            # It waited for a thread to the end, or ran in vain, and was not missed.
             self.left["own"] = 0.0
         computed, tasks = _spent(root.activities, "cpu"), max(1, root.tasks)
         # What a task costs beside its computing.
@@ -453,6 +465,9 @@ class _Case:
             if slow.second >= _SLOW * slow.others:
                 lost = slow.runs * (slow.mean - slow.others)
                 took = self._take(lost / max(1.0, self.facts.threads), "uneven", "compute", "own")
+                # As if all threads had shared the rest of the work evenly, at most.
+                took = min(took, self.spare + lost / self.threads)
+                self.spare = max(0.0, self.spare - took)
                 said = f"{slow.prefix} took {seconds(slow.mean)} there and {seconds(slow.others)}"
                 self._say("slow_worker", took, slow.name, f"{said} elsewhere, on average.")
 
@@ -628,15 +643,24 @@ class _Case:
 
     def _alone(self, most: float) -> None:
         """Claim what tasks on the path took while other threads were idle."""
-        work = sum(_spent(spent, "cpu") for spent in self.span.work.values())
-        beside = max(1.0, work / (sum(self.computed.values()) * self.more or 1.0))
-        # The others followed the client's submissions, not one another: so many tasks ran at once
-        # that the client was busy all the time.
-        links = [
-            link
-            for link in self.span.links
-            if link.parts.get("client", 0.0) * beside < link.parts.get("compute", 0.0)
-        ]
+        work, root = self.span.work, self.root
+        beside = {
+            prefix: max(1.0, _spent(work.get(prefix, {}), "cpu") / (took * self.more or 1.0))
+            for prefix, took in self.computed.items()
+        }
+        links, driven = list[Link](), 0.0
+        for link in self.span.links:
+            client, took = (link.parts.get(part, 0.0) for part in ("client", "compute"))
+            if client * beside[link.prefix] < took:
+                links.append(link)
+            # These followed the client's submissions, not one another: so many tasks ran at once
+            # that the client was busy all the time, also while it seemed to wait for them.
+            elif client < took:
+                driven += took * self.more
+        idle = root.seconds - (root.busy + root.elsewhere) / self.threads - root.parts["client"]
+        driven = max(0.0, min(most, driven, idle))
+        self._say("client", driven)
+        most -= driven
         runs = Counter(link.group for link in links)
         long, few = list[Link](), list[Link]()
         for link in links:
