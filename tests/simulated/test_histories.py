@@ -284,6 +284,14 @@ FOUND = [
           (0.0, "chain", ([0.7, 0.05],))), ()),
         (),
     ),
+    # A released run that ended unseen, and a task that began at the moment of the next heartbeat.
+    Program(
+        203135, 1, 3, True, 0.0,
+        (((1.0, "cancel", (4,)), (1.0, "scatter", (("lab://w0",), 1000)),
+          (0.0, "tasks", ("bulky", [1.5, 0.2], 3))),
+         ((1.0, "tasks", ("bulky", [0.7, 0.0], 1)), (0.0, "drop", (4,)))),
+        (), 100000,
+    ),
 ]  # fmt: skip
 
 

@@ -190,7 +190,7 @@ class WorkerTasks:
                         seconds = min(seconds, sum(seceded))
                     ran = max(0.0, seconds - vanished)
                     used += ran
-                    if listed is None and seconds > announced - self.cut:
+                    if listed is None and seconds > announced - self.cut + CUT_SLACK:
                         # It began before the cut that did not list it: it had ended.
                         ahead += ran
                 listed, vanished = None, 0.0
@@ -239,7 +239,7 @@ class WorkerTasks:
                     # As mostly: it ran between the cuts.
                     owed += seconds
                     unlisted += seconds
-                    if seconds > announced - cut:
+                    if seconds > announced - cut + CUT_SLACK:
                         late += seconds
                     continue
             elapsed, vanished = self._executing.get(key), self._vanished.get(key, 0.0)
@@ -281,7 +281,7 @@ class WorkerTasks:
                         unlisted += more
                         if seconds is None:
                             late += vanished + cut - self.cut_before
-                        elif vanished or end is not ends[-1] or seconds > announced - cut:
+                        elif vanished or end is not ends[-1] or seconds > announced - cut + CUT_SLACK:
                             late += seconds
                     if seceded is not None:
                         excess += max(0.0, ran - sum(seceded))
