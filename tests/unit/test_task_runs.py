@@ -156,12 +156,11 @@ def test_the_failed_the_slowest_and_the_chosen_are_kept_and_the_others_counted(
 
 def test_a_client_that_retries_a_failure_takes_it_back() -> None:
     core = Driven()
-    group = core.task(core.span())
+    group: Any = core.task(core.span())
     core.lifecycle.outcomes.failed(group, "key", FAILURE, core.now, core.now, core.now)
     task_runs.failed(
         group, tuple(TaskRun(1.0, 1, "key", "w0", core.now, core.now)), make_task_limits()
     )
-    assert group.span.runs is not None
     assert list(group.span.runs.failed) == ["key"]
     core.lifecycle.outcomes.added(group, "key", core.now, "retried")
     assert not group.span.runs.failed
@@ -169,14 +168,13 @@ def test_a_client_that_retries_a_failure_takes_it_back() -> None:
 
 def test_attempts_are_known_or_absent() -> None:
     runs = Runs(make_task_limits())
-    span = runs.span
+    span: Any = runs.span
     assert task_runs.attempt(span, "a") == 1
     task_runs.repeated(span, "a")
     task_runs.repeated(span, "a")
     assert (task_runs.attempt(span, "a"), task_runs.attempt(span, "b")) == (3, 1)
     for i in range(task_runs.REPEATED):
         task_runs.repeated(span, i)
-    assert span.runs is not None
     assert len(span.runs.repeated) == task_runs.REPEATED
     assert (task_runs.attempt(span, "a"), task_runs.attempt(span, "b")) == (3, None)
     span.partial = True
