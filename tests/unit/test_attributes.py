@@ -26,12 +26,7 @@ from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
 from tests.contract.test_telemetry_page import EVERYTHING
 from tests.unit.driven import Driven
-from tests.unit.garbage import Hostile, anything
-
-
-class Broken:
-    def __str__(self) -> str:
-        raise ZeroDivisionError
+from tests.unit.garbage import Broken, Hostile, anything
 
 
 @pytest.mark.parametrize(

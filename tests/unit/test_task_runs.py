@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import gc
 from collections import Counter
 from collections.abc import Hashable
@@ -29,6 +28,7 @@ from dask_otel.core.traces.translate import translate
 from tests.environment import python
 from tests.limits import make_limits, make_task_limits
 from tests.unit.driven import Driven
+from tests.unit.garbage import Colour
 
 T = 1_000_000.0
 FAILURE = Failure(T, "k", "load", "tcp://w", "ValueError('no')", '  File "a.py", line 1\n')
@@ -282,10 +282,6 @@ def test_of_many_transfers_the_longest_are_kept() -> None:
 
 
 # ---------------------------------------------------------------------------- the keys
-
-
-class Colour(str, enum.Enum):
-    RED = "red"
 
 
 class Odd(int):

@@ -39,6 +39,7 @@ from tests.unit.finished import (
     make_span,
     make_task,
 )
+from tests.unit.garbage import Broken
 
 
 def failed(**changes) -> FinishedSpan:
@@ -431,21 +432,14 @@ def test_nothing_is_of_no_length_nor_leaves_its_span(item):
     assert span.start_ns <= last.start_ns < last.end_ns <= span.end_ns
 
 
-class Unprintable:
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
-
-
 NUMBERS = st.one_of(
     st.floats(),
     st.integers(),
-    st.sampled_from(
-        [None, "x", 1e300, -1e300, T, T + 1, math.nan, math.inf, 10**400, Unprintable()]
-    ),
+    st.sampled_from([None, "x", 1e300, -1e300, T, T + 1, math.nan, math.inf, 10**400, Broken()]),
 )
 TEXTS = st.one_of(
     st.text(st.characters()),
-    st.sampled_from(["\0", "\ud800", "x" * 9000, None, 5, b"\xff", ("a", 1), Unprintable()]),
+    st.sampled_from(["\0", "\ud800", "x" * 9000, None, 5, b"\xff", ("a", 1), Broken()]),
 )
 COUNTS = st.builds(TaskCounts, *[NUMBERS] * 7)
 PARTS = st.dictionaries(st.one_of(st.text(), st.integers(), st.none()), NUMBERS, max_size=40)
@@ -674,7 +668,7 @@ def test_a_task_that_failed() -> None:
         ("x" * 5000, "x" * 1023 + "…", {"cut": 1}),
         (("x" * 5000, 1), "('" + "x" * 1021 + "…", {"cut": 1}),
         ("a\0b\ud800", "a\ufffdb\ufffd", {"nul": 1, "surrogate": 1}),
-        (Unprintable(), "<unreadable>", {"type": 1, "repr": 1}),
+        (Broken(), "<unreadable>", {"type": 1, "repr": 1}),
     ],
 )
 def test_keys_of_any_kind(key, shown: str, counted: dict[str, int]) -> None:
