@@ -349,15 +349,6 @@ def records(event: Any, limits: SpanLimits | None = None) -> tuple[LogRecord, ..
     return narrate(event, limits or SpanLimits(), Sanitizer(), Mask(), LastLines())
 
 
-def test_a_message_is_read_later_and_its_times_are_the_schedulers() -> None:
-    cluster = Cluster()
-    event: Any = cluster.sends(106.0, **message(2))
-    assert (event.weight, cluster.truncated) == (2, [lines.TOPIC])
-    about = {**ABOUT, semconv.LOG_LOGGER: "user"}
-    record = LogRecord(105_000_000_000, semconv.WORKER_LOG, semconv.WARN, "x" * 10, about)
-    assert records(event) == (record, record)
-
-
 ODD = [
     [5.0, 30.5, "user", "x", None, None, None],
     [math.nan, 30, "user", "x", None, None, None],
