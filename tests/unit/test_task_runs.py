@@ -263,15 +263,6 @@ def test_what_a_worker_did_before_a_run(
     assert actions([], T + 1, T + 1, T + 4.5, offset) == ((), 0.0)
 
 
-def test_actions_while_a_run_waited_for_its_thread_took_no_time_from_it() -> None:
-    before = [part("transfer", T + 1, 2.0), part("transfer", T + 3, 0.5)]
-    run = part("compute", T + 4, 2.0)
-    for turn, busy in ((1.0, 2.5), (2.0, 1.5), (3.25, 0.25), (4.0, 0.0)):
-        parts, seconds = actions([*before, run], T + 1, T + turn, T + 4, None)
-        assert len(parts) == 2
-        assert seconds == pytest.approx(busy)
-
-
 def test_of_many_transfers_the_longest_are_kept() -> None:
     before = [part("transfer", T + 1 + i / 100, (i % 7 + 1) / 1000) for i in range(100)]
     parts, busy = actions([*before, part("compute", T + 4, 2.0)], T + 1, T + 1, T + 4, None)

@@ -349,14 +349,6 @@ def test_a_hidden_message_is_not_at_the_end_of_the_stacktrace(text: str, line: s
     assert (message, stack.splitlines()[-1], "secret" in status) == (None, line, False)
 
 
-def test_a_long_message_leaves_room_for_the_frames() -> None:
-    sanitizer = Sanitizer()
-    status, message, stack = exported(make_failure(repr(ValueError("y" * 20_000))), None, sanitizer)
-    assert (message, len(status), "in load" in stack) == ("y" * 1023 + "…", 1024, True)
-    # The message, and the description that has it.
-    assert sanitizer.counts == {"cut": 2}
-
-
 @given(st.text(st.characters(), max_size=50))
 def test_any_string_is_read_back(text: str) -> None:
     assert built_in_message(repr(ValueError(text))) == (text or None)
@@ -616,24 +608,6 @@ def test_a_task_below_its_group() -> None:
             "dask.task.output.type": "numpy.ndarray",
         },
         events=(Event("dask.task.compute", T_NS + 3 * 10**9, {"dask.task.part.time": 2.0}),),
-    )
-
-
-@pytest.mark.parametrize(
-    ("transfer", "read", "shown"),
-    [
-        (1, 2, [("transfer", 1, 0.5), ("disk_read", 2, 0.25), ("compute", 3, 2.0)]),
-        # Nothing is done before its span, or after its begin.
-        (-9, 9, [("transfer", 0, 0.5), ("compute", 3, 2.0), ("disk_read", 3, 0.25)]),
-    ],
-)
-def test_what_was_done_for_a_task_begins_it(transfer, read, shown) -> None:
-    parts = (("transfer", T + transfer, 0.5), ("disk-read", T + read, 0.25))
-    _, task = translate(make_span(tasks=(make_task(parts=parts),)))
-    assert (task.start_ns, task.end_ns) == (T_NS + shown[0][1] * 10**9, T_NS + 5 * 10**9)
-    assert task.events == tuple(
-        Event(f"dask.task.{name}", T_NS + at * 10**9, {"dask.task.part.time": seconds})
-        for name, at, seconds in shown
     )
 
 
