@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -33,6 +34,12 @@ class Broken:
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
+
+
+class Colour(str, enum.Enum):
+    """A text that has another one of its own."""
+
+    RED = "red"
 
 
 class Pretender(str):

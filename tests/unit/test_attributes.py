@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import math
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_otel import semconv
 from dask_otel.core.attributes import (
     COUNT_LIMIT,
     KEY_LIMIT,
@@ -21,17 +19,9 @@ from dask_otel.core.attributes import (
     bounded_attributes,
 )
 from dask_otel.core.life.blocks import DESCRIBED, Blocks
-from dask_otel.core.text import ARRAY_LIMIT, ATTRIBUTE_LIMIT, Sanitizer
-from dask_otel.core.traces.translate import translate
-from dask_otel.core.traces.values import SpanLimits
-from tests.contract.test_telemetry_page import EVERYTHING
+from dask_otel.core.text import ARRAY_LIMIT, ATTRIBUTE_LIMIT
 from tests.unit.driven import Driven
-from tests.unit.garbage import Hostile, anything
-
-
-class Broken:
-    def __str__(self) -> str:
-        raise ZeroDivisionError
+from tests.unit.garbage import Broken, Hostile, anything
 
 
 @pytest.mark.parametrize(
@@ -107,34 +97,6 @@ def test_whatever_comes_is_counted_and_of_allowed_types(given: Any) -> None:
     assert {type(value) for value in kept.values()} <= {str, bool, int, float, tuple}
     # What is kept once is kept again, where it arrives.
     assert bounded_attributes(kept) == (kept, 0)
-
-
-def test_they_are_on_the_span_and_overwrite_nothing() -> None:
-    sanitizer = Sanitizer()
-    mine = {"tenant": "a\0cme", "parts": ("x", "\ud800"), semconv.ERROR_TYPE: "mine", "dask.x": 1}
-    before, *_ = translate(replace(EVERYTHING, attributes={}), SpanLimits(), Sanitizer())
-    after, *groups = translate(replace(EVERYTHING, attributes=mine), SpanLimits(), sanitizer)
-    new = {"tenant": "a\ufffdcme", "parts": ("x", "\ufffd")}
-    assert (after.attributes, sanitizer.counts["reserved"]) == ({**before.attributes, **new}, 2)
-    assert [group for group in groups if "tenant" in group.attributes] == []
-
-
-@pytest.mark.parametrize("first", [True, False])
-def test_every_generation_has_them_whatever_comes_first(first: bool) -> None:
-    core = Driven()
-    blocks = Blocks(core.lifecycle, remember=10)
-    core.span_opened = blocks.span_opened  # type: ignore[method-assign]
-    if first:
-        blocks.described("s0", {"tenant": "acme"})
-    span = core.span()
-    if not first:
-        blocks.described("s0", {"tenant": "acme"})
-    for _ in range(2):
-        core.finish(core.task(span))
-        core.after(1.0, "w0")
-        core.after(core.limits.linger)
-        span = core.lifecycle.span_reopened("s0", ("s0",), (), core.now)
-    assert [one.attributes for one in core.exported] == [{"tenant": "acme"}] * 2
 
 
 def test_what_is_remembered_of_them_is_bounded() -> None:

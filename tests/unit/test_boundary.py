@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from unittest.mock import Mock
 
 import pytest
 
@@ -21,11 +22,7 @@ def test_an_error_is_counted_and_told_once_for_each_kind(caplog: pytest.LogCaptu
 
 
 def test_an_error_ends_here_also_where_there_is_no_memory_to_tell_of_it() -> None:
-    class Starved(logging.Filter):
-        def filter(self, record: logging.LogRecord) -> bool:
-            raise MemoryError
-
-    boundary, starved = ErrorBoundary(), Starved()
+    boundary, starved = ErrorBoundary(), Mock(filter=Mock(side_effect=MemoryError))
     logger = logging.getLogger("distributed.dask_otel")
     logger.addFilter(starved)
     try:

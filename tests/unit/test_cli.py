@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import dask
 import pytest
@@ -113,10 +114,7 @@ def test_dask_s_own_command_line_passes_everything_on():
 def test_where_the_demo_cannot_write_it_does_not_run(monkeypatch, capsys, tmp_path, path):
     showcase = pytest.importorskip("dask_otel.cli.showcase")
 
-    def runs(console):
-        raise AssertionError("the demo ran")
-
-    monkeypatch.setattr(showcase, "_destinations", runs)
+    monkeypatch.setattr(showcase, "_destinations", Mock(side_effect=AssertionError("it ran")))
     (tmp_path / "a-file").touch()
     assert main(["demo", "--output", str(tmp_path / path)]) == 1
     reason = f"can't write the files: Not a directory: {tmp_path / path}"

@@ -125,11 +125,10 @@ def test_taken_off_everything_is_as_it_was_also_what_somebody_had_put_there():
 
 def test_plugins_are_one_hook_and_the_schedulers_own_says_which_tasks_have_spans():
     worker: Any = Worker()
-    preloaded = TaskContextPlugin(ratio=0.5)
+    preloaded: Any = TaskContextPlugin(ratio=0.5)
     brought = pickle.loads(pickle.dumps(TaskContextPlugin(ratio=0.25, decided=True)))
     worker.plugins = {"a": preloaded, "b": brought}
     preloaded.setup(worker)
-    assert preloaded.hooks is not None
     hook, contexts = worker.execute, preloaded.hooks.context
     for request, ratio in (
         *((preloaded.setup, 0.5), (brought.setup, 0.25), (brought.setup, 0.25)),

@@ -5,13 +5,11 @@ Random spans of random callers are in ``tests/simulated/test_histories.py``.
 
 from __future__ import annotations
 
-from typing import Any
-
 from dask_otel.core import identity
 from dask_otel.core.context import Caller, Traceparent
 from dask_otel.core.life.generations import Generations
 from dask_otel.core.life.summaries import SpanSummary
-from dask_otel.core.records import SpanIdentity, TaskCounts
+from dask_otel.core.records import SpanIdentity
 from tests.limits import make_limits
 from tests.unit.finished import make_span
 
@@ -24,35 +22,6 @@ def caller(trace_id: int, span_id: int = 1, nested: bool = False) -> Caller:
 
 def end(generations: Generations, ident: SpanIdentity, stop: float = 1.0) -> None:
     generations.remember(make_span(identity=ident, stop=stop), SpanSummary())
-
-
-def summary(first_start: float, stop: float, **more: Any) -> SpanSummary:
-    return SpanSummary(first_start, stop, TaskCounts(tasks=2, memory=1, erred=1), **more)
-
-
-def test_the_summaries_of_generations_add_up() -> None:
-    """But not a path of which a part is unknown."""
-    generations = Generations(make_limits())
-    ident, present = generations.first("a", ("a",), ()), summary(5.0, 6.0, idle=1.0, capacity=3.0)
-    for past, known in (
-        (
-            summary(1.0, 2.0, idle=0.5, unreported=frozenset({"w"}), path=(1.0, 2.0)),
-            SpanSummary(1.0, 6.0, TaskCounts(4, 2, 2), 1.5, 3.0, frozenset({"w"}), path=(1.0, 2.0)),
-        ),
-        (
-            summary(0.0, 4.0, path=(0.5, 0.0)),
-            SpanSummary(1.0, 6.0, TaskCounts(6, 3, 3), 1.5, 3.0, frozenset({"w"}), path=(1.5, 2.0)),
-        ),
-        (
-            summary(7.0, 8.0, path=None),
-            SpanSummary(1.0, 8.0, TaskCounts(8, 4, 4), 1.5, 3.0, frozenset({"w"}), path=None),
-        ),
-    ):
-        generations.remember(make_span(identity=ident, stop=1.0), past)
-        for _ in range(2):
-            assert generations.summary("a", present) == known
-        ident = generations.next("a", ("a",), (), 3.0, ())
-    assert generations.summary("b", present) == present
 
 
 def test_a_continuation_that_leaves_its_trace_is_decided_anew() -> None:

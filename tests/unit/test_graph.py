@@ -101,12 +101,6 @@ def test_transfers_that_overlap_count_once() -> None:
     assert (runs["transfer"], runs["disk"]) == ([0.4], [0.1])
 
 
-def test_the_same_task_submitted_again_while_it_waits_was_submitted_once() -> None:
-    first = submitted(0.0, a=[])
-    found = line(log([run("a", 2.0)], first, first._replace(at=101.0)))
-    assert found["submissions"] == [0.0]
-
-
 def test_runs_of_unknown_tasks_are_left_out_and_counted() -> None:
     found = line(log([run("a"), run("b")], submitted(0.0, a=[])))
     assert (found["runs"]["task"], found["left_out"], found["complete"]) == ([0], 1, False)

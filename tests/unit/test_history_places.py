@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any
+from unittest.mock import Mock
 from urllib.parse import unquote
 
 import fsspec
@@ -75,9 +75,7 @@ def test_an_address_that_fails_is_said(address, said, capsys):
 
 
 def test_whatever_a_file_system_raises_is_said(memory, capsys, monkeypatch):
-    def refused(*_: Any, **__: Any) -> None:
-        raise RuntimeError("no\ncredentials")
-
+    refused = Mock(side_effect=RuntimeError("no\ncredentials"))
     monkeypatch.setattr(type(fsspec.filesystem("memory")), "get_file", refused)
     assert (main(["history", memory]), capsys.readouterr().err.count("no credentials")) == (1, 3)
 

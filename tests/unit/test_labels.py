@@ -140,14 +140,6 @@ def test_what_rules_make_of_tags(rules, tags, labels):
     assert rules.span(tags, Sanitizer())[0] == labels
 
 
-def test_rules_work_with_patterns_and_by_root():
-    rules = LabelRules(
-        span_label="root", rules=[NameRule(r"\d+", "#")], names=patterns(allow=["run-#"])
-    )
-    (allowed, *_), (_, denied) = (rules.span(tags, Sanitizer()) for tags in (("run-17", "x"), "j"))
-    assert (allowed, denied) == (("run-#", "run-#"), True)
-
-
 # --------------------------------------------------------------------------------- tags
 
 

@@ -87,12 +87,7 @@ def test_batches_go_out_in_order_and_an_outage_drops_nothing(
 
 def test_what_is_sent_after_a_close_is_left_to_the_end_which_has_a_deadline() -> None:
     setup = Setup()
-
-    def close(_: Collection[int]) -> bool:
-        setup.lane.close(1.0)
-        return False
-
-    setup.sink.refuses = close
+    setup.sink.refuses = lambda _: setup.lane.close(1.0)
     setup.put(range(12))
     setup.lane.work()
     assert setup.sink.tries == [[0, 1, 2, 3]]

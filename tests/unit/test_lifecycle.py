@@ -55,17 +55,6 @@ def test_a_span_keeps_its_first_events_and_counts_the_others(core: Driven) -> No
 # ------------------------------------------------------------------------------ failures
 
 
-def test_a_parent_lingers_after_its_own_workers_have_reported(core: Driven) -> None:
-    parent = core.done(worker="w1")
-    core.done(parent)
-    for worker in ("w0", "w1"):
-        core.after(0.75 * LINGER, worker)
-    core.after(0.5 * LINGER)
-    assert [*core.lifecycle.open.values()] == [parent]
-    core.after(0.5 * LINGER)
-    assert not core.lifecycle.open
-
-
 def test_a_key_that_fails_twice_is_two_failures_and_the_first_ones_are_kept() -> None:
     core = Driven(max_exceptions=2)
     group = core.lifecycle.add_group(core.span(), "f", "f", None)
@@ -91,14 +80,6 @@ def test_a_task_that_was_to_run_again_and_does_not_was_cancelled(core: Driven) -
     (span,) = core.lifecycle.finished
     assert span.counts == TaskCounts(tasks=1, cancelled=1)
     assert span.stop == core.now
-
-
-def test_a_heartbeat_from_before_the_clock_was_set_back_settles_nothing(core: Driven) -> None:
-    core.after(0.0)
-    core.now -= 3600
-    span = core.done()
-    core.after(0.0)
-    assert state(span) == (Phase.SETTLING, 0, 0, 0)
 
 
 def test_a_clock_that_is_set_back_delays_no_end(core: Driven) -> None:
@@ -240,15 +221,3 @@ def test_many_ends_come_bit_by_bit_children_first(core: Driven) -> None:
         left.append((len(core.lifecycle.open), core.lifecycle.behind))
     assert left == [(6, True), (2, True), (0, False)]
     assert core.lifecycle.finished[-1].identity == root.identity
-
-
-def test_many_spans_that_time_out_at_once_come_bit_by_bit_too(core: Driven) -> None:
-    for _ in range(10):
-        core.done()
-    core.after(0.0)
-    core.now += SETTLE
-    left = []
-    for _ in range(3):
-        core.lifecycle.tick(core.now, 4)
-        left.append((core.lifecycle.unsettled, core.lifecycle.behind))
-    assert left == [(4, True), (8, True), (10, False)]

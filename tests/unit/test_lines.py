@@ -345,18 +345,8 @@ def message(
     return {lines.BLOB: blob, lines.RECORDS: len(written), lines.LEFT_OUT: left_out}
 
 
-def records(event: ClusterEvent | None, limits: SpanLimits | None = None) -> tuple[LogRecord, ...]:
-    assert event is not None
+def records(event: Any, limits: SpanLimits | None = None) -> tuple[LogRecord, ...]:
     return narrate(event, limits or SpanLimits(), Sanitizer(), Mask(), LastLines())
-
-
-def test_a_message_is_read_later_and_its_times_are_the_schedulers() -> None:
-    cluster = Cluster()
-    event: Any = cluster.sends(106.0, **message(2))
-    assert (event.weight, cluster.truncated) == (2, [lines.TOPIC])
-    about = {**ABOUT, semconv.LOG_LOGGER: "user"}
-    record = LogRecord(105_000_000_000, semconv.WORKER_LOG, semconv.WARN, "x" * 10, about)
-    assert records(event) == (record, record)
 
 
 ODD = [
@@ -510,8 +500,7 @@ def test_the_last_lines_of_a_lost_worker() -> None:
     facts = {**ABOUT, semconv.WORKER_REMOVAL_REASON: "lost", Fact.LOGS: True}
     expected = {**facts, Fact.LOGS: False, semconv.WORKER_REMOVAL_REASON: "requested"}
 
-    def narrated(event: ClusterEvent | None) -> LogRecord:
-        assert event is not None
+    def narrated(event: Any) -> LogRecord:
         return narrate(event, SpanLimits(), Sanitizer(), Mask(), last)[-1]
 
     narrated(Cluster().sends(6.0, **message(LAST + 2)))

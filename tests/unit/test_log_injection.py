@@ -15,6 +15,7 @@ import pytest
 from dask_otel.core.context import Traceparent, format_traceparent
 from dask_otel.worker.logs import FIELDS, injection
 from dask_otel.worker.plugin import TaskContext
+from tests.unit.garbage import Broken
 
 TASK = SimpleNamespace(
     key=("x", 1),
@@ -121,9 +122,5 @@ def test_it_can_be_taken_off_and_is_put_on_once(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_task_that_breaks_the_fields_breaks_no_log_call(logger: logging.Logger):
-    class Broken:
-        def __str__(self) -> str:
-            raise RuntimeError
-
     task = SimpleNamespace(key=Broken(), span_id="own", annotations={})
     assert in_task(logger, "x", task=task).getMessage() == "x"

@@ -25,7 +25,14 @@ class Clock:
 
 
 def made(*open_spans: str, groups: tuple[str, ...] = ()) -> tuple[Ledger, Clock]:
-    ledger, clock = Ledger({one: generation(one) for one in open_spans}, set(groups)), Clock()
+    opened: dict[str, Any] = {
+        one: SimpleNamespace(
+            identity=SimpleNamespace(dask_id=one),
+            heartbeats_before=0, work_done=0.0, worker_peak=None, results=None,
+        )
+        for one in open_spans
+    }  # fmt: skip
+    ledger, clock = Ledger(opened, set(groups)), Clock()
     ledger.clock, ledger.owner = clock, clock.owners.__getitem__
     return ledger, clock
 
@@ -33,17 +40,6 @@ def made(*open_spans: str, groups: tuple[str, ...] = ()) -> tuple[Ledger, Clock]
 def span(name: str, above: Any = None) -> Any:
     tags = (name,) if above is None else (*above.name, name)
     return SimpleNamespace(id=name, name=tags, parent=above)
-
-
-def generation(dask_id: str) -> Any:
-    identity = SimpleNamespace(dask_id=dask_id)
-    return SimpleNamespace(
-        identity=identity, heartbeats_before=0, work_done=0.0, worker_peak=None, results=None
-    )
-
-
-def group_of(source: str) -> Any:
-    return SimpleNamespace(source=source)
 
 
 def put(ledger: Ledger, when: float, group: str, owner: Any, size: int, prefix: str = "") -> None:
@@ -71,7 +67,8 @@ def test_new_work_goes_on_counting_and_a_new_generation_begins_anew() -> None:
     put(ledger, 101.0, "g", None, -15)
     ledger.read()
     assert ledger.of_span(ledger._open["s"]) == SpanMemory(15, 15.0, "g", 15)
-    assert ledger.of_group(group_of("g")) == SpanMemory(15, 15.0)
+    group: Any = SimpleNamespace(source="g")
+    assert ledger.of_group(group) == SpanMemory(15, 15.0)
 
 
 def test_prefixes_of_a_root_are_limited() -> None:

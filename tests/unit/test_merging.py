@@ -142,20 +142,6 @@ def test_what_is_no_number_spoils_nothing_else(numbers: list[Any], expected: Any
 KEY = ("execute", "inc", "thread-cpu", "seconds")
 
 
-def test_what_waits_for_one_that_hangs_grows_with_the_names_alone() -> None:
-    merged = MetricBatch()
-    for number in range(4):
-        spans = {
-            f"{number}-{index}": SpanDeltas((f"name {index % 3}",), (1, 1), {KEY: 1.0})
-            for index in range(500)
-        }
-        merged = merge([merged, MetricBatch(time_ns=number, span_deltas=dict(spans))])
-    assert (
-        len(merged.span_deltas),
-        sum(deltas.values[KEY] for deltas in merged.span_deltas.values()),
-    ) == (3 * (MAX_OF_NAME + 1), 2000)
-
-
 def deltas_of(batch: MetricBatch, number: int, tags: tuple[str, ...], seconds: float) -> None:
     deltas = batch.span_deltas.get(number) or batch.deltas_of(number, tags, (1, number + 1))
     deltas.values[KEY] = deltas.values.get(KEY, 0.0) + seconds

@@ -224,28 +224,6 @@ def test_the_suspects_are_named_as_far_as_allowed(
     assert record.attributes.get(semconv.TASK_SUSPECTS) == suspects
 
 
-def test_attributes_are_the_facts_of_the_event() -> None:
-    record = removed(WORKER_MEMORY_USAGE=None)
-    known = {*semconv.LOG_EVENTS[semconv.WORKER_REMOVED]} - {semconv.WORKER_MEMORY_USAGE.name}
-    assert record.attributes == {
-        **{key: value for key, value in REMOVED.items() if key in known},
-        semconv.TASK_PREFIXES: ("merge", "sum"),
-    }
-    assert (record.time_ns, record.trace_id, record.span_id) == (1_500_000_000, None, None)
-    joined = "Worker 3 (tcp://w:1) joined with 2 threads. Its memory limit is 4.0 GiB."
-    assert recorded(semconv.WORKER_ADDED, REMOVED).body == joined
-
-
-def test_the_trace_of_the_work_if_there_is_one() -> None:
-    one = SpanIdentity("a", "a", ("nightly",), 1, Trace(5), 6, None)
-    two = SpanIdentity("b", "a", ("nightly", "load"), 1, Trace(5), 7, 6)
-    records = [
-        recorded(semconv.P2P_FAILED, {semconv.P2P_ID: "x"}, *of) for of in ((one,), (one, two))
-    ]
-    assert [(one.trace_id, one.span_id) for one in records] == [(5, 6), (None, None)]
-    assert records[1].attributes[semconv.ROOT_NAMES] == ("nightly",)
-
-
 def test_redaction_is_asked_about_all_that_users_wrote() -> None:
     asked: list[tuple[str, str]] = []
 

@@ -73,19 +73,6 @@ def test_ten_thousand_at_once_come_bit_by_bit():
     assert [len(look(core)) for _ in range(2)] == [LATER_AT_ONCE] * 2
 
 
-def test_a_clock_set_back_delays_no_note_for_long():
-    core = driven()
-    span = core.span()
-    core.task(span)
-    assert len(look(core)) == 1
-    core.now -= 3600.0
-    core.task(span)
-    # As each tick looks.
-    assert look(core) == []
-    core.now += RENEWAL
-    assert len(look(core)) == 1
-
-
 @given(
     st.lists(
         st.tuples(
@@ -141,24 +128,6 @@ def lost(**changes) -> OpenNote:
     core.now += 3.0
     (note,) = [n for n in look(core) if n.identity == span.identity]
     return dataclasses.replace(note, **changes)
-
-
-def test_a_lost_span_has_the_ids_that_it_would_have_had():
-    core = driven()
-    root = core.span()
-    span = core.span(root)
-    core.task(span)
-    core.now += 1.0
-    notes = {note.identity: translate(note)[0] for note in look(core)}
-    core.now += 1.0
-    core.lifecycle.close(core.now)
-    for finished in core.lifecycle.finished:
-        shown, record = translate(finished)[0], notes[finished.identity]
-        same = ("trace_id", "span_id", "parent_span_id", "name", "kind", "start_ns")
-        assert [getattr(record, name) for name in same] == [getattr(shown, name) for name in same]
-        keys = (semconv.SPAN_ID, semconv.SPAN_NAME, semconv.SPAN_TAGS)
-        assert [record.attributes[key] for key in keys] == [shown.attributes[key] for key in keys]
-    assert notes[span.identity].parent_span_id == root.identity.span_id
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,7 @@ def test_a_long_chain_keeps_its_sums_and_its_longest_links_in_bounded_memory(spa
     length = 3000
     paths, roots = chain(length, spans)
     for number, root in enumerate(roots):
-        found = path_of(root, length - spans + number + 1.0)
-        assert found is not None
+        found: Any = path_of(root, length - spans + number + 1.0)
         path, longest = found
         assert path_of(root, length - spans + number + 1.0) == found, "a question changes nothing"
         assert path.tasks == length / spans
@@ -63,9 +62,9 @@ def test_a_long_chain_keeps_its_sums_and_its_longest_links_in_bounded_memory(spa
         elsewhere = path.parts[PATH_PARTS.index("other_span")]
         assert elsewhere == sum(path.parts) - length / spans
         assert path.parts[PATH_PARTS.index("report")] == pytest.approx(length / spans / 28, abs=0.5)
-        held, step = 0, paths._last
+        held = 0
+        step: Any = paths._last
         while not isinstance(step, Folded):
-            assert step is not None
             held, step = held + 1, step[BEFORE]
         kept = [len(share.longest) for share in step.shares.values()]
         assert held <= MAX_STEPS
@@ -75,8 +74,7 @@ def test_a_long_chain_keeps_its_sums_and_its_longest_links_in_bounded_memory(spa
 
 def test_spans_beyond_the_limit_are_left_out_of_a_folded_chain_and_not_lied_about() -> None:
     paths, roots = chain(1000, 4 * MAX_SPANS)
-    path = path_of(roots[0], 1000.0)
-    assert path is not None
+    path: Any = path_of(roots[0], 1000.0)
     assert sum(path[0].parts) == 1000.0
     assert isinstance(paths._folded, Folded)
     assert len(paths._folded.shares) <= MAX_SPANS
@@ -152,8 +150,7 @@ def test_clocks_that_were_set_leave_a_sum_that_is_the_duration(
     paths.ready("b", "one", others[5])
     paths.ended("two", others[0], tasks, run("b", others[2], others[4], others[3], fetched))
     stop = max(second, others[1])
-    found = path_of(span, stop)
-    assert found is not None
+    found: Any = path_of(span, stop)
     assert sum(found[0].parts) == pytest.approx(stop - second, abs=1e-6)
     assert min(found[0].parts) >= 0.0
 
@@ -201,8 +198,7 @@ def test_a_folded_chain_of_spans_by_turns_keeps_the_longest_links_of_each(slow: 
         assert paths.ready(number + 1, stimulus, end)
         begin = end
     for turn, span in enumerate(spans):
-        found = path_of(span, begin)
-        assert found is not None
+        found: Any = path_of(span, begin)
         own = [number for number in range(300) if number % 4 // 3 == turn]
         expected = sorted(own, key=took.__getitem__)[-MAX_LONGEST:]
         assert [step.run[2] for step, _ in on_path(found[1], begin)] == sorted(expected)

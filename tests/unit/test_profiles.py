@@ -565,10 +565,9 @@ def runs(
             deep.set()
             ended.wait()
 
-    thread = threading.Thread(target=recurse, args=(depth,), daemon=True)
+    thread: Any = threading.Thread(target=recurse, args=(depth,), daemon=True)
     thread.start()
     deep.wait()
-    assert thread.ident is not None
     worker.active_threads[thread.ident] = key
     worker.state.tasks[key] = SimpleNamespace(
         span_id=span, prefix=key.partition("-")[0], start_time=time() - ago

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 
 from dask_otel.core.life.progress import AT_ONCE
 from dask_otel.core.records import Progress, TaskCounts
-from dask_otel.core.traces.translate import translate
 from tests.unit.driven import Driven
 
 
@@ -32,15 +30,6 @@ def long_span(core: Driven, hours: float, step: float = 10.0) -> list[Progress]:
     signs = later(core, int(hours * 3600 / step), step)
     core.finish(task)
     return signs
-
-
-@pytest.mark.parametrize(("after", "hours", "step"), [(60.0, 55 / 3600, 5.0), (None, 24, 60.0)])
-def test_a_short_span_shows_nothing_but_itself_nor_does_one_that_is_not_to(after, hours, step):
-    core = driven(progress_after=after)
-    long_span(core, hours, step=step)
-    assert later(core, 4, 100.0) == []
-    # Nothing is kept for it but a line that goes when it is due.
-    assert len(core.lifecycle._long.due) == 0
 
 
 def test_a_long_span_shows_its_start_then_what_came_since():
@@ -93,11 +82,3 @@ def test_ten_thousand_at_once_come_bit_by_bit():
     core.now += 61.0
     counts = [len(later(core, 1, 0.0)) for _ in range(5)]
     assert counts == [AT_ONCE, 2 * AT_ONCE, 3 * AT_ONCE, 100, 100]
-
-
-@pytest.mark.parametrize("tags", [(), ("",), (None,), (b"\xff",), ("\ud800",), ("a" * 100_000,)])
-def test_nothing_that_can_be_in_a_name_breaks_them(tags):
-    sign = long_span(driven(), 0.1)[0]
-    who = dataclasses.replace(sign.identity, tags=tags)
-    (record,) = translate(dataclasses.replace(sign, identity=who))
-    assert 0 < len(record.name.encode().decode()) <= 1024

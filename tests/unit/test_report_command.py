@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -149,10 +150,8 @@ def test_wrong_arguments_are_said_in_words(run, capsys, arguments, said):
 
 @pytest.mark.parametrize("address", ["nonsense", "http://127.0.0.1:8786"])
 def test_an_address_that_is_none_starts_no_client(address, capsys, monkeypatch):
-    def started(*args, **kwargs):
-        raise AssertionError("a client that can't read its address hangs when it is closed")
-
-    monkeypatch.setattr("distributed.Client", started)
+    # One that can't read its address hangs when it is closed.
+    monkeypatch.setattr("distributed.Client", Mock(side_effect=AssertionError("it hangs")))
     assert main(["doctor", "--scheduler", address]) == 3
     said = capsys.readouterr().err
     assert "nonsense" in said or "unknown address scheme" in said

@@ -110,14 +110,13 @@ def test_labels_of_the_user_divide_no_holder() -> None:
         for time, *each in sizes
         for of, size in zip(teams, each, strict=True)
     ]
-    found = account(
+    found: Any = account(
         metrics(
             levels("dask.cluster.memory.usage", (5, 5, 7, 0), {"dask.memory.state": "held"}),
             level("dask.span.memory.usage", *usage),
             counter("dask.span.memory.time", *(point(20.0, one, time=20.0) for one in teams)),
         )
     ).memory
-    assert found is not None
     assert [tuple(one) for one in found.holders] == [("etl", "read", 7.0, 7.0, 40.0)]
 
 

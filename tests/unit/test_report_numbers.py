@@ -11,7 +11,7 @@ from dask_otel.report import findings
 from dask_otel.report.document import Report
 from dask_otel.report.meanings import MEANINGS, colour_of, hex_colour, part_of
 from dask_otel.report.money import bill
-from dask_otel.report.seconds import by_root, flow, span_times
+from dask_otel.report.seconds import flow
 from tests.unit.report_files import (
     cluster,
     counter,
@@ -66,18 +66,6 @@ def of_span(name: str, idle_seconds: float, **seconds: float) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("measured", "found"), [([], (2, 1, 3, False)), ([("etl/load", 3.0, 5.0)], (5, 3, 8, True))]
-)
-def test_metrics_say_it_and_spans_where_there_are_none(measured: Any, found: Any) -> None:
-    own = {"dask.span.activity.time.thread-cpu": 2.0, "dask.span.idle.time": 1.0}
-    series = [of_span(name, idle, thread_cpu=cpu) for name, idle, cpu in measured]
-    (one,) = span_times(run_of(traces(span(1, "etl/load", **own)), *series))
-    assert (one.parts()["Computing"], one.idle, one.seconds, one.measured) == found
-    (root,) = by_root([one])
-    assert (root.name, root.seconds) == ("etl", one.seconds)
-
-
-@pytest.mark.parametrize(
     ("activity", "part", "meaning"),
     [
         ("thread-cpu", "Computing", "computing"),
@@ -108,19 +96,6 @@ def test_over_time_each_interval_has_its_own_seconds() -> None:
 
 
 # ------------------------------------------------------------------------------ failures
-
-
-def test_a_failure_is_counted_once_with_its_task() -> None:
-    event = ("exception", {"exception.type": "ValueError", "dask.task.key": "f-1"})
-    owner = {"dask_span_id": "id-1"}
-    run = run_of(
-        traces(
-            span(1, "etl", failed=True, events=(event,)),
-            span(2, kind="task", failed=True, events=(event,), dask_task_key="f-1", **owner),
-        ),
-    )
-    (failure,) = findings.failures(run)
-    assert (failure.kind, failure.span, failure.count) == ("ValueError", "etl", 1)
 
 
 def test_why_runs_were_repeated_is_counted_by_what_they_said() -> None:

@@ -371,22 +371,6 @@ def test_work_of_no_span_is_a_row_where_there_is_some(
     assert [one.full_name for one in run.of_type("span")] == names
 
 
-def test_deltas_are_summed_up(tmp_path: Path) -> None:
-    requests = [
-        metrics(counter("dask.cluster.time", point(2, time=n, start=n - 1), delta=True))
-        for n in range(1, 5)
-    ]
-    path = write(tmp_path / "a.jsonl", *requests)
-    # A copy beside it, packed, and each line twice.
-    copy, lines = tmp_path / "a.jsonl.gz", path.read_bytes()
-    copy.write_bytes(gzip.compress(lines + lines))
-    twice = write(tmp_path / "b.jsonl", *(one for one in requests for _ in range(2)))
-    for paths in ([path], [tmp_path], [twice], [copy, path]):
-        (run,), _ = read(*paths)
-        (series,) = run.metrics.of("dask.cluster.time")
-        assert (series.value, [total for _, total in series.history()]) == (8, [2, 4, 6, 8])
-
-
 @given(st.permutations(range(40)), st.lists(st.integers(0, 39), max_size=40))
 def test_deltas_count_once_in_any_order_and_however_often(
     order: list[int], again: list[int]

@@ -12,7 +12,6 @@ from dask_otel.core.life.open_span import Group
 from tests.unit.driven import Driven
 
 HERE: Any = SimpleNamespace(address="w0")
-ELSEWHERE: Any = SimpleNamespace(address="w1")
 
 
 class Runs(Driven):
@@ -48,14 +47,6 @@ def test_a_run_is_as_old_as_the_quickest_heartbeat_says(core: Runs) -> None:
     # Listed 0.3 s before it arrived, which is known.
     core.lists({"t": 1.6}, after=1.0, age=0.3)
     assert core.runs.seen == {"t": pytest.approx((start, start + 1.7), abs=0.002)}
-
-
-def test_a_run_of_a_worker_that_it_was_taken_from_is_not_the_tasks(core: Runs) -> None:
-    core.runs.assigned["t"] = (ELSEWHERE, 0.0, None)
-    core.lists({"t": 1.0})
-    del core.runs.assigned["t"]
-    core.lists({"t": 1.0})
-    assert core.runs.seen == {}
 
 
 @pytest.mark.parametrize("exported", [False, True])

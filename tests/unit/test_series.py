@@ -488,19 +488,6 @@ def test_durations_are_counted_by_bucket_where_they_arise():
     )
 
 
-def test_a_distribution_is_the_same_as_its_durations_one_by_one(state):
-    other, values = make_state(START), (0.05, 0.7, 0.7, 4000.0)
-    for seconds in (10, 20):
-        state.apply(duration_batch(*values))
-        single = [Observation("dask.task.duration", ("load",), v, None) for v in values]
-        other.apply(MetricBatch(observations=single))
-        points = collect(state, seconds)["dask.task.duration"]
-        assert points == collect(other, seconds)["dask.task.duration"]
-    (point,) = points
-    assert (point.count, sum(point.bucket_counts), point.min, point.max) == (8, 8, 0.05, 4000.0)
-    assert point.attributes == {"dask.task.prefix": "load"}
-
-
 def test_a_distribution_that_is_none_is_counted_and_harms_nothing(state):
     huge = durations([1.0])
     huge.sum = float("inf")
@@ -540,14 +527,3 @@ def test_points_are_made_one_record_at_a_time(state):
     first = next(records)
     assert len(first.points) <= alive() <= 20
     assert sum(len(record.points) for record in records) == 1990
-
-
-def test_what_was_not_asked_for_is_new_in_the_next_export(state):
-    state.apply(signal_batch(5, 5))
-    first = next(state.collect(START + 60 * S, 2))
-    state.settled(False)
-    found = [*first.points, *collect(state, 120)["dask.otel.exported"]]
-    assert [(p.value, *p.attributes.values()) for p in found] == [
-        *((0, "signal 0"), (5, "signal 0"), (5, "signal 0")),
-        *((0, "signal 1"), (5, "signal 1")),
-    ]

@@ -509,16 +509,15 @@ os.kill(os.getpid(), 9)
 """
 
 
-def process(path: Path, program: str) -> subprocess.Popen[str]:
+def process(path: Path, program: str) -> Any:
     """Start a process that has a spool open; it ends with its input at the latest."""
-    begun = subprocess.Popen(
+    begun: Any = subprocess.Popen(
         [sys.executable, "-c", _BEGIN + program, str(path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=Path(__file__).parents[2],
         text=True,
     )
-    assert begun.stdout is not None
     assert begun.stdout.readline() == "done\n"
     return begun
 

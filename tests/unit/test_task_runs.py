@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import gc
 from collections import Counter
 from collections.abc import Hashable
@@ -29,6 +28,7 @@ from dask_otel.core.traces.translate import translate
 from tests.environment import python
 from tests.limits import make_limits, make_task_limits
 from tests.unit.driven import Driven
+from tests.unit.garbage import Colour
 
 T = 1_000_000.0
 FAILURE = Failure(T, "k", "load", "tcp://w", "ValueError('no')", '  File "a.py", line 1\n')
@@ -156,12 +156,11 @@ def test_the_failed_the_slowest_and_the_chosen_are_kept_and_the_others_counted(
 
 def test_a_client_that_retries_a_failure_takes_it_back() -> None:
     core = Driven()
-    group = core.task(core.span())
+    group: Any = core.task(core.span())
     core.lifecycle.outcomes.failed(group, "key", FAILURE, core.now, core.now, core.now)
     task_runs.failed(
         group, tuple(TaskRun(1.0, 1, "key", "w0", core.now, core.now)), make_task_limits()
     )
-    assert group.span.runs is not None
     assert list(group.span.runs.failed) == ["key"]
     core.lifecycle.outcomes.added(group, "key", core.now, "retried")
     assert not group.span.runs.failed
@@ -169,14 +168,13 @@ def test_a_client_that_retries_a_failure_takes_it_back() -> None:
 
 def test_attempts_are_known_or_absent() -> None:
     runs = Runs(make_task_limits())
-    span = runs.span
+    span: Any = runs.span
     assert task_runs.attempt(span, "a") == 1
     task_runs.repeated(span, "a")
     task_runs.repeated(span, "a")
     assert (task_runs.attempt(span, "a"), task_runs.attempt(span, "b")) == (3, 1)
     for i in range(task_runs.REPEATED):
         task_runs.repeated(span, i)
-    assert span.runs is not None
     assert len(span.runs.repeated) == task_runs.REPEATED
     assert (task_runs.attempt(span, "a"), task_runs.attempt(span, "b")) == (3, None)
     span.partial = True
@@ -265,15 +263,6 @@ def test_what_a_worker_did_before_a_run(
     assert actions([], T + 1, T + 1, T + 4.5, offset) == ((), 0.0)
 
 
-def test_actions_while_a_run_waited_for_its_thread_took_no_time_from_it() -> None:
-    before = [part("transfer", T + 1, 2.0), part("transfer", T + 3, 0.5)]
-    run = part("compute", T + 4, 2.0)
-    for turn, busy in ((1.0, 2.5), (2.0, 1.5), (3.25, 0.25), (4.0, 0.0)):
-        parts, seconds = actions([*before, run], T + 1, T + turn, T + 4, None)
-        assert len(parts) == 2
-        assert seconds == pytest.approx(busy)
-
-
 def test_of_many_transfers_the_longest_are_kept() -> None:
     before = [part("transfer", T + 1 + i / 100, (i % 7 + 1) / 1000) for i in range(100)]
     parts, busy = actions([*before, part("compute", T + 4, 2.0)], T + 1, T + 1, T + 4, None)
@@ -284,10 +273,6 @@ def test_of_many_transfers_the_longest_are_kept() -> None:
 
 
 # ---------------------------------------------------------------------------- the keys
-
-
-class Colour(str, enum.Enum):
-    RED = "red"
 
 
 class Odd(int):

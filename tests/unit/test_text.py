@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import re
 
 import pytest
@@ -21,16 +20,7 @@ from dask_otel.core.text import (
     stacktrace_text,
     suffix_text,
 )
-
-
-class Unprintable:
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
-
-
-class Colour(str, enum.Enum):
-    RED = "red"
-
+from tests.unit.garbage import Broken, Colour
 
 HASHABLES = st.recursive(
     st.one_of(
@@ -41,7 +31,7 @@ HASHABLES = st.recursive(
         st.booleans(),
         st.none(),
         st.binary(),
-        st.builds(Unprintable),
+        st.builds(Broken),
         st.just("\0"),
         st.just("x" * 100_000),
         st.builds(lambda: 10**5000),  # refuses str()
@@ -86,7 +76,7 @@ def test_every_text_encodes_and_is_bounded(value):
                 (b"load", "load"),
                 (b"\xff", "\\xff"),
                 (Colour.RED, "red"),
-                (Unprintable(), "<unreadable>"),
+                (Broken(), "<unreadable>"),
                 ("a\0b", "a\ufffdb"),
                 ("a\udc80", "a\ufffd"),
                 ("\ud83d\ude00", "\U0001f600"),
@@ -136,7 +126,7 @@ def test_a_long_label_ends_in_its_hash(sanitizer):
 def test_changes_are_counted_by_kind(sanitizer):
     attribute_text("fine", sanitizer)
     found = [sanitizer.drain()]
-    for value in (1, "\0\ud800", Unprintable(), "x" * 1025):
+    for value in (1, "\0\ud800", Broken(), "x" * 1025):
         attribute_text(value, sanitizer)
     label_text("", sanitizer)
     expected = {"type": 2, "nul": 1, "surrogate": 1, "repr": 1, "cut": 1, "empty": 1}
