@@ -227,7 +227,8 @@ class WorkerTasks:
         """
         owed = unlisted = after = late = excess = 0.0
         unknown = 0
-        cut = self.cut
+        # A run that began before then had ended when the last cut did not list it.
+        before = self.cut - CUT_SLACK
         kept: dict[Hashable, tuple[End, ...]] = {}
         # Tasks that a cut has listed, too.
         known = {*self._executing, *self._vanished, *running}
@@ -239,7 +240,7 @@ class WorkerTasks:
                     # As mostly: it ran between the cuts.
                     owed += seconds
                     unlisted += seconds
-                    if seconds > announced - cut + CUT_SLACK:
+                    if seconds > announced - before:
                         late += seconds
                     continue
             elapsed, vanished = self._executing.get(key), self._vanished.get(key, 0.0)
@@ -280,8 +281,8 @@ class WorkerTasks:
                     if elapsed is None:
                         unlisted += more
                         if seconds is None:
-                            late += vanished + cut - self.cut_before
-                        elif vanished or end is not ends[-1] or seconds > announced - cut + CUT_SLACK:
+                            late += vanished + self.cut - self.cut_before
+                        elif vanished or end is not ends[-1] or seconds > announced - before:
                             late += seconds
                     if seceded is not None:
                         excess += max(0.0, ran - sum(seceded))
