@@ -805,15 +805,13 @@ def think_then_skew(client: Any, cluster: Any) -> None:
         wait(tasks(client, "final", [2.0] + [0.1] * 3))
 
 
-@plant("client", never=("threads", "chain", "long_task"), least=2.75, most=3.05)
-def slow_reader_of_eight(client: Any, cluster: Any) -> None:
-    """The client keeps eight tasks, and is busy with each result for 0.12 s, while they compute."""
-    with dask_otel.span("search"):
-        futures = as_completed(tasks(client, "trial", [0.25] * 8))
-        for number, _ in enumerate(futures):
-            time.sleep(0.12)
-            if number < 40:
-                futures.add(task(client, "trial", 0.25))
+@plant("client", never=("threads",), least=0.95, most=1.05)
+def think_after_three(client: Any, cluster: Any) -> None:
+    """The client thinks for 0.2 s after each round of three tasks, on four threads."""
+    with dask_otel.span("tune"):
+        for _ in range(5):
+            client.gather([task(client, "step", 0.5) for _ in range(3)])
+            time.sleep(0.2)
 
 
 @plant("client", never=("threads", "uneven", "chain", "healthy"), least=3.95, most=4.05)

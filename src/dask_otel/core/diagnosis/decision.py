@@ -643,24 +643,18 @@ class _Case:
 
     def _alone(self, most: float) -> None:
         """Claim what tasks on the path took while other threads were idle."""
-        work, root = self.span.work, self.root
+        work = self.span.work
         beside = {
             prefix: max(1.0, _spent(work.get(prefix, {}), "cpu") / (took * self.more or 1.0))
             for prefix, took in self.computed.items()
         }
-        links, driven = list[Link](), 0.0
-        for link in self.span.links:
-            client, took = (link.parts.get(part, 0.0) for part in ("client", "compute"))
-            if client * beside[link.prefix] < took:
-                links.append(link)
-            # These followed the client's submissions, not one another: so many tasks ran at once
-            # that the client was busy all the time, also while it seemed to wait for them.
-            elif client < took:
-                driven += took * self.more
-        idle = root.seconds - (root.busy + root.elsewhere) / self.threads - root.parts["client"]
-        driven = max(0.0, min(most, driven, idle))
-        self._say("client", driven)
-        most -= driven
+        # The others followed the client's submissions, not one another: so many tasks ran at once
+        # that the client was busy all the time.
+        links = [
+            link
+            for link in self.span.links
+            if link.parts.get("client", 0.0) * beside[link.prefix] < link.parts.get("compute", 0.0)
+        ]
         runs = Counter(link.group for link in links)
         long, few = list[Link](), list[Link]()
         for link in links:
