@@ -292,6 +292,13 @@ FOUND = [
          ((1.0, "tasks", ("bulky", [0.7, 0.0], 1)), (0.0, "drop", (4,)))),
         (), 100000,
     ),
+    # A released task that is submitted again, so that its thread is booked as free since long ago.
+    Program(
+        207998, 1, 3, False, 0.0,
+        (((0.0, "same", (0,)), (0.0, "drop", (1,)), (1.0, "actor", (0.05,)),
+          (0.3, "same", (0,))), ()),
+        (),
+    ),
 ]  # fmt: skip
 
 

@@ -158,8 +158,10 @@ class WorkerTime:
         # Idle was also booked after the cut. Only the part since the last change is certain:
         # assuming more would book idle before the cut twice.
         since = self.changed if self.changed > at else at
+        passed = self._maybe_busy
         self._maybe_busy = (since - at) * self.threads
         self._maybe_busy += (now - since) * (self.threads - self.free)
+        passed -= self._maybe_busy
 
         seen = self.tasks.observe(executing, at, now)
         lost = excess = 0.0
@@ -184,7 +186,10 @@ class WorkerTime:
         self._unconfirmed = again
         self._left -= rest - self._held
         self._open_at_cut = busy + self._held
-        return Settlement(rest - confirmed - self._held, confirmed, lost, excess)
+        idle = rest - confirmed - self._held
+        # No more can be idle since the previous cut than open tasks may have used.
+        earlier = min(idle, max(0.0, rest - confirmed - passed))
+        return Settlement(idle - earlier, confirmed + earlier, lost, excess)
 
     def close(self) -> Settlement:
         """Settle the seconds in flight on a worker that leaves, after `advance` (rule 11)."""
