@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -93,7 +93,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
         between = sum(
             (after - before) / 1e9
             for (_, before), (after, _) in pairwise(times)
-            if not any(before <= time <= after for time in gone)
+            if bisect_left(gone, before) == bisect_right(gone, after)
         )
     return Facts(
         seconds=opened(roots),
