@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from math import inf
-from operator import attrgetter
 from typing import Final, NamedTuple
 
 from dask_otel.core.diagnosis.facts import NOWHERE, Facts, Link, SpanFacts
@@ -130,10 +129,10 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
         short = f"The run is too short to judge: {seconds(whole)}" if whole else "No work was done"
         worth = [] if facts.failed else [_said(facts, "short", "", short, took=whole)]
     # Last, as it can be a person who thinks; but with it, something is in the way.
-    if facts.between >= _SHARE * (whole + facts.between) > 0 and "client" not in map(
-        attrgetter("kind"), worth
-    ):
-        worth = [*worth[: _MOST - 1], _said(facts, "client", "", "", _BETWEEN, facts.between)]
+    alone = all(one.kind != "client" for one in worth)
+    if alone and facts.between >= _SHARE * (whole + facts.between) > 0:
+        longer = replace(facts, seconds=facts.seconds + facts.between)
+        worth = [*worth[: _MOST - 1], _said(longer, "client", "", "", _BETWEEN, facts.between)]
     if facts.failed:
         exceptions = _listed(facts.exceptions)
         worth.insert(0, _said(facts, "failed", "", counted(facts.failed, "task"), exceptions))
@@ -211,8 +210,7 @@ def _said(
 ) -> Diagnosis:
     """Return a diagnosis in words."""
     known = (one.seconds for one in facts.spans if one.name == name)
-    run = facts.seconds + facts.before_first + facts.between * (kind == "client")
-    whole = max(next(known, run), took)
+    whole = max(next(known, facts.seconds + facts.before_first), took)
     words = {
         "span": _NAMES.get(name, name),
         "what": what,
