@@ -68,6 +68,14 @@ def test_the_parts_of_a_span_are_without_those_below_it() -> None:
     assert (facts.seconds, facts.roots["etl"].threads) == (60.0, 4.0)
 
 
+def test_all_groups_of_a_name_in_a_span_count() -> None:
+    """Dask forgets a group with its last task, and makes a new one for the same tasks later."""
+    fetched = {"duration.transfer": 2.0}
+    groups = [group(number, 1, "f", 3, 0.5, **fetched) for number in (2, 3)]
+    facts = of(traces(root(1, "train", {"starting": 5.0}), *groups))
+    assert facts.spans[0].before == {"f": {"transfer": 4.0}}
+
+
 def test_a_link_is_compared_by_its_computing_alone() -> None:
     """It fetched for 4 s: its group computed 11 results for 1.1 s, and it for 0.1 s of these."""
     one = link(3, 1, "f", 5.0, transfer=4.0, compute=0.1)

@@ -41,7 +41,15 @@ Times: TypeAlias = list[tuple[float, float]]
 #: Of a removed worker: any of these tasks or results was lost with it.
 _LOST: Final = (semconv.TASK_COUNT, semconv.RESULT_LOST_COUNT, semconv.DATA_LOST_COUNT)
 _DURATION: Final = semconv.TASK_GROUP_DURATION + "."
-_RESULTS: Final = semconv.TASK_OUTCOME_COUNT.format("memory")
+#: Of a group: its tasks, their results and seconds, and the runs of its slowest worker.
+_GROUP: Final = (
+    semconv.TASK_COUNT,
+    semconv.TASK_OUTCOME_COUNT.format("memory"),
+    _DURATION + "compute",
+    semconv.TASK_GROUP_SLOW_SHARE,
+    semconv.TASK_GROUP_SLOW_TIME,
+    semconv.TASK_GROUP_OTHERS_TIME,
+)
 #: Of a root: its tasks, what others computed meanwhile, the time of the cluster's threads, and its
 #: cancelled tasks.
 _SUMS: Final = (
@@ -199,33 +207,23 @@ def _spans(session: Session) -> list[SpanFacts]:
     for (name, prefix, activity), took in metered.items():
         if name in found:
             add(found[name].work.setdefault(prefix, {}), activity, took)
-    tasks = grouped(session.of_type("task"), _group_of)
-    groups = {_group_of(group): group for group in session.of_type("group")}
+    tasks, groups = (grouped(session.of_type(one), _group_of) for one in ("task", "group"))
     for key in {**groups, **tasks}:
         if (owner := names.get(key[0], "")) in found:
-            _add_group(found[owner], groups.get(key), tasks.get(key, ()))
+            _add_group(found[owner], groups.get(key, ()), tasks.get(key, ()))
     return [*found.values()]
 
 
-def _add_group(entry: SpanFacts, group: Span | None, tasks: Iterable[Span]) -> None:
-    """Add a group to its span, and those of its tasks that are on the path."""
-    number = dict[str, float]().get if group is None else group.number
-    count, compute = int(number(semconv.TASK_COUNT) or 0), number(_DURATION + "compute") or 0.0
-    results = number(_RESULTS) or 0.0
-    if group is not None:
+def _add_group(entry: SpanFacts, groups: Iterable[Span], tasks: Sequence[Span]) -> None:
+    """Add the groups of a name to their span, and those of their tasks that are on the path."""
+    count, results, compute = 0, 0.0, 0.0
+    for group in groups:
         prefix = group.text(semconv.TASK_PREFIX)
+        count, results, compute, share, mean, others = (group.number(key) or 0.0 for key in _GROUP)
         for action in ("transfer", "disk-read"):
-            add(entry.before.setdefault(prefix, {}), action, number(_DURATION + action))
+            add(entry.before.setdefault(prefix, {}), action, group.number(_DURATION + action))
         if how := group.text(semconv.TASK_GROUP_RESTRICTION):
             entry.restrictions[prefix] = how
-        share, mean, others = (
-            number(key) or 0.0
-            for key in (
-                semconv.TASK_GROUP_SLOW_SHARE,
-                semconv.TASK_GROUP_SLOW_TIME,
-                semconv.TASK_GROUP_OTHERS_TIME,
-            )
-        )
         if name := group.text(semconv.TASK_GROUP_SLOW_WORKER):
             there = [one.seconds for one in tasks if one.text(semconv.WORKER_NAME) == name]
             second = sorted([0.0, 0.0, *there])[-2]
@@ -234,7 +232,7 @@ def _add_group(entry: SpanFacts, group: Span | None, tasks: Iterable[Span]) -> N
         if task.attributes.get(semconv.TASK_ON_PATH) is True:
             name = task.text(semconv.TASK_PREFIX) or task.name
             of = "/".join(_group_of(task))
-            entry.links.append(link_of(name, link(task), of, count, results, compute))
+            entry.links.append(link_of(name, link(task), of, int(count), results, compute))
 
 
 def _root_of(span: Span) -> str:
