@@ -576,7 +576,7 @@ def test_whatever_comes_the_records_are_valid(finished):
         assert [0, *times, 2**63 - 1] == sorted([0, *times, 2**63 - 1])
         check_attributes(record.attributes, 1024)
         for event in record.events:
-            check_attributes({event.name: True, **event.attributes}, 8192)
+            check_attributes({"name": event.name, **event.attributes}, 8192)
     is_error = finished.result in ("failure", "error")
     assert (records[0].error is not None) == is_error
     assert ("error.type" in records[0].attributes) == is_error
