@@ -575,6 +575,10 @@ class TaskEvents:
             run = TaskRun._make(run)._replace(nbytes=None, type=None, failure=failure)
             self._end_path(group, run, start, ran, now, sent_to, place)
             self._to_erred(group, run)
+        elif finish == "erred" and start != "processing" and not info:
+            # It failed within this transition, in one of its own: its worker has less memory than
+            # it needs.
+            pass
         elif finish == "erred" or task.exception_blame is not None:
             self._outcomes.blamed(group, now)
             self._blamed = key, stimulus_id
