@@ -340,7 +340,7 @@ class _Case:
         self.spent |= dict.fromkeys(_BESIDE, of_beside)
         self.spent |= dict.fromkeys(("disk-read", "disk-write", "compress"), "spill")
         waits = {prefix: _spent(spent, "-noncpu") for prefix, spent in span.work.items()}
-        self.function = f"tasks of {max(waits, key=waits.__getitem__)}" if waits else "tasks"
+        self.function = max(waits, key=waits.__getitem__) if waits else "unknown functions"
         # By prefix, on the path.
         self.computed = summed({one.prefix: one.parts.get("compute", 0.0)} for one in span.links)
         known = sum(self.computed.values())
