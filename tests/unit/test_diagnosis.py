@@ -226,6 +226,14 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         ),
         ["cpus"],
     ),
+    "a client that sleeps on a busy machine": (
+        given(
+            run(client=4.0, starting=0.1, compute=1.0),
+            blocked={"worker": 4.0, "scheduler": 4.0},
+            starved=9.0,
+        ),
+        ["client"],
+    ),
     "data on a blocked worker of a busy machine": (
         given(
             run(idle=15.0, transfer=4.0, compute=1.0),
