@@ -582,7 +582,7 @@ class TaskEvents:
         elif finish == "erred" or task.exception_blame is not None:
             self._outcomes.blamed(group, now)
             self._blamed = key, stimulus_id
-            self.paths.forget(key)
+            self.paths.in_vain(group.span, key, now)
         elif not task.has_lost_dependencies and (task.who_wants or task.waiters):
             how = interruption(stimulus_id) if start == "processing" else "stolen"
             self._outcomes.interrupted(group, key, None if how == "stolen" else how, now)
@@ -649,7 +649,7 @@ class TaskEvents:
     ) -> None:
         """Record for the path that a ready task ended without a result."""
         if not self._follows or start == "waiting":
-            self.paths.forget(run[KEY])
+            self.paths.in_vain(group.span, run[KEY], now)
             return
         if not run[STOP]:
             # The unknown part of its run was a wait for the worker, or for a thread.
