@@ -67,7 +67,9 @@ class Outcomes:
             if move.finish in ("erred", "forgotten"):
                 self._lost.remove(key)
         elif move.start in UNFINISHED:
-            self._end(move)
+            # A task that needs more than the memory of its worker fails while it is sent, twice.
+            if state != "erred":
+                self._end(move)
         elif move.finish == "erred":
             # A lost actor is in memory until then, whatever older releases say.
             self._set(key, "erred" if move.own or "memory" in (state, move.start) else "blamed")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import inf
@@ -109,14 +109,20 @@ class Paths:
             self._on_worker[run.worker].append(run)
         self._restricted = {move.key for move in moves if move.restricted}
         self._ends = [number for number in range(len(moves)) if self._is_end(number)]
+        self._vain = [number for number in range(len(moves)) if self._is_end(number, {"waiting"})]
 
     def of(self, span: str, start: float, stop: float) -> Path:
         """Return the path of a span and those below it, from its start to its end."""
         path, until = Path(), stop
         ends = reversed(self._ends)
         number = next((end for end in ends if self._is_within(end, span, start, stop)), None)
-        end = start if number is None else max(start, min(stop, self._moves[number].when))
+        # Nor was the client waited for while a task waited for others in vain.
+        waits = (end for end in self._vain if self._is_within(end, span, start, stop))
+        known = [self._moves[one].when for one in (number, *waits) if one is not None]
+        end = max(start, min(stop, max(known, default=start)))
         path.parts["client"] += stop - end
+        last = start if number is None else max(start, self._moves[number].when)
+        path.parts["other_span"] += max(0.0, end - last)
         while number is not None and self._moves[number].when > start - STEP:
             wait = self._wait(number)
             since = start if wait.before is None else max(start, self._moves[wait.before].when)
@@ -246,10 +252,10 @@ class Paths:
         begins = () if span is None else self._begins[span]
         return max((begin for begin in begins if begin <= when + STEP), default=-inf)
 
-    def _is_end(self, number: int) -> bool:
-        """Whether a task that could run has no work left from here on."""
+    def _is_end(self, number: int, starts: Collection[str] = READY) -> bool:
+        """Whether a task that could run, or was in another state, has no work left from here on."""
         move = self._moves[number]
-        if move.start not in READY or move.finish in UNFINISHED:
+        if move.start not in starts or move.finish in UNFINISHED:
             return False
         own = self._own[move.key]
         after = own[bisect_left(own, number) + 1 :][:1]

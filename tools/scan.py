@@ -57,7 +57,7 @@ OWNERS = {
     "blocks": "attributes",
     "computing": "computed by_worker cluster_before cluster_computed",
     "spans": "partial unknown restriction",
-    "following": "last",
+    "following": "last vain_until",
     "completion": "below",
 }
 #: By file, what holds another class with slots of these names.

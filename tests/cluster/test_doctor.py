@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import socket
 import warnings
 from pathlib import Path
 from typing import Any
@@ -86,16 +87,20 @@ def test_a_scheduler_without_the_package(
     assert (code, found, document["facts"]["process"]) == (1, {"scheduler.package"}, None)
 
 
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "tls://127.0.0.1:1"])
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "tls://127.0.0.1:1", "silent"])
 def test_no_scheduler(
     address: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dask_otel.doctor import asking
 
     monkeypatch.setattr(asking, "_CONNECT", 0.5)
+    # It takes connections, and says no word of Dask's protocol, like the port of a dashboard.
+    silent = socket.create_server(("127.0.0.1", 0))
+    address = address.replace("silent", f"tcp://127.0.0.1:{silent.getsockname()[1]}")
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        assert main(["doctor", "--scheduler", address]) == 3
+        with silent:
+            assert main(["doctor", "--scheduler", address]) == 3
         gc.collect()
     assert [str(one.message) for one in warned if "never awaited" in str(one.message)] == []
     said = capsys.readouterr().err

@@ -227,6 +227,18 @@ def test_no_valid_worker(o: Simulated) -> None:
     assert (hopeless.result, hopeless.counts.erred) == ("failure", 1)
 
 
+@pytest.mark.options(workers=0)
+def test_dependencies_larger_than_the_memory_of_a_worker(o: Simulated) -> None:
+    o.cluster.add_worker("small", memory_limit=1000)
+    with span("large"):
+        future = o.client.submit(len, o.client.submit(bytes, 2000))
+    wait(future)
+    o.quiet()
+    large = o.named("large")
+    # The scheduler says so, with a class of Python's: these are pickled in another way.
+    assert [one.scheduler_error for one in large.failures] == ["MemoryError"]
+
+
 def test_an_actor_whose_worker_leaves(o: Simulated) -> None:
     with span("acting"):
         actor = o.client.submit(Counter, actor=True)

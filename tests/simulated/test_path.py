@@ -37,6 +37,11 @@ def fails_once(seconds: float, how: type[Exception]) -> None:
         raise how
 
 
+def fails(seconds: float) -> None:
+    time.sleep(seconds)
+    raise ValueError
+
+
 class Actor:
     """Works beside the tasks."""
 
@@ -170,6 +175,25 @@ def waits_for_another(o: Simulated) -> None:
         slow = o.client.submit(nap, 0.8, key="another")
     with span("mine"):
         o.client.submit(nap, 0.2, slow, key="mine").result()
+
+
+def waits_in_vain(o: Simulated) -> None:
+    with span("other"):
+        slow = o.client.submit(nap, 1.5, key="other")
+    with span("vain"):
+        o.client.submit(nap, 0.1, key="short").result()
+        late = o.client.submit(nap, 0.1, slow, key="late")
+        time.sleep(0.9)
+        o.client.cancel([slow, late])
+        # Only this is the client's.
+        time.sleep(0.2)
+
+
+def waits_for_a_failure(o: Simulated) -> None:
+    with span("bad"):
+        bad = o.client.submit(fails, 0.8, key="bad")
+    with span("blamed"):
+        wait(o.client.submit(nap, 0.1, bad, key="late"))
 
 
 def shuffled(o: Simulated) -> None:
@@ -359,6 +383,8 @@ HISTORIES: dict[Callable[[Simulated], None], dict[str, float]] = {
     cancelled: {"compute": 0.99},
     nested: {"client": 0.2, "compute": 0.7},
     waits_for_another: {"compute": 1.0},
+    waits_in_vain: {"compute": 1.0, "client": 0.2},
+    waits_for_a_failure: {"compute": 0.8},
     persisted: {"compute": 0.8},
     shuffled: {"repeated": 0.002, "starting": 0.016, "compute": 1.5, "report": 0.002},
     fetched: {"transfer": 0.5, "compute": 0.4},
@@ -395,6 +421,11 @@ OLDER: dict[Callable[[Simulated], None], dict[str, float]] = {
 BELOW: dict[Callable[[Simulated], None], dict[str, dict[str, float]]] = {
     nested: {"load": {"compute": 0.3}, "fit": {"compute": 0.4}},
     waits_for_another: {"another": {"compute": 0.8}, "mine": {"compute": 0.2, "other_span": 0.8}},
+    waits_in_vain: {
+        "other": {"compute": 1.0},
+        "vain": {"compute": 0.1, "other_span": 0.9, "client": 0.2},
+    },
+    waits_for_a_failure: {"bad": {"compute": 0.8}, "blamed": {"other_span": 0.8}},
     persisted: {"made": {"compute": 0.5}, "used": {"compute": 0.3}},
 }
 

@@ -226,6 +226,14 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         ),
         ["cpus"],
     ),
+    "a client that sleeps on a busy machine": (
+        given(
+            run(client=4.0, starting=0.1, compute=1.0),
+            blocked={"worker": 4.0, "scheduler": 4.0},
+            starved=9.0,
+        ),
+        ["client"],
+    ),
     "data on a blocked worker of a busy machine": (
         given(
             run(idle=15.0, transfer=4.0, compute=1.0),
@@ -605,6 +613,23 @@ def test_causes_of_several_spans_are_one_diagnosis() -> None:
     assert (found.kind, found.span, found.seconds) == ("client", "", 6.0)
     assert found.title == "The run waited 6.00 s for its client"
     assert found.evidence == "4.00 s of it passed in etl."
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "named"),
+    [("f", "g", "f, g"), ("f", None, "f, unknown functions"), (None, None, "unknown functions")],
+)
+def test_functions_that_use_no_cpu_are_named(
+    first: str | None, second: str | None, named: str
+) -> None:
+    one, other = (
+        # What a worker did not report before it closed is known of no function.
+        run(name, work=ASLEEP, span={"work": {prefix: ASLEEP} if prefix else {}}, **BUSY)
+        for name, prefix in (("etl", first), ("load", second))
+    )
+    both = replace(one, seconds=20.0, spans=one.spans + other.spans, roots=one.roots | other.roots)
+    (found,) = diagnose(both)
+    assert found.title.endswith(f" while tasks of {named} used no CPU")
 
 
 def test_work_outside_spans_is_named_in_words() -> None:

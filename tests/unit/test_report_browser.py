@@ -19,7 +19,7 @@ from dask_otel.report.history.changes import trends
 from dask_otel.report.page.html import history_page
 from tests.browser import Page, open_page
 from tests.unit.looped import looped
-from tests.unit.report_files import EVIL, everything, many, report_of, span, traces
+from tests.unit.report_files import EVIL, everything, log, logs, many, report_of, span, traces
 from tests.unit.test_profile_command import MATCH, USUAL, make_profile
 from tests.unit.test_report_logs import FILES
 from tests.unit.test_report_path import LOAD, TRAIN
@@ -132,6 +132,18 @@ async def test_keys_stay_on_one_line_where_a_page_is_narrow(tmp_path: Path, chro
         )
         # A long one does not make all columns after it hard to find.
         assert found == {keys[0]: 1, keys[1]: 4}
+        assert await page.ask("document.documentElement.scrollWidth") <= 390
+
+
+@looped
+async def test_messages_have_room_where_a_page_is_narrow(tmp_path: Path, chromium: str) -> None:
+    text = "Worker 0 (tcp://127.0.0.1:40901) was lost: its connection dropped without notice."
+    saved = report_of(traces(span(1)), logs(log(1, text))).save(tmp_path / "page.html")
+    async with show(chromium, saved, width=390) as page:
+        # The columns beside it may be empty, but each has the width of a name.
+        cell = "getComputedStyle(document.querySelector('td.description'))"
+        lines = f"parseFloat({cell}.height) / parseFloat({cell}.lineHeight)"
+        assert await page.ask(lines) < 5
         assert await page.ask("document.documentElement.scrollWidth") <= 390
 
 

@@ -136,6 +136,11 @@ def test_redacted_pages_have_no_secret() -> None:
     assert shown.to_dict()["runs"][0]["failures"][0]["kind"] == "name"
 
 
+def test_a_prompt_shows_its_text() -> None:
+    shown = report_of(traces(span(1, "train")))
+    assert repr(shown) == shown.text() != ""
+
+
 def test_a_notebook_shows_it_in_a_frame_of_its_own() -> None:
     ((tag, found),) = _Page(report_of(traces(span(1)))._repr_html_()).tags
     assert (tag, found["sandbox"]) == ("iframe", "allow-scripts allow-popups")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from dask_otel.core.diagnosis.decision import Diagnosis
 from dask_otel.report import words
 from dask_otel.report.account import Account, account
 from dask_otel.report.text import _SECTIONS, Sheet, plain, run_lines
@@ -119,6 +121,16 @@ def test_failed_and_slow_tasks_are_shown_below_their_group() -> None:
         "├── load (0, 7) 1.00 s failure",
         "└── 1 more task span",
     ]
+
+
+def test_a_cure_that_saves_nothing_in_a_replay_has_its_figure() -> None:
+    first, bound, vain = (
+        Diagnosis("threads", "a", 0.0, "a waited", "", "", experiment=one)
+        for one in (None, None, "more threads")
+    )
+    found = replace(account_of(traces(span(1, "a"))), diagnoses=[first, bound, vain])
+    lines = section("Other causes, and the most that their cures save", found, 80, False)
+    assert lines == ["            a waited", "       0 s  a waited (measured by replay)"]
 
 
 def names(lines: list[str]) -> list[str]:

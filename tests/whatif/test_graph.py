@@ -46,3 +46,10 @@ def test_another_file_is_an_error(tmp_path: Path, text: bytes, why: str) -> None
     path.write_bytes(gzip.compress(text))
     with pytest.raises(ValueError, match=why):
         read_graphs(path)
+
+
+def test_a_file_that_is_not_packed_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a-graph.jsonl.gz").write_bytes(member(start=1.0))
+    (tmp_path / "b-graph.jsonl.gz").write_bytes(b"{}")
+    with pytest.raises(ValueError, match=r"b-graph.jsonl.gz is no graph of a run: Not a gzipped"):
+        read_graphs(tmp_path)

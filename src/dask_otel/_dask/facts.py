@@ -115,9 +115,8 @@ def pickled_class(pickled: object) -> str | None:
         return None
     strings: list[str] = []
     for opcode, argument, _ in pickletools.genops(pickled):
-        if opcode.name == "GLOBAL":
-            return str(argument).rpartition(" ")[2]
-        if opcode.name == "STACK_GLOBAL":
+        # Dask lets tblib pickle Python's own classes: as arguments of a function of that module.
+        if opcode.name == "STACK_GLOBAL" and "tblib.pickling_support" not in strings[-2:]:
             return strings[-1] if strings else None
         if isinstance(argument, str):
             strings.append(argument)

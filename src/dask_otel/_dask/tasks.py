@@ -575,10 +575,14 @@ class TaskEvents:
             run = TaskRun._make(run)._replace(nbytes=None, type=None, failure=failure)
             self._end_path(group, run, start, ran, now, sent_to, place)
             self._to_erred(group, run)
+        elif finish == "erred" and start != "processing" and not info:
+            # It failed within this transition, in one of its own: its worker has less memory than
+            # it needs.
+            pass
         elif finish == "erred" or task.exception_blame is not None:
             self._outcomes.blamed(group, now)
             self._blamed = key, stimulus_id
-            self.paths.forget(key)
+            self.paths.in_vain(group.span, key, now)
         elif not task.has_lost_dependencies and (task.who_wants or task.waiters):
             how = interruption(stimulus_id) if start == "processing" else "stolen"
             self._outcomes.interrupted(group, key, None if how == "stolen" else how, now)
@@ -645,7 +649,7 @@ class TaskEvents:
     ) -> None:
         """Record for the path that a ready task ended without a result."""
         if not self._follows or start == "waiting":
-            self.paths.forget(run[KEY])
+            self.paths.in_vain(group.span, run[KEY], now)
             return
         if not run[STOP]:
             # The unknown part of its run was a wait for the worker, or for a thread.

@@ -90,7 +90,8 @@ async def connected(address: str) -> AsyncIterator[Any]:
             # Also one that can't connect: else its collection would warn about coroutines that
             # nobody awaited.
             stack.push_async_callback(client.close, 2)
-            await client
+            # Dask sets no limit to the greetings of both sides: another server may say none.
+            await asyncio.wait_for(client, _CONNECT + 1)
         except Exception as error:
             # Any error: an invalid address, no listener, TLS, another protocol.
             raise NotExamined(

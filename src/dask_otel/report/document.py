@@ -32,7 +32,7 @@ _SIGNALS: Final = {
 class Report:
     """A report of one or several runs from telemetry files, made by `read_report`.
 
-    In a notebook it displays the page that `html` returns.
+    It is printed as text; in a notebook it displays the page that `html` returns.
 
     Attributes
     ----------
@@ -187,6 +187,9 @@ class Report:
         if self.comparison is not None:
             found["comparison"] = self.comparison.to_dict()
         return found
+
+    def __repr__(self) -> str:
+        return self.text()
 
     def _repr_html_(self) -> str:
         # In a frame, so that the page's scripts cannot reach the notebook.

@@ -110,7 +110,7 @@ def _others(account: Account, sheet: Sheet) -> Iterator[Line]:
         title = f"{one.title} (measured by replay)" if one.experiment else one.title
         first, *more = words.wrapped(title, sheet.width - 12)
         style = _STYLES.get(account.severity(one), "")
-        saved = words.seconds(one.seconds) if one.seconds else ""
+        saved = words.seconds(one.seconds) if one.seconds or one.experiment else ""
         yield [(f"  {saved:>8}  ", ""), (first, style)]
         yield from ([(f"{'':12}{line}", style)] for line in more)
         if sheet.everything:

@@ -93,9 +93,9 @@ def _lines(file: Path | BytesIO) -> Iterator[Graph]:
             for number, line in enumerate(lines, 1):
                 if line.endswith("\n"):
                     yield _graph(file, number, line)
-        except gzip.BadGzipFile:
+        except gzip.BadGzipFile as error:
             if not number:
-                raise
+                raise ValueError(f"{file} is no graph of a run: {error}") from error
         except (EOFError, zlib.error):
             return
 

@@ -340,7 +340,7 @@ class _Case:
         self.spent |= dict.fromkeys(_BESIDE, of_beside)
         self.spent |= dict.fromkeys(("disk-read", "disk-write", "compress"), "spill")
         waits = {prefix: _spent(spent, "-noncpu") for prefix, spent in span.work.items()}
-        self.function = f"tasks of {max(waits, key=waits.__getitem__)}" if waits else "tasks"
+        self.function = max(waits, key=waits.__getitem__) if waits else "unknown functions"
         # By prefix, on the path.
         self.computed = summed({one.prefix: one.parts.get("compute", 0.0)} for one in span.links)
         known = sum(self.computed.values())
@@ -539,10 +539,12 @@ class _Case:
             at_first = self.span.queue >= before / 2 and self.scheduler - before < before / 4
             kind = "graph" if at_first or each > self.scheduler / 3 else "scheduler"
             whole = self._take(inf, *_STALLS)
-            whole += self._take(self.scheduler - whole, "client")
             said = f"The scheduler's event loop was blocked for {seconds(self.scheduler)}."
             if self.loop[0] == "cpus" and not at_first:
+                # Each tick is late by a little, which the client hardly waits for.
                 kind, said = self.loop
+            else:
+                whole += self._take(self.scheduler - whole, "client")
             self._say(kind, whole, "", said)
         elif self.blocked >= (later + left["report"]) / 2 and self.span.queue < later / 2:
             # Imports block the loop of a worker before its first task, and are no such stall.

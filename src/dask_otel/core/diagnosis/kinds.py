@@ -126,7 +126,7 @@ KINDS: Final[dict[str, Kind]] = {
         "Submit them all at once, or from the client, and look for slow ones.",
     ),
     "off_cpu": Kind(
-        "{span} waited {took} while {what} used no CPU",
+        "{span} waited {took} while tasks of {what} used no CPU",
         "They wait for I/O, locks or sleep: make the waits shorter, let one task wait for many at "
         "once, or give workers more threads than cores.",
     ),

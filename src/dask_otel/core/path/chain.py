@@ -72,7 +72,8 @@ def path_of(span: SpanPath, stop: float) -> tuple[SpanPathFacts, list[LongStep]]
         The end of the span. If that is after its last step, the client was waited for.
     """
     share = _shares(span.last, span, stop).get(span) or Share()
-    end = span.start if span.last is None else max(span.start, min(stop, span.last[END]))
+    last = -inf if span.last is None else span.last[END]
+    end = max(span.start, min(stop, max(last, span.vain_until)))
     elsewhere = end - span.start - sum(share.parts)
     if span.unknown or not share.known or elsewhere < -_NOTHING:
         return None

@@ -133,6 +133,12 @@ class Paths:
         self.waits.pop(key, None)
         self._again.pop(key, None)
 
+    def in_vain(self, span: SpanPath, key: Hashable, now: float) -> None:
+        """Forget a task that waited for others until now, and will not run."""
+        self.forget(key)
+        for one in (span, *span.above):
+            one.vain_until = now
+
     def repair(self, unfinished: Container[Hashable]) -> None:
         """Forget all other tasks, after an error of ours."""
         for table in (self.waits, self._again):

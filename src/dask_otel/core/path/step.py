@@ -42,6 +42,8 @@ class SpanPath:
     above: tuple[SpanPath, ...] = ()
     #: The last step in it or below it.
     last: RawStep | None = field(default=None, kw_only=True)
+    #: Until when tasks waited for others that never came: these failed, or both were cancelled.
+    vain_until: float = field(default=-inf, kw_only=True)
     #: Whether some of its tasks ended unobserved, or are older than the bridge.
     unknown: bool = field(default=False, kw_only=True)
     #: Whether nobody will ask for its path: it was exported, or is not followed.
