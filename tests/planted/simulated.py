@@ -821,3 +821,12 @@ def think_between_roots(client: Any, cluster: Any) -> None:
         with span(f"query{number}"):
             client.gather(tasks(client, f"query{number}", [0.5] * 4))
         time.sleep(1.0)
+
+
+@plant("restricted", never=("uneven", "client"), least=5.0, most=5.0)
+def a_resource_of_no_worker(client: Any, cluster: Any) -> None:
+    """A task waits for 5 s for a resource that no worker has; then the user cancels it."""
+    with span("train"):
+        future = task(client, "fit", 0.5, resources={"GPU": 1})
+        time.sleep(5.0)
+        future.cancel()

@@ -475,6 +475,9 @@ class _Case:
         waited = [
             (link.prefix, link.parts["uneven"]) for link in span.links if "uneven" in link.parts
         ]
+        never_ran = [prefix for prefix in span.restrictions if prefix not in span.work]
+        rest = max(0.0, left["uneven"] - sum(took for _, took in waited))
+        waited += [(prefix, rest / len(never_ran)) for prefix in never_ran]
         how = {
             prefix: span.restrictions[prefix] for prefix, _ in waited if prefix in span.restrictions
         }

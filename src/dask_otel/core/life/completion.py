@@ -139,7 +139,7 @@ def _own_result(counts: TaskCounts, complete: bool, cut_off: Result) -> Result:
 def _finish_groups(
     span: OpenSpan, cluster: Cluster, memory: Ledger | None
 ) -> tuple[list[FinishedGroup], list[GroupFacts], dict[Group, int]]:
-    """Return the groups with computed tasks, and the facts and ordinals of all groups."""
+    """Return the groups to export, and the facts and ordinals of all groups."""
     finished, facts = [], []
     by_group: dict[Group, int] = {}
     ordinals: dict[str, int] = {}
@@ -148,14 +148,15 @@ def _finish_groups(
         facts.append(fact)
         ordinal = ordinals[group.name] = ordinals.get(group.name, 0) + 1
         by_group[group] = ordinal
-        if group.start:
+        # Nobody else says why tasks waited that no worker could run.
+        if group.start or group.restriction:
             finished.append(
                 FinishedGroup(
                     name=group.name,
                     prefix=group.prefix,
                     ordinal=ordinal,
-                    start=group.start,
-                    stop=group.stop,
+                    start=group.start or span.start,
+                    stop=group.stop or span.last_stop,
                     counts=TaskCounts.of(group),
                     output_bytes=fact.output_bytes,
                     durations=fact.durations,
