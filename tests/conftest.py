@@ -57,15 +57,25 @@ settings.register_profile("default", max_examples=20, **ANY_PACE)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Iterator[None]:
     """Run the tests that share real servers in one process of several; begin with all groups."""
+
+    def is_alone(item: pytest.Item) -> bool:
+        return item.get_closest_marker("xdist_group") is None
+
     for item in items:
         servers = "start_shared" in getattr(item, "fixturenames", ())
         if item.get_closest_marker("backend") and servers:
             item.add_marker(pytest.mark.xdist_group("backends"))
     # A group that begins late goes on alone.
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+    items.sort(key=is_alone)
+    yield
+    # Otherwise each process would start browsers and servers, and import libraries, for itself.
+    ungrouped = [item.nodeid for item in items if not is_alone(item) and "@" not in item.nodeid]
+    assert not (getattr(config.option, "loadgroup", False) and ungrouped), "xdist keeps no groups"
 
 
 @pytest.hookimpl(wrapper=True)

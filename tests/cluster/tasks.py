@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import Any
 
 from distributed import get_client, get_worker, rejoin, secede, worker_client
@@ -96,6 +97,18 @@ def with_span_of_own() -> tuple[Ids | None, Ids | None, Ids | None]:
     assert parent is not None
     assert parent.is_remote
     return (parent.trace_id, parent.span_id, int(parent.trace_flags)), inside, current()
+
+
+def double(x: int) -> int:
+    """Compute a little."""
+    time.sleep(0.02)
+    return 2 * x
+
+
+def fail(x: int) -> int:
+    """Raise."""
+    time.sleep(0.1)
+    raise KeyError(x)
 
 
 class Counter:

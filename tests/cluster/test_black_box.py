@@ -10,7 +10,9 @@ import pytest
 from distributed import Client, span
 
 from dask_otel.core import identity
+from tests.cluster import tasks
 from tests.cluster.processes import cluster
+from tests.cluster.test_doctor import WITHOUT, assert_well
 from tests.cluster.truth import (
     assert_closed,
     assert_monotone,
@@ -26,33 +28,27 @@ pytestmark = pytest.mark.cluster
 PRELOAD = ("--preload", "dask_otel.preload")
 
 
-def double(x: int) -> int:
-    time.sleep(0.02)
-    return 2 * x
-
-
-def fail(x: int) -> int:
-    time.sleep(0.1)
-    raise KeyError(x)
-
-
-def test_a_plain_client_gets_traces_and_counters(tmp_path: Path) -> None:
-    """One preload on the scheduler, a client that does not import dask_otel."""
+def test_a_plain_client_gets_traces_and_counters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One preload on the scheduler, a client that does not import dask_otel; and the doctor."""
     with receiver("grpc") as received, cluster(tmp_path) as dask:
         environment = {
             **received.environ,
             "OTEL_METRIC_EXPORT_INTERVAL": "500",
             # Longer than any pause of this client between two steps of its workflow.
             "DASK_OTEL__SPANS__LINGER": "3s",
+            "DASK_OTEL__CLUSTER_NAME": "nightly",
+            "OTEL_EXPORTER_OTLP_HEADERS": "x-key=geheim",
         }
         scheduler = dask.start_scheduler(*PRELOAD, env=environment)
-        for name in ("a", "b"):
-            dask.start_worker(name)
+        dask.start_worker("with")
+        dask.start_worker("without", "--preload", WITHOUT)
         with Client(dask.address) as client:
             client.wait_for_workers(2)
             with span("workflow"):
                 with span("load") as load_id:
-                    loaded = client.map(double, range(20))
+                    loaded = client.map(tasks.double, range(20))
                     client.gather(loaded)
                     done = time.time()
                 with span("prepare", "clean"), span("train"):
@@ -60,9 +56,10 @@ def test_a_plain_client_gets_traces_and_counters(tmp_path: Path) -> None:
             with span("broken"):
                 # Not `double`, whose task group is of the span "load" as long as its results are
                 # wanted.
-                after = client.submit(operator.neg, client.submit(fail, 1))
+                after = client.submit(operator.neg, client.submit(tasks.fail, 1))
                 assert isinstance(after.exception(), KeyError)
             eventually(lambda: is_settled(received, client), 60, "everything is exported")
+            assert_well(capsys, dask, received, secret="geheim")
             truth = client.run_on_scheduler(described_spans)
         # It compares all numbers with Dask's own.
         assert scheduler.terminate() == 0

@@ -1,4 +1,4 @@
-"""``dask-otel doctor`` on running schedulers, as a person calls it."""
+"""``dask-otel doctor`` as a person calls it; on a healthy scheduler: `test_black_box`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from dask_otel import semconv
 from dask_otel.cli import main
 from tests.cluster.processes import Cluster, cluster
-from tests.receiver import receiver
+from tests.receiver import Receiver
 from tests.waiting import eventually
 
 pytestmark = [
@@ -36,41 +36,35 @@ def by_check(document: Any) -> dict[str, Any]:
     return {finding["check"]: finding for finding in document["findings"]}
 
 
-def test_a_scheduler_with_the_bridge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with receiver("grpc") as received, cluster(tmp_path) as made:
-        env = {
-            **received.environ,
-            "OTEL_EXPORTER_OTLP_HEADERS": "x-key=geheim",
-            "DASK_OTEL__CLUSTER_NAME": "nightly",
-        }
-        made.start_scheduler("--preload", "dask_otel.preload", env=env)
-        made.start_worker("with")
-        made.start_worker("without", "--preload", WITHOUT)
+def assert_well(
+    capsys: pytest.CaptureFixture[str], made: Cluster, received: Receiver, secret: str
+) -> None:
+    """Examine a scheduler with the bridge, on one of whose two workers the package is missing."""
 
-        def examined() -> Any:
-            code, document = doctor(capsys, made)
-            assert (code, document["ok"]) == (0, True), document["findings"]
-            assert len(document["facts"]["packages"]["workers"]) == 2
-            # By heartbeats alone: each tells how long the one before it took.
-            clocks = [one["clock"] for one in _process(document)["workers"]["workers"]]
-            assert all(None not in clock for clock in clocks), clocks
-            return document
+    def examined() -> Any:
+        code, document = doctor(capsys, made)
+        assert (code, document["ok"]) == (0, True), document["findings"]
+        assert len(document["facts"]["packages"]["workers"]) == 2
+        # By heartbeats alone: each tells how long the one before it took.
+        clocks = [one["clock"] for one in _process(document)["workers"]["workers"]]
+        assert all(None not in clock for clock in clocks), clocks
+        return document
 
-        document = eventually(examined, 60, "all is well")
-        levels = {check: finding["level"] for check, finding in by_check(document).items()}
-        assert (levels.pop("fusion"), levels.pop("workers.package")) == ("note", "note")
-        assert set(levels) >= {"bridge", "export.traces", "export.metrics", "workers.clocks"}
-        assert set(levels.values()) == {"ok"}
-        assert "geheim" not in json.dumps(document)
-        settings = {key: (value, origin) for key, value, origin in _process(document)["settings"]}
-        assert settings["otel.cluster-name"] == ("nightly", "DASK_OTEL__CLUSTER_NAME")
-        # From the scheduler, with what it says of itself.
-        span = received.spans[-1]
-        assert (span.name, span.resource["dask.cluster.name"], f"{span.trace_id:032x}") == (
-            semconv.DOCTOR_SPAN,
-            "nightly",
-            _process(document)["probe"]["trace_id"],
-        )
+    document = eventually(examined, 60, "all is well")
+    levels = {check: finding["level"] for check, finding in by_check(document).items()}
+    assert (levels.pop("fusion"), levels.pop("workers.package")) == ("note", "note")
+    assert set(levels) >= {"bridge", "export.traces", "export.metrics", "workers.clocks"}
+    assert set(levels.values()) == {"ok"}
+    assert secret not in json.dumps(document)
+    settings = {key: (value, origin) for key, value, origin in _process(document)["settings"]}
+    assert settings["otel.cluster-name"] == ("nightly", "DASK_OTEL__CLUSTER_NAME")
+    # From the scheduler, with what it says of itself.
+    span = received.spans[-1]
+    assert (span.name, span.resource["dask.cluster.name"], f"{span.trace_id:032x}") == (
+        semconv.DOCTOR_SPAN,
+        "nightly",
+        _process(document)["probe"]["trace_id"],
+    )
 
 
 def _process(document: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,6 @@ from distributed import Client, LocalCluster
 
 import dask_otel
 from dask_otel import _wire
-from dask_otel.whatif.graph import read_graphs
-from tests import environment
-from tests.cluster.processes import cluster
 from tests.cluster.test_first_minute import README, block
 from tests.waiting import eventually
 
@@ -105,28 +101,6 @@ def test_an_asynchronous_client(
     assert [path.name for path in tmp_path.iterdir()] == ["run.html"]
     (said,) = [one.getMessage() for one in caplog.records if "performance_report" in one.msg]
     assert said.endswith("use `async with` with an asynchronous client, else `with`")
-
-
-def test_processes_of_their_own(tmp_path: Path) -> None:
-    with cluster(tmp_path) as made:
-        scheduler = made.start_scheduler(env=environment.OFF)
-        for name in ("a", "b"):
-            made.start_worker(name)
-        with Client(made.address) as client:
-            client.wait_for_workers(2)
-            with dask_otel.performance_report(tmp_path / "run.html") as block:
-                assert client.gather(client.map(partial(pow, 2), range(20)))[-1] == 2**19
-            there = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.plugins))
-        assert "dask-otel" not in there
-        assert names(block.report) == {"run"}
-        assert block.report is not None
-        (account,) = block.report.accounts()
-        assert (account.outcomes, len(account.workers)) == ({"memory": 20}, 2)
-        (graph,) = read_graphs(block.report.graph_logs)
-        assert (graph.name, graph.complete, len(graph.runs["task"])) == ("run", True, 20)
-        assert dask_otel.what_if(block.report, threads=[(1, 1)]).result.span == "run"
-        assert "Traceback" not in scheduler.output
-    assert "20 tasks done" in block.report.text()
 
 
 def test_a_kernel_shows_the_headline_and_the_link(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from distributed import Client
 
 import dask_otel
 from dask_otel.core import identity
+from dask_otel.whatif.graph import read_graphs
 from tests.cluster import tasks
 from tests.cluster.processes import cluster
 from tests.environment import run
@@ -65,7 +67,7 @@ def blocked(folder: Path) -> dict[str, str]:
 def test_a_running_cluster_gets_it_and_is_left_as_it_was(tmp_path: Path) -> None:
     """One worker comes later, and has the preload by its nanny; on one the package is missing."""
     with receiver() as received, cluster(tmp_path) as processes:
-        processes.start_scheduler(env={"DASK_OTEL__SPANS__LINGER": "100ms"})
+        scheduler = processes.start_scheduler(env={"DASK_OTEL__SPANS__LINGER": "100ms"})
         processes.start_worker("plain")
         without = processes.start_worker("without", env=blocked(tmp_path / "without"))
         with Client(processes.address) as client:
@@ -78,6 +80,9 @@ def test_a_running_cluster_gets_it_and_is_left_as_it_was(tmp_path: Path) -> None
                 known = answers.keys() & workers.keys()
                 return {workers[address]["name"]: answers[address] for address in known}
 
+            assert by_name(tasks.plugins) == {"plain": [], "without": []}
+            reported(client, tmp_path / "run.html")
+            assert "Traceback" not in scheduler.output
             assert by_name(tasks.plugins) == {"plain": [], "without": []}
             config = {"environment": received.environ, "logs": {"inject": True}}
             assert dask_otel.register(client, config) == "started"
@@ -106,6 +111,23 @@ def test_a_running_cluster_gets_it_and_is_left_as_it_was(tmp_path: Path) -> None
             assert client.run_on_scheduler(brought) == []
             assert client.submit(tasks.current, "after", workers=["plain"]).result() is None
         assert "Traceback" not in without.output
+
+
+def reported(client: Client, page: Path) -> None:
+    """A block that is reported needs no bridge before it, and leaves none."""
+    with dask_otel.performance_report(page) as block:
+        assert client.gather(client.map(partial(pow, 2), range(20)))[-1] == 2**19
+    there = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.plugins))
+    assert ("dask-otel" in there, page.exists()) == (False, True)
+    assert block.report is not None
+    (run,) = block.report.runs
+    (account,) = block.report.accounts()
+    assert {span.full_name for span in run.of_type("span")} == {"run"}
+    assert (account.outcomes, len(account.workers)) == ({"memory": 20}, 2)
+    (graph,) = read_graphs(block.report.graph_logs)
+    assert (graph.name, graph.complete, len(graph.runs["task"])) == ("run", True, 20)
+    assert dask_otel.what_if(block.report, threads=[(1, 1)]).result.span == "run"
+    assert "20 tasks done" in block.report.text()
 
 
 def brought(dask_scheduler: Any) -> list[str]:
