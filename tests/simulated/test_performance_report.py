@@ -302,6 +302,7 @@ def test_an_error_of_ours_is_one_warning_and_hides_nothing(
         raise ZeroDivisionError
     (said,) = [one.getMessage() for one in caplog.records if "performance_report" in one.msg]
     assert str(page) in said
+    assert str(page) not in repr(block)
     assert block.report is not None
     assert not b.scheduler.plugins.get("dask-otel")
 

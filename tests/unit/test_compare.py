@@ -113,7 +113,13 @@ def measured(noncpu: float, number: int) -> tuple[dict[str, Any], dict[str, Any]
     root = {**span(1, "etl", start=60 * number, **of), "traceId": f"{number:032x}"}
     return traces(root, **where), metrics(
         counter("dask.span.execute.time", *points),
-        counter("dask.task.finished", point(4, {**labels, "dask.task.prefix": "read"})),
+        counter(
+            "dask.task.finished",
+            *(
+                point(count, {**labels, "dask.task.prefix": "read", "dask.task.outcome": outcome})
+                for outcome, count in (("memory", 3), ("erred", 1), ("cancelled", 6))
+            ),
+        ),
         counter("dask.span.execute.io", moved),
         **where,
     )

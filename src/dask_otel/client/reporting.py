@@ -215,6 +215,8 @@ class performance_report:
                 self._client.loop.add_callback(self._end)
             if not isinstance(error, Exception):
                 raise
+            # There is no page.
+            self.filename = None
             logger.warning(
                 "dask_otel.performance_report can't report this block, which is not affected: %s",
                 " ".join(str(error).split()) or repr(error),

@@ -272,8 +272,11 @@ def _functions(
         activity = re.sub(r"[^A-Za-z0-9_-]", "_", label)
         known = activity in activities or capacity is None
         add(by_activity.setdefault(prefix, {}), activity if known else semconv.FOLDED, seconds)
-    counted = _of_root(session, name, semconv.TASK_FINISHED, semconv.TASK_PREFIX)
-    for prefix, tasks in counted.items():
+    labels = (semconv.TASK_PREFIX, semconv.TASK_OUTCOME)
+    outcomes = _of_root(session, name, semconv.TASK_FINISHED, *labels).items()
+    # The seconds are those of tasks that ended.
+    ended = summed({prefix: n * (how != "cancelled")} for (prefix, how), n in outcomes)
+    for prefix, tasks in ended.items():
         work.setdefault(prefix, {})["tasks"] = tasks
     named = [(name, terms) for name, terms in (by_activity or groups).items() if name and terms]
     functions = dict(sorted(named, key=lambda item: -sum(item[1].values()))[:_MOST])
