@@ -216,7 +216,7 @@ def _spans(session: Session) -> list[SpanFacts]:
 
 def _add_group(entry: SpanFacts, groups: Iterable[Span], tasks: Sequence[Span]) -> None:
     """Add the groups of a name to their span, and those of their tasks that are on the path."""
-    count, results, compute = 0, 0.0, 0.0
+    count = results = compute = 0.0
     for group in groups:
         prefix = group.text(semconv.TASK_PREFIX)
         count, results, compute, share, mean, others = (group.number(key) or 0.0 for key in _GROUP)
