@@ -116,13 +116,13 @@ class Paths:
         path, until = Path(), stop
         ends = reversed(self._ends)
         number = next((end for end in ends if self._is_within(end, span, start, stop)), None)
+        last = start if number is None else max(start, min(stop, self._moves[number].when))
         # Nor was the client waited for while a task waited for others in vain.
         waits = (end for end in self._vain if self._is_within(end, span, start, stop))
-        known = [self._moves[one].when for one in (number, *waits) if one is not None]
-        end = max(start, min(stop, max(known, default=start)))
+        vain = max((self._moves[end].when for end in waits), default=start)
+        end = max(last, min(stop, vain))
         path.parts["client"] += stop - end
-        last = start if number is None else max(start, self._moves[number].when)
-        path.parts["other_span"] += max(0.0, end - last)
+        path.parts["other_span"] += end - last
         while number is not None and self._moves[number].when > start - STEP:
             wait = self._wait(number)
             since = start if wait.before is None else max(start, self._moves[wait.before].when)
