@@ -632,6 +632,15 @@ def test_functions_that_use_no_cpu_are_named(
     assert found.title.endswith(f" while tasks of {named} used no CPU")
 
 
+def test_a_restriction_that_nothing_waited_for_is_not_named() -> None:
+    """No task of load ran, since what it needs failed; all the time was that of fit."""
+    span = {"restrictions": {"fit": "workers", "load": "resources"}, "work": {"fit": ASLEEP}}
+    links = (link("fit", uneven=4.0),)
+    found, *_ = diagnose(run(idle=10.0, uneven=4.0, compute=1.0, links=links, span=span))
+    assert (found.kind, "workers= of fit" in found.next) == ("restricted", True)
+    assert "load" not in found.next
+
+
 def test_work_outside_spans_is_named_in_words() -> None:
     (found,) = diagnose(run("default", client=4.0, compute=1.0))
     assert found.span == "default"

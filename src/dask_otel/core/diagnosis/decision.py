@@ -475,9 +475,11 @@ class _Case:
         waited = [
             (link.prefix, link.parts["uneven"]) for link in span.links if "uneven" in link.parts
         ]
-        never_ran = [prefix for prefix in span.restrictions if prefix not in span.work]
-        rest = max(0.0, left["uneven"] - sum(took for _, took in waited))
-        waited += [(prefix, rest / len(never_ran)) for prefix in never_ran]
+        rest = left["uneven"] - sum(took for _, took in waited)
+        if rest > _SHARE * left["uneven"]:
+            # Tasks that never ran are no links.
+            never_ran = [prefix for prefix in span.restrictions if prefix not in span.work]
+            waited += [(prefix, rest / len(never_ran)) for prefix in never_ran]
         how = {
             prefix: span.restrictions[prefix] for prefix, _ in waited if prefix in span.restrictions
         }
