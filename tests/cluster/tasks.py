@@ -150,6 +150,11 @@ def hooked(dask_worker: Any) -> dict[str, bool]:
     }
 
 
+def name_of(dask_worker: Any) -> str:
+    """Return the worker's name, for a client that has only its address."""
+    return str(dask_worker.name)
+
+
 def plugins(dask_worker: Any) -> list[str]:
     """Return the names of our plugins, and their kinds. Runs by `Client.run`."""
     return sorted(

@@ -75,10 +75,8 @@ def test_a_running_cluster_gets_it_and_is_left_as_it_was(tmp_path: Path) -> None
 
             def by_name(function: Any) -> dict[str, Any]:
                 # Others may have come, or gone, between the two questions.
-                answers = client.run(function)
-                workers = client.scheduler_info()["workers"]
-                known = answers.keys() & workers.keys()
-                return {workers[address]["name"]: answers[address] for address in known}
+                answers, names = client.run(function), client.run(tasks.name_of)
+                return {names[one]: answers[one] for one in answers.keys() & names.keys()}
 
             assert by_name(tasks.plugins) == {"plain": [], "without": []}
             reported(client, tmp_path / "run.html")
@@ -156,8 +154,7 @@ def remove_pool(dask_worker: Any) -> None:
 
 def in_a_process_pool(client: Client, received: Receiver) -> None:
     """Documented as left out: of the context nothing gets there, and nothing breaks."""
-    workers = client.scheduler_info()["workers"].items()
-    (plain,) = [address for address, worker in workers if worker["name"] == "plain"]
+    (plain,) = [address for address, name in client.run(tasks.name_of).items() if name == "plain"]
     pid = client.run(add_pool, workers=[plain])[plain]
     with dask_otel.span("pooled"):
         with dask.annotate(executor="processes", workers=["plain"]):

@@ -161,7 +161,7 @@ def real_import_inside_task(client: Any, cluster: Any) -> None:
 @plant("pickle", threads=1, never=("threads", "uneven", "client"))
 def slow_reduce(client: Any, cluster: Any) -> None:
     """Results take half a second to pickle, each; another worker needs all of them."""
-    here, there = client.scheduler_info()["workers"]
+    here, there = client.nthreads()
     with span("total"):
         parts = many(client, "part", jobs.slow_to_pickle, range(10), workers=[here])
         wait(client.submit(jobs.length, *parts, workers=[there]))
@@ -170,7 +170,7 @@ def slow_reduce(client: Any, cluster: Any) -> None:
 @plant("pickle", threads=1, never=("threads", "uneven", "client"))
 def many_small_objects(client: Any, cluster: Any) -> None:
     """Results are 10,000 small objects each; another worker needs all of them."""
-    here, there = client.scheduler_info()["workers"]
+    here, there = client.nthreads()
     with span("total"):
         parts = many(client, "part", jobs.points, range(6), workers=[here])
         wait(client.submit(jobs.length, *parts, workers=[there]))

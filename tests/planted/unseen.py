@@ -413,7 +413,7 @@ def real_import_on_four_workers(client: Any, cluster: Any) -> None:
 def slow_reduce_of_arguments(client: Any, cluster: Any) -> None:
     """Each of four tasks on one worker needs eight results of the other, slow to pickle."""
     with span("total"):
-        address, other = client.scheduler_info()["workers"]
+        address, other = client.nthreads()
         parts = many(client, "part", jobs.slow_to_pickle, range(8), workers=[address])
         wait(parts)
         wait(client.submit(jobs.length, *parts, workers=[other]))
