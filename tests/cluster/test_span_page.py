@@ -116,8 +116,9 @@ def test_it_is_there_only_if_asked_for_and_leaves_nothing(caplog: Any) -> None:
         # Nothing below it that a request may invent, and only GET.
         for path in ("/otel/", "/otel/x", "/otel/report", "/otel/report/x", "/otelx"):
             assert status(client, path) == 404, path
-        with pytest.raises(HTTPError, match="405"):
+        with pytest.raises(HTTPError, match="405") as refused:
             urlopen(address(client), data=b"{}")
+        refused.value.close()
         # Those of other tests may be garbage still.
         gc.collect()
         (pages,) = [one for one in gc.get_objects() if type(one) is module.Pages]
@@ -246,8 +247,9 @@ def test_the_report_is_about_one_run_of_those_in_memory(monkeypatch: pytest.Monk
         assert "(this block)" in text
         assert "<script>pwned" not in text
         monkeypatch.setitem(sys.modules, "bokeh.resources", None)
-        with pytest.raises(HTTPError, match=r"501: .*\[report\]"):
+        with pytest.raises(HTTPError, match=r"501: .*\[report\]") as refused:
             read(client, path)
+        refused.value.close()
         # A root that the scheduler knows, and whose rows are gone.
         bridge = client.cluster.scheduler.plugins["dask-otel"].bridge
         bridge.recording.recorder = Recorder(10**6)
