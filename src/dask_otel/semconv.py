@@ -598,7 +598,7 @@ WORKER_CUDF_SPILLED: Final = Metric(
     "updowncounter",
     _BY,
     _WORKER,
-    "Bytes that cuDF has moved from the GPU to the host's memory",
+    "Bytes that cuDF has moved from the GPU to the host's memory, less those moved to the GPU",
     True,
 )
 GPU_UTILIZATION: Final = Metric(

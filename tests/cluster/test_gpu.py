@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from time import time_ns
 from typing import Any
 
 import pytest
@@ -50,10 +51,31 @@ def copy(folder: str) -> None:
     """Keep the GPU busy until there is a file."""
     import rmm
 
-    data = rmm.DeviceBuffer(size=USED)
+    # An H200 copies less faster than Python asks for the next copy.
+    data = rmm.DeviceBuffer(size=HELD)
     while not Path(folder, "enough").exists():
         for _ in range(100):
             data.copy()
+
+
+def frame(size: int) -> Any:
+    """Hold data of cuDF as a task's result."""
+    import cudf
+    import cupy
+
+    return cudf.Series(cupy.arange(size // 8))
+
+
+def total(data: Any) -> int:
+    """Use data on the GPU."""
+    return int(data.sum())
+
+
+def spill() -> int:
+    """Let cuDF move all that it can from the GPU, as when memory is short."""
+    from cudf.core.buffer.spill_manager import get_global_manager
+
+    return int(get_global_manager().spill_to_device_limit(0))
 
 
 def test_two_workers_of_one_gpu(tmp_path: Path) -> None:
@@ -125,3 +147,69 @@ def test_two_workers_of_one_gpu(tmp_path: Path) -> None:
             (tmp_path / "enough").touch()
             busy.result()
             follows(semconv.GPU_UTILIZATION, 0, 0)
+
+
+def test_what_cudf_moves(tmp_path: Path) -> None:
+    pytest.importorskip("cudf", reason="no package cudf")
+    with receiver() as received, cluster(tmp_path) as dask:
+        environment = {**received.environ, "OTEL_METRIC_EXPORT_INTERVAL": "300"}
+        dask.start_scheduler("--preload", "dask_otel.preload", env=environment)
+        moved = semconv.WORKER_CUDF_SPILLED.name
+        environment = {"CUDF_SPILL": "on", "DASK_DISTRIBUTED__DIAGNOSTICS__CUDF": "true"}
+        for name, statistics in (("a", "1"), ("b", "0"), ("c", "1")):
+            environment["CUDF_SPILL_STATS"] = statistics
+            dask.start_worker(name, nthreads=1, env=environment)
+
+        def follows(*expected: int | None) -> None:
+            """Wait for an export from now on with these values of a, b and c."""
+            now = time_ns()
+
+            def same() -> bool:
+                points = [p for p in received.points if p.time_ns > now]
+                found = {p.labels: p.value for p in points if p.metric == moved}
+                levels = [found.get(((semconv.WORKER_NAME, name),)) for name in "abc"]
+                assert levels == [*expected]
+                return True
+
+            eventually(same, what=f"moved: {expected}")
+
+        with Client(dask.address) as client:
+            client.wait_for_workers(3)
+            address = {w["name"]: at for at, w in client.scheduler_info()["workers"].items()}
+
+            def use(data: Any, name: str) -> None:
+                expected = (USED // 8) * (USED // 8 - 1) // 2
+                assert client.submit(total, data, workers=[name], pure=False).result() == expected
+
+            def spills(*names: str) -> None:
+                """Let workers spill, and see how much of the GPU is free again."""
+                before = of_driver("memory.used")[0] * MIB
+                spilled = client.run(spill, workers=[address[name] for name in names])
+                assert list(spilled.values()) == [USED] * len(names)
+                assert before - of_driver("memory.used")[0] * MIB == USED * len(names)
+
+            data = {name: client.submit(frame, USED, workers=[name], key=name) for name in "ab"}
+            wait(list(data.values()))
+            for name in "ab":  # What only the first use loads is there before anything is compared.
+                use(data[name], name)
+            spills("a", "b")
+            follows(USED, None, None)
+            for name in "ab":
+                use(data[name], name)
+            follows(0, None, None)
+            # Dropped data is not moved back: Dask's figure is what was moved, not what is there.
+            spills("a", "b")
+            follows(USED, None, None)
+            del data["a"]
+            data["a"] = client.submit(frame, USED, workers=["a"], key="next")
+            use(data["a"], "a")
+            spills("a")
+            follows(2 * USED, None, None)
+            # Over TCP, data arrives in the host's memory, so that it is only moved to the GPU.
+            use(data["a"], "c")
+
+            def known() -> Any:
+                return client.scheduler_info()["workers"][address["c"]]["metrics"]["cudf"]
+
+            eventually(lambda: known() == {"cudf-spilled": -USED}, what="less than nothing")
+            follows(2 * USED, None, None)

@@ -73,3 +73,13 @@ def test_memory_that_a_library_does_not_count_is_absent(b: Bridged) -> None:
         for pool.used in (300, 0):
             expected = OF_DEVICE | size | {"dask.worker.rmm.usage": pool.used}
             assert levels(b, "g0") == expected
+
+
+@pytest.mark.options(workers=0)
+def test_less_than_nothing_is_absent(b: Bridged) -> None:
+    """Data from another worker was in the host's memory, but cuDF has not moved it there."""
+    with gpus(Device(), spilled=30):
+        b.cluster.add_worker("g0")
+        expected = OF_DEVICE | OF_PROCESS
+        del expected["dask.worker.cudf.spilled"]
+        assert levels(b, "g0") == expected

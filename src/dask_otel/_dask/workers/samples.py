@@ -57,7 +57,7 @@ class WorkerSamples:
         self._named: dict[str, str] = {}
         #: The series of the last sample.
         self._series: set[RawSeries] = set()
-        #: Addresses and metrics of `_OF_PROCESS` that were not 0 once, so that a 0 is measured.
+        #: Addresses and metrics of `_OF_PROCESS` that were above 0 once, so that a 0 is measured.
         self._counted: set[tuple[str, str]] = set()
 
     def sample(self, batches: Batches, ledger: Ledger | None = None) -> Iterator[None]:
@@ -157,7 +157,8 @@ def _sums(
     """Return the levels that can be summed over workers; add to what a library counts.
 
     RMM's pools count no allocations unless something tracks them, nor cuDF without statistics:
-    Dask then reports 0.
+    Dask then reports 0. It reports less where a worker gets data of cuDF from another one: it
+    arrives in the host's memory, and is then moved to the GPU.
     """
     levels: dict[RawSeries, float] = {
         (semconv.WORKER_THREAD_COUNT.name, name): ws.nthreads,
@@ -174,9 +175,11 @@ def _sums(
         levels[semconv.WORKER_MEMORY_LIMIT.name, name] = ws.memory_limit
     for metric, keys in _OF_PROCESS.items():
         value = reported(ws, *keys)
+        if value is None or value < 0:
+            continue
         if value:
             counted.add((ws.address, metric))
-        if value is not None and (ws.address, metric) in counted:
+        if (ws.address, metric) in counted:
             levels[metric, name] = value
     return levels
 
