@@ -12,6 +12,7 @@ import pytest
 from distributed import Client, wait
 
 from dask_otel import semconv
+from tests.cluster import tasks
 from tests.cluster.processes import cluster
 from tests.receiver import receiver
 from tests.waiting import eventually
@@ -100,7 +101,7 @@ def test_two_workers_of_one_gpu(tmp_path: Path) -> None:
 
         with Client(dask.address) as client:
             client.wait_for_workers(2)
-            address = {w["name"]: at for at, w in client.scheduler_info()["workers"].items()}
+            address = {name: at for at, name in client.run(tasks.name_of).items()}
             limit = of_driver("memory.total")[0] * MIB
             follows(semconv.GPU_MEMORY_LIMIT, limit, limit)
             follows(semconv.GPU_UTILIZATION, 0, 0)
@@ -175,7 +176,7 @@ def test_what_cudf_moves(tmp_path: Path) -> None:
 
         with Client(dask.address) as client:
             client.wait_for_workers(3)
-            address = {w["name"]: at for at, w in client.scheduler_info()["workers"].items()}
+            address = {name: at for at, name in client.run(tasks.name_of).items()}
 
             def use(data: Any, name: str) -> None:
                 expected = (USED // 8) * (USED // 8 - 1) // 2
@@ -209,7 +210,8 @@ def test_what_cudf_moves(tmp_path: Path) -> None:
             use(data["a"], "c")
 
             def known() -> Any:
-                return client.scheduler_info()["workers"][address["c"]]["metrics"]["cudf"]
+                worker = client.scheduler_info()["workers"].get(address["c"])
+                return worker and worker["metrics"]["cudf"]
 
             eventually(lambda: known() == {"cudf-spilled": -USED}, what="less than nothing")
             follows(2 * USED, None, None)
