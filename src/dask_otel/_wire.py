@@ -37,7 +37,12 @@ async def install(config: Mapping[str, Any], dask_scheduler: Scheduler) -> str:
     """Start a bridge on the scheduler; see `dask_otel.register`."""
     from dask_otel.scheduler.plugin import install
 
-    return await install(dask_scheduler, config)
+    status = await install(dask_scheduler, config)
+    bridge = _bridge(dask_scheduler)
+    if status == "started" and not (bridge and await bridge.connected()):
+        # Only its exporters know the standard variables.
+        return "off"
+    return status
 
 
 def unused(config: Mapping[str, Any], dask_scheduler: Scheduler) -> tuple[str, ...]:

@@ -107,6 +107,22 @@ def test_it_can_be_switched_off(start: Start, config: Any, environ: Any) -> None
 
 
 @pytest.mark.unreconciled("no bridge runs")
+def test_a_registration_says_if_the_exporters_are_off(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only they know the standard variables; each bridge takes its plugins off the workers."""
+    with start({"enabled": False}) as bridged:
+        for name, value in (("TRACES_EXPORTER", "nobody"), ("SDK_DISABLED", "true")) * 2:
+            config = {"enabled": True, "environment": {f"OTEL_{name}": value}}
+            assert dask_otel.register(bridged.client, config) == "off"
+        assert bridged.client.submit(inc, 1).result() == 2
+        assert bridged.scheduler.worker_plugins.keys() == {"shuffle"}
+    wrong = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    assert len(wrong) == 2
+    assert all("OTEL_TRACES_EXPORTER names 'nobody'" in one for one in wrong)
+
+
+@pytest.mark.unreconciled("no bridge runs")
 def test_a_scheduler_without_spans_runs_on(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> str:
         async with Scheduler(dashboard_address=":0", extensions={}) as scheduler:

@@ -248,9 +248,13 @@ class Bridge:
         Return the number of the last row before that; None if nothing can be recorded.
         """
         self.recording.holders[name] = client
+        return await self.recording.cut() if await self.connected() else None
+
+    async def connected(self) -> bool:
+        """Wait until the exporters are made; return whether the bridge runs with them."""
         if self._connecting is not None:
             await asyncio.wait([self._connecting])
-        return None if self.wired is None or self.gone else await self.recording.cut()
+        return self.wired is not None and not self.gone
 
     async def forget(self, name: str) -> None:
         """Stop to record for a client."""
