@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.util import _importlib_metadata
 
 from dask_otel._otel.sdk import resource
 from dask_otel.pump import rotated, thread
@@ -52,6 +53,10 @@ def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (tmp_path / f"{name}.py").write_text(f"{source}hang()\n")
     os.mkfifo(tmp_path / "fifo")
     monkeypatch.syspath_prepend(str(tmp_path))
+    # Releases around 1.37 look for entry points once in a process.
+    known = getattr(_importlib_metadata, "_original_entry_points_cached", None)
+    if known is not None:
+        monkeypatch.setattr(_importlib_metadata, "_original_entry_points_cached", known.__wrapped__)
     # What hangs here never ends; what does not is done long before.
     monkeypatch.setattr(thread, "PATIENCE", SECONDS)
     monkeypatch.setattr(resource, "_PATIENCE", SECONDS)

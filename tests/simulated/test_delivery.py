@@ -65,6 +65,19 @@ def test_a_bridge_that_goes_as_it_comes_takes_its_own_plugin_alone(
     assert having(b) == set()
 
 
+def test_a_plugin_that_two_bridges_wait_to_remove_is_removed_once(
+    b: Bridged, caplog: pytest.LogCaptureFixture
+) -> None:
+    b.cluster.heartbeats["w0"] = lambda: 5.0
+    time.sleep(6)
+    for _ in range(3):
+        assert dask_otel.register(b.client) == "started"
+        assert dask_otel.unregister(b.client) == "stopped"
+    time.sleep(12)
+    assert having(b) == set()
+    assert not [one for one in caplog.records if one.levelname in ("WARNING", "ERROR")]
+
+
 @pytest.mark.parametrize("reachable", [True, False])
 def test_an_error_of_one_is_counted_and_tried_again_where_it_was_not_reached(
     b: Bridged, monkeypatch: pytest.MonkeyPatch, reachable: bool
