@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any, Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from distributed.core import Status
 from distributed.scheduler import Scheduler
@@ -23,7 +23,7 @@ LOOK: Final = 0.05
 
 
 #: The last delivery of each scheduler.
-_LAST: Final[WeakKeyDictionary[Scheduler, Delivery]] = WeakKeyDictionary()
+_LAST: Final[WeakKeyDictionary[Scheduler, ref[Delivery]]] = WeakKeyDictionary()
 
 
 class Delivery:
@@ -46,7 +46,7 @@ class Delivery:
 
     def begin(self) -> None:
         """Register the plugin for future workers, and begin to send it to the present ones."""
-        _LAST[self._scheduler] = self
+        _LAST[self._scheduler] = ref(self)
         # Not `register_worker_plugin`, which stops at the first worker that fails.
         self._scheduler.worker_plugins[self._name] = self._plugin
         for address in list(self._scheduler.workers):
@@ -102,7 +102,7 @@ class Delivery:
     async def _take_back(self, address: str) -> None:
         await self._next_heartbeat(address)
         known = self._name in self._scheduler.worker_plugins
-        if not known and _LAST.get(self._scheduler) is self:
+        if not known and _LAST[self._scheduler]() is self:
             # Otherwise, another bridge has a plugin with this name, or removes it.
             await self._sent(address, op="plugin-remove")
 
