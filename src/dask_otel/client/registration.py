@@ -34,7 +34,7 @@ def register(
 def register(
     client: Client, config: Mapping[str, Any] | None = None, *, asynchronous: bool | None = None
 ) -> Registered | Awaitable[Registered]:
-    """Start a bridge on the scheduler of a running cluster.
+    """Start a bridge on the scheduler of a running cluster, and wait for its exporters.
 
     A second call is harmless: a scheduler has one bridge, which keeps its configuration. Work that
     finished earlier is not exported; spans with unfinished work are exported from here on.
