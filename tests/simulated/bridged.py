@@ -6,7 +6,7 @@ The pump's threads are simulated, and a request reaches the receiver by a call.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from dask_otel.core.records import Answer
 from dask_otel.lab.cluster import Cluster, simulate
 from dask_otel.pump import thread
 from dask_otel.scheduler import bridge as module
+from dask_otel.scheduler.plugin import install
 from tests.cluster import proof
 from tests.covering import uncovered
 from tests.receiver import Log, Receiver, Span
@@ -71,6 +72,14 @@ class Bridged:
     def bridge(self) -> Any:
         """The scheduler's bridge."""
         return self.scheduler.plugins["dask-otel"].bridge
+
+    def begin(self, config: Mapping[str, Any] | None = None) -> None:
+        """Start a bridge, and do not wait for its exporters as `dask_otel.register` does."""
+
+        async def started(dask_scheduler: Any) -> str:
+            return await install(dask_scheduler, config)
+
+        assert self.client.run_on_scheduler(started) == "started"
 
     def run(self, program: Callable[[], Any]) -> None:
         """Run a test as the program of a new cluster, and check all that came of it."""

@@ -438,7 +438,7 @@ def test_tasks_that_wait_are_annotated_again_when_the_sampler_has_been_made(
 
     assert dask_otel.unregister(b.client) == "stopped"
     monkeypatch.setattr("dask_otel.scheduler.bridge.make_pump", late)
-    assert dask_otel.register(b.client) == "started"
+    b.begin()
     with dask_otel.span("own"):
         first = b.client.submit(current_after, 2.0)
         sent, waited = b.client.gather([first, b.client.submit(tasks.current, first)])
