@@ -437,6 +437,17 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
     "failed": (given(run(**BUSY), failed=2, exceptions=["KeyError"]), ["failed", "threads"]),
     # Neither.
     "healthy": (run(idle=0.0, compute=5.0), ["healthy"]),
+    # A worker left before it had reported the seconds of the long task: they were not idle.
+    "unreported": (
+        run(
+            work={"thread-cpu": 10.0},
+            idle=0.2,
+            root={"unreported": 9.8},
+            compute=5.0,
+            links=(link("f", alike=2, others=0.5, compute=5.0),),
+        ),
+        ["healthy"],
+    ),
     "short": (run(no_thread=0.02, compute=0.02), ["short"]),
     "short and failed": (given(run(compute=0.02), failed=1), ["failed"]),
     "nothing at all": (Facts(), ["short"]),
@@ -449,6 +460,19 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         ["threads", "open", "gaps", "merged"],
     ),
 }
+
+
+@pytest.mark.parametrize(("spent", "percent"), [(19.0, ": computing 95%"), (10.0, "")])
+def test_no_share_of_time_that_was_not_reported(spent: float, percent: str) -> None:
+    lost = {"unreported": 20.0 - spent}
+    (one,) = diagnose(run(work={"thread-cpu": spent}, idle=0.0, compute=5.0, root=lost))
+    assert one.title == f"Nothing is in the way{percent}"
+
+
+def test_no_cure_for_a_short_run() -> None:
+    (one,) = diagnose(run(no_thread=0.02, compute=0.02))
+    assert "40 ms" in one.title
+    assert not one.saving
 
 
 GIB = 1024.0**3

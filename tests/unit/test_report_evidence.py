@@ -205,3 +205,15 @@ def test_the_json_has_what_the_text_and_the_page_say() -> None:
     }
     assert one["title"] in found.text()
     assert found.to_dict()["version"] == 3
+
+
+@pytest.mark.parametrize(
+    ("lost", "died", "notices"), [(3.0, False, 1), (1.0, False, 0), (3.0, True, 0)]
+)
+def test_seconds_that_workers_did_not_report(lost: float, died: bool, notices: int) -> None:
+    """They were not idle, and the page has a gap there if they are a tenth; a death says it."""
+    exported = counter("dask.cluster.time", point(lost, {"dask.activity": "lost"}, time=5.0))
+    events = [removed(**{"dask.worker.removal.reason": "lost", "dask.task.count": 1})] * died
+    facts = of(traces(root(1, "train", {"compute": 5.0})), metrics(exported), logs(*events))
+    assert facts.roots["train"].unreported == lost
+    assert [*facts.dropped.values()] == [lost] * notices

@@ -127,7 +127,7 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
     worth.sort(key=lambda one: (one.kind not in _INCIDENTS, _place(one.seconds)))
     if whole < _SHORTEST:
         short = f"The run is too short to judge: {seconds(whole)}" if whole else "No work was done"
-        worth = [] if facts.failed else [_said(facts, "short", "", short, took=whole)]
+        worth = [] if facts.failed else [_said(facts, "short", "", short)]
     # Last, as it can be a person who thinks; but with it, something is in the way.
     alone = all(one.kind != "client" for one in worth)
     if alone and facts.between >= _SHARE * (whole + facts.between) > 0:
@@ -223,8 +223,10 @@ def _said(
 def _healthy(facts: Facts) -> Diagnosis:
     roots = facts.roots.values()
     computing = sum(_spent(root.activities, "-cpu") for root in roots)
-    paid = sum(root.busy + (root.idle or 0.0) for root in roots)
-    what = f": computing {computing / paid:.0%}" if paid and computing else ""
+    unknown = sum(root.unreported for root in roots)
+    paid = sum(root.busy + (root.idle or 0.0) for root in roots) + unknown
+    known = computing and unknown <= _SHARE * paid
+    what = f": computing {computing / paid:.0%}" if known else ""
     return _said(facts, "healthy", what=what)
 
 

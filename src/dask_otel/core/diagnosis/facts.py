@@ -98,6 +98,8 @@ class RootFacts:
     elsewhere: float = 0.0
     #: The roots that computed meanwhile, with their thread-seconds, the most first.
     holders: Sequence[tuple[str, float]] = ()
+    #: Thread-seconds of tasks that no worker reported: it left before, or they still run.
+    unreported: float = 0.0
     #: For how long a worker was paused.
     paused: float = 0.0
     #: Repeated runs by `dask.task.retry.reason`, without those that asked for it; thread-seconds
@@ -136,7 +138,8 @@ class RootFacts:
             return inf
         # Roots with tasks at the same time share the idle seconds, and each could use them all.
         working = self.seconds - self.parts["client"]
-        idle = max(self.idle, self.threads * working - self.busy - self.elsewhere)
+        used = self.busy + self.elsewhere + self.unreported
+        idle = max(self.idle, self.threads * working - used)
         # Without workers there were no threads.
         there = 1.0 - self.parts["no_worker"] / (self.seconds or 1.0)
         return max(0.0, idle - self.unbegun) / max(1.0, self.threads) * there
