@@ -532,6 +532,15 @@ def test_threads_that_no_worker_needed(
             assert not any("thread" in one.title for one in later if one.kind == "sizing")
 
 
+def test_a_worker_that_a_client_restarted_did_not_die() -> None:
+    dead = Death("w2", "It was restarted.", restarted=True)
+    facts = run(root=GONE, repeated=4.0, compute=1.0)
+    (one, *_) = diagnose(replace(facts, deaths=[dead]))
+    assert (one.kind, one.evidence) == ("repeated", "It was restarted.")
+    assert one.title.endswith("runs that were repeated: a client restarted worker w2")
+    assert diagnose(replace(facts, deaths=[dead, DEAD]))[0].kind == "lost"
+
+
 @pytest.mark.parametrize("kind", ["memory", "paused", "spill"])
 def test_who_had_the_memory_is_named(kind: str) -> None:
     held = {"memory": 10 * GIB, "holder": ("merge", 7.1 * GIB)}

@@ -109,6 +109,16 @@ def test_a_worker_that_leaves_in_order_is_no_death(own: dict[str, Any], died: bo
     assert [one.said for one in facts.deaths] == ["It left."] * died
 
 
+def test_no_task_is_suspected_of_the_restart_that_a_client_requested() -> None:
+    own = {"dask.task.count": 1, "dask.task.prefixes": ["fit"]}
+    events = [removed(**own, **{"dask.worker.removal.reason": why}) for why in ("restarted", "lost")]
+    facts = of(traces(root(1, "train", {"compute": 1.0})), logs(*events))
+    assert [(one.restarted, [*one.suspects]) for one in facts.deaths] == [
+        (True, []),
+        (False, ["fit"]),
+    ]
+
+
 def test_threads_of_a_dead_worker_are_missing_until_another_worker_comes() -> None:
     """The first is replaced after 2 s, the second not in the 3 s until the root ends."""
     began = {"dask.worker.thread.count": 2}

@@ -418,4 +418,6 @@ def _death(log: Log) -> Death:
     )
     # Whole sentences.
     said = said if len(said) <= _LONGEST else said[:_LONGEST].rpartition(". ")[0] + "."
-    return Death(_worker(log), said, suspects or prefixes, roots)
+    restarted = own.get(semconv.WORKER_REMOVAL_REASON) == "restarted"
+    suspected = [] if restarted else suspects or prefixes
+    return Death(_worker(log), said, suspected, roots, restarted)

@@ -425,6 +425,8 @@ class _Case:
             suspects = _listed(name for one in self.deaths for name in one.suspects)
             said = [*(one.said for one in self.deaths), f"Suspected: {suspects}." * bool(suspects)]
             kind = "memory" if facts.terminated else "lost"
+            if all(one.restarted for one in self.deaths):
+                kind, what = "repeated", f"a client restarted {what}"
             self._say(kind, again, what, " ".join(dict.fromkeys(filter(None, said))))
         elif root.retries.keys() & {"error", "client"}:
             runs = counted(int(sum(root.retries.values())), "run")

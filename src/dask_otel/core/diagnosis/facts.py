@@ -158,6 +158,8 @@ class Death(NamedTuple):
     #: Tasks that Dask suspects, or that it was running; the roots of its work, if known.
     suspects: Sequence[str] = ()
     roots: Sequence[str] = ()
+    #: Whether a client asked for it, and lost tasks or results so.
+    restarted: bool = False
 
 
 @dataclass
