@@ -674,6 +674,15 @@ def test_a_restriction_that_nothing_waited_for_is_not_named() -> None:
     assert "load" not in found.next
 
 
+def test_a_remainder_of_other_spans_does_not_hide_the_span() -> None:
+    facts, other = run("query", client=5.0, compute=1.0), run("etl", client=0.4, compute=1.0)
+    both = replace(facts, seconds=7.4, spans=[*facts.spans, *other.spans])
+    both.roots.update(other.roots)
+    (found,) = diagnose(replace(both, before_first=0.1))
+    assert (found.span, found.seconds, found.evidence) == ("query", 5.0, "")
+    assert found.title == "query waited 5.00 s of 6.00 s for its client"
+
+
 def test_work_outside_spans_is_named_in_words() -> None:
     (found,) = diagnose(run("default", client=4.0, compute=1.0))
     assert found.span == "default"

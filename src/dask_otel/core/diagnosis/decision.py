@@ -193,10 +193,14 @@ def _merged(facts: Facts, same: list[_Claim]) -> Diagnosis:
     sums = summed({one.name: one.seconds} for one in same)
     name = max(sums, key=sums.__getitem__)
     same.sort(key=lambda one: (one.name != name, -one.seconds))
+    if sums[name] >= (1.0 - _SHARE) * sum(sums.values()):
+        # The others have a remainder, which would hide the span.
+        sums = {name: sums[name]}
+        same = [one for one in same if one.name == name]
     total = min(sum(sums.values()), facts.seconds + facts.before_first)
     evidence = same[0].evidence
     what = _listed(one.what for one in same if one.seconds >= _SHARE * same[0].seconds)
-    if sums[name] < 0.99 * total:
+    if len(sums) > 1:
         where = f"in {name}" if name else "before the first span"
         evidence = f"{seconds(sums[name])} of it passed {where}. {evidence}".rstrip()
         levels = zip(*(one.split("/") for one in sums), strict=False)
