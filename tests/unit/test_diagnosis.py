@@ -155,6 +155,14 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         given(run(starting=4.0, compute=1.0), blocked={"worker": 4.0}),
         ["worker_loop"],
     ),
+    "late news of ends from a loop that was not blocked": (
+        run(report=4.0, compute=1.0, span={"queue": 0.5}),
+        ["healthy"],
+    ),
+    "late news of ends, and a loop that was blocked for some of it": (
+        given(run(starting=4.0, report=4.0, compute=1.0), blocked={"worker": 3.0}),
+        ["starting", "worker_loop"],
+    ),
     "blocked before the first task": (
         given(run(starting=4.0, compute=1.0, span={"queue": 3.9}), blocked={"worker": 4.0}),
         ["starting"],

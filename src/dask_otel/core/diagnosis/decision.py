@@ -546,7 +546,7 @@ class _Case:
         each = self.blocked / max(1, self.facts.workers)
         if self.tiny:
             self._say("tiny", self._take(inf, *_STALLS), self.many)
-        elif self.scheduler >= max(each, (before + later) / 2):
+        elif self.scheduler >= max(each, (before + later + left["report"]) / 2):
             # A graph blocks it before the first task only; large ones block workers, too. Nor does
             # it receive what the client submits meanwhile.
             at_first = self.span.queue >= before / 2 and self.scheduler - before < before / 4
@@ -564,6 +564,8 @@ class _Case:
             kind, said = self.loop
             kind = "gil" if self.waits == "gil" else kind
             self._say(kind, self._take(inf, *_STALLS[1:]), self.function, said)
+        # Without that, the news of an end only took long.
+        left["report"] = min(left["report"], self.blocked)
         for part, kind in _ELSE.items():
             evidence = _UNBEGUN if part == "unbegun" else self._evidence(part)
             self._say(kind, left[part], "", evidence)

@@ -92,7 +92,8 @@ KINDS: Final[dict[str, Kind]] = {
     ),
     "shuffle": Kind(
         "{span} spent {took} in a shuffle",
-        "Avoid it with an index, make it faster with larger partitions, or filter before it.",
+        "Avoid it with an index or with other chunks, make it faster with larger partitions, or "
+        "filter before it.",
     ),
     "tiny": Kind(
         "{span} spent {took} on Dask's own work for {what}",
