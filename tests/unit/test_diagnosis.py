@@ -23,7 +23,7 @@ from dask_otel.core.diagnosis.facts import (
 from dask_otel.core.figures import counted
 from dask_otel.semconv import PATH_PARTS
 
-ROOT = {"blocked", "starved", "transfers"}
+ROOT = {"blocked", "starved", "starving", "transfers"}
 
 
 def link(prefix: str, alike: int = 0, others: float | None = None, **parts: float) -> Link:
@@ -233,6 +233,15 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
             starved=4.0,
         ),
         ["cpus"],
+    ),
+    "a scheduler that sleeps on a busy machine": (
+        given(
+            run(idle=15.0, starting=4.0, compute=1.0),
+            blocked={"worker": 1.0, "scheduler": 3.0},
+            starved=4.0,
+            starving=1.4,
+        ),
+        ["scheduler"],
     ),
     "a client that sleeps on a busy machine": (
         given(

@@ -217,6 +217,13 @@ def test_the_json_has_what_the_text_and_the_page_say() -> None:
     assert found.to_dict()["version"] == 3
 
 
+def test_for_how_long_the_scheduler_waited_for_a_cpu() -> None:
+    times = {"dask.event_loop.starved.time": 0.2, "dask.event_loop.cpu.time": 0.1}
+    exported = [counter(name, point(took, time=5.0)) for name, took in times.items()]
+    own = of(traces(root(1, "train", {"compute": 5.0})), metrics(*exported)).roots["train"]
+    assert (own.starved, own.starving) == (2.0, 0.2)
+
+
 @pytest.mark.parametrize(
     ("lost", "died", "notices"), [(3.0, False, 1), (1.0, False, 0), (3.0, True, 0)]
 )

@@ -310,6 +310,7 @@ def _roots(
             missing=sum(lost * _overlap(times, *gone) for lost, gone in missing),
             blocked={role: took for (role,), took in _grown(loops, times).items()},
             starved=starved / cpu if cpu else 0.0,
+            starving=starved,
             transfers=_grown(transfers, times),
             **_memory(found, limits),
         )

@@ -316,8 +316,8 @@ class _Case:
             f"Event loops of workers were blocked for {seconds(self.blocked)}.",
         )
         self.starved = f"The scheduler waited {seconds(root.starved)} for each second on a CPU."
-        if self.late <= 0.0 and root.starved >= 1.0:
-            # All of the machine's loops are late.
+        if self.late <= 0.0 and root.starved >= 1.0 and root.starving >= self.scheduler / 2:
+            # All of the machine's loops are late, and the scheduler's by its waits for a CPU.
             self.loop = "cpus", self.starved
         self.p2p = [link for link in span.links if self._is_p2p(link.prefix)]
         use = {"own": root.busy, "held": root.elsewhere, "unbegun": root.unbegun}

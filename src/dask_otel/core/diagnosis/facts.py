@@ -109,9 +109,10 @@ class RootFacts:
     #: Its tasks that were cancelled.
     cancelled: float = 0.0
     #: For how long event loops were blocked, by role; for how long the scheduler's waited for a
-    #: CPU, for each second that it had one.
+    #: CPU, for each second that it had one, and in all.
     blocked: Mapping[str, float] = field(default_factory=dict)
     starved: float = 0.0
+    starving: float = inf
     #: The largest size of its results in memory, and the prefix that had most of it.
     memory: float = 0.0
     holder: tuple[str, float] | None = None
