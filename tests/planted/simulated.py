@@ -154,7 +154,7 @@ def far(sender: Any, receiver: Any, message: Any) -> float:
 
 @plant("chain", also=("starting",), never=("worker_loop", "threads", "client"), most=3.0)
 def chain_on_far_workers(client: Any, cluster: Any) -> None:
-    """Ten tasks, each after the one before; messages to workers take long, and no loop is blocked."""
+    """Ten tasks, one after another; messages to workers take long, and no loop is blocked."""
     cluster.latency = far
     with span("solve"):
         before: list[Any] = []

@@ -111,7 +111,8 @@ def test_a_worker_that_leaves_in_order_is_no_death(own: dict[str, Any], died: bo
 
 def test_no_task_is_suspected_of_the_restart_that_a_client_requested() -> None:
     own = {"dask.task.count": 1, "dask.task.prefixes": ["fit"]}
-    events = [removed(**own, **{"dask.worker.removal.reason": why}) for why in ("restarted", "lost")]
+    reasons = ("restarted", "lost")
+    events = [removed(**own, **{"dask.worker.removal.reason": why}) for why in reasons]
     facts = of(traces(root(1, "train", {"compute": 1.0})), logs(*events))
     assert [(one.restarted, [*one.suspects]) for one in facts.deaths] == [
         (True, []),
