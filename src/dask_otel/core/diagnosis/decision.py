@@ -229,7 +229,7 @@ def _healthy(facts: Facts) -> Diagnosis:
     computing = sum(_spent(root.activities, "-cpu") for root in roots)
     unknown = sum(root.unreported for root in roots)
     paid = sum(root.busy + (root.idle or 0.0) for root in roots) + unknown
-    known = computing and unknown <= _SHARE * paid
+    known = computing and paid and unknown <= _SHARE * paid
     what = f": computing {computing / paid:.0%}" if known else ""
     return _said(facts, "healthy", what=what)
 
