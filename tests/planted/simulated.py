@@ -147,6 +147,22 @@ def data_on_blocked_worker(client: Any, cluster: Any) -> None:
         wait(task(client, "join", 0.2, *loaded, workers=["w1"]))
 
 
+def far(sender: Any, receiver: Any, message: Any) -> float:
+    """Let each message to and from a worker take a quarter of a second."""
+    return 0.25 if {sender.name, receiver.name} & {"w0", "w1"} else 0.0
+
+
+@plant("chain", also=("starting",), never=("worker_loop", "threads", "client"), most=3.0)
+def chain_on_far_workers(client: Any, cluster: Any) -> None:
+    """Ten tasks, one after another; messages to workers take long, and no loop is blocked."""
+    cluster.latency = far
+    with span("solve"):
+        before: list[Any] = []
+        for _ in range(10):
+            before = tasks(client, "step", [0.3], *[[one] for one in before])
+        wait(before)
+
+
 # -------------------------------------------------------------------- uneven, restricted
 
 

@@ -23,7 +23,7 @@ from dask_otel.core.diagnosis.facts import (
 from dask_otel.core.figures import counted
 from dask_otel.semconv import PATH_PARTS
 
-ROOT = {"blocked", "starved", "transfers"}
+ROOT = {"blocked", "starved", "starving", "transfers"}
 
 
 def link(prefix: str, alike: int = 0, others: float | None = None, **parts: float) -> Link:
@@ -155,6 +155,14 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         given(run(starting=4.0, compute=1.0), blocked={"worker": 4.0}),
         ["worker_loop"],
     ),
+    "late news of ends from a loop that was not blocked": (
+        run(report=4.0, compute=1.0, span={"queue": 0.5}),
+        ["healthy"],
+    ),
+    "late news of ends, and a loop that was blocked for some of it": (
+        given(run(starting=4.0, report=4.0, compute=1.0), blocked={"worker": 3.0}),
+        ["starting", "worker_loop"],
+    ),
     "blocked before the first task": (
         given(run(starting=4.0, compute=1.0, span={"queue": 3.9}), blocked={"worker": 4.0}),
         ["starting"],
@@ -225,6 +233,15 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
             starved=4.0,
         ),
         ["cpus"],
+    ),
+    "a scheduler that sleeps on a busy machine": (
+        given(
+            run(idle=15.0, starting=4.0, compute=1.0),
+            blocked={"worker": 1.0, "scheduler": 3.0},
+            starved=4.0,
+            starving=1.4,
+        ),
+        ["scheduler"],
     ),
     "a client that sleeps on a busy machine": (
         given(
@@ -437,6 +454,17 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
     "failed": (given(run(**BUSY), failed=2, exceptions=["KeyError"]), ["failed", "threads"]),
     # Neither.
     "healthy": (run(idle=0.0, compute=5.0), ["healthy"]),
+    # A worker left before it had reported the seconds of the long task: they were not idle.
+    "unreported": (
+        run(
+            work={"thread-cpu": 10.0},
+            idle=0.2,
+            root={"unreported": 9.8},
+            compute=5.0,
+            links=(link("f", alike=2, others=0.5, compute=5.0),),
+        ),
+        ["healthy"],
+    ),
     "short": (run(no_thread=0.02, compute=0.02), ["short"]),
     "short and failed": (given(run(compute=0.02), failed=1), ["failed"]),
     "nothing at all": (Facts(), ["short"]),
@@ -449,6 +477,19 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         ["threads", "open", "gaps", "merged"],
     ),
 }
+
+
+@pytest.mark.parametrize(("spent", "percent"), [(19.0, ": computing 95%"), (10.0, "")])
+def test_no_share_of_time_that_was_not_reported(spent: float, percent: str) -> None:
+    lost = {"unreported": 20.0 - spent}
+    (one,) = diagnose(run(work={"thread-cpu": spent}, idle=0.0, compute=5.0, root=lost))
+    assert one.title == f"Nothing is in the way{percent}"
+
+
+def test_no_cure_for_a_short_run() -> None:
+    (one,) = diagnose(run(no_thread=0.02, compute=0.02))
+    assert "40 ms" in one.title
+    assert not one.saving
 
 
 GIB = 1024.0**3
@@ -506,6 +547,15 @@ def test_threads_that_no_worker_needed(
             waited = replace(root, parts={**root.parts, part: 0.06})
             later = diagnose(replace(facts, roots={"train": waited}))
             assert not any("thread" in one.title for one in later if one.kind == "sizing")
+
+
+def test_a_worker_that_a_client_restarted_did_not_die() -> None:
+    dead = Death("w2", "It was restarted.", restarted=True)
+    facts = run(root=GONE, repeated=4.0, compute=1.0)
+    (one, *_) = diagnose(replace(facts, deaths=[dead]))
+    assert (one.kind, one.evidence) == ("repeated", "It was restarted.")
+    assert one.title.endswith("runs that were repeated: a client restarted worker w2")
+    assert diagnose(replace(facts, deaths=[dead, DEAD]))[0].kind == "lost"
 
 
 @pytest.mark.parametrize("kind", ["memory", "paused", "spill"])
@@ -639,6 +689,15 @@ def test_a_restriction_that_nothing_waited_for_is_not_named() -> None:
     found, *_ = diagnose(run(idle=10.0, uneven=4.0, compute=1.0, links=links, span=span))
     assert (found.kind, "workers= of fit" in found.next) == ("restricted", True)
     assert "load" not in found.next
+
+
+def test_a_remainder_of_other_spans_does_not_hide_the_span() -> None:
+    facts, other = run("query", client=5.0, compute=1.0), run("etl", client=0.4, compute=1.0)
+    both = replace(facts, seconds=7.4, spans=[*facts.spans, *other.spans])
+    both.roots.update(other.roots)
+    (found,) = diagnose(replace(both, before_first=0.1))
+    assert (found.span, found.seconds, found.evidence) == ("query", 5.0, "")
+    assert found.title == "query waited 5.00 s of 6.00 s for its client"
 
 
 def test_work_outside_spans_is_named_in_words() -> None:

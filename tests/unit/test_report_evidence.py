@@ -109,6 +109,17 @@ def test_a_worker_that_leaves_in_order_is_no_death(own: dict[str, Any], died: bo
     assert [one.said for one in facts.deaths] == ["It left."] * died
 
 
+def test_no_task_is_suspected_of_the_restart_that_a_client_requested() -> None:
+    own = {"dask.task.count": 1, "dask.task.prefixes": ["fit"]}
+    reasons = ("restarted", "lost")
+    events = [removed(**own, **{"dask.worker.removal.reason": why}) for why in reasons]
+    facts = of(traces(root(1, "train", {"compute": 1.0})), logs(*events))
+    assert [(one.restarted, [*one.suspects]) for one in facts.deaths] == [
+        (True, []),
+        (False, ["fit"]),
+    ]
+
+
 def test_threads_of_a_dead_worker_are_missing_until_another_worker_comes() -> None:
     """The first is replaced after 2 s, the second not in the 3 s until the root ends."""
     began = {"dask.worker.thread.count": 2}
@@ -205,3 +216,22 @@ def test_the_json_has_what_the_text_and_the_page_say() -> None:
     }
     assert one["title"] in found.text()
     assert found.to_dict()["version"] == 3
+
+
+def test_for_how_long_the_scheduler_waited_for_a_cpu() -> None:
+    times = {"dask.event_loop.starved.time": 0.2, "dask.event_loop.cpu.time": 0.1}
+    exported = [counter(name, point(took, time=5.0)) for name, took in times.items()]
+    own = of(traces(root(1, "train", {"compute": 5.0})), metrics(*exported)).roots["train"]
+    assert (own.starved, own.starving) == (2.0, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("lost", "died", "notices"), [(3.0, False, 1), (1.0, False, 0), (3.0, True, 0)]
+)
+def test_seconds_that_workers_did_not_report(lost: float, died: bool, notices: int) -> None:
+    """They were not idle, and the page has a gap there if they are a tenth; a death says it."""
+    exported = counter("dask.cluster.time", point(lost, {"dask.activity": "lost"}, time=5.0))
+    events = [removed(**{"dask.worker.removal.reason": "lost", "dask.task.count": 1})] * died
+    facts = of(traces(root(1, "train", {"compute": 5.0})), metrics(exported), logs(*events))
+    assert facts.roots["train"].unreported == lost
+    assert [*facts.dropped.values()] == [lost] * notices

@@ -32,7 +32,7 @@ from dask_otel.report.findings import (
     workers,
 )
 from dask_otel.report.path import link, span_path
-from dask_otel.report.seconds import add, span_activities
+from dask_otel.report.seconds import LOST, add, span_activities
 from dask_otel.report.telemetry.model import Log, Session, Span, grouped, text, tree_of
 from dask_otel.report.telemetry.series import History
 
@@ -62,6 +62,8 @@ _SUMS: Final = (
 _LONGEST: Final = 240
 #: The least share of the threads' time that others need to be looked for.
 _HELD: Final = 0.05
+#: The least share of it for a notice that workers did not report it.
+_UNREPORTED: Final = 0.1
 #: Nanoseconds after which workers have reported what they did: a heartbeat or two.
 _REPORTED: Final = 1_000_000_000
 #: The diagnosis of a block without work.
@@ -103,12 +105,14 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
             for (_, before), (after, _) in pairwise(times)
             if bisect_left(gone, before) == bisect_right(gone, after)
         )
+    of_roots = [*_roots(session, roots, [*_missing(session, known, removed)], limits)]
+    dropped = session.metrics.by(semconv.OTEL_DROPPED.name, semconv.OTEL_REASON)
+    lost = session.metrics.by(semconv.CLUSTER_TIME.name, semconv.ACTIVITY).get(LOST, 0.0)
+    if not removed and lost >= _UNREPORTED * sum(one.threads * one.seconds for one in of_roots):
+        dropped |= {"thread-seconds that workers did not report before they left": lost}
     return Facts(
         seconds=opened(roots),
-        roots={
-            root.name: root
-            for root in _roots(session, roots, [*_missing(session, known, removed)], limits)
-        },
+        roots={root.name: root for root in of_roots},
         spans=_spans(session),
         before_first=before_first,
         between=between,
@@ -122,13 +126,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
         terminated=named[semconv.WORKER_TERMINATED],
         pauses=named[semconv.WORKER_PAUSED],
         open=[span.full_name for span in spans if span.unfinished],
-        dropped={
-            why: count
-            for why, count in session.metrics.by(
-                semconv.OTEL_DROPPED.name, semconv.OTEL_REASON
-            ).items()
-            if count > 0
-        },
+        dropped={why: count for why, count in dropped.items() if count > 0},
         merged=[
             (span.full_name, span.text(semconv.SPAN_REQUESTED_NAME))
             for span in spans
@@ -257,7 +255,7 @@ def _roots(
     labels = (semconv.SPAN_ROOT_NAME, semconv.TASK_RETRY_REASON)
     repeated = session.metrics.sums(semconv.TASK_RETRIED.name, *labels)
     pauses = _pauses(session)
-    loops, transfers, starving, running = (
+    loops, transfers, starving, running, used = (
         [
             (tuple(one.labels.get(label, "") for label in metric.labels), one.history())
             for one in session.metrics.of(metric.name)
@@ -267,6 +265,7 @@ def _roots(
             semconv.CLUSTER_TRANSFER_TIME,
             semconv.EVENT_LOOP_STARVED_TIME,
             semconv.EVENT_LOOP_CPU_TIME,
+            semconv.CLUSTER_TIME,
         )
     )
     executed: dict[str, float] = {}
@@ -300,6 +299,7 @@ def _roots(
             known_sum(span.number(semconv.SPAN_IDLE) for span in own),
             elsewhere,
             holders=sorted(holders, key=lambda item: -item[1]),
+            unreported=_grown(used, times).get((LOST,), 0.0),
             paused=sum(_overlap(times, *pause) for pause in pauses),
             retries={
                 why: count
@@ -310,6 +310,7 @@ def _roots(
             missing=sum(lost * _overlap(times, *gone) for lost, gone in missing),
             blocked={role: took for (role,), took in _grown(loops, times).items()},
             starved=starved / cpu if cpu else 0.0,
+            starving=starved,
             transfers=_grown(transfers, times),
             **_memory(found, limits),
         )
@@ -418,4 +419,6 @@ def _death(log: Log) -> Death:
     )
     # Whole sentences.
     said = said if len(said) <= _LONGEST else said[:_LONGEST].rpartition(". ")[0] + "."
-    return Death(_worker(log), said, suspects or prefixes, roots)
+    restarted = own.get(semconv.WORKER_REMOVAL_REASON) == "restarted"
+    suspected = [] if restarted else suspects or prefixes
+    return Death(_worker(log), said, suspected, roots, restarted)

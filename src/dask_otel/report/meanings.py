@@ -59,7 +59,7 @@ MEANINGS = {
     "unused": Meaning("#808080", ("unused",), "no work at all"),
     "failed": Meaning("red", ("failed",), "of failed tasks"),
     "cancelled": Meaning("light-red", ("cancelled",), "of cancelled, repeated runs"),
-    "lost": Meaning("dark-red", ("lost",), "of workers that died"),
+    "lost": Meaning("dark-red", ("lost",), "of workers that left"),
     "other": Meaning("#A08C6E", ("other", "executor"), "overhead, or your own meters"),
     # States of tasks, not times.
     "to do": Meaning(NEUTRAL, ("waiting", "queued", "no-worker")),

@@ -127,7 +127,7 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
     worth.sort(key=lambda one: (one.kind not in _INCIDENTS, _place(one.seconds)))
     if whole < _SHORTEST:
         short = f"The run is too short to judge: {seconds(whole)}" if whole else "No work was done"
-        worth = [] if facts.failed else [_said(facts, "short", "", short, took=whole)]
+        worth = [] if facts.failed else [_said(facts, "short", "", short)]
     # Last, as it can be a person who thinks; but with it, something is in the way.
     alone = all(one.kind != "client" for one in worth)
     if alone and facts.between >= _SHARE * (whole + facts.between) > 0:
@@ -193,10 +193,14 @@ def _merged(facts: Facts, same: list[_Claim]) -> Diagnosis:
     sums = summed({one.name: one.seconds} for one in same)
     name = max(sums, key=sums.__getitem__)
     same.sort(key=lambda one: (one.name != name, -one.seconds))
+    if sums[name] >= (1.0 - _SHARE) * sum(sums.values()):
+        # The others have a remainder, which would hide the span.
+        sums = {name: sums[name]}
+        same = [one for one in same if one.name == name]
     total = min(sum(sums.values()), facts.seconds + facts.before_first)
     evidence = same[0].evidence
     what = _listed(one.what for one in same if one.seconds >= _SHARE * same[0].seconds)
-    if sums[name] < 0.99 * total:
+    if len(sums) > 1:
         where = f"in {name}" if name else "before the first span"
         evidence = f"{seconds(sums[name])} of it passed {where}. {evidence}".rstrip()
         levels = zip(*(one.split("/") for one in sums), strict=False)
@@ -223,8 +227,10 @@ def _said(
 def _healthy(facts: Facts) -> Diagnosis:
     roots = facts.roots.values()
     computing = sum(_spent(root.activities, "-cpu") for root in roots)
-    paid = sum(root.busy + (root.idle or 0.0) for root in roots)
-    what = f": computing {computing / paid:.0%}" if paid and computing else ""
+    unknown = sum(root.unreported for root in roots)
+    paid = sum(root.busy + (root.idle or 0.0) for root in roots) + unknown
+    known = computing and paid and unknown <= _SHARE * paid
+    what = f": computing {computing / paid:.0%}" if known else ""
     return _said(facts, "healthy", what=what)
 
 
@@ -310,8 +316,8 @@ class _Case:
             f"Event loops of workers were blocked for {seconds(self.blocked)}.",
         )
         self.starved = f"The scheduler waited {seconds(root.starved)} for each second on a CPU."
-        if self.late <= 0.0 and root.starved >= 1.0:
-            # All of the machine's loops are late.
+        if self.late <= 0.0 and root.starved >= 1.0 and root.starving >= self.scheduler / 2:
+            # All of the machine's loops are late, and the scheduler's by its waits for a CPU.
             self.loop = "cpus", self.starved
         self.p2p = [link for link in span.links if self._is_p2p(link.prefix)]
         use = {"own": root.busy, "held": root.elsewhere, "unbegun": root.unbegun}
@@ -423,6 +429,8 @@ class _Case:
             suspects = _listed(name for one in self.deaths for name in one.suspects)
             said = [*(one.said for one in self.deaths), f"Suspected: {suspects}." * bool(suspects)]
             kind = "memory" if facts.terminated else "lost"
+            if all(one.restarted for one in self.deaths):
+                kind, what = "repeated", f"a client restarted {what}"
             self._say(kind, again, what, " ".join(dict.fromkeys(filter(None, said))))
         elif root.retries.keys() & {"error", "client"}:
             runs = counted(int(sum(root.retries.values())), "run")
@@ -538,7 +546,7 @@ class _Case:
         each = self.blocked / max(1, self.facts.workers)
         if self.tiny:
             self._say("tiny", self._take(inf, *_STALLS), self.many)
-        elif self.scheduler >= max(each, (before + later) / 2):
+        elif self.scheduler >= max(each, (before + later + left["report"]) / 2):
             # A graph blocks it before the first task only; large ones block workers, too. Nor does
             # it receive what the client submits meanwhile.
             at_first = self.span.queue >= before / 2 and self.scheduler - before < before / 4
@@ -556,6 +564,8 @@ class _Case:
             kind, said = self.loop
             kind = "gil" if self.waits == "gil" else kind
             self._say(kind, self._take(inf, *_STALLS[1:]), self.function, said)
+        # Without that, the news of an end only took long.
+        left["report"] = min(left["report"], self.blocked)
         for part, kind in _ELSE.items():
             evidence = _UNBEGUN if part == "unbegun" else self._evidence(part)
             self._say(kind, left[part], "", evidence)

@@ -98,6 +98,8 @@ class RootFacts:
     elsewhere: float = 0.0
     #: The roots that computed meanwhile, with their thread-seconds, the most first.
     holders: Sequence[tuple[str, float]] = ()
+    #: Thread-seconds of tasks that no worker reported: it left before, or they still run.
+    unreported: float = 0.0
     #: For how long a worker was paused.
     paused: float = 0.0
     #: Repeated runs by `dask.task.retry.reason`, without those that asked for it; thread-seconds
@@ -107,9 +109,10 @@ class RootFacts:
     #: Its tasks that were cancelled.
     cancelled: float = 0.0
     #: For how long event loops were blocked, by role; for how long the scheduler's waited for a
-    #: CPU, for each second that it had one.
+    #: CPU, for each second that it had one, and in all.
     blocked: Mapping[str, float] = field(default_factory=dict)
     starved: float = 0.0
+    starving: float = inf
     #: The largest size of its results in memory, and the prefix that had most of it.
     memory: float = 0.0
     holder: tuple[str, float] | None = None
@@ -136,7 +139,8 @@ class RootFacts:
             return inf
         # Roots with tasks at the same time share the idle seconds, and each could use them all.
         working = self.seconds - self.parts["client"]
-        idle = max(self.idle, self.threads * working - self.busy - self.elsewhere)
+        used = self.busy + self.elsewhere + self.unreported
+        idle = max(self.idle, self.threads * working - used)
         # Without workers there were no threads.
         there = 1.0 - self.parts["no_worker"] / (self.seconds or 1.0)
         return max(0.0, idle - self.unbegun) / max(1.0, self.threads) * there
@@ -155,6 +159,8 @@ class Death(NamedTuple):
     #: Tasks that Dask suspects, or that it was running; the roots of its work, if known.
     suspects: Sequence[str] = ()
     roots: Sequence[str] = ()
+    #: Whether a client asked for it, and lost tasks or results so.
+    restarted: bool = False
 
 
 @dataclass

@@ -30,7 +30,7 @@ KINDS: Final[dict[str, Kind]] = {
     ),
     "repeated": Kind(
         "{span} lost {took} to runs that were repeated: {what}",
-        "Correct the cause of these failures; shorter tasks lose less.",
+        "Correct the cause; shorter tasks lose less.",
     ),
     "paused": Kind(
         "{span} waited {took} while {what}",
@@ -79,7 +79,8 @@ KINDS: Final[dict[str, Kind]] = {
     ),
     "cpus": Kind(
         "{span} waited {took} for a CPU",
-        "Use as many threads as there are cores, and look at what else uses these machines.",
+        "Use as many threads as there are cores, those of BLAS and OpenMP (OMP_NUM_THREADS) "
+        "included, and look at what else uses these machines.",
     ),
     "pickle": Kind(
         "{span} spent {took} on pickling and unpickling data",
@@ -91,7 +92,8 @@ KINDS: Final[dict[str, Kind]] = {
     ),
     "shuffle": Kind(
         "{span} spent {took} in a shuffle",
-        "Avoid it with an index, make it faster with larger partitions, or filter before it.",
+        "Avoid it with an index or with other chunks, make it faster with larger partitions, or "
+        "filter before it.",
     ),
     "tiny": Kind(
         "{span} spent {took} on Dask's own work for {what}",
@@ -108,8 +110,8 @@ KINDS: Final[dict[str, Kind]] = {
     ),
     "client": Kind(
         "{span} waited {took} for its client",
-        "Look at what the client does in that time: submit more tasks at once, and let tasks load "
-        "data instead of sending them.",
+        "Look at what the client does in that time: submit more tasks at once, let tasks load data "
+        "instead of sending them, and fetch small results instead of large ones.",
     ),
     "chain": Kind(
         "{span} ran {what} one after another while threads were idle: side by side saves {took} "
@@ -127,8 +129,8 @@ KINDS: Final[dict[str, Kind]] = {
     ),
     "off_cpu": Kind(
         "{span} waited {took} while tasks of {what} used no CPU",
-        "They wait for I/O, locks or sleep: make the waits shorter, let one task wait for many at "
-        "once, or give workers more threads than cores.",
+        "They wait for I/O, locks, other tasks or sleep: make the waits shorter, let one task wait "
+        "for many at once, or give workers more threads than cores.",
     ),
     "healthy": Kind("Nothing is in the way{what}", ""),
     "short": Kind("{what}", ""),
