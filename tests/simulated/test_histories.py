@@ -299,6 +299,28 @@ FOUND = [
           (0.3, "same", (0,))), ()),
         (),
     ),
+    # Seconds that were idle since a cut were booked as held back before it: those were busy, for
+    # a blocked event loop metered them late, and more; or a key ran twice between two cuts.
+    Program(
+        202595, 2, 3, False, 0.02,
+        ((), (), ((0.0, "tasks", ("flaky", [0.7, 0.05, 0.01], 0, {"resources": {"token": 1}})),
+                  (0.05, "drop", (9,)),
+                  (0.0, "tasks", ("bulky", [0.05, 0.2, 0.05, 0.0], 0,
+                                  {"workers": ["lab://w0"], "allow_other_workers": True})))),
+        ((0.8, "adapt", (1, 4)), (0.05, "block", (6, 3.0))), 20000,
+    ),
+    Program(
+        203226, 2, 3, True, 0.001,
+        (((1.0, "tasks", ("nap", [0.7, 1.5, 0.05, 1.5, 0.01], 0)), (1.0, "drop", (8,)),
+          (1.0, "tasks", ("flaky", [0.0, 0.0, 0.0, 0.01], 0, {"priority": -10}))),),
+        ((0.3, "kill", (7,)),),
+    ),
+    Program(
+        313675, 1, 3, False, 0.001,
+        ((), ((0.0, "scatter_again", ("x", 500)), (0.0, "cancel", (2,)),
+              (0.05, "tasks", ("bulky", [0.2, 0.7, 0.2, 0.7, 0.0, 0.2, 0.01], 0))), ()),
+        ((0.8, "block", (7, 1.0)),),
+    ),
 ]  # fmt: skip
 
 

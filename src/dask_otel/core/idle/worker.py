@@ -164,8 +164,9 @@ class WorkerTime:
         passed -= self._maybe_busy
 
         seen = self.tasks.observe(executing, at, now)
-        lost = excess = 0.0
+        lost = excess = surplus = 0.0
         if reported or seen.owed or self._owed or self._credit:
+            surplus = max(0.0, reported - self._owed - seen.owed)
             lost = self._match_reported(reported, seen)
         if seen.excess or self._excess_ahead:
             excess = self._seceded_excess(seen)
@@ -178,7 +179,7 @@ class WorkerTime:
                 self._excess_ahead += beyond
             return Settlement(0.0, 0.0, lost, excess + beyond)
         # Idle held back at the previous cut is confirmed now, minus late ends.
-        confirmed = min(rest, max(0.0, self._held - seen.late)) if self._held else 0.0
+        confirmed = min(rest, max(0.0, self._held - seen.late - surplus)) if self._held else 0.0
         again = self._held - confirmed
         self._held = rest - confirmed
         if not self._owed:

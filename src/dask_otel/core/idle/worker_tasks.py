@@ -282,7 +282,7 @@ class WorkerTasks:
                         unlisted += more
                         if seconds is None:
                             late += vanished + self.cut - self.cut_before
-                        elif vanished or end is not ends[-1] or seconds > announced - before:
+                        elif vanished or seconds > announced - before:
                             late += seconds
                     if seceded is not None:
                         excess += max(0.0, ran - sum(seceded))
