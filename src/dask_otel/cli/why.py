@@ -66,7 +66,9 @@ def shown(
         with terminal.held_back("asyncio"):
             answer = asyncio.run(_ask(arguments.scheduler, question))
     except (NotExamined, ValueError) as error:
-        terminal.fail(command, str(error))
+        # What the bridge refuses is a sentence of its own.
+        refused = isinstance(error.__cause__, (LookupError, RuntimeError))
+        terminal.fail(command, str(error.__cause__ if refused else error))
         return None
     terminal.show(json.dumps(asdict(answer), indent=2) if arguments.json else repr(answer))
     return answer
