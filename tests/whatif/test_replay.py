@@ -22,7 +22,7 @@ def seconds(of: Graph, **change: object) -> float:
     return replayed(plan(of, Experiment("x", **change))).seconds  # type: ignore[arg-type]
 
 
-def near(value: float) -> object:
+def near(value: float | list[float]) -> object:
     return pytest.approx(value, abs=EXACT)
 
 
@@ -105,6 +105,18 @@ def test_data_takes_its_way_between_workers() -> None:
     assert seconds(sent, bandwidth=1e9) == near(2.1)
     assert seconds(sent, without="transfers") == near(2.0)
     assert seconds(sent, workers=(2,)) == near(2.0)
+
+
+def test_small_transfers_say_nothing_of_large_ones() -> None:
+    """A kilobyte takes 10 ms, as messages do; 100 MB do not take 1,000 s for that."""
+    first = {"before": [0], "worker": 1, "sent": 1.0, "start": 1.01, "transfer": 0.01}
+    small = graph({"nbytes": 1000}, {"nbytes": 10**8}, first)
+    wire = plan(small, Experiment("")).wire
+    assert [wire.seconds(nbytes) for nbytes in (500, 1000, 10**8)] == near([0.005, 0.01, 1.00999])
+    # A large one took as long as 100 MB took from there.
+    second = {"before": [1], "worker": 1, "sent": 3.0, "start": 5.0, "transfer": 2.0}
+    wire = plan(graph({"nbytes": 1000}, {"nbytes": 10**8}, first, second), Experiment("")).wire
+    assert [wire.seconds(nbytes) for nbytes in (1000, 10**8)] == near([0.01, 2.00998])
 
 
 def test_the_transfers_from_a_worker_share_its_bandwidth() -> None:

@@ -147,7 +147,7 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         now, tasks = self._cluster.loop.now, self.plan.tasks
         moved = sum(tasks[key].runs[-1].nbytes or 0 for key in data if key in tasks)
         began = max(now, self._sent.get(sender.name, 0.0))
-        self._sent[sender.name] = began + moved / self.plan.bandwidth
+        self._sent[sender.name] = began + self.plan.wire.seconds(moved)
         return self._sent[sender.name] - now + self.plan.latency
 
     async def prepare(self, cluster: Cluster) -> None:

@@ -23,8 +23,11 @@ from dask_otel.whatif.graph import Graph
 #: the piece, and of the order. Dask's sets have another order in each, as in each real run.
 Key: TypeAlias = tuple[str, str]
 
-#: Bytes a second from a worker, if no transfer was recorded: Dask's own guess.
+#: Bytes a second from a worker, if no large message was recorded: Dask's own guess.
 BANDWIDTH: Final = 100e6
+#: Bytes of a large message. Dask, too, learns nothing of its bandwidth from smaller ones, which
+#: mostly wait for event loops.
+LARGE: Final = 1e6
 
 #: The most seconds of a message: a task that waits longer for a free worker waits for its start.
 _MOST_WAY: Final = 0.05
@@ -71,6 +74,21 @@ class Worker(NamedTuple):
     startup: float
 
 
+class Wire(NamedTuple):
+    """How long data of one message takes from a worker."""
+
+    #: Bytes a second of small messages, and the largest one of them; bytes a second of the rest of
+    #: a message.
+    slow: float
+    largest: float
+    bandwidth: float
+
+    def seconds(self, nbytes: float) -> float:
+        """Return the seconds of a message."""
+        first = min(nbytes, self.largest)
+        return first / self.slow + (nbytes - first) / self.bandwidth
+
+
 class Plan(NamedTuple):
     """Everything that a replay needs."""
 
@@ -78,9 +96,9 @@ class Plan(NamedTuple):
     submissions: Sequence[Submission]
     workers: Sequence[Worker]
     restrictions: Sequence[Mapping[str, Any]]
-    #: Seconds of a message, and bytes a second from a worker.
+    #: Seconds of a message, and those of its data.
     latency: float
-    bandwidth: float
+    wire: Wire
     #: Seconds from the end of the last task to the end of the span.
     rest: float
     #: Dask's configuration.
@@ -119,7 +137,7 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
         keys[task] = [(name, f"{task}.{piece}.{order}") for piece in range(pieces)]
     priorities = sorted({tuple(runs[-1].priority) for runs in ran.values() if runs[-1].priority})
     ranks = {priority: rank for rank, priority in enumerate(priorities)}
-    fetched = _fetched(theirs)
+    fetched = fetched_by(theirs)
     starts = sorted(_starts(theirs, fetched))
     pause = _pause(starts)
     way = max(pause, _way(starts, len(host.workers)))
@@ -151,12 +169,14 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
     submissions, rest = _submissions(graph, ran, keys, latency)
     if "gaps" in without:
         submissions, rest = [one._replace(gap=0.0) for one in submissions], 0.0
-    bandwidth = change.bandwidth or _bandwidth(fetched.values(), latency)
+    wire = _wire(fetched.values(), latency)
+    if bandwidth := inf if "transfers" in without else change.bandwidth:
+        wire = Wire(bandwidth, 0.0, bandwidth)
     scheduler = {"stealing": True, "saturation": 1.1, **host.scheduler}
     is_even = "unevenness" in without
     return Plan(
         tasks, submissions, _workers(host, theirs, change, startups), graph.restrictions, latency,
-        inf if "transfers" in without else bandwidth, rest, {
+        wire, rest, {
             "distributed.scheduler.work-stealing":
                 scheduler["stealing"] and "stealing" not in without,
             "distributed.scheduler.worker-saturation":
@@ -269,7 +289,7 @@ class Fetched(NamedTuple):
     ended: float
 
 
-def _fetched(rows: Iterable[Row]) -> dict[tuple[int, int], Fetched]:
+def fetched_by(rows: Iterable[Row]) -> dict[tuple[int, int], Fetched]:
     """Return what workers fetched, by worker and task."""
     found: dict[tuple[int, int], Fetched] = {}
     places: dict[int, tuple[int, int]] = {}
@@ -330,12 +350,31 @@ def _pause(starts: Sequence[Start]) -> float:
     return median(pauses) if pauses else 0.0
 
 
-def _bandwidth(fetched: Iterable[Fetched], latency: float) -> float:
-    """Return the bytes a second from a worker, as recorded; without transfers, Dask's guess."""
-    sending: dict[int, list[tuple[float, float]]] = defaultdict(list)
+def messages(fetched: Iterable[Fetched]) -> dict[tuple[int, float, float], int]:
+    """Return the bytes of the messages with data, by worker, beginning and end."""
+    found: dict[tuple[int, float, float], int] = defaultdict(int)
     for one in fetched:
+        found[one.source, one.began, one.ended] += one.nbytes
+    return found
+
+
+def _wire(fetched: Iterable[Fetched], latency: float) -> Wire:
+    """Return how long data took, as recorded."""
+    sent = messages(fetched)
+    small, large = (
+        {message: size for message, size in sent.items() if (size >= LARGE) is is_large}
+        for is_large in (False, True)
+    )
+    slow, bandwidth = (_bandwidth(one, latency) for one in (small, large))
+    return Wire(slow, max(small.values(), default=0.0), bandwidth)
+
+
+def _bandwidth(sent: Mapping[tuple[int, float, float], int], latency: float) -> float:
+    """Return the bytes a second from a worker; without messages, Dask's guess."""
+    sending: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for source, began, ended in sent:
         # After a question and an answer.
-        sending[one.source].append((one.began + 2 * latency, one.ended))
+        sending[source].append((began + 2 * latency, ended))
     seconds = sum(map(covered, sending.values()))
-    moved = sum(one.nbytes for one in fetched)
+    moved = sum(sent.values())
     return moved / seconds if moved and seconds > _ROUNDED else BANDWIDTH

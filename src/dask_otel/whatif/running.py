@@ -16,7 +16,7 @@ from typing import Any, Final
 from dask_otel.core.figures import counted
 from dask_otel.whatif.experiments import Experiment
 from dask_otel.whatif.graph import Graph
-from dask_otel.whatif.plan import BANDWIDTH
+from dask_otel.whatif.plan import BANDWIDTH, LARGE, fetched_by, messages
 from dask_otel.whatif.result import Replayed, WhatIf
 
 #: A replay of the run as it was that is further off answers nothing.
@@ -220,8 +220,9 @@ def _assumptions(graph: Graph, experiments: Sequence[Experiment], missing: int) 
         "A task that had to run on a certain worker has to run on the one of the same number.": (
             others and graph.restrictions
         ),
-        f"No transfer was recorded; a worker sends {BANDWIDTH / 1e6:g} MB/s{but}.": (
-            not any(graph.runs["transfer"])
+        "No transfer of a megabyte or more was recorded; beyond the largest one, a worker sends "
+        f"{BANDWIDTH / 1e6:g} MB/s{but}.": (
+            max(messages(fetched_by(graph.rows()).values()).values(), default=0.0) < LARGE
         ),
         "A task that started other tasks waits for them as long as it did.": (
             any(graph.runs["seceded"])
