@@ -178,7 +178,8 @@ class WorkerTime:
             if seen.unannounced:
                 self._excess_ahead += beyond
             return Settlement(0.0, 0.0, lost, excess + beyond)
-        # Idle held back at the previous cut is confirmed now, minus late ends.
+        # Idle held back at the previous cut is confirmed now, minus late ends and what was metered
+        # beyond the known ends: a blocked event loop meters its wait, too.
         confirmed = min(rest, max(0.0, self._held - seen.late - surplus)) if self._held else 0.0
         again = self._held - confirmed
         self._held = rest - confirmed
