@@ -115,6 +115,14 @@ def import_80_tasks(client: Any, cluster: Any) -> None:
         wait(tasks(client, "fit", [0.05] * 80))
 
 
+@plant("starting", also=("threads",), never=("uneven", "restricted"), least=0.8, most=0.8)
+def import_before_two_rounds(client: Any, cluster: Any) -> None:
+    """The first of two rounds of tasks waits for imports of 0.8 s: half of all that passes."""
+    cluster.latency = imports(0.8, "fit")
+    with span("train"):
+        wait(tasks(client, "fit", [0.4] * 8))
+
+
 @plant("starting", "worker_loop", never=("uneven", "restricted"), most=3.0)
 def import_in_second_step(client: Any, cluster: Any) -> None:
     """The first task of the second step imports for 3 s on each worker."""
@@ -189,6 +197,14 @@ def one_unit_of_a_resource(client: Any, cluster: Any) -> None:
     """Each worker has one token for its two threads, and each task takes one."""
     with span("train"):
         wait(tasks(client, "fit", [0.5] * 20, resources={"token": 1}))
+
+
+@plant("slow_worker", workers=3, threads=4, never=("restricted", "long_task"), least=4.0, most=5.8)
+def few_tasks_on_a_slow_worker(client: Any, cluster: Any) -> None:
+    """One of three workers takes eight times as long for its share of 12 tasks."""
+    cluster.machines["w0"].slowness = 8.0
+    with span("train"):
+        wait(tasks(client, "load", [0.7 + 0.01 * number for number in range(12)]))
 
 
 @plant("slow_worker", never=("restricted", "starting"))
@@ -279,6 +295,13 @@ def flaky_tasks(client: Any, cluster: Any) -> None:
     """Each of four tasks fails after 3 s and is retried."""
     with span("download"):
         wait(tasks(client, "fetch", [3.0] * 4, function=flaky, retries=2))
+
+
+@plant("repeated", workers=3, threads=1, never=("uneven", "lost"), least=2.4, most=2.4)
+def each_task_fails_once(client: Any, cluster: Any) -> None:
+    """Each of 9 tasks runs twice, and takes a thread from others both times."""
+    with span("download"):
+        wait(tasks(client, "fetch", [0.8] * 9, function=flaky, retries=2))
 
 
 @plant("failed")

@@ -150,6 +150,16 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         run(work={"thread-cpu": 4.0}, idle=32.0, span={"queue": 6.0}, **BUSY),
         ["starting"],
     ),
+    "imports before two rounds": (
+        run(
+            work={"thread-cpu": 32.0},
+            idle=36.0,
+            span={"queue": 8.0},
+            no_thread=12.0,
+            compute=4.0,
+        ),
+        ["starting", "threads"],
+    ),
     "imports": (run(starting=4.0, compute=1.0), ["starting"]),
     "blocked later": (
         given(run(starting=4.0, compute=1.0), blocked={"worker": 4.0}),
@@ -434,6 +444,14 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         given(run(root={"retries": {"error": 4.0}}, repeated=3.0, **BUSY), causes=["OSError: 503"]),
         ["repeated", "threads"],
     ),
+    "flaky beside others": (
+        run(
+            work={"thread-cpu": 18.0, "failed": 18.0},
+            root={"retries": {"error": 9.0}},
+            **BUSY,
+        ),
+        ["repeated", "threads"],
+    ),
     "p2p asks to be rescheduled": (
         run(
             repeated=1.0,
@@ -446,6 +464,10 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
     "paused": (
         given(run(root={"paused": 4.0}, starting=4.0, compute=1.0), pauses=["w1"]),
         ["paused"],
+    ),
+    "paused while the others worked": (
+        given(run(root={"paused": 4.0}, **BUSY), pauses=["w1"], workers=2),
+        ["paused", "threads"],
     ),
     "paused, but nobody waited": (
         given(run(root={"paused": 4.0}, idle=0.0, compute=5.0), pauses=["w1"]),

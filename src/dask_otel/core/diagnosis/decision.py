@@ -53,6 +53,10 @@ _P2P: Final = (
 _BESIDE: Final = ("executor", "other")
 #: Parts in which tasks did not begin, or were not known to be ready or done.
 _STALLS: Final = ("scheduler", "starting", "unbegun", "report")
+#: Parts of the time before a first task, but for waits behind tasks that do not begin.
+_BEFORE_FIRST: Final = (
+    *("client", "scheduler", "no_worker", "uneven", "repeated", "transfer", "starting"),
+)
 #: What a part costs for which no other fact has a cause.
 _ELSE: Final = {
     "inner": "inner",
@@ -301,6 +305,8 @@ class _Case:
         self.left, self.spare = dict(span.parts), root.spare
         # A mean, which misses a constant number by a rounding error.
         self.threads = max(1.0, round(root.threads, 6))
+        #: The share of the root's time on the path of this span.
+        self.share = sum(span.parts.values()) / (root.seconds or 1.0)
         self.deaths = [one for one in facts.deaths if not one.roots or root.name in one.roots]
         # While no thread was free, all threads computed for this root or for others, or had tasks
         # that had not begun.
@@ -320,10 +326,14 @@ class _Case:
             # All of the machine's loops are late, and the scheduler's by its waits for a CPU.
             self.loop = "cpus", self.starved
         self.p2p = [link for link in span.links if self._is_p2p(link.prefix)]
-        use = {"own": root.busy, "held": root.elsewhere, "unbegun": root.unbegun}
-        whole = sum(use.values())
-        taken = self.left["no_thread"]
-        self.left |= {one: taken * (use[one] / whole if whole else one == "own") for one in use}
+        taken, used = self.left["no_thread"], root.busy + root.elsewhere
+        unbegun = taken * min(1.0, root.unbegun / (self.threads * root.parts["no_thread"] or inf))
+        # Before its first task begins, no thread computes, but for others.
+        at_first = span.queue - sum(span.parts[part] for part in _BEFORE_FIRST)
+        at_first -= root.elsewhere / self.threads
+        self.left["unbegun"] = unbegun = max(unbegun, min(taken, at_first))
+        self.left["own"] = own = (taken - unbegun) * (root.busy / used if used else 1.0)
+        self.left["held"] = taken - unbegun - own
         if root.cancelled and not any("compute" in link.parts for link in span.links):
             # It waited for a thread to the end, or ran in vain, and was not missed.
             self.left["own"] = 0.0
@@ -420,8 +430,7 @@ class _Case:
                 again += self._take(sum(waited), part)
             # The same work again, and less of it at a time: on the threads that were there before.
             cost = lost * root.busy / (root.tasks + lost or 1.0) + root.missing
-            whole = self.threads * root.seconds + root.missing
-            cost *= sum(self.span.parts.values()) / (whole or 1.0)
+            cost *= self.share * root.seconds / (self.threads * root.seconds + root.missing or 1.0)
             again += self._take(cost - again, "own", "compute")
             what = (
                 f"{noun(len(self.deaths), 'worker')} {_listed(one.worker for one in self.deaths)}"
@@ -434,11 +443,17 @@ class _Case:
             self._say(kind, again, what, " ".join(dict.fromkeys(filter(None, said))))
         elif root.retries.keys() & {"error", "client"}:
             runs = counted(int(sum(root.retries.values())), "run")
+            # They took threads from others, too.
+            cost = _spent(root.activities, "failed") / self.threads
+            again += self._take(cost * self.share - again, "own")
             self._say("repeated", again, _listed(facts.causes) or "they failed", f"{runs} failed.")
         elif not root.retries:
             self._say("shuffle" if self.p2p else "repeated", again, "tasks asked for it")
         what = counted(len(facts.pauses), "worker") + (" was", " were")[len(facts.pauses) > 1]
         took = self._take(root.paused, "no_worker", "uneven", "starting", "unbegun")
+        # Or for one of the other workers' threads.
+        fewer = len(facts.pauses) / max(1, facts.workers)
+        took += self._take(root.paused * fewer - took, "own")
         self._say("paused", took, f"{what} paused: {_listed(facts.pauses)}")
 
     # --------------------------------------------------------------------------- places
@@ -468,7 +483,7 @@ class _Case:
         """Claim what tasks took longer on a slow worker."""
         for slow in self.span.slow:
             # Not one long task, which was there by chance.
-            if slow.second >= _SLOW * slow.others:
+            if slow.rest >= _SLOW * slow.others:
                 lost = slow.runs * (slow.mean - slow.others)
                 took = self._take(lost / max(1.0, self.facts.threads), "uneven", "compute", "own")
                 # As if all threads had shared the rest of the work evenly, at most.

@@ -41,10 +41,11 @@ class SlowWorker(NamedTuple):
     name: str
     prefix: str
     runs: float
-    #: Mean seconds of its runs, and of the others'; its second longest run among those with a span.
+    #: Mean seconds of its runs, and of the others'; the least that its runs but the longest took on
+    #: average.
     mean: float
     others: float
-    second: float
+    rest: float
 
 
 @dataclass
@@ -130,7 +131,8 @@ class RootFacts:
     def unbegun(self) -> float:
         """Idle thread-seconds while all threads had tasks, at least: these had not begun."""
         outside = self.threads * (self.seconds - self.parts["no_thread"])
-        return max(0.0, (self.idle or 0.0) - outside)
+        # The path computes while it waits for nothing.
+        return max(0.0, (self.idle or 0.0) - outside + self.parts["compute"])
 
     @property
     def spare(self) -> float:
