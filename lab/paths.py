@@ -49,9 +49,18 @@ class Wait:
     #: When it was submitted; after another task, when that ended. When it was ready first.
     submitted: float = -inf
     ready: float = -inf
-    #: When it was sent to the worker whose run was repeated, and when it was ready again.
+    #: When it was sent to the worker whose run was repeated, when that had a thread for it, and
+    #: when it began, if that is known; and when it was ready again.
     lost: float = -inf
+    turned: float = -inf
+    began: float = -inf
     again: float = -inf
+    #: Of that run: whether its times are known, seconds that no message separates from others,
+    #: seconds in which nobody knew that its worker had a thread, and whether it may have waited.
+    known: bool = False
+    untold: float = 0.0
+    unnoticed: float = 0.0
+    queued: bool = False
     #: When it was last sent to a worker, and by which move.
     sent: float = inf
     sending: int | None = None
@@ -65,6 +74,8 @@ class Path:
     #: How many runs of the span's tasks are on it, and how many more took no time.
     tasks: int = 0
     momentary: int = 0
+    #: Those that are repeated since a first run that began at a known time.
+    repeated: int = 0
     #: Those that only the client led to.
     submitted: int = 0
     #: Seconds that no message separates from others on the worker: those of runs without a
@@ -155,17 +166,20 @@ class Paths:
         )
         # Since a clock was set back, a run can begin after its span's end.
         turn, unnoticed = self._turn(wait, run, until if run is None else began)
-        path.unsettled += unnoticed
+        path.unsettled += unnoticed + wait.unnoticed
+        path.repeated += wait.known
+        path.untold += wait.untold
         borders = [since]
         for time in (
-            wait.submitted, wait.ready, wait.lost, wait.again, wait.sent, turn, began,
-            min(seceded, done), done, until,
+            wait.submitted, wait.ready, wait.lost, wait.turned, wait.began, wait.again, wait.sent,
+            turn, began, min(seceded, done), done, until,
         ):  # fmt: skip
             borders.append(min(max(time, borders[-1]), until))
         spent = [end - begin for begin, end in pairwise(borders)]
-        transfer = _transfers(move, borders[6], borders[7])
+        transfer = _transfers(move, borders[8], borders[9])
         # In their order; a transfer is in the time until a task begins.
-        names = "client", "scheduler", "wait", "repeated", "wait", "wait", "starting"
+        earlier = "wait", "wait", "starting", "repeated"
+        names = "client", "scheduler", *earlier, "wait", "wait", "starting"
         for number, part in enumerate((*names, "compute", "inner", "report")):
             if part == "wait":
                 between = borders[number], borders[number + 1]
@@ -176,11 +190,11 @@ class Paths:
                 path.parts[part] += spent[number]
         path.parts["transfer"] += transfer
         path.parts["starting"] -= transfer
-        path.queued |= self._is_behind(wait) or turn > wait.sent
+        path.queued |= self._is_behind(wait) or turn > wait.sent or wait.queued
         if wait.sending is not None and self._occupancy.unsettled(
-            borders[5] - STEP, borders[7], self._moves[wait.sending].worker
+            borders[7] - STEP, borders[9], self._moves[wait.sending].worker
         ):
-            path.unsettled += spent[5] + spent[6]
+            path.unsettled += spent[7] + spent[8]
             path.queued = True
         after = wait.before is not None and self._moves[wait.before].when >= start - STEP
         path.submitted += after and spent[0] > NOTHING
@@ -191,7 +205,7 @@ class Paths:
         if run is not None and move.activities:
             path.untold += run.stop - run.done
         else:
-            path.untold += sum(spent[5:])
+            path.untold += sum(spent[7:])
 
     def _is_behind(self, wait: Wait) -> bool:
         """Whether a task was sent to a worker that may have no thread, or no resource, for it."""
@@ -304,19 +318,36 @@ class Paths:
             return Wait(submitted=float(move.stimulus[len(SUBMISSION) :]) - EPOCH)
         own = self._own[move.key]
         left = self._moves[own[max(0, bisect_left(own, number) - 1)]]
+        end, known = move, move.stimulus.startswith("task-erred")
         if left.stimulus != move.stimulus or left.start not in UNFINISHED:
             # It had a result, or had failed. The path is that of the last end in its span; if that
             # was its own, its run is repeated.
             last = self._last_end(move.span, number)
             if last is None or self._moves[last].key != move.key:
                 return Wait(last, ready=0.0, lost=0.0)
-            wait = self._wait(last)
+            wait, end = self._wait(last), self._moves[last]
+            known = bool(end.activities)
         elif left.start == "waiting":
             return wait
-        lost = wait.lost
-        if lost == -inf:
+        if wait.lost == -inf:
             lost = wait.sent if wait.sent < inf else wait.ready
-        return replace(wait, lost=lost, again=-inf, sent=inf, sending=None)
+            wait = replace(wait, lost=lost, turned=lost, began=lost)
+            if known and wait.sent < inf:
+                wait = self._with_first_run(wait, end)
+        return replace(wait, again=-inf, sent=inf, sending=None)
+
+    def _with_first_run(self, wait: Wait, end: Move) -> Wait:
+        """Return a wait with the first run of its task, which is repeated after that end."""
+        runs = (one for one in self._runs[end.key] if one.stop <= end.when + STEP)
+        run = next((one for one in runs if one.start >= wait.sent - STEP), None)
+        if run is None:
+            return wait
+        turn, unnoticed = self._turn(wait, run, run.began)
+        if self._occupancy.unsettled(wait.sent - STEP, run.began, run.worker):
+            unnoticed += run.began - wait.sent
+        behind = self._is_behind(wait) or turn > wait.sent or unnoticed > 0.0
+        wait = replace(wait, turned=turn, began=run.began, known=True, queued=behind)
+        return replace(wait, untold=run.stop - run.done, unnoticed=unnoticed)
 
     def _readied(self, number: int, wait: Wait) -> Wait:
         """Return what a task waited for that could run from here on."""

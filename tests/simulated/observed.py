@@ -425,7 +425,7 @@ class Simulated:
                 + DRIFT * self.truth.silence()
                 + sum(abs(s) for _, _, s in self.cluster.steps)
             )
-            either = path.tasks * off + path.untold
+            either = (path.tasks + path.repeated) * off + path.untold
             # The state of the cluster can change before the message of an end, which waits for the
             # batch before it. Since a clock was set, a run may have waited for the end of a pause.
             paused = bool(self.cluster.steps and self.cluster.resumed)
@@ -434,6 +434,7 @@ class Simulated:
             bounds = {
                 **dict.fromkeys(ON_WORKER, either),
                 **dict.fromkeys(WAITS, waited + path.unsettled),
+                "repeated": either if path.repeated else 0.0,
                 # Also while it fetched data, a released task may have had its thread.
                 **dict.fromkeys(("starting", "transfer"), either + path.unsettled),
             }

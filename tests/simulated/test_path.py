@@ -144,6 +144,13 @@ def retried(o: Simulated) -> None:
     o.client.submit(fails_once, 0.5, ValueError, retries=2, key="retried").result()
 
 
+def retried_behind_others(o: Simulated) -> None:
+    """Its first run waits on its worker, too, where all threads are taken."""
+    others = o.client.map(nap, [0.3] * 2, key=["other-0", "other-1"], workers=["w0"])
+    o.client.submit(fails_once, 0.2, KeyError, retries=2, key="behind", workers=["w0"]).result()
+    del others
+
+
 def rescheduled(o: Simulated) -> None:
     o.client.submit(fails_once, 0.5, Reschedule, key="rescheduled").result()
 
@@ -378,6 +385,7 @@ HISTORIES: dict[Callable[[Simulated], None], dict[str, float]] = {
     actor: {"client": 0.5},
     pinned: {"uneven": 0.9, "compute": 0.1},
     retried: {"repeated": 0.5, "compute": 0.5},
+    retried_behind_others: {"uneven": 0.3, "repeated": 0.2, "compute": 0.2},
     rescheduled: {"repeated": 0.5, "compute": 0.5},
     seceded: {"inner": 0.5},
     slow_client: {"client": 1.0, "compute": 0.1},

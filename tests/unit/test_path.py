@@ -112,8 +112,8 @@ def test_the_sums_of_links_are_those_of_their_cuts(
     for times, ordered, repeated, fetched, at_once, behind, secedes, first, then in links:
         ordered_times = sorted(times) if ordered else times
         submitted, ready, lost, again, sent, turn, start, seceded, stop, end = ordered_times
-        repeats = (lost, again) if repeated else (0.0, 0.0)
-        waited = (submitted, ready, *repeats, first, first, first)
+        repeats = ((lost, first, lost, then, lost), again) if repeated else (None, 0.0)
+        waited = (submitted, ready, *repeats, first, first)
         if at_once and last is not None:
             waited = None
         ended = run("", sent, start, stop, float(fetched))
@@ -179,7 +179,7 @@ def test_a_task_that_is_to_run_again_is_asked_for_before_it_is_sent_at_once() ->
     paths.ended("one", 2.0, tasks, run("a", 1.0, 1.0, 2.0))
     assert paths.at_once("one") == span.last
     assert paths.at_once("two") is None
-    paths.interrupted("b", 1.0, BUSY)
+    paths.interrupted("b", (1.0, BUSY, 1.0, BUSY, 1.0))
     assert paths.at_once("one") is None
     assert paths.ready("b", "one", 2.0)
     assert paths.at_once("one") == span.last

@@ -35,14 +35,13 @@ from dask_otel.core.life.open_span import Cause, Group, RetryReason, TaskLimits
 from dask_otel.core.memory.ledger import Coming, Moves
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.path.following import Paths
-from dask_otel.core.path.step import KEY, NUMBER, PARTS, SECONDS, SENT, STOP, RawStep
+from dask_otel.core.path.step import KEY, NUMBER, PARTS, SECONDS, SENT, STOP, Lost, RawStep
 from dask_otel.core.path.waiting import (
     AT_ONCE,
     BEHIND,
     UNKNOWN,
     Place,
     Sent,
-    Threads,
     last_ends,
     turn_of,
 )
@@ -438,7 +437,7 @@ class TaskEvents:
         # Not the message's copy: tables find the same object without comparing.
         key, group = task.key, self._groups.get(task.group)
         clock = monotonic()
-        ran = account = None
+        ran = account = lost = None
         threads, waits, held = sent_to
         if assigned is None:
             sent_to = (self._accounting.present, AT_ONCE, None)
@@ -447,7 +446,7 @@ class TaskEvents:
                 self.under_way.seen.pop(key, None)
             account = self._accounting.task_done(assigned.address, key, computed, clock)
         else:
-            ran = self._ended_without_times(task, assigned, stimulus_id, sent, group)
+            ran, lost = self._ended_without_times(task, assigned, stimulus_id, sent, sent_to, group)
         queued = self.queued_since.pop(key, 0.0)
         now = self._now = time()
         if self._lost and key in self._lost:
@@ -469,7 +468,7 @@ class TaskEvents:
                 # It may be sent again.
                 self._outcomes.not_recomputed(group, counted, now)
                 self._lost[key] = group if counted else None
-                self._interrupted(group, key, assigned, sent, ran, stimulus_id, threads)
+                self._interrupted(group, key, assigned, sent, ran, stimulus_id, lost)
                 return
             if sent:
                 self._outcomes.computed_again(group)
@@ -586,7 +585,7 @@ class TaskEvents:
         elif not task.has_lost_dependencies and (task.who_wants or task.waiters):
             how = interruption(stimulus_id) if start == "processing" else "stolen"
             self._outcomes.interrupted(group, key, None if how == "stolen" else how, now)
-            self._interrupted(group, key, assigned, sent, ran, stimulus_id, threads)
+            self._interrupted(group, key, assigned, sent, ran, stimulus_id, lost)
         else:
             self._end_path(group, run, start, ran, now, sent_to, place)
             self._to_released(group, key, assigned, ran is None, now)
@@ -606,12 +605,12 @@ class TaskEvents:
         sent: float,
         ran: Times | None,
         stimulus_id: str,
-        threads: Threads | None,
+        lost: Lost | None,
     ) -> None:
         """Record for path and graph that a ready task will be ready again."""
         if self._graphs is not None and assigned is not None:
             self._graphs.interrupted(group, key, assigned, sent, ran, interruption(stimulus_id))
-        self.paths.interrupted(key, sent, threads)
+        self.paths.interrupted(key, lost)
 
     def _to_erred(self, group: Group, run: RawRun) -> None:
         """A task failed for good."""
@@ -676,9 +675,10 @@ class TaskEvents:
         assigned: WorkerState,
         stimulus_id: str,
         sent: float,
+        sent_to: Sent,
         group: Group | None,
-    ) -> Times | None:
-        """Record the end of a run whose message lacks its times; return those that are known."""
+    ) -> tuple[Times | None, Lost | None]:
+        """Record the end of a run whose message lacks its times; return what is known of them."""
         key, address = task.key, assigned.address
         seen = self.under_way.seen.pop(key, None)
         lost = address not in self._spans.scheduler.workers
@@ -697,13 +697,22 @@ class TaskEvents:
             resources = bool(task.resource_restrictions)
             self._time.freed(account, address, key, stimulus_id, resources)
         else:
+            account = None
             self._accounting.task_released(address, key, monotonic())
+        threads, waits, _ = sent_to
+        began = (sent, threads, sent, threads, sent) if sent else None
         if how == "error" and stopped:
             if group is not None:
                 self._computing.durations[group.prefix].add(stopped - started)
-            return self._clocks.corrected(address, started, stopped, stimulus_id, sent, time())
+            ran = self._clocks.corrected(address, started, stopped, stimulus_id, sent, time())
+            if account is not None and sent:
+                end = (stimulus_id, ran[1], self._accounting.present, key)
+                place, waits = [*last_ends(account.ends), end], BEHIND if resources else waits
+                turn = turn_of(place, waits, key, sent, *ran) or (sent, threads)
+                began = (sent, threads, *turn, ran[0])
+            return ran, began
         # It ran until now, or until its worker was lost at an unknown time.
-        return None if seen is None else (seen[0], seen[1] if lost else time())
+        return None if seen is None else (seen[0], seen[1] if lost else time()), began
 
     def _rest_to_erred(self, key: Hashable, start: str, stimulus_id: str) -> None:
         """A task fails that had no work left to do.

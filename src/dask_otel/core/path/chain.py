@@ -149,7 +149,7 @@ def stretch(
         if waited is None:
             in_order = since <= sent
         else:
-            submitted, ready, _, again, ready_to, _, _ = waited
+            submitted, ready, _, again, ready_to, _ = waited
             in_order = (
                 since <= submitted <= ready <= sent
                 and not again

@@ -16,19 +16,20 @@ from dask_otel.core.path.step import (
     DEPTH,
     END,
     KEY,
+    Lost,
     RawStep,
     Readiness,
     SpanPath,
     Step,
     Times,
 )
-from dask_otel.core.path.waiting import UNKNOWN, Place, Sent, Threads
+from dask_otel.core.path.waiting import UNKNOWN, Place, Sent, Threads, turn_of
 from dask_otel.core.records import RawRun, TaskRun
 
 #: Tasks of one submission that are ready within these seconds share one time.
 MOMENT: Final = 0.001
 #: Of a task that was not ready yet.
-_NEVER: Final[Times] = (0.0, 0.0, 0.0, 0.0, None, None, None)
+_NEVER: Final[Times] = (0.0, 0.0, None, 0.0, None, None)
 
 
 class Paths:
@@ -72,11 +73,11 @@ class Paths:
         if stimulus is not self._submission or group is not self._alike:
             self._submission, self._alike = stimulus, group
             submitted, threads = self._submission_time(stimulus), self._present()
-            self._shared = _last(group.span), (submitted, now, 0.0, 0.0, threads, None, threads)
+            self._shared = _last(group.span), (submitted, now, None, 0.0, threads, threads)
             self._until = now + MOMENT
         elif now > self._until:
             (before, (submitted, *_)), threads = self._shared, self._present()
-            self._shared = before, (submitted, now, 0.0, 0.0, threads, None, threads)
+            self._shared = before, (submitted, now, None, 0.0, threads, threads)
             self._until = now + MOMENT + (now - (submitted or now)) / 100
         self.waits[key] = self._shared
 
@@ -98,19 +99,19 @@ class Paths:
 
     def sent(self, key: Hashable, before: RawStep, now: float, threads: Threads | None) -> None:
         """Record that a task was ready after a dependency: the step that `at_once` returned."""
-        self.waits[key] = before, (before[END], now, 0.0, 0.0, threads, None, threads)
+        self.waits[key] = before, (before[END], now, None, 0.0, threads, threads)
 
     def ready_again(self, key: Hashable, now: float, span: SpanPath) -> None:
         """Record that a task is ready for any other reason."""
         before, waited = self._again.pop(key, None) or (_last(span), (0.0, now, *_NEVER[2:]))
-        submitted, ready, lost, _, first, lost_to, _ = waited
-        self.waits[key] = before, (submitted, ready, lost, now, first, lost_to, self._present())
+        submitted, ready, lost, _, first, _ = waited
+        self.waits[key] = before, (submitted, ready, lost, now, first, self._present())
 
-    def interrupted(self, key: Hashable, sent: float, threads: Threads | None) -> None:
+    def interrupted(self, key: Hashable, run: Lost | None) -> None:
         """Record that a ready task will be ready again; its run, if any, is repeated."""
         known = self.waits.pop(key, None)
         if known is not None:
-            self._again[key] = _repeated(known, sent, threads)
+            self._again[key] = _repeated(known, run)
 
     def recomputed(self, key: Hashable, span: SpanPath) -> None:
         """Record that a task that has ended will run again."""
@@ -122,11 +123,11 @@ class Paths:
             step = Step._make(last)
             run = TaskRun._make(step.run)
             if run.key == key and (step.before or step.waited):
-                threads, *_ = step.sent_to
-                waited = step.waited or (
-                    step.before[END], run.sent, 0.0, 0.0, threads, None, threads
-                )  # fmt: skip
-                self._again[key] = _repeated((step.before, waited), run.sent, threads)
+                threads, how, _ = step.sent_to
+                waited = step.waited or (step.before[END], run.sent, None, 0.0, threads, threads)
+                turn = turn_of(step.place, how, key, run.sent, run.start, run.stop)
+                lost = (run.sent, threads, *(turn or (run.sent, threads)), run.start)
+                self._again[key] = _repeated((step.before, waited), lost)
 
     def forget(self, key: Hashable) -> None:
         """Forget a task that will not run."""
@@ -195,10 +196,10 @@ def _last(span: SpanPath) -> RawStep | None:
     return next((one.last for one in (span, *span.above) if one.last is not None), None)
 
 
-def _repeated(readiness: Readiness, sent: float, threads: Threads | None) -> Readiness:
+def _repeated(readiness: Readiness, run: Lost | None) -> Readiness:
     """Return what a task waited for whose run is repeated."""
-    before, (submitted, ready, lost, again, first, lost_to, _) = readiness
-    # After the first run, it is repeated from when that was sent.
+    before, (submitted, ready, lost, again, first, _) = readiness
+    # After the first run, it is repeated from the beginning of that.
     if not (lost or again):
-        lost, lost_to = (sent, threads) if sent else (ready, first)
-    return before, (submitted, ready, lost, 0.0, first, lost_to, None)
+        lost = run or (ready, first, ready, first, ready)
+    return before, (submitted, ready, lost, 0.0, first, None)

@@ -15,11 +15,14 @@ from dask_otel.semconv import PATH_PARTS
 CLIENT: Final = PATH_PARTS.index("client")
 COMPUTE: Final = PATH_PARTS.index("compute")
 
-#: When a task was submitted (after a dependency: the end of the step before), when it was ready
-#: first, when it was sent to the first worker whose run was repeated, and when it was ready again
-#: (both 0.0 for a first run); and the cluster's threads when it was ready first, when it was sent
-#: to that worker, and when it was last ready.
-Times: TypeAlias = tuple[float, float, float, float, Threads | None, Threads | None, Threads | None]
+#: Of the first run that was repeated: when it was sent, and when its worker had a thread for it,
+#: each with the cluster's threads then; and when it began. As it was sent, if that is unknown.
+Lost: TypeAlias = tuple[float, Threads | None, float, Threads | None, float]
+
+#: When a task was submitted (after a dependency: the end of the step before), and when it was ready
+#: first; the first run that was repeated (None for a first run), and when it was ready again (0.0
+#: likewise); and the cluster's threads when it was ready first, and when it was last.
+Times: TypeAlias = tuple[float, float, Lost | None, float, Threads | None, Threads | None]
 
 
 #: What a task waited for before it was ready: the step before (None for the span's first), and the
@@ -126,13 +129,12 @@ class Folded(NamedTuple):
 def cut(step: RawStep, since: float, until: float = inf) -> tuple[float, ...]:
     """Return the seconds of a step's parts, as far as they lie in an interval.
 
-    By `PATH_PARTS`, without the last. ``repeated`` lies within the waits for a thread.
+    By `PATH_PARTS`, without the last. ``repeated`` lies between two waits for a thread.
     """
     _, end, _, _, waited, _, run, (threads, how, held), place = step
     sent, fetched, start, stop = run[SENT], run[FETCHED], run[START], run[STOP]
-    submitted, ready, lost, again, first, lost_to, last = waited or (
-        since, sent, 0.0, 0.0, None, None, None
-    )  # fmt: skip
+    submitted, ready, repeated, again, first, last = waited or (since, sent, None, 0.0, None, None)
+    lost, lost_to, turn, turned, lost_start = repeated or (0.0, None, 0.0, None, 0.0)
     seceded = stop if held is None else start + held
     end = until if end > until else end
     end = since if end < since else end
@@ -140,7 +142,9 @@ def cut(step: RawStep, since: float, until: float = inf) -> tuple[float, ...]:
     submitted = since if submitted < since else end if submitted > end else submitted
     ready = submitted if ready < submitted else end if ready > end else ready
     lost = ready if lost < ready else end if lost > end else lost
-    again = lost if again < lost else end if again > end else again
+    turn = lost if turn < lost else end if turn > end else turn
+    lost_start = turn if lost_start < turn else end if lost_start > end else lost_start
+    again = lost_start if again < lost_start else end if again > end else again
     sent = again if sent < again else end if sent > end else sent
     start = sent if start < sent else end if start > end else start
     stop = start if stop < start else end if stop > end else stop
@@ -152,6 +156,7 @@ def cut(step: RawStep, since: float, until: float = inf) -> tuple[float, ...]:
         sum,
         zip(
             waits(ready, first, lost, lost_to),
+            waits(lost, lost_to, turn, turned),
             waits(again, last, sent, threads),
             waits(sent, threads, began, taken),
             strict=True,
@@ -163,9 +168,9 @@ def cut(step: RawStep, since: float, until: float = inf) -> tuple[float, ...]:
         absent,
         busy,
         uneven,
-        again - lost,
+        again - lost_start,
         transfer,
-        (start - began) - transfer,
+        (lost_start - turn) + (start - began) - transfer,
         seceded - start,
         stop - seceded,
         end - stop,
