@@ -410,6 +410,14 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
     ),
     # What went wrong comes first if it cost time.
     "lost": (given(run(root=GONE, repeated=2.0, **BUSY), deaths=[DEAD]), ["lost", "threads"]),
+    "a worker that had no task took its threads": (
+        given(run(root={"missing": 18.0}, **BUSY), deaths=[DEAD]),
+        ["lost", "threads"],
+    ),
+    "nobody waited for the threads of a dead worker": (
+        given(run(root={"missing": 18.0}, compute=9.0), deaths=[DEAD]),
+        ["healthy"],
+    ),
     "one thread computes again": (
         given(run(threads=1.0, tasks=8, root=GONE, compute=9.0), deaths=[DEAD]),
         ["lost"],

@@ -98,6 +98,8 @@ def removed(**own: Any) -> dict[str, Any]:
     [
         ({"dask.worker.removal.reason": "lost", "dask.task.count": 1}, True),
         ({"dask.worker.removal.reason": "closed", "dask.result.lost.count": 2}, True),
+        # Without tasks, it still takes its threads with it.
+        ({"dask.worker.removal.reason": "lost", "dask.task.count": 0}, True),
         # A cluster that closes, and a worker that is retired.
         ({"dask.worker.removal.reason": "closed", "dask.task.count": 0}, False),
         ({"dask.worker.removal.reason": "requested", "dask.task.count": 3}, False),

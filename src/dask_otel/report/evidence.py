@@ -22,6 +22,7 @@ from dask_otel.core.diagnosis.facts import (
     SpanFacts,
     link_of,
 )
+from dask_otel.core.events.narration import UNEXPECTED
 from dask_otel.core.sums import covered, joined, known_sum, summed
 from dask_otel.report import words
 from dask_otel.report.findings import (
@@ -402,11 +403,13 @@ def _worker(log: Log) -> str:
 
 
 def _is_death(log: Log) -> bool:
-    """Return whether a worker took tasks or results with it, without a request to leave."""
+    """Return whether a worker crashed, or took tasks or results with it, without a request."""
     own = log.attributes
     in_order = own.get(semconv.WORKER_REMOVAL_EXPECTED) is True
     asked = own.get(semconv.WORKER_REMOVAL_REASON) == "requested"
-    return not (in_order or asked) and any(own.get(key) for key in _LOST)
+    took = any(own.get(key) for key in _LOST)
+    crashed = own.get(semconv.WORKER_REMOVAL_REASON) in UNEXPECTED
+    return not (in_order or asked) and (crashed or took)
 
 
 def _death(log: Log) -> Death:

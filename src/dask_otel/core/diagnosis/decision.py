@@ -421,7 +421,7 @@ class _Case:
         facts, root = self.facts, self.root
         lost = sum(root.retries.get(why, 0.0) for why in ("worker_lost", "recomputed"))
         again = self._take(inf, "repeated")
-        if self.deaths and lost:
+        if self.deaths and (lost or root.missing):
             # What its tasks waited for on workers that died, and for others.
             for part in ("uneven", "no_worker"):
                 waited = (
@@ -429,9 +429,10 @@ class _Case:
                 )
                 again += self._take(sum(waited), part)
             # The same work again, and less of it at a time: on the threads that were there before.
-            cost = lost * root.busy / (root.tasks + lost or 1.0) + root.missing
-            cost *= self.share * root.seconds / (self.threads * root.seconds + root.missing or 1.0)
+            threads = self.threads + root.missing / (root.seconds or 1.0)
+            cost = lost * root.busy / (root.tasks + lost or 1.0) / threads * self.share
             again += self._take(cost - again, "own", "compute")
+            again += self._take(cost + root.missing / threads * self.share - again, "own")
             what = (
                 f"{noun(len(self.deaths), 'worker')} {_listed(one.worker for one in self.deaths)}"
             )
