@@ -133,6 +133,16 @@ def import_in_second_step(client: Any, cluster: Any) -> None:
         wait(tasks(client, "fit", [0.1] * 8, loaded))
 
 
+@plant("starting", workers=1, threads=4, also=("worker_loop",), never=("uneven",), most=1.7)
+def import_while_others_end(client: Any, cluster: Any) -> None:
+    """The only worker imports for 1.7 s, and does not notice that tasks of the step before end."""
+    cluster.latency = imports(1.7, "fit")
+    with span("train"):
+        loaded = tasks(client, "load", [0.2] * 24)
+        wait(tasks(client, "fit", [0.2] * 8, loaded[:8]))
+        wait(loaded)
+
+
 @plant("long_task", "starting", never=("uneven", "restricted"))
 def import_inside_task(client: Any, cluster: Any) -> None:
     """The first task on each worker imports for 4 s while it runs; two of 16 are long."""

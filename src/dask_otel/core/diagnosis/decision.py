@@ -317,6 +317,11 @@ class _Case:
         self.begun = root.seconds - span.queue
         self.each = self.blocked / max(1, facts.workers) - span.queue
         self.late = _late(self.each, self.begun) - _LATE * _late(self.scheduler, self.begun)
+        beside = sum(root.activities.get(name, 0.0) for name in _BESIDE)
+        if beside > _OVERHEAD * root.tasks:
+            # Of workers' loops, samples are known. A thread gets no other task before its loop has
+            # noticed the end of one.
+            self.blocked = max(self.blocked, beside / max(1.0, facts.threads))
         self.loop = (
             "worker_loop",
             f"Event loops of workers were blocked for {seconds(self.blocked)}.",
@@ -347,8 +352,6 @@ class _Case:
         few = stalls >= span.tasks * self._beside(span.tasks)
         self.tiny = short and computed < _LONG * min(overhead, _OVERHEAD) * tasks and not few
         self.waits, self.why = self._off_cpu()
-        # A thread gets no other task before its event loop has noticed the end of one.
-        beside = sum(root.activities.get(name, 0.0) for name in _BESIDE)
         loop = self.loop[0] if self.blocked * facts.threads >= beside / 2 > 0 else ""
         of_beside = "tiny" if self.tiny else "gil" if self.waits == "gil" else loop
         # Causes of a thread's time without computing, by the ends of its activities' names.
@@ -649,8 +652,9 @@ class _Case:
         )
         took, whole = self.left[part], sum(sums.values()) or 1.0
         for kind in sums.keys() - {""}:
-            said = (self.function, self.why) if kind == self.waits else (self.many, "")
-            self._say(kind, took * sums[kind] / whole, *said)
+            loop, why = self.loop
+            said = {self.waits: (self.function, self.why), loop: ("", why)}
+            self._say(kind, took * sums[kind] / whole, *said.get(kind, (self.many, "")))
         return took * (sums.get("", 0.0) / whole if sums else 1.0)
 
     def _off_cpu(self) -> tuple[str, str]:
