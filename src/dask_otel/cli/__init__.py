@@ -91,3 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         terminal.say(arguments.command, "interrupted")
         return 130
+    except (OSError, ValueError, RuntimeError) as error:
+        # Of these errors, the message is enough.
+        terminal.say(arguments.command, str(error))
+        return 1

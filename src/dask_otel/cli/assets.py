@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import dask_otel
 from dask_otel.cli import terminal
+from dask_otel.cli.terminal import Failed
 
 HELP: Final = "write dashboards, rules and configurations into a folder"
 DESCRIPTION: Final = """\
@@ -60,24 +61,18 @@ def assets() -> dict[Path, bytes]:
 def run(arguments: argparse.Namespace) -> int:
     """Write the files; return the exit code."""
     folder: Path = arguments.folder
-    try:
-        files = assets()
-        kept = [
-            str(name)
-            for name, content in files.items()
-            if not arguments.force
-            and (folder / name).exists()
-            and (folder / name).read_bytes() != content
-        ]
-        for name in files.keys() - {Path(name) for name in kept}:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(files[name])
-    except OSError as error:
-        return terminal.fail("assets", str(error))
+    files = assets()
+    kept = [
+        str(name)
+        for name, content in files.items()
+        if not arguments.force
+        and (folder / name).exists()
+        and (folder / name).read_bytes() != content
+    ]
+    for name in files.keys() - {Path(name) for name in kept}:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(files[name])
     terminal.show(f"{len(files) - len(kept)} files are in {folder}")
-    if not kept:
-        return 0
-    return terminal.fail(
-        "assets",
-        f"kept, because they differ: {', '.join(kept)}; --force replaces them",
-    )
+    if kept:
+        raise Failed(f"kept, because they differ: {', '.join(kept)}; --force replaces them")
+    return 0

@@ -7,8 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from dask_otel.cli import terminal
-from dask_otel.cli.terminal import DemoError
+from dask_otel.cli.terminal import Failed
 
 #: The demo's dependencies besides the bridge's; dask.dataframe needs pandas and pyarrow.
 _EXTRA: Final = ("rich", "numpy", "pandas", "pyarrow")
@@ -51,11 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     missing = [name for name in _EXTRA if find_spec(name) is None]
     if missing:
         names = ", ".join(missing)
-        return terminal.fail("demo", f"the demo needs {names}; try: pip install 'dask-otel[demo]'")
+        raise Failed(f"the demo needs {names}; try: pip install 'dask-otel[demo]'")
     from dask_otel.cli import showcase
 
-    try:
-        showcase.perform(quick=arguments.quick, fail=arguments.fail, output=arguments.output)
-    except DemoError as error:
-        return terminal.fail("demo", str(error))
+    showcase.perform(quick=arguments.quick, fail=arguments.fail, output=arguments.output)
     return 0

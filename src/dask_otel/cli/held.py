@@ -45,4 +45,5 @@ def run(arguments: argparse.Namespace) -> int:
 
         return held(client, arguments.span, asynchronous=True)
 
-    return int(why.shown("held", arguments, question) is None)
+    why.shown(arguments, question)
+    return 0

@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     if is_served and arguments.check is not None:
         arguments.usage_error("--check can't be used with --serve")
     if (arguments.output or is_served) and find_spec("bokeh") is None:
-        return terminal.fail("history", report.NO_BOKEH)
+        raise terminal.Failed(report.NO_BOKEH)
     price = report.price_of(arguments)
     if is_served:
         return _serve(arguments, price)
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         terminal.say("history", line)
     if not runs:
         name = "" if arguments.check is None else f" of {arguments.check}"
-        return terminal.fail("history", f"no run{name} below {', '.join(arguments.folders)}")
+        raise terminal.Failed(f"no run{name} below {', '.join(arguments.folders)}")
     found = trends(runs)
     failed = int(arguments.check is not None and found[0].regression)
     if failed:
@@ -98,9 +98,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output:
         from dask_otel.report.page.html import history_page
 
-        page = history_page(runs, found, left_out, price)
-        return terminal.write("history", arguments.output, page) or failed
-    if arguments.json:
+        terminal.write(arguments.output, history_page(runs, found, left_out, price))
+    elif arguments.json:
         costs = [{**asdict(one), "cost": price and price.of(one.thread_seconds)} for one in runs]
         content = {
             "version": 1,
@@ -167,5 +166,6 @@ def _serve(arguments: argparse.Namespace, price: Price | None) -> int:
     try:
         server = Pages(arguments.serve, listed)
     except OSError as error:
-        return terminal.fail("history", f"can't listen on port {arguments.serve}: {error.strerror}")
+        reason = f"can't listen on port {arguments.serve}: {error.strerror}"
+        raise terminal.Failed(reason) from error
     return serve(server)

@@ -55,7 +55,6 @@ ARGUMENTS: Final[dict[str, Any]] = {
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the functions, or write the file; return the exit code."""
-    from dask_otel.doctor.asking import NotExamined
     from dask_otel.report import profiles
 
     place = arguments.folder or arguments.scheduler
@@ -63,23 +62,20 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.usage_error("give DIR, or --scheduler ADDRESS")
     if arguments.workers and not arguments.scheduler:
         arguments.usage_error("--workers needs --scheduler")
-    try:
-        with terminal.held_back("asyncio"):
-            read = _read(place) if arguments.folder else asyncio.run(_asked(arguments))
-    except (OSError, NotExamined) as error:
-        return terminal.fail("profile", str(error))
+    with terminal.held_back("asyncio"):
+        read = _read(place) if arguments.folder else asyncio.run(_asked(arguments))
     found = profiles.spans_of(read, arguments.span)
     if not found:
         names = sorted({span.name for span in profiles.spans_of(read)})
         there = f"it has {', '.join(names[:20])}" if names else "it has no profile"
         what = f"of {arguments.span} " if arguments.span else ""
-        return terminal.fail("profile", f"nothing {what}in {place}: {there}")
+        raise terminal.Failed(f"nothing {what}in {place}: {there}")
     title = arguments.span or ("event loops" if arguments.scheduler else "all spans")
     if arguments.speedscope is not None:
-        text = json.dumps(profiles.speedscope(found, title))
-        return terminal.write("profile", arguments.speedscope, text)
-    lines = profiles.lines(title, found, is_loop=bool(arguments.scheduler))
-    terminal.show("\n".join([*lines, *profiles.cautions(read)]))
+        terminal.write(arguments.speedscope, json.dumps(profiles.speedscope(found, title)))
+    else:
+        lines = profiles.lines(title, found, is_loop=bool(arguments.scheduler))
+        terminal.show("\n".join([*lines, *profiles.cautions(read)]))
     return 0
 
 

@@ -106,20 +106,16 @@ def run(arguments: argparse.Namespace) -> int:
     for why in [one for one, true in wrong.items() if true]:
         arguments.usage_error(why)
     if page and find_spec("bokeh") is None:
-        return terminal.fail("report", NO_BOKEH)
-    try:
-        report = _read(arguments)
-        for line in _without_effect(report, arguments):
-            terminal.say("report", line)
-        if page:
-            return _write_page(report, arguments)
-        terminal.show(
-            json.dumps(report.to_dict(), indent=2, allow_nan=False)
-            if arguments.json
-            else _text(report, arguments)
-        )
-    except (OSError, ValueError) as error:
-        return terminal.fail("report", str(error))
+        raise terminal.Failed(NO_BOKEH)
+    report = _read(arguments)
+    for line in _without_effect(report, arguments):
+        terminal.say("report", line)
+    if page:
+        _write_page(report, arguments)
+    elif arguments.json:
+        terminal.show(json.dumps(report.to_dict(), indent=2, allow_nan=False))
+    else:
+        terminal.show(_text(report, arguments))
     return 0
 
 
@@ -197,12 +193,10 @@ def _text(report: Report, arguments: argparse.Namespace) -> str:
     )
 
 
-def _write_page(report: Report, arguments: argparse.Namespace) -> int:
+def _write_page(report: Report, arguments: argparse.Namespace) -> None:
     path = arguments.output or Path("report.html")
-    if terminal.write("report", path, report.html()):
-        return 1
+    terminal.write(path, report.html())
     for line in report.skipped.lines():
         terminal.say("report", f"not read: {line}")
     if arguments.open and not webbrowser.open(path.absolute().as_uri()):
-        return terminal.fail("report", f"found no browser to open {path}")
-    return 0
+        raise terminal.Failed(f"found no browser to open {path}")

@@ -34,7 +34,7 @@ from dask_otel import semconv
 from dask_otel._otel.sdk.environment import defaults_for_environment, is_disabled
 from dask_otel.cli import terminal
 from dask_otel.cli.report import judged
-from dask_otel.cli.terminal import DemoError
+from dask_otel.cli.terminal import Failed
 from dask_otel.client.registration import span_metrics
 from dask_otel.core.graph import SUFFIX
 from dask_otel.pump.rotated import obstacle
@@ -115,13 +115,13 @@ def perform(
 
     Raises
     ------
-    DemoError
+    Failed
         If a step failed. The earlier results have been printed.
     """
     if not dask.config.get("otel.enabled", True):
-        raise DemoError(_SWITCHED_OFF)
+        raise Failed(_SWITCHED_OFF)
     if output is not None and (reason := obstacle(output)):
-        raise DemoError(f"can't write the files: {reason}")
+        raise Failed(f"can't write the files: {reason}")
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A name that the terminal's encoding lacks must not end the demo.
         sys.stdout.reconfigure(errors="replace")
@@ -156,7 +156,7 @@ def perform(
         if folder is not None:
             errors += _copy(console, files, folder)
     if errors:
-        raise DemoError("\n".join(errors))
+        raise Failed("\n".join(errors))
 
 
 def _destinations(console: Console) -> tuple[bool, str | None]:
@@ -172,7 +172,7 @@ def _destinations(console: Console) -> tuple[bool, str | None]:
         try:
             places = list(dict.fromkeys(place for signal in named for place in labels(signal)))
         except ConfigurationError as error:
-            raise DemoError(f"can't use the configured endpoint: {error}") from error
+            raise Failed(f"can't use the configured endpoint: {error}") from error
     endpoint = None if named or nobody_listens() else _DEFAULT_ENDPOINT
     for place in [endpoint] if endpoint else places:
         console.print(f"The telemetry goes to {place}, too.", style="green")
@@ -213,7 +213,7 @@ def _compute(
                 client = cluster.enter_context(observed_cluster(files, endpoint, level))
             except Exception as error:
                 # Ports, memory, a broken Dask configuration: Dask's message names the cause.
-                raise DemoError(f"the cluster did not start: {error}") from error
+                raise Failed(f"the cluster did not start: {error}") from error
         with span(workflow.ROOT) as root_id:
             try:
                 workflow.run(client, data, size, step)

@@ -56,16 +56,12 @@ ARGUMENTS: Final[dict[str, Any]] = {
 def run(arguments: argparse.Namespace) -> int:
     """List or send the spool's content; return the exit code."""
     from dask_otel.cli.spool_view import listing
-    from dask_otel.settings.problems import ConfigurationError
     from dask_otel.spool.files import place
 
-    try:
-        path = place(arguments.path)
-        if arguments.send:
-            return _send(path, arguments.patience)
-        terminal.show("\n".join(listing(path)))
-    except (OSError, ConfigurationError) as error:
-        return terminal.fail("spool", str(error))
+    path = place(arguments.path)
+    if arguments.send:
+        return _send(path, arguments.patience)
+    terminal.show("\n".join(listing(path)))
     return 0
 
 

@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json and arguments.output:
         arguments.usage_error("argument --json: not allowed with argument -o")
     if arguments.output and find_spec("bokeh") is None:
-        return terminal.fail("whatif", report.NO_BOKEH)
+        raise terminal.Failed(report.NO_BOKEH)
     try:
         options = (arguments.bandwidth, arguments.without, arguments.faster, arguments.split)
         experiments = [*each(arguments.threads, *options)]
@@ -118,16 +118,14 @@ def run(arguments: argparse.Namespace) -> int:
         with copied([arguments.path]) as local:
             found = replace(read_report(*local), price=report.price_of(arguments))
             shown = tried(found, arguments.span, experiments, terminal.replayed)
-    except (OSError, ValueError, RuntimeError) as error:
-        return terminal.fail("whatif", str(error))
     finally:
         terminal.progress("")
     if arguments.json:
         terminal.show(json.dumps(shown.to_dict(), indent=2, allow_nan=False))
     if shown.result.refused:
-        return terminal.fail("whatif", shown.headline())
+        raise terminal.Failed(shown.headline())
     if arguments.output:
-        return terminal.write("whatif", arguments.output, replace(found, what_ifs=[shown]).html())
-    if not arguments.json:
+        terminal.write(arguments.output, replace(found, what_ifs=[shown]).html())
+    elif not arguments.json:
         terminal.show(shown.text(terminal.width(_WIDE), ascii_only=terminal.is_ascii()))
     return 0

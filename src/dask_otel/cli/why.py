@@ -52,24 +52,21 @@ def run(arguments: argparse.Namespace) -> int:
 
         return why(client, arguments.subject, asynchronous=True)
 
-    answer = shown("why", arguments, question)
-    return int(answer is None or answer.reasons[0].kind == "unknown")
+    return int(shown(arguments, question).reasons[0].kind == "unknown")
 
 
-def shown(
-    command: str, arguments: argparse.Namespace, question: Callable[[Client], Awaitable[T]]
-) -> T | None:
-    """Ask the scheduler in the arguments, and print the answer; None if there is none."""
+def shown(arguments: argparse.Namespace, question: Callable[[Client], Awaitable[T]]) -> T:
+    """Ask the scheduler in the arguments, and print and return the answer."""
     from dask_otel.doctor.asking import NotExamined
 
     try:
         with terminal.held_back("asyncio"):
             answer = asyncio.run(_ask(arguments.scheduler, question))
-    except (NotExamined, ValueError) as error:
-        # What the bridge refuses is a sentence of its own.
-        refused = isinstance(error.__cause__, (LookupError, RuntimeError))
-        terminal.fail(command, str(error.__cause__ if refused else error))
-        return None
+    except NotExamined as error:
+        if isinstance(error.__cause__, (LookupError, RuntimeError)):
+            # What the bridge refuses is a sentence of its own.
+            raise terminal.Failed(str(error.__cause__)) from error
+        raise
     terminal.show(json.dumps(asdict(answer), indent=2) if arguments.json else repr(answer))
     return answer
 
