@@ -215,8 +215,9 @@ class Bridge:
 
     @property
     def leaving(self) -> bool:
-        """Whether the bridge has begun to release the scheduler."""
-        return self._closing is not None
+        """Whether the bridge releases the scheduler, now or at the next tick."""
+        # Dask removes a plugin without notice.
+        return self._closing is not None or self._installed is None
 
     @property
     def gone(self) -> bool:
@@ -369,8 +370,7 @@ class Bridge:
         return IDLE_TICK if self.adapter.idle else TICK
 
     def _tick(self, most: int | None = 1) -> None:
-        unplugged = self._plugin is not None and self._installed is None
-        if self._closing is None and (unplugged or self.recording.is_over):
+        if self._closing is None and (self._installed is None or self.recording.is_over):
             # `Client.unregister_scheduler_plugin` removed it; Dask does not notify the plugin.
             self._closing = asyncio.ensure_future(self._close())
             return
