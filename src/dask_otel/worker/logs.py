@@ -42,8 +42,6 @@ class Injection:
         with self._lock:
             self.wanted += 1
             if self.wanted == 1:
-                # Earlier wrappers may remain below other libraries'; they do nothing.
-                self._wrappers = Wrappers()
                 self._wrappers.method(logging.Logger, "makeRecord", self._adding)
 
     def remove(self) -> None:
