@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
 from dask_otel import semconv
+from dask_otel._log import logger
 from dask_otel.pump.destination import Notices
 from dask_otel.settings.keys import MetricSettings
-
-logger = logging.getLogger("distributed.dask_otel")
 
 _NAMES: Final = (
     "dask-otel: metrics have more than %d span names (otel.metrics.max-names). Further ones, such "

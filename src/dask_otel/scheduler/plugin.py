@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any, Final
 from weakref import WeakKeyDictionary, ref
@@ -11,11 +10,10 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.scheduler import Scheduler
 
 from dask_otel._dask.adapter import UnsupportedScheduler
+from dask_otel._log import logger
 from dask_otel.scheduler.bridge import Bridge
 from dask_otel.settings.keys import ConfigurationError
 from dask_otel.settings.reading import read_settings
-
-logger = logging.getLogger("distributed.dask_otel")
 
 #: The plugin's name in ``Scheduler.plugins``.
 NAME: Final = "dask-otel"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Hashable, Mapping
 from typing import Any, Final, Protocol
 
+from dask_otel._log import logger
 from dask_otel._otel.api.current import Context, remote_child, remote_parent
 from dask_otel.core.context import (
     BAGGAGE,
@@ -19,8 +19,6 @@ from dask_otel.core.context import (
     parse_traceparent,
 )
 from dask_otel.core.identity import is_sampled, span_id, task_span_id
-
-logger = logging.getLogger("distributed.dask_otel")
 
 #: Size of each cache of contexts; when it is full, it is emptied.
 KEPT: Final = 1024
