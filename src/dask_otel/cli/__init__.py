@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Final
 
+from dask_otel._version import installed
 from dask_otel.cli import (
     assets,
     demo,
@@ -41,13 +41,6 @@ _COMMANDS: Final[dict[str, ModuleType]] = {
 }
 
 
-def _installed(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return "not installed"
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dask-otel",
@@ -55,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
         " a counter, over OTLP.",
     )
     parts = ("dask-otel", "distributed", "opentelemetry-sdk")
-    versions = ", ".join(f"{name} {_installed(name)}" for name in parts)
+    versions = ", ".join(f"{name} {installed(name) or 'not installed'}" for name in parts)
     parser.add_argument("--version", action="version", version=versions)
     subparsers = parser.add_subparsers(title="commands", dest="command", required=True)
     for name, command in _COMMANDS.items():
