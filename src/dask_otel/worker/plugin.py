@@ -9,11 +9,12 @@ from typing import Any, TypeAlias, TypeVar
 
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.worker import Worker
+from distributed.worker_state_machine import TaskState
 
 from dask_otel._dask.workers.execution import is_beside_a_scheduler, within_contexts
 from dask_otel._otel.api.current import Context, attach, detach, get_current
 from dask_otel.client.instrumentation import INSTRUMENTATION
-from dask_otel.worker.contexts import Task, TaskContexts
+from dask_otel.worker.contexts import TaskContexts
 from dask_otel.worker.forwarding import forwarding
 from dask_otel.worker.logs import injection, running
 from dask_otel.worker.sampling import Sampler
@@ -21,13 +22,13 @@ from dask_otel.worker.sampling import Sampler
 T = TypeVar("T")
 
 #: What restores the context: with the running task if log records need it.
-_Entered: TypeAlias = Token[Context] | tuple[Token[Context], Token[Task | None]]
+_Entered: TypeAlias = Token[Context] | tuple[Token[Context], Token[TaskState | None]]
 
 
 class TaskContext(TaskContexts):
     """Makes a task's span current while the task's code runs."""
 
-    def enter(self, task: Task) -> _Entered | None:
+    def enter(self, task: TaskState) -> _Entered | None:
         """See `within_contexts`. Setting a context variable takes a quarter of a microsecond."""
         context = self.of(task)
         if context is None:
