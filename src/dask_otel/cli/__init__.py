@@ -7,8 +7,7 @@ once and without optional packages.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from types import ModuleType
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from dask_otel._version import installed
@@ -25,19 +24,20 @@ from dask_otel.cli import (
     whatif,
     why,
 )
+from dask_otel.cli.command import Command
 
-#: A command is a module with its help texts, its arguments, and the function `run`.
-_COMMANDS: Final[dict[str, ModuleType]] = {
-    "demo": demo,
-    "doctor": doctor,
-    "assets": assets,
-    "report": report,
-    "history": history,
-    "profile": profile,
-    "spool": spool,
-    "why": why,
-    "held": held,
-    "whatif": whatif,
+#: The functions return the exit code.
+_COMMANDS: Final[dict[str, tuple[Command, Callable[[argparse.Namespace], int]]]] = {
+    "demo": (demo.COMMAND, demo.run),
+    "doctor": (doctor.COMMAND, doctor.run),
+    "assets": (assets.COMMAND, assets.run),
+    "report": (report.COMMAND, report.run),
+    "history": (history.COMMAND, history.run),
+    "profile": (profile.COMMAND, profile.run),
+    "spool": (spool.COMMAND, spool.run),
+    "why": (why.COMMAND, why.run),
+    "held": (held.COMMAND, held.run),
+    "whatif": (whatif.COMMAND, whatif.run),
 }
 
 
@@ -51,16 +51,16 @@ def _parser() -> argparse.ArgumentParser:
     versions = ", ".join(f"{name} {installed(name) or 'not installed'}" for name in parts)
     parser.add_argument("--version", action="version", version=versions)
     subparsers = parser.add_subparsers(title="commands", dest="command", required=True)
-    for name, command in _COMMANDS.items():
+    for name, (command, run) in _COMMANDS.items():
         added = subparsers.add_parser(
             name,
-            help=command.HELP,
-            description=command.DESCRIPTION,
-            epilog=command.EPILOG,
+            help=command.help,
+            description=command.description,
+            epilog=command.epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        added.set_defaults(run=command.run, usage_error=added.error)
-        for names, options in command.ARGUMENTS.items():
+        added.set_defaults(run=run, usage_error=added.error)
+        for names, options in command.arguments.items():
             added.add_argument(*names.split(), **options)
     return parser
 

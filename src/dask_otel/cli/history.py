@@ -10,9 +10,10 @@ from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from dask_otel.cli import report, terminal
+from dask_otel.cli.command import Command
 from dask_otel.core.graph import SUFFIX
 
 if TYPE_CHECKING:
@@ -21,8 +22,13 @@ if TYPE_CHECKING:
     from dask_otel.report.history.sessions import SessionFiles
     from dask_otel.report.money import Price
 
-HELP: Final = "list all runs below some folders, and what changed"
-DESCRIPTION: Final = """\
+
+#: Most columns of a cell in the text.
+_LONGEST: Final = 40
+
+COMMAND: Final = Command(
+    help="list all runs below some folders, and what changed",
+    description="""\
 List all runs below some folders that the bridge wrote files into (otel.files.path), the newest
 last. A run is one root span that ended. A small summary of each scheduler's runs is written beside
 its files, or into ~/.cache/dask-otel, so that the files are read only once.
@@ -30,39 +36,34 @@ its files, or into ~/.cache/dask-otel, so that the files are read only once.
 For each name, it says when its runs became slower or faster, and whether the last one is
 unusual. With --check, the exit code says whether the last run is a regression, and replays of
 recorded graphs say what it is made of.
-"""
-EPILOG: Final = """\
+""",
+    epilog="""\
 exit codes: 0 the runs are listed, 1 there are no runs, the page can't be written, or the last run
 of the name is a regression (--check), 2 wrong arguments, 130 interrupted
-"""
-
-#: Most columns of a cell in the text.
-_LONGEST: Final = 40
-
-
-#: Names of each argument, and its options for `argparse`.
-ARGUMENTS: Final[dict[str, Any]] = {
-    "folders": {"nargs": "+", "metavar": "DIR", "help": "a folder, with all folders below it"},
-    "--json": {"action": "store_true", "help": "write JSON to standard output instead"},
-    "-o --output": {
-        "type": Path,
-        "metavar": "FILE",
-        "help": "write a page with search and filter instead",
+""",
+    arguments={
+        "folders": {"nargs": "+", "metavar": "DIR", "help": "a folder, with all folders below it"},
+        "--json": {"action": "store_true", "help": "write JSON to standard output instead"},
+        "-o --output": {
+            "type": Path,
+            "metavar": "FILE",
+            "help": "write a page with search and filter instead",
+        },
+        "--serve": {
+            "nargs": "?",
+            "const": 0,
+            "type": terminal.number(0, 65535, "a port", int),
+            "metavar": "PORT",
+            "help": "show the page on this machine, and make a run's report when you open the run",
+        },
+        "--check": {
+            "metavar": "NAME",
+            "help": "list only the runs of this name; exit with 1 if the last one is a regression",
+        },
+        "--price": report.COMMAND.arguments["--price"],
+        "--currency": report.COMMAND.arguments["--currency"],
     },
-    "--serve": {
-        "nargs": "?",
-        "const": 0,
-        "type": terminal.number(0, 65535, "a port", int),
-        "metavar": "PORT",
-        "help": "show the page on this machine, and make a run's report when you open the run",
-    },
-    "--check": {
-        "metavar": "NAME",
-        "help": "list only the runs of this name; exit with 1 if the last one is a regression",
-    },
-    "--price": report.ARGUMENTS["--price"],
-    "--currency": report.ARGUMENTS["--currency"],
-}
+)
 
 
 def run(arguments: argparse.Namespace) -> int:

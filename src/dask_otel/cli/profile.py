@@ -6,51 +6,53 @@ import argparse
 import asyncio
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from dask_otel.cli import terminal
+from dask_otel.cli.command import Command
 
 if TYPE_CHECKING:
     from dask_otel.core.profiles.pprof import Profile
 
-HELP: Final = "show the functions that took the time of a span"
-DESCRIPTION: Final = """\
+
+#: Seconds for the answer beside those of the samples.
+_MORE: Final = 30.0
+
+COMMAND: Final = Command(
+    help="show the functions that took the time of a span",
+    description="""\
 Show the functions that took the time of all spans, or of one span and those below it. The profiles
 are in a folder into which the bridge wrote files (otel.files.path, with otel.profiles.enabled).
 
 With --scheduler, show the functions that run on the event loop of a running scheduler, or with
 --workers on those of its workers. For some seconds, a thread there takes 50 samples a second. This
 needs no bridge, and changes nothing.
-"""
-EPILOG: Final = """\
+""",
+    epilog="""\
 exit codes: 0 the functions are shown, 1 there is no profile of that span, or the file can't be
 written, 2 wrong arguments, 130 interrupted
-"""
-
-#: Seconds for the answer beside those of the samples.
-_MORE: Final = 30.0
-
-#: Names of each argument, and its options for `argparse`.
-ARGUMENTS: Final[dict[str, Any]] = {
-    "folder": {"nargs": "?", "metavar": "DIR", "help": "the folder, or a file of pprof in it"},
-    "span": {"nargs": "?", "default": "", "metavar": "SPAN", "help": "a span's full name"},
-    "--scheduler": {
-        "metavar": "ADDRESS",
-        "help": "address of a running scheduler, whose event loop is sampled now",
+""",
+    arguments={
+        "folder": {"nargs": "?", "metavar": "DIR", "help": "the folder, or a file of pprof in it"},
+        "span": {"nargs": "?", "default": "", "metavar": "SPAN", "help": "a span's full name"},
+        "--scheduler": {
+            "metavar": "ADDRESS",
+            "help": "address of a running scheduler, whose event loop is sampled now",
+        },
+        "--workers": {"action": "store_true", "help": "sample its workers' event loops instead"},
+        "--seconds": {
+            "type": terminal.number(0.1, 60.0, "a number of seconds from 0.1 to 60"),
+            "default": 10.0,
+            "metavar": "N",
+            "help": "seconds of sampling (default: 10)",
+        },
+        "--speedscope": {
+            "type": Path,
+            "metavar": "FILE",
+            "help": "write FILE for https://www.speedscope.app instead",
+        },
     },
-    "--workers": {"action": "store_true", "help": "sample its workers' event loops instead"},
-    "--seconds": {
-        "type": terminal.number(0.1, 60.0, "a number of seconds from 0.1 to 60"),
-        "default": 10.0,
-        "metavar": "N",
-        "help": "seconds of sampling (default: 10)",
-    },
-    "--speedscope": {
-        "type": Path,
-        "metavar": "FILE",
-        "help": "write FILE for https://www.speedscope.app instead",
-    },
-}
+)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,9 +7,10 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from dask_otel.cli import terminal
+from dask_otel.cli.command import Command
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -18,30 +19,30 @@ if TYPE_CHECKING:
 
     T = TypeVar("T", Why, Held)
 
-HELP: Final = "say why a task or a span is not done yet"
-DESCRIPTION: Final = """\
+COMMAND: Final = Command(
+    help="say why a task or a span is not done yet",
+    description="""\
 Say why a task or a span of a running cluster is not done yet, and what to do next: what it waits
 for, which restrictions no worker meets, or what its worker does instead. The command changes
 nothing. The bridge must run on the scheduler.
-"""
-EPILOG: Final = """\
+""",
+    epilog="""\
 exit codes: 0 the reasons are shown, 1 there is no answer, or no such task or span, 2 wrong
 arguments, 130 interrupted
-"""
-
-#: Names of each argument, and its options for `argparse`.
-ARGUMENTS: Final[dict[str, Any]] = {
-    "--scheduler": {
-        "required": True,
-        "metavar": "ADDRESS",
-        "help": "address of the running scheduler, such as tcp://host:8786",
+""",
+    arguments={
+        "--scheduler": {
+            "required": True,
+            "metavar": "ADDRESS",
+            "help": "address of the running scheduler, such as tcp://host:8786",
+        },
+        "subject": {
+            "metavar": "KEY|SPAN",
+            "help": "a task's key, or a span's id or full name, such as train/load",
+        },
+        "--json": {"action": "store_true", "help": "print everything as JSON"},
     },
-    "subject": {
-        "metavar": "KEY|SPAN",
-        "help": "a task's key, or a span's id or full name, such as train/load",
-    },
-    "--json": {"action": "store_true", "help": "print everything as JSON"},
-}
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
