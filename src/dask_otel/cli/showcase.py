@@ -42,6 +42,7 @@ from dask_otel.report import words
 from dask_otel.report.document import Report, read_report
 from dask_otel.report.text import Line, Sheet, report_lines
 from dask_otel.settings.problems import ConfigurationError
+from dask_otel.settings.reading import read_settings
 from dask_otel.settings.variables import environment_of
 
 
@@ -118,7 +119,7 @@ def perform(
     Failed
         If a step failed. The earlier results have been printed.
     """
-    if not dask.config.get("otel.enabled", True):
+    if not read_settings().enabled:
         raise Failed(_SWITCHED_OFF)
     if output is not None and (reason := obstacle(output)):
         raise Failed(f"can't write the files: {reason}")
@@ -291,16 +292,9 @@ def _unexpected(fail: bool, failure: Exception | None) -> list[str]:
 # ---------------------------------------------------------------------- its cluster
 
 
-def _defaults() -> dict[str, str]:
-    """Return ``otel.environment``."""
-    return {
-        key: str(value) for key, value in (dask.config.get("otel.environment", None) or {}).items()
-    }
-
-
 def configured_environment() -> dict[str, str]:
     """Return this process's ``OTEL_*`` variables, with the defaults from Dask's configuration."""
-    return environment_of(_defaults())
+    return environment_of(read_settings().environment)
 
 
 def export_environment(environ: Mapping[str, str], disabled: bool) -> dict[str, str]:
@@ -336,7 +330,7 @@ def observed_cluster(
     }
     disabled = is_disabled(configured_environment())
     # Several exports within the demo, so that the series have several points.
-    variables = {"OTEL_METRIC_EXPORT_INTERVAL": "5000", **_defaults()}
+    variables = {"OTEL_METRIC_EXPORT_INTERVAL": "5000", **read_settings().environment}
     if endpoint is not None:
         variables["OTEL_EXPORTER_OTLP_ENDPOINT"] = endpoint
     config: dict[str, Any] = {
