@@ -162,8 +162,7 @@ def workers(session: Session) -> list[Worker]:
             worker.memory = share * worker.limit
             worker.memory_after = (span.start_ns - start) / 1e9 + after
     for task in session.of_type("task"):
-        name = task.text(semconv.WORKER_NAME)
-        if name:
+        if name := task.text(semconv.WORKER_NAME):
             worker = found.setdefault(name, Worker(name))
             worker.tasks += 1
             worker.failed += task.failed
