@@ -147,9 +147,9 @@ def workers(session: Session) -> list[Worker]:
         (semconv.WORKER_MEMORY_LIMIT, "limit"),
         (semconv.WORKER_MEMORY_SPILLED, "spilled"),
     ):
-        for series in session.metrics.of(metric.name):
-            name = series.labels.get(semconv.WORKER_NAME, "")
-            time, largest = max(series.history(), key=itemgetter(1))
+        histories = session.metrics.histories(metric.name, semconv.WORKER_NAME)
+        for name, history in histories.items():
+            time, largest = max(history, key=itemgetter(1))
             setattr(worker := found.setdefault(name, Worker(name)), figure, largest)
             if figure == "memory":
                 worker.memory_after = (time - start) / 1e9
