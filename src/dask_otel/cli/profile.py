@@ -6,14 +6,12 @@ import argparse
 import asyncio
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from dask_otel.cli import terminal
 from dask_otel.cli.command import Command
-
-if TYPE_CHECKING:
-    from dask_otel.core.profiles.pprof import Profile
-
+from dask_otel.core.profiles.pprof import Profile, SpanStacks
+from dask_otel.core.profiles.stacks import unpacked
 
 #: Seconds for the answer beside those of the samples.
 _MORE: Final = 30.0
@@ -97,8 +95,6 @@ def _read(folder: str) -> list[Profile]:
 async def _asked(arguments: argparse.Namespace) -> list[Profile]:
     """Return the event loops of a running scheduler, or of its workers, as spans."""
     from dask_otel._wire import profile_loop
-    from dask_otel.core.profiles.pprof import Profile, SpanStacks
-    from dask_otel.core.profiles.stacks import unpacked
     from dask_otel.doctor.asking import NotExamined, answered, connected
 
     seconds = arguments.seconds

@@ -12,14 +12,12 @@ import sys
 from importlib import import_module
 from threading import RLock
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dask_otel._dask.wrapping import Wrappers
 from dask_otel._log import logger
 from dask_otel.client.hook import MODULE, ImportHook
 from dask_otel.client.roots import ROOTS
-
-if TYPE_CHECKING:
-    from dask_otel._dask.wrapping import Wrappers
 
 
 class _Instrumentation:
