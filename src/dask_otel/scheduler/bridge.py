@@ -368,7 +368,8 @@ class Bridge:
         return IDLE_TICK if self.adapter.idle else TICK
 
     def _tick(self, most: int | None = 1) -> None:
-        if self._closing is None and (self._installed is None or self.recording.is_over):
+        unplugged = self._plugin is not None and self._installed is None
+        if self._closing is None and (unplugged or self.recording.is_over):
             # `Client.unregister_scheduler_plugin` removed it; Dask does not notify the plugin.
             self._closing = asyncio.ensure_future(self._close())
             return
