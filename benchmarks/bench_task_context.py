@@ -15,7 +15,7 @@ from typing import Any
 
 from distributed.worker_state_machine import WorkerState
 
-from dask_otel._dask.workers.execution import Execution
+from dask_otel._dask.workers.execution import within_contexts
 from dask_otel.core.context import DECISION_KEY, Traceparent, format_traceparent
 from dask_otel.worker.logs import injection
 from dask_otel.worker.plugin import TaskContext, TaskContextPlugin
@@ -47,7 +47,7 @@ class Worker:
     def hook(self, context: TaskContext) -> None:
         """Add the hooks of trace context."""
         worker: Any = self
-        Execution(worker, context.enter, context.leave, context.carried).attach()
+        within_contexts(worker, context.enter, context.leave, context.carried)
 
     async def execute(self, key: str, *, stimulus_id: str) -> str:
         return key

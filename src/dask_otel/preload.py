@@ -8,12 +8,11 @@ harmless.
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Final
 
 from distributed import Client, Nanny, Scheduler, Worker
 
-logger = logging.getLogger("distributed.dask_otel")
+from dask_otel._log import logger
 
 #: This module's importable name for a nanny's worker, under any name given to the nanny.
 MODULE: Final = "dask_otel.preload"

@@ -19,7 +19,7 @@ from rich.console import Console
 from dask_otel import semconv
 from dask_otel._otel.sdk import exporters
 from dask_otel.cli import main
-from dask_otel.cli.terminal import DemoError
+from dask_otel.cli.terminal import Failed
 from dask_otel.report.document import read_report
 from dask_otel.report.seconds import cluster_time
 from dask_otel.report.telemetry.model import tree_of
@@ -189,7 +189,7 @@ def test_without_telemetry_it_fails_and_files_are_for_those_without_an_endpoint(
     monkeypatch.setattr(showcase, "_destinations", lambda _: (sent, None))
     monkeypatch.setattr(showcase, "_compute", lambda *_: None)
     monkeypatch.setattr(showcase, "_copy", lambda *given: copies.append(given) or [])
-    with pytest.raises(DemoError, match="exported no spans and no metrics of the workers"):
+    with pytest.raises(Failed, match="exported no spans and no metrics of the workers"):
         showcase.perform(quick=True, fail=False, output=None)
     assert len(copies) == copied
 

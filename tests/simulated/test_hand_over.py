@@ -20,7 +20,7 @@ from dask_otel.pump.pump import Pump
 from dask_otel.scheduler import bridge as module
 from dask_otel.scheduler import hand_over
 from dask_otel.scheduler.bridge import Bridge
-from dask_otel.scheduler.plugin import plugin_of
+from dask_otel.scheduler.plugin import bridge_of
 from dask_otel.scheduler.wiring import WiredPump
 from tests.simulated.bridged import Bridged
 
@@ -91,7 +91,7 @@ def test_threads_that_can_not_be_started_end_the_bridge(
     bridge = begun(b)
     made.set()
     time.sleep(0.1)
-    assert plugin_of(b.scheduler) is None
+    assert bridge_of(b.scheduler) is None
     assert not bridge._timers
     assert not bridge.adapter.wrappers.attached
 
@@ -258,7 +258,7 @@ def test_a_wrong_setting_is_one_error_and_the_scheduler_runs_on(
         monkeypatch.setenv(name, value)
     with dask.config.set(settings):
         assert b.client.run_on_scheduler(install, config={}) == "off"
-    assert plugin_of(b.scheduler) is None
+    assert bridge_of(b.scheduler) is None
     extension = b.scheduler.extensions["spans"]
     assert not any(hasattr(value, "__wrapped__") for value in vars(extension).values())
     assert b.client.submit(sum, [2, 3]).result() == 5

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from distributed import Scheduler
 
-from dask_otel._dask.workers.execution import Execution
+from dask_otel._dask.workers.execution import within_contexts
+from dask_otel._dask.wrapping import Wrappers
 from dask_otel._otel.api.current import get_current
 from dask_otel.client.instrumentation import INSTRUMENTATION
 from dask_otel.core.context import Traceparent, format_traceparent
@@ -55,16 +56,15 @@ class Worker:
         return self.executors["actor"].submit(current)
 
 
-def made(worker: Any) -> Execution:
+def hook(worker: Any) -> Wrappers:
     context = TaskContext()
-    return Execution(worker, context.enter, context.leave, context.carried)
+    return within_contexts(worker, context.enter, context.leave, context.carried)
 
 
-def hooked() -> tuple[Any, Execution]:
+def hooked() -> Any:
     worker: Any = Worker()
-    execution = made(worker)
-    execution.attach()
-    return worker, execution
+    hook(worker)
+    return worker
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -83,7 +83,7 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 @pytest.mark.parametrize("error", [ValueError("x"), asyncio.CancelledError()])
 def test_it_is_taken_back_after_an_error_which_passes(error: BaseException):
-    worker, _ = hooked()
+    worker = hooked()
     worker.fails = error
     with pytest.raises(type(error)):
         run(worker.execute("key", stimulus_id="s"))
@@ -91,7 +91,7 @@ def test_it_is_taken_back_after_an_error_which_passes(error: BaseException):
 
 def test_what_is_closed_from_outside_says_nothing(caplog: pytest.LogCaptureFixture):
     """As at the end of a process, with tasks under way: the context is another one by then."""
-    worker, _ = hooked()
+    worker = hooked()
     coroutine = worker.execute("key", stimulus_id="s")
 
     async def begin() -> None:
@@ -116,10 +116,9 @@ def test_taken_off_everything_is_as_it_was_also_what_somebody_had_put_there():
     for there, result in (({}, (7, 8, 1)), ({"execute": theirs}, ("theirs", (7, 8, 1)))):
         vars(worker).update(there)
         before = state()
-        execution = made(worker)
-        execution.attach()
+        wrappers = hook(worker)
         assert run(worker.execute("key", stimulus_id="s")) == result
-        execution.detach()
+        wrappers.remove()
         assert state() == before
 
 

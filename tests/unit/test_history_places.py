@@ -175,4 +175,4 @@ def test_ctrl_c_ends_it(folder):
 def test_options_that_exclude_each_other(options, capsys):
     with pytest.raises(SystemExit):
         main(["history", ".", *options])
-    assert history.HELP not in capsys.readouterr().err
+    assert history.COMMAND.help not in capsys.readouterr().err

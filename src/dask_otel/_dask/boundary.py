@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 
-logger = logging.getLogger("distributed.dask_otel")
+from dask_otel._log import logger
 
 
 class _Guard:

@@ -128,18 +128,13 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
     "RoutingApplication": ("add_handlers", "default_router", "wildcard_router"),
 }
 
-#: Attributes of these classes that are used by name in a string, through a protocol of ours, or of
-#: the class itself.
+#: Attributes of these classes that are used by name in a string, or of the class itself.
 BY_NAME: Final = frozenset(
     {
         ("Scheduler", "_instances"),
         ("SpansSchedulerExtension", "observe_tasks"),
         ("SpansSchedulerExtension", "spans_search_by_name"),
         ("Worker", "execute"),
-        ("Worker.TaskState", "annotations"),
-        ("Worker.TaskState", "key"),
-        ("Worker.TaskState", "run_id"),
-        ("Worker.TaskState", "span_id"),
         ("RoutingApplication", "add_handlers"),
         ("RoutingApplication", "default_router"),
         ("RoutingApplication", "wildcard_router"),

@@ -7,11 +7,10 @@ once and without optional packages.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
-from types import ModuleType
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from dask_otel._version import installed
 from dask_otel.cli import (
     assets,
     demo,
@@ -25,27 +24,21 @@ from dask_otel.cli import (
     whatif,
     why,
 )
+from dask_otel.cli.command import Command
 
-#: A command is a module with its help texts, its arguments, and the function `run`.
-_COMMANDS: Final[dict[str, ModuleType]] = {
-    "demo": demo,
-    "doctor": doctor,
-    "assets": assets,
-    "report": report,
-    "history": history,
-    "profile": profile,
-    "spool": spool,
-    "why": why,
-    "held": held,
-    "whatif": whatif,
+#: The functions return the exit code.
+_COMMANDS: Final[dict[str, tuple[Command, Callable[[argparse.Namespace], int]]]] = {
+    "demo": (demo.COMMAND, demo.run),
+    "doctor": (doctor.COMMAND, doctor.run),
+    "assets": (assets.COMMAND, assets.run),
+    "report": (report.COMMAND, report.run),
+    "history": (history.COMMAND, history.run),
+    "profile": (profile.COMMAND, profile.run),
+    "spool": (spool.COMMAND, spool.run),
+    "why": (why.COMMAND, why.run),
+    "held": (held.COMMAND, held.run),
+    "whatif": (whatif.COMMAND, whatif.run),
 }
-
-
-def _installed(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -55,19 +48,19 @@ def _parser() -> argparse.ArgumentParser:
         " a counter, over OTLP.",
     )
     parts = ("dask-otel", "distributed", "opentelemetry-sdk")
-    versions = ", ".join(f"{name} {_installed(name)}" for name in parts)
+    versions = ", ".join(f"{name} {installed(name) or 'not installed'}" for name in parts)
     parser.add_argument("--version", action="version", version=versions)
     subparsers = parser.add_subparsers(title="commands", dest="command", required=True)
-    for name, command in _COMMANDS.items():
+    for name, (command, run) in _COMMANDS.items():
         added = subparsers.add_parser(
             name,
-            help=command.HELP,
-            description=command.DESCRIPTION,
-            epilog=command.EPILOG,
+            help=command.help,
+            description=command.description,
+            epilog=command.epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        added.set_defaults(run=command.run, usage_error=added.error)
-        for names, options in command.ARGUMENTS.items():
+        added.set_defaults(run=run, usage_error=added.error)
+        for names, options in command.arguments.items():
             added.add_argument(*names.split(), **options)
     return parser
 
@@ -91,3 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         terminal.say(arguments.command, "interrupted")
         return 130
+    except (OSError, ValueError, RuntimeError) as error:
+        # Of these errors, the message is enough.
+        terminal.say(arguments.command, str(error))
+        return 1

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import dask_otel
 from dask_otel.cli import terminal
+from dask_otel.cli.command import Command
+from dask_otel.cli.terminal import Failed
 
-HELP: Final = "write dashboards, rules and configurations into a folder"
-DESCRIPTION: Final = """\
+COMMAND: Final = Command(
+    help="write dashboards, rules and configurations into a folder",
+    description="""\
 Write out the files that come with the package: Grafana dashboards and their provisioning, alert
 and recording rules, configurations of the Collector, Prometheus, Alertmanager, Tempo and Jaeger,
 and files for Kubernetes and batch systems.
-"""
-
-EPILOG: Final = """\
+""",
+    epilog="""\
 An existing file with other content is kept, and its name is printed; --force replaces it.
 
 exit codes: 0 all files are in place, 1 a file was kept or cannot be written,
 2 wrong arguments
-"""
-
-
-#: Names of each argument, and its options for `argparse`.
-ARGUMENTS: Final[dict[str, Any]] = {
-    "folder": {"type": Path, "metavar": "DIR", "help": "the folder; created if it is missing"},
-    "--force": {"action": "store_true", "help": "replace files that differ"},
-}
+""",
+    arguments={
+        "folder": {"type": Path, "metavar": "DIR", "help": "the folder; created if it is missing"},
+        "--force": {"action": "store_true", "help": "replace files that differ"},
+    },
+)
 
 
 def source() -> Path:
@@ -60,24 +60,18 @@ def assets() -> dict[Path, bytes]:
 def run(arguments: argparse.Namespace) -> int:
     """Write the files; return the exit code."""
     folder: Path = arguments.folder
-    try:
-        files = assets()
-        kept = [
-            str(name)
-            for name, content in files.items()
-            if not arguments.force
-            and (folder / name).exists()
-            and (folder / name).read_bytes() != content
-        ]
-        for name in files.keys() - {Path(name) for name in kept}:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(files[name])
-    except OSError as error:
-        return terminal.fail("assets", str(error))
+    files = assets()
+    kept = [
+        str(name)
+        for name, content in files.items()
+        if not arguments.force
+        and (folder / name).exists()
+        and (folder / name).read_bytes() != content
+    ]
+    for name in files.keys() - {Path(name) for name in kept}:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(files[name])
     terminal.show(f"{len(files) - len(kept)} files are in {folder}")
-    if not kept:
-        return 0
-    return terminal.fail(
-        "assets",
-        f"kept, because they differ: {', '.join(kept)}; --force replaces them",
-    )
+    if kept:
+        raise Failed(f"kept, because they differ: {', '.join(kept)}; --force replaces them")
+    return 0

@@ -5,24 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import Any, Final
+from typing import Final
 
 from dask_otel.cli import terminal
-
-HELP: Final = "find out why telemetry does not arrive"
-DESCRIPTION: Final = """\
-Find out what is wrong between a Dask scheduler and the endpoints that its telemetry goes to.
-It sends a test span and a test counter to each configured endpoint, and reports each answer in
-plain words, with the next step. It masks secrets.
-"""
-
-EPILOG: Final = """\
-Without --scheduler, it examines this machine's configuration, as a scheduler that starts here would
-read it. With --scheduler, the scheduler sends the test, to its own endpoints only.
-
-exit codes: 0 all is well (notes do not count), 1 something is wrong, 2 wrong arguments,
-3 the scheduler could not be examined, 130 interrupted
-"""
+from dask_otel.cli.command import Command
 
 _BACKENDS: Final = {"jaeger": "span", "tempo": "span", "prometheus": "counter"}
 _SECONDS: Final = {
@@ -30,28 +16,42 @@ _SECONDS: Final = {
     "metavar": "SECONDS",
 }
 _WAIT: Final = "the longest wait for {} (default: %(default)g)"
-#: Names of each argument, and its options for `argparse`.
-ARGUMENTS: Final[dict[str, Any]] = {
-    "--scheduler": {
-        "metavar": "ADDRESS",
-        "help": "address of a running scheduler, such as tcp://host:8786",
+COMMAND: Final = Command(
+    help="find out why telemetry does not arrive",
+    description="""\
+Find out what is wrong between a Dask scheduler and the endpoints that its telemetry goes to.
+It sends a test span and a test counter to each configured endpoint, and reports each answer in
+plain words, with the next step. It masks secrets.
+""",
+    epilog="""\
+Without --scheduler, it examines this machine's configuration, as a scheduler that starts here would
+read it. With --scheduler, the scheduler sends the test, to its own endpoints only.
+
+exit codes: 0 all is well (notes do not count), 1 something is wrong, 2 wrong arguments,
+3 the scheduler could not be examined, 130 interrupted
+""",
+    arguments={
+        "--scheduler": {
+            "metavar": "ADDRESS",
+            "help": "address of a running scheduler, such as tcp://host:8786",
+        },
+        **{
+            f"--{backend}": {
+                "metavar": "URL",
+                "help": f"read the test {sent} back from {backend.capitalize()}",
+            }
+            for backend, sent in _BACKENDS.items()
+        },
+        "--timeout": {**_SECONDS, "default": 15.0, "help": _WAIT.format("the endpoints' answers")},
+        "--patience": {
+            **_SECONDS,
+            "default": 30.0,
+            "help": _WAIT.format("the test telemetry to reach a backend"),
+        },
+        "--all": {"action": "store_true", "help": "list settings with their default values, too"},
+        "--json": {"action": "store_true", "help": "print everything as JSON"},
     },
-    **{
-        f"--{backend}": {
-            "metavar": "URL",
-            "help": f"read the test {sent} back from {backend.capitalize()}",
-        }
-        for backend, sent in _BACKENDS.items()
-    },
-    "--timeout": {**_SECONDS, "default": 15.0, "help": _WAIT.format("the endpoints' answers")},
-    "--patience": {
-        **_SECONDS,
-        "default": 30.0,
-        "help": _WAIT.format("the test telemetry to reach a backend"),
-    },
-    "--all": {"action": "store_true", "help": "list settings with their default values, too"},
-    "--json": {"action": "store_true", "help": "print everything as JSON"},
-}
+)
 #: Most columns of the page, and its columns without a terminal.
 _WIDE, _PAGE = 100, 80
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from dask_otel.cli import why
+from dask_otel.cli.command import Command
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -14,27 +15,27 @@ if TYPE_CHECKING:
 
     from dask_otel._wire import Held
 
-HELP: Final = "list the results in memory, and their keepers"
-DESCRIPTION: Final = """\
+COMMAND: Final = Command(
+    help="list the results in memory, and their keepers",
+    description="""\
 List the results in the memory of a running cluster's workers by span and function, their keepers
 (clients, tasks that still need them, published data sets, variables, queues, actors), and the next
 step. The command changes nothing. The bridge must run on the scheduler.
-"""
-EPILOG: Final = """\
+""",
+    epilog="""\
 exit codes: 0 the answer is shown, 1 there is no answer, or no such span, 2 wrong arguments, 130
 interrupted
-"""
-
-#: Names of each argument, and its options for `argparse`.
-ARGUMENTS: Final[dict[str, Any]] = {
-    "--scheduler": why.ARGUMENTS["--scheduler"],
-    "span": {
-        "metavar": "SPAN",
-        "nargs": "?",
-        "help": "a span's id or full name, such as train/load, for its results alone",
+""",
+    arguments={
+        "--scheduler": why.COMMAND.arguments["--scheduler"],
+        "span": {
+            "metavar": "SPAN",
+            "nargs": "?",
+            "help": "a span's id or full name, such as train/load, for its results alone",
+        },
+        "--json": why.COMMAND.arguments["--json"],
     },
-    "--json": why.ARGUMENTS["--json"],
-}
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,4 +46,5 @@ def run(arguments: argparse.Namespace) -> int:
 
         return held(client, arguments.span, asynchronous=True)
 
-    return int(why.shown("held", arguments, question) is None)
+    why.shown(arguments, question)
+    return 0

@@ -10,9 +10,10 @@ from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from dask_otel.cli import report, terminal
+from dask_otel.cli.command import Command
 from dask_otel.core.graph import SUFFIX
 
 if TYPE_CHECKING:
@@ -21,8 +22,13 @@ if TYPE_CHECKING:
     from dask_otel.report.history.sessions import SessionFiles
     from dask_otel.report.money import Price
 
-HELP: Final = "list all runs below some folders, and what changed"
-DESCRIPTION: Final = """\
+
+#: Most columns of a cell in the text.
+_LONGEST: Final = 40
+
+COMMAND: Final = Command(
+    help="list all runs below some folders, and what changed",
+    description="""\
 List all runs below some folders that the bridge wrote files into (otel.files.path), the newest
 last. A run is one root span that ended. A small summary of each scheduler's runs is written beside
 its files, or into ~/.cache/dask-otel, so that the files are read only once.
@@ -30,39 +36,34 @@ its files, or into ~/.cache/dask-otel, so that the files are read only once.
 For each name, it says when its runs became slower or faster, and whether the last one is
 unusual. With --check, the exit code says whether the last run is a regression, and replays of
 recorded graphs say what it is made of.
-"""
-EPILOG: Final = """\
+""",
+    epilog="""\
 exit codes: 0 the runs are listed, 1 there are no runs, the page can't be written, or the last run
 of the name is a regression (--check), 2 wrong arguments, 130 interrupted
-"""
-
-#: Most columns of a cell in the text.
-_LONGEST: Final = 40
-
-
-#: Names of each argument, and its options for `argparse`.
-ARGUMENTS: Final[dict[str, Any]] = {
-    "folders": {"nargs": "+", "metavar": "DIR", "help": "a folder, with all folders below it"},
-    "--json": {"action": "store_true", "help": "write JSON to standard output instead"},
-    "-o --output": {
-        "type": Path,
-        "metavar": "FILE",
-        "help": "write a page with search and filter instead",
+""",
+    arguments={
+        "folders": {"nargs": "+", "metavar": "DIR", "help": "a folder, with all folders below it"},
+        "--json": {"action": "store_true", "help": "write JSON to standard output instead"},
+        "-o --output": {
+            "type": Path,
+            "metavar": "FILE",
+            "help": "write a page with search and filter instead",
+        },
+        "--serve": {
+            "nargs": "?",
+            "const": 0,
+            "type": terminal.number(0, 65535, "a port", int),
+            "metavar": "PORT",
+            "help": "show the page on this machine, and make a run's report when you open the run",
+        },
+        "--check": {
+            "metavar": "NAME",
+            "help": "list only the runs of this name; exit with 1 if the last one is a regression",
+        },
+        "--price": report.COMMAND.arguments["--price"],
+        "--currency": report.COMMAND.arguments["--currency"],
     },
-    "--serve": {
-        "nargs": "?",
-        "const": 0,
-        "type": terminal.number(0, 65535, "a port", int),
-        "metavar": "PORT",
-        "help": "show the page on this machine, and make a run's report when you open the run",
-    },
-    "--check": {
-        "metavar": "NAME",
-        "help": "list only the runs of this name; exit with 1 if the last one is a regression",
-    },
-    "--price": report.ARGUMENTS["--price"],
-    "--currency": report.ARGUMENTS["--currency"],
-}
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -77,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     if is_served and arguments.check is not None:
         arguments.usage_error("--check can't be used with --serve")
     if (arguments.output or is_served) and find_spec("bokeh") is None:
-        return terminal.fail("history", report.NO_BOKEH)
+        raise terminal.Failed(report.NO_BOKEH)
     price = report.price_of(arguments)
     if is_served:
         return _serve(arguments, price)
@@ -89,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
         terminal.say("history", line)
     if not runs:
         name = "" if arguments.check is None else f" of {arguments.check}"
-        return terminal.fail("history", f"no run{name} below {', '.join(arguments.folders)}")
+        raise terminal.Failed(f"no run{name} below {', '.join(arguments.folders)}")
     found = trends(runs)
     failed = int(arguments.check is not None and found[0].regression)
     if failed:
@@ -98,9 +99,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output:
         from dask_otel.report.page.html import history_page
 
-        page = history_page(runs, found, left_out, price)
-        return terminal.write("history", arguments.output, page) or failed
-    if arguments.json:
+        terminal.write(arguments.output, history_page(runs, found, left_out, price))
+    elif arguments.json:
         costs = [{**asdict(one), "cost": price and price.of(one.thread_seconds)} for one in runs]
         content = {
             "version": 1,
@@ -167,5 +167,6 @@ def _serve(arguments: argparse.Namespace, price: Price | None) -> int:
     try:
         server = Pages(arguments.serve, listed)
     except OSError as error:
-        return terminal.fail("history", f"can't listen on port {arguments.serve}: {error.strerror}")
+        reason = f"can't listen on port {arguments.serve}: {error.strerror}"
+        raise terminal.Failed(reason) from error
     return serve(server)

@@ -6,56 +6,55 @@ import argparse
 import asyncio
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from dask_otel.cli import terminal
+from dask_otel.cli.command import Command
+from dask_otel.core.profiles.pprof import Profile, SpanStacks
+from dask_otel.core.profiles.stacks import unpacked
 
-if TYPE_CHECKING:
-    from dask_otel.core.profiles.pprof import Profile
+#: Seconds for the answer beside those of the samples.
+_MORE: Final = 30.0
 
-HELP: Final = "show the functions that took the time of a span"
-DESCRIPTION: Final = """\
+COMMAND: Final = Command(
+    help="show the functions that took the time of a span",
+    description="""\
 Show the functions that took the time of all spans, or of one span and those below it. The profiles
 are in a folder into which the bridge wrote files (otel.files.path, with otel.profiles.enabled).
 
 With --scheduler, show the functions that run on the event loop of a running scheduler, or with
 --workers on those of its workers. For some seconds, a thread there takes 50 samples a second. This
 needs no bridge, and changes nothing.
-"""
-EPILOG: Final = """\
+""",
+    epilog="""\
 exit codes: 0 the functions are shown, 1 there is no profile of that span, or the file can't be
 written, 2 wrong arguments, 130 interrupted
-"""
-
-#: Seconds for the answer beside those of the samples.
-_MORE: Final = 30.0
-
-#: Names of each argument, and its options for `argparse`.
-ARGUMENTS: Final[dict[str, Any]] = {
-    "folder": {"nargs": "?", "metavar": "DIR", "help": "the folder, or a file of pprof in it"},
-    "span": {"nargs": "?", "default": "", "metavar": "SPAN", "help": "a span's full name"},
-    "--scheduler": {
-        "metavar": "ADDRESS",
-        "help": "address of a running scheduler, whose event loop is sampled now",
+""",
+    arguments={
+        "folder": {"nargs": "?", "metavar": "DIR", "help": "the folder, or a file of pprof in it"},
+        "span": {"nargs": "?", "default": "", "metavar": "SPAN", "help": "a span's full name"},
+        "--scheduler": {
+            "metavar": "ADDRESS",
+            "help": "address of a running scheduler, whose event loop is sampled now",
+        },
+        "--workers": {"action": "store_true", "help": "sample its workers' event loops instead"},
+        "--seconds": {
+            "type": terminal.number(0.1, 60.0, "a number of seconds from 0.1 to 60"),
+            "default": 10.0,
+            "metavar": "N",
+            "help": "seconds of sampling (default: 10)",
+        },
+        "--speedscope": {
+            "type": Path,
+            "metavar": "FILE",
+            "help": "write FILE for https://www.speedscope.app instead",
+        },
     },
-    "--workers": {"action": "store_true", "help": "sample its workers' event loops instead"},
-    "--seconds": {
-        "type": terminal.number(0.1, 60.0, "a number of seconds from 0.1 to 60"),
-        "default": 10.0,
-        "metavar": "N",
-        "help": "seconds of sampling (default: 10)",
-    },
-    "--speedscope": {
-        "type": Path,
-        "metavar": "FILE",
-        "help": "write FILE for https://www.speedscope.app instead",
-    },
-}
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the functions, or write the file; return the exit code."""
-    from dask_otel.doctor.asking import NotExamined
     from dask_otel.report import profiles
 
     place = arguments.folder or arguments.scheduler
@@ -63,23 +62,20 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.usage_error("give DIR, or --scheduler ADDRESS")
     if arguments.workers and not arguments.scheduler:
         arguments.usage_error("--workers needs --scheduler")
-    try:
-        with terminal.held_back("asyncio"):
-            read = _read(place) if arguments.folder else asyncio.run(_asked(arguments))
-    except (OSError, NotExamined) as error:
-        return terminal.fail("profile", str(error))
+    with terminal.held_back("asyncio"):
+        read = _read(place) if arguments.folder else asyncio.run(_asked(arguments))
     found = profiles.spans_of(read, arguments.span)
     if not found:
         names = sorted({span.name for span in profiles.spans_of(read)})
         there = f"it has {', '.join(names[:20])}" if names else "it has no profile"
         what = f"of {arguments.span} " if arguments.span else ""
-        return terminal.fail("profile", f"nothing {what}in {place}: {there}")
+        raise terminal.Failed(f"nothing {what}in {place}: {there}")
     title = arguments.span or ("event loops" if arguments.scheduler else "all spans")
     if arguments.speedscope is not None:
-        text = json.dumps(profiles.speedscope(found, title))
-        return terminal.write("profile", arguments.speedscope, text)
-    lines = profiles.lines(title, found, is_loop=bool(arguments.scheduler))
-    terminal.show("\n".join([*lines, *profiles.cautions(read)]))
+        terminal.write(arguments.speedscope, json.dumps(profiles.speedscope(found, title)))
+    else:
+        lines = profiles.lines(title, found, is_loop=bool(arguments.scheduler))
+        terminal.show("\n".join([*lines, *profiles.cautions(read)]))
     return 0
 
 
@@ -99,8 +95,6 @@ def _read(folder: str) -> list[Profile]:
 async def _asked(arguments: argparse.Namespace) -> list[Profile]:
     """Return the event loops of a running scheduler, or of its workers, as spans."""
     from dask_otel._wire import profile_loop
-    from dask_otel.core.profiles.pprof import Profile, SpanStacks
-    from dask_otel.core.profiles.stacks import unpacked
     from dask_otel.doctor.asking import NotExamined, answered, connected
 
     seconds = arguments.seconds

@@ -13,9 +13,10 @@ from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from dask_otel.cli import terminal
+from dask_otel.cli.command import Command
 
 if TYPE_CHECKING:
     from dask_otel.report.document import Report
@@ -23,12 +24,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-HELP: Final = "show where the time of a run went, on one page"
-DESCRIPTION: Final = """\
-Show where the time of one or several runs went. It reads files that the bridge (otel.files.path) or
-the Collector's file exporter wrote, and traces that were saved from Jaeger or Tempo. Files may be
-compressed; a directory stands for its files. It needs no server.
-"""
 
 NO_BOKEH = "the page needs bokeh; try: pip install 'dask-otel[report]' (text and --json do not)"
 
@@ -37,60 +32,65 @@ _WIDE = 160
 #: The default tag for the sums of costs.
 _TAG = "team"
 
-EPILOG: Final = """\
+COMMAND: Final = Command(
+    help="show where the time of a run went, on one page",
+    description="""\
+Show where the time of one or several runs went. It reads files that the bridge (otel.files.path) or
+the Collector's file exporter wrote, and traces that were saved from Jaeger or Tempo. Files may be
+compressed; a directory stands for its files. It needs no server.
+""",
+    epilog="""\
 exit codes: 0 the report is written, 1 it is not (the reason is on standard error), 2 wrong
 arguments, 130 interrupted
-"""
-
-
-#: Names of each argument, and its options for `argparse`.
-ARGUMENTS: Final[dict[str, Any]] = {
-    "paths": {"nargs": "*", "metavar": "PATH", "help": "a file, or a directory of files"},
-    "--compare": {
-        "nargs": 2,
-        "metavar": ("A", "B"),
-        "help": "show the changes from A to B, function by function and span by span",
+""",
+    arguments={
+        "paths": {"nargs": "*", "metavar": "PATH", "help": "a file, or a directory of files"},
+        "--compare": {
+            "nargs": 2,
+            "metavar": ("A", "B"),
+            "help": "show the changes from A to B, function by function and span by span",
+        },
+        "--last": {
+            "type": terminal.number(1, sys.maxsize, "a number of runs (1 or more)", int),
+            "metavar": "N",
+            "help": "use only the last N runs of the files; with --compare, of each side",
+        },
+        "-o --output": {
+            "type": Path,
+            "metavar": "FILE",
+            "help": "write the page to FILE (default: report.html)",
+        },
+        "--open": {"action": "store_true", "help": "open the page in a browser"},
+        "--text": {"action": "store_true", "help": "write text to standard output instead"},
+        "--all": {"action": "store_true", "help": "with --text: all figures, spans and failures"},
+        "--json": {"action": "store_true", "help": "write JSON to standard output instead"},
+        "--price": {
+            "type": terminal.number(0.0, 1e9, "a price: a number, at least 0, without a unit"),
+            "metavar": "AMOUNT",
+            "help": "price per thread-hour",
+        },
+        "--price-memory": {
+            "type": terminal.number(0.0, 1e9, "a price: a number, at least 0, without a unit"),
+            "metavar": "AMOUNT",
+            "help": "with --price: price per GiB-hour of the workers' memory",
+        },
+        "--currency": {"help": "currency shown after amounts"},
+        "--tag": {
+            "metavar": "KEY",
+            "help": "sum costs by the spans' tags KEY:value (default: team)",
+        },
+        "--replay": {
+            "action": argparse.BooleanOptionalAction,
+            "help": "measure by replays of the recorded graph how much each cure saves, or with "
+            "--compare the causes of the change, however long they take (default: only for small "
+            "runs, for at most 20 s)",
+        },
+        "--redact": {
+            "action": "store_true",
+            "help": "leave out messages, tracebacks, code, keys and users' attributes",
+        },
     },
-    "--last": {
-        "type": terminal.number(1, sys.maxsize, "a number of runs (1 or more)", int),
-        "metavar": "N",
-        "help": "use only the last N runs of the files; with --compare, of each side",
-    },
-    "-o --output": {
-        "type": Path,
-        "metavar": "FILE",
-        "help": "write the page to FILE (default: report.html)",
-    },
-    "--open": {"action": "store_true", "help": "open the page in a browser"},
-    "--text": {"action": "store_true", "help": "write text to standard output instead"},
-    "--all": {"action": "store_true", "help": "with --text: all figures, spans and failures"},
-    "--json": {"action": "store_true", "help": "write JSON to standard output instead"},
-    "--price": {
-        "type": terminal.number(0.0, 1e9, "a price: a number, at least 0, without a unit"),
-        "metavar": "AMOUNT",
-        "help": "price per thread-hour",
-    },
-    "--price-memory": {
-        "type": terminal.number(0.0, 1e9, "a price: a number, at least 0, without a unit"),
-        "metavar": "AMOUNT",
-        "help": "with --price: price per GiB-hour of the workers' memory",
-    },
-    "--currency": {"help": "currency shown after amounts"},
-    "--tag": {
-        "metavar": "KEY",
-        "help": "sum costs by the spans' tags KEY:value (default: team)",
-    },
-    "--replay": {
-        "action": argparse.BooleanOptionalAction,
-        "help": "measure by replays of the recorded graph how much each cure saves, or with "
-        "--compare the causes of the change, however long they take (default: only for small "
-        "runs, for at most 20 s)",
-    },
-    "--redact": {
-        "action": "store_true",
-        "help": "leave out messages, tracebacks, code, keys and users' attributes",
-    },
-}
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -106,20 +106,16 @@ def run(arguments: argparse.Namespace) -> int:
     for why in [one for one, true in wrong.items() if true]:
         arguments.usage_error(why)
     if page and find_spec("bokeh") is None:
-        return terminal.fail("report", NO_BOKEH)
-    try:
-        report = _read(arguments)
-        for line in _without_effect(report, arguments):
-            terminal.say("report", line)
-        if page:
-            return _write_page(report, arguments)
-        terminal.show(
-            json.dumps(report.to_dict(), indent=2, allow_nan=False)
-            if arguments.json
-            else _text(report, arguments)
-        )
-    except (OSError, ValueError) as error:
-        return terminal.fail("report", str(error))
+        raise terminal.Failed(NO_BOKEH)
+    report = _read(arguments)
+    for line in _without_effect(report, arguments):
+        terminal.say("report", line)
+    if page:
+        _write_page(report, arguments)
+    elif arguments.json:
+        terminal.show(json.dumps(report.to_dict(), indent=2, allow_nan=False))
+    else:
+        terminal.show(_text(report, arguments))
     return 0
 
 
@@ -197,12 +193,10 @@ def _text(report: Report, arguments: argparse.Namespace) -> str:
     )
 
 
-def _write_page(report: Report, arguments: argparse.Namespace) -> int:
+def _write_page(report: Report, arguments: argparse.Namespace) -> None:
     path = arguments.output or Path("report.html")
-    if terminal.write("report", path, report.html()):
-        return 1
+    terminal.write(path, report.html())
     for line in report.skipped.lines():
         terminal.say("report", f"not read: {line}")
     if arguments.open and not webbrowser.open(path.absolute().as_uri()):
-        return terminal.fail("report", f"found no browser to open {path}")
-    return 0
+        raise terminal.Failed(f"found no browser to open {path}")

@@ -34,7 +34,7 @@ from dask_otel import semconv
 from dask_otel._otel.sdk.environment import defaults_for_environment, is_disabled
 from dask_otel.cli import terminal
 from dask_otel.cli.report import judged
-from dask_otel.cli.terminal import DemoError
+from dask_otel.cli.terminal import Failed
 from dask_otel.client.registration import span_metrics
 from dask_otel.core.graph import SUFFIX
 from dask_otel.pump.rotated import obstacle
@@ -42,6 +42,7 @@ from dask_otel.report import words
 from dask_otel.report.document import Report, read_report
 from dask_otel.report.text import Line, Sheet, report_lines
 from dask_otel.settings.problems import ConfigurationError
+from dask_otel.settings.reading import read_settings
 from dask_otel.settings.variables import environment_of
 
 
@@ -115,13 +116,13 @@ def perform(
 
     Raises
     ------
-    DemoError
+    Failed
         If a step failed. The earlier results have been printed.
     """
-    if not dask.config.get("otel.enabled", True):
-        raise DemoError(_SWITCHED_OFF)
+    if not read_settings().enabled:
+        raise Failed(_SWITCHED_OFF)
     if output is not None and (reason := obstacle(output)):
-        raise DemoError(f"can't write the files: {reason}")
+        raise Failed(f"can't write the files: {reason}")
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A name that the terminal's encoding lacks must not end the demo.
         sys.stdout.reconfigure(errors="replace")
@@ -156,7 +157,7 @@ def perform(
         if folder is not None:
             errors += _copy(console, files, folder)
     if errors:
-        raise DemoError("\n".join(errors))
+        raise Failed("\n".join(errors))
 
 
 def _destinations(console: Console) -> tuple[bool, str | None]:
@@ -172,7 +173,7 @@ def _destinations(console: Console) -> tuple[bool, str | None]:
         try:
             places = list(dict.fromkeys(place for signal in named for place in labels(signal)))
         except ConfigurationError as error:
-            raise DemoError(f"can't use the configured endpoint: {error}") from error
+            raise Failed(f"can't use the configured endpoint: {error}") from error
     endpoint = None if named or nobody_listens() else _DEFAULT_ENDPOINT
     for place in [endpoint] if endpoint else places:
         console.print(f"The telemetry goes to {place}, too.", style="green")
@@ -213,7 +214,7 @@ def _compute(
                 client = cluster.enter_context(observed_cluster(files, endpoint, level))
             except Exception as error:
                 # Ports, memory, a broken Dask configuration: Dask's message names the cause.
-                raise DemoError(f"the cluster did not start: {error}") from error
+                raise Failed(f"the cluster did not start: {error}") from error
         with span(workflow.ROOT) as root_id:
             try:
                 workflow.run(client, data, size, step)
@@ -291,16 +292,9 @@ def _unexpected(fail: bool, failure: Exception | None) -> list[str]:
 # ---------------------------------------------------------------------- its cluster
 
 
-def _defaults() -> dict[str, str]:
-    """Return ``otel.environment``."""
-    return {
-        key: str(value) for key, value in (dask.config.get("otel.environment", None) or {}).items()
-    }
-
-
 def configured_environment() -> dict[str, str]:
     """Return this process's ``OTEL_*`` variables, with the defaults from Dask's configuration."""
-    return environment_of(_defaults())
+    return environment_of(read_settings().environment)
 
 
 def export_environment(environ: Mapping[str, str], disabled: bool) -> dict[str, str]:
@@ -336,7 +330,7 @@ def observed_cluster(
     }
     disabled = is_disabled(configured_environment())
     # Several exports within the demo, so that the series have several points.
-    variables = {"OTEL_METRIC_EXPORT_INTERVAL": "5000", **_defaults()}
+    variables = {"OTEL_METRIC_EXPORT_INTERVAL": "5000", **read_settings().environment}
     if endpoint is not None:
         variables["OTEL_EXPORTER_OTLP_ENDPOINT"] = endpoint
     config: dict[str, Any] = {

@@ -6,10 +6,11 @@ import argparse
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from dask_otel import semconv
 from dask_otel.cli import terminal
+from dask_otel.cli.command import Command
 from dask_otel.core.endpoints.explaining import explain
 from dask_otel.report import words
 
@@ -17,8 +18,14 @@ if TYPE_CHECKING:
     from dask_otel.pump.pump import Pump
     from dask_otel.spool.store import Store
 
-HELP: Final = "show or send the spans that a scheduler left on disk"
-DESCRIPTION: Final = """\
+
+#: In seconds: limit without a success; limit for closing.
+_PATIENCE: Final = 60.0
+_CLOSING: Final = 5.0
+
+COMMAND: Final = Command(
+    help="show or send the spans that a scheduler left on disk",
+    description="""\
 Show the spans that wait in a spool (otel.spool.path), by run of the scheduler and by name. This
 sends and changes nothing, and works while a scheduler uses the spool.
 
@@ -27,45 +34,34 @@ With --send, the spans go to the endpoints that the standard variables name
 Delivered spans are removed from the file, and the empty file is removed, too. You can interrupt the
 command and start it again. It refuses a spool that a scheduler uses: that scheduler sends the
 spans.
-"""
-
-EPILOG: Final = """\
+""",
+    epilog="""\
 exit codes: 0 all is shown or sent, 1 some spans are left after --send, or the spool can't be used
 (the reason is on standard error), 2 wrong arguments, 130 interrupted
-"""
-
-#: In seconds: limit without a success; limit for closing.
-_PATIENCE: Final = 60.0
-_CLOSING: Final = 5.0
-
-
-#: Names of each argument, and its options for `argparse`.
-ARGUMENTS: Final[dict[str, Any]] = {
-    "path": {"metavar": "PATH", "help": "the file that otel.spool.path names"},
-    "--send": {"action": "store_true", "help": "send the spans that wait"},
-    "--patience": {
-        "type": terminal.number(0.0, 86400.0, "from 0 to 86400 seconds"),
-        "default": _PATIENCE,
-        "metavar": "SECONDS",
-        "help": "with --send, give up after so many seconds without a success (default: "
-        "%(default)g)",
+""",
+    arguments={
+        "path": {"metavar": "PATH", "help": "the file that otel.spool.path names"},
+        "--send": {"action": "store_true", "help": "send the spans that wait"},
+        "--patience": {
+            "type": terminal.number(0.0, 86400.0, "from 0 to 86400 seconds"),
+            "default": _PATIENCE,
+            "metavar": "SECONDS",
+            "help": "with --send, give up after so many seconds without a success (default: "
+            "%(default)g)",
+        },
     },
-}
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """List or send the spool's content; return the exit code."""
     from dask_otel.cli.spool_view import listing
-    from dask_otel.settings.problems import ConfigurationError
     from dask_otel.spool.files import place
 
-    try:
-        path = place(arguments.path)
-        if arguments.send:
-            return _send(path, arguments.patience)
-        terminal.show("\n".join(listing(path)))
-    except (OSError, ConfigurationError) as error:
-        return terminal.fail("spool", str(error))
+    path = place(arguments.path)
+    if arguments.send:
+        return _send(path, arguments.patience)
+    terminal.show("\n".join(listing(path)))
     return 0
 
 

@@ -26,8 +26,8 @@ LOOK: Final = 0.05
 Parsed = TypeVar("Parsed")
 
 
-class DemoError(Exception):
-    """A step of the demo failed; the message names the step and a remedy."""
+class Failed(RuntimeError):
+    """A step of a command failed; the message says why."""
 
 
 def wait_until(done: Callable[[], bool], seconds: float) -> None:
@@ -112,20 +112,14 @@ def replayed(done: int, of: int) -> None:
     progress(f"replayed {share:4.0%} {words.in_ascii(words.bar(share, _BAR))}")
 
 
-def fail(command: str, text: str) -> int:
-    """Print why a command failed; return its exit code."""
-    say(command, text)
-    return 1
-
-
-def write(command: str, path: Path, text: str) -> int:
-    """Write a page, and print its path; return the exit code."""
+def write(path: Path, text: str) -> None:
+    """Write a page, and print its path."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        return fail(command, f"can't write {path}: {(error.strerror or str(error)).lower()}")
+        reason = (error.strerror or str(error)).lower()
+        raise Failed(f"can't write {path}: {reason}") from error
     show(str(path))
-    return 0
 
 
 @contextmanager

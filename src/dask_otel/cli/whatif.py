@@ -11,23 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from dask_otel.cli import report, terminal
+from dask_otel.cli.command import Command
 from dask_otel.whatif.experiments import CAUSES, each
-
-HELP: Final = "say how long a run would have taken with other workers, or without its faults"
-DESCRIPTION: Final = """\
-Say how long a recorded run would have taken with other workers, or without its faults, and what it
-would have cost. The command replays the run on Dask's own scheduler in simulated time; it needs no
-cluster. It reads the files that the bridge wrote (otel.files.path), with the graph of each root
-span (otel.spans.graph, on by default).
-
-Each option is an experiment of its own. Without any, half to four times as many workers are tried,
-the longest task in two pieces, and the run without its faults. The unchanged run is always replayed
-first: the difference to its recorded duration is the error of each answer.
-"""
-EPILOG: Final = """\
-exit codes: 0 the results are shown, 1 there is no answer (the reason is on standard error), 2 wrong
-arguments, 130 interrupted
-"""
 
 #: Most columns of the text.
 _WIDE: Final = 120
@@ -50,53 +35,70 @@ def _bandwidth(text: str) -> float:
 
 
 _MANY: Final = {"action": "append", "default": []}
-#: Names of each argument, and its options for `argparse`.
-ARGUMENTS: Final[dict[str, Any]] = {
-    "path": {"metavar": "PATH", "help": "a folder or a file that the bridge wrote"},
-    "span": {
-        "nargs": "?",
-        "metavar": "SPAN",
-        "help": "the full name or the id of a root span (default: the last one)",
+COMMAND: Final = Command(
+    help="say how long a run would have taken with other workers, or without its faults",
+    description="""\
+Say how long a recorded run would have taken with other workers, or without its faults, and what it
+would have cost. The command replays the run on Dask's own scheduler in simulated time; it needs no
+cluster. It reads the files that the bridge wrote (otel.files.path), with the graph of each root
+span (otel.spans.graph, on by default).
+
+Each option is an experiment of its own. Without any, half to four times as many workers are tried,
+the longest task in two pieces, and the run without its faults. The unchanged run is always replayed
+first: the difference to its recorded duration is the error of each answer.
+""",
+    epilog="""\
+exit codes: 0 the results are shown, 1 there is no answer (the reason is on standard error), 2 wrong
+arguments, 130 interrupted
+""",
+    arguments={
+        "path": {"metavar": "PATH", "help": "a folder or a file that the bridge wrote"},
+        "span": {
+            "nargs": "?",
+            "metavar": "SPAN",
+            "help": "the full name or the id of a root span (default: the last one)",
+        },
+        "--threads": {
+            **_MANY,
+            "type": _pair(int, "x", int, "WORKERSxTHREADS, such as 4x8"),
+            "metavar": "WORKERSxTHREADS",
+            "help": "try so many workers, with so many threads each, such as 4x8; may be repeated",
+        },
+        "--bandwidth": {
+            "type": terminal.parsed(_bandwidth, "a number of bytes a second, such as 10GB/s"),
+            "metavar": "BYTES/s",
+            "help": "try another speed of transfers between workers, such as 10GB/s",
+        },
+        "--without": {
+            **_MANY,
+            "choices": CAUSES,
+            "metavar": "CAUSE",
+            "help": f"leave out what may have cost time: {', '.join(CAUSES)}; may be repeated",
+        },
+        "--faster": {
+            **_MANY,
+            "type": _pair(str, "=", float, "PREFIX=FACTOR, such as fit=2"),
+            "metavar": "PREFIX=FACTOR",
+            "help": "let tasks of PREFIX take 1/FACTOR of their time, such as fit=2; may be "
+            "repeated",
+        },
+        "--split": {
+            **_MANY,
+            "type": _pair(str, "=", int, "PREFIX=PIECES or longest=PIECES, such as longest=4"),
+            "metavar": "PREFIX=PIECES",
+            "help": "split each task of PREFIX, or only the longest task, into PIECES that can run "
+            "side by side, such as longest=4; may be repeated",
+        },
+        "--json": {"action": "store_true", "help": "write JSON to standard output instead"},
+        "-o --output": {
+            "type": Path,
+            "metavar": "FILE",
+            "help": "write the report of the run, with the result, as a page to FILE instead",
+        },
+        "--price": report.COMMAND.arguments["--price"],
+        "--currency": report.COMMAND.arguments["--currency"],
     },
-    "--threads": {
-        **_MANY,
-        "type": _pair(int, "x", int, "WORKERSxTHREADS, such as 4x8"),
-        "metavar": "WORKERSxTHREADS",
-        "help": "try so many workers, with so many threads each, such as 4x8; may be repeated",
-    },
-    "--bandwidth": {
-        "type": terminal.parsed(_bandwidth, "a number of bytes a second, such as 10GB/s"),
-        "metavar": "BYTES/s",
-        "help": "try another speed of transfers between workers, such as 10GB/s",
-    },
-    "--without": {
-        **_MANY,
-        "choices": CAUSES,
-        "metavar": "CAUSE",
-        "help": f"leave out what may have cost time: {', '.join(CAUSES)}; may be repeated",
-    },
-    "--faster": {
-        **_MANY,
-        "type": _pair(str, "=", float, "PREFIX=FACTOR, such as fit=2"),
-        "metavar": "PREFIX=FACTOR",
-        "help": "let tasks of PREFIX take 1/FACTOR of their time, such as fit=2; may be repeated",
-    },
-    "--split": {
-        **_MANY,
-        "type": _pair(str, "=", int, "PREFIX=PIECES or longest=PIECES, such as longest=4"),
-        "metavar": "PREFIX=PIECES",
-        "help": "split each task of PREFIX, or only the longest task, into PIECES that can run "
-        "side by side, such as longest=4; may be repeated",
-    },
-    "--json": {"action": "store_true", "help": "write JSON to standard output instead"},
-    "-o --output": {
-        "type": Path,
-        "metavar": "FILE",
-        "help": "write the report of the run, with the result, as a page to FILE instead",
-    },
-    "--price": report.ARGUMENTS["--price"],
-    "--currency": report.ARGUMENTS["--currency"],
-}
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -108,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json and arguments.output:
         arguments.usage_error("argument --json: not allowed with argument -o")
     if arguments.output and find_spec("bokeh") is None:
-        return terminal.fail("whatif", report.NO_BOKEH)
+        raise terminal.Failed(report.NO_BOKEH)
     try:
         options = (arguments.bandwidth, arguments.without, arguments.faster, arguments.split)
         experiments = [*each(arguments.threads, *options)]
@@ -118,16 +120,14 @@ def run(arguments: argparse.Namespace) -> int:
         with copied([arguments.path]) as local:
             found = replace(read_report(*local), price=report.price_of(arguments))
             shown = tried(found, arguments.span, experiments, terminal.replayed)
-    except (OSError, ValueError, RuntimeError) as error:
-        return terminal.fail("whatif", str(error))
     finally:
         terminal.progress("")
     if arguments.json:
         terminal.show(json.dumps(shown.to_dict(), indent=2, allow_nan=False))
     if shown.result.refused:
-        return terminal.fail("whatif", shown.headline())
+        raise terminal.Failed(shown.headline())
     if arguments.output:
-        return terminal.write("whatif", arguments.output, replace(found, what_ifs=[shown]).html())
-    if not arguments.json:
+        terminal.write(arguments.output, replace(found, what_ifs=[shown]).html())
+    elif not arguments.json:
         terminal.show(shown.text(terminal.width(_WIDE), ascii_only=terminal.is_ascii()))
     return 0

@@ -7,9 +7,10 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from dask_otel.cli import terminal
+from dask_otel.cli.command import Command
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -18,30 +19,30 @@ if TYPE_CHECKING:
 
     T = TypeVar("T", Why, Held)
 
-HELP: Final = "say why a task or a span is not done yet"
-DESCRIPTION: Final = """\
+COMMAND: Final = Command(
+    help="say why a task or a span is not done yet",
+    description="""\
 Say why a task or a span of a running cluster is not done yet, and what to do next: what it waits
 for, which restrictions no worker meets, or what its worker does instead. The command changes
 nothing. The bridge must run on the scheduler.
-"""
-EPILOG: Final = """\
+""",
+    epilog="""\
 exit codes: 0 the reasons are shown, 1 there is no answer, or no such task or span, 2 wrong
 arguments, 130 interrupted
-"""
-
-#: Names of each argument, and its options for `argparse`.
-ARGUMENTS: Final[dict[str, Any]] = {
-    "--scheduler": {
-        "required": True,
-        "metavar": "ADDRESS",
-        "help": "address of the running scheduler, such as tcp://host:8786",
+""",
+    arguments={
+        "--scheduler": {
+            "required": True,
+            "metavar": "ADDRESS",
+            "help": "address of the running scheduler, such as tcp://host:8786",
+        },
+        "subject": {
+            "metavar": "KEY|SPAN",
+            "help": "a task's key, or a span's id or full name, such as train/load",
+        },
+        "--json": {"action": "store_true", "help": "print everything as JSON"},
     },
-    "subject": {
-        "metavar": "KEY|SPAN",
-        "help": "a task's key, or a span's id or full name, such as train/load",
-    },
-    "--json": {"action": "store_true", "help": "print everything as JSON"},
-}
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -52,24 +53,21 @@ def run(arguments: argparse.Namespace) -> int:
 
         return why(client, arguments.subject, asynchronous=True)
 
-    answer = shown("why", arguments, question)
-    return int(answer is None or answer.reasons[0].kind == "unknown")
+    return int(shown(arguments, question).reasons[0].kind == "unknown")
 
 
-def shown(
-    command: str, arguments: argparse.Namespace, question: Callable[[Client], Awaitable[T]]
-) -> T | None:
-    """Ask the scheduler in the arguments, and print the answer; None if there is none."""
+def shown(arguments: argparse.Namespace, question: Callable[[Client], Awaitable[T]]) -> T:
+    """Ask the scheduler in the arguments, and print and return the answer."""
     from dask_otel.doctor.asking import NotExamined
 
     try:
         with terminal.held_back("asyncio"):
             answer = asyncio.run(_ask(arguments.scheduler, question))
-    except (NotExamined, ValueError) as error:
-        # What the bridge refuses is a sentence of its own.
-        refused = isinstance(error.__cause__, (LookupError, RuntimeError))
-        terminal.fail(command, str(error.__cause__ if refused else error))
-        return None
+    except NotExamined as error:
+        if isinstance(error.__cause__, (LookupError, RuntimeError)):
+            # What the bridge refuses is a sentence of its own.
+            raise terminal.Failed(str(error.__cause__)) from error
+        raise
     terminal.show(json.dumps(asdict(answer), indent=2) if arguments.json else repr(answer))
     return answer
 

@@ -10,7 +10,6 @@ discarded, and the scheduler decides without it.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -18,6 +17,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
+from dask_otel._log import logger
 from dask_otel.client.handles import SpanHandle
 from dask_otel.client.roots import ROOTS
 from dask_otel.core.attributes import RESERVED, bounded_attributes
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from dask_otel.core.context import Traceparent
     from dask_otel.core.records import Attributes
-
-logger = logging.getLogger("distributed.dask_otel")
 
 #: Longest queue while the scheduler does not answer; beyond it, the oldest messages are discarded.
 WAITING: Final = 1000

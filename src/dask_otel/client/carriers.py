@@ -7,12 +7,12 @@ raises into the user's code: after an error, the submission has no context.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 import dask
 
+from dask_otel._log import logger
 from dask_otel._otel.api import caller as api
 from dask_otel.client.roots import ROOTS
 from dask_otel.core.context import (
@@ -27,8 +27,6 @@ from dask_otel.settings.reading import setting
 
 if TYPE_CHECKING:
     from distributed import Client
-
-logger = logging.getLogger("distributed.dask_otel")
 
 
 class _Carried(NamedTuple):

@@ -7,7 +7,6 @@ nothing is hooked.
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
@@ -15,8 +14,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from dask_otel._dask.wrapping import Wrappers
-
-logger = logging.getLogger("distributed.dask_otel")
+from dask_otel._log import logger
 
 #: The hooked method, and its module.
 MODULE: Final = "distributed.client"

@@ -8,20 +8,16 @@ nothing heavy, and hooks Dask when the application imports it.
 
 from __future__ import annotations
 
-import logging
 import sys
 from importlib import import_module
 from threading import RLock
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dask_otel._dask.wrapping import Wrappers
+from dask_otel._log import logger
 from dask_otel.client.hook import MODULE, ImportHook
 from dask_otel.client.roots import ROOTS
-
-if TYPE_CHECKING:
-    from dask_otel._dask.wrapping import Wrappers
-
-logger = logging.getLogger("distributed.dask_otel")
 
 
 class _Instrumentation:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from dask_otel import _wire
+from dask_otel._log import logger
 from dask_otel.client.asking import ask, pending
 from dask_otel.client.blocks import span
 from dask_otel.report.words import one_line
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from dask_otel.report.document import Report
-
-logger = logging.getLogger("distributed.dask_otel")
 
 #: Seconds for the block's span to settle at its end; and if the program was interrupted.
 _TIMEOUT, _HURRY = 10.0, 1.0

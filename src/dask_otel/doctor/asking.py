@@ -29,7 +29,7 @@ _INSTALLED: Final = (
 )
 
 
-class NotExamined(Exception):
+class NotExamined(RuntimeError):
     """The scheduler could not be examined; the message has the reason."""
 
 

@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 from dask_otel import semconv
+from dask_otel._log import logger
 from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.endpoints.explaining import UNKNOWN, explain, remedied_by
 from dask_otel.core.records import Answer
-
-logger = logging.getLogger("distributed.dask_otel")
 
 #: Least seconds between two warnings of one kind about a destination that fails, works and fails
 #: again.

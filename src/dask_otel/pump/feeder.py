@@ -6,7 +6,6 @@ spool, `dask_otel.pump.spooled` writes them to the disk first.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
@@ -14,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dask_otel import semconv
+from dask_otel._log import logger
 from dask_otel.core.records import ClusterEvent, FinishedGraph, FinishedSpan, Progress
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.destination import QUIET, WORDS, Notices
@@ -21,8 +21,6 @@ from dask_otel.pump.inbox import Inbox
 from dask_otel.pump.lanes import SpanLane
 from dask_otel.pump.tally import Tally
 from dask_otel.pump.thread import PumpThread
-
-logger = logging.getLogger("distributed.dask_otel")
 
 
 class Feeder(PumpThread):

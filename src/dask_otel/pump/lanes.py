@@ -10,14 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from dask_otel import semconv
+from dask_otel._log import logger
 from dask_otel.core.records import Answer, Row
 from dask_otel.pump.destination import WORDS, Sink, SpanSink
 from dask_otel.pump.limits import PumpLimits
 from dask_otel.pump.policy import Policy
 from dask_otel.pump.tally import Tally
 from dask_otel.pump.thread import PumpThread
-
-logger = logging.getLogger("distributed.dask_otel")
 
 #: With a shorter schedule delay, in seconds, each span wakes the thread: no polling.
 AT_ONCE: Final = 0.05

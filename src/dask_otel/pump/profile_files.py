@@ -6,7 +6,6 @@ of the scheduler loses little more than what the workers have not sent.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from dask_otel import semconv
+from dask_otel._log import logger
 from dask_otel.core.profiles.pprof import SUFFIX, encoded
 from dask_otel.core.profiles.store import Batch, CutOff, Ended, Profiles, RootProfile
 from dask_otel.core.records import SpanIdentity
@@ -24,8 +24,6 @@ from dask_otel.pump.inbox import Inbox
 from dask_otel.pump.tally import Tally
 from dask_otel.pump.thread import PumpThread
 from dask_otel.spool.files import replace
-
-logger = logging.getLogger("distributed.dask_otel")
 
 #: Least seconds between two writes of open roots, and how many times as long as the last one took.
 INTERVAL: Final = 1.0

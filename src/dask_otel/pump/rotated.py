@@ -5,7 +5,6 @@ Names are numbered and never reused: no file is renamed while somebody reads it.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections import deque
 from collections.abc import Sequence
@@ -17,9 +16,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Final
 
+from dask_otel._log import logger
 from dask_otel.pump.thread import promptly
-
-logger = logging.getLogger("distributed.dask_otel")
 
 #: For the owner alone: names, keys and tracebacks can hold data.
 _MODE: Final = 0o600

@@ -6,7 +6,7 @@ import logging
 import time
 from typing import Final
 
-logger = logging.getLogger("distributed.dask_otel")
+from dask_otel._log import logger
 
 #: Seconds until a failing spool is retried: the first and the longest pause.
 FIRST_RETRY: Final = 1.0

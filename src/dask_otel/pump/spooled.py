@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
@@ -21,6 +20,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from dask_otel import semconv
+from dask_otel._log import logger
 from dask_otel.core.records import (
     ClusterEvent,
     FinishedGraph,
@@ -35,8 +35,6 @@ from dask_otel.pump.spool_health import LONGEST_RETRY, SpoolHealth
 
 if TYPE_CHECKING:
     from dask_otel.spool.store import Encoded, Ids, Store
-
-logger = logging.getLogger("distributed.dask_otel")
 
 #: Limit of the OpenTelemetry spans that wait for the disk.
 BACKLOG: Final = 10_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -11,9 +10,8 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from dask_otel import semconv
+from dask_otel._log import logger
 from dask_otel.pump.tally import Tally
-
-logger = logging.getLogger("distributed.dask_otel")
 
 #: Seconds to rest after an unexpected error.
 _AFTER_ERROR: Final = 1.0

@@ -147,9 +147,9 @@ def workers(session: Session) -> list[Worker]:
         (semconv.WORKER_MEMORY_LIMIT, "limit"),
         (semconv.WORKER_MEMORY_SPILLED, "spilled"),
     ):
-        for series in session.metrics.of(metric.name):
-            name = series.labels.get(semconv.WORKER_NAME, "")
-            time, largest = max(series.history(), key=itemgetter(1))
+        histories = session.metrics.histories(metric.name, semconv.WORKER_NAME)
+        for name, history in histories.items():
+            time, largest = max(history, key=itemgetter(1))
             setattr(worker := found.setdefault(name, Worker(name)), figure, largest)
             if figure == "memory":
                 worker.memory_after = (time - start) / 1e9
@@ -162,8 +162,7 @@ def workers(session: Session) -> list[Worker]:
             worker.memory = share * worker.limit
             worker.memory_after = (span.start_ns - start) / 1e9 + after
     for task in session.of_type("task"):
-        name = task.text(semconv.WORKER_NAME)
-        if name:
+        if name := task.text(semconv.WORKER_NAME):
             worker = found.setdefault(name, Worker(name))
             worker.tasks += 1
             worker.failed += task.failed

@@ -222,7 +222,5 @@ def _root(found: Iterable[Span]) -> Root:
 
 def _sum(histories: list[History]) -> History:
     """Return several histories, such as those of different labels of the user, as one."""
-    if len(histories) == 1:
-        return histories[0]
     times = sorted({time for one in histories for time, _ in one})
     return [(time, sum(at(one, time) for one in histories)) for time in times]

@@ -136,13 +136,13 @@ def _from_metrics(session: Session) -> Iterator[SpanTime]:
 
 def units(session: Session, *labels: str) -> dict[tuple[str, ...], float]:
     """Return what tasks metered in units of their own, by some labels and the name of the unit."""
-    labels += (semconv.ACTIVITY, semconv.UNIT)
-    result: dict[tuple[str, ...], float] = {}
-    for (*of, name, unit), count in session.metrics.sums(semconv.SPAN_CUSTOM.name, *labels).items():
-        if unit not in _NO_UNITS:
-            key = (*of, unit if name == unit else f"{name} ({unit})")
-            result[key] = result.get(key, 0.0) + count
-    return result
+    names = (*labels, semconv.ACTIVITY, semconv.UNIT)
+    metered = session.metrics.sums(semconv.SPAN_CUSTOM.name, *names)
+    return summed(
+        {(*of, unit if name == unit else f"{name} ({unit})"): count}
+        for (*of, name, unit), count in metered.items()
+        if unit not in _NO_UNITS
+    )
 
 
 def _from_spans(session: Session) -> Iterator[SpanTime]:

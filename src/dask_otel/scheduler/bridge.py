@@ -9,7 +9,6 @@ threads.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time as clocks
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
@@ -26,6 +25,7 @@ from dask_otel._dask.http import Routes
 from dask_otel._dask.present import Present
 from dask_otel._dask.settled import SettledSpans
 from dask_otel._dask.workers.delivery import Delivery
+from dask_otel._log import logger
 from dask_otel.core.life.open_span import Limits, TaskLimits
 from dask_otel.pump.pump import Pump
 from dask_otel.pump.spooled import MOMENT
@@ -38,8 +38,6 @@ from dask_otel.scheduler.wiring import WiredPump, disown, make_pump
 from dask_otel.scheduler.workers import NAME, pickled
 from dask_otel.settings.keys import ConfigurationError, Settings
 from dask_otel.settings.reading import differences, read_settings
-
-logger = logging.getLogger("distributed.dask_otel")
 
 #: Seconds between two checks for ended spans, and where no span is open.
 TICK: Final = 0.25
@@ -215,8 +213,9 @@ class Bridge:
 
     @property
     def leaving(self) -> bool:
-        """Whether the bridge has begun to release the scheduler."""
-        return self._closing is not None
+        """Whether the bridge releases the scheduler, now or at the next tick."""
+        # Dask removes a plugin without notice.
+        return self._closing is not None or self._installed is None
 
     @property
     def gone(self) -> bool:

@@ -10,15 +10,14 @@ import difflib
 import os
 import platform
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 import dask.config
 from distributed.scheduler import Scheduler
 
 from dask_otel._dask.facts import workers_condition
+from dask_otel._version import installed
 from dask_otel.pump.thread import apart
 from dask_otel.scheduler.bridge import Bridge
 from dask_otel.scheduler.redaction import load_redaction
@@ -143,8 +142,4 @@ def _redaction_problems(settings: Settings) -> tuple[str, ...]:
 
 def versions() -> dict[str, str | None]:
     """Return the versions of Python and of `PACKAGES`; None for a missing package."""
-    found: dict[str, str | None] = {"python": platform.python_version(), **dict.fromkeys(PACKAGES)}
-    for package in PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+    return {"python": platform.python_version(), **{name: installed(name) for name in PACKAGES}}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any, Final
 from weakref import WeakKeyDictionary, ref
@@ -11,11 +10,10 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.scheduler import Scheduler
 
 from dask_otel._dask.adapter import UnsupportedScheduler
+from dask_otel._log import logger
 from dask_otel.scheduler.bridge import Bridge
 from dask_otel.settings.keys import ConfigurationError
 from dask_otel.settings.reading import read_settings
-
-logger = logging.getLogger("distributed.dask_otel")
 
 #: The plugin's name in ``Scheduler.plugins``.
 NAME: Final = "dask-otel"
@@ -34,7 +32,7 @@ UNSENT: Final[Mapping[str, Any]] = {
     "logs": {"level": "off"},
 }
 
-#: The last bridge on each scheduler, with or without a plugin.
+#: The last bridge on each scheduler.
 _BRIDGES: Final[WeakKeyDictionary[Scheduler, ref[Bridge]]] = WeakKeyDictionary()
 
 
@@ -77,13 +75,15 @@ class OtelSchedulerPlugin(SchedulerPlugin):
 
         Any problem is logged as one clear error, and the scheduler runs without a bridge.
         """
-        await _make_way(scheduler)
-        running = plugin_of(scheduler)
-        if running is not None and running is not self:
-            # Under another plugin name: a scheduler has only one bridge.
-            _warn_of_running(running, self.overrides)
-        elif self.bridge is None:
+        running = bridge_of(scheduler)
+        if running is not None and (running.leaving or running.recording.is_temporary):
+            # Two bridges at once would export the same spans and count everything twice.
+            await running.close()
+            running = bridge_of(scheduler)
+        if running is None:
             self._launch(scheduler)
+        elif running is not self._bridge:
+            _warn_of_running(running, self.overrides)
 
     def _launch(self, scheduler: Scheduler) -> None:
         try:
@@ -110,40 +110,20 @@ class OtelSchedulerPlugin(SchedulerPlugin):
             await self.bridge.close()
 
 
-async def _make_way(scheduler: Scheduler) -> None:
-    """Wait until a closing bridge has released the scheduler; close one for a report alone.
-
-    Two bridges at once would export the same spans and count everything twice.
-    """
+def bridge_of(scheduler: Scheduler) -> Bridge | None:
+    """Return the bridge that has not released the scheduler yet; None without one."""
     known = _BRIDGES.get(scheduler)
     bridge = None if known is None else known()
-    if bridge is None or bridge.gone:
-        return
-    present = plugin_of(scheduler)
-    if (
-        bridge.leaving
-        or bridge.recording.is_temporary
-        or present is None
-        or present.bridge is not bridge
-    ):
-        # If Dask removed its plugin without notice, the bridge does not know yet.
-        await bridge.close()
-
-
-def plugin_of(scheduler: Scheduler) -> OtelSchedulerPlugin | None:
-    """Return the plugin of the scheduler's bridge; None without a bridge."""
-    plugin = scheduler.plugins.get(NAME)
-    runs = isinstance(plugin, OtelSchedulerPlugin) and plugin.bridge is not None
-    return plugin if runs else None
+    return None if bridge is None or bridge.gone else bridge
 
 
 async def recording_bridge(scheduler: Scheduler) -> Bridge | None:
     """Return the scheduler's bridge, or a new one for a report alone; None if it is off."""
-    running = plugin_of(scheduler)
-    if running is None or running.bridge is None or running.bridge.leaving:
+    running = bridge_of(scheduler)
+    if running is None or running.leaving:
         await install(scheduler, UNSENT, is_temporary=True)
-        running = plugin_of(scheduler)
-    return None if running is None else running.bridge
+        running = bridge_of(scheduler)
+    return running
 
 
 async def install(
@@ -169,15 +149,14 @@ async def install(
     plugin = OtelSchedulerPlugin(overrides, is_temporary)
     await plugin.start(scheduler)
     if plugin.bridge is None:
-        return "off" if plugin_of(scheduler) is None else "running"
+        return "off" if bridge_of(scheduler) is None else "running"
     scheduler.add_plugin(plugin)
     return "started"
 
 
-def _warn_of_running(running: OtelSchedulerPlugin, overrides: Mapping[str, Any] | None) -> None:
-    assert running.bridge is not None
+def _warn_of_running(running: Bridge, overrides: Mapping[str, Any] | None) -> None:
     try:
-        changed = running.bridge.unused(overrides)
+        changed = running.unused(overrides)
     except ConfigurationError as error:
         logger.error("dask-otel already runs; the new configuration was not used: %s", error)
         return

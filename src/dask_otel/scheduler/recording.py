@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time as clocks
 from collections.abc import Callable
 from typing import Final
@@ -12,13 +11,12 @@ from distributed.metrics import time
 
 from dask_otel._dask.adapter import SchedulerAdapter
 from dask_otel._dask.settled import SettledSpans
+from dask_otel._log import logger
 from dask_otel.pump.pump import Pump
 from dask_otel.pump.recorder import Recorder
 from dask_otel.scheduler.hand_over import PAUSE, HandOver
 from dask_otel.scheduler.wiring import RECORDED
 from dask_otel.settings.keys import Settings
-
-logger = logging.getLogger("distributed.dask_otel")
 
 #: Seconds for a pump to write what it has: nothing of it waits for a server.
 _AT_MOST: Final = 5.0

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import logging
 from operator import attrgetter
 from typing import Any
 
+from dask_otel._log import logger
 from dask_otel.core.traces.redact import Redact
 from dask_otel.pump.thread import promptly
 from dask_otel.settings.keys import ConfigurationError
-
-logger = logging.getLogger("distributed.dask_otel")
 
 
 def load_redaction(name: str) -> Redact:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time as clocks
 from collections import deque
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 from dask_otel import semconv
+from dask_otel._log import logger
 from dask_otel.core.endpoints.address import long_timeouts
 from dask_otel.core.events.lines import LastLines
 from dask_otel.core.events.narration import narrate
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from dask_otel._otel.sdk.outputs import Outputs
     from dask_otel._prometheus.page import MetricPage
     from dask_otel.spool.store import Store
-
-logger = logging.getLogger("distributed.dask_otel")
 
 #: The greatest age of the page for scrapers in seconds, for any export interval.
 LONGEST_PAGE_AGE: Final = 15.0

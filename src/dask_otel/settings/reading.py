@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
@@ -11,12 +10,11 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import dask.config
 
+from dask_otel._log import logger
 from dask_otel.settings import problems as problem
 from dask_otel.settings.keys import KNOBS, NAMES, SECTIONS, Settings
 from dask_otel.settings.problems import ConfigurationError
 from dask_otel.settings.rules import VARIABLE_NAME
-
-logger = logging.getLogger("distributed.dask_otel")
 
 T = TypeVar("T")
 #: Full key: the raw value, and its source.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Hashable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from distributed.worker_state_machine import TaskState
+
+from dask_otel._log import logger
 from dask_otel._otel.api.current import Context, remote_child, remote_parent
 from dask_otel.core.context import (
     BAGGAGE,
@@ -20,21 +22,8 @@ from dask_otel.core.context import (
 )
 from dask_otel.core.identity import is_sampled, span_id, task_span_id
 
-logger = logging.getLogger("distributed.dask_otel")
-
 #: Size of each cache of contexts; when it is full, it is emptied.
 KEPT: Final = 1024
-
-
-class Task(Protocol):
-    """The attributes that we use of a worker's task."""
-
-    key: Any
-    annotations: Mapping[str, Any] | None
-    #: The Dask id of the task's span.
-    span_id: str | None
-    #: The Dask number of the run.
-    run_id: int
 
 
 class TaskContexts:
@@ -57,7 +46,7 @@ class TaskContexts:
         #: By Dask span id.
         self._computed: dict[Hashable, Context] = {}
 
-    def of(self, task: Task) -> Context | None:
+    def of(self, task: TaskState) -> Context | None:
         """Return a task's context; None if its span is unknown."""
         annotations = task.annotations
         context = None
@@ -86,7 +75,7 @@ class TaskContexts:
                 self._count("key")
         return context
 
-    def _of_run(self, task: Task, context: Context) -> Context:
+    def _of_run(self, task: TaskState, context: Context) -> Context:
         """Return the run's own context if the scheduler samples its key, else its span's.
 
         A context of a caller or of a later generation, whose number is unknown here, stays.

@@ -61,8 +61,6 @@ class Forwarding:
             # Nobody has configured logging, so nobody else sees the difference.
             self._root = root.level, level
             root.setLevel(level)
-        # Earlier wrappers may remain below other libraries'; they do nothing.
-        self._wrappers = Wrappers()
         self._wrappers.method(logging.Logger, "callHandlers", self._watching)
 
     def remove(self, worker: Worker) -> None:

@@ -13,14 +13,16 @@ from contextvars import ContextVar
 from threading import Lock
 from typing import Any, Final
 
+from distributed.worker_state_machine import TaskState
+
 from dask_otel import semconv
 from dask_otel._dask.wrapping import Wrappers
 from dask_otel._otel.api.current import current_ids
 from dask_otel.core.text import Sanitizer, span_path
-from dask_otel.worker.contexts import KEPT, Task
+from dask_otel.worker.contexts import KEPT
 
 #: The running task.
-running: Final[ContextVar[Task | None]] = ContextVar("dask_otel_task", default=None)
+running: Final[ContextVar[TaskState | None]] = ContextVar("dask_otel_task", default=None)
 
 #: The fields of every record, inside and outside of tasks, so that one format string serves all.
 FIELDS: Final = ("trace_id", "span_id", "trace_flags", semconv.SPAN_NAME, semconv.TASK_KEY)
@@ -42,8 +44,6 @@ class Injection:
         with self._lock:
             self.wanted += 1
             if self.wanted == 1:
-                # Earlier wrappers may remain below other libraries'; they do nothing.
-                self._wrappers = Wrappers()
                 self._wrappers.method(logging.Logger, "makeRecord", self._adding)
 
     def remove(self) -> None:
@@ -76,7 +76,7 @@ def _add(record: dict[str, Any]) -> None:
         record.setdefault(name, value)
 
 
-def _span_name(task: Task) -> str:
+def _span_name(task: TaskState) -> str:
     span = task.annotations.get("span") if task.annotations else None
     if span is None:
         return "default" if task.span_id else ""

@@ -9,11 +9,12 @@ from typing import Any, TypeAlias, TypeVar
 
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.worker import Worker
+from distributed.worker_state_machine import TaskState
 
-from dask_otel._dask.workers.execution import Execution, is_beside_a_scheduler
+from dask_otel._dask.workers.execution import is_beside_a_scheduler, within_contexts
 from dask_otel._otel.api.current import Context, attach, detach, get_current
 from dask_otel.client.instrumentation import INSTRUMENTATION
-from dask_otel.worker.contexts import Task, TaskContexts
+from dask_otel.worker.contexts import TaskContexts
 from dask_otel.worker.forwarding import forwarding
 from dask_otel.worker.logs import injection, running
 from dask_otel.worker.sampling import Sampler
@@ -21,14 +22,14 @@ from dask_otel.worker.sampling import Sampler
 T = TypeVar("T")
 
 #: What restores the context: with the running task if log records need it.
-_Entered: TypeAlias = Token[Context] | tuple[Token[Context], Token[Task | None]]
+_Entered: TypeAlias = Token[Context] | tuple[Token[Context], Token[TaskState | None]]
 
 
 class TaskContext(TaskContexts):
     """Makes a task's span current while the task's code runs."""
 
-    def enter(self, task: Task) -> _Entered | None:
-        """See `Execution`. Setting a context variable takes a quarter of a microsecond."""
+    def enter(self, task: TaskState) -> _Entered | None:
+        """See `within_contexts`. Setting a context variable takes a quarter of a microsecond."""
         context = self.of(task)
         if context is None:
             return None
@@ -37,14 +38,14 @@ class TaskContext(TaskContexts):
         return attach(context)
 
     def leave(self, entered: _Entered) -> None:
-        """See `Execution`."""
+        """See `within_contexts`."""
         if isinstance(entered, tuple):
             entered, task = entered
             running.reset(task)
         detach(entered)
 
     def carried(self, call: Callable[..., T]) -> Callable[..., T]:
-        """See `Execution`."""
+        """See `within_contexts`."""
         context, task = get_current(), running.get()
 
         def carrying(*args: Any, **kwargs: Any) -> T:
@@ -64,7 +65,7 @@ class _Hooks:
     def __init__(self, worker: Worker) -> None:
         self.wanted_by: set[TaskContextPlugin] = set()
         self.context = TaskContext()
-        self.execution = Execution(
+        self.wrappers = within_contexts(
             worker, self.context.enter, self.context.leave, self.context.carried
         )
 
@@ -125,7 +126,6 @@ class TaskContextPlugin(WorkerPlugin):
         self.hooks = next((hooks for hooks in others if isinstance(hooks, _Hooks)), None)
         if self.hooks is None:
             self.hooks = _Hooks(worker)
-            self.hooks.execution.attach()
         self.hooks.wanted_by.add(self)
         self.hooks.choose()
         # Beside a scheduler, the process is the application's, which decides by itself whether
@@ -154,4 +154,4 @@ class TaskContextPlugin(WorkerPlugin):
         hooks.choose()
         self._undo.close()
         if not hooks.wanted_by:
-            hooks.execution.detach()
+            hooks.wrappers.remove()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
 from distributed import Nanny, Worker
 
+from dask_otel._log import logger
 from dask_otel.settings.keys import ConfigurationError
 from dask_otel.settings.reading import read_settings
 from dask_otel.worker.plugin import TaskContextPlugin
-
-logger = logging.getLogger("distributed.dask_otel")
 
 #: The plugin's name. The bridge's plugin has another, so that neither removes the other.
 NAME: Final = "dask-otel-preload"

@@ -25,8 +25,16 @@ def is_beside_a_scheduler() -> bool:
     return len(Scheduler._instances) > 0
 
 
-class Execution:
-    """The hooks of one worker in this process. All methods belong to its event loop.
+def within_contexts(
+    worker: Worker,
+    enter: Callable[[TaskState], Any],
+    leave: Callable[[Any], None],
+    carried: Callable[[Callable[..., Any]], Callable[..., Any]],
+) -> Wrappers:
+    """Let a worker in this process run user code within a task's context.
+
+    Remove the wrappers on the worker's event loop, too; a hook that other code has wrapped remains,
+    without effect.
 
     Parameters
     ----------
@@ -40,35 +48,9 @@ class Execution:
     carried
         Binds a call to the present context, for another thread. None of the three may raise.
     """
+    tasks = worker.state.tasks
 
-    def __init__(
-        self,
-        worker: Worker,
-        enter: Callable[[TaskState], Any],
-        leave: Callable[[Any], None],
-        carried: Callable[[Callable[..., Any]], Callable[..., Any]],
-    ) -> None:
-        self._worker = worker
-        self._enter = enter
-        self._leave = leave
-        self._carried = carried
-        self._wrappers = Wrappers()
-
-    def attach(self) -> None:
-        """Add the hooks."""
-        worker, wrappers = self._worker, self._wrappers
-        wrappers.method(worker, "execute", self._around)
-        wrappers.handler(worker.handlers, "actor_execute", self._around)
-        wrappers.method(worker.executors["actor"], "submit", self._submit)
-
-    def detach(self) -> None:
-        """Remove the hooks; a hook that other code has wrapped remains, without effect."""
-        self._wrappers.remove()
-
-    def _around(self, run: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
-        tasks = self._worker.state.tasks
-        enter, leave = self._enter, self._leave
-
+    def around(run: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
         async def within(*args: Any, **kwargs: Any) -> T:
             # The key of a task is the first argument; of an actor, a named one.
             task = tasks.get(args[0] if args else kwargs.get("actor"))
@@ -88,8 +70,14 @@ class Execution:
 
         return within
 
-    def _submit(self, submit: Callable[..., T]) -> Callable[..., T]:
+    def submitting(submit: Callable[..., T]) -> Callable[..., T]:
         def submit_within(call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> T:
-            return submit(self._carried(call), *args, **kwargs)
+            return submit(carried(call), *args, **kwargs)
 
         return submit_within
+
+    wrappers = Wrappers()
+    wrappers.method(worker, "execute", around)
+    wrappers.handler(worker.handlers, "actor_execute", around)
+    wrappers.method(worker.executors["actor"], "submit", submitting)
+    return wrappers

@@ -82,7 +82,8 @@ class WorkerSamples:
             memory, cpu = memory_of(ws), ws.metrics.get("cpu")
             disk += spilled(ws)
             if memory is not None:
-                parts = _parts(ws, memory)
+                on_disk = ws.metrics["spilled_bytes"]["memory"]
+                parts = memory.process, on_disk, memory.unmanaged_old, memory.unmanaged_recent
                 if None not in map(measured, parts):
                     known.append(parts)
             # A bad reading must not lose the metrics of the other workers.
@@ -144,11 +145,6 @@ class WorkerSamples:
         room = max(0, self._max_workers - len(named))
         self._named = named | {a: str(workers[a].name) for a in islice(new, room)}
         return self._named
-
-
-def _parts(ws: WorkerState, memory: MemoryState) -> _Parts:
-    on_disk = ws.metrics["spilled_bytes"]["memory"]
-    return memory.process, on_disk, memory.unmanaged_old, memory.unmanaged_recent
 
 
 def _sums(

@@ -7,7 +7,6 @@ scheduler needs no propagator.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable
 from functools import cache
@@ -16,10 +15,9 @@ from typing import Final
 from opentelemetry.context import Context, get_current
 from opentelemetry.trace import INVALID_SPAN, Span, get_current_span
 
+from dask_otel._log import logger
 from dask_otel._otel.api.current import remote_parent
 from dask_otel.core.context import BAGGAGE, TRACESTATE, Caller, Traceparent, parse_traceparent
-
-logger = logging.getLogger("distributed.dask_otel")
 
 #: OpenTelemetry's environment variable carriers.
 ENVIRONMENT_TRACEPARENT: Final = "TRACEPARENT"

@@ -7,7 +7,6 @@ package registers under it: console, a vendor's, OpenTelemetry's own ``otlp_prot
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from collections.abc import Callable, Iterable
@@ -21,6 +20,7 @@ from urllib.parse import SplitResult, urlsplit
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricReader
 from opentelemetry.sdk.trace.export import SpanExporter
 
+from dask_otel._log import logger
 from dask_otel._otel.sdk.environment import (
     choice,
     first_set,
@@ -50,8 +50,6 @@ from dask_otel.settings.problems import ConfigurationError
 if TYPE_CHECKING:
     import grpc
     import requests
-
-logger = logging.getLogger("distributed.dask_otel")
 
 _KINDS: Final = {"traces": SpanExporter, "metrics": MetricExporter}
 _PROTOCOLS: Final = ("grpc", "http/protobuf")

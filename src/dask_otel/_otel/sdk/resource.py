@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import platform
 from collections.abc import Callable, Mapping
@@ -15,12 +14,11 @@ from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.version import __version__ as sdk_version
 
 from dask_otel import semconv
+from dask_otel._log import logger
 from dask_otel._otel.sdk.environment import shown_to_sdk, variables
 from dask_otel._otel.sdk.transport import mask_of_environment, words_of
 from dask_otel.core.text import Sanitizer, clean_text
 from dask_otel.pump.thread import apart
-
-logger = logging.getLogger("distributed.dask_otel")
 
 #: The variables in which the Dask operator, Dask Gateway and Coiled put the cluster's name.
 _CLUSTER_NAME_VARIABLES: Final = (

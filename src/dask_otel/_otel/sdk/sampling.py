@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from concurrent.futures import Future
@@ -29,6 +28,7 @@ from opentelemetry.trace import (
 )
 
 from dask_otel import semconv
+from dask_otel._log import logger
 from dask_otel._otel.api.current import remote_parent
 from dask_otel._otel.sdk.environment import shown_to_sdk, variables
 from dask_otel._otel.sdk.transport import uninstrumented
@@ -37,8 +37,6 @@ from dask_otel.core.records import SpanRecord
 from dask_otel.core.text import Sanitizer, attribute_text
 from dask_otel.core.trace import Trace
 from dask_otel.pump.thread import apart, promptly
-
-logger = logging.getLogger("distributed.dask_otel")
 
 #: Seconds to wait for a sampler that is not the SDK's, and to pause after a late answer: so it
 #: takes at most a hundredth of the event loop's time.

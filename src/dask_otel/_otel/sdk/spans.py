@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Sequence
 from typing import Any, Final
@@ -15,13 +14,12 @@ from opentelemetry.trace import Link as SdkLink
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 
 from dask_otel import semconv
+from dask_otel._log import logger
 from dask_otel._otel.sdk.sampling import SAMPLED, TraceSampler, parent_of
 from dask_otel._otel.sdk.transport import uninstrumented
 from dask_otel.core.records import Answer, Row, SpanRecord
 from dask_otel.pump.destination import Destination
 from dask_otel.pump.thread import promptly
-
-logger = logging.getLogger("distributed.dask_otel")
 
 _ADVICE: Final = "Check the exporters of the application, or set otel.provider to own."
 

@@ -264,18 +264,19 @@ def _functions(
     groups = {prefix: _sums(found, {RUNNING: _COMPUTE}) for prefix, found in of_groups.items()}
     work = {prefix: _sums(found, _WORK) for prefix, found in of_groups.items() if prefix}
     by_activity: Terms = {}
-    labels = (semconv.TASK_PREFIX, semconv.ACTIVITY)
-    for (prefix, label), seconds in _of_root(
-        session, name, semconv.SPAN_EXECUTE_TIME, *labels
-    ).items():
+    executed = _of_root(
+        session, name, semconv.SPAN_EXECUTE_TIME, semconv.TASK_PREFIX, semconv.ACTIVITY
+    )
+    for (prefix, label), seconds in executed.items():
         # As in the attributes of spans.
         activity = re.sub(r"[^A-Za-z0-9_-]", "_", label)
         known = activity in activities or capacity is None
         add(by_activity.setdefault(prefix, {}), activity if known else semconv.FOLDED, seconds)
-    labels = (semconv.TASK_PREFIX, semconv.TASK_OUTCOME)
-    outcomes = _of_root(session, name, semconv.TASK_FINISHED, *labels).items()
+    outcomes = _of_root(
+        session, name, semconv.TASK_FINISHED, semconv.TASK_PREFIX, semconv.TASK_OUTCOME
+    )
     # The seconds are those of tasks that ended.
-    ended = summed({prefix: n * (how != "cancelled")} for (prefix, how), n in outcomes)
+    ended = summed({prefix: n * (how != "cancelled")} for (prefix, how), n in outcomes.items())
     for prefix, tasks in ended.items():
         work.setdefault(prefix, {})["tasks"] = tasks
     named = [(name, terms) for name, terms in (by_activity or groups).items() if name and terms]
