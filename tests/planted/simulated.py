@@ -248,7 +248,9 @@ def sum_of_large_parts(client: Any, cluster: Any) -> None:
         wait(task(client, "total", 0.1, *parts))
 
 
-@plant("transfer", never=("threads", "starting", "worker_loop"), least=1.1, most=1.3)
+# By the worker that gets which block, which the order of a set decides, it takes 1.6 or 2.0 s, and
+# 0.4 s without transfers.
+@plant("transfer", never=("threads", "starting", "worker_loop"), least=1.1, most=1.6)
 def rechunk_on_a_slow_network(client: Any, cluster: Any) -> None:
     """Rows become columns at 20 MB/s; the splits are tasks that Dask books no transfer on."""
     cluster.latency = bandwidth(20 * MB)
