@@ -217,6 +217,15 @@ def few_tasks_on_a_slow_worker(client: Any, cluster: Any) -> None:
         wait(tasks(client, "load", [0.7 + 0.01 * number for number in range(12)]))
 
 
+@plant("slow_worker", never=("restricted", "starting"), least=4.1, most=4.3)
+def one_task_on_a_slow_worker(client: Any, cluster: Any) -> None:
+    """Two tasks of 8 run on a worker that takes eight times as long, and so does the next step."""
+    cluster.machines["w0"].slowness = 8.0
+    with span("train"):
+        loaded = tasks(client, "load", [0.1] * 8)
+        wait(task(client, "fit", 0.4, *loaded, workers=["w0"], allow_other_workers=True))
+
+
 @plant("slow_worker", never=("restricted", "starting"))
 def slow_worker(client: Any, cluster: Any) -> None:
     """One of two workers takes ten times as long for the same tasks."""

@@ -231,8 +231,8 @@ def _add_group(entry: SpanFacts, groups: Iterable[Span], tasks: Sequence[Span]) 
     for task in tasks:
         if task.attributes.get(semconv.TASK_ON_PATH) is True:
             name = task.text(semconv.TASK_PREFIX) or task.name
-            of = "/".join(_group_of(task))
-            entry.links.append(link_of(name, link(task), of, int(count), results, compute))
+            of, worker = "/".join(_group_of(task)), task.text(semconv.WORKER_NAME)
+            entry.links.append(link_of(name, link(task), of, int(count), results, compute, worker))
 
 
 def _root_of(span: Span) -> str:

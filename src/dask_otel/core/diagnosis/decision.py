@@ -485,6 +485,7 @@ class _Case:
 
     def had_slow_workers(self) -> None:
         """Claim what tasks took longer on a slow worker."""
+        known = {(slow.name, slow.prefix) for slow in self.span.slow}
         for slow in self.span.slow:
             # Not one long task, which was there by chance.
             if slow.rest >= _SLOW * slow.others:
@@ -492,6 +493,14 @@ class _Case:
                 took = self._take(lost / max(1.0, self.facts.threads), "uneven", "compute", "own")
                 # As if all threads had shared the rest of the work evenly, at most.
                 took = min(took, self.spare + lost / self.threads)
+                # Nor are its other tasks on the path as fast as they would be elsewhere.
+                others = (
+                    link.parts.get("compute", 0.0)
+                    for link in self.span.links
+                    if link.worker == slow.name and (slow.name, link.prefix) not in known
+                )
+                took += self._take(sum(others) * (1.0 - slow.others / slow.mean), "compute")
+                known |= {(slow.name, link.prefix) for link in self.span.links}
                 self.spare = max(0.0, self.spare - took)
                 said = f"{slow.prefix} took {seconds(slow.mean)} there and {seconds(slow.others)}"
                 self._say("slow_worker", took, slow.name, f"{said} elsewhere, on average.")

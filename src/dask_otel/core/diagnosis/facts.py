@@ -20,6 +20,8 @@ class Link(NamedTuple):
     #: The number of tasks in its group, and the mean duration of the others; None if unknown.
     alike: int = 0
     others: float | None = None
+    #: The name of the worker that ran it; empty if unknown.
+    worker: str = ""
 
 
 def link_of(
@@ -29,10 +31,12 @@ def link_of(
     alike: int,
     results: float,
     computed: float,
+    worker: str = "",
 ) -> Link:
     """Return a task on a path; all `results` of its group were `computed` in so many seconds."""
     others = max(0.0, computed - parts.get("compute", 0.0))
-    return Link(prefix, parts, group, alike, others / (results - 1) if results > 1 else None)
+    mean = others / (results - 1) if results > 1 else None
+    return Link(prefix, parts, group, alike, mean, worker)
 
 
 class SlowWorker(NamedTuple):
