@@ -186,7 +186,10 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
 
 
 def _paces(ran: Mapping[int, Sequence[Row]]) -> dict[tuple[int, int], float]:
-    """By prefix, return how many times as long tasks took on the slowest worker as on others."""
+    """Return how many times as long tasks took on the slowest worker as on others, by prefix.
+
+    Of a prefix that ran nowhere else, as long as those of all other prefixes.
+    """
     seconds, runs = defaultdict[Any, float](float), Counter[Any]()
     for *_, row in ran.values():
         for place in ((row.worker, row.prefix), row.prefix):
@@ -201,11 +204,11 @@ def _paces(ran: Mapping[int, Sequence[Row]]) -> dict[tuple[int, int], float]:
     for place, took in usual.items():
         late[place[0]] += seconds[place] - took
     slowest = max(late, key=late.__getitem__, default=None)
-    return {
-        place: seconds[place] / took
-        for place, took in usual.items()
-        if took and place[0] == slowest
-    }
+    own = {place: took for place, took in usual.items() if took and place[0] == slowest}
+    # Nobody else ran tasks of some prefixes.
+    pace = sum(seconds[place] for place in own) / sum(own.values()) if own else 1.0
+    there = (place for place in runs if type(place) is tuple and place[0] == slowest)
+    return {place: seconds[place] / own[place] if place in own else pace for place in there}
 
 
 def _workers(
