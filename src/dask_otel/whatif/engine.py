@@ -25,7 +25,7 @@ from dask_otel.lab.clock import Machine
 from dask_otel.lab.cluster import Cluster, simulate
 from dask_otel.lab.executor import RUN
 from dask_otel.lab.threads import here
-from dask_otel.whatif.plan import Key, Plan
+from dask_otel.whatif.plan import Event, Key, Plan
 from dask_otel.whatif.result import Replayed
 
 #: What costs time in a replay, and decides nothing.
@@ -106,8 +106,8 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         #: Thread-seconds in which tasks ran.
         self.busy = 0.0
         self._attempts: Counter[Key] = Counter()
-        #: By submission, the results that the client has, and the futures of all.
-        self._there: Counter[int] = Counter()
+        #: By submission and group, the results that the client has, and the futures of all.
+        self._there: Counter[tuple[int, str]] = Counter()
         self._futures: list[Any] = []
         #: What submissions wait for.
         self._events = {event: asyncio.Event() for one in plan.submissions for event in one.after}
@@ -198,7 +198,7 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
             cluster.begin(cluster.machine("scheduler"), self._life, number)
         for number in range(len(plan.submissions)):
             cluster.begin(cluster.machine("client"), self._submit, number)
-        self._happened(-1, 0)
+        self._happened((-1, "", 0))
         thread.wait(lambda: len(self._ended) == len(plan.tasks), None)
         self.busy = sum(
             min(run.stop, run.seceded, self._gone.get(run.worker, loop.now)) - run.start
@@ -215,11 +215,11 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         specs = {key: Spec(key, _run, *map(TaskRef, tasks[key].before)) for key in one.keys}
         with dask.annotate(priority=_priority):
             self._futures.append(self._cluster.client.get(specs, [*one.results], sync=False))
-        self._happened(number, 0)
+        self._happened((number, "", 0))
 
-    def _happened(self, number: int, results: int) -> None:
-        """Let those go on that waited for so many results of a submission; 0: for itself."""
-        if event := self._events.get((number, results)):
+    def _happened(self, what: Event) -> None:
+        """Let those go on that waited for so many results of a group, or for a submission."""
+        if event := self._events.get(what):
             event.set()
 
     # ----------------------------------------------------------------------------- a task
@@ -251,9 +251,9 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
             raise RuntimeError("as recorded")
         if key not in self._ended:
             self._ended.add(key)
-            place = self._where.get(key, -1)
+            place = self._where.get(key, -1), key[0]
             self._there[place] += 1
-            self._happened(place, self._there[place])
+            self._happened((*place, self._there[place]))
             self.tick()
             if len(self._ended) % _COLLECT == 0:
                 gc.collect()

@@ -23,6 +23,9 @@ from dask_otel.whatif.graph import Graph
 #: the piece, and of the order. Dask's sets have another order in each, as in each real run.
 Key: TypeAlias = tuple[str, str]
 
+#: The number of a submission, the name of a group in it, and a number of its results.
+Event: TypeAlias = tuple[int, str, int]
+
 #: Bytes a second from a worker, if no large message was recorded: Dask's own guess.
 BANDWIDTH: Final = 100e6
 #: Bytes of a large message. Dask, too, learns nothing of its bandwidth from smaller ones, which
@@ -53,9 +56,10 @@ class Submission(NamedTuple):
     keys: Sequence[Key]
     #: Of those, the ones that nothing else in the submission needs: what the client waits for.
     results: Sequence[Key]
-    #: What it follows: the numbers of earlier submissions, and how many results of each are there.
-    #: With 0 results, it has only been made; the program begins with number -1.
-    after: Collection[tuple[int, int]]
+    #: What it follows: groups of earlier submissions, with the numbers of these, and how many
+    #: results of each are there. Without a group, one has only been made; the program begins
+    #: with number -1.
+    after: Collection[Event]
     #: Seconds from then until the client sends it.
     gap: float
 
@@ -254,26 +258,28 @@ def _submissions(
     ends = sorted(
         ((runs[-1].start or 0.0) + (runs[-1].seconds or 0.0), task) for task, runs in ran.items()
     )
-    sizes, had = Counter[int](), Counter[int]()
-    for task in results:
-        sizes[where[task]] += len(keys[task])
+    #: Of tasks of one group that were submitted together: all results, and those that are there.
+    sizes, had = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
+    units = {task: (where[task], keys[task][0][0]) for task in results}
+    for task, unit in units.items():
+        sizes[unit] += len(keys[task])
     found: list[Submission] = []
     at, last = 0, -latency
     places: dict[int, int] = {}
     for number, time in sorted(times.items(), key=lambda one: (one[1], one[0])):
-        new: dict[int, float] = {}
+        new: dict[tuple[int, str], float] = {}
         while at < len(ends) and ends[at][0] <= time + _ROUNDED:
             end, task = ends[at]
             at += 1
             # What comes later was submitted before: its time is not exact.
             if task in results and where[task] in places:
-                had[where[task]] += len(keys[task])
-                new[where[task]] = end
+                had[units[task]] += len(keys[task])
+                new[units[task]] = end
         # Another user may wait for one that is not complete.
         whole = [one for one in new if had[one] == sizes[one]]
-        after = {(places[one], had[one]): new[one] for one in whole or new}
+        after = {(places[one[0]], one[1], had[one]): new[one] for one in whole or new}
         if not whole:
-            after[len(found) - 1, 0] = last
+            after[len(found) - 1, "", 0] = last
         places[number], last = len(found), time - latency
         found.append(Submission(
             [key for task in members[number] for key in keys[task]],
