@@ -206,14 +206,25 @@ def test_each_worker_begins_as_late_as_it_did() -> None:
     assert seconds(recorded, workers=(4,)) == pytest.approx(3.0, abs=0.06)
 
 
-def test_without_a_slow_worker_its_tasks_take_as_long_as_elsewhere() -> None:
-    runs = [{"seconds": 1.0, "start": start} for start in range(3)]
-    slow = graph(*runs, {"seconds": 3.0, "worker": 1}, {"seconds": 8.0, "prefix": 1, "start": 3.0},
-                 {"seconds": 6.0, "prefix": 2, "start": 3.0, "worker": 1},
-                 prefixes=["inc", "fit", "sum"])  # fmt: skip
-    assert seconds(slow, workers=(1,)) == near(20.0)
+def test_tasks_are_slow_on_the_slow_worker_alone() -> None:
+    pins = [{"workers": [worker], "resources": {}, "loose": False} for worker in range(2)]
+    known = [("inc", 0, 1.0)] * 3 + [("inc", 1, 3.0)] * 2 + [("fit", 0, 8.0), ("sum", 1, 6.0)]
+    prefixes, ends, runs = ["inc", "fit", "sum"], [0.0, 0.0], []
+    for prefix, worker, took in known:
+        runs.append({"prefix": prefixes.index(prefix), "worker": worker, "restriction": worker,
+                     "start": ends[worker], "seconds": took})  # fmt: skip
+        ends[worker] += took
+    slow = graph(*runs, prefixes=prefixes, restrictions=pins)
+    assert seconds(slow) == near(12.0)
     # What only another worker did is as it was; what only this one did is as slow as the rest.
-    assert seconds(slow, workers=(1,), without="slow-worker") == near(14.0)
+    assert seconds(slow, without="slow-worker") == near(11.0)
+    assert seconds(slow, workers=(1,)) == near(3.0 + 2.0 + 8.0 + 2.0)
+    # The third one is as fast as the first.
+    assert seconds(slow, workers=(1, 1, 1)) == near(12.0)
+    # One long task is no slow worker.
+    skewed = graph(*({"start": start} for start in range(3)), {"worker": 1},
+                   {"seconds": 9.0, "start": 1.0, "worker": 1})  # fmt: skip
+    assert seconds(skewed, workers=(1,)) == near(13.0)
 
 
 def test_without_unevenness_each_free_thread_takes_the_next_task() -> None:

@@ -231,11 +231,12 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         key: Any = ran.key
         runs = self.plan.tasks[key].runs
         row = runs[min(self._attempts[key], len(runs) - 1)]
-        seconds = row.seconds or 0.0
-        holds = seconds if row.seceded is None else row.seceded
-        startup = self.plan.workers[int(ran.worker.removeprefix("lab://w"))].startup
+        worker = self.plan.workers[int(ran.worker.removeprefix("lab://w"))]
+        pace = worker.slowness(row.prefix)
+        seconds = pace * (row.seconds or 0.0)
+        holds = seconds if row.seceded is None else pace * row.seceded
         # The first tasks of a worker wait until it has begun.
-        ready = self._ready.setdefault(ran.worker, now + startup)
+        ready = self._ready.setdefault(ran.worker, now + worker.startup)
         await asyncio.sleep(max(0.0, ready - now) + (row.disk or 0.0) + holds)
         if row.seceded is not None:
             ran.seceded = self._cluster.loop.now

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import inf
-from statistics import median
+from statistics import mean, median
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from dask_otel.core.graph import Row
@@ -34,6 +34,9 @@ LARGE: Final = 1e6
 
 #: The most seconds of a message: a task that waits longer for a free worker waits for its start.
 _MOST_WAY: Final = 0.05
+
+#: A worker is slow if its tasks, but for the longest one, take so many times as long as others.
+_SLOW: Final = 1.5
 
 #: Times of the log are rounded to this.
 _ROUNDED: Final = 1e-6
@@ -76,6 +79,8 @@ class Worker(NamedTuple):
     killed: bool
     #: Seconds that its first task waits for it, because it imports modules, for example.
     startup: float
+    #: How many times as long its tasks take as those of others, by the number of their prefix.
+    slowness: Slowness
 
 
 class Wire(NamedTuple):
@@ -146,10 +151,11 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
     pause = _pause(starts)
     way = max(pause, _way(starts, len(host.workers)))
     without = change.without
-    paces = _paces(ran) if "slow-worker" in without else {}
+    # The means of another run have its slow workers.
+    slowness = _slowness(ran) if change.cluster is None else {}
 
     def changed(row: Row) -> Row:
-        faster = paces.get((row.worker, row.prefix), 1.0) * len(keys[row.task])
+        faster = slowness.get(row.worker, _AS_OTHERS)(row.prefix) * len(keys[row.task])
         faster *= change.faster.get(graph.prefixes[row.prefix], 1.0)
         return row._replace(
             # Before its function begins; Dask's own work, too.
@@ -179,8 +185,9 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
     scheduler = {"stealing": True, "saturation": 1.1, **host.scheduler}
     is_even = "unevenness" in without
     return Plan(
-        tasks, submissions, _workers(host, theirs, change, startups), graph.restrictions, latency,
-        wire, rest, {
+        tasks, submissions,
+        _workers(host, theirs, change, startups, {} if "slow-worker" in without else slowness),
+        graph.restrictions, latency, wire, rest, {
             "distributed.scheduler.work-stealing":
                 scheduler["stealing"] and "stealing" not in without,
             "distributed.scheduler.worker-saturation":
@@ -189,34 +196,51 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
     )  # fmt: skip
 
 
-def _paces(ran: Mapping[int, Sequence[Row]]) -> dict[tuple[int, int], float]:
-    """Return how many times as long tasks took on the slowest worker as on others, by prefix.
+class Slowness:
+    """How many times as long tasks take on a worker as on others."""
 
-    Of a prefix that ran nowhere else, as long as those of all other prefixes.
-    """
-    seconds, runs = defaultdict[Any, float](float), Counter[Any]()
+    def __init__(self) -> None:
+        #: Seconds, and those of as many tasks on other workers; by prefix, where both are known.
+        self._sums: dict[int, tuple[float, float]] = {}
+
+    def add(self, prefix: int, seconds: float, usual: float) -> None:
+        """Add the tasks of a prefix."""
+        self._sums[prefix] = seconds, usual
+
+    def __call__(self, prefix: int) -> float:
+        """Return the factor of a prefix; the mean of the others, if it ran nowhere else."""
+        known = self._sums.get(prefix)
+        pairs = self._sums.values() if known is None else [known]
+        return sum(one for one, _ in pairs) / sum(one for _, one in pairs) if pairs else 1.0
+
+
+#: Of workers that are as fast as others.
+_AS_OTHERS: Final = Slowness()
+
+
+def _slowness(ran: Mapping[int, Sequence[Row]]) -> dict[int, Slowness]:
+    """Return the slow workers."""
+    seconds: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for *_, row in ran.values():
-        for place in ((row.worker, row.prefix), row.prefix):
-            seconds[place] += row.seconds or 0.0
-            runs[place] += 1
-    usual = {
-        place: runs[place] * (seconds[place[1]] - seconds[place]) / others
-        for place in runs
-        if type(place) is tuple and (others := runs[place[1]] - runs[place])
-    }
-    late = defaultdict[int, float](float)
-    for place, took in usual.items():
-        late[place[0]] += seconds[place] - took
-    slowest = max(late, key=late.__getitem__, default=None)
-    own = {place: took for place, took in usual.items() if took and place[0] == slowest}
-    # Nobody else ran tasks of some prefixes.
-    pace = sum(seconds[place] for place in own) / sum(own.values()) if own else 1.0
-    there = (place for place in runs if type(place) is tuple and place[0] == slowest)
-    return {place: seconds[place] / own[place] if place in own else pace for place in there}
+        seconds[row.prefix][row.worker].append(row.seconds or 0.0)
+    found: dict[int, Slowness] = defaultdict(Slowness)
+    for prefix, workers in seconds.items():
+        count, whole = sum(map(len, workers.values())), sum(map(sum, workers.values()))
+        for worker, own in workers.items():
+            others = (whole - sum(own)) / (count - len(own)) if count > len(own) else 0.0
+            # One long task can be there by chance, and two rather long ones can.
+            least = _SLOW if len(own) > 2 else 2.0 * _SLOW
+            if len(own) > 1 and mean(sorted(own)[:-1]) >= least * others > 0.0:
+                found[worker].add(prefix, sum(own), len(own) * others)
+    return found
 
 
 def _workers(
-    graph: Graph, rows: Sequence[Row], change: Experiment, startups: Mapping[int, float]
+    graph: Graph,
+    rows: Sequence[Row],
+    change: Experiment,
+    startups: Mapping[int, float],
+    slowness: Mapping[int, Slowness],
 ) -> list[Worker]:
     # A result is computed again, or a run is lost, only if a worker did not hand over what it had.
     times = Counter(row.task for row in rows if row.outcome == "m")
@@ -229,12 +253,16 @@ def _workers(
         if killed and "failures" in change.without:
             killed, went = False, inf
         about = one["threads"], one.get("resources", {}), one["came"] or 0.0, went, killed
-        known.append(Worker(*about, startups.get(number, 0.0)))
+        slow = slowness.get(number, _AS_OTHERS)
+        known.append(Worker(*about, startups.get(number, 0.0), slow))
     if change.workers is None:
         return known
     stays: dict[str, Any] = {"came": 0.0, "went": inf, "killed": False}
+    others = [*known, *(one._replace(slowness=_AS_OTHERS) for one in known)]
     return [
-        known[number % len(known)]._replace(threads=threads, **stays)
+        others[number if number < len(known) else len(known) + number % len(known)]._replace(
+            threads=threads, **stays
+        )
         for number, threads in enumerate(change.workers)
     ]
 
