@@ -20,6 +20,7 @@ from dask_otel.report.telemetry.model import Session
 from dask_otel.report.whatif import WhatIfReport
 from dask_otel.whatif.experiments import Experiment, each, usual, with_workers
 from dask_otel.whatif.graph import Graph, read_graphs
+from dask_otel.whatif.plan import losers
 from dask_otel.whatif.result import WhatIf
 from dask_otel.whatif.running import NO_TIME, Room, replay
 
@@ -180,8 +181,10 @@ def _cures(
         split = dict.fromkeys((name for name in one.prefixes if name in graph.prefixes), _PIECES)
         if not f"{one.span or graph.name}/".startswith(f"{graph.name}/"):
             continue
-        # What was before the first span is in no graph.
-        if one.kind in _CURES and key != ("client", ""):
+        # A graph has neither what was before the first span, nor why an idle worker left.
+        if key == ("client", "") or (one.kind == "lost" and not losers(graph.rows())):
+            continue
+        if one.kind in _CURES:
             yield key, next(each(without=[_CURES[one.kind]]))
         elif one.kind == "threads" and is_alone:
             yield key, with_workers(2 * sizes(graph))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from math import inf
 from statistics import mean, median
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -221,7 +222,7 @@ _AS_OTHERS: Final = Slowness()
 def _slowness(ran: Mapping[int, Sequence[Row]]) -> dict[int, Slowness]:
     """Return the slow workers."""
     seconds: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for *_, row in ran.values():
+    for row in chain(*ran.values()):
         seconds[row.prefix][row.worker].append(row.seconds or 0.0)
     found: dict[int, Slowness] = defaultdict(Slowness)
     for prefix, workers in seconds.items():
@@ -235,6 +236,14 @@ def _slowness(ran: Mapping[int, Sequence[Row]]) -> dict[int, Slowness]:
     return found
 
 
+def losers(rows: Iterable[Row]) -> set[int]:
+    """Return the workers with runs or results that may have been lost with them."""
+    rows = [*rows]
+    # A result is computed again, or a run is lost, only if a worker did not hand over what it had.
+    times = Counter(row.task for row in rows if row.outcome == "m")
+    return {row.worker for row in rows if row.outcome == "l" or times[row.task] > 1}
+
+
 def _workers(
     graph: Graph,
     rows: Sequence[Row],
@@ -242,14 +251,11 @@ def _workers(
     startups: Mapping[int, float],
     slowness: Mapping[int, Slowness],
 ) -> list[Worker]:
-    # A result is computed again, or a run is lost, only if a worker did not hand over what it had.
-    times = Counter(row.task for row in rows if row.outcome == "m")
-    losers = {row.worker for row in rows if row.outcome == "l" or times[row.task] > 1}
-    known = []
+    known, lost = [], losers(rows)
     for number, one in enumerate(graph.workers):
         # Those that went after the end of the span, when the cluster closed, were there until then.
         went = one["went"] if (one["went"] or inf) < graph.stop - graph.start else inf
-        killed = went < inf and number in losers
+        killed = went < inf and number in lost
         if killed and "failures" in change.without:
             killed, went = False, inf
         about = one["threads"], one.get("resources", {}), one["came"] or 0.0, went, killed
