@@ -51,7 +51,7 @@ def says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]
         script = tmp_path / "child"
         script.write_text("\n".join(["#!/bin/sh", "read -r asked", *said, end]))
         script.chmod(0o755)
-        monkeypatch.setattr(running.sys, "executable", str(script))
+        monkeypatch.setattr(sys, "executable", str(script))
 
     return stand_in
 
@@ -188,7 +188,7 @@ def test_a_replay_without_an_end_is_said_in_words() -> None:
     never = graph({}, restrictions=[{"workers": None, "resources": {"GPU": 1}, "loose": False}])
     never.runs["restriction"][:] = [0]  # type: ignore[index]
     asked = json.dumps({"graph": never, "changes": [DOUBLE], "orders": 1}, default=vars)
-    with pytest.raises(SystemExit, match="^double: it does not end, since no worker has what"):
+    with pytest.raises(SystemExit, match=r"^double: it does not end, since no worker has what"):
         child.answer(json.loads(asked), print)
 
 
