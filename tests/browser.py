@@ -147,6 +147,8 @@ async def open_page(
         page._number = 1000
         for domain in ("Runtime", "Log", "Network", "Page"):
             await page.call(f"{domain}.enable")
+        # Another one was before it: what is not seen is not drawn.
+        await page.call("Page.bringToFront")
         await page.emulate(dark, width)
         await page.call("Page.navigate", url=url)
         await page.until(
