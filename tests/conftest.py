@@ -51,7 +51,7 @@ for _name in ("core", "scheduler", "worker"):
 # How quick the machine is decides nothing.
 ANY_PACE: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 # A change lands or not by what it does, not by the draw; other runs go on searching.
-settings.register_profile("ci", max_examples=60, derandomize=True, print_blob=True, **ANY_PACE)
+settings.register_profile("ci", max_examples=30, derandomize=True, print_blob=True, **ANY_PACE)
 # `make fuzz` tries the costly ones a million times.
 settings.register_profile("default", max_examples=20, **ANY_PACE)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
