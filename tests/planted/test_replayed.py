@@ -82,6 +82,12 @@ CURED: dict[str, tuple[Callable[[Any, Any], None] | None, dict[str, Any]]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _one_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replay each change once; that the median of several counts, `tests/whatif` shows."""
+    monkeypatch.setattr(running, "ORDERS", 1)
+
+
 def took(folder: Path) -> float:
     (run,) = read_report(folder).runs
     return sum(one.seconds for one in run.roots())

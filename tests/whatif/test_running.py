@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dask_otel.whatif import child, running
+from dask_otel.whatif import child, engine, running
 from dask_otel.whatif.experiments import Experiment
 from dask_otel.whatif.graph import Graph
 from dask_otel.whatif.result import Replayed
@@ -190,6 +190,18 @@ def test_a_replay_without_an_end_is_said_in_words() -> None:
     asked = json.dumps({"graph": never, "changes": [DOUBLE], "orders": 1}, default=vars)
     with pytest.raises(SystemExit, match=r"^double: it does not end, since no worker has what"):
         child.answer(json.loads(asked), print)
+
+
+def test_the_median_of_several_orders_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    took = iter([3.0, 1.0, 2.5])
+    monkeypatch.setattr(engine, "replayed", lambda *_: Replayed("", next(took), 1.0, 0.0, 4))
+    two = graph({}, {"worker": 1}, workers=(1, 1))
+    said: list[dict[str, Any]] = []
+    asked = json.dumps({"graph": two, "changes": [DOUBLE], "orders": 3}, default=vars)
+    child.answer(json.loads(asked), said.append)
+    assert said == [
+        {"done": 6, "total": 6, "result": asdict(Replayed("double", 2.5, 1.0, 0.0, 4, 1.0))}
+    ]
 
 
 def test_a_process_that_is_killed_is_an_error(
