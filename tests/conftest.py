@@ -127,6 +127,12 @@ def _no_threads_left() -> Iterator[None]:
     eventually(none_left, 240, "threads of ours end")
 
 
+@pytest.fixture
+def only_new_garbage() -> None:
+    """Let no collection look at what was there before: libraries, and the results of tests."""
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Return the address of a browser: one for all tests, which are in the group `page`."""

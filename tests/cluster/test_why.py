@@ -28,6 +28,7 @@ def gated() -> None:
     GATE.wait()
 
 
+@pytest.mark.usefixtures("only_new_garbage")
 def test_the_command(capfd: pytest.CaptureFixture[str]) -> None:
     def said(*asked: str, code: int = 0, command: str = "why") -> str:
         assert main([command, "--scheduler", cluster.scheduler_address, *asked]) == code
