@@ -34,7 +34,10 @@ def test_the_command(capfd: pytest.CaptureFixture[str]) -> None:
         assert main([command, "--scheduler", cluster.scheduler_address, *asked]) == code
         return "".join(capfd.readouterr())
 
-    options = {"processes": False, "protocol": "tcp", "dashboard_address": ":0"}
+    options = {
+        "processes": False, "protocol": "tcp", "dashboard_address": ":0",
+        "scheduler_kwargs": {"dashboard": False},
+    }  # fmt: skip
     with LocalCluster(n_workers=1, **options) as cluster, Client(cluster) as client:
         assert dask_otel.register(client, {"environment": OFF}) == "started"
         with span("fit"):
