@@ -75,9 +75,9 @@ class Occupancy:
         open_tasks: dict[str, int] = defaultdict(int)
         #: The moves that sent tasks to workers without a thread for them.
         self.behind: set[int] = set()
-        #: By worker, the tasks that left their threads, when that was known, and whether others
-        #: waited for them.
-        self._freed: dict[str, list[tuple[float, Hashable, bool]]] = defaultdict(list)
+        #: By worker and task that left its thread, when that was known, and whether others waited
+        #: for it.
+        self._freed: dict[tuple[str, Hashable], list[tuple[float, bool]]] = defaultdict(list)
         #: The state of the cluster from each time on.
         self._times, self._states = [-inf], ["no_worker"]
         for when, order, worker, many, more, changed in sorted(changes, key=lambda one: one[:2]):
@@ -88,7 +88,7 @@ class Occupancy:
                 self.behind.add(int(order))
             if more < 0:
                 taken = open_tasks[worker] >= threads.get(worker, 0)
-                self._freed[worker].append((when, changed, taken))
+                self._freed[worker, changed].append((when, taken))
             taking = [one for one, count in threads.items() if count]
             free = any(threads[one] > open_tasks[one] for one in taking)
             self._times.append(when)
@@ -114,8 +114,8 @@ class Occupancy:
         left = min(run.seceded, run.done)
         found = [
             when if awaited else None
-            for when, key, awaited in self._freed[run.worker]
-            if key == run.key and when >= left - STEP
+            for when, awaited in self._freed[run.worker, run.key]
+            if when >= left - STEP
         ]
         return next(iter(found), inf)
 

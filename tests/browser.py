@@ -132,13 +132,14 @@ def browser(profile: Path) -> Iterator[str]:
 async def open_page(
     address: str, url: str, *, dark: bool = False, width: int = 1200
 ) -> AsyncIterator[Page]:
-    """Open a page of its own, and give it when it is loaded."""
+    """Open a page in a tab that no test has, and give it when it is loaded."""
     socket = await websocket_connect(address, max_message_size=2**27)
     try:
         first = Page(socket, "")
-        # With connections of its own, which end with it: servers end before the browser.
-        own = await first.call("Target.createBrowserContext", disposeOnDetach=True)
-        target = await first.call("Target.createTarget", url="about:blank", **own)
+        # A new tab is a new process, which compiles all scripts anew.
+        tabs = (await first.call("Target.getTargets"))["targetInfos"]
+        free = [one for one in tabs if one["type"] == "page" and not one["attached"]]
+        target = free[0] if free else await first.call("Target.createTarget", url="about:blank")
         attached = await first.call(
             "Target.attachToTarget", targetId=target["targetId"], flatten=True
         )
@@ -146,13 +147,15 @@ async def open_page(
         page._number = 1000
         for domain in ("Runtime", "Log", "Network", "Page"):
             await page.call(f"{domain}.enable")
+        # Another one was before it: what is not seen is not drawn.
+        await page.call("Page.bringToFront")
         await page.emulate(dark, width)
         await page.call("Page.navigate", url=url)
         await page.until(
             f"location.href === {json.dumps(url)} && document.readyState === 'complete'"
         )
         yield page
-        await first.call("Target.disposeBrowserContext", **own)
+        await page.call("Page.navigate", url="about:blank")
     finally:
         socket.close()
         while await asyncio.wait_for(socket.read_message(), _LIMIT) is not None:

@@ -51,7 +51,7 @@ for _name in ("core", "scheduler", "worker"):
 # How quick the machine is decides nothing.
 ANY_PACE: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 # A change lands or not by what it does, not by the draw; other runs go on searching.
-settings.register_profile("ci", max_examples=60, derandomize=True, print_blob=True, **ANY_PACE)
+settings.register_profile("ci", max_examples=30, derandomize=True, print_blob=True, **ANY_PACE)
 # `make fuzz` tries the costly ones a million times.
 settings.register_profile("default", max_examples=20, **ANY_PACE)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
@@ -125,6 +125,12 @@ def _no_threads_left() -> Iterator[None]:
 
     # The oldest exporters retry for a minute, and wait for the timeout at each try.
     eventually(none_left, 240, "threads of ours end")
+
+
+@pytest.fixture
+def only_new_garbage() -> None:
+    """Let no collection look at what was there before: libraries, and the results of tests."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

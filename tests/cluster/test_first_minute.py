@@ -29,7 +29,7 @@ README, QUICKSTART = (
 #: What an installation puts on the path.
 COMMANDS = {"python": "", "dask": "-m dask", "dask-otel": "-m dask_otel"}
 #: Nobody's ports.
-OWN_PORTS = "--host 127.0.0.1 --port 0 --dashboard-address 127.0.0.1:0"
+OWN_PORTS = "--host 127.0.0.1 --port 0 --no-dashboard --dashboard-address 127.0.0.1:0"
 #: A machine that stalls for seconds has neither two runs of a program nor half of one.
 PATIENT = {"DASK_OTEL__SPANS__LINGER": "60s", "DASK_OTEL__CLOSE_TIMEOUT": "60s"}
 

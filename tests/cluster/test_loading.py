@@ -125,7 +125,7 @@ def test_a_registration_says_if_the_exporters_are_off(
 @pytest.mark.unreconciled("no bridge runs")
 def test_a_scheduler_without_spans_runs_on(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> str:
-        async with Scheduler(dashboard_address=":0", extensions={}) as scheduler:
+        async with Scheduler(dashboard=False, dashboard_address=":0", extensions={}) as scheduler:
             return await install(scheduler)
 
     with caplog.at_level(logging.ERROR, "distributed.dask_otel"):

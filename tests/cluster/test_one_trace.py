@@ -54,7 +54,8 @@ def current(number):
     return context.trace_id, context.span_id
 
 if __name__ == "__main__":
-    with LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster:
+    with LocalCluster(n_workers=1, processes=False, dashboard_address=":0",
+                      scheduler_kwargs={"dashboard": False}) as cluster:
         with Client(cluster) as client:
             tracer = trace.get_tracer("app")
             with tracer.start_as_current_span("request"), span("outer"), span("etl"):

@@ -101,16 +101,3 @@ def test_an_asynchronous_client(
     assert [path.name for path in tmp_path.iterdir()] == ["run.html"]
     (said,) = [one.getMessage() for one in caplog.records if "performance_report" in one.msg]
     assert said.endswith("use `async with` with an asynchronous client, else `with`")
-
-
-def test_a_kernel_shows_the_headline_and_the_link(tmp_path: Path) -> None:
-    nbclient, nbformat = (pytest.importorskip(name) for name in ("nbclient", "nbformat"))
-    path = Path(__file__).parents[2] / "examples" / "performance_report.ipynb"
-    made = nbformat.read(path, as_version=4)
-    nbclient.NotebookClient(made, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    _, shown, last = ([*cell.outputs] for cell in made.cells if cell.cell_type == "code")
-    (html,) = (one.data["text/html"] for one in shown if one.output_type == "display_data")
-    assert '<a href="run.html"' in html
-    assert "run" in html.partition("<br>")[0]
-    assert last[0].text.startswith("2470 ")
-    assert (tmp_path / "run.html").stat().st_size > 100_000

@@ -73,6 +73,7 @@ def work(client: Client, name: str) -> bool:
 def test_two_schedulers_in_one_process_have_their_own_and_take_them_away() -> None:
     options: dict[str, Any] = {
         "n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0",
+        "scheduler_kwargs": {"dashboard": False},
     }  # fmt: skip
     environment = {
         "OTEL_METRICS_EXPORTER": "none",

@@ -8,7 +8,6 @@ checked of that.
 from __future__ import annotations
 
 import ast
-import json
 import os
 import signal
 import sys
@@ -118,19 +117,29 @@ def test_a_local_cluster_leaves_files_and_says_what_it_waited_for(tmp_path: Path
     assert sum(parts) == pytest.approx(root.seconds, abs=0.005 * (len(parts) + 1))
 
 
-def test_the_cells_of_the_notebook_run_in_their_order(tmp_path: Path) -> None:
-    """In one process without a file of its own, as a kernel is."""
-    cells = json.loads((EXAMPLES / "notebook.ipynb").read_text(encoding="utf-8"))["cells"]
-    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    code.append("print(total, report._repr_html_()[:1])")
-    said = environment.run(
-        "-c", "\n".join(code), within=tmp_path, DASK_OTEL__CLOSE_TIMEOUT="60s"
-    ).stdout.splitlines()
-    assert said[-1] == "2470 <"
+def test_the_cells_of_the_notebooks_run_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one kernel, one notebook after the other; they show what their cells end with."""
+    nbclient, nbformat = (pytest.importorskip(name) for name in ("nbclient", "nbformat"))
+    monkeypatch.setenv("DASK_OTEL__CLOSE_TIMEOUT", "60s")
+    paths = (EXAMPLES / f"{name}.ipynb" for name in ("performance_report", "notebook"))
+    made, more = (nbformat.read(path, as_version=4) for path in paths)
+    made.cells += more.cells
+    nbclient.NotebookClient(made, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = ([*cell.outputs] for cell in made.cells if cell.cell_type == "code")
+    _, block, last, _, (total,), (numbers,), shown = outputs
+    (html,) = (one.data["text/html"] for one in block if one.output_type == "display_data")
+    assert '<a href="run.html"' in html
+    assert "run" in html.partition("<br>")[0]
+    assert last[0].text.startswith("2470 ")
+    assert (tmp_path / "run.html").stat().st_size > 100_000
+    assert total.data["text/plain"] == "2470"
     # The duration, the idle time, and the parts, which add up to the duration.
-    duration, idle, parts = said[0].split(maxsplit=2)
+    duration, idle, parts = numbers.text.split(maxsplit=2)
     assert float(idle) >= 0
     assert sum(ast.literal_eval(parts).values()) == pytest.approx(float(duration))
+    assert shown[-1].data["text/html"].startswith("<")
 
 
 @pytest.mark.skipif(find_spec("dask_jobqueue") is None, reason=NEEDS)

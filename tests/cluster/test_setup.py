@@ -90,7 +90,10 @@ def test_two_bridges_of_a_process_write_no_series_together(
         "otel.spans.linger": 0,
         "otel.close-timeout": "60s",
     }
-    options = {"n_workers": 1, "processes": False, "dashboard_address": "127.0.0.1:0"}
+    options = {
+        "n_workers": 1, "processes": False, "dashboard_address": "127.0.0.1:0",
+        "scheduler_kwargs": {"dashboard": False},
+    }  # fmt: skip
     with receiver() as received, dask.config.set(settings):
         given = {"OTEL_RESOURCE_ATTRIBUTES": "service.instance.id=pod"}
         set_variables(monkeypatch, {**received.environ, **given})

@@ -133,7 +133,10 @@ def test_a_client_of_before_and_a_scheduler_of_today(
     earlier: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment.set_variables(monkeypatch, environment.OFF)
-    options = {"processes": False, "protocol": "tcp", "dashboard_address": ":0"}
+    options = {
+        "processes": False, "protocol": "tcp", "dashboard_address": ":0",
+        "scheduler_kwargs": {"dashboard": False},
+    }  # fmt: skip
     with LocalCluster(n_workers=1, **options) as cluster:
         environment.run(
             *("-c", OLD_CLIENT, cluster.scheduler_address, str(earlier)), PYTHONPATH=str(earlier)

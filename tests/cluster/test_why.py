@@ -28,12 +28,16 @@ def gated() -> None:
     GATE.wait()
 
 
+@pytest.mark.usefixtures("only_new_garbage")
 def test_the_command(capfd: pytest.CaptureFixture[str]) -> None:
     def said(*asked: str, code: int = 0, command: str = "why") -> str:
         assert main([command, "--scheduler", cluster.scheduler_address, *asked]) == code
         return "".join(capfd.readouterr())
 
-    options = {"processes": False, "protocol": "tcp", "dashboard_address": ":0"}
+    options = {
+        "processes": False, "protocol": "tcp", "dashboard_address": ":0",
+        "scheduler_kwargs": {"dashboard": False},
+    }  # fmt: skip
     with LocalCluster(n_workers=1, **options) as cluster, Client(cluster) as client:
         assert dask_otel.register(client, {"environment": OFF}) == "started"
         with span("fit"):

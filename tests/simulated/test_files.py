@@ -129,9 +129,9 @@ def ended(
     def script() -> None:
         begin(b, folder, spans={"linger": linger})
         with span("job"):
-            held = b.client.map(inc, range(40))
+            held = b.client.map(inc, range(10))
             held.append(b.client.submit(sum, held))
-            assert held[-1].result() == 820
+            assert held[-1].result() == 55
             end(b, held)
 
     b = Bridged(begins=False, unreconciled="it is looked at the result", workers=workers, threads=1)
@@ -178,9 +178,9 @@ def runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[tuple[str, st
 
 def assert_success(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The run has the result that its script got, once, and nothing speaks of its work as lost."""
-    assert runs(folder, capsys) == [("job", "success", 41)]
+    assert runs(folder, capsys) == [("job", "success", 11)]
     report = read_report(folder)
-    assert report.to_dict()["runs"][0]["tasks"] == {"memory": 41.0}
+    assert report.to_dict()["runs"][0]["tasks"] == {"memory": 11.0}
     for wrong in ("incomplete", "OOM", "SchedulerClosed", "died", "computes again", "runs again"):
         assert wrong not in report.text(100, everything=True)
 
@@ -211,7 +211,7 @@ def test_a_task_that_is_unfinished_beside_them_decides(tmp_path: Path, capsys: A
         close_scheduler(b, held)
 
     ended(tmp_path, close)
-    assert runs(tmp_path, capsys) == [("job", "error, incomplete", 42)]
+    assert runs(tmp_path, capsys) == [("job", "error, incomplete", 12)]
 
 
 def test_results_that_are_computed_again_are_work(tmp_path: Path, capsys: Any) -> None:
@@ -220,10 +220,10 @@ def test_results_that_are_computed_again_are_work(tmp_path: Path, capsys: Any) -
         (address,) = b.client.who_has(held[-1:])[held[-1].key]
         b.cluster.leave(b.scheduler.workers[address].name)
         wait(held[-1])
-        assert b.client.gather(held)[-2] == 40
+        assert b.client.gather(held)[-2] == 10
 
     ended(tmp_path, lose_one)
-    assert runs(tmp_path, capsys) == [("job", "success", 41)]
+    assert runs(tmp_path, capsys) == [("job", "success", 11)]
     reader = Reader()
     reader.read([tmp_path])
     assert reader.sessions()[0].roots()[0].number("dask.task.recomputed.count")
@@ -238,7 +238,7 @@ def test_a_scheduler_that_is_killed_after_its_workers_leaves_a_success_in_its_sp
     spool.mkdir()
     begin(b, tmp_path / "files", spool={"path": str(spool / "spool.db")})
     with span("job"):
-        held = b.client.map(inc, range(40))
+        held = b.client.map(inc, range(10))
         wait(held)
     time.sleep(5.0)
     b.cluster.leave("w0")

@@ -162,8 +162,7 @@ def test_a_task_that_is_released_on_its_way_to_the_worker(o: Simulated) -> None:
 
 
 @pytest.mark.options(workers=1, latency=0.002, within=0.02)
-@pytest.mark.parametrize("task", [gives_up_once, fails_once])
-@pytest.mark.parametrize("blocked", [0.0, 0.1])
+@pytest.mark.parametrize(("task", "blocked"), [(gives_up_once, 0.0), (fails_once, 0.1)])
 def test_tasks_that_begin_again_on_a_full_worker(
     o: Simulated, task: Callable[..., None], blocked: float
 ) -> None:

@@ -38,7 +38,7 @@ class Delays(dict[str, Callable[[], float | None]]):
         return self[name]
 
 
-@pytest.mark.parametrize("seed", [*range(20), 24, 37, 60, 68, 101])
+@pytest.mark.parametrize("seed", [*range(4), *range(10, 14), 24, 37, 60, 68, 101])
 def test_idle_is_true_where_heartbeats_are_late(seed: int) -> None:
     program = draw(seed)
     # Clocks are estimated by messages.

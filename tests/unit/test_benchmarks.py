@@ -44,6 +44,7 @@ def test_a_steady_drift_cancels_out(ratio, drift):
     assert found == pytest.approx(ratio)
 
 
+@pytest.mark.usefixtures("only_new_garbage")
 def test_a_count_is_refused_unless_the_bridge_books_every_task():
     asyncio.run(count_work({}, lambda cluster, _: run_tasks(cluster, 20)))
     asyncio.run(count_work({}, idle))
@@ -51,6 +52,7 @@ def test_a_count_is_refused_unless_the_bridge_books_every_task():
         asyncio.run(count_work({}, lambda cluster, _: run_tasks(cluster, 20) + 1))
 
 
+@pytest.mark.usefixtures("only_new_garbage")
 def test_the_hooks_that_are_measured_are_the_worker_s():
     context._worker()
 
@@ -102,7 +104,8 @@ def test_the_account_subtracts_idling_and_marks_and_closes() -> None:
     assert found["idle parts"]["threads"] == 500.0
 
 
-def test_every_record_of_the_measured_storms_is_accounted_for():
+def test_every_record_of_the_measured_storms_is_accounted_for(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(logs, "STORM", 1_000)
     storm, lasting = logs.run(quick=True)
     assert storm.data["sent"] + storm.data["left_out"] == logs.STORM
     # Without those that wait for the next message, a second later.

@@ -121,6 +121,7 @@ def test_where_the_demo_cannot_write_it_does_not_run(monkeypatch, capsys, tmp_pa
     assert reason in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("only_new_garbage")
 def test_a_connection_that_was_given_up_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """It does where it is collected, which may be at any time, after the answer has come."""
 

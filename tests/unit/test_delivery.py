@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import pickle
 import pickletools
-import subprocess
 import sys
 from pathlib import Path
 from types import CodeType
@@ -47,16 +46,16 @@ def test_what_travels_names_only_a_builtin_and_holds_no_bytecode():
 
 
 @pytest.mark.parametrize("code", ["", "raise RuntimeError('broken')"])
-def test_it_does_nothing_where_the_package_is_not(tmp_path: Path, code: str):
+def test_it_does_nothing_where_the_package_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: str
+):
     (tmp_path / "dask_otel").mkdir()
     (tmp_path / "dask_otel" / "__init__.py").write_text(code)
-    script = (
-        f"import sys, pickle; sys.path.insert(0, {str(tmp_path)!r})\n"
-        f"print(type(pickle.loads({PICKLED!r})).__qualname__)"
-    )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert run.stdout.strip() == WorkerPlugin.__qualname__, run.stderr
-    assert ("broken" in run.stderr) == bool(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [one for one in sys.modules if one.partition(".")[0] == "dask_otel"]:
+        monkeypatch.delitem(sys.modules, name)
+    assert type(pickle.loads(PICKLED)) is WorkerPlugin
+    assert ("broken" in caplog.text) == bool(code)
 
 
 def test_a_worker_imports_neither_the_sdk_nor_the_scheduler_s_side():

@@ -24,7 +24,8 @@ from dask_otel.report.history.past import past_run, total
 from dask_otel.report.page.multiples import panels
 from tests.unit.history_files import ListPage, etl, write
 
-pytestmark = pytest.mark.usefixtures("cache")
+# One process of the tests writes the runs, and reads them.
+pytestmark = [pytest.mark.usefixtures("cache"), pytest.mark.xdist_group("history")]
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLES = REPOSITORY / "examples" / "history"

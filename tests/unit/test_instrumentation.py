@@ -272,6 +272,7 @@ def test_the_current_span_does_with_its_state(span: Any, expected: Any) -> None:
         assert annotations(span) is None
 
 
+@pytest.mark.usefixtures("only_new_garbage")
 def test_what_is_remembered_is_of_one_client_in_one_context(propagators: Any) -> None:
     one, other = Submitter(), Submitter()
     with use_span(a_span()):

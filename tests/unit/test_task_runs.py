@@ -181,6 +181,7 @@ def test_attempts_are_known_or_absent() -> None:
     assert task_runs.attempt(span, "a") is None
 
 
+@pytest.mark.usefixtures("only_new_garbage")
 def test_what_is_kept_is_nothing_to_collectors_of_garbage() -> None:
     runs = Runs(make_task_limits(slowest=1))
     group = runs.group()
@@ -192,6 +193,7 @@ def test_what_is_kept_is_nothing_to_collectors_of_garbage() -> None:
     assert not gc.is_tracked(group.slowest)
 
 
+@pytest.mark.usefixtures("only_new_garbage")
 def test_an_exported_span_goes_without_a_collection_of_garbage() -> None:
     made = Runs(make_task_limits(slowest=2, ratio=1.0, most=10))
     group = made.group()

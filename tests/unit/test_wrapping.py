@@ -54,6 +54,7 @@ def of_a_table(wrappers: Wrappers, make: Any) -> Any:
     return handlers["operation"]
 
 
+@pytest.mark.usefixtures("only_new_garbage")
 @pytest.mark.parametrize("wrap", [of_an_instance, of_a_class, of_a_table])
 def test_a_wrapper_that_somebody_keeps_holds_its_original_alone(wrap: Callable[..., Any]) -> None:
     wrappers, ours = Wrappers(), Ours()
@@ -78,6 +79,7 @@ def test_a_handler_that_somebody_wrapped_after_us_stays() -> None:
     assert (handlers["operation"], theirs(1), ours.calls) == (theirs, 2, [])
 
 
+@pytest.mark.usefixtures("only_new_garbage")
 def test_code_of_ours_gets_the_messages_of_a_handler_after_it() -> None:
     wrappers, ours, dasks = Wrappers(), Ours(), Dasks()
     handlers = {"operation": dasks.method}

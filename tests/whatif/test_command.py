@@ -19,9 +19,8 @@ from dask_otel.core.diagnosis import Diagnosis
 from dask_otel.report import replaying
 from dask_otel.report.document import Report, read_report
 from dask_otel.whatif.experiments import Experiment, each, usual
-from dask_otel.whatif.graph import Graph, read_graphs
+from dask_otel.whatif.graph import Graph
 from dask_otel.whatif.result import Replayed, WhatIf
-from tests import environment
 from tests.unit.report_files import counter, metrics, point, span, traces
 from tests.whatif.graphs import graph
 
@@ -268,40 +267,3 @@ def test_progress_is_for_a_terminal_alone(run, replays, monkeypatch, capsys):
     bar, last = said(capsys, run)[1].split("\r")[1:]
     assert bar.startswith("replayed  50% ####")
     assert last == "\x1b[K"
-
-
-RECORD = """
-import sys, time
-import dask
-from distributed import Client, LocalCluster, span
-dask.config.set({"distributed.scheduler.preload": ["dask_otel"], "otel.files.path": sys.argv[1]})
-def nap(seconds):
-    time.sleep(seconds)
-if __name__ == "__main__":
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None,
-                      processes=False) as cluster, Client(cluster) as client:
-        with span("naps"):
-            client.gather(client.map(nap, [0.3] * 8, pure=False))
-"""
-
-
-def test_a_real_run_is_read_and_replayed(tmp_path, capsys):
-    environment.run("-c", RECORD, str(tmp_path))
-    code = main(["whatif", str(tmp_path), "--threads", "4x1", "--faster", "nap=2", "--json"])
-    found = json.loads(capsys.readouterr().out)
-    (session,) = read_report(tmp_path).runs
-    (root,) = session.roots()
-    assert (found["span"], found["as_it_was"]["threads"]) == ("naps", 2)
-    assert found["recorded"] == pytest.approx(root.seconds, abs=1e-3)
-    # A machine may be too busy for an answer.
-    assert code == (found["refused"] is not None) == (found["error"] > 0.15)
-    if code == 0:
-        (recorded,) = read_graphs(tmp_path)
-        took = recorded.runs["seconds"]
-        # On a busy machine, workers begin late, and the span ends late.
-        margin = found["recorded"] / 10 + found["as_it_was"]["seconds"] - sum(took) / 2
-        more, faster = found["experiments"]
-        assert (more["threads"], faster["threads"]) == (4, None)
-        # Whatever the order of the tasks, by Graham.
-        for one in (more, faster):
-            assert 0 <= one["seconds"] - sum(took) / 4 <= max(took) + margin

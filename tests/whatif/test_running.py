@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dask_otel.whatif import running
+from dask_otel.whatif import child, engine, running
 from dask_otel.whatif.experiments import Experiment
 from dask_otel.whatif.graph import Graph
 from dask_otel.whatif.result import Replayed
@@ -38,11 +39,34 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
     return started
 
 
+@pytest.fixture
+def says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+    """Let the process be one that says these lines, and then does not end by itself.
+
+    One of the replays' own imports Dask.
+    """
+
+    def stand_in(*lines: str, end: str = "exec sleep 600") -> None:
+        said = [f"echo '{line}'" for line in lines]
+        script = tmp_path / "child"
+        script.write_text("\n".join(["#!/bin/sh", "read -r asked", *said, end]))
+        script.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(script))
+
+    return stand_in
+
+
+def result(name: str, seconds: float) -> str:
+    found = asdict(Replayed(name, seconds, 1.0, 0.0))
+    return json.dumps({"done": 48, "total": 96, "result": found})
+
+
 def test_the_run_as_it_was_comes_first(processes: list[subprocess.Popen[str]]) -> None:
     told: list[tuple[int, int]] = []
     found = replay(EIGHT, [DOUBLE], lambda done, total: told.append((done, total)))
     assert found.refused is None
     assert found.replayed is not None
+    assert found.replayed.name == "as it was"
     assert (found.recorded, found.error) == (4.0, pytest.approx(0.0, abs=1e-5))
     assert [(one.name, round(one.seconds, 3)) for one in found.experiments] == [("double", 2.0)]
     assert told == sorted(told)
@@ -51,18 +75,20 @@ def test_the_run_as_it_was_comes_first(processes: list[subprocess.Popen[str]]) -
 
 
 def test_a_run_that_cannot_be_replayed_gets_no_answers(
-    processes: list[subprocess.Popen[str]],
+    processes: list[subprocess.Popen[str]], says: Callable[..., None]
 ) -> None:
+    says(result("as it was", 1.0), result("double", 1.0), end="")
     found = replay(graph({}, submissions=[0.0], stop=1.0, outside=7, workers=(1,)), [DOUBLE])
     assert found.refused is None
+    says(result("as it was", 1.0))
     late = graph({"start": 5.0, "sent": 5.0}, outside=7, workers=(1,))
     found = replay(late, [DOUBLE])
-    assert (found.experiments, found.replayed and round(found.replayed.seconds, 3)) == ((), 1.0)
+    assert (found.experiments, found.replayed and found.replayed.seconds) == ((), 1.0)
     assert found.refused == (
         "The replay of the run as it was took 1.00 s instead of 6.00 s; the most likely reason: "
         "tasks waited for data of other spans, 7 times."
     )
-    assert processes[-1].poll() is not None
+    assert [process.returncode for process in processes] == [0, -signal.SIGKILL]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +120,7 @@ def test_a_replay_that_takes_too_long_is_ended(
 
 
 def test_what_was_replayed_before_the_time_was_over_is_kept(
-    processes: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+    says: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends: list[Callable[[], object]] = []
 
@@ -107,18 +133,16 @@ def test_what_was_replayed_before_the_time_was_over_is_kept(
         def cancel(self) -> None: ...
 
     monkeypatch.setattr(running, "Timer", Timer)
+    says(result("as it was", 4.0), result("a", 2.0), '{"done": 60, "total": 96}')
 
-    def end_in_the_second(done: int, total: int) -> None:
-        # Each result comes when the tasks of three replays are done.
-        if done == 48:
+    def end_in_the_third(done: int, total: int) -> None:
+        if done == 60:
             ends[0]()
 
     changes = [replace(DOUBLE, name=name) for name in "abc"]
-    found = replay(EIGHT, changes, end_in_the_second)
-    assert found.refused is None
-    assert "a" in [one.name for one in found.experiments]
-    missing = 3 - len(found.experiments)
-    assert (found.assumptions[-1].startswith("There was no time for ")) == (missing > 0)
+    found = replay(EIGHT, changes, end_in_the_third)
+    assert (found.refused, [one.name for one in found.experiments]) == (None, ["a"])
+    assert found.assumptions[-1] == "There was no time for 2 more changes."
 
 
 @pytest.mark.parametrize(("times", "kept", "spreads"), [(6.0, 2, 3), (5.9, 2, 1), (1.5, 1, 1)])
@@ -143,30 +167,52 @@ def test_the_room_decides_how_many_changes_are_replayed_and_how_often(
 
 
 def test_one_that_is_interrupted_leaves_no_process(
-    processes: list[subprocess.Popen[str]],
+    processes: list[subprocess.Popen[str]], says: Callable[..., None]
 ) -> None:
     def interrupt(done: int, total: int) -> None:
         raise KeyboardInterrupt
 
+    says(result("as it was", 4.0))
     with pytest.raises(KeyboardInterrupt):
         replay(EIGHT, [DOUBLE], interrupt)
     assert [process.returncode for process in processes] == [-signal.SIGKILL]
 
 
-def test_the_last_words_of_a_process_that_dies_are_the_error() -> None:
+def test_the_last_words_of_a_process_that_dies_are_the_error(says: Callable[..., None]) -> None:
+    says(result("as it was", 4.0), "Traceback", "KeyError: 7", end="exit 3")
+    with pytest.raises(ReplayError, match=r"ended with status 3\. Its last output: KeyError: 7$"):
+        replay(EIGHT, [DOUBLE])
+
+
+def test_a_replay_without_an_end_is_said_in_words() -> None:
     never = graph({}, restrictions=[{"workers": None, "resources": {"GPU": 1}, "loose": False}])
     never.runs["restriction"][:] = [0]  # type: ignore[index]
-    with pytest.raises(ReplayError, match="as it was: it does not end, since no worker has what"):
-        replay(never, [DOUBLE])
+    asked = json.dumps({"graph": never, "changes": [DOUBLE], "orders": 1}, default=vars)
+    with pytest.raises(SystemExit, match=r"^double: it does not end, since no worker has what"):
+        child.answer(json.loads(asked), print)
 
 
-def test_a_process_that_is_killed_is_an_error(processes: list[subprocess.Popen[str]]) -> None:
+def test_the_median_of_several_orders_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    took = iter([3.0, 1.0, 2.5])
+    monkeypatch.setattr(engine, "replayed", lambda *_: Replayed("", next(took), 1.0, 0.0, 4))
+    two = graph({}, {"worker": 1}, workers=(1, 1))
+    said: list[dict[str, Any]] = []
+    asked = json.dumps({"graph": two, "changes": [DOUBLE], "orders": 3}, default=vars)
+    child.answer(json.loads(asked), said.append)
+    assert said == [
+        {"done": 6, "total": 6, "result": asdict(Replayed("double", 2.5, 1.0, 0.0, 4, 1.0))}
+    ]
+
+
+def test_a_process_that_is_killed_is_an_error(
+    processes: list[subprocess.Popen[str]], says: Callable[..., None]
+) -> None:
     def kill(done: int, total: int) -> None:
         os.kill(processes[0].pid, signal.SIGKILL)
 
-    many = [Experiment(str(number)) for number in range(100)]
+    says(result("as it was", 4.0))
     with pytest.raises(ReplayError, match=r"ended with status -9\. Its last output: none"):
-        replay(EIGHT, many, kill)
+        replay(EIGHT, [DOUBLE], kill)
 
 
 def test_it_ends_with_the_process_that_started_it() -> None:
