@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # More processes than most machines have cores, because tests of clusters wait. Each one more imports
 # all tests. Those that share a server run in one of them.
-PYTEST_PROCESSES ?= 3
+PYTEST_PROCESSES ?= 4
 PARALLEL := --numprocesses $(PYTEST_PROCESSES) --dist loadgroup
 # What is not collected need not be imported by each process.
 NO_SERVERS := -m "not backend" --ignore=tests/backends
