@@ -217,7 +217,8 @@ def few_tasks_on_a_slow_worker(client: Any, cluster: Any) -> None:
         wait(tasks(client, "load", [0.7 + 0.01 * number for number in range(12)]))
 
 
-@plant("slow_worker", never=("restricted", "starting"), least=4.1, most=4.3)
+# It takes 4.8 s, 4.0 s with older releases, and 0.6 s on workers of usual speed.
+@plant("slow_worker", never=("restricted", "starting"), least=3.4, most=4.2)
 def one_task_on_a_slow_worker(client: Any, cluster: Any) -> None:
     """Two tasks of 8 run on a worker that takes eight times as long, and so does the next step."""
     cluster.machines["w0"].slowness = 8.0

@@ -264,9 +264,9 @@ def _workers(
     if change.workers is None:
         return known
     stays: dict[str, Any] = {"came": 0.0, "went": inf, "killed": False}
-    others = [*known, *(one._replace(slowness=_AS_OTHERS) for one in known)]
+    fresh = [one._replace(slowness=_AS_OTHERS) for one in known]
     return [
-        others[number if number < len(known) else len(known) + number % len(known)]._replace(
+        (known if number < len(known) else fresh)[number % len(known)]._replace(
             threads=threads, **stays
         )
         for number, threads in enumerate(change.workers)
