@@ -101,6 +101,16 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
     "before the first task": (given(run(compute=1.0), before_first=8.0), ["client"]),
     "no workers": (run(no_worker=4.0, compute=1.0), ["no_workers"]),
     "uneven": (run(idle=18.0, uneven=4.0, compute=1.0), ["uneven"]),
+    "behind tasks that fetch their data": (
+        run(
+            work={"thread-cpu": 0.1},
+            idle=18.0,
+            span={"before": {"f": {"transfer": 8.0}}},
+            uneven=4.0,
+            compute=1.0,
+        ),
+        ["transfer"],
+    ),
     # Others had a free thread for moments only.
     "hardly uneven": (run(idle=0.4, uneven=4.0, compute=1.0), ["healthy"]),
     "restricted": (

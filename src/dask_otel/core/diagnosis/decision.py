@@ -292,6 +292,10 @@ def _spent(activities: Mapping[str, float], *ends: str) -> float:
     return sum(took for name, took in activities.items() if name.endswith(ends))
 
 
+def _total(activities: Mapping[str, float]) -> float:
+    return sum(activities.values())
+
+
 def _late(blocked: float, whole: float) -> float:
     """Return by how much a tick of an event loop is late that was blocked for so long."""
     return _TICK * max(0.0, blocked) / max(whole - blocked, 0.001)
@@ -524,6 +528,11 @@ class _Case:
         share = own / (sum(took for _, took in waited) or 1.0)
         restricted = self._take(self.spare * share, "uneven")
         uneven = self._take(self.spare * (1.0 - share), "uneven")
+        # Tasks that wait behind others wait for the data of these, too.
+        fetched, busy = (sum(map(_total, one.values())) for one in (span.before, span.work))
+        data = uneven * fetched / (fetched + busy or 1.0)
+        left["transfer"] += data
+        uneven -= data
         self.spare -= restricted + uneven
         resources = {one: how for one, how in span.restrictions.items() if how == "resources"}
         if resources and left["unbegun"]:
@@ -539,7 +548,7 @@ class _Case:
         """Claim waits for data, also where Dask booked the transfer on another task."""
         before, by, booked = self.span.before, self.root.transfers, 0.0
         # Of each worker, on average.
-        fetched = sum(sum(one.values()) for one in before.values()) / max(1, self.facts.workers)
+        fetched = sum(map(_total, before.values())) / max(1, self.facts.workers)
         for link in self.span.links:
             known = max(fetched, sum(before.get(link.prefix, {}).values()))
             if known >= link.parts.get("starting", 0.0):
