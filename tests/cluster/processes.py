@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from distributed import Client, Worker
+from distributed import Client
 
 from tests import receiver
 from tests.cluster import proof
@@ -137,20 +137,6 @@ class Cluster:
         )  # fmt: skip
         self.processes.append(process)
         return process
-
-
-@contextmanager
-def worker_beside(client: Client, name: str) -> Iterator[None]:
-    """Start a worker on the event loop of a client, where its own process would prove nothing."""
-
-    async def start() -> Worker:
-        return await Worker(client.scheduler.address, nthreads=2, name=name, memory_limit=0)
-
-    worker = client.sync(start)
-    try:
-        yield
-    finally:
-        client.sync(worker.close)
 
 
 @contextmanager

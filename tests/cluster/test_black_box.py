@@ -11,7 +11,7 @@ from distributed import Client, span
 
 from dask_otel.core import identity
 from tests.cluster import tasks
-from tests.cluster.processes import cluster, worker_beside
+from tests.cluster.processes import cluster
 from tests.cluster.test_doctor import WITHOUT, assert_well
 from tests.cluster.truth import (
     assert_closed,
@@ -42,8 +42,9 @@ def test_a_plain_client_gets_traces_and_counters(
             "OTEL_EXPORTER_OTLP_HEADERS": "x-key=geheim",
         }
         scheduler = dask.start_scheduler(*PRELOAD, env=environment)
+        dask.start_worker("with")
         dask.start_worker("without", "--preload", WITHOUT)
-        with Client(dask.address) as client, worker_beside(client, "with"):
+        with Client(dask.address) as client:
             client.wait_for_workers(2)
             with span("workflow"):
                 with span("load") as load_id:
