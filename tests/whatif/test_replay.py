@@ -95,6 +95,15 @@ def test_a_client_goes_on_with_each_result_that_comes() -> None:
     assert seconds(fed, faster={"inc": 2.0}) == near(1.5)
 
 
+def test_a_client_waits_for_the_group_of_tasks_that_was_complete() -> None:
+    # Two calls of map in one moment: the client waits for one of them, and submits another task.
+    waited = graph({"seconds": 4.0}, {"seconds": 4.0}, {"group": 1, "prefix": 1},
+                   {"start": 1.0, "submission": 1, "prefix": 1, "seconds": 3.0},
+                   prefixes=["load", "fit"], submissions=[0.0, 1.0], workers=(4,))  # fmt: skip
+    assert seconds(waited) == near(4.0)
+    assert seconds(waited, faster={"load": 8.0}) == near(4.0)
+
+
 def test_data_takes_its_way_between_workers() -> None:
     # Two results of 100 MB on two workers; the third task gets one of them in half a second.
     sent = graph(
