@@ -15,6 +15,7 @@ from math import inf
 from statistics import mean, median
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from dask_otel.core.diagnosis.facts import is_slow
 from dask_otel.core.graph import Row
 from dask_otel.core.sums import covered
 from dask_otel.whatif.experiments import LONGEST, Experiment
@@ -35,9 +36,6 @@ LARGE: Final = 1e6
 
 #: The most seconds of a message: a task that waits longer for a free worker waits for its start.
 _MOST_WAY: Final = 0.05
-
-#: A worker is slow if its tasks, but for the longest one, take so many times as long as others.
-_SLOW: Final = 1.5
 
 #: Times of the log are rounded to this.
 _ROUNDED: Final = 1e-6
@@ -229,16 +227,13 @@ def _slowness(ran: Mapping[int, Sequence[Row]]) -> dict[int, Slowness]:
         count, whole = sum(map(len, workers.values())), sum(map(sum, workers.values()))
         for worker, own in workers.items():
             others = (whole - sum(own)) / (count - len(own)) if count > len(own) else 0.0
-            # One long task can be there by chance, and two rather long ones can.
-            least = _SLOW if len(own) > 2 else 2.0 * _SLOW
-            if len(own) > 1 and mean(sorted(own)[:-1]) >= least * others > 0.0:
+            if len(own) > 1 and others and is_slow(len(own), mean(sorted(own)[:-1]), others):
                 found[worker].add(prefix, sum(own), len(own) * others)
     return found
 
 
-def losers(rows: Iterable[Row]) -> set[int]:
+def losers(rows: Sequence[Row]) -> set[int]:
     """Return the workers with runs or results that may have been lost with them."""
-    rows = [*rows]
     # A result is computed again, or a run is lost, only if a worker did not hand over what it had.
     times = Counter(row.task for row in rows if row.outcome == "m")
     return {row.worker for row in rows if row.outcome == "l" or times[row.task] > 1}

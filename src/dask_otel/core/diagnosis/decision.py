@@ -9,7 +9,7 @@ from itertools import takewhile
 from math import inf
 from typing import Final, NamedTuple
 
-from dask_otel.core.diagnosis.facts import NOWHERE, Facts, Link, SpanFacts
+from dask_otel.core.diagnosis.facts import NOWHERE, Facts, Link, SpanFacts, is_slow
 from dask_otel.core.diagnosis.kinds import KINDS
 from dask_otel.core.figures import counted, noun, seconds, size
 from dask_otel.core.sums import summed
@@ -24,9 +24,8 @@ _INCIDENTS: Final = ("failed", "lost", "memory", "paused", "repeated")
 _NOTICES: Final = ("sizing", "open", "gaps", "merged")
 #: The most seconds that Dask itself needs for a task, and the tasks of a thread that are many.
 _OVERHEAD, _MANY = 0.02, 25
-#: A task is long, and a worker slow, if it takes so many times as long as the others; for a worker
-#: with few runs it is twice as much.
-_LONG, _SLOW, _FEW = 2.0, 1.5, 2.5
+#: A task is long if it takes so many times as long as the others.
+_LONG: Final = 2.0
 #: The seconds between two ticks of an event loop, and those for which a thread keeps the GIL while
 #: others wait for it. On a busy machine, workers' ticks are later than the scheduler's.
 _TICK, _SWITCH, _LATE = 0.02, 0.005, 2.0
@@ -492,8 +491,7 @@ class _Case:
         """Claim what tasks took longer on a slow worker."""
         known = {(slow.name, slow.prefix) for slow in self.span.slow}
         for slow in self.span.slow:
-            # Not one long task, which was there by chance, nor two.
-            if slow.rest >= (_SLOW if slow.runs > _FEW else 2.0 * _SLOW) * slow.others:
+            if is_slow(slow.runs, slow.rest, slow.others):
                 lost = slow.runs * (slow.mean - slow.others)
                 took = self._take(lost / max(1.0, self.facts.threads), "uneven", "compute", "own")
                 # As if all threads had shared the rest of the work evenly, at most.

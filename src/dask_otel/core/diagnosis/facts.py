@@ -52,6 +52,15 @@ class SlowWorker(NamedTuple):
     rest: float
 
 
+def is_slow(runs: float, rest: float, others: float) -> bool:
+    """Return whether a worker is slow, by the number of its runs of a prefix, and mean seconds.
+
+    The `rest` is that of its runs without the longest one, which can be there by chance.
+    """
+    # Two rather long runs can be there by chance, too. The number can be an estimate.
+    return rest >= (1.5 if runs > 2.5 else 3.0) * others
+
+
 @dataclass
 class SpanFacts:
     """All spans of one name."""
