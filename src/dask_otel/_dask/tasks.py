@@ -35,7 +35,17 @@ from dask_otel.core.life.open_span import Cause, Group, RetryReason, TaskLimits
 from dask_otel.core.memory.ledger import Coming, Moves
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.path.following import Paths
-from dask_otel.core.path.step import KEY, NUMBER, PARTS, SECONDS, SENT, STOP, Lost, RawStep
+from dask_otel.core.path.step import (
+    KEY,
+    NUMBER,
+    PARTS,
+    SECONDS,
+    SENT,
+    STOP,
+    Lost,
+    RawStep,
+    lost_run,
+)
 from dask_otel.core.path.waiting import (
     AT_ONCE,
     BEHIND,
@@ -707,9 +717,8 @@ class TaskEvents:
             ran = self._clocks.corrected(address, started, stopped, stimulus_id, sent, time())
             if account is not None and sent:
                 end = (stimulus_id, ran[1], self._accounting.present, key)
-                place, waits = [*last_ends(account.ends), end], BEHIND if resources else waits
-                turn = turn_of(place, waits, key, sent, *ran) or (sent, threads)
-                began = (sent, threads, *turn, ran[0])
+                waited: Sent = (threads, BEHIND if resources else waits, None)
+                began = lost_run([*last_ends(account.ends), end], waited, key, sent, *ran)
             return ran, began
         # It ran until now, or until its worker was lost at an unknown time.
         return None if seen is None else (seen[0], seen[1] if lost else time()), began

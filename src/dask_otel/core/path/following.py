@@ -22,8 +22,9 @@ from dask_otel.core.path.step import (
     SpanPath,
     Step,
     Times,
+    lost_run,
 )
-from dask_otel.core.path.waiting import UNKNOWN, Place, Sent, Threads, turn_of
+from dask_otel.core.path.waiting import UNKNOWN, Place, Sent, Threads
 from dask_otel.core.records import RawRun, TaskRun
 
 #: Tasks of one submission that are ready within these seconds share one time.
@@ -123,10 +124,9 @@ class Paths:
             step = Step._make(last)
             run = TaskRun._make(step.run)
             if run.key == key and (step.before or step.waited):
-                threads, how, _ = step.sent_to
+                threads = step.sent_to[0]
                 waited = step.waited or (step.before[END], run.sent, None, 0.0, threads, threads)
-                turn = turn_of(step.place, how, key, run.sent, run.start, run.stop)
-                lost = (run.sent, threads, *(turn or (run.sent, threads)), run.start)
+                lost = lost_run(step.place, step.sent_to, key, run.sent, run.start, run.stop)
                 self._again[key] = _repeated((step.before, waited), lost)
 
     def forget(self, key: Hashable) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from operator import add
@@ -124,6 +124,15 @@ class Folded(NamedTuple):
     depth: int = 0
     #: Where a step has its span.
     span: None = None
+
+
+def lost_run(
+    place: Place, sent_to: Sent, key: Hashable, sent: float, start: float, stop: float
+) -> Lost:
+    """Return the first run of a task that is repeated; see `Step` and `turn_of`."""
+    threads, how, _ = sent_to
+    turn = turn_of(place, how, key, sent, start, stop) or (sent, threads)
+    return sent, threads, *turn, start
 
 
 def cut(step: RawStep, since: float, until: float = inf) -> tuple[float, ...]:
