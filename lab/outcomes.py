@@ -95,6 +95,9 @@ class Outcomes:
         if move.finish != "released":
             ends = {"memory": "memory", "erred": "erred" if move.own else "blamed"}
             self._set(key, ends.get(move.finish, "left"))
+        elif move.failed:
+            # Nobody wants it any more, since the tasks that waited for it failed before it.
+            self._set(key, "blamed")
         elif not sent_again or move.stimulus.startswith(ITS_OWN):
             self._left_by[key] = move.stimulus
             self._set(key, "left")

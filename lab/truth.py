@@ -69,8 +69,9 @@ class Move(NamedTuple):
     #: Its worker from here on, and whether it needs a resource of that.
     worker: str | None = None
     restricted: bool = False
-    #: Whether it failed for a reason of its own.
+    #: Whether it failed for a reason of its own; and whether it, or a task that it needs, failed.
     own: bool = False
+    failed: bool = False
 
 
 @dataclass
@@ -179,9 +180,22 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
         ws = task.processing_on if finish == "processing" else None
         worker = None if ws is None else ws.address
         tied = bool(task.resource_restrictions)
-        span = task.group.span_id
+        span, failed = task.group.span_id, task.exception_blame is not None
         self.moves.append(
-            Move(self.now, key, start, finish, stimulus, span, needs, spent, worker, tied, own)
+            Move(
+                self.now,
+                key,
+                start,
+                finish,
+                stimulus,
+                span,
+                needs,
+                spent,
+                worker,
+                tied,
+                own,
+                failed,
+            )
         )
 
     def restart(self, scheduler: Any) -> None:
