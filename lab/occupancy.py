@@ -50,8 +50,9 @@ class Occupancy:
                 end = move.when, float(number)
                 left = [one for one in apart[move.key] if since < one[1] < number]
                 open_ = [r for r in ran[worker, move.key] if r.start <= move.when < r.stop]
-                # Another task that needed it can have failed.
-                known = move.stimulus.startswith(ENDED) and not open_
+                # Another task that needed it can have failed. What begins now is its next run.
+                earlier = [r for r in open_ if r.start < move.when - STEP]
+                known = move.stimulus.startswith(ENDED) and not earlier
                 known |= truth.workers[worker].left <= move.when
                 if (move.start, move.finish) in RELEASED and not known:
                     until = max([move.when, *(min(r.stop, r.seceded) for r in open_)])
