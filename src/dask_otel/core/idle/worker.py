@@ -204,7 +204,8 @@ class WorkerTime:
 
         If an active span began or ended after the cut (`changed`), before its receipt, keep all:
         they may have had work since the cut. Seconds without one can have passed since, too. If
-        only tasks began or ended meanwhile, keep those that are `active`: they were at the cut.
+        only tasks began or ended meanwhile, or released ones may run on, keep those that are
+        `active`: they were at the cut.
         """
         if len(self.ends) > 2 * MAX_ENDS:
             self.renew_ends()
@@ -212,7 +213,7 @@ class WorkerTime:
         self.earlier_spans = before = self.recent_spans
         if self._maybe_busy and changed > self.tasks.cut:
             self.recent_spans = before.copy()
-        elif self._maybe_busy and self.changed > self.tasks.cut:
+        elif self.tasks.zombies or (self._maybe_busy and self.changed > self.tasks.cut):
             self.recent_spans = {span for span in before if span.id in active}
         else:
             # Mostly there is one, or none: this runs for every heartbeat of a worker with tasks.
