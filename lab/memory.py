@@ -49,8 +49,9 @@ class Memory(SchedulerPlugin):  # type: ignore[misc]
         self, key: Hashable, start: str, finish: str, *, stimulus_id: str, **kwargs: Any
     ) -> None:
         """See ``SchedulerPlugin.transition``."""
-        # A submission can give a span to data that a client has scattered.
-        if stimulus_id != self._stimulus or (start != finish and "memory" in (start, finish)):
+        # A submission can give a span to data that a client has scattered; two of one moment have
+        # the same id.
+        if stimulus_id is not self._stimulus or (start != finish and "memory" in (start, finish)):
             self._stimulus = stimulus_id
             self._look()
 
