@@ -202,7 +202,7 @@ class Paths:
             path.tasks += 1
         else:
             path.momentary += 1
-        if run is not None and move.activities:
+        if run is not None and any(one["action"] == "compute" for one in move.activities):
             path.untold += run.stop - run.done
         else:
             path.untold += sum(spent[7:])
