@@ -15,7 +15,7 @@ from dask_otel.lab.executor import Run
 from lab.truth import RELEASED, STEP, Truth
 
 #: How Dask names the ends of runs without a result that their workers report.
-ENDED = ("task-erred", "reschedule")
+ENDED = ("task-erred", "execute-unknown-error", "reschedule")
 #: Heartbeats until an observer knows whether a released task still runs.
 UNSETTLED = 3
 

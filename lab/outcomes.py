@@ -16,7 +16,8 @@ from lab.truth import UNFINISHED, Move
 
 #: Beginnings of Dask's names for a submission, and for a retry by a client; and of those for runs
 #: that are repeated because of themselves, and not of their workers.
-SUBMISSION, RETRY, ITS_OWN = "update-graph", "stimulus-retry", ("task-erred", "reschedule")
+SUBMISSION, RETRY = "update-graph", "stimulus-retry"
+ITS_OWN = "task-erred", "execute-unknown-error", "reschedule"
 
 
 class Outcomes:

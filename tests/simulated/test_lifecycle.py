@@ -125,6 +125,15 @@ def test_all_tasks_erred_has_its_real_length(o: Simulated) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_a_task_that_its_worker_cannot_start_failed_there(o: Simulated) -> None:
+    """Dask reports that by another message, without times; no worker was lost."""
+    with span("unable"), dask.annotate(executor="none"):
+        wait([o.client.submit(nap, 1.0, retries=1), o.client.submit(nap, 2.0, retries=1)])
+    o.assert_tree("unable failure 0.005 tasks=2 erred=2 retried=2")
+    assert o.counted(RETRIED) == {(("unable",), "nap", "error"): 2}
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_an_error_that_a_retry_heals_is_none(o: Simulated) -> None:
     with span("healed"):
         future = o.client.submit(first, OSError, 0.2, retries=2)

@@ -10,6 +10,7 @@ Interruption: TypeAlias = Literal["error", "rescheduled", "stolen", "worker_lost
 
 _INTERRUPTIONS: Final[tuple[tuple[str, Interruption], ...]] = (
     ("task-erred", "error"),
+    ("execute-unknown-error", "error"),
     ("reschedule", "rescheduled"),
     ("steal", "stolen"),
 )
@@ -17,7 +18,14 @@ _INTERRUPTIONS: Final[tuple[tuple[str, Interruption], ...]] = (
 #: Beginnings of the ids of a worker's messages about a thread that became free. The first two are
 #: of the end of a run with times; no other stimulus has their first letter. A message with another
 #: id may be repeated from a run with another number.
-ENDS: Final = ("task-finished", "task-erred", "reschedule", "secede", "worker-client-secede")
+ENDS: Final = (
+    "task-finished",
+    "task-erred",
+    "execute-unknown-error",
+    "reschedule",
+    "secede",
+    "worker-client-secede",
+)
 END: Final = "t"
 
 #: Prefix of the id of a client's submission, and its length: comparing slices takes a fifth of the
