@@ -50,16 +50,21 @@ class Occupancy:
                 end = move.when, float(number)
                 left = [one for one in apart[move.key] if since < one[1] < number]
                 open_ = [r for r in ran[worker, move.key] if r.start <= move.when < r.stop]
-                # Another task that needed it can have failed. What begins now is its next run.
+                later = []
+                if (move.start, move.finish) in RELEASED:
+                    later = [one for one in truth.moves[number + 1 :] if one.key == move.key]
+                # Else another task that needed it can have failed. What begins now is its next run.
+                again = [(one.finish, one.stimulus) for one in later[:1]] == [
+                    ("waiting", move.stimulus)
+                ]
                 earlier = [r for r in open_ if r.start < move.when - STEP]
-                known = move.stimulus.startswith(ENDED) and not earlier
+                known = again and move.stimulus.startswith(ENDED) and not earlier
                 known |= truth.workers[worker].left <= move.when
                 if (move.start, move.finish) in RELEASED and not known:
                     until = max([move.when, *(min(r.stop, r.seceded) for r in open_)])
                     if until > move.when:
                         end = until, inf
                     # A worker with a blocked event loop may begin it after that.
-                    later = [one for one in truth.moves[number + 1 :] if one.key == move.key]
                     anew = min((m.when for m in later if m.finish == "processing"), default=inf)
                     runs_on = [r.stop for r in ran[worker, move.key] if r.start < anew]
                     last = max([until, *(stop for stop in runs_on if stop < inf)])
