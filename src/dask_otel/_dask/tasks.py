@@ -124,8 +124,6 @@ class TaskEvents:
         self._submission: str | None = None
         #: The last task that will not run since another one failed, and the stimulus.
         self._blamed: tuple[Hashable, str] | None = None
-        #: The stimulus of the last result that went, and when that was.
-        self._present, self._present_clock = "", 0.0
         #: The time of the last event. Further events of the same stimulus have the same time.
         self._now = 0.0
 
@@ -312,13 +310,11 @@ class TaskEvents:
                 if start == self._leaves and finish != "memory":
                     # Without calls: one takes 500 instructions.
                     task = self._tasks[key]
-                    if stimulus_id is not self._present:
-                        self._present, self._present_clock = stimulus_id, monotonic()
                     moves, size = self._moves[task.group], task.nbytes
                     if size < 0:
                         size = task.get_nbytes()
                     moves.bytes -= size
-                    moves.moment -= size * self._present_clock
+                    moves.moment -= size * monotonic()
                 if finish == "forgotten":
                     if self._outcomes.coming_back or self._lost:
                         self._to_forgotten(key)
