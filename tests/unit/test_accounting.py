@@ -214,6 +214,18 @@ SCRIPTS: dict[str, tuple[list[tuple[Any, ...]], dict[str, float]]] = {
         ],
         {"reported": 3.0, "idle": 0.0, "in_flight": 0.0},
     ),
+    # It may have begun until each heartbeat.
+    "a released task that never ran leaves idle seconds while its span is active": (
+        [
+            ("heartbeat", {}, {}, 0.5),
+            ("task_assigned", "x", "a", 0.5),
+            ("task_released", "x", 0.9),
+            ("heartbeat", {}, {}, 1.0),
+            ("span_inactive", "a", 1.3),
+            *[("heartbeat", {}, {}, now) for now in (1.5, 2.0, 2.5, 3.0)],
+        ],
+        {"idle": 1.3, "unused": 1.7, "lost": 0.0, "in_flight": 0.0},
+    ),
     # What the first one held back is not free for the second to book.
     "a cut between end and seconds makes no idle": (GAPS[:4], {"idle": 0.0}),
     "nor does a second one": (GAPS[:6], {"idle": 0.0}),
