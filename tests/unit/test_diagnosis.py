@@ -84,7 +84,7 @@ ASLEEP = {"thread-cpu": 0.1, "thread-noncpu": 35.9}
 HALF = {"thread-cpu": 9.0, "thread-noncpu": 27.0}
 DEAD = Death("w2", "It was killed.", ["fit-3"])
 GONE = {"retries": {"worker_lost": 2.0, "recomputed": 6.0}, "missing": 10.0}
-SLOW = SlowWorker("w2", "f", 8, 4.0, 1.0, 4.1)
+SLOW = SlowWorker("w2", "f", 8, 4.0, 1.0)
 HELD = {"elsewhere": 30.0, "holders": [("alice", 28.0), ("carol", 2.0)]}
 PACKED = {("receive", "network"): 5.0, ("transmit", "serialize"): 4.9}
 
@@ -409,15 +409,6 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         ["long_task"],
     ),
     "slow worker": (run(idle=8.0, compute=5.0, uneven=3.0, span={"slow": [SLOW]}), ["slow_worker"]),
-    "one slow task is no slow worker": (
-        run(
-            idle=8.0,
-            compute=8.0,
-            links=(link("f", 12, 0.1, compute=8.0),),
-            span={"slow": [SlowWorker("w2", "f", 3, 8.2 / 3, 0.1, 0.1)]},
-        ),
-        ["long_task"],
-    ),
     # What went wrong comes first if it cost time.
     "lost": (given(run(root=GONE, repeated=2.0, **BUSY), deaths=[DEAD]), ["lost", "threads"]),
     "a worker that had no task took its threads": (

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from math import inf
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
@@ -225,9 +224,7 @@ def _add_group(entry: SpanFacts, groups: Iterable[Span], tasks: Sequence[Span]) 
         if how := group.text(semconv.TASK_GROUP_RESTRICTION):
             entry.restrictions[prefix] = how
         if name := group.text(semconv.TASK_GROUP_SLOW_WORKER):
-            # As if it had two runs, the other one with the longest known.
-            rest = 2.0 * mean - max([one.seconds for one in tasks], default=inf)
-            entry.slow.append(SlowWorker(name, prefix, share * count, mean, others, rest))
+            entry.slow.append(SlowWorker(name, prefix, share * count, mean, others))
     for task in tasks:
         if task.attributes.get(semconv.TASK_ON_PATH) is True:
             name = task.text(semconv.TASK_PREFIX) or task.name

@@ -12,11 +12,12 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from math import inf
-from statistics import mean, median
+from operator import sub
+from statistics import median
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from dask_otel.core.diagnosis.facts import is_slow
 from dask_otel.core.graph import Row
+from dask_otel.core.pace import is_slow
 from dask_otel.core.sums import covered
 from dask_otel.whatif.experiments import LONGEST, Experiment
 from dask_otel.whatif.graph import Graph
@@ -224,11 +225,14 @@ def _slowness(ran: Mapping[int, Sequence[Row]]) -> dict[int, Slowness]:
         seconds[row.prefix][row.worker].append(row.seconds or 0.0)
     found: dict[int, Slowness] = defaultdict(Slowness)
     for prefix, workers in seconds.items():
-        count, whole = sum(map(len, workers.values())), sum(map(sum, workers.values()))
-        for worker, own in workers.items():
-            others = (whole - sum(own)) / (count - len(own)) if count > len(own) else 0.0
-            if len(own) > 1 and others and is_slow(len(own), mean(sorted(own)[:-1]), others):
-                found[worker].add(prefix, sum(own), len(own) * others)
+        runs = {
+            one: (len(own), sum(own), sum(one**2 for one in own)) for one, own in workers.items()
+        }
+        whole = [*map(sum, zip(*runs.values(), strict=True))]
+        for worker, own in runs.items():
+            others = [*map(sub, whole, own)]
+            if own[0] > 1 < others[0] and others[1] and is_slow(own, others):
+                found[worker].add(prefix, own[1], own[0] * others[1] / others[0])
     return found
 
 

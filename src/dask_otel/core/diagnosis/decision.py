@@ -9,7 +9,7 @@ from itertools import takewhile
 from math import inf
 from typing import Final, NamedTuple
 
-from dask_otel.core.diagnosis.facts import NOWHERE, Facts, Link, SpanFacts, is_slow
+from dask_otel.core.diagnosis.facts import NOWHERE, Facts, Link, SpanFacts
 from dask_otel.core.diagnosis.kinds import KINDS
 from dask_otel.core.figures import counted, noun, seconds, size
 from dask_otel.core.sums import summed
@@ -491,22 +491,21 @@ class _Case:
         """Claim what tasks took longer on a slow worker."""
         known = {(slow.name, slow.prefix) for slow in self.span.slow}
         for slow in self.span.slow:
-            if is_slow(slow.runs, slow.rest, slow.others):
-                lost = slow.runs * (slow.mean - slow.others)
-                took = self._take(lost / max(1.0, self.facts.threads), "uneven", "compute", "own")
-                # As if all threads had shared the rest of the work evenly, at most.
-                took = min(took, self.spare + lost / self.threads)
-                # Nor are its other tasks on the path as fast as they would be elsewhere.
-                others = (
-                    link.parts.get("compute", 0.0)
-                    for link in self.span.links
-                    if link.worker == slow.name and (slow.name, link.prefix) not in known
-                )
-                took += self._take(sum(others) * (1.0 - slow.others / slow.mean), "compute")
-                known |= {(slow.name, link.prefix) for link in self.span.links}
-                self.spare = max(0.0, self.spare - took)
-                said = f"{slow.prefix} took {seconds(slow.mean)} there and {seconds(slow.others)}"
-                self._say("slow_worker", took, slow.name, f"{said} elsewhere, on average.")
+            lost = slow.runs * (slow.mean - slow.others)
+            took = self._take(lost / max(1.0, self.facts.threads), "uneven", "compute", "own")
+            # As if all threads had shared the rest of the work evenly, at most.
+            took = min(took, self.spare + lost / self.threads)
+            # Nor are its other tasks on the path as fast as they would be elsewhere.
+            others = (
+                link.parts.get("compute", 0.0)
+                for link in self.span.links
+                if link.worker == slow.name and (slow.name, link.prefix) not in known
+            )
+            took += self._take(sum(others) * (1.0 - slow.others / slow.mean), "compute")
+            known |= {(slow.name, link.prefix) for link in self.span.links}
+            self.spare = max(0.0, self.spare - took)
+            said = f"{slow.prefix} took {seconds(slow.mean)} there and {seconds(slow.others)}"
+            self._say("slow_worker", took, slow.name, f"{said} elsewhere, on average.")
 
     def was_placed(self) -> None:
         """Claim waits for workers, and for threads while others were free."""

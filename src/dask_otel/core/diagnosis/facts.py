@@ -45,20 +45,9 @@ class SlowWorker(NamedTuple):
     name: str
     prefix: str
     runs: float
-    #: Mean seconds of its runs, and of the others'; the least that its runs but the longest took on
-    #: average.
+    #: Mean seconds of its runs, and of the others'.
     mean: float
     others: float
-    rest: float
-
-
-def is_slow(runs: float, rest: float, others: float) -> bool:
-    """Return whether a worker is slow, by the number of its runs of a prefix, and mean seconds.
-
-    The `rest` is that of its runs without the longest one, which can be there by chance.
-    """
-    # Two rather long runs can be there by chance, too. The number can be an estimate.
-    return rest >= (1.5 if runs > 2.5 else 3.0) * others
 
 
 @dataclass

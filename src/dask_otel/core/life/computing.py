@@ -9,6 +9,7 @@ from typing import Final
 
 from dask_otel.core.life.open_span import Group, OpenSpan
 from dask_otel.core.metrics.batch import Distribution
+from dask_otel.core.pace import is_slow
 from dask_otel.core.path.step import SECONDS, WORKER
 from dask_otel.core.records import RawRun
 
@@ -19,8 +20,6 @@ TOGETHER: Final = 32
 #: each of so many.
 MAX_WORKERS: Final = 128
 _FIRST, _EACH = 64, 8
-#: A worker differs if its runs take so many times as long as the others' on average.
-_DIFFERS: Final = 1.5
 
 _seconds = itemgetter(SECONDS)
 
@@ -82,8 +81,9 @@ class Computing:
             if known is not None:
                 known[0] += 1
                 known[1] += run[SECONDS]
+                known[2] += run[SECONDS] ** 2
             elif group.tasks > 1 and len(by_worker) < MAX_WORKERS:
-                by_worker[run[WORKER]] = [1, run[SECONDS]]
+                by_worker[run[WORKER]] = [1, run[SECONDS], run[SECONDS] ** 2]
 
     def elsewhere(self, span: OpenSpan) -> float:
         """Return what other spans' tasks computed while a span, or one below it, had work."""
@@ -93,7 +93,7 @@ class Computing:
 
 
 def slow_worker(group: Group) -> tuple[str, float, float, float] | None:
-    """Return the slowest worker of a group, if it differs from the others; each has two runs.
+    """Return the slowest worker of a group, if it is slow; it and another one have two runs.
 
     Returns its name, its share of the runs, and the mean seconds of its runs and of the others'.
     """
@@ -101,10 +101,8 @@ def slow_worker(group: Group) -> tuple[str, float, float, float] | None:
     if len(known) < 2:
         return None
     name = max(known, key=lambda one: known[one][1] / known[one][0])
-    count, seconds = known.pop(name)
-    runs = sum(count for count, _ in known.values())
-    others = sum(seconds for _, seconds in known.values()) / runs
-    mean = seconds / count
-    if mean < _DIFFERS * others:
+    own = known.pop(name)
+    others = [*map(sum, zip(*known.values(), strict=True))]
+    if not is_slow(own, others):
         return None
-    return str(name), count / (count + runs), mean, others
+    return str(name), own[0] / (own[0] + others[0]), own[1] / own[0], others[1] / others[0]

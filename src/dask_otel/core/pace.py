@@ -1,0 +1,33 @@
+"""Whether tasks take longer on one worker than on others, and not by chance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+from typing import Final, TypeAlias
+
+#: The number of some runs, their seconds, and the sum of the squares of these.
+Runs: TypeAlias = Sequence[float]
+
+#: A worker is slow if its runs take so many times as long as the others' on average; and if the
+#: difference is so many standard errors. Runs vary by at least this share of their mean: a few can
+#: be alike by chance.
+_TIMES: Final = 1.5
+_ERRORS: Final = 4.0
+_LEAST_SPREAD: Final = 0.2
+
+
+def is_slow(own: Runs, others: Runs) -> bool:
+    """Return whether a worker is slow, by its own runs and those of others: two or more each."""
+    mean, usual = own[1] / own[0], others[1] / others[0]
+    spread = max(_LEAST_SPREAD, _spread(own), _spread(others))
+    error = spread * sqrt(mean**2 / own[0] + usual**2 / others[0])
+    return mean - usual > max((_TIMES - 1.0) * usual, _ERRORS * error)
+
+
+def _spread(runs: Runs) -> float:
+    """Return the standard deviation of some runs, as a share of their mean."""
+    count, seconds, squares = runs
+    if not seconds:
+        return 0.0
+    return sqrt(max(0.0, squares - seconds**2 / count) / (count - 1.0)) * count / seconds
