@@ -321,6 +321,18 @@ FOUND = [
               (0.05, "tasks", ("bulky", [0.2, 0.7, 0.2, 0.7, 0.0, 0.2, 0.01], 0))), ()),
         ((0.8, "block", (7, 1.0)),),
     ),
+    # Results that are lost, and are not computed again since what they need fails for good.
+    Program(
+        371274, 1, 1, True, 0.02,
+        (((0.3, "retry", (6,)), (0.0, "tasks", ("nap", [0.05, 0.01], 1))),
+         ((0.0, "tasks", ("boss", [1.5, 0.0, 0.0], 0, {"priority": -10})), (1.0, "cancel", (7,)),
+          (1.0, "publish", (8,)), (0.3, "tasks", ("flaky", [0.0, 0.2, 0.0, 0.7], 1)),
+          (0.3, "same", (0,))),
+         ((0.3, "publish", (4,)), (0.0, "same", (3,)),
+          (1.0, "tasks", ("nap", [0.01, 1.5, 0.2, 1.5], 0)), (0.3, "same", (1,)),
+          (0.3, "tasks", ("moved", [1.5, 1.5], 0, {"priority": -10})), (0.05, "quit", ()))),
+        ((0.8, "adapt", (1, 4)),),
+    ),
 ]  # fmt: skip
 
 

@@ -457,10 +457,10 @@ class TaskEvents:
         now = self._now = time()
         if self._lost and key in self._lost:
             self.paths.forget(key)
-            if finish != "erred":
+            if finish != "erred" and task.exception_blame is None:
                 self._came_back(task, finish, clock)
                 return
-            # It fails without being sent again.
+            # It fails without being sent again, since another one failed.
             self._recomputed(task, start, stimulus_id, now)
             group = self._groups.get(task.group)
         if group is None:
@@ -470,7 +470,8 @@ class TaskEvents:
             self._outcomes.ran(group, assigned.address, *ran, now)
         if self._sent_again and key in self._sent_again:
             counted = self._sent_again.pop(key)
-            if finish == "released" and interruption(stimulus_id) not in ("error", "rescheduled"):
+            again = finish == "released" and task.exception_blame is None
+            if again and interruption(stimulus_id) not in ("error", "rescheduled"):
                 # It may be sent again.
                 self._outcomes.not_recomputed(group, counted, now)
                 self._lost[key] = group if counted else None
