@@ -304,6 +304,17 @@ def paused_workers(client: Any, cluster: Any) -> None:
         wait(futures)
 
 
+@plant("long_task", threads=1, never=("paused", "starting", "uneven"), least=1.0, most=1.0)
+def paused_beside_a_long_task(client: Any, cluster: Any) -> None:
+    """One of two workers is paused for 2 s, while the only task left runs on the other one."""
+    with span("train"):
+        wait(tasks(client, "load", [0.1] * 12))
+        last = task(client, "fit", 2.0, workers=["w0"])
+        time.sleep(0.1)
+        cluster.do("w1", become, cluster.workers["w1"], "paused")
+        wait(last)
+
+
 def flaky(seconds: float) -> float:
     """Fail at the end of the first run."""
     compute(seconds)

@@ -85,6 +85,7 @@ HALF = {"thread-cpu": 9.0, "thread-noncpu": 27.0}
 DEAD = Death("w2", "It was killed.", ["fit-3"])
 GONE = {"retries": {"worker_lost": 2.0, "recomputed": 6.0}, "missing": 10.0}
 SLOW = SlowWorker("w2", "f", 8, 4.0, 1.0)
+PAUSED = {"root": {"paused": 4.0}, "span": {"paused": 4.0}}
 HELD = {"elsewhere": 30.0, "holders": [("alice", 28.0), ("carol", 2.0)]}
 PACKED = {("receive", "network"): 5.0, ("transmit", "serialize"): 4.9}
 
@@ -410,14 +411,21 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
     ),
     "slow worker": (run(idle=8.0, compute=5.0, uneven=3.0, span={"slow": [SLOW]}), ["slow_worker"]),
     # What went wrong comes first if it cost time.
-    "lost": (given(run(root=GONE, repeated=2.0, **BUSY), deaths=[DEAD]), ["lost", "threads"]),
+    "lost": (
+        given(run(root=GONE, span={"missing": 7.0}, repeated=2.0, **BUSY), deaths=[DEAD]),
+        ["lost", "threads"],
+    ),
     "a worker that had no task took its threads": (
-        given(run(root={"missing": 18.0}, **BUSY), deaths=[DEAD]),
+        given(run(root={"missing": 18.0}, span={"missing": 9.0}, **BUSY), deaths=[DEAD]),
         ["lost", "threads"],
     ),
     "nobody waited for the threads of a dead worker": (
         given(run(root={"missing": 18.0}, compute=9.0), deaths=[DEAD]),
         ["healthy"],
+    ),
+    "tasks had waited for a thread, but before a worker died": (
+        given(run(root={"missing": 18.0}, **BUSY), deaths=[DEAD]),
+        ["threads"],
     ),
     "one thread computes again": (
         given(run(threads=1.0, tasks=8, root=GONE, compute=9.0), deaths=[DEAD]),
@@ -471,15 +479,19 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         ["shuffle"],
     ),
     "paused": (
-        given(run(root={"paused": 4.0}, starting=4.0, compute=1.0), pauses=["w1"]),
+        given(run(**PAUSED, starting=4.0, compute=1.0), pauses=["w1"]),
         ["paused"],
     ),
     "paused while the others worked": (
-        given(run(root={"paused": 4.0}, **BUSY), pauses=["w1"], workers=2),
+        given(run(**PAUSED, **BUSY), pauses=["w1"], workers=2),
         ["paused", "threads"],
     ),
+    "tasks had waited for a thread, but before a pause": (
+        given(run(root={"paused": 4.0}, **BUSY), pauses=["w1"], workers=2),
+        ["threads"],
+    ),
     "paused, but nobody waited": (
-        given(run(root={"paused": 4.0}, idle=0.0, compute=5.0), pauses=["w1"]),
+        given(run(**PAUSED, idle=0.0, compute=5.0), pauses=["w1"]),
         ["healthy"],
     ),
     "failed": (given(run(**BUSY), failed=2, exceptions=["KeyError"]), ["failed", "threads"]),
@@ -599,7 +611,7 @@ def test_who_had_the_memory_is_named(kind: str) -> None:
             terminated=["w1"],
         ),
         "paused": given(
-            run(root={**held, "paused": 4.0}, starting=4.0, compute=1.0), pauses=["w1"]
+            run(root={**held, "paused": 4.0}, span={"paused": 4.0}, starting=4.0, compute=1.0), pauses=["w1"]
         ),
         "spill": run(root=held, work={"disk-write": 15.0, "thread-cpu": 5.0}, compute=5.0),
     }[kind]

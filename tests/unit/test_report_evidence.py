@@ -23,6 +23,7 @@ from tests.unit.report_files import (
 from tests.unit.test_report_path import bounded, link
 
 WORKER = {"dask.worker.name": "w1"}
+LOST = {"dask.worker.removal.reason": "lost", "dask.task.count": 1}
 
 
 def root(number: int, name: str, parts: dict[str, float], **more: Any) -> dict[str, Any]:
@@ -130,7 +131,7 @@ def test_threads_of_a_dead_worker_are_missing_until_another_worker_comes() -> No
         logs(
             log(1.0, "", "dask.worker.added", **WORKER, **began),
             log(1.1, "", "dask.worker.added", **{"dask.worker.name": "w2"}, **began),
-            removed(**{"dask.worker.removal.reason": "lost", "dask.task.count": 1}),
+            removed(**LOST),
             log(
                 3.0,
                 "It left.",
@@ -163,6 +164,26 @@ def test_a_pause_counts_while_the_root_was_open() -> None:
     )
     assert facts.roots["train"].paused == pytest.approx(4.0)
     assert facts.pauses == ["w1", "w2"]
+
+
+def test_while_a_task_of_the_path_computes_it_waits_for_no_worker() -> None:
+    """A worker is paused for 4 s, and another one is dead for 5 s, each until the task ends."""
+    began = {"dask.worker.name": "w2", "dask.worker.thread.count": 2}
+    facts = of(
+        traces(
+            root(1, "train", {"no_thread": 6.0, "compute": 2.0}),
+            link(2, 1, "fit", 8.0, compute=2.0),
+        ),
+        logs(
+            log(0.0, "", "dask.worker.added", **began),
+            log(3.0, "", "dask.worker.removed", **began, **LOST),
+            log(4.0, "", "dask.worker.paused", **WORKER),
+        ),
+    )
+    assert facts.roots["train"].missing == pytest.approx(2.0 * 5.0)
+    assert facts.roots["train"].paused == pytest.approx(4.0)
+    assert facts.spans[0].missing == pytest.approx(3.0)
+    assert facts.spans[0].paused == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(("events", "seconds"), [(("worker", "client"), 5.0), (("worker",), 0.0)])

@@ -38,6 +38,8 @@ from dask_otel.report.telemetry.model import Log, Session, Span, grouped, text, 
 from dask_otel.report.telemetry.series import History
 
 Times: TypeAlias = list[tuple[float, float]]
+#: The threads of workers that died, and the times without them.
+Gone: TypeAlias = Sequence[tuple[float, tuple[float, float]]]
 
 #: Of a removed worker: any of these tasks or results was lost with it.
 _LOST: Final = (semconv.TASK_COUNT, semconv.RESULT_LOST_COUNT, semconv.DATA_LOST_COUNT)
@@ -106,7 +108,8 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
             for (_, before), (after, _) in pairwise(times)
             if bisect_left(gone, before) == bisect_right(gone, after)
         )
-    of_roots = [*_roots(session, roots, [*_missing(session, known, removed)], limits)]
+    missing = [*_missing(session, known, removed)]
+    of_roots = [*_roots(session, roots, missing, limits)]
     dropped = session.metrics.by(semconv.OTEL_DROPPED.name, semconv.OTEL_REASON)
     lost = session.metrics.by(semconv.CLUSTER_TIME.name, semconv.ACTIVITY).get(LOST, 0.0)
     if not removed and lost >= _UNREPORTED * sum(one.threads * one.seconds for one in of_roots):
@@ -114,7 +117,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
     return Facts(
         seconds=opened(roots),
         roots={root.name: root for root in of_roots},
-        spans=_spans(session),
+        spans=_spans(session, missing),
         before_first=before_first,
         between=between,
         workers=len(known),
@@ -186,10 +189,11 @@ def _overlap(times: Times, start: float, end: float) -> float:
 # ------------------------------------------------------------------------------- spans
 
 
-def _spans(session: Session) -> list[SpanFacts]:
+def _spans(session: Session, missing: Gone) -> list[SpanFacts]:
     """Return the spans by name, with their paths, links and groups."""
     spans, names = session.of_type("span"), span_names(session)
     _, below = tree_of(spans)
+    pauses = _pauses(session)
     found: dict[str, SpanFacts] = {}
     for span in spans:
         entry = found.setdefault(span.full_name, SpanFacts(span.full_name, _root_of(span)))
@@ -207,10 +211,26 @@ def _spans(session: Session) -> list[SpanFacts]:
         if name in found:
             add(found[name].work.setdefault(prefix, {}), activity, took)
     tasks, groups = (grouped(session.of_type(one), _group_of) for one in ("task", "group"))
+    computed: dict[str, Times] = {name: [] for name in found}
     for key in {**groups, **tasks}:
         if (owner := names.get(key[0], "")) in found:
-            _add_group(found[owner], groups.get(key, ()), tasks.get(key, ()))
+            of = tasks.get(key, ())
+            _add_group(found[owner], groups.get(key, ()), of)
+            computed[owner] += map(_computing, of)
+    for name, same in grouped(spans, lambda one: one.full_name).items():
+        # While a task of the path computed, it waited for no worker.
+        entry, times = found[name], joined((one.start_ns, one.end_ns) for one in same)
+        busy = joined(computed[name])
+        entry.paused, entry.missing = (
+            sum(_overlap(times, *one) - _overlap(busy, *one) for one in joined(absent))
+            for absent in (pauses, (gone for _, gone in missing))
+        )
     return [*found.values()]
+
+
+def _computing(task: Span) -> tuple[float, float]:
+    """Return the time for which the path of its span waited for nothing but a task's computing."""
+    return task.end_ns - link(task).get("compute", 0.0) * 1e9, task.end_ns
 
 
 def _add_group(entry: SpanFacts, groups: Iterable[Span], tasks: Sequence[Span]) -> None:
@@ -246,7 +266,7 @@ def _group_of(span: Span) -> tuple[str, str]:
 def _roots(
     session: Session,
     roots: list[Span],
-    missing: list[tuple[float, tuple[int, int]]],
+    missing: Gone,
     limits: Mapping[str, float],
 ) -> Iterator[RootFacts]:
     """Yield the facts of the trees by the names of their roots, and of the cluster meanwhile."""
@@ -299,13 +319,13 @@ def _roots(
             elsewhere,
             holders=sorted(holders, key=lambda item: -item[1]),
             unreported=_grown(used, times).get((LOST,), 0.0),
-            paused=sum(_overlap(times, *pause) for pause in pauses),
             retries={
                 why: count
                 for (of, why), count in repeated.items()
                 if of == name and count and why != "rescheduled"
             },
             cancelled=cancelled,
+            paused=sum(_overlap(times, *pause) for pause in pauses),
             missing=sum(lost * _overlap(times, *gone) for lost, gone in missing),
             blocked={role: took for (role,), took in _grown(loops, times).items()},
             starved=starved / cpu if cpu else 0.0,

@@ -439,7 +439,8 @@ class _Case:
             threads = self.threads + root.missing / (root.seconds or 1.0)
             cost = lost * root.busy / (root.tasks + lost or 1.0) / threads * self.share
             again += self._take(cost - again, "own", "compute")
-            again += self._take(cost + root.missing / threads * self.share - again, "own")
+            cost += root.missing / threads * self.share
+            again += self._take(min(self.span.missing, cost - again), "own")
             what = (
                 f"{noun(len(self.deaths), 'worker')} {_listed(one.worker for one in self.deaths)}"
             )
@@ -458,10 +459,10 @@ class _Case:
         elif not root.retries:
             self._say("shuffle" if self.p2p else "repeated", again, "tasks asked for it")
         what = counted(len(facts.pauses), "worker") + (" was", " were")[len(facts.pauses) > 1]
-        took = self._take(root.paused, "no_worker", "uneven", "starting", "unbegun")
+        took = self._take(self.span.paused, "no_worker", "uneven", "starting", "unbegun")
         # Or for one of the other workers' threads.
         fewer = len(facts.pauses) / max(1, facts.workers)
-        took += self._take(root.paused * fewer - took, "own")
+        took += self._take(min(self.span.paused, root.paused * fewer) - took, "own")
         self._say("paused", took, f"{what} paused: {_listed(facts.pauses)}")
 
     # --------------------------------------------------------------------------- places

@@ -70,6 +70,10 @@ class SpanFacts:
     before: dict[str, dict[str, float]] = field(default_factory=dict)
     restrictions: dict[str, str] = field(default_factory=dict)
     slow: list[SlowWorker] = field(default_factory=list)
+    #: For how long a worker was paused, and for how long one that died was missing, until others
+    #: came: without the seconds in which known tasks of its path computed.
+    paused: float = 0.0
+    missing: float = 0.0
 
 
 class FullestWorker(NamedTuple):
