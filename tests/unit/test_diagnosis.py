@@ -601,6 +601,14 @@ def test_a_worker_that_a_client_restarted_did_not_die() -> None:
     assert diagnose(replace(facts, deaths=[dead, DEAD]))[0].kind == "lost"
 
 
+def test_idle_threads_can_do_either_the_waiting_or_half_of_the_long_task() -> None:
+    """Each cure alone saves up to the idle time of a thread, which is 3 s."""
+    links = (link("f", 2, 2.0, uneven=2.5, compute=2.0), link("g", 1, compute=3.0))
+    facts = run(threads=2.0, idle=6.0, uneven=2.5, compute=5.0, links=links)
+    found = {one.kind: one.seconds for one in diagnose(facts)}
+    assert found == {"uneven": pytest.approx(2.5), "long_task": pytest.approx(3.0)}
+
+
 @pytest.mark.parametrize("kind", ["memory", "paused", "spill"])
 def test_who_had_the_memory_is_named(kind: str) -> None:
     held = {"memory": 10 * GIB, "holder": ("merge", 7.1 * GIB)}

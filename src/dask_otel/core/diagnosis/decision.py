@@ -531,7 +531,6 @@ class _Case:
         data = uneven * fetched / (fetched + busy or 1.0)
         left["transfer"] += data
         uneven -= data
-        self.spare -= restricted + uneven
         resources = {one: how for one, how in span.restrictions.items() if how == "resources"}
         if resources and left["unbegun"]:
             # They hold threads, and wait for a resource that others hold.
