@@ -112,6 +112,24 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         ),
         ["transfer"],
     ),
+    "behind tasks that have not begun": (
+        given(run(work={"thread-cpu": 2.0}, idle=18.0, uneven=4.0, compute=1.0), fewest=2.0),
+        ["starting"],
+    ),
+    "behind tasks that have not begun, for want of a resource": (
+        given(
+            run(
+                work={"thread-cpu": 2.0},
+                idle=18.0,
+                uneven=4.0,
+                compute=1.0,
+                links=(link("f", uneven=4.0),),
+                span={"restrictions": {"f": "resources"}},
+            ),
+            fewest=2.0,
+        ),
+        ["restricted"],
+    ),
     # Others had a free thread for moments only.
     "hardly uneven": (run(idle=0.4, uneven=4.0, compute=1.0), ["healthy"]),
     "restricted": (

@@ -510,7 +510,12 @@ class _Case:
 
     def was_placed(self) -> None:
         """Claim waits for workers, and for threads while others were free."""
-        left, span = self.left, self.span
+        left, span, root = self.left, self.span, self.root
+        fetched, busy = (sum(map(_total, one.values())) for one in (span.before, span.work))
+        if self.facts.fewest and not span.restrictions:
+            # A worker works while tasks wait behind others on it. Else, these have not begun.
+            known = fetched + root.busy + root.elsewhere + root.unreported - span.parts["compute"]
+            left["unbegun"] += self._take(left["uneven"] - known / self.facts.fewest, "uneven")
         waited = [
             (link.prefix, link.parts["uneven"]) for link in span.links if "uneven" in link.parts
         ]
@@ -527,7 +532,6 @@ class _Case:
         restricted = self._take(self.spare * share, "uneven")
         uneven = self._take(self.spare * (1.0 - share), "uneven")
         # Tasks that wait behind others wait for the data of these, too.
-        fetched, busy = (sum(map(_total, one.values())) for one in (span.before, span.work))
         data = uneven * fetched / (fetched + busy or 1.0)
         left["transfer"] += data
         uneven -= data
