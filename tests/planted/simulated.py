@@ -143,6 +143,24 @@ def import_while_others_end(client: Any, cluster: Any) -> None:
         wait(loaded)
 
 
+@plant("starting", also=("long_task",), threads=4, never=("uneven", "threads"), most=1.3)
+def import_before_half_a_round(client: Any, cluster: Any) -> None:
+    """Four of eight threads run tasks of 2 s, which would take 1 s as 16; imports take longer."""
+    cluster.latency = imports(1.3, "fit")
+    with span("train"):
+        wait(tasks(client, "fit", [2.0] * 4))
+
+
+# It takes 2.6 or 4.6 s, as the worker that steals a task may have to import, too.
+@plant("starting", "worker_loop", threads=1, never=("uneven", "long_task"), least=1.9, most=4.0)
+def import_where_the_data_lie(client: Any, cluster: Any) -> None:
+    """Both tasks of the second step are sent to the worker with their data, and it imports."""
+    cluster.latency = imports(2.0, "fit")
+    with span("train"):
+        loaded = task(client, "load", 0.2)
+        wait(tasks(client, "fit", [0.2] * 2, [loaded] * 2))
+
+
 @plant("long_task", "starting", never=("uneven", "restricted"))
 def import_inside_task(client: Any, cluster: Any) -> None:
     """The first task on each worker imports for 4 s while it runs; two of 16 are long."""

@@ -698,7 +698,7 @@ class _Case:
 
     def _alone(self, most: float) -> None:
         """Claim what tasks on the path took while other threads were idle."""
-        work = self.span.work
+        work, threads = self.span.work, max(1.0, round(self.root.present, 6)) * self.more
         beside = {
             prefix: max(1.0, _spent(work.get(prefix, {}), "cpu") / (took * self.more or 1.0))
             for prefix, took in self.computed.items()
@@ -717,12 +717,13 @@ class _Case:
             if link.others is not None and took >= _LONG * link.others:
                 long.append(link)
             # On average, fewer of its group ran at a time than there are threads.
-            elif link.alike < self.threads * self.more * (own if own > 2 else 1):
-                few.append(link._replace(others=None))
-        saved, chain = (
-            sum(link.parts.get("compute", 0.0) - (link.others or 0.0) for link in one)
-            for one in (long, few)
-        )
+            elif link.alike < threads * (own if own > 2 else 1):
+                # On all threads, its group takes a while, too.
+                mean = took if link.others is None else link.others
+                least = took + max(0, link.alike - 1) * mean
+                few.append(link._replace(others=min(took, least / threads / own)))
+        chain = sum(link.parts.get("compute", 0.0) for link in few)
+        saved = sum(link.parts.get("compute", 0.0) - (link.others or 0.0) for link in long or few)
         if len(few) > 2 and chain > saved:
             names = [link.prefix for link in few]
             said = f"These are tasks of {_listed(names)}."
@@ -733,8 +734,7 @@ class _Case:
             same = [link for link in long or few if link.prefix == prefix]
             took = sum(link.parts.get("compute", 0.0) for link in same)
             others = sum(link.others or 0.0 for link in same)
-            mean = f"Others of {prefix} took {seconds(others / len(same))} on average."
+            said = f"Others of {prefix} took {seconds(others / len(same))} on average."
             what = f"{counted(len(same), 'task')} of {prefix} ({seconds(took)})"
-            share = (took - others) / (saved or chain or 1.0)
-            took = share * min(most, saved or chain)
-            self._say("long_task", took, what, mean * bool(others), prefix)
+            took = (took - others) / (saved or 1.0) * min(most, saved)
+            self._say("long_task", took, what, said * bool(long and others), prefix)

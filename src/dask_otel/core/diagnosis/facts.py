@@ -141,6 +141,12 @@ class RootFacts:
         return max(0.0, (self.idle or 0.0) - max(0.0, outside - self.parts["compute"]))
 
     @property
+    def present(self) -> float:
+        """Mean number of threads while there were any, as far as the path knows it."""
+        there = self.seconds - self.parts["no_worker"]
+        return self.threads * self.seconds / there if there > 0.0 else self.threads
+
+    @property
     def spare(self) -> float:
         """Wall clock for which all threads could have done what the idle ones did not."""
         if self.idle is None:
@@ -149,9 +155,7 @@ class RootFacts:
         working = self.seconds - self.parts["client"]
         used = self.busy + self.elsewhere + self.unreported
         idle = max(self.idle, self.threads * working - used)
-        # Without workers there were no threads.
-        there = 1.0 - self.parts["no_worker"] / (self.seconds or 1.0)
-        return max(0.0, idle - self.unbegun) / max(1.0, self.threads) * there
+        return max(0.0, idle - self.unbegun) / max(1.0, self.present)
 
 
 #: The root of a span whose root is unknown.
