@@ -276,6 +276,15 @@ def sum_of_large_parts(client: Any, cluster: Any) -> None:
         wait(task(client, "total", 0.1, *parts))
 
 
+@plant("transfer", workers=8, threads=1, never=("threads", "worker_loop", "starting"), most=1.5)
+def a_transfer_among_eight(client: Any, cluster: Any) -> None:
+    """One task needs the parts of all eight workers, whose event loops are as late as usual."""
+    cluster.latency = bandwidth(20 * MB)
+    with span("total"):
+        parts = tasks(client, "part", [15 * MB] * 8, function=load)
+        wait(task(client, "total", 0.1, *parts))
+
+
 # By the worker that gets which block, which the order of a set decides, it takes 1.6 or 2.0 s, and
 # 0.4 s without transfers.
 @plant("transfer", never=("threads", "starting", "worker_loop"), least=1.1, most=1.6)

@@ -253,6 +253,12 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         ["transfer"],
     ),
     "pickling": (given(run(transfer=4.0, compute=1.0), transfers=PACKED), ["pickle"]),
+    "a transfer while the loops of all workers are a little late, as the scheduler's is": (
+        given(
+            run(transfer=4.0, compute=1.0), workers=40, blocked={"worker": 4.0, "scheduler": 0.1}
+        ),
+        ["transfer"],
+    ),
     "data on a blocked worker": (
         given(run(transfer=4.0, compute=1.0), blocked={"worker": 4.1}),
         ["worker_loop"],

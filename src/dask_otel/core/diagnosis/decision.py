@@ -314,26 +314,26 @@ class _Case:
         self.deaths = [one for one in facts.deaths if not one.roots or root.name in one.roots]
         # While no thread was free, all threads computed for this root or for others, or had tasks
         # that had not begun.
-        self.blocked, self.scheduler = (
-            root.blocked.get(one, 0.0) for one in ("worker", "scheduler")
-        )
+        blocked, self.scheduler = (root.blocked.get(one, 0.0) for one in ("worker", "scheduler"))
+        # All loops are a little late. It adds up over the workers.
+        self.blocked = max(0.0, blocked - _LATE * self.scheduler * facts.workers)
         # Imports block a worker's loop before tasks begin.
         self.begun = root.seconds - span.queue
-        self.each = self.blocked / max(1, facts.workers) - span.queue
+        self.mean = blocked / max(1, facts.workers)
+        self.each = self.mean - span.queue
         self.late = _late(self.each, self.begun) - _LATE * _late(self.scheduler, self.begun)
         beside = sum(root.activities.get(name, 0.0) for name in _BESIDE)
         if beside > _OVERHEAD * root.tasks:
             # Of workers' loops, samples are known. A thread gets no other task before its loop has
             # noticed the end of one.
             self.blocked = max(self.blocked, beside / max(1.0, facts.threads))
-        self.loop = (
-            "worker_loop",
-            f"Event loops of workers were blocked for {seconds(self.blocked)}.",
-        )
+        blocked = max(blocked, self.blocked)
+        said = f"Event loops of workers were blocked for {seconds(blocked)}."
+        self.loop = "worker_loop", said
         self.starved = f"The scheduler waited {seconds(root.starved)} for each second on a CPU."
         if self.late <= 0.0 and root.starved >= 1.0 and root.starving >= self.scheduler / 2:
             # All of the machine's loops are late, and the scheduler's by its waits for a CPU.
-            self.loop = "cpus", self.starved
+            self.loop, self.blocked = ("cpus", self.starved), blocked
         self.p2p = [link for link in span.links if self._is_p2p(link.prefix)]
         taken, used = self.left["no_thread"], root.busy + root.elsewhere
         unbegun = taken * min(1.0, root.unbegun / (self.threads * root.parts["no_thread"] or inf))
@@ -582,7 +582,7 @@ class _Case:
         """Claim why tasks did not begin, or were not known to be ready or done."""
         left = self.left
         before, later = left["scheduler"], left["starting"] + left["unbegun"]
-        each = self.blocked / max(1, self.facts.workers)
+        each = self.mean
         if self.tiny:
             self._say("tiny", self._take(inf, *_STALLS), self.many)
         elif self.scheduler >= max(each, (before + later + left["report"]) / 2):
