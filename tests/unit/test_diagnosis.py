@@ -714,6 +714,12 @@ def test_a_title_has_its_figures(name: str, title: str) -> None:
     assert one(name).title.startswith(title)
 
 
+@pytest.mark.parametrize(("threads", "said"), [(1.0, "1 thread"), (4.0, "4 threads")])
+def test_threads_are_counted(threads: float, said: str) -> None:
+    facts = run(threads=threads, **BUSY)
+    assert diagnose(facts)[0].evidence.endswith(f" s on {said}.")
+
+
 def test_tasks_of_several_functions_cost_what_they_took() -> None:
     links = (link("f", 12, 0.1, compute=2.0), link("g", 12, 0.1, compute=3.0))
     (found,) = diagnose(run(idle=30.0, compute=5.0, threads=8, links=links))

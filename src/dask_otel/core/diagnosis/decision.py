@@ -67,7 +67,7 @@ _ELSE: Final = {
     "report": "worker_loop",
     "client": "client",
 }
-_UNBEGUN: Final = "Threads had tasks that did not begin, and others found no free thread."
+_UNBEGUN: Final = "Threads had tasks that did not begin, and others waited behind these."
 _BEFORE: Final = (
     "The client had submitted nothing yet: it built a graph, sent data, or did something else."
 )
@@ -309,6 +309,7 @@ class _Case:
         self.left, self.spare = dict(span.parts), root.spare
         # A mean, which misses a constant number by a rounding error.
         self.threads = max(1.0, round(root.threads, 6))
+        self.on = f"on {self.threads:.3g} {noun(self.threads, 'thread')}"
         #: The share of the root's time on the path of this span.
         self.share = sum(span.parts.values()) / (root.seconds or 1.0)
         self.deaths = [one for one in facts.deaths if not one.roots or root.name in one.roots]
@@ -484,7 +485,7 @@ class _Case:
         root, inner = self.root, self.left["inner"]
         computed = _spent(root.activities, "-cpu")
         if computed - (self.threads - 1.0) * root.seconds >= inner / 2 > 0:
-            said = f"Its tasks computed for {seconds(computed)} on {self.threads:.3g} threads."
+            said = f"Its tasks computed for {seconds(computed)} {self.on}."
             self._say("threads", self._take(inf, "inner") / 2, "", said)
         self.left["inner"] = min(self.left["inner"], self.spare)
 
@@ -623,7 +624,7 @@ class _Case:
             and took * (its := roots.get(name, NOWHERE)).seconds
             >= dict(its.holders).get(root.name, 0.0) * root.seconds
         ]
-        said = f"Tasks of others took {seconds(root.elsewhere)} on {self.threads:.3g} threads."
+        said = f"Tasks of others took {seconds(root.elsewhere)} {self.on}."
         held = self.left["held"] if others or not root.holders else 0.0
         self._say("held", held, _listed(others) or "others", said)
         everything = work or {"": root.activities}
@@ -654,7 +655,7 @@ class _Case:
             ]
             whole = self.span.parts["no_thread"] if links else 0.0
             share = min(1.0, sum(last) * self.more / whole) if whole else 1.0
-            said = f"Its tasks took {seconds(root.busy)} on {self.threads:.3g} threads."
+            said = f"Its tasks took {seconds(root.busy)} {self.on}."
             self._say("threads", own * (1.0 + share) / 2, "", said)
         self._alone(min(compute, self.spare))
 

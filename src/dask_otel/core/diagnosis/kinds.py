@@ -12,10 +12,6 @@ class Kind(NamedTuple):
     next: str
 
 
-_LOOP: Final = (
-    "look for long functions on its event loop, tasks that hold the GIL, and too few CPUs."
-)
-
 #: By name, the order is that of the documentation.
 KINDS: Final[dict[str, Kind]] = {
     "failed": Kind("{what} failed for good", "Look at the messages and the tracebacks."),
@@ -71,7 +67,8 @@ KINDS: Final[dict[str, Kind]] = {
     ),
     "worker_loop": Kind(
         "{span} waited {took} for a worker whose event loop was blocked",
-        f"On that worker, {_LOOP}",
+        "On that worker, look for imports and long functions on its event loop, tasks that hold "
+        "the GIL, and too few CPUs.",
     ),
     "gil": Kind(
         "{span} waited {took} for Python's lock, the GIL",
@@ -121,7 +118,7 @@ KINDS: Final[dict[str, Kind]] = {
     ),
     "long_task": Kind(
         "{span} waited for {what} while threads were idle: {took} at most",
-        "Split these tasks, or start them first.",
+        "Split these tasks; if others ran before them, start these first.",
     ),
     "inner": Kind(
         "{span} waited {took} for tasks that its own tasks had submitted",
