@@ -166,23 +166,21 @@ def test_a_pause_counts_while_the_root_was_open() -> None:
     assert facts.pauses == ["w1", "w2"]
 
 
-def test_while_a_task_of_the_path_computes_it_waits_for_no_worker() -> None:
-    """A worker is paused for 4 s, and another one is dead for 5 s, each until the task ends."""
+def test_before_a_task_is_submitted_and_while_it_computes_it_waits_for_no_worker() -> None:
+    """One worker dies after a second, and another one is paused after four, both until the end."""
     began = {"dask.worker.name": "w2", "dask.worker.thread.count": 2}
+    parts = {"client": 2.0, "no_thread": 4.0, "compute": 2.0}
     facts = of(
-        traces(
-            root(1, "train", {"no_thread": 6.0, "compute": 2.0}),
-            link(2, 1, "fit", 8.0, compute=2.0),
-        ),
+        traces(root(1, "train", parts), link(2, 1, "fit", 8.0, **parts)),
         logs(
             log(0.0, "", "dask.worker.added", **began),
-            log(3.0, "", "dask.worker.removed", **began, **LOST),
+            log(1.0, "", "dask.worker.removed", **began, **LOST),
             log(4.0, "", "dask.worker.paused", **WORKER),
         ),
     )
-    assert facts.roots["train"].missing == pytest.approx(2.0 * 5.0)
+    assert facts.roots["train"].missing == pytest.approx(2.0 * 7.0)
     assert facts.roots["train"].paused == pytest.approx(4.0)
-    assert facts.spans[0].missing == pytest.approx(3.0)
+    assert facts.spans[0].missing == pytest.approx(4.0)
     assert facts.spans[0].paused == pytest.approx(2.0)
 
 

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
@@ -211,26 +211,29 @@ def _spans(session: Session, missing: Gone) -> list[SpanFacts]:
         if name in found:
             add(found[name].work.setdefault(prefix, {}), activity, took)
     tasks, groups = (grouped(session.of_type(one), _group_of) for one in ("task", "group"))
-    computed: dict[str, Times] = {name: [] for name in found}
+    no_waits: dict[str, Times] = {name: [] for name in found}
     for key in {**groups, **tasks}:
         if (owner := names.get(key[0], "")) in found:
             of = tasks.get(key, ())
             _add_group(found[owner], groups.get(key, ()), of)
-            computed[owner] += map(_computing, of)
+            no_waits[owner] += chain.from_iterable(map(_no_waits, of))
     for name, same in grouped(spans, lambda one: one.full_name).items():
-        # While a task of the path computed, it waited for no worker.
+        # Nothing waits for a worker while a task of the path computes, or before its submission.
         entry, times = found[name], joined((one.start_ns, one.end_ns) for one in same)
-        busy = joined(computed[name])
+        without = joined(no_waits[name])
         entry.paused, entry.missing = (
-            sum(_overlap(times, *one) - _overlap(busy, *one) for one in joined(absent))
+            sum(_overlap(times, *one) - _overlap(without, *one) for one in joined(absent))
             for absent in (pauses, (gone for _, gone in missing))
         )
     return [*found.values()]
 
 
-def _computing(task: Span) -> tuple[float, float]:
-    """Return the time for which the path of its span waited for nothing but a task's computing."""
-    return task.end_ns - link(task).get("compute", 0.0) * 1e9, task.end_ns
+def _no_waits(task: Span) -> Iterator[tuple[float, float]]:
+    """Yield the times of the path at a task in which it waited for no worker."""
+    parts = link(task)
+    began = task.end_ns - (sum(parts.values()) - parts.get("report", 0.0)) * 1e9
+    yield began, began + parts.get("client", 0.0) * 1e9
+    yield task.end_ns - parts.get("compute", 0.0) * 1e9, task.end_ns
 
 
 def _add_group(entry: SpanFacts, groups: Iterable[Span], tasks: Sequence[Span]) -> None:

@@ -71,7 +71,7 @@ class SpanFacts:
     restrictions: dict[str, str] = field(default_factory=dict)
     slow: list[SlowWorker] = field(default_factory=list)
     #: For how long a worker was paused, and for how long one that died was missing, until others
-    #: came: without the seconds in which known tasks of its path computed.
+    #: came: without the seconds in which known tasks of its path computed, or were not submitted.
     paused: float = 0.0
     missing: float = 0.0
 
