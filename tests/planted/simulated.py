@@ -161,6 +161,16 @@ def import_where_the_data_lie(client: Any, cluster: Any) -> None:
         wait(tasks(client, "fit", [0.2] * 2, [loaded] * 2))
 
 
+@plant("starting", "worker_loop", workers=3, threads=4, also=("uneven",), most=4.0)
+def import_where_the_data_lie_after_much_work(client: Any, cluster: Any) -> None:
+    """All tasks of the last step are sent to the worker with their data, and it imports for 2 s."""
+    cluster.latency = imports(2.0, "fit")
+    with span("train"):
+        wait(tasks(client, "load", [0.2] * 72))
+        cleaned = tasks(client, "clean", [0.8] * 12)
+        wait(tasks(client, "fit", [0.1] * 24, [cleaned[0]] * 24))
+
+
 @plant("long_task", "starting", never=("uneven", "restricted"))
 def import_inside_task(client: Any, cluster: Any) -> None:
     """The first task on each worker imports for 4 s while it runs; two of 16 are long."""

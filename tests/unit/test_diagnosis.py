@@ -116,6 +116,14 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         given(run(work={"thread-cpu": 2.0}, idle=18.0, uneven=4.0, compute=1.0), fewest=2.0),
         ["starting"],
     ),
+    "behind tasks of a worker whose loop was blocked for most of the time": (
+        given(
+            run(work={"thread-cpu": 12.0}, idle=18.0, uneven=4.0, compute=1.0),
+            fewest=2.0,
+            blocked={"worker": 12.0},
+        ),
+        ["worker_loop", "uneven"],
+    ),
     "behind tasks that have not begun, for want of a resource": (
         given(
             run(

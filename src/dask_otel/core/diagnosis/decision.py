@@ -513,10 +513,13 @@ class _Case:
         """Claim waits for workers, and for threads while others were free."""
         left, span, root = self.left, self.span, self.root
         fetched, busy = (sum(map(_total, one.values())) for one in (span.before, span.work))
-        if self.facts.fewest and not span.restrictions:
-            # A worker works while tasks wait behind others on it. Else, these have not begun.
+        if (threads := self.facts.fewest) and not span.restrictions:
+            # A worker works while tasks wait behind others on it. Else, these have not begun, for
+            # example while its loop is blocked.
             known = fetched + root.busy + root.elsewhere + root.unreported - span.parts["compute"]
-            left["unbegun"] += self._take(left["uneven"] - known / self.facts.fewest, "uneven")
+            stalled = max(0.0, self.blocked - span.queue * self.facts.workers) * threads
+            behind = min(known / threads, left["uneven"] * known / (known + stalled or 1.0))
+            left["unbegun"] += self._take(left["uneven"] - behind, "uneven")
         waited = [
             (link.prefix, link.parts["uneven"]) for link in span.links if "uneven" in link.parts
         ]
