@@ -374,6 +374,14 @@ def each_task_fails_once(client: Any, cluster: Any) -> None:
         wait(tasks(client, "fetch", [0.8] * 9, function=flaky, retries=2))
 
 
+@plant("repeated", also=("no_workers",), workers=0, never=("uneven", "lost"), least=2.4, most=2.4)
+def each_task_fails_once_on_a_late_worker(client: Any, cluster: Any) -> None:
+    """Each of 6 tasks runs twice, on two threads that come after 5 s."""
+    at(cluster, 5.0, lambda: cluster.add_worker("w0"))
+    with span("download"):
+        wait(tasks(client, "fetch", [0.8] * 6, function=flaky, retries=2))
+
+
 @plant("failed")
 def a_run_that_failed(client: Any, cluster: Any) -> None:
     """One of 8 tasks fails, and with it the sum that needs it."""

@@ -308,7 +308,7 @@ class _Case:
         self.root = root = facts.roots.get(span.root, NOWHERE)
         self.left, self.spare = dict(span.parts), root.spare
         # A mean, which misses a constant number by a rounding error.
-        self.threads = max(1.0, round(root.threads, 6))
+        self.threads = max(1.0, round(root.present, 6))
         self.on = f"on {self.threads:.3g} {noun(self.threads, 'thread')}"
         #: The share of the root's time on the path of this span.
         self.share = sum(span.parts.values()) / (root.seconds or 1.0)
@@ -437,7 +437,7 @@ class _Case:
                 )
                 again += self._take(sum(waited), part)
             # The same work again, and less of it at a time: on the threads that were there before.
-            threads = self.threads + root.missing / (root.seconds or 1.0)
+            threads = max(1.0, root.threads + root.missing / (root.seconds or 1.0))
             cost = lost * root.busy / (root.tasks + lost or 1.0) / threads * self.share
             again += self._take(cost - again, "own", "compute")
             cost += root.missing / threads * self.share
@@ -702,7 +702,7 @@ class _Case:
 
     def _alone(self, most: float) -> None:
         """Claim what tasks on the path took while other threads were idle."""
-        work, threads = self.span.work, max(1.0, round(self.root.present, 6)) * self.more
+        work, threads = self.span.work, self.threads * self.more
         beside = {
             prefix: max(1.0, _spent(work.get(prefix, {}), "cpu") / (took * self.more or 1.0))
             for prefix, took in self.computed.items()

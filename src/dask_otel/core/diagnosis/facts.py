@@ -136,7 +136,7 @@ class RootFacts:
     @property
     def unbegun(self) -> float:
         """Idle thread-seconds while all threads had tasks, at least: these had not begun."""
-        outside = self.threads * (self.seconds - self.parts["no_thread"])
+        outside = self.threads * self.seconds - self.present * self.parts["no_thread"]
         # The path computes while it waits for nothing.
         return max(0.0, (self.idle or 0.0) - max(0.0, outside - self.parts["compute"]))
 
