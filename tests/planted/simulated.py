@@ -352,6 +352,18 @@ def paused_beside_a_long_task(client: Any, cluster: Any) -> None:
         wait(last)
 
 
+@plant("starting", workers=4, never=("paused", "long_task", "uneven"), least=1.99, most=2.0)
+def paused_beside_an_import(client: Any, cluster: Any) -> None:
+    """Three of four workers are paused while the only task waits for imports of the other one."""
+    cluster.latency = imports(2.0, "fit")
+    with span("train"):
+        only = task(client, "fit", 0.1, workers=["w0"])
+        time.sleep(0.1)
+        for name in ("w1", "w2", "w3"):
+            cluster.do(name, become, cluster.workers[name], "paused")
+        wait(only)
+
+
 def flaky(seconds: float) -> float:
     """Fail at the end of the first run."""
     compute(seconds)

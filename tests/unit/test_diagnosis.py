@@ -525,6 +525,18 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         given(run(**PAUSED, starting=4.0, compute=1.0), pauses=["w1"]),
         ["paused"],
     ),
+    "one worker was paused while another one imported": (
+        given(
+            run(
+                **PAUSED,
+                starting=4.0,
+                compute=1.0,
+                links=(link("f", starting=4.0)._replace(worker="w2"),),
+            ),
+            pauses=["w1"],
+        ),
+        ["starting"],
+    ),
     "paused while the others worked": (
         given(run(**PAUSED, **BUSY), pauses=["w1"], workers=2),
         ["paused", "threads"],

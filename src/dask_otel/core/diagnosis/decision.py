@@ -460,7 +460,17 @@ class _Case:
         elif not root.retries:
             self._say("shuffle" if self.p2p else "repeated", again, "tasks asked for it")
         what = counted(len(facts.pauses), "worker") + (" was", " were")[len(facts.pauses) > 1]
+        # Tasks that did not begin on other workers have another cause.
+        others = self._take(
+            sum(
+                one.parts.get("starting", 0.0)
+                for one in self.span.links
+                if one.worker and one.worker not in facts.pauses
+            ),
+            "starting",
+        )
         took = self._take(self.span.paused, "no_worker", "uneven", "starting", "unbegun")
+        self.left["starting"] += others
         # Or for one of the other workers' threads.
         fewer = len(facts.pauses) / max(1, facts.workers)
         took += self._take(min(self.span.paused, root.paused * fewer) - took, "own")
