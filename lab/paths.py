@@ -33,6 +33,9 @@ READY: Final = UNFINISHED - {"waiting"}
 #: A client that was waited for no longer was not waited for.
 NOTHING: Final = 1e-6
 
+#: A worker begins a task so soon after the end for which it waited; shorter waits are none.
+MOMENT: Final = 0.01
+
 #: How Dask names a submission; its time follows.
 SUBMISSION: Final = "update-graph-"
 
@@ -223,6 +226,16 @@ class Paths:
             return wait.sent, 0.0
         worker = str(self._moves[wait.sending].worker)
         turn = self._occupancy.resumed(worker, wait.sent, began)
+        if run is not None and not self._is_behind(wait):
+            # While a task fetches its data, those that were sent later begin.
+            ends = [
+                (min(one.seceded, one.done), known)
+                for one in self._on_worker[worker]
+                if one is not run and (known := self._occupancy.awaited(one)) is not None
+            ]
+            last, known = max([one for one in ends if one[0] <= began + STEP], default=(-inf, 0.0))
+            if began - last <= MOMENT < last - wait.sent:
+                turn, late = max(turn, last), min(began, known)
         if self._is_behind(wait):
             if run is None:
                 return inf, 0.0

@@ -244,6 +244,17 @@ def fetched(o: Simulated) -> None:
     wait(o.client.submit(nap, 0.3, data, key="moved", workers=["w1"]))
 
 
+def overtaken(o: Simulated) -> None:
+    """While it fetches its data, two begin that were sent to its worker after it."""
+    o.cluster.latency = lambda sender, receiver, message: (
+        0.2 if type(message) is dict and message.get("data") else 0.0
+    )
+    data = o.client.submit(nap, 0.1, key="data", workers=["w0"])
+    first = o.client.submit(nap, 0.3, data, key="first", workers=["w1"])
+    wait(data)
+    wait([first, *(o.client.submit(nap, 1.0, key=f"then-{n}", workers=["w1"]) for n in range(2))])
+
+
 class SlowDisk(dict[Any, Any]):
     """Results of a worker, which are long to read."""
 
@@ -397,6 +408,7 @@ HISTORIES: dict[Callable[[Simulated], None], dict[str, float]] = {
     persisted: {"compute": 0.8},
     shuffled: {"repeated": 0.002, "starting": 0.016, "compute": 1.5, "report": 0.002},
     fetched: {"transfer": 0.5, "compute": 0.4},
+    overtaken: {"uneven": 1.005, "compute": 0.4},
     spilled: {"transfer": 1.0, "compute": 0.6},
     killed: {"repeated": 0.29, "compute": 0.5},
     restarted: {"client": 0.2, "compute": 1.7},

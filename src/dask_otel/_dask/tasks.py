@@ -49,6 +49,7 @@ from dask_otel.core.path.step import (
 from dask_otel.core.path.waiting import (
     AT_ONCE,
     BEHIND,
+    OVERTAKEN,
     UNKNOWN,
     Place,
     Sent,
@@ -495,14 +496,22 @@ class TaskEvents:
             if stimulus_id[0] == END:
                 # A message with another id may repeat the times of a run with another number.
                 number = task.run_id
+                overtaken = not waits and account is not None and account.has_ended_since(sent)
                 if account is not None and (
-                    waits or not account.free or account.pauses or task.resource_restrictions
+                    waits
+                    or overtaken
+                    or not account.free
+                    or account.pauses
+                    or task.resource_restrictions
                 ):
                     if not waits and task.resource_restrictions:
                         # It can wait for what it needs, even if a thread is free.
                         sent_to = (threads, BEHIND, held)
+                    elif overtaken:
+                        sent_to = (threads, OVERTAKEN, held)
                     place = account.ends
-                    end = (stimulus_id, stopped, self._accounting.present, key)
+                    present, waited_for = self._accounting.present, not account.free
+                    end = (stimulus_id, stopped, present, key, waited_for)
                     if (account.free or held is not None) and not task.resource_restrictions:
                         # No other task waited for this end; a seceded one had left its thread.
                         place = [*last_ends(place), end]
@@ -713,7 +722,7 @@ class TaskEvents:
                 self._computing.durations[group.prefix].add(stopped - started)
             ran = self._clocks.corrected(address, started, stopped, stimulus_id, sent, time())
             if account is not None and sent:
-                end = (stimulus_id, ran[1], self._accounting.present, key)
+                end = (stimulus_id, ran[1], self._accounting.present, key, True)
                 waited: Sent = (threads, BEHIND if resources else waits, None)
                 began = lost_run([*last_ends(account.ends), end], waited, key, sent, *ran)
             return ran, began

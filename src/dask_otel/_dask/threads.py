@@ -115,7 +115,8 @@ class ThreadTime:
         if account is not None and noticed is not None and (resources or not account.free):
             now, offset = time(), self._clocks.offset(worker)
             stop = now if offset is None else min(now, noticed + offset)
-            account.ends.append((stimulus_id, stop, self.accounting.present, key))
+            waited = not account.free
+            account.ends.append((stimulus_id, stop, self.accounting.present, key, waited))
 
     # --------------------------------------------------------------------------- spans
 

@@ -17,8 +17,12 @@ from typing import Any, Final, TypeAlias
 NO_WORKER, TAKEN, FREE = range(3)
 
 #: Whether a task that was sent to a worker waits there for a thread, and whether one of the others
-#: was released: nobody reports when it ends.
-AT_ONCE, BEHIND, BEHIND_RELEASED = range(3)
+#: was released: nobody reports when it ends. Or the worker had a thread for it, and others ended
+#: there meanwhile: while a task fetches its data, those that were sent later begin.
+AT_ONCE, BEHIND, BEHIND_RELEASED, OVERTAKEN = range(4)
+#: A worker begins a task so many seconds after the end for which it waited, at most; an overtaken
+#: one waited longer.
+MOMENT: Final = 0.01
 
 #: Since when the cluster is in its state, the seconds before that without a worker and with a free
 #: thread, and the state.
@@ -40,8 +44,9 @@ MAX_PAUSES: Final = 8
 Clock: TypeAlias = Callable[[str], float | None]
 
 #: How to read the worker's clock, and its last pauses; then the last ends on it, in their order. Of
-#: each end: the worker's message, when it was, the cluster's threads then, and the task. The list
-#: is replaced before old ends are removed, so runs can keep it.
+#: each end: the worker's message, when it was, the cluster's threads then, the task, and whether
+#: another one waited for its thread. The list is replaced before old ends are removed, so runs can
+#: keep it.
 Ends: TypeAlias = list[Any]
 #: The ends that a worker keeps at least.
 MAX_ENDS: Final = 64
@@ -107,15 +112,22 @@ def turn_of(
     noticed = None
     if how:
         own = next(number for number, end in enumerate(known) if end[1] == stop and end[3] == key)
-        message, _, threads, _ = known[own]
+        message, _, threads, *_ = known[own]
         noticed = clock(message)
     if noticed is not None:
         # In their order, but for a clock that was set; without that it seceded itself.
-        ends = [end for end in known[:own] if end[3] != key]
+        ends = [end for end in known[:own] if end[3] != key and (end[4] or how != OVERTAKEN)]
         began = noticed - (stop - start)
         number = bisect_right(ends, began, key=lambda end: clock(end[0]) or 0.0)
         # If too many others have ended since, it began as soon as it could.
-        if number or (ends and own >= MAX_ENDS):
+        waited = number > 0 or (bool(ends) and own >= MAX_ENDS)
+        if how == OVERTAKEN:
+            waited = (
+                number > 0
+                and ends[number - 1][1] > sent + MOMENT
+                and began <= (clock(ends[number - 1][0]) or 0.0) + MOMENT
+            )
+        if waited:
             turn = ends[max(0, number - 1)][1:3]
         if how == BEHIND_RELEASED and (turn is None or turn[0] <= sent):
             turn = start, threads
