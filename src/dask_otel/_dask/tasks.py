@@ -496,27 +496,23 @@ class TaskEvents:
             if stimulus_id[0] == END:
                 # A message with another id may repeat the times of a run with another number.
                 number = task.run_id
-                overtaken = not waits and account is not None and account.has_ended_since(sent)
-                if account is not None and (
-                    waits
-                    or overtaken
-                    or not account.free
-                    or account.pauses
-                    or task.resource_restrictions
-                ):
-                    if not waits and task.resource_restrictions:
-                        # It can wait for what it needs, even if a thread is free.
-                        sent_to = (threads, BEHIND, held)
-                    elif overtaken:
-                        sent_to = (threads, OVERTAKEN, held)
-                    place = account.ends
-                    present, waited_for = self._accounting.present, not account.free
-                    end = (stimulus_id, stopped, present, key, waited_for)
-                    if (account.free or held is not None) and not task.resource_restrictions:
-                        # No other task waited for this end; a seceded one had left its thread.
-                        place = [*last_ends(place), end]
-                    else:
-                        place.append(end)
+                if account is not None:
+                    # Without calls. The first entry is no end.
+                    ends, free, tied = account.ends, account.free, task.resource_restrictions
+                    overtaken = not waits and len(ends) > 1 and ends[-1][1] > sent
+                    if waits or overtaken or not free or account.pauses or tied:
+                        if not waits and tied:
+                            # It can wait for what it needs, even if a thread is free.
+                            sent_to = (threads, BEHIND, held)
+                        elif overtaken:
+                            sent_to = (threads, OVERTAKEN, held)
+                        end = (stimulus_id, stopped, self._accounting.present, key, not free)
+                        if (free or held is not None) and not tied:
+                            # No other task waited for this end; a seceded one had left its thread.
+                            place = [*last_ends(ends), end]
+                        else:
+                            ends.append(end)
+                            place = ends
             if others:
                 offset = self._clocks.offset(worker)
                 place = turn_of(place, sent_to[1], key, sent, started, stopped)

@@ -86,11 +86,6 @@ class WorkerTime:
         #: yet: it is held back again, or in flight.
         self._held = self._unconfirmed = 0.0
 
-    def has_ended_since(self, sent: float) -> bool:
-        """Return whether the last end that others waited for is later than that."""
-        ends = self.ends
-        return len(ends) > 1 and bool(ends[-1][1] > sent)
-
     def renew_ends(self) -> None:
         """Keep the last ends in a new list, with the last pauses."""
         self.ends = last_ends(self.ends)
