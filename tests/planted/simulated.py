@@ -166,7 +166,7 @@ def import_where_the_data_lie_after_much_work(client: Any, cluster: Any) -> None
     """All tasks of the last step are sent to the worker with their data, and it imports for 2 s."""
     cluster.latency = imports(2.0, "fit")
     with span("train"):
-        wait(tasks(client, "load", [0.2] * 48))
+        wait(tasks(client, "load", [0.2] * 24))
         cleaned = tasks(client, "clean", [0.8] * 12)
         wait(tasks(client, "fit", [0.1] * 24, [cleaned[0]] * 24))
 
