@@ -149,6 +149,7 @@ def _kills(world: World) -> str:
     world.gate.mode = "closed"
     rng = random.Random(_SEED)
     known: set[str] = set()
+    saved = 0
     for _ in range(_KILLS):
         _start(world)
         world.work(1, tasks=2)
@@ -158,6 +159,7 @@ def _kills(world: World) -> str:
         time.sleep(rng.random())
         world.scheduler.kill()
         world.clean_log()
+        saved += not _names(world) <= known
         known |= _names(world)
     world.gate.mode = "pass"
     _start(world)
@@ -175,7 +177,8 @@ def _kills(world: World) -> str:
     # The file may have got to know more between the last look and the kill, and not less.
     assert copies.keys() >= known
     lost = sum(_is_lost(world, name) for name in copies)
-    assert _runs(world) == _KILLS, _runs(world)
+    # A run that was killed early may have nothing in the file.
+    assert saved <= _runs(world) <= _KILLS, (saved, _runs(world))
     world.clean_log()
     return (
         f"{_KILLS} kills; {len(known)} of {len(known)} spans that were in the file, {lost} of them "
