@@ -49,6 +49,7 @@ from dask_otel.core.path.step import (
 from dask_otel.core.path.waiting import (
     AT_ONCE,
     BEHIND,
+    MOMENT,
     OVERTAKEN,
     UNKNOWN,
     Place,
@@ -499,7 +500,8 @@ class TaskEvents:
                 if account is not None:
                     # Without calls. The first entry is no end.
                     ends, free, tied = account.ends, account.free, task.resource_restrictions
-                    overtaken = not waits and len(ends) > 1 and ends[-1][1] > sent
+                    late = not waits and started > sent + MOMENT
+                    overtaken = late and len(ends) > 1 and ends[-1][1] > sent
                     if waits or overtaken or not free or account.pauses or tied:
                         if not waits and tied:
                             # It can wait for what it needs, even if a thread is free.

@@ -77,13 +77,13 @@ class Computing:
         self._ran(group, None, began, ended, ended)
         by_worker = group.by_worker
         for run in runs if group.memory <= _FIRST else runs[::_EACH]:
-            known = by_worker.get(run[WORKER])
+            known, took = by_worker.get(run[WORKER]), run[SECONDS]
             if known is not None:
                 known[0] += 1
-                known[1] += run[SECONDS]
-                known[2] += run[SECONDS] ** 2
+                known[1] += took
+                known[2] += took * took
             elif group.tasks > 1 and len(by_worker) < MAX_WORKERS:
-                by_worker[run[WORKER]] = [1, run[SECONDS], run[SECONDS] ** 2]
+                by_worker[run[WORKER]] = [1, took, took * took]
 
     def elsewhere(self, span: OpenSpan) -> float:
         """Return what other spans' tasks computed while a span, or one below it, had work."""
