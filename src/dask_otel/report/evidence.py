@@ -108,8 +108,8 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
             for (_, before), (after, _) in pairwise(times)
             if bisect_left(gone, before) == bisect_right(gone, after)
         )
-    missing = [*_missing(session, known, removed)]
-    of_roots = [*_roots(session, roots, missing, limits)]
+    missing, pauses = [*_missing(session, known, removed)], _pauses(session)
+    of_roots = [*_roots(session, roots, missing, pauses, limits)]
     dropped = session.metrics.by(semconv.OTEL_DROPPED.name, semconv.OTEL_REASON)
     lost = session.metrics.by(semconv.CLUSTER_TIME.name, semconv.ACTIVITY).get(LOST, 0.0)
     if not removed and lost >= _UNREPORTED * sum(one.threads * one.seconds for one in of_roots):
@@ -117,7 +117,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
     return Facts(
         seconds=opened(roots),
         roots={root.name: root for root in of_roots},
-        spans=_spans(session, missing),
+        spans=_spans(session, missing, pauses),
         before_first=before_first,
         between=between,
         workers=len(known),
@@ -189,11 +189,10 @@ def _overlap(times: Times, start: float, end: float) -> float:
 # ------------------------------------------------------------------------------- spans
 
 
-def _spans(session: Session, missing: Gone) -> list[SpanFacts]:
+def _spans(session: Session, missing: Gone, pauses: Times) -> list[SpanFacts]:
     """Return the spans by name, with their paths, links and groups."""
     spans, names = session.of_type("span"), span_names(session)
     _, below = tree_of(spans)
-    pauses = _pauses(session)
     found: dict[str, SpanFacts] = {}
     for span in spans:
         entry = found.setdefault(span.full_name, SpanFacts(span.full_name, _root_of(span)))
@@ -270,13 +269,13 @@ def _roots(
     session: Session,
     roots: list[Span],
     missing: Gone,
+    pauses: Times,
     limits: Mapping[str, float],
 ) -> Iterator[RootFacts]:
     """Yield the facts of the trees by the names of their roots, and of the cluster meanwhile."""
     spans, groups = (grouped(session.of_type(one), _root_of) for one in ("span", "group"))
     labels = (semconv.SPAN_ROOT_NAME, semconv.TASK_RETRY_REASON)
     repeated = session.metrics.sums(semconv.TASK_RETRIED.name, *labels)
-    pauses = _pauses(session)
     loops, transfers, starving, running, used = (
         [
             (tuple(one.labels.get(label, "") for label in metric.labels), one.history())
