@@ -12,10 +12,8 @@ from collections.abc import Hashable, Sequence
 from math import inf
 
 from dask_otel.lab.executor import Run
-from lab.truth import RELEASED, STEP, Truth
+from lab.truth import RELEASED, REPORTED, STEP, Truth
 
-#: How Dask names the ends of runs without a result that their workers report.
-ENDED = ("task-erred", "execute-unknown-error", "reschedule")
 #: Heartbeats until an observer knows whether a released task still runs.
 UNSETTLED = 3
 
@@ -58,7 +56,7 @@ class Occupancy:
                     ("waiting", move.stimulus)
                 ]
                 earlier = [r for r in open_ if r.start < move.when - STEP]
-                known = again and move.stimulus.startswith(ENDED) and not earlier
+                known = again and move.stimulus.startswith(REPORTED) and not earlier
                 known |= truth.workers[worker].left <= move.when
                 if (move.start, move.finish) in RELEASED and not known:
                     until = max([move.when, *(min(r.stop, r.seceded) for r in open_)])

@@ -12,12 +12,10 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from distributed.utils import key_split_group
 
-from lab.truth import UNFINISHED, Move
+from lab.truth import REPORTED, UNFINISHED, Move
 
-#: Beginnings of Dask's names for a submission, and for a retry by a client; and of those for runs
-#: that are repeated because of themselves, and not of their workers.
+#: Beginnings of Dask's names for a submission, and for a retry by a client.
 SUBMISSION, RETRY = "update-graph", "stimulus-retry"
-ITS_OWN = "task-erred", "execute-unknown-error", "reschedule"
 
 
 class Outcomes:
@@ -99,7 +97,7 @@ class Outcomes:
         elif move.failed:
             # Nobody wants it any more, since the tasks that waited for it failed before it.
             self._set(key, "blamed")
-        elif not sent_again or move.stimulus.startswith(ITS_OWN):
+        elif not sent_again or move.stimulus.startswith(REPORTED):
             self._left_by[key] = move.stimulus
             self._set(key, "left")
         else:

@@ -27,6 +27,10 @@ UNFINISHED: Final = frozenset({"waiting", "queued", "no-worker", "processing"})
 #: From there to there, a task leaves its worker, which may run it on.
 RELEASED: Final = (("processing", "released"), ("processing", "forgotten"))
 
+#: Beginnings of Dask's names for ends without a result that a worker reports: the run failed, could
+#: not begin, or is to be repeated.
+REPORTED: Final = ("task-erred", "execute-unknown-error", "reschedule")
+
 #: The floats of wall clocks.
 STEP: Final = 1e-8
 
@@ -179,24 +183,9 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
         needs = tuple(one.key for one in task.dependencies)
         ws = task.processing_on if finish == "processing" else None
         worker = None if ws is None else ws.address
-        tied = bool(task.resource_restrictions)
         span, failed = task.group.span_id, task.exception_blame is not None
-        self.moves.append(
-            Move(
-                self.now,
-                key,
-                start,
-                finish,
-                stimulus,
-                span,
-                needs,
-                spent,
-                worker,
-                tied,
-                own,
-                failed,
-            )
-        )
+        about = worker, bool(task.resource_restrictions), own, failed
+        self.moves.append(Move(self.now, key, start, finish, stimulus, span, needs, spent, *about))
 
     def restart(self, scheduler: Any) -> None:
         """See ``SchedulerPlugin.restart``: tasks are forgotten without transitions."""
