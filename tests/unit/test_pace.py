@@ -7,11 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from dask_otel.core.pace import is_slow
-
-
-def runs(seconds: Sequence[float]) -> tuple[float, float, float]:
-    return len(seconds), sum(seconds), sum(one**2 for one in seconds)
+from dask_otel.core.pace import is_slow, runs_of
 
 
 @pytest.mark.parametrize(
@@ -31,7 +27,7 @@ def runs(seconds: Sequence[float]) -> tuple[float, float, float]:
     ],
 )  # fmt: skip
 def test_is_slow(own: Sequence[float], others: Sequence[float], slow: bool) -> None:
-    assert is_slow(runs(own), runs(others)) is slow
+    assert is_slow(runs_of(own), runs_of(others)) is slow
 
 
 @pytest.mark.parametrize(("times", "some"), [(1.0, False), (10.0, True)])
@@ -42,5 +38,5 @@ def test_tasks_of_any_length(times: float, some: bool) -> None:
         workers = [[rng.expovariate(1.0) for _ in range(rng.randint(2, 30))] for _ in range(4)]
         workers[0] = [one * times for one in workers[0]]
         most = max(workers, key=sum)
-        found += is_slow(runs(most), runs([n for w in workers if w is not most for n in w]))
+        found += is_slow(runs_of(most), runs_of([n for w in workers if w is not most for n in w]))
     assert bool(found) is some

@@ -17,6 +17,11 @@ _ERRORS: Final = 4.0
 _LEAST_SPREAD: Final = 0.2
 
 
+def runs_of(seconds: Sequence[float]) -> Runs:
+    """Return the sums of some runs."""
+    return len(seconds), sum(seconds), sum(one * one for one in seconds)
+
+
 def is_slow(own: Runs, others: Runs) -> bool:
     """Return whether a worker is slow, by its own runs and those of others: two or more each."""
     mean, usual = own[1] / own[0], others[1] / others[0]

@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from dask_otel.core.graph import Row
-from dask_otel.core.pace import is_slow
+from dask_otel.core.pace import is_slow, runs_of
 from dask_otel.core.sums import covered
 from dask_otel.whatif.experiments import LONGEST, Experiment
 from dask_otel.whatif.graph import Graph
@@ -225,9 +225,7 @@ def _slowness(ran: Mapping[int, Sequence[Row]]) -> dict[int, Slowness]:
         seconds[row.prefix][row.worker].append(row.seconds or 0.0)
     found: dict[int, Slowness] = defaultdict(Slowness)
     for prefix, workers in seconds.items():
-        runs = {
-            one: (len(own), sum(own), sum(one**2 for one in own)) for one, own in workers.items()
-        }
+        runs = {worker: runs_of(own) for worker, own in workers.items()}
         whole = [*map(sum, zip(*runs.values(), strict=True))]
         for worker, own in runs.items():
             others = [*map(sub, whole, own)]
