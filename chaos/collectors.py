@@ -286,13 +286,10 @@ def _queue_full(world: World) -> str:
     world.work(5)
     world.all_arrived()
     # A Dask span, its group, its slowest task.
-    records, before = 3, 15
-
-    def all_there() -> bool:
-        assert len(world.collector.spans) == before
-        return True
-
-    eventually(all_there, PATIENCE, "each record of the first spans")
+    records = 3
+    before = 5 * records
+    there = "each record of the first spans"
+    eventually(lambda: len(world.collector.spans) == before, PATIENCE, there)
     with changed(world.gate, mode="closed"):
         world.work(40)
         world.warned()

@@ -159,8 +159,9 @@ def _kills(world: World) -> str:
         time.sleep(rng.random())
         world.scheduler.kill()
         world.clean_log()
-        saved += not _names(world) <= known
-        known |= _names(world)
+        names = _names(world)
+        saved += not names <= known
+        known |= names
     world.gate.mode = "pass"
     _start(world)
 
