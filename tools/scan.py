@@ -49,13 +49,13 @@ OWNERS = {
     "outcomes": "unfinished reruns failed zombies workers first_start last_stop incidents "
     "dropped_incidents tasks memory erred cancelled retried lost recomputed rescheduled blamed "
     "start stop",
-    "tasks": "requested came moment runs_began runs_ended",
+    "tasks": "requested came moment",
     "ledger": "heartbeats_before work_done worker_peak results",
     "reports": "owing awaits",
     "progress": "signs last_sign",
     "task_runs": "runs slowest floor",
     "blocks": "attributes",
-    "computing": "computed by_worker cluster_before cluster_computed",
+    "computing": "computed by_worker cluster_before cluster_computed new_runs",
     "spans": "partial unknown restriction",
     "following": "last vain_until",
     "completion": "below",

@@ -62,11 +62,8 @@ class Driven:
 
     def finish(self, task: Group, worker: str = "w0", took: float = 0.0) -> None:
         """Let a task have its result now."""
-        start, stop = self.now - took, self.now
         # As in a `RawRun`.
-        task.new_runs.append((took, None, "key", worker, start, stop))
-        task.runs_began = min(task.runs_began, start)
-        task.runs_ended = max(task.runs_ended, stop)
+        task.new_runs.append((took, None, "key", worker, self.now - took, self.now))
         self.lifecycle.computing.waiting[task] = None
         self.lifecycle.outcomes.finished(task, worker, self.now)
 

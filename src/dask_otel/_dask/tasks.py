@@ -500,14 +500,13 @@ class TaskEvents:
                 if account is not None:
                     # Without calls. The first entry is no end.
                     ends, free, tied = account.ends, account.free, task.resource_restrictions
-                    late = not waits and started > sent + MOMENT
-                    overtaken = late and len(ends) > 1 and ends[-1][1] > sent
-                    if waits or overtaken or not free or account.pauses or tied:
-                        if not waits and tied:
-                            # It can wait for what it needs, even if a thread is free.
-                            sent_to = (threads, BEHIND, held)
-                        elif overtaken:
-                            sent_to = (threads, OVERTAKEN, held)
+                    if not waits and (
+                        tied or (started > sent + MOMENT and len(ends) > 1 and ends[-1][1] > sent)
+                    ):
+                        # It can wait for what it needs, even if a thread is free.
+                        waits = BEHIND if tied else OVERTAKEN
+                        sent_to = (threads, waits, held)
+                    if waits or not free or account.pauses:
                         end = (stimulus_id, stopped, self._accounting.present, key, not free)
                         if (free or held is not None) and not tied:
                             # No other task waited for this end; a seceded one had left its thread.
@@ -517,7 +516,7 @@ class TaskEvents:
                             place = ends
             if others:
                 offset = self._clocks.offset(worker)
-                place = turn_of(place, sent_to[1], key, sent, started, stopped)
+                place = turn_of(place, waits, key, sent, started, stopped)
                 began = sent if place is None else max(sent, place[0])
                 parts, fetched = actions(others, sent, began, started, offset)
         elif waits or (assigned is not None and task.resource_restrictions):
@@ -557,10 +556,6 @@ class TaskEvents:
                 if not runs:
                     self._computing.waiting[group] = None
                 runs.append(run)
-                if started < group.runs_began:
-                    group.runs_began = started
-                if stopped > group.runs_ended:
-                    group.runs_ended = stopped
                 if len(runs) == TOGETHER:
                     self._computing.add(group)
                 self._outcomes.finished(group, worker, now)

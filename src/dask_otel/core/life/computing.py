@@ -10,7 +10,7 @@ from typing import Final
 from dask_otel.core.life.open_span import Group, OpenSpan
 from dask_otel.core.metrics.batch import Distribution
 from dask_otel.core.pace import is_slow
-from dask_otel.core.path.step import SECONDS, WORKER
+from dask_otel.core.path.step import SECONDS, START, STOP, WORKER
 from dask_otel.core.records import RawRun
 
 #: Runs of a group that are added together. One by one, each takes 24,000 instructions more,
@@ -21,7 +21,7 @@ TOGETHER: Final = 32
 MAX_WORKERS: Final = 128
 _FIRST, _EACH = 64, 8
 
-_seconds = itemgetter(SECONDS)
+_seconds, _start, _stop = map(itemgetter, (SECONDS, START, STOP))
 
 
 class Computing:
@@ -64,7 +64,7 @@ class Computing:
     def add(self, group: Group) -> None:
         """Add the runs of a group."""
         del self.waiting[group]
-        runs, began, ended = group.take_runs()
+        runs, group.new_runs = group.new_runs, []
         if self.keep is not None:
             self.keep(group, runs)
         spent = [*map(_seconds, runs)]
@@ -74,7 +74,8 @@ class Computing:
         self.seconds += seconds
         for span in (group.span, *group.span.above):
             span.computed += seconds
-        self._ran(group, None, began, ended, ended)
+        ended = max(map(_stop, runs))
+        self._ran(group, None, min(map(_start, runs)), ended, ended)
         by_worker = group.by_worker
         for run in runs if group.memory <= _FIRST else runs[::_EACH]:
             known, took = by_worker.get(run[WORKER]), run[SECONDS]

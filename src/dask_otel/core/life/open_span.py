@@ -149,7 +149,7 @@ class Group(TaskCounts):
 
     __slots__ = (
         "before", "blamed", "by_worker", "came", "floor", "moment", "name", "new_runs", "prefix",
-        "restriction", "runs_began", "runs_ended", "slowest", "source", "span", "start", "stop",
+        "restriction", "slowest", "source", "span", "start", "stop",
     )  # fmt: skip
     __eq__, __hash__ = object.__eq__, object.__hash__
 
@@ -178,8 +178,6 @@ class Group(TaskCounts):
         self.start = self.stop = 0.0
         #: Its last runs with a result, until they are added up; see `computing`.
         self.new_runs: list[RawRun] = []
-        #: When the first of them began, and the last of them ended.
-        self.runs_began, self.runs_ended = inf, 0.0
         #: Some of its runs, and their seconds, by the worker's name.
         self.by_worker: dict[object, list[float]] = {}
         #: By what Dask restricts its first task to some workers: `semconv.RESTRICTIONS`, or empty.
@@ -192,12 +190,6 @@ class Group(TaskCounts):
 
     def __repr__(self) -> str:
         return f"<Group {self.name!r}: {self.unfinished} of {self.tasks} tasks unfinished>"
-
-    def take_runs(self) -> tuple[list[RawRun], float, float]:
-        """Return its new runs, their first start and last end, and begin a new list of them."""
-        taken = self.new_runs, self.runs_began, self.runs_ended
-        self.new_runs, self.runs_began, self.runs_ended = [], inf, 0.0
-        return taken
 
     def take_moves(self) -> tuple[int, float]:
         """Return the bytes that came and their sum with times, and begin new sums."""
