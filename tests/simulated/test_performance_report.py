@@ -268,6 +268,17 @@ def test_a_block_without_work_says_so(b: Bridged) -> None:
 
 
 @alone
+def test_a_block_whose_work_is_booked_on_an_open_span_says_so(b: Bridged) -> None:
+    kept = b.client.submit(nap, 0.1)
+    wait(kept)
+    with dask_otel.performance_report(None) as block:
+        b.client.gather(b.client.map(nap, [1.0] * 4, pure=False))
+    (first,) = account(block).diagnoses
+    assert (first.kind, first.span) == ("merged", "default")
+    assert "includes the work of performance_report" in first.title
+
+
+@alone
 def test_a_client_that_is_gone_leaves_no_bridge_behind(b: Bridged) -> None:
     asked = b.client.sync(b.client._run_on_scheduler, _wire.record, name="x", owner="Client-gone")
     assert isinstance(asked, _wire.Recorded)

@@ -422,6 +422,8 @@ class Progress:
     stop: float
     #: Own tasks so far, and tasks of finished spans below; None if the ordinal is 0.
     counts: TaskCounts | None = None
+    #: As in `SpanDescription`, of a snapshot.
+    requested: Tags | None = None
     #: How many OpenTelemetry spans this becomes.
     weight: ClassVar[int] = 1
 
