@@ -18,6 +18,9 @@ from dask_otel import _wire
 from dask_otel.client import reporting
 from dask_otel.pump.pump import Pump
 from dask_otel.report.account import Account
+from dask_otel.report.document import about, report_of
+from dask_otel.report.evidence import facts_of
+from dask_otel.report.telemetry.model import Block
 from dask_otel.whatif.graph import read_graphs
 from tests.simulated.bridged import Bridged
 from tests.simulated.tasks import boom, nap
@@ -130,6 +133,45 @@ def test_work_of_others_is_context_and_never_the_headline(b: Bridged) -> None:
 
 
 @alone
+def test_a_block_of_the_same_name_is_that_of_others(b: Bridged) -> None:
+    def theirs(client: Any) -> None:
+        with dask_otel.performance_report(None, client=client) as block, span("train"):
+            wait(client.map(nap, [1.0] * 40, key="theirs", pure=False))
+        other.append(block)
+
+    other: list[dask_otel.performance_report] = []
+    with dask_otel.performance_report(None) as block:
+        b.cluster.user("other", theirs)
+        for number in range(5):
+            b.client.submit(nap, 2.0, key=("mine", number), priority=1).result()
+        eventually(lambda: other)
+    for one in (block, *other):
+        own = [span for span in account(one).session.of_type("span") if span.mark]
+        assert account(one).seconds == pytest.approx(own[-1].seconds, abs=0.02)
+    said = " ".join(one.title + one.evidence for one in account(block).diagnoses)
+    assert "theirs" not in said
+    assert "train" not in said
+    assert "open" not in [one.kind for one in account(other[0]).diagnoses]
+
+
+@pytest.mark.options(otel={"report": {"record": "always"}})
+def test_a_report_of_a_run_is_not_about_earlier_ones_of_its_name(b: Bridged) -> None:
+    ids = []
+    for number in range(3):
+        with span("nightly") as span_id:
+            b.client.gather(b.client.map(nap, [0.5, 1.0 + number], key=f"nap-{number}"))
+        ids.append(span_id)
+        time.sleep(6.0)
+    report = report_of(b.bridge.recording.recorder.rows(), {})
+    for number, span_id in enumerate(ids):
+        (found,) = about(report, Block("", span_id)).accounts()
+        assert found.seconds == pytest.approx(1.0 + number, abs=0.01)
+        facts = facts_of(found.session, [], [])
+        (own,) = (one for one in facts.spans if one.name == "nightly")
+        assert sum(own.work["nap"].values()) == pytest.approx(1.5 + number, abs=0.01)
+
+
+@alone
 def test_others_are_still_open_and_named_if_they_held_the_threads(b: Bridged) -> None:
     def theirs(client: Any) -> None:
         with span("theirs"):
@@ -211,7 +253,7 @@ def test_a_report_of_a_scheduler_that_always_records_begins_with_the_block(b: Br
     assert account(block).outcomes == {"memory": 2}
     rows = b.bridge.recording.recorder.rows()
     assert {signal for signal, _ in rows} == {"traces", "metrics", "logs", "graph"}
-    whole = dask_otel.report.document.report_of(rows, {})
+    whole = report_of(rows, {})
     (everything,) = whole.accounts()
     assert everything.outcomes == {"memory": 7}
 
