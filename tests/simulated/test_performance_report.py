@@ -132,6 +132,19 @@ def test_work_of_others_is_context_and_never_the_headline(b: Bridged) -> None:
     assert [one.span for one in found.failures] == ["theirs"]
 
 
+def test_cancelled_tasks_of_others_hold_their_threads(b: Bridged) -> None:
+    with span("first"):
+        futures = b.client.map(nap, [5.0] * 4, key="first", pure=False)
+        time.sleep(1.0)
+        b.client.cancel(futures)
+        del futures
+    with dask_otel.performance_report(None) as block:
+        b.client.gather(b.client.map(nap, [0.5] * 4, key="mine", pure=False))
+    first, *_ = account(block).diagnoses
+    assert first.title.startswith("performance_report waited 3.")
+    assert first.title.endswith(" for threads that first held")
+
+
 @alone
 def test_a_block_of_the_same_name_is_that_of_others(b: Bridged) -> None:
     def theirs(client: Any) -> None:

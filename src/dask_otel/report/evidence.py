@@ -43,6 +43,7 @@ Gone: TypeAlias = Sequence[tuple[float, tuple[float, float]]]
 
 #: Of a removed worker: any of these tasks or results was lost with it.
 _LOST: Final = (semconv.TASK_COUNT, semconv.RESULT_LOST_COUNT, semconv.DATA_LOST_COUNT)
+_CANCELLED: Final = "cancelled"
 _DURATION: Final = semconv.TASK_GROUP_DURATION + "."
 #: Of a group: its tasks, their results and seconds, and the runs of its slowest worker.
 _GROUP: Final = (
@@ -327,6 +328,11 @@ def _roots(
             for other in groups
             if elsewhere > _HELD * threads
         }
+        activities, spent = summed(map(span_activities, own)), _grown(used, times)
+        # Tasks of others that were cancelled go on, and hold threads until its first task begins.
+        vain = spent.get((_CANCELLED,), 0.0) - activities.get(_CANCELLED, 0.0)
+        queue = sum(one.number(semconv.SPAN_QUEUE_TIME) or 0.0 for one in found)
+        elsewhere += max(0.0, min(vain, queue * threads / (seconds or 1.0)))
         holders = [(other, took) for other, took in held.items() if other not in ("", name)]
         starved, cpu = (sum(_grown(one, times).values()) for one in (starving, running))
         yield RootFacts(
@@ -335,11 +341,11 @@ def _roots(
             summed([dict.fromkeys(semconv.PATH_PARTS, 0.0), *map(span_path, found)]),
             int(tasks),
             threads / (seconds or 1.0),
-            summed(map(span_activities, own)),
+            activities,
             known_sum(span.number(semconv.SPAN_IDLE) for span in own),
             elsewhere,
             holders=sorted(holders, key=lambda item: -item[1]),
-            unreported=_grown(used, times).get((LOST,), 0.0),
+            unreported=spent.get((LOST,), 0.0),
             retries={
                 why: count
                 for (of, why), count in repeated.items()
