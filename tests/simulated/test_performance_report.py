@@ -314,6 +314,30 @@ def test_an_exception_is_the_headline_and_goes_on(b: Bridged) -> None:
     assert failing.report.redacted().accounts()[0].diagnoses[0].evidence == "ValueError"
 
 
+class _Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@alone
+@pytest.mark.parametrize("error", [_Silent(), ValueError("\udc80 \0")])
+def test_an_exception_that_is_no_text_has_a_page(
+    b: Bridged, error: Exception, tmp_path: Path
+) -> None:
+    block = dask_otel.performance_report(tmp_path / "run.html")
+
+    def failing() -> None:
+        with block:
+            b.client.submit(nap, 1.0).result()
+            raise error
+
+    with pytest.raises(type(error)):
+        failing()
+    kind = type(error).__name__
+    assert account(block).diagnoses[0].title.startswith(f"The block ended with {kind}: ")
+    assert kind in (tmp_path / "run.html").read_text(encoding="utf-8")
+
+
 @alone
 def test_a_block_without_work_says_so(b: Bridged) -> None:
     with dask_otel.performance_report(None) as block:
