@@ -194,6 +194,14 @@ def test_without_telemetry_it_fails_and_files_are_for_those_without_an_endpoint(
     assert len(copies) == copied
 
 
+def test_a_second_run_leads_to_its_own_report(showcase, tmp_path):
+    command = f"dask-otel report {tmp_path}"
+    assert showcase._command(tmp_path / "new") == f"{command}/new"
+    assert showcase._command(tmp_path) == command
+    (tmp_path / "dask-scheduler-20260101T000000Z-0001-traces.jsonl").touch()
+    assert showcase._command(tmp_path) == f"{command} --last 1"
+
+
 def test_its_folder_is_no_part_of_a_checkout(showcase):
     ignored = Path(__file__).parents[2] / ".gitignore"
     assert f"/{showcase.DEFAULT_OUTPUT}/" in ignored.read_text().splitlines()

@@ -163,6 +163,11 @@ def test_the_readme_s_make_targets_and_figures_exist() -> None:
     figures = re.findall(r"\d[\d.,]*(?: %)?", cost.partition("(")[0])
     measured = TEXTS[DOCS / "benchmarks.md"].replace("%", " %").replace("  %", " %")
     assert [one for one in figures if one.strip(", ") not in measured] == []
+    (share,) = (one for one in figures if one.endswith("%"))
+    assert f"measured in instructions: {share} of those" in TEXTS[DOCS / "faq.md"]
+    assert f"[{share} more instructions](cost.md)" in TEXTS[DOCS / "concepts.md"]
+    (million,) = re.findall(r"of the ([\d.]+ million)", TEXTS[DOCS / "cost.md"])
+    assert f"of the {million}\nthat its process executes" in TEXTS[DOCS / "why.md"]
 
 
 def test_the_cost_of_trace_context_is_the_measured_one() -> None:

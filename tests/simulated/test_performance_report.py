@@ -18,6 +18,9 @@ from dask_otel import _wire
 from dask_otel.client import reporting
 from dask_otel.pump.pump import Pump
 from dask_otel.report.account import Account
+from dask_otel.report.document import about, report_of
+from dask_otel.report.evidence import facts_of
+from dask_otel.report.telemetry.model import Block
 from dask_otel.whatif.graph import read_graphs
 from tests.simulated.bridged import Bridged
 from tests.simulated.tasks import boom, nap
@@ -129,6 +132,58 @@ def test_work_of_others_is_context_and_never_the_headline(b: Bridged) -> None:
     assert [one.span for one in found.failures] == ["theirs"]
 
 
+def test_cancelled_tasks_of_others_hold_their_threads(b: Bridged) -> None:
+    with span("first"):
+        futures = b.client.map(nap, [5.0] * 4, key="first", pure=False)
+        time.sleep(1.0)
+        b.client.cancel(futures)
+        del futures
+    with dask_otel.performance_report(None) as block:
+        b.client.gather(b.client.map(nap, [0.5] * 4, key="mine", pure=False))
+    first, *_ = account(block).diagnoses
+    assert first.title.startswith("performance_report waited 3.")
+    assert first.title.endswith(" for threads that first held")
+
+
+@alone
+def test_a_block_of_the_same_name_is_that_of_others(b: Bridged) -> None:
+    def theirs(client: Any) -> None:
+        with dask_otel.performance_report(None, client=client) as block, span("train"):
+            wait(client.map(nap, [1.0] * 40, key="theirs", pure=False))
+        other.append(block)
+
+    other: list[dask_otel.performance_report] = []
+    with dask_otel.performance_report(None) as block:
+        b.cluster.user("other", theirs)
+        for number in range(5):
+            b.client.submit(nap, 2.0, key=("mine", number), priority=1).result()
+        eventually(lambda: other)
+    for one in (block, *other):
+        own = [span for span in account(one).session.of_type("span") if span.mark]
+        assert account(one).seconds == pytest.approx(own[-1].seconds, abs=0.02)
+    said = " ".join(one.title + one.evidence for one in account(block).diagnoses)
+    assert "theirs" not in said
+    assert "train" not in said
+    assert "open" not in [one.kind for one in account(other[0]).diagnoses]
+
+
+@pytest.mark.options(otel={"report": {"record": "always"}})
+def test_a_report_of_a_run_is_not_about_earlier_ones_of_its_name(b: Bridged) -> None:
+    ids = []
+    for number in range(3):
+        with span("nightly") as span_id:
+            b.client.gather(b.client.map(nap, [0.5, 1.0 + number], key=f"nap-{number}"))
+        ids.append(span_id)
+        time.sleep(6.0)
+    report = report_of(b.bridge.recording.recorder.rows(), {})
+    for number, span_id in enumerate(ids):
+        (found,) = about(report, Block("", span_id)).accounts()
+        assert found.seconds == pytest.approx(1.0 + number, abs=0.01)
+        facts = facts_of(found.session, [], [])
+        (own,) = (one for one in facts.spans if one.name == "nightly")
+        assert sum(own.work["nap"].values()) == pytest.approx(1.5 + number, abs=0.01)
+
+
 @alone
 def test_others_are_still_open_and_named_if_they_held_the_threads(b: Bridged) -> None:
     def theirs(client: Any) -> None:
@@ -211,7 +266,7 @@ def test_a_report_of_a_scheduler_that_always_records_begins_with_the_block(b: Br
     assert account(block).outcomes == {"memory": 2}
     rows = b.bridge.recording.recorder.rows()
     assert {signal for signal, _ in rows} == {"traces", "metrics", "logs", "graph"}
-    whole = dask_otel.report.document.report_of(rows, {})
+    whole = report_of(rows, {})
     (everything,) = whole.accounts()
     assert everything.outcomes == {"memory": 7}
 
@@ -259,12 +314,47 @@ def test_an_exception_is_the_headline_and_goes_on(b: Bridged) -> None:
     assert failing.report.redacted().accounts()[0].diagnoses[0].evidence == "ValueError"
 
 
+class _Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@alone
+@pytest.mark.parametrize("error", [_Silent(), ValueError("\udc80 \0")])
+def test_an_exception_that_is_no_text_has_a_page(
+    b: Bridged, error: Exception, tmp_path: Path
+) -> None:
+    block = dask_otel.performance_report(tmp_path / "run.html")
+
+    def failing() -> None:
+        with block:
+            b.client.submit(nap, 1.0).result()
+            raise error
+
+    with pytest.raises(type(error)):
+        failing()
+    kind = type(error).__name__
+    assert account(block).diagnoses[0].title.startswith(f"The block ended with {kind}: ")
+    assert kind in (tmp_path / "run.html").read_text(encoding="utf-8")
+
+
 @alone
 def test_a_block_without_work_says_so(b: Bridged) -> None:
     with dask_otel.performance_report(None) as block:
         time.sleep(0.5)
     (first,) = account(block).diagnoses
     assert first.title == "The block had no work on this cluster"
+
+
+@alone
+def test_a_block_whose_work_is_booked_on_an_open_span_says_so(b: Bridged) -> None:
+    kept = b.client.submit(nap, 0.1)
+    wait(kept)
+    with dask_otel.performance_report(None) as block:
+        b.client.gather(b.client.map(nap, [1.0] * 4, pure=False))
+    (first,) = account(block).diagnoses
+    assert (first.kind, first.span) == ("merged", "default")
+    assert "includes the work of performance_report" in first.title
 
 
 @alone

@@ -101,6 +101,13 @@ def test_transfers_that_overlap_count_once() -> None:
     assert (runs["transfer"], runs["disk"]) == ([0.4], [0.1])
 
 
+def test_its_parts_are_short_in_a_debugger() -> None:
+    many = {f"k-{number}": [] for number in range(60)}
+    (part,) = log([run(key) for key in many], submitted(0.0, **many)).parts
+    assert repr(part) == "<GraphPart: 60 runs of 'fit'>"
+    assert repr(part.submissions[0]) == "<Submission of 60 tasks>"
+
+
 def test_runs_of_unknown_tasks_are_left_out_and_counted() -> None:
     found = line(log([run("a"), run("b")], submitted(0.0, a=[])))
     assert (found["runs"]["task"], found["left_out"], found["complete"]) == ([0], 1, False)

@@ -104,6 +104,16 @@ def test_a_client_waits_for_the_group_of_tasks_that_was_complete() -> None:
     assert seconds(waited, faster={"load": 8.0}) == near(4.0)
 
 
+def test_a_client_does_not_submit_before_what_it_continues() -> None:
+    # The last submission follows the end of the long task, and needs the task of the one before.
+    found = graph({}, {"seconds": 4.0, "group": 1, "prefix": 1},
+                  {"start": 1.5, "seconds": 4.0, "before": [0], "submission": 1, "group": 2},
+                  {"start": 5.5, "before": [2], "submission": 2, "group": 3},
+                  prefixes=["inc", "long"], submissions=[0.0, 1.5, 4.0], workers=(4,))  # fmt: skip
+    assert seconds(found) == near(6.5)
+    assert seconds(found, faster={"long": 100.0}) == near(6.5)
+
+
 def test_data_takes_its_way_between_workers() -> None:
     # Two results of 100 MB on two workers; the third task gets one of them in half a second.
     sent = graph(

@@ -138,7 +138,7 @@ def perform(
         except FileNotFoundError:
             report = Report([])
         folder = output or (None if sent else DEFAULT_OUTPUT)
-        command = f"dask-otel report {shlex.quote(str(folder))}" if folder else ""
+        command = _command(folder) if folder else ""
         is_recorded = folder and any(files.glob(f"*{SUFFIX}"))
         replay = f"dask-otel whatif {shlex.quote(str(folder))}" if is_recorded else ""
         _print(console, [*([(line, "dim")] for line in _ABOUT), []])
@@ -256,6 +256,12 @@ def _print(console: Console, lines: Iterable[Line]) -> None:
     for line in lines:
         pieces = ((adapted(words.one_line(piece)), style) for piece, style in line)
         console.print(Text.assemble(*pieces), soft_wrap=True)
+
+
+def _command(folder: Path) -> str:
+    """Return the command that reads this run, also if the folder has earlier ones."""
+    last = " --last 1" if any(folder.glob("*.jsonl*")) else ""
+    return f"dask-otel report {shlex.quote(str(folder))}{last}"
 
 
 def _copy(console: Console, files: Path, folder: Path) -> list[str]:

@@ -18,6 +18,7 @@ from dask_otel import _wire
 from dask_otel._log import logger
 from dask_otel.client.asking import ask, pending
 from dask_otel.client.blocks import span
+from dask_otel.core.text import Sanitizer, attribute_text
 from dask_otel.report.words import one_line
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ class performance_report:
         from dask_otel.report.document import about, report_of
         from dask_otel.report.telemetry.model import Block
 
-        message = " ".join(str(error)[:_LONGEST].split())
+        message = " ".join(attribute_text(error, Sanitizer(), _LONGEST).split())
         ended = None if error is None else (type(error).__name__, message)
         block = Block(self._name, self._span_id, ended, self._left - self._entered)
         self.report = about(report_of(read.rows, read.lost), block)

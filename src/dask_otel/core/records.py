@@ -279,6 +279,9 @@ class Submission(NamedTuple):
     needs: Mapping[Hashable, Collection[Hashable]]
     limits: Mapping[Hashable, Restriction | None]
 
+    def __repr__(self) -> str:
+        return f"<Submission of {len(self.priorities)} tasks>"
+
 
 class GraphPart(NamedTuple):
     """Runs of one task group that ended alike."""
@@ -289,6 +292,9 @@ class GraphPart(NamedTuple):
     rows: list[RawRun]
     #: Those that have its tasks, among others. Dask's task group has no other list.
     submissions: list[Submission]
+
+    def __repr__(self) -> str:
+        return f"<GraphPart: {len(self.rows)} runs of {self.prefix!r}>"
 
 
 class GraphLog:
@@ -422,6 +428,8 @@ class Progress:
     stop: float
     #: Own tasks so far, and tasks of finished spans below; None if the ordinal is 0.
     counts: TaskCounts | None = None
+    #: As in `SpanDescription`, of a snapshot.
+    requested: Tags | None = None
     #: How many OpenTelemetry spans this becomes.
     weight: ClassVar[int] = 1
 

@@ -43,6 +43,7 @@ Gone: TypeAlias = Sequence[tuple[float, tuple[float, float]]]
 
 #: Of a removed worker: any of these tasks or results was lost with it.
 _LOST: Final = (semconv.TASK_COUNT, semconv.RESULT_LOST_COUNT, semconv.DATA_LOST_COUNT)
+_CANCELLED: Final = "cancelled"
 _DURATION: Final = semconv.TASK_GROUP_DURATION + "."
 #: Of a group: its tasks, their results and seconds, and the runs of its slowest worker.
 _GROUP: Final = (
@@ -79,10 +80,14 @@ _NO_WORK: Final = Diagnosis(
     "Compute inside the block: a lazy collection does nothing before that.",
 )
 _LOOK: Final = "Look at the traceback in the program that ran the block."
+#: Behind the name of a span of others, if the block has one of this name.
+_ANOTHER: Final = " (another)"
 
 
 def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker]) -> Facts:
     """Return the facts of a run; `errors` and `known` are its failures and its workers."""
+    if session.block is not None:
+        session = replace(session, spans=[*_apart(session)])
     spans, roots = session.of_type("span"), session.roots()
     final = [one for one in errors if not one.repeated]
     again = Counter({one.what: one.count for one in errors if one.repeated})
@@ -137,6 +142,16 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
             if span.attributes.get(semconv.SPAN_COLLISION) is True
         ],
     )
+
+
+def _apart(session: Session) -> Iterator[Span]:
+    """Yield the spans; names of the block's spans are of these alone."""
+    own = {one.full_name for one in session.of_type("span") if one.key in session.own}
+    for span in session.spans:
+        named = {key: span.text(key) for key in (semconv.SPAN_NAME, semconv.SPAN_ROOT_NAME)}
+        new = {key: name + _ANOTHER for key, name in named.items() if name in own}
+        is_own = span.key in session.own
+        yield span if is_own else replace(span, attributes={**span.attributes, **new})
 
 
 def headlines(session: Session) -> dict[str, str]:
@@ -206,9 +221,14 @@ def _spans(session: Session, missing: Gone, pauses: Times) -> list[SpanFacts]:
             entry.parts[part] += max(0.0, took - sum(one.get(part, 0.0) for one in inner))
     labels = (semconv.SPAN_NAME, semconv.TASK_PREFIX, semconv.ACTIVITY)
     metered = session.metrics.sums(semconv.SPAN_EXECUTE_TIME.name, *labels)
+    # Those of others with the same name are in it.
+    own = summed({one.full_name: sum(span_activities(one).values())} for one in spans)
+    all_of = summed({name: took} for (name, *_), took in metered.items())
     for (name, prefix, activity), took in metered.items():
         if name in found:
-            add(found[name].work.setdefault(prefix, {}), activity, took)
+            is_own = name + _ANOTHER not in found or not own[name]
+            share = 1.0 if is_own else own[name] / (all_of[name] or 1.0)
+            add(found[name].work.setdefault(prefix, {}), activity, took * share)
     tasks, groups = (grouped(session.of_type(one), _group_of) for one in ("task", "group"))
     no_waits: dict[str, Times] = {name: [] for name in found}
     for key in {**groups, **tasks}:
@@ -308,6 +328,11 @@ def _roots(
             for other in groups
             if elsewhere > _HELD * threads
         }
+        activities, spent = summed(map(span_activities, own)), _grown(used, times)
+        # Tasks of others that were cancelled go on, and hold threads until its first task begins.
+        vain = spent.get((_CANCELLED,), 0.0) - activities.get(_CANCELLED, 0.0)
+        queue = sum(one.number(semconv.SPAN_QUEUE_TIME) or 0.0 for one in found)
+        elsewhere += max(0.0, min(vain, queue * threads / (seconds or 1.0)))
         holders = [(other, took) for other, took in held.items() if other not in ("", name)]
         starved, cpu = (sum(_grown(one, times).values()) for one in (starving, running))
         yield RootFacts(
@@ -316,11 +341,11 @@ def _roots(
             summed([dict.fromkeys(semconv.PATH_PARTS, 0.0), *map(span_path, found)]),
             int(tasks),
             threads / (seconds or 1.0),
-            summed(map(span_activities, own)),
+            activities,
             known_sum(span.number(semconv.SPAN_IDLE) for span in own),
             elsewhere,
             holders=sorted(holders, key=lambda item: -item[1]),
-            unreported=_grown(used, times).get((LOST,), 0.0),
+            unreported=spent.get((LOST,), 0.0),
             retries={
                 why: count
                 for (of, why), count in repeated.items()

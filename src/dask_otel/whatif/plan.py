@@ -311,6 +311,9 @@ def _submissions(
         after = {(places[one[0]], one[1], had[one]): new[one] for one in whole or new}
         if not whole:
             after[len(found) - 1, "", 0] = last
+        # Nor does it overtake those that it continues: Dask would cancel it.
+        needed = {where.get(one) for task in members[number] for one in ran[task][-1].before}
+        after = {(places[one], "", 0): -latency for one in needed if one in places} | after
         places[number], last = len(found), time - latency
         found.append(Submission(
             [key for task in members[number] for key in keys[task]],

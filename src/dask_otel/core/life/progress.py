@@ -82,7 +82,8 @@ def snapshot(span: OpenSpan, now: float) -> Progress:
     It is no sign of the span's own, and changes nothing. Later snapshots have other ids.
     """
     stop = now if span.busy else span.quiet_since
-    return Progress(span.identity, int(now * 1e6), span.start, stop, span.counts_so_far())
+    ordinal, counts = int(now * 1e6), span.counts_so_far()
+    return Progress(span.identity, ordinal, span.start, stop, counts, span.requested)
 
 
 def _sign(span: OpenSpan, now: float) -> Progress:

@@ -31,6 +31,7 @@ from dask_otel.core.records import (
     SpanMemory,
     SpanPathFacts,
     SpanRecord,
+    Tags,
 )
 from dask_otel.core.text import (
     Sanitizer,
@@ -87,6 +88,7 @@ class _Translation(TaskRecords):
         out[semconv.SPAN_NAME] = self.name
         if progress.counts is not None:
             self._put_outcomes(out, progress.counts)
+        self._put_requested(out, progress.requested)
         return SpanRecord(
             trace_id=who.trace_id,
             span_id=identity.group_span_id(who.dask_id, who.generation, kind, progress.ordinal),
@@ -149,11 +151,7 @@ class _Translation(TaskRecords):
         if span.collections:
             # Dask has one entry for each submission; only the types matter.
             out[semconv.COLLECTION_TYPES] = self._distinct(span.collections)
-        if span.requested is not None:
-            out[semconv.SPAN_COLLISION] = True
-            out[semconv.SPAN_REQUESTED_NAME] = redacted_name(
-                self.limits.redact, span.requested, self.sanitizer
-            )
+        self._put_requested(out, span.requested)
         if span.late:
             out[semconv.SPAN_LATE] = True
         if span.code is not None and self.limits.code:
@@ -162,6 +160,13 @@ class _Translation(TaskRecords):
             self._put(out, {semconv.CODE_LINE_NUMBER: line})
             if function is not None:
                 self._put_redacted(out, semconv.CODE_FUNCTION_NAME, function)
+
+    def _put_requested(self, out: Written, requested: Tags | None) -> None:
+        if requested is not None:
+            out[semconv.SPAN_COLLISION] = True
+            out[semconv.SPAN_REQUESTED_NAME] = redacted_name(
+                self.limits.redact, requested, self.sanitizer
+            )
 
     def _record(
         self,
