@@ -161,6 +161,7 @@ def test_a_bomb_is_not_unpacked() -> None:
     [
         ("/home/ann/venv/lib/python3.11/site-packages/pandas/io/csv.py", "pandas/io/csv.py"),
         ("/usr/lib/python3.12/json/decoder.py", "json/decoder.py"),
+        ("/usr/lib64/python3.12/json/decoder.py", "json/decoder.py"),
         ("/usr/lib/python3/dist-packages/six.py", "six.py"),
         ("/home/ann/secret/project/jobs/etl.py", "jobs/etl.py"),
         ("C:\\Users\\ann\\project\\etl.py", "project/etl.py"),
