@@ -88,6 +88,22 @@ def test_a_forgotten_persist(b: Bridged) -> None:
     assert [one.span for one in asked(b).largest] == ["use"]
 
 
+def test_a_name_means_all_spans_of_it(b: Bridged) -> None:
+    """An earlier run of a workflow may keep more than the last one."""
+    kept = []
+    for run, size in (("first", 1000), ("last", 100)):
+        with span("train"), span("load"):
+            kept.append(b.client.submit(filled, size, key=f"{run}-0"))
+        wait(kept)
+    with span("trainer"):
+        other = b.client.submit(filled, 10, key="other-0")
+        wait(other)
+    time.sleep(60)
+    assert [one.prefix for one in asked(b, "train").largest] == ["first", "last"]
+    last = b.scheduler.tasks["last-0"].group.span_id
+    assert [one.prefix for one in asked(b, last).largest] == ["last"]
+
+
 def test_what_is_kept_without_a_client(b: Bridged) -> None:
     """Each keeper keeps what nobody else does, and its next step frees exactly that."""
     names = ("data set", "variable", "queue", "actor", "tasks")

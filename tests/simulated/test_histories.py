@@ -11,10 +11,13 @@ import os
 import random
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from distributed.system_monitor import SystemMonitor
 from lab.programs import Program, draw, run
 from lab.truth import Truth
 
@@ -413,3 +416,44 @@ def test_a_seed_is_the_same_history_each_time() -> None:
         for seeds in (["81"], ["5", "81"])
     ]
     assert first == [again] != [other]
+
+
+def test_the_memory_of_the_real_process_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dask drops copies from the fullest worker."""
+
+    def program(cluster: Cluster) -> list[str]:
+        data = cluster.client.map(bytes, [100] * 8, pure=False)
+        cluster.client.replicate(data)
+        time.sleep(5)
+        return [ws.address for one in data for ws in cluster.scheduler.tasks[one.key].who_has]
+
+    kept = []
+    for sizes in ([1, 2**30], [2**30, 1]):
+        # The scheduler's is the first.
+        real = iter([0, *sizes])
+        monkeypatch.setattr(SystemMonitor, "get_process_memory", lambda _, real=real: next(real))
+        kept.append(simulate(program))
+    assert kept[0] == kept[1]
+    assert len(kept[0]) == 8
+
+
+def test_pools_of_tasks_run_at_once() -> None:
+    def task(_: int) -> float:
+        began = time.monotonic()
+        with ThreadPoolExecutor(2) as pool:
+            pool.map(time.sleep, [1.0, 2.0])
+        return time.monotonic() - began
+
+    def program(cluster: Cluster) -> list[float]:
+        return list(cluster.client.gather(cluster.client.map(task, range(4))))
+
+    assert simulate(program) == pytest.approx([3.0] * 4)
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_a_program_that_exits_ends_its_simulation(error: type[BaseException]) -> None:
+    def program(cluster: Cluster) -> None:
+        raise error
+
+    with pytest.raises(error):
+        simulate(program, longest=10.0)

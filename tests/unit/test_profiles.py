@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio.runners
 import gzip
 import json
+import selectors
 import sys
 import threading
 import zlib
@@ -14,10 +16,11 @@ from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
 from time import time
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from distributed import compatibility
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +35,7 @@ from dask_otel.core.profiles.store import GRACE, Batch, CutOff, Ended, Profiles
 from dask_otel.core.traces.translate import translate
 from dask_otel.pump.profile_files import ProfileFiles
 from dask_otel.pump.tally import Tally
+from dask_otel.scheduler import loops
 from dask_otel.worker import sampling
 from dask_otel.worker.sampling import Sampler
 from tests.unit.finished import T, make_identity, make_span
@@ -161,6 +165,7 @@ def test_a_bomb_is_not_unpacked() -> None:
     [
         ("/home/ann/venv/lib/python3.11/site-packages/pandas/io/csv.py", "pandas/io/csv.py"),
         ("/usr/lib/python3.12/json/decoder.py", "json/decoder.py"),
+        ("/usr/lib64/python3.12/json/decoder.py", "json/decoder.py"),
         ("/usr/lib/python3/dist-packages/six.py", "six.py"),
         ("/home/ann/secret/project/jobs/etl.py", "jobs/etl.py"),
         ("C:\\Users\\ann\\project\\etl.py", "project/etl.py"),
@@ -169,6 +174,19 @@ def test_a_bomb_is_not_unpacked() -> None:
 )  # fmt: skip
 def test_paths_are_cut_to_the_package(path: str, short: str) -> None:
     assert short_file(path) == short
+
+
+@pytest.mark.parametrize("module", [selectors, asyncio.runners, compatibility])
+def test_an_event_loop_in_c_is_idle_where_it_was_begun(module: ModuleType) -> None:
+    lock = threading.Lock()
+    waits = compile("lock.acquire()", str(module.__file__), "exec")
+    with lock:
+        thread = threading.Thread(target=exec, args=(waits, {"lock": lock}))
+        thread.start()
+        blobs = loops._sampled(thread.ident or 0, 0.1) if loops._sampling.acquire() else []
+    thread.join()
+    found = [one.stack[0].function for blob in blobs for one in unpacked(blob, [""])]
+    assert {*found} == {"idle"}
 
 
 # ------------------------------------------------------------------------------ store

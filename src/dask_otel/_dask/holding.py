@@ -27,12 +27,12 @@ _KINDS: Final = {"published": "data set", "variable": "variable", "queue": "queu
 
 
 async def held(adapter: SchedulerAdapter, asked: str | None) -> dict[str, Any] | None:
-    """Return the results in memory and their keepers: of all spans, or of one and those below it.
+    """Return the results in memory and their keepers: of all spans, or of some and those below.
 
     Parameters
     ----------
     asked
-        The id or full name of a span; None for all.
+        The id of a span, or the full name of some; None for all.
 
     Returns
     -------
@@ -45,7 +45,12 @@ async def held(adapter: SchedulerAdapter, asked: str | None) -> dict[str, Any] |
         if (span := Present(adapter).named(asked)) is None:
             return None
         title = line_name(span.name)
-        groups = [group for one in span.traverse_spans() for group in one.groups]
+        if span.id == asked:
+            groups = [group for one in span.traverse_spans() for group in one.groups]
+        else:
+            # Each run has a span of its own, and an earlier one may keep the most.
+            depth = len(span.name)
+            groups = [one for one in groups if _tags(scheduler, one)[:depth] == span.name]
     known = sum(group.states["memory"] for group in groups)
     wanted = {*groups}
     names: dict[TaskGroup, tuple[str, str]] = {}
@@ -68,8 +73,14 @@ async def held(adapter: SchedulerAdapter, asked: str | None) -> dict[str, Any] |
 
 def _names(scheduler: Scheduler, group: TaskGroup) -> tuple[str, str]:
     """Return the full name of a group's span, empty if it has none, and its prefix."""
+    tags = _tags(scheduler, group)
+    return line_name(tags) if tags else "", line_text(group.prefix.name)
+
+
+def _tags(scheduler: Scheduler, group: TaskGroup) -> tuple[str, ...]:
+    """Return the tags of a group's span and of those above it; none without a span."""
     span: Span | None = scheduler.extensions["spans"].spans.get(group.span_id)
-    return "" if span is None else line_name(span.name), line_text(group.prefix.name)
+    return () if span is None else span.name
 
 
 def _in_memory(scheduler: Scheduler) -> Iterator[TaskState]:

@@ -31,7 +31,8 @@ interrupted
         "span": {
             "metavar": "SPAN",
             "nargs": "?",
-            "help": "a span's id or full name, such as train/load, for its results alone",
+            "help": "a span's id, or the full name of spans, such as train/load, for their results "
+            "alone",
         },
         "--json": why.COMMAND.arguments["--json"],
     },

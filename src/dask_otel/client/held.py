@@ -39,8 +39,8 @@ def held(
     client
         A connected client. The bridge must run on its scheduler.
     span
-        The id or full name of a span, such as ``"train/load"``, for its results alone, with those
-        of the spans below it.
+        The id of a span, or the full name of one or several, such as ``"train/load"``, for their
+        results alone, with those of the spans below them.
     asynchronous
         See `register`.
 

@@ -363,7 +363,9 @@ def simulate(
         try:
             on_scheduler(cluster.open(prepare, workers, threads))
             ended = cluster.thread("client", whole)
-            loop.run_until_complete(asyncio.wrap_future(ended, loop=loop))
+            # The loop does not end at a program's `SystemExit`.
+            loop.run_until_complete(asyncio.wait([asyncio.wrap_future(ended, loop=loop)]))
+            result = ended.result()
             if finish is not None:
                 on_scheduler(finish(cluster))
             on_scheduler(cluster.close())
@@ -373,7 +375,7 @@ def simulate(
                 cluster.pool.close()
                 on_scheduler(cluster.end())
                 loop.close()
-    return ended.result()
+    return result
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from concurrent.futures import Executor, Future
 from contextvars import ContextVar
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 from dask.sizeof import sizeof
 from distributed import Worker
@@ -20,6 +20,9 @@ from distributed.threadpoolexecutor import thread_state
 
 from dask_otel.lab.clock import Loop, Machine, present
 from dask_otel.lab.threads import Pool
+
+#: Bytes of a worker's process beside its results.
+PROCESS: Final = 2**27
 
 
 @dataclass(eq=False)
@@ -170,6 +173,12 @@ class LabWorker(Worker):  # type: ignore[misc]
 
     def _setup_logging(self, *loggers: logging.Logger) -> None:
         """See ``LabScheduler``."""
+
+    async def get_metrics(self) -> dict[str, Any]:
+        """See ``Worker``. Dask decides by the memory of a process, which is no real one here."""
+        found: dict[str, Any] = await super().get_metrics()
+        managed = found["managed_bytes"] - found["spilled_bytes"]["memory"]
+        return found | {"memory": PROCESS + managed}
 
     async def execute(self, key: Hashable, *, stimulus_id: str) -> Any:
         """See ``BaseWorker.execute``."""

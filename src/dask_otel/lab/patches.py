@@ -8,6 +8,7 @@ import time
 import uuid
 from _thread import allocate_lock
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -35,6 +36,7 @@ def install() -> None:
         _patch(uuid, name, _drawn)
     time.sleep = _sleep(time.sleep)  # type: ignore[assignment]
     threading.Condition.wait = _wait(threading.Condition.wait)  # type: ignore[method-assign]
+    ThreadPoolExecutor.submit = _submit(ThreadPoolExecutor.submit)  # type: ignore[method-assign]
 
 
 def _patch(module: Any, name: str, simulated: Callable[[Machine], object]) -> None:
@@ -104,3 +106,19 @@ def _wait(real: Callable[..., bool]) -> Callable[..., bool]:
         return True
 
     return wait
+
+
+def _submit(real: Callable[..., Future[T]]) -> Callable[..., Future[T]]:
+    @wraps(real)
+    def submit(self: Any, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        if here() is None:
+            return real(self, fn, *args, **kwargs)
+        # At once: a real thread takes real time, and waits for locks that a simulated one holds.
+        future: Future[T] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    return submit

@@ -104,7 +104,7 @@ class WhatIfReport:
         if it.refused or it.replayed is None:
             return
         if knee:
-            saved = f"less than {_above(knee.saved)}" if knee.saved else "nothing"
+            saved = f"less than {_above(knee.saved)} on average" if knee.saved else "nothing"
             yield f"Beyond {words.counted(knee.threads, 'thread')}, each further one saves {saved}."
         elif it.curve[1:]:
             yield f"Each further thread is of use up to {it.curve[-1].threads:,}, the most tried."

@@ -18,8 +18,8 @@ INTERVAL: Final = 0.02
 LONGEST: Final = 60.0
 #: Most messages of an answer.
 _MOST: Final = 16
-#: Where an event loop waits for something to do.
-_WAITS: Final = "selectors.py"
+#: Where an event loop waits for something to do; that of uvloop, in C, is where it was begun.
+_WAITS: Final = ("selectors.py", "asyncio/runners.py", "distributed/compatibility.py")
 #: Held while a thread samples.
 _sampling: Final = threading.Lock()
 
@@ -45,7 +45,7 @@ def _sampled(thread: int, seconds: float) -> list[bytes]:
             frame = sys._current_frames().get(thread)
             before, at = at, monotonic()
             if frame is not None:
-                waits = short_file(frame.f_code.co_filename) == _WAITS
+                waits = short_file(frame.f_code.co_filename) in _WAITS
                 stacks.add("", "idle" if waits else "busy", frame, at - before)
             # It holds the loop's variables.
             del frame

@@ -27,7 +27,7 @@ DEEPEST: Final = 128
 #: Most characters of a name.
 LONGEST: Final = 200
 #: The part of a file's path before the package, or before a module of Python's.
-_ABOVE: Final = re.compile(r".*/(?:(?:site|dist)-packages|lib/python3\.\d+t?)/")
+_ABOVE: Final = re.compile(r".*/(?:(?:site|dist)-packages|lib(?:64)?/python3\.\d+t?)/")
 
 
 class Frame(NamedTuple):
