@@ -571,7 +571,7 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         ["healthy", "sizing"],
     ),
     "notices are last": (
-        given(run(**BUSY), dropped={"queue_full": 3.0}, open=["late"], merged=[("train", "b")]),
+        given(run(**BUSY), gaps=["3 queue_full"], open=["late"], merged=[("train", "b")]),
         ["threads", "open", "gaps", "merged"],
     ),
 }

@@ -255,4 +255,5 @@ def test_seconds_that_workers_did_not_report(lost: float, died: bool, notices: i
     events = [removed(**{"dask.worker.removal.reason": "lost", "dask.task.count": 1})] * died
     facts = of(traces(root(1, "train", {"compute": 5.0})), metrics(exported), logs(*events))
     assert facts.roots["train"].unreported == lost
-    assert [*facts.dropped.values()] == [lost] * notices
+    said = "3.00 s thread-time that workers did not report before they left"
+    assert facts.gaps == [said] * notices

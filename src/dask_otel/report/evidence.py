@@ -116,9 +116,11 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
     missing, pauses = [*_missing(session, known, removed)], _pauses(session)
     of_roots = [*_roots(session, roots, missing, pauses, limits)]
     dropped = session.metrics.by(semconv.OTEL_DROPPED.name, semconv.OTEL_REASON)
+    gaps = [f"{count:,.0f} {why}" for why, count in dropped.items() if count > 0]
     lost = session.metrics.by(semconv.CLUSTER_TIME.name, semconv.ACTIVITY).get(LOST, 0.0)
     if not removed and lost >= _UNREPORTED * sum(one.threads * one.seconds for one in of_roots):
-        dropped |= {"thread-seconds that workers did not report before they left": lost}
+        unreported = words.seconds(lost)
+        gaps.append(f"{unreported} thread-time that workers did not report before they left")
     return Facts(
         seconds=opened(roots),
         roots={root.name: root for root in of_roots},
@@ -135,7 +137,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
         terminated=named[semconv.WORKER_TERMINATED],
         pauses=named[semconv.WORKER_PAUSED],
         open=[span.full_name for span in spans if span.unfinished],
-        dropped={why: count for why, count in dropped.items() if count > 0},
+        gaps=gaps,
         merged=[
             (span.full_name, span.text(semconv.SPAN_REQUESTED_NAME))
             for span in spans

@@ -239,7 +239,6 @@ def _healthy(facts: Facts) -> Diagnosis:
 
 
 def _notices(facts: Facts) -> list[Diagnosis]:
-    dropped = ", ".join(f"{count:,.0f} {why}" for why, count in facts.dropped.items())
     name, asked = next(iter(facts.merged), ("", ""))
     known = any(span.name == asked for span in facts.spans)
     was = "span is" if len(facts.open) == 1 else "spans are"
@@ -247,7 +246,7 @@ def _notices(facts: Facts) -> list[Diagnosis]:
     said: tuple[tuple[object, str, str, str, str], ...] = (
         (sizing, "sizing", "", sizing, why),
         (facts.open, "open", "", f"{len(facts.open):,} {was}", _listed(facts.open)),
-        (dropped, "gaps", "", dropped, ""),
+        (facts.gaps, "gaps", "", ", ".join(facts.gaps), ""),
         (asked, "merged", name, asked, "" if known else f"{asked} has no span of its own."),
     )
     return [_said(facts, kind, span, what, why) for true, kind, span, what, why in said if true]

@@ -199,7 +199,7 @@ class Facts:
     #: Workers that their nannies ended for their memory, and those that were paused.
     terminated: Sequence[str] = ()
     pauses: Sequence[str] = ()
-    #: Spans that are still open, exported items that were dropped, and (has, asked) of collisions.
+    #: Spans that are still open, gaps in the telemetry in words, and (has, asked) of collisions.
     open: Sequence[str] = ()
-    dropped: Mapping[str, float] = field(default_factory=dict)
+    gaps: Sequence[str] = ()
     merged: Sequence[tuple[str, str]] = ()
