@@ -571,7 +571,7 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         ["healthy", "sizing"],
     ),
     "notices are last": (
-        given(run(**BUSY), gaps=["3 queue_full"], open=["late"], merged=[("train", "b")]),
+        given(run(**BUSY), gaps=["3 items (queue_full)"], open=["late"], merged=[("train", "b")]),
         ["threads", "open", "gaps", "merged"],
     ),
 }

@@ -116,7 +116,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
     missing, pauses = [*_missing(session, known, removed)], _pauses(session)
     of_roots = [*_roots(session, roots, missing, pauses, limits)]
     dropped = session.metrics.by(semconv.OTEL_DROPPED.name, semconv.OTEL_REASON)
-    gaps = [f"{count:,.0f} {why}" for why, count in dropped.items() if count > 0]
+    gaps = [f"{words.counted(int(n), 'item')} ({why})" for why, n in dropped.items() if n > 0]
     lost = session.metrics.by(semconv.CLUSTER_TIME.name, semconv.ACTIVITY).get(LOST, 0.0)
     if not removed and lost >= _UNREPORTED * sum(one.threads * one.seconds for one in of_roots):
         unreported = words.seconds(lost)
