@@ -584,6 +584,14 @@ def test_no_share_of_time_that_was_not_reported(spent: float, percent: str) -> N
     assert one.title == f"Nothing is in the way{percent}"
 
 
+def test_what_has_no_path_is_not_called_healthy() -> None:
+    unknown = SpanFacts("train", "train", 5.0)
+    facts = Facts(5.0, {"train": RootFacts("train", 5.0)}, [unknown])
+    (first,) = diagnose(facts)
+    assert first.kind == "short"
+    assert first.title.endswith("is not known: its spans have no path")
+
+
 def test_no_cure_for_a_short_run() -> None:
     (one,) = diagnose(run(no_thread=0.02, compute=0.02))
     assert "40 ms" in one.title

@@ -152,8 +152,8 @@ def _apart(session: Session) -> Iterator[Span]:
     for span in session.spans:
         named = {key: span.text(key) for key in (semconv.SPAN_NAME, semconv.SPAN_ROOT_NAME)}
         new = {key: name + _ANOTHER for key, name in named.items() if name in own}
-        is_own = span.key in session.own
-        yield span if is_own else replace(span, attributes={**span.attributes, **new})
+        is_other = new and span.key not in session.own
+        yield replace(span, attributes={**span.attributes, **new}) if is_other else span
 
 
 def headlines(session: Session) -> dict[str, str]:

@@ -68,6 +68,11 @@ _ELSE: Final = {
     "client": "client",
 }
 _UNBEGUN: Final = "Threads had tasks that did not begin, and others waited behind these."
+_NO_PATH: Final = "What the run waited for is not known: its spans have no path"
+_WHY_NO_PATH: Final = (
+    "They are still open or were cut off, some of their work is older than the bridge, or "
+    "otel.spans.path is off."
+)
 _BEFORE: Final = (
     "The client had submitted nothing yet: it built a graph, sent data, or did something else."
 )
@@ -229,6 +234,8 @@ def _said(
 
 
 def _healthy(facts: Facts) -> Diagnosis:
+    if not any(any(span.parts.values()) for span in facts.spans):
+        return _said(facts, "short", "", _NO_PATH, _WHY_NO_PATH)
     roots = facts.roots.values()
     computing = sum(_spent(root.activities, "-cpu") for root in roots)
     unknown = sum(root.unreported for root in roots)
