@@ -110,7 +110,7 @@ def _chosen(report: Report, span: str | None) -> Graph:
         raise ValueError(
             f"no recorded graph in {where}: the scheduler records those of root spans that begin "
             "while it writes files (otel.files.path), or while a client is in a "
-            "performance_report, unless otel.spans.graph is off"
+            "performance_report, unless otel.spans.graph or otel.spans.path is off"
         )
     raise ValueError(f"no recorded graph of {span} in {where}; there are graphs of {there}")
 
