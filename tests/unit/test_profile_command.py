@@ -124,6 +124,11 @@ def test_a_folder_without_profiles_is_an_error(tmp_path: Path, capsys: Any) -> N
     assert "it has no profile" in err
 
 
+def test_a_folder_that_is_not_there_is_another_error(tmp_path: Path, capsys: Any) -> None:
+    assert main(["profile", str(tmp_path / "gone")]) == 1
+    assert capsys.readouterr().err == f"dask-otel profile: there is no {tmp_path / 'gone'}\n"
+
+
 def test_the_file_for_speedscope_is_valid_and_has_all_time(tmp_path: Path, capsys: Any) -> None:
     path = write(tmp_path, make_profile(*USUAL))
     target = tmp_path / "out.json"

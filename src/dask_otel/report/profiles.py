@@ -61,6 +61,8 @@ def profiles_of(paths: Iterable[str | Path], skipped: Skipped) -> list[Profile]:
         elif path.is_dir() or run:
             folder, name = (path.parent, escape(run[1])) if run else (path, "")
             files |= dict.fromkeys(sorted(folder.glob(f"{name}*{SUFFIX}")))
+        elif not path.exists():
+            raise FileNotFoundError(f"there is no {path}")
     for file in files:
         try:
             found.append(decoded(file.read_bytes()))
