@@ -64,8 +64,7 @@ class WhatIfReport:
         best = self._best(base, others)
         if best is None or not best.threads:
             return ""
-        core = ", if each has a core" if best.threads > base.threads else ""
-        return f"A replay of {it.span} with {self._compared(base, best)}{core}."
+        return f"A replay of {it.span} with {self._compared(base, best)}."
 
     @property
     def _least(self) -> float:
@@ -91,8 +90,11 @@ class WhatIfReport:
         """Return what an experiment saves, and what it costs."""
         what, more = one.name, (one.threads or 0) - (base.threads or 0)
         if one.threads and base.threads and more:
-            many = "more" if more > 0 else "fewer"
-            what = f"{abs(more):,} {many} {words.noun(abs(more), 'thread')}"
+            threads = words.noun(abs(more), "thread")
+            # Tasks that compute take as long as before only with a core each.
+            what = (
+                f"{more:,} more {threads} and cores" if more > 0 else f"{-more:,} fewer {threads}"
+            )
         cost = one.thread_hours / (base.thread_hours or 1.0) - 1
         took = f"{words.seconds(one.seconds)} instead of {words.seconds(base.seconds)}"
         costs = f"{abs(cost):.0%} {'more' if cost > 0 else 'less'} cost"
