@@ -283,6 +283,13 @@ def test_the_smallest_spans_become_one() -> None:
         (words.in_ascii("█▌· ▌… ├── │   └── ✗ ✓"), "# . #~ +-- |   `-- x ok"),
         (words.fit("日本語", 4), "日… "),
         (words.fit("e\u0301e", 3), "e\u0301e "),
+        # A column has room for its wide characters.
+        (
+            "\n".join(
+                words.aligned([["name", "cost"], ["日本語", "円 5"], ["a", "123"]], {"cost"})
+            ),
+            "name    cost\n日本語  円 5\na        123",
+        ),
         # Long names lose their outermost tags.
         (words.cut_beginning("Alice/preprocessing/shuffle", 12), "…/shuffle"),
         (words.cut_beginning("Alice/x", 12), "Alice/x"),
