@@ -13,7 +13,7 @@ from dask_otel.core.diagnosis.decision import Diagnosis
 from dask_otel.report import words
 from dask_otel.report.account import Account, account
 from dask_otel.report.text import _SECTIONS, Sheet, plain, run_lines
-from tests.unit.report_files import counter, metrics, point, run_of, span, traces
+from tests.unit.report_files import counter, metrics, point, report_of, run_of, span, traces
 
 FAILURE = ("exception", {"exception.type": "ValueError", "exception.message": "no\nconvergence"})
 
@@ -298,3 +298,10 @@ def test_the_smallest_spans_become_one() -> None:
 )
 def test_numbers_and_names_are_short(shown: str, expected: str) -> None:
     assert shown == expected
+
+
+def test_tasks_without_a_span_are_no_proof_that_no_work_was_done() -> None:
+    done = counter("dask.task.finished", point(24, {"dask.task.outcome": "memory"}))
+    text = report_of(metrics(done)).text()
+    assert "24 tasks done" in text
+    assert "No span with work was recorded" in text
