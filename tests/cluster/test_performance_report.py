@@ -61,6 +61,9 @@ def test_a_client_that_is_closed_in_the_block(caplog: pytest.LogCaptureFixture) 
         (said,) = [one.getMessage() for one in caplog.records if "performance_report" in one.msg]
         assert said.endswith("the client is closed: ask before its close")
         eventually(lambda: "dask-otel" not in local.scheduler.plugins)
+    # Now its event loop has ended, too.
+    with pytest.raises(RuntimeError, match="the client is closed"):
+        dask_otel.why(client, "x")
 
 
 def test_an_asynchronous_client(

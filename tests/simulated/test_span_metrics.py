@@ -92,6 +92,17 @@ def test_waits_for_the_work_on_the_scheduler_and_says_what_is_missing(b: Bridged
     answer = dask_otel.span_metrics(b.client, span_id)
     assert running.done()
     assert answer.counts["memory"] == 1
+    # It has settled: there is nothing to wait for.
+    assert dask_otel.span_metrics(b.client, span_id, timeout=0) == answer
+
+
+@pytest.mark.parametrize("timeout", ["soon", "", -1, float("nan"), None])
+def test_a_timeout_that_is_none_is_an_error_in_words(b: Bridged, timeout: Any) -> None:
+    with span("done") as span_id:
+        b.client.submit(work, 1).result()
+    # A LookupError, such as Dask's own, would mean that the span is unknown.
+    with pytest.raises(ValueError, match="a timeout is seconds, 0 or more"):
+        dask_otel.span_metrics(b.client, span_id, timeout=timeout)
 
 
 @pytest.mark.options(workers=1, otel={"spans": {"settle-timeout": "2s"}})

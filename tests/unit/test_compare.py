@@ -7,6 +7,7 @@ import random
 import re
 from dataclasses import replace
 from typing import Any
+from unicodedata import east_asian_width
 
 import pytest
 
@@ -201,3 +202,12 @@ def test_more_work_does_not_hide_a_slower_function() -> None:
     # Without functions, all tasks are one.
     bare = [[replace(run, functions={}, work={}) for run in side] for side in (before, both)]
     assert difference(*bare).verdict_of(1) == "slower and more work"
+
+
+def test_figures_are_below_their_headings_beside_wide_names() -> None:
+    made = report_of(etl(name="日本語", 読む=(4, 2.0)))
+    lines = made.compared_with(made).text().splitlines()
+    # The lines of names, without the sums.
+    named = (one for one in lines if one.startswith(("function ", "読む ", "span ", "日本語 ")))
+    ends = [sum(1 + (east_asian_width(one) in "WF") for one in line) for line in named]
+    assert (len(ends), ends[0], ends[2]) == (4, ends[1], ends[3])

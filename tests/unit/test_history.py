@@ -90,6 +90,17 @@ def test_a_folder_that_is_not_writable_has_its_summaries_in_the_cache(
     assert listed(capsys, folder)[0] == first
 
 
+def test_a_user_without_a_home_has_no_cache(folder, capsys, monkeypatch):
+    def unknown(_: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", unknown)
+    write(folder, 0, one(0))
+    (folder / "out.json").write_text(json.dumps(one(4)))
+    for _ in range(2):
+        assert (len(listed(capsys, folder)[0]), len(list(folder.glob("*-summary.json")))) == (2, 1)
+
+
 def test_files_that_the_bridge_did_not_write_get_no_neighbour(folder, capsys, cache):
     inside = folder / "collector"
     inside.mkdir()

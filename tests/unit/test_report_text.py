@@ -13,7 +13,7 @@ from dask_otel.core.diagnosis.decision import Diagnosis
 from dask_otel.report import words
 from dask_otel.report.account import Account, account
 from dask_otel.report.text import _SECTIONS, Sheet, plain, run_lines
-from tests.unit.report_files import counter, metrics, point, run_of, span, traces
+from tests.unit.report_files import counter, metrics, point, report_of, run_of, span, traces
 
 FAILURE = ("exception", {"exception.type": "ValueError", "exception.message": "no\nconvergence"})
 
@@ -283,6 +283,13 @@ def test_the_smallest_spans_become_one() -> None:
         (words.in_ascii("█▌· ▌… ├── │   └── ✗ ✓"), "# . #~ +-- |   `-- x ok"),
         (words.fit("日本語", 4), "日… "),
         (words.fit("e\u0301e", 3), "e\u0301e "),
+        # A column has room for its wide characters.
+        (
+            "\n".join(
+                words.aligned([["name", "cost"], ["日本語", "円 5"], ["a", "123"]], {"cost"})
+            ),
+            "name    cost\n日本語  円 5\na        123",
+        ),
         # Long names lose their outermost tags.
         (words.cut_beginning("Alice/preprocessing/shuffle", 12), "…/shuffle"),
         (words.cut_beginning("Alice/x", 12), "Alice/x"),
@@ -291,3 +298,10 @@ def test_the_smallest_spans_become_one() -> None:
 )
 def test_numbers_and_names_are_short(shown: str, expected: str) -> None:
     assert shown == expected
+
+
+def test_tasks_without_a_span_are_no_proof_that_no_work_was_done() -> None:
+    done = counter("dask.task.finished", point(24, {"dask.task.outcome": "memory"}))
+    text = report_of(metrics(done)).text()
+    assert "24 tasks done" in text
+    assert "No span with work was recorded" in text

@@ -326,6 +326,8 @@ GOOD: dict[str, list[tuple[Any, Any]]] = {
 }
 BAD_PATHS = [
     "",
+    "s3://bucket/runs",
+    "file:///tmp/runs",
     " ",
     "a\0b",
     "a\nb",

@@ -138,18 +138,27 @@ def test_names_keep_what_was_replayed_before_the_time_was_over(
 
 
 @pytest.mark.usefixtures("replays_here")
+@pytest.mark.parametrize("wasteful", [0, 10])
 def test_a_regression_is_separated_by_its_last_run_and_the_last_one_before(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wasteful: int
 ) -> None:
-    for number in range(16):
-        slower = number > 9
-        took = 16.0 if slower else 8.0
-        path = write_traces(tmp_path, number, etl(number, took + number % 2, fit=(8, took)))
+    # Runs with much idle time are an older change, of the thread-time alone.
+    failed = wasteful + 10
+    last = failed + 6
+    for number in range(last + 1):
+        took = 16.0 if number > failed else 8.0
+        idle = 90.0 if number < wasteful else 20.0 - took if wasteful else 1.0
+        made = etl(number, took + number % 2, idle, fit=(8, took))
+        if number == failed:
+            made = json.loads(json.dumps(made).replace('"success"', '"failure"'))
+        path = write_traces(tmp_path, number, made)
+        # The failed one began nothing but its first task.
         line = graph(
-            *({"start": took / 8 * task, "seconds": took / 8} for task in range(8)),
+            *({"start": took / 8 * task, "seconds": took / 8}
+              for task in range(1 if number == failed else 8)),
             workers=[1], name="etl", span_id=f"{100 * number + 1:016x}",
             stop=took + number % 2,
-        ) if number in (9, 15) else None  # fmt: skip
+        ) if number in (failed - 1, failed, last) else None  # fmt: skip
         if line is not None:
             log = path.with_name(path.name.replace("-traces.jsonl", "-graph.jsonl.gz"))
             with gzip.open(log, "wt") as file:
@@ -157,4 +166,6 @@ def test_a_regression_is_separated_by_its_last_run_and_the_last_one_before(
     assert main(["history", str(tmp_path), "--check", "etl"]) == 1
     out, err = capsys.readouterr()
     assert not err
-    assert "the last run before it and the last one, replayed: +8.00 s by the time of the" in out
+    (said,) = [line for line in out.splitlines() if "replayed" in line]
+    assert said.startswith("etl: duration +")
+    assert "the last run before it and the last one, replayed: +8.00 s by the time of the" in said

@@ -191,11 +191,14 @@ class SettledSpans:
         found = None if span.path is None else path_of(span.path, stop)
         return join_paths(exported, None if found is None else found[0].parts)
 
-    def _timed_out(self, span_id: str, timeout: float) -> Refused:
+    def _timed_out(self, span_id: str, timeout: float) -> Refused | None:
         dask_span = self._spans.get(span_id)
         if dask_span is None:
             return _unknown(span_id)
         reasons = [missing(span) for span in self._unsettled(dask_span)]
+        if not reasons:
+            # With a timeout of 0, asyncio cancels before the first look.
+            return None
         return "timeout", f"span {span_id} has not settled within {timeout:g} s: {listed(reasons)}"
 
 

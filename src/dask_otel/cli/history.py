@@ -120,13 +120,16 @@ def _replay(
     listed: Sequence[tuple[PastRun, SessionFiles]],
     progress: Callable[[int, int], object],
 ) -> Trend:
-    """Add to the last change of a regression what replays of two runs say of it, if they can."""
+    """Add to the change that is a regression what replays of two runs say of it, if they can."""
     from dask_otel.report.cures import graphs_of, made_of
     from dask_otel.report.history.difference import in_words
     from dask_otel.whatif.running import Room
 
-    change, graphs = trend.changes[-1], []
-    earlier = [one for one in listed if one[0].start < change.since]
+    # The other figure's last change can be an older one.
+    slower = (one for one in trend.changes if one.verdict.startswith("slower"))
+    change, graphs = max(slower, key=lambda one: one.since), []
+    compared = [one for one in listed if one[0].result == "success"]
+    earlier = [one for one in compared if one[0].start < change.since]
     for run, session in (earlier[-1], listed[-1]):
         logs = Path(session.folder).glob(f"{glob.escape(session.prefix)}*{SUFFIX}")
         graphs += [one for one in graphs_of(logs, b"") if one.span_id == run.span_id]

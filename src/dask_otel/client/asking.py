@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from distributed import Client
 
 from dask_otel._wire import Refusal
+
+_CLOSED: Final = "the client is closed: ask before its close"
 
 
 def pending(client: Client) -> bool:
@@ -29,6 +31,9 @@ def answer(
 
     # Python's warning "… was never awaited" names it.
     call.__qualname__ = f"dask_otel.{function}"
+    if client.status == "closed" and not client.asynchronous:
+        # Its event loop may have ended, too.
+        raise RuntimeError(_CLOSED)
     return client.sync(call, asynchronous=asynchronous)
 
 
@@ -41,7 +46,7 @@ async def ask(client: Client, request: Callable[..., Any], **arguments: Any) -> 
         If it refuses, its version is too old, or the client was closed.
     """
     if client.scheduler is None:
-        raise RuntimeError("the client is closed: ask before its close")
+        raise RuntimeError(_CLOSED)
     try:
         answer = await client.run_on_scheduler(request, **arguments)
     except (ImportError, AttributeError) as error:

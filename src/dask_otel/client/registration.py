@@ -178,6 +178,8 @@ def span_metrics(
         If the span has not settled in time; the message names what is missing.
     RuntimeError
         If no bridge runs on the scheduler, or one of an older version, which cannot answer.
+    ValueError
+        If the timeout is neither.
 
     Examples
     --------
@@ -194,9 +196,14 @@ def span_metrics(
 
     if not isinstance(span_id, str):
         raise TypeError(f"a span's id is a string, not {type(span_id).__name__}")
+    try:
+        seconds = float(parse_timedelta(timeout))
+    except (LookupError, TypeError, ValueError):
+        why = f"a timeout is seconds, 0 or more, or text such as '2 minutes', not {timeout!r}"
+        raise ValueError(why) from None
     found: SpanMetrics = answer(
         client, "span_metrics", settled_metrics, asynchronous,
-        span_id=span_id, timeout=float(parse_timedelta(timeout)), submitted=pending(client),
+        span_id=span_id, timeout=seconds, submitted=pending(client),
     )  # fmt: skip
     return found
 

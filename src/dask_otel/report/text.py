@@ -427,9 +427,9 @@ def comparison_lines(found: Comparison, sheet: Sheet) -> Iterator[Line]:
     room = max(16, sheet.width - 70)
 
     def row(name: str, cells: Sequence[str]) -> Line:
-        shown = words.cut_beginning(name, room - 1)
+        shown = words.fit(words.cut_beginning(name, room - 1), room)
         first, *others = (f"{cell:>11}" for cell in cells)
-        return [(f"{shown:<{room}}{first[1:]}" + "".join(others), "")]
+        return [(f"{shown}{first[1:]}" + "".join(others), "")]
 
     yield [(f"A: {found.before}", "")]
     yield [(f"B: {found.after}", "")]

@@ -110,11 +110,11 @@ def aligned(
 
     The first column is cut where lines would be longer than `width`.
     """
-    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    wide = [max(map(_columns, column)) for column in zip(*rows, strict=True)]
     first = max(_NAME, width - sum(wide[1:]) - 2 * len(wide[1:]))
     for row in rows:
         cells = (
-            cell.rjust(room) if name in numbers else fit(cell, room)
+            " " * (room - _columns(cell)) + cell if name in numbers else fit(cell, room)
             for name, cell, room in zip(rows[0], row, (min(wide[0], first), *wide[1:]), strict=True)
         )
         yield "  ".join(cells).rstrip()

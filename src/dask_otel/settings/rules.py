@@ -112,13 +112,14 @@ CLUSTER_NAME: Final = Rule(
     _visible_text,
 )
 FILE_PATH: Final = Rule(
-    # Logs and terminals show it.
-    "null, or a path of 1 to 4096 characters, none of them a control character",
+    # Logs and terminals show it. An address would be a folder "s3:" below the working directory.
+    "null, or a path on the scheduler's machine (no address, such as s3://bucket) of 1 to 4096 "
+    "characters, none of them a control character",
     {
         "type": ["string", "null"],
         "minLength": 1,
         "maxLength": 4096,
-        "pattern": r"^[^\x00-\x1f\x7f-\x9f]+$",
+        "pattern": r"^(?!.*://)[^\x00-\x1f\x7f-\x9f]+$",
     },
     _visible_text,
 )

@@ -80,6 +80,8 @@ _BETWEEN: Final = (
     "Between root spans, nothing was submitted: the client fetched results or did something else, "
     "or a person was away."
 )
+#: Metrics alone can have work, too.
+_NOTHING: Final = "No span with work was recorded"
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
     # If two save the same, the more specific one comes first.
     worth.sort(key=lambda one: (one.kind not in _INCIDENTS, _place(one.seconds)))
     if whole < _SHORTEST:
-        short = f"The run is too short to judge: {seconds(whole)}" if whole else "No work was done"
+        short = f"The run is too short to judge: {seconds(whole)}" if whole else _NOTHING
         worth = [] if facts.failed else [_said(facts, "short", "", short)]
     # Last, as it can be a person who thinks; but with it, something is in the way.
     alone = all(one.kind != "client" for one in worth)

@@ -66,9 +66,12 @@ class SessionFiles:
         home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
         folder = hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:32]
         name = f"{self.prefix or 'telemetry'}{json_files.SUMMARY}"
-        cached = Path(home).expanduser() / "dask-otel" / folder / name
         is_ours = self.prefix and not remote.is_remote(self.folder)
-        return [Path(self.folder, name), cached] if is_ours else [cached]
+        found = [Path(self.folder, name)] if is_ours else []
+        # A user without a home has no cache.
+        with suppress(RuntimeError):
+            found.append(Path(home).expanduser() / "dask-otel" / folder / name)
+        return found
 
 
 @dataclass(frozen=True)
