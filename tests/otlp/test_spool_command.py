@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -265,6 +266,14 @@ def test_a_disk_that_fails_meanwhile_hides_nothing_that_has_arrived(
     # They will be sent again.
     assert re.match(rf"3 spans sent to {http.endpoint}.*; 3 left in {path}\n$", out)
     assert "dask-otel spool: [Errno 5] the disk is gone\n" in err
+
+
+def test_the_command_that_is_shown_works(tmp_path: Path, command: Command) -> None:
+    path = tmp_path / "of a night" / "it's.db"
+    path.parent.mkdir()
+    fill(path)
+    shown = next(line for line in command(at=path)[1].splitlines() if "--send" in line)
+    assert shlex.split(shown) == ["dask-otel", "spool", "--send", str(path)]
 
 
 def test_what_is_shown(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -134,3 +134,23 @@ def test_with_the_scheduler_nothing_is_taken_back(
     b.cluster.do("scheduler", b.scheduler.close)
     assert time.monotonic() - before < 10
     assert "worker context" not in adapter.boundary.take()
+
+
+def test_a_worker_that_has_left_is_not_asked(b: Bridged, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dask would log an error, as at the end of each short program whose export is disabled."""
+    asked = []
+
+    async def broadcast(*, workers: list[str], **more: Any) -> Any:
+        asked.extend(workers)
+        return await original(workers=workers, **more)
+
+    assert dask_otel.register(b.client) == "started"
+    time.sleep(3)
+    original, gone = b.scheduler.broadcast, b.cluster.workers["w0"].address
+    monkeypatch.setattr(b.scheduler, "broadcast", broadcast)
+    b.cluster.machines["w0"].stop(20)
+    assert dask_otel.unregister(b.client) == "stopped"
+    b.cluster.kill("w0")
+    time.sleep(3)
+    assert len(asked) == 2
+    assert gone not in asked

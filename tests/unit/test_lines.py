@@ -476,9 +476,9 @@ def test_what_dask_forwards(
 
 def test_redaction_and_the_settings_of_texts() -> None:
     error = ("E", "secret", "Traceback secret")
-    sent = line(5.0, 30, "user", "secret pw", "k", ("5", "6", "1"), error)
+    sent = line(5.0, 30, "user.secret", "secret pw", "k", ("5", "6", "1"), error)
     event = Cluster().sends(6.0, **message(lines_=[sent]))
-    about = {**ABOUT, semconv.LOG_LOGGER: "user", semconv.EXCEPTION_TYPE: "E"}
+    about = {**ABOUT, semconv.LOG_LOGGER: "user.secret", semconv.EXCEPTION_TYPE: "E"}
     more = {
         semconv.TASK_KEY: "k",
         semconv.EXCEPTION_MESSAGE: "secret",
@@ -487,7 +487,7 @@ def test_redaction_and_the_settings_of_texts() -> None:
     starred = SpanLimits(redact=lambda name, text: text.replace("secret", "-"))
     for limits, attributes in (
         (SpanLimits(), {**about, **more}),
-        (starred, {**about, **{key: text.replace("secret", "-") for key, text in more.items()}}),
+        (starred, {k: text.replace("secret", "-") for k, text in (about | more).items()}),
         (SpanLimits(message=0, stacktrace=0, task_keys=False), about),
     ):
         (record,) = records(event, limits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
@@ -71,7 +72,7 @@ def listing(path: Path) -> Iterator[str]:
         yield f"  {holder} uses it and sends them; {words.counted(count, 'span')} open"
     elif total:
         yield "  no scheduler uses it; the next one with this path sends them, or you do, with"
-        yield f"  dask-otel spool --send {_clean(path, 4096)}"
+        yield f"  dask-otel spool --send {shlex.quote(_clean(path, 4096))}"
     if runs:
         yield "\nlast runs"
     for run, *origin, started_ns, alive_ns in runs[-_MOST:]:

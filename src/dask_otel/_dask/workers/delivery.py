@@ -102,8 +102,8 @@ class Delivery:
     async def _take_back(self, address: str) -> None:
         await self._next_heartbeat(address)
         known = self._name in self._scheduler.worker_plugins
-        if not known and _LAST[self._scheduler]() is self:
-            # Otherwise, another bridge has a plugin with this name, or removes it.
+        if address in self._scheduler.workers and not known and _LAST[self._scheduler]() is self:
+            # Otherwise, it has left, or another bridge has a plugin with this name, or removes it.
             await self._sent(address, op="plugin-remove")
 
     async def _next_heartbeat(self, address: str) -> None:

@@ -116,10 +116,10 @@ def environment_caller() -> Caller | None:
 
     Batch systems, CI and shell steps pass their context in ``TRACEPARENT`` and ``TRACESTATE``.
     """
-    text = os.environ.get(ENVIRONMENT_TRACEPARENT)
-    if text is None:
+    text = os.environ.get(ENVIRONMENT_TRACEPARENT, "").strip()
+    if not text:
         return None
-    parent = parse_traceparent(text.strip())
+    parent = parse_traceparent(text)
     if parent is None:
         logger.warning("dask-otel ignores TRACEPARENT, which is not valid: %.100r", text)
         return None

@@ -42,6 +42,7 @@ _OF_USERS: Final = {
     semconv.EXCEPTION_STACKTRACE: semconv.EXCEPTION_STACKTRACE,
     semconv.TASK_PREFIXES: semconv.TASK_PREFIX,
     semconv.ROOT_NAMES: semconv.SPAN_TAGS,
+    semconv.LOG_LOGGER: semconv.LOG_LOGGER,
 }
 
 
