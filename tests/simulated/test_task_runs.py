@@ -87,6 +87,36 @@ def test_a_failure_that_a_client_has_retried_is_exported_as_a_failure_or_not_at_
     assert {run.attempt: run.failure is None for run in runs} == {1: False, 2: True}
 
 
+@pytest.mark.options(limits=QUICK, workers=0)
+def test_a_run_of_an_earlier_generation_does_not_number_later_ones(o: Simulated) -> None:
+    """Of a failure that is retried, and of a result that is computed again."""
+    RUNS.clear()
+    for name in ("gone", "stays"):
+        o.cluster.add_worker(name, 1)
+    with span("again"):
+        bad = o.client.submit(fails, 0.5, 9, key="fails", workers=["stays"])
+        lost = o.client.submit(nap, 0.5, key="lost", workers=["gone"], allow_other_workers=True)
+        wait([bad, lost])
+    for _ in range(2):
+        o.quiet()
+        bad.retry()
+        wait(bad)
+    bad.retry()
+    wait(bad)
+    o.quiet()
+    o.cluster.kill("gone")
+    time.sleep(1.0)
+    wait(lost)
+    o.quiet()
+    runs = [[(t.run.key, t.run.attempt) for t in one.tasks] for one in o.exported]
+    assert [sorted(one) for one in runs] == [
+        [("fails", 1), ("lost", 1)],
+        [("fails", 1)],
+        [("fails", 2)],
+        [("lost", 1)],
+    ]
+
+
 @pytest.mark.options(limits=QUICK, within=1.0)
 def test_the_times_of_another_run_become_no_span(o: Simulated) -> None:
     """Of a message that no end of a run has caused; Dask makes such ones for results it has."""

@@ -355,13 +355,15 @@ class TaskEvents:
             # Set for a task that failed on a worker, and not for its dependents, which are retried
             # with it.
             cause: Cause = "retried" if task.exception_text else "unblamed"
+            known = group.tasks
             reason = self._outcomes.added(group, key, now, cause)
             if self._follows:
                 self.paths.recomputed(key, group.span)
             if self._graphs is not None:
                 self._graphs.again(task)
         if reason is not None:
-            self._repeated(group, key, reason, now)
+            # An exported failure was a run of an earlier generation.
+            self._repeated(group, key, reason, now, reason != "client" or group.tasks == known)
 
     def _result_lost(self, task: TaskState, stimulus_id: str, group: Group | None) -> bool:
         """Return whether a task waits since its result was lost, and record that.
@@ -404,10 +406,12 @@ class TaskEvents:
         if not known and (group := self._groups.get(self._tasks[key].group)) is not None:
             self.paths.ready_again(key, now, group.span)
 
-    def _repeated(self, group: Group, key: Hashable, reason: RetryReason, now: float) -> None:
-        """Record that a task will run again."""
+    def _repeated(
+        self, group: Group, key: Hashable, reason: RetryReason, now: float, has_run: bool = True
+    ) -> None:
+        """Record that a task runs again; `has_run` is whether it did so in this generation."""
         self._count(semconv.TASK_RETRIED.name, group, reason)
-        if self._limits.most:
+        if has_run and self._limits.most:
             task_runs.repeated(group.span, key)
         if reason == "rescheduled":
             # The task requested it, and events are only for problems.
@@ -481,7 +485,7 @@ class TaskEvents:
                 return
             if sent:
                 self._outcomes.computed_again(group)
-                self._repeated(group, key, "recomputed", now)
+                self._repeated(group, key, "recomputed", now, counted)
         span, number = group.span, None
         parts: tuple[Part, ...] = ()
         place: Place = None
