@@ -19,7 +19,8 @@ else:
 
 REPOSITORY = Path(__file__).parents[2]
 DEPLOY = REPOSITORY / "deploy"
-PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
 
 
 def _strings(path: Path) -> dict[str, str]:
@@ -75,6 +76,25 @@ def test_images_get_a_release(file: str) -> None:
     assert (
         _pinned(text) == {PROJECT["version"].partition(".dev")[0]} or ".dev" in PROJECT["version"]
     )
+
+
+def test_the_demo_image_has_what_the_package_is_built_from() -> None:
+    text = (DEPLOY / "docker" / "Dockerfile").read_text(encoding="utf-8")
+    before, _, _ = text.partition("RUN pip install")
+    copied = {
+        name.removeprefix("./")
+        for line in before.splitlines()
+        if line.startswith("COPY")
+        for name in line.split()[1:-1]
+    }
+    hatch = PYPROJECT["tool"]["hatch"]
+    wheel = hatch["build"]["targets"]["wheel"]
+    fragments = hatch["metadata"]["hooks"]["fancy-pypi-readme"]["fragments"]
+    needed = [
+        "pyproject.toml", *PROJECT["license-files"], *wheel["packages"], *wheel["force-include"],
+        *(one["path"] for one in fragments),
+    ]  # fmt: skip
+    assert [name for name in needed if name.partition("/")[0] not in copied] == []
 
 
 def test_packages_for_the_images_of_dask_are_a_variable_of_the_scheduler() -> None:
