@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -95,6 +97,23 @@ def test_the_demo_image_has_what_the_package_is_built_from() -> None:
         *(one["path"] for one in fragments),
     ]  # fmt: skip
     assert [name for name in needed if name.partition("/")[0] not in copied] == []
+
+
+def test_the_image_holds_dask_to_the_release_that_conda_installed(tmp_path: Path) -> None:
+    for name in ("dask", "distributed"):
+        folder = tmp_path / f"{name}-1.2.3.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2.3\n")
+        (folder / "direct_url.json").write_text(
+            '{"url": "file:///home/conda/work", "dir_info": {}}'
+        )
+    text = (DEPLOY / "image" / "Dockerfile").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^RUN pip (.+) > /tmp/dask\.txt", text, re.MULTILINE)
+    done = subprocess.run(
+        f"{sys.executable} -m pip {command}",
+        shell=True, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout.split() == ["dask==1.2.3", "distributed==1.2.3"], done.stderr
 
 
 def test_packages_for_the_images_of_dask_are_a_variable_of_the_scheduler() -> None:
