@@ -67,6 +67,16 @@ def test_what_is_applied_needs_nothing_that_comes_later() -> None:
             assert one["metadata"].get("namespace", "monitoring") == "monitoring", name
 
 
+@pytest.mark.parametrize("file", ["collector-daemonset.yaml", "daskcluster-sidecar.yaml"])
+def test_a_collector_on_kubernetes_knows_every_backend(file: str) -> None:
+    """The defaults are names of a compose stack: in a namespace of clusters they lead nowhere."""
+    config = (DEPLOY / "collector" / "config.yaml").read_text(encoding="utf-8")
+    asked = set(re.findall(r"\$\{env:(\w+_OTLP_ENDPOINT):", config))
+    text = (DEPLOY / "kubernetes" / file).read_text(encoding="utf-8")
+    assert len(asked) == 4
+    assert asked - set(re.findall(r"name: (\w+), value: \S+\.monitoring\.svc", text)) == set()
+
+
 def _pinned(text: str) -> set[str]:
     return set(re.findall(r"dask-otel(?:\[\w+\])?==(\S+?)[\"'\s]", text))
 
