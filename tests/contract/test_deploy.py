@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,8 @@ else:
 
 REPOSITORY = Path(__file__).parents[2]
 DEPLOY = REPOSITORY / "deploy"
-PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
 
 
 def _strings(path: Path) -> dict[str, str]:
@@ -64,6 +67,16 @@ def test_what_is_applied_needs_nothing_that_comes_later() -> None:
             assert one["metadata"].get("namespace", "monitoring") == "monitoring", name
 
 
+@pytest.mark.parametrize("file", ["collector-daemonset.yaml", "daskcluster-sidecar.yaml"])
+def test_a_collector_on_kubernetes_knows_every_backend(file: str) -> None:
+    """The defaults are names of a compose stack: in a namespace of clusters they lead nowhere."""
+    config = (DEPLOY / "collector" / "config.yaml").read_text(encoding="utf-8")
+    asked = set(re.findall(r"\$\{env:(\w+_OTLP_ENDPOINT):", config))
+    text = (DEPLOY / "kubernetes" / file).read_text(encoding="utf-8")
+    assert len(asked) == 4
+    assert asked - set(re.findall(r"name: (\w+), value: \S+\.monitoring\.svc", text)) == set()
+
+
 def _pinned(text: str) -> set[str]:
     return set(re.findall(r"dask-otel(?:\[\w+\])?==(\S+?)[\"'\s]", text))
 
@@ -75,6 +88,42 @@ def test_images_get_a_release(file: str) -> None:
     assert (
         _pinned(text) == {PROJECT["version"].partition(".dev")[0]} or ".dev" in PROJECT["version"]
     )
+
+
+def test_the_demo_image_has_what_the_package_is_built_from() -> None:
+    text = (DEPLOY / "docker" / "Dockerfile").read_text(encoding="utf-8")
+    before, _, _ = text.partition("RUN pip install")
+    copied = {
+        name.removeprefix("./")
+        for line in before.splitlines()
+        if line.startswith("COPY")
+        for name in line.split()[1:-1]
+    }
+    hatch = PYPROJECT["tool"]["hatch"]
+    wheel = hatch["build"]["targets"]["wheel"]
+    fragments = hatch["metadata"]["hooks"]["fancy-pypi-readme"]["fragments"]
+    needed = [
+        "pyproject.toml", *PROJECT["license-files"], *wheel["packages"], *wheel["force-include"],
+        *(one["path"] for one in fragments),
+    ]  # fmt: skip
+    assert [name for name in needed if name.partition("/")[0] not in copied] == []
+
+
+def test_the_image_holds_dask_to_the_release_that_conda_installed(tmp_path: Path) -> None:
+    for name in ("dask", "distributed"):
+        folder = tmp_path / f"{name}-1.2.3.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2.3\n")
+        (folder / "direct_url.json").write_text(
+            '{"url": "file:///home/conda/work", "dir_info": {}}'
+        )
+    text = (DEPLOY / "image" / "Dockerfile").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^RUN pip (.+) > /tmp/dask\.txt", text, re.MULTILINE)
+    done = subprocess.run(
+        f"{sys.executable} -m pip {command}",
+        shell=True, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout.split() == ["dask==1.2.3", "distributed==1.2.3"], done.stderr
 
 
 def test_packages_for_the_images_of_dask_are_a_variable_of_the_scheduler() -> None:
