@@ -80,7 +80,8 @@ def test_every_alert_is_tested_to_fire_and_not_to_fire() -> None:
     quiet = Counter(check["alertname"] for check in checks if not check["exp_alerts"])
     assert fires == set(ALERTS)
     # Before it fires, and after it has resolved.
-    assert quiet == dict.fromkeys(ALERTS, 2)
+    assert quiet.keys() == set(ALERTS)
+    assert min(quiet.values()) >= 2
 
 
 def test_the_pages_name_the_number_of_rules() -> None:
