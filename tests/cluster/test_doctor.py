@@ -82,7 +82,7 @@ def test_a_scheduler_without_the_package(
 
 
 @pytest.mark.usefixtures("only_new_garbage")
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "tls://127.0.0.1:1", "silent"])
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "tls://127.0.0.1:1", "silent", ""])
 def test_no_scheduler(
     address: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

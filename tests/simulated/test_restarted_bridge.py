@@ -179,3 +179,20 @@ def newest(points: list[Any], metric: str) -> list[float]:
     """Return the last values of a metric that are not of an activity without seconds."""
     found = {p.series: p.value for p in points if p.metric == metric}
     return [value for value in found.values() if value > 1e-6 or metric == ACTIVE]
+
+
+@pytest.mark.options(begins=False)
+def test_a_second_registration_is_not_asked_about_what_the_first_one_alone_has_set(
+    b: Bridged, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = {"spans": {"max-groups": 9}, "environment": {"OTEL_SERVICE_NAME": "a"}}
+    assert dask_otel.register(b.client, first) == "started"
+    caplog.clear()
+    assert dask_otel.register(b.client) == "running"
+    assert not caplog.records
+    for other, key in (
+        ({"spans": {"linger": "9s"}}, "linger"),
+        ({"spans.max_groups": 8}, "max-groups"),
+    ):
+        with pytest.warns(UserWarning, match=rf"does not use otel\.spans\.{key} of this"):
+            assert dask_otel.register(b.client, other) == "running"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dask_otel import _wire
 from dask_otel.client.asking import ask
+from dask_otel.client.registration import register
 from dask_otel.client.why import why
 from dask_otel.core.reasons import _RULES, reasons
 from dask_otel.core.text import Sanitizer, line_text, span_path, span_tags
@@ -157,12 +158,27 @@ def test_what_can_be_no_key_is_refused_before_it_is_sent(asked: Any) -> None:
         why(None, asked)  # type: ignore[call-overload]
 
 
-def test_a_scheduler_that_can_not_answer_is_named() -> None:
+@pytest.mark.parametrize(
+    "question",
+    [lambda client: asyncio.run(ask(client, _wire.why, asked=("x",))), register],
+    ids=["why", "register"],
+)
+@pytest.mark.parametrize(
+    "error",
+    [
+        AttributeError("Can't get attribute 'why'"),
+        ModuleNotFoundError("No module named 'dask_otel'"),
+    ],
+)
+def test_a_scheduler_that_can_not_answer_is_named(question: Any, error: Exception) -> None:
     class Client:
         scheduler = object()
 
-        async def run_on_scheduler(self, question: object, asked: object) -> None:
-            raise AttributeError("Can't get attribute 'why'")
+        async def run_on_scheduler(self, question: object, **more: object) -> None:
+            raise error
+
+        def sync(self, call: Any, *args: object, asynchronous: object) -> object:
+            return asyncio.run(call(*args))
 
     with pytest.raises(RuntimeError, match="the scheduler needs dask-otel, as new as here"):
-        asyncio.run(ask(Client(), _wire.why, asked=("x",)))  # type: ignore[arg-type]
+        question(Client())

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dask_otel.core.endpoints.address import Endpoint, long_timeouts, oddities
 from dask_otel.core.endpoints.explaining import explain, partly_taken
+from dask_otel.core.masking import masked_url
 from dask_otel.pump.destination import QUIET, Destination
 from tests.unit.pumps import Metrics, Spans
 
@@ -86,6 +87,9 @@ CASES = [
     (HTTP, PLAIN, "ReadTimeout (TimeoutError: timed out)", None, "timeout"),
     (HTTP, PLAIN, "ProxyError (OSError: Tunnel connection failed: 403 Forbidden)", None, "proxy"),
     (HTTP, PLAIN, "InvalidURL (LocationParseError: Failed to parse: …)", None, "bad_address"),
+    *((GRPC, url, "UNAVAILABLE: Address lookup failed for http: Domain name not found", None,
+       "bad_address")
+      for url in ("http://", "https://a b:1", masked_url("authorization=Bearer x"))),
     (HTTP, PLAIN, "HTTP status 404 Not Found for /v1/traces/v1/traces", None, "path_twice"),
     (HTTP, PLAIN, "HTTP status 404 Not Found for /v1/traces", None, "not_found"),
     (HTTP, f"{PLAIN}/otlp", "HTTP status 404 Not Found for /otlp: no", None, "not_found"),

@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     places = {name: address for name in _BACKENDS if (address := getattr(arguments, name))}
     try:
-        if arguments.scheduler:
+        if arguments.scheduler is not None:
             with terminal.held_back("asyncio"):
                 facts = asking.facts_of_scheduler(arguments.scheduler, arguments.timeout)
         else:

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, overload
 from distributed import Client
 
 from dask_otel._wire import SpanMetrics, install, settled_metrics, uninstall, unused
-from dask_otel.client.asking import answer, pending
+from dask_otel.client.asking import answer, ask, pending
 
 #: The result of a registration.
 Registered: TypeAlias = Literal["started", "running", "off"]
@@ -60,6 +60,8 @@ def register(
     ------
     ConfigurationError
         If the configuration is not valid; nothing has been sent then.
+    RuntimeError
+        If the scheduler has no ``dask-otel``, or the client was closed.
 
     Warns
     -----
@@ -76,12 +78,8 @@ def register(
 
 
 async def _install(client: Client, config: dict[str, Any]) -> str:
-    status: str = await client.run_on_scheduler(install, config=config)
-    if (
-        status == "running"
-        and config
-        and (keys := await client.run_on_scheduler(unused, config=config))
-    ):
+    status: str = await ask(client, install, config=config)
+    if status == "running" and config and (keys := await ask(client, unused, config=config)):
         warnings.warn(
             f"dask-otel already runs on this scheduler, and does not use {', '.join(keys)} of this "
             "registration. To change its configuration, call dask_otel.unregister(client) first.",

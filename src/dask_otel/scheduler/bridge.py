@@ -37,7 +37,7 @@ from dask_otel.scheduler.recording import Recording
 from dask_otel.scheduler.wiring import WiredPump, disown, make_pump
 from dask_otel.scheduler.workers import NAME, pickled
 from dask_otel.settings.keys import ConfigurationError, Settings
-from dask_otel.settings.reading import differences, read_settings
+from dask_otel.settings.reading import differences, read_settings, valid_values
 
 #: Seconds between two checks for ended spans, and where no span is open.
 TICK: Final = 0.25
@@ -230,8 +230,13 @@ class Bridge:
         return {"exporting": True, "counts": counts, **self.wired.pump.condition()}
 
     def unused(self, overrides: Mapping[str, Any] | None) -> tuple[str, ...]:
-        """Return the full keys of another configuration that differ from the bridge's."""
-        return tuple(differences(self.settings, read_settings(overrides)))
+        """Return the full keys of another configuration that differ from the bridge's.
+
+        What only this bridge's registration has set is not the other one's.
+        """
+        mine = valid_values(self.overrides).keys() - valid_values(overrides)
+        found = differences(self.settings, read_settings(overrides))
+        return tuple(key for key in found if key not in mine)
 
     def why(self, asked: Sequence[Hashable]) -> list[dict[str, Any]]:
         """Return why a task or a span is not done yet; see `Present.reasons`."""

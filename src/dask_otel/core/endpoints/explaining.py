@@ -373,6 +373,9 @@ def explain(
         kind = "path_twice"
     elif kind == "tls_to_plain" and endpoint.scheme not in ("http", "https"):
         kind = "no_scheme"
+    elif kind == "unresolved" and (" " in endpoint.host or endpoint.authority.endswith(":")):
+        # Unlike HTTP's libraries, gRPC looks any text up.
+        kind = "bad_address"
     cause, remedy = (_UNIX.get(kind) if endpoint.unix else None) or KINDS[kind]
     if kind == "not_found" and asked and not _SIGNAL_PATH.search(path):
         cause, remedy = _OWN_PATH
