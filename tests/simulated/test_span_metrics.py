@@ -98,6 +98,16 @@ def test_waits_for_the_work_on_the_scheduler_and_says_what_is_missing(b: Bridged
     assert dask_otel.span_metrics(b.client, span_id, timeout=0) == answer
 
 
+def test_a_span_whose_work_is_all_in_another_one_is_said_to_be_possible(b: Bridged) -> None:
+    with span("first"):
+        kept = b.client.submit(work, 1, key="work-1")
+        kept.result()
+    with span("second") as span_id:
+        b.client.submit(work, 1, key="work-2").result()
+    with pytest.raises(LookupError, match="unless all of it joined task groups of other spans"):
+        dask_otel.span_metrics(b.client, span_id)
+
+
 @pytest.mark.parametrize("timeout", ["soon", "", -1, float("nan"), None])
 def test_a_timeout_that_is_none_is_an_error_in_words(b: Bridged, timeout: Any) -> None:
     with span("done") as span_id:

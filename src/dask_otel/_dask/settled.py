@@ -219,5 +219,7 @@ def _unknown(span_id: str) -> Refused:
     return (
         "unknown",
         f"the scheduler knows no span with the id {line_text(span_id)!r}. A span is known there "
-        "once work was submitted inside its block; its id is what `with span(...) as id` gives",
+        "once work was submitted inside its block, unless all of it joined task groups of other "
+        "spans (https://dask-otel.readthedocs.io/en/stable/lifecycle.html"
+        "#why-is-this-work-in-another-span); its id is what `with span(...) as id` gives",
     )
