@@ -179,3 +179,11 @@ async def ask_asynchronously(address: str) -> SpanMetrics:
 def test_asynchronous_clients_get_an_awaitable(b: Bridged) -> None:
     metrics = b.cluster.do("application", ask_asynchronously, b.scheduler.address)
     assert metrics.name == ("awaited",)
+
+
+def test_a_span_with_all_metrics_waits_for_nothing(b: Bridged) -> None:
+    with span("done") as span_id:
+        b.client.submit(work, 1).result()
+    dask_otel.span_metrics(b.client, span_id)
+    (said,) = dask_otel.why(b.client, span_id).reasons
+    assert said.what.startswith("No task is left to do: it has ended.")

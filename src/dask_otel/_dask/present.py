@@ -23,6 +23,7 @@ from dask_otel._dask.diagnosing import diagnosis
 from dask_otel._dask.facts import UNFINISHED, measured
 from dask_otel._dask.runs import NOT_ASSIGNED
 from dask_otel._dask.settled import missing
+from dask_otel.core.life.open_span import Phase
 from dask_otel.core.path.chain import path_of
 from dask_otel.core.path.step import END
 from dask_otel.core.reasons import reasons
@@ -107,7 +108,12 @@ class Present:
             "states": states,
             "ended": sum(sum(group.states.values()) for group in groups) - sum(states.values()),
             "least": "at least " if MOST in (len(below), len(groups)) else "",
-            "missing": "it has ended" if present is None else line_text(missing(present)),
+            # Nothing is missing of a span that lingers.
+            "missing": (
+                "it has ended"
+                if present is None or present.phase is Phase.LINGERING
+                else line_text(missing(present))
+            ),
         }
         if present is not None and present.path is not None and present.path.last is not None:
             # What it waits for since then is below.
