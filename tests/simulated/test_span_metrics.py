@@ -87,13 +87,25 @@ def test_waits_for_the_work_on_the_scheduler_and_says_what_is_missing(b: Bridged
     with span("busy", "inner") as span_id:
         running = b.client.submit(work, 1, 3.0)
     # The question overtakes the graph: while the client waits for work, so does the answer.
-    with pytest.raises(TimeoutError, match=r"not settled within 0\.3 s: .*busy/inner has 1 unf"):
+    with pytest.raises(
+        TimeoutError, match=r"not settled within 0\.3 s: .*busy/inner has 1 unfinished task$"
+    ):
         dask_otel.span_metrics(b.client, span_id, timeout="300ms")
     answer = dask_otel.span_metrics(b.client, span_id)
     assert running.done()
     assert answer.counts["memory"] == 1
     # It has settled: there is nothing to wait for.
     assert dask_otel.span_metrics(b.client, span_id, timeout=0) == answer
+
+
+def test_a_span_whose_work_is_all_in_another_one_is_said_to_be_possible(b: Bridged) -> None:
+    with span("first"):
+        kept = b.client.submit(work, 1, key="work-1")
+        kept.result()
+    with span("second") as span_id:
+        b.client.submit(work, 1, key="work-2").result()
+    with pytest.raises(LookupError, match="unless all of it joined task groups of other spans"):
+        dask_otel.span_metrics(b.client, span_id)
 
 
 @pytest.mark.parametrize("timeout", ["soon", "", -1, float("nan"), None])
@@ -167,3 +179,11 @@ async def ask_asynchronously(address: str) -> SpanMetrics:
 def test_asynchronous_clients_get_an_awaitable(b: Bridged) -> None:
     metrics = b.cluster.do("application", ask_asynchronously, b.scheduler.address)
     assert metrics.name == ("awaited",)
+
+
+def test_a_span_with_all_metrics_waits_for_nothing(b: Bridged) -> None:
+    with span("done") as span_id:
+        b.client.submit(work, 1).result()
+    dask_otel.span_metrics(b.client, span_id)
+    (said,) = dask_otel.why(b.client, span_id).reasons
+    assert said.what.startswith("No task is left to do: it has ended.")

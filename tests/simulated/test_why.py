@@ -95,6 +95,19 @@ def test_queued_behind_threads_that_are_busy(b: Bridged) -> None:
     answered(b, futures[-1], ("no free thread", said))
 
 
+def test_tasks_that_are_submitted_in_a_loop_are_queued_in_its_order(b: Bridged) -> None:
+    """They have one priority: the scheduler takes the oldest first."""
+    futures = []
+    for number in range(10):
+        futures.append(b.client.submit(nap, 60, key=f"nap-{number}", pure=False))
+        time.sleep(0.001)
+    time.sleep(0.1)
+    assert len({b.scheduler.tasks[one.key].priority for one in futures}) == 1
+    for number in (4, 5, 9):
+        said = f"tasks before it: {number - 4}; tasks in the queue: 6."
+        answered(b, futures[number], ("no free thread", said))
+
+
 def test_paused_workers(b: Bridged) -> None:
     def become(status: Status, *names: str) -> None:
         async def change() -> None:

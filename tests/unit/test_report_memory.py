@@ -312,3 +312,26 @@ def test_a_cost_without_the_memory_of_workers_is_that_of_threads() -> None:
     assert (costs["capacity"], costs["memory_time"], costs["price_memory"]) == (1.0, None, None)
     assert [one["cost"] for one in costs["roots"]] == [0.5]
     assert "GiB-hour" not in found.html()
+
+
+@pytest.mark.parametrize(
+    ("capacity", "row"),
+    [
+        (10.0, "of no span -8.00 s -0.2222 EUR"),
+        # What is left of a sum of floats.
+        (18.0 - 4e-15, "of no span <1 ms 0.000000 EUR"),
+    ],
+)
+def test_what_no_span_has_is_negative_if_spans_took_more_than_there_was(
+    capacity: float, row: str
+) -> None:
+    names = {"dask.span.name": "etl", "dask.span.root.name": "etl"}
+    found = metrics(
+        counter("dask.cluster.time", point(1.0, {"dask.activity": "unused"})),
+        counter("dask.cluster.capacity.time", point(capacity)),
+        counter("dask.span.capacity.time", point(18.0, names)),
+    )
+    lines = [
+        " ".join(one.split()) for one in priced(found, price=100.0, memory=0.0).text().splitlines()
+    ]
+    assert [line for line in lines if line.startswith(row)]

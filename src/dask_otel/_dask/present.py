@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from heapq import nsmallest
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from typing import Any, Final
 
 from distributed.core import Status
@@ -23,6 +23,7 @@ from dask_otel._dask.diagnosing import diagnosis
 from dask_otel._dask.facts import UNFINISHED, measured
 from dask_otel._dask.runs import NOT_ASSIGNED
 from dask_otel._dask.settled import missing
+from dask_otel.core.life.open_span import Phase
 from dask_otel.core.path.chain import path_of
 from dask_otel.core.path.step import END
 from dask_otel.core.reasons import reasons
@@ -107,7 +108,12 @@ class Present:
             "states": states,
             "ended": sum(sum(group.states.values()) for group in groups) - sum(states.values()),
             "least": "at least " if MOST in (len(below), len(groups)) else "",
-            "missing": "it has ended" if present is None else line_text(missing(present)),
+            # Nothing is missing of a span that lingers.
+            "missing": (
+                "it has ended"
+                if present is None or present.phase is Phase.LINGERING
+                else line_text(missing(present))
+            ),
         }
         if present is not None and present.path is not None and present.path.last is not None:
             # What it waits for since then is below.
@@ -175,7 +181,11 @@ class Present:
         queued, resources = scheduler.queued, task.resource_restrictions or {}
         mean = task.prefix.duration_average
         places = {*(task.worker_restrictions or ()), *(task.host_restrictions or ())}
-        ranked = state == "queued" and len(queued) <= MOST
+        entered = self._adapter.task_events.queued_since
+        ranked = state == "queued" and max(len(queued), len(entered)) <= MOST
+        # Of equal priority, such as of submissions in a loop, those that entered the queue earlier.
+        equal = {one.key for one in queued if one.priority == task.priority} if ranked else ()
+        earlier = takewhile(lambda key: key != task.key, entered if ranked else ())
         # Queued tasks have a worker as long as one takes tasks.
         unserved = state == "no-worker" or (
             state == "queued" and all(map(self._is_silent, scheduler.running))
@@ -209,7 +219,12 @@ class Present:
                 and (not places or places & {ws.address, ws.host, ws.name})
                 and all(ws.resources.get(name, 0) >= asked for name, asked in resources.items())
             ],
-            "ahead": sum(one.priority < task.priority for one in queued) if ranked else None,
+            "ahead": (
+                sum(one.priority < task.priority for one in queued)
+                + sum(key in equal for key in earlier)
+                if ranked
+                else None
+            ),
             "holders": [ws.address for ws in islice(task.who_has or (), NAMED)],
             "wanted": bool(task.who_wants or task.waiters),
             "blame": None if blame is None or blame is task else line_text(blame.key),

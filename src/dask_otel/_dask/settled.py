@@ -19,6 +19,7 @@ from dask_otel._dask.adapter import SchedulerAdapter
 from dask_otel._dask.diagnosing import diagnosis
 from dask_otel._dask.facts import root_of, trace_of
 from dask_otel.core import identity
+from dask_otel.core.figures import counted
 from dask_otel.core.life.completion import worst
 from dask_otel.core.life.open_span import OpenSpan, Phase
 from dask_otel.core.life.progress import snapshot
@@ -206,7 +207,7 @@ def missing(span: OpenSpan) -> str:
     """Return what keeps a span from settling."""
     name = line_text("/".join(map(str, span.identity.tags)))
     if span.unfinished:
-        return f"{name} has {span.unfinished} unfinished tasks"
+        return f"{name} has {counted(span.unfinished, 'unfinished task')}"
     if span.holds:
         return f"the client's block of {name} is still open"
     if span.phase is Phase.OPEN:
@@ -218,5 +219,7 @@ def _unknown(span_id: str) -> Refused:
     return (
         "unknown",
         f"the scheduler knows no span with the id {line_text(span_id)!r}. A span is known there "
-        "once work was submitted inside its block; its id is what `with span(...) as id` gives",
+        "once work was submitted inside its block, unless all of it joined task groups of other "
+        "spans (https://dask-otel.readthedocs.io/en/stable/lifecycle.html"
+        "#why-is-this-work-in-another-span); its id is what `with span(...) as id` gives",
     )

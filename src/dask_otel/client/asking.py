@@ -31,7 +31,7 @@ def answer(
 
     # Python's warning "… was never awaited" names it.
     call.__qualname__ = f"dask_otel.{function}"
-    if client.status == "closed" and not client.asynchronous:
+    if client.status == "closed":
         # Its event loop may have ended, too.
         raise RuntimeError(_CLOSED)
     return client.sync(call, asynchronous=asynchronous)

@@ -39,7 +39,8 @@ class Price:
         if value is None:
             return ""
         digits = 2 if abs(value) >= 1 or not value else 4 if abs(value) >= 0.01 else 6
-        return f"{value:,.{digits}f} {self.currency}".rstrip()
+        # Nothing that is rounded to 0 has a sign.
+        return f"{round(value, digits) + 0.0:,.{digits}f} {self.currency}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def table(found: Bill, price: Price, tag: str) -> list[list[str]]:
     rows = [
         [
             words.one_line(name),
-            words.known(seconds and abs(seconds)),
+            _time(seconds),
             price.text(seconds, memory),
             price.text(idle),
             price.text(0.0, memory),
@@ -120,6 +121,12 @@ def table(found: Bill, price: Price, tag: str) -> list[list[str]]:
         for name, seconds, memory, idle in costs
     ]
     return [row if price.memory else row[:-1] for row in (heads, *rows)]
+
+
+def _time(seconds: float | None) -> str:
+    # Negative if spans took more than there was: see the sum, with its excess.
+    sign = "-" if (seconds or 0.0) <= -0.0005 else ""
+    return sign + words.known(seconds and abs(seconds))
 
 
 def _largest_first(entries: list[SpanTime]) -> list[SpanTime]:
