@@ -107,6 +107,8 @@ class DaskSpans:
             )
             if any(has_ended(group) for group in dask_span.groups):
                 span.partial = True
+                if dask_span.id not in known:
+                    span.first_start = dask_span.start
         span.unknown = True
         self._lifecycle.outcomes.taken_in(self._add_group(span, group), count, now)
 
