@@ -95,6 +95,14 @@ def test_who_is_suspected(deaths: dict[str, int], running: str, suspects: dict[s
     }
 
 
+@pytest.mark.options(workers=1)
+def test_a_worker_without_a_nanny_that_a_client_restarts_is_not_lost(b: Bridged) -> None:
+    b.cluster.restart()
+    log = b.said(semconv.WORKER_REMOVED)
+    assert (log.attributes[semconv.WORKER_REMOVAL_REASON], log.severity) == ("restarted", INFO)
+    assert log.body.startswith("Worker w0 (lab://w0) ended: a client restarted it.")
+
+
 @pytest.mark.options(workers=2)
 def test_the_end_of_a_cluster_waits_for_no_nanny(b: Bridged, monkeypatch: Any) -> None:
     monkeypatch.setattr(events, "PATIENCE", 600.0)

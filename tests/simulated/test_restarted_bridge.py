@@ -196,3 +196,30 @@ def test_a_second_registration_is_not_asked_about_what_the_first_one_alone_has_s
     ):
         with pytest.warns(UserWarning, match=rf"does not use otel\.spans\.{key} of this"):
             assert dask_otel.register(b.client, other) == "running"
+
+
+@pytest.mark.options(begins=False, unreconciled="work is done before the bridge")
+def test_what_began_before_the_bridge_does_not_seem_to_begin_with_it(b: Bridged) -> None:
+    runs: list[None] = []
+
+    def third() -> None:
+        time.sleep(1.0)
+        runs.append(None)
+        if len(runs) < 3:
+            raise ValueError
+
+    with span("before"):
+        first = b.client.submit(nap, 0.5, key="first")
+        second = b.client.submit(nap, 2.0, first, key="second")
+    with span("again"):
+        again = b.client.submit(third, retries=2)
+    time.sleep(1.5)
+    b.begin()
+    b.client.gather([second, again])
+    spans = b.exported().spans
+    (before,) = of(b, "before")
+    assert before.attributes["dask.span.queue.time"] < 0.1
+    tasks = [s for s in spans if s.type == "task"]
+    assert {s.name for s in tasks} == {"third task", "second task"}
+    # It is the third run, and the bridge has seen two.
+    assert not [s for s in tasks if "dask.task.attempt" in s.attributes]

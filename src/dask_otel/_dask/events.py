@@ -212,7 +212,11 @@ class ClusterEvents:
         # Dask's tasks of the last heartbeat: some may have ended since.
         running = {task: seconds for task, seconds in ws.executing.items() if task.key in keys}
         known = self._known_ends.pop(address, {})
+        stimulus = str(message.get("stimulus_id"))
         reason = _reason({**known, semconv.WORKER_REMOVAL_EXPECTED: message["expected"]})
+        if reason == "lost" and stimulus.startswith(_RESTARTS):
+            # It has no nanny, or none that answers: Dask removes it.
+            reason = "restarted"
         facts: dict[str, Any] = {
             **_about(ws, now),
             **known,
@@ -231,7 +235,7 @@ class ClusterEvents:
         }
         event = ClusterEvent(now, semconv.WORKER_REMOVED, facts, self._work(tasks))
         # Its own message with the reason comes after Dask has removed it.
-        leaves = str(message.get("stimulus_id")).startswith("worker-close-gracefully")
+        leaves = stimulus.startswith("worker-close-gracefully")
         facts[Fact.NANNY] = reason == "lost" and bool(ws.nanny) and not leaves
         if leaves or facts[Fact.NANNY] or keys or facts[semconv.RESULT_LOST_COUNT]:
             # Its nanny may give the reason, or the scheduler may close, too.

@@ -99,6 +99,7 @@ class DaskSpans:
             return
         dask_span = self.extension.spans[group.span_id]
         span = self._lifecycle.open.get(dask_span.id)
+        began = 0.0
         if span is None:
             span = (
                 self._reopened(dask_span, now)
@@ -107,8 +108,10 @@ class DaskSpans:
             )
             if any(has_ended(group) for group in dask_span.groups):
                 span.partial = True
+                if dask_span.id not in known:
+                    began = dask_span.start
         span.unknown = True
-        self._lifecycle.outcomes.taken_in(self._add_group(span, group), count, now)
+        self._lifecycle.outcomes.taken_in(self._add_group(span, group), count, now, began)
 
     def annotate_all(self) -> None:
         """Write the contexts of all tasks that have not run.

@@ -538,7 +538,7 @@ class TaskEvents:
             None if assigned is None else assigned.name,
             started,
             stopped,
-            1 if span.runs is None and not span.partial else task_runs.attempt(span, key),
+            1 if span.runs is None and not span.unknown else task_runs.attempt(span, key),
             waited,
             task.nbytes,
             task.type,

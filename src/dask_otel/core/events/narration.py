@@ -76,7 +76,7 @@ _REMOVED: Final = {
     "closed": _Template(
         INFO, (f"{_WORKER} closed. Its reason: {_fact(semconv.WORKER_CLOSE_REASON)}.",)
     ),
-    "restarted": _Template(INFO, (f"{_WORKER} was restarted as a client requested.",)),
+    "restarted": _Template(INFO, (f"{_WORKER} ended: a client restarted it.",)),
     "memory": _Template(
         WARN,
         (

@@ -94,8 +94,12 @@ class Outcomes:
         group.retried += 1
         return "client"
 
-    def taken_in(self, group: Group, count: int, now: float) -> None:
-        """Count unfinished tasks that are older than the bridge."""
+    def taken_in(self, group: Group, count: int, now: float, began: float) -> None:
+        """Count unfinished tasks that are older than the bridge.
+
+        `began` is the first start of their span's tasks; 0.0 if unknown.
+        """
+        group.span.first_start = began or group.span.first_start
         group.tasks += count
         group.span.unfinished += count
         if not group.span.active:

@@ -37,7 +37,7 @@ def repeated(span: OpenSpan, key: Hashable) -> None:
 def attempt(span: OpenSpan, key: Hashable) -> int | None:
     """Return the number of a task's present run; None if unknown."""
     known = span.runs.repeated if span.runs else {}
-    return None if span.partial else known.get(key, 1 if len(known) < REPEATED else None)
+    return None if span.unknown else known.get(key, 1 if len(known) < REPEATED else None)
 
 
 def succeeded(group: Group, run: RawRun, limits: TaskLimits) -> None:
