@@ -19,7 +19,8 @@ NO_SERVERS := -m "not backend" --ignore=tests/backends
 
 # The oldest releases that pyproject.toml admits; the suite runs against them, too.
 OLDEST_PINS := "dask==2025.1.0" "distributed==2025.1.0" "dask-expr==2.0.0" \
-	"opentelemetry-api==1.28.0" "opentelemetry-sdk==1.28.0" "opentelemetry-exporter-otlp==1.28.0"
+	"opentelemetry-api==1.28.0" "opentelemetry-sdk==1.28.0" "opentelemetry-exporter-otlp==1.28.0" \
+	"bokeh==3.4.0"
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-backends test-all test-oldest backends lint format generate \

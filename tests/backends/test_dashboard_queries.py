@@ -67,7 +67,7 @@ def substituted(expression: str, run: Run, root: str = ".*") -> str:
         "$__interval": "5s",
         "$__range": "10m",
         "$cluster": run.name,
-        "$root": root,
+        "${root:regex}": root,
         "$span": ".*",
         "$prefix": ".*",
         "$before": f"{BEFORE}s",
@@ -266,7 +266,7 @@ def test_the_firing_alerts_are_listed(start: Start, tmp_path: Path) -> None:
         (annotation,) = [
             one for one in page["annotations"]["list"] if one["datasource"]["type"] == "prometheus"
         ]
-        asked_here = annotation["expr"].replace("$cluster", "prod").replace("$root", "etl")
+        asked_here = annotation["expr"].replace("$cluster", "prod").replace("${root:regex}", "etl")
         marked[name] = {one.labels["alertname"] for one in client.query(asked_here)}
     # Neither what is only worth a look nor, on the page of a workflow, the alerts of another.
     assert marked.pop("span") == {"DaskClusterIdle"}

@@ -40,7 +40,7 @@ _METRIC = re.compile(
 _MATCHERS = re.compile(r"\{([^}]*)\}")
 _LABELS_OF_MATCHERS = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)")
 _GROUPING = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)")
-_STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"')
+_STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"|`[^`]*`')
 
 
 def metrics(expression: str) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -35,3 +36,11 @@ def test_the_last_whole_run_of_each_combination_is_shown(
         "| 3.10.1 | 2025.1.0 | 1.28.0 | 1.28.0 | 1,200 | 1 | 2 |\n"
         "| 3.9.1 | 2025.1.0 | 1.28.0 | 1.28.0 | 7 | 1 | 2 |\n"
     )
+
+
+def test_deployments_name_the_newest_python_of_the_table() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    table = (docs / "compatibility.md").read_text(encoding="utf-8")
+    newest = max(int(minor) for minor in re.findall(r"^\| 3\.(\d+)", table, re.MULTILINE))
+    named = f"[tried](compatibility.md) up to 3.{newest} "
+    assert named in (docs / "deployments.md").read_text(encoding="utf-8")

@@ -92,3 +92,11 @@ def test_the_pages_name_the_number_of_rules() -> None:
     assert f"{alerts} alerts with a" in readme
     backends = (REPOSITORY / "docs" / "backends.md").read_text(encoding="utf-8")
     assert f"{alerts.capitalize()} alerts and {recorded} recording rules" in backends
+
+
+def test_an_alert_hides_only_others_of_the_same_cluster() -> None:
+    """Clusters of one name can be in two namespaces, and one of them has no workers."""
+    (cluster,) = re.findall(r"unless on \(([^)]+)\)", ALERTS["DaskOtelSilent"]["expr"])
+    config = REPOSITORY / "deploy" / "alertmanager" / "alertmanager.yml"
+    rules = yaml.safe_load(config.read_text(encoding="utf-8"))["inhibit_rules"]
+    assert [rule["equal"] for rule in rules] == [cluster.split(", ")] * 2

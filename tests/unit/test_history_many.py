@@ -174,6 +174,11 @@ def test_the_example_for_cron_prints_only_a_regression(folder: Path) -> None:
     _, said = run_in(folder, "sh", script, str(folder), "slowed")
     assert [line[:12] for line in said.splitlines()] == ["slowed: dura", "slowed: thre"]
     assert "no run of nobody" in run_in(folder, "sh", script, str(folder), "nobody")[1]
+    # A name is no pattern.
+    assert "no run of no[" in run_in(folder, "sh", script, str(folder), "no[")[1]
+    # The PATH of cron has no environment of the user's.
+    arguments = ("sh", script, str(folder), "slowed")
+    assert "not found" in run_in(folder, *arguments, PATH="/usr/bin:/bin")[1]
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ FAILED_RUN = ("kind = server", 'span.dask.span.type = "span"', "status = error")
 def traces(*conditions: str, of: str = "") -> str:
     """A query in TraceQL, of what the variables of a page choose (see `trace_links`)."""
     chosen = ['resource.dask.cluster.name =~ "${cluster:pipe}"']
-    if "$root" in of:
+    if "${root" in of:
         chosen.append('span.dask.span.root.name = "${root}"')
     if "$span" in of:
         chosen.append('span.dask.span.name =~ "${span:pipe}"')
@@ -104,7 +104,7 @@ def trace_links(matchers: str) -> list[Builder[Any]]:
     Jaeger compares and has no patterns, so it gets only what is one value: the root.
     """
     tags = "dask.span.type=span"
-    if "$root" in matchers:
+    if "${root" in matchers:
         tags += ' dask.span.root.name="${root}"'
     found = _tempo(traces(of=matchers))
     return [link("Traces in Tempo", found), link("Traces in Jaeger", _jaeger(tags))]

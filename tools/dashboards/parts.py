@@ -605,7 +605,7 @@ class _FiringAlerts(Builder[model.AnnotationQuery], model.AnnotationQuery):
     """
 
     def __init__(self, variables: Sequence[str]) -> None:
-        own = ', dask_span_root_name=~"$root|"' if "root" in variables else ""
+        own = ", dask_span_root_name=~`${root:regex}|`" if "root" in variables else ""
         firing = FIRING.replace("}", f', severity!="info"{own}}}')
         # In the first of the steps alone.
         expression = f"{firing} unless {firing} offset 1m"

@@ -295,8 +295,7 @@ def _changes() -> list[Line]:
                 "CPU seconds for each second of the cluster that was its own, over a day: the "
                 "number that the alert DaskEfficiencyFell watches.",
                 (
-                    "last_over_time(root:dask_efficiency:ratio1d"
-                    f'{{{CLUSTER}, dask_span_root_name=~"$root"}}[30m])',
+                    f"last_over_time(root:dask_efficiency:ratio1d{{{ROOT}}}[30m])",
                     "{{dask_cluster_name}}",
                 ),
                 unit="percentunit",
@@ -342,7 +341,7 @@ _RUNS: list[Line] = [
         height=9,
     ),
     line(bounded_runs(ROOT, each=True), height=10),
-    line(failed_runs("$root"), height=7),
+    line(failed_runs("${root}"), height=7),
     line(happened("${root}"), height=7),
     line(_ends(), height=8),
     line(
