@@ -177,7 +177,7 @@ def test_attempts_are_known_or_absent() -> None:
         task_runs.repeated(span, i)
     assert len(span.runs.repeated) == task_runs.REPEATED
     assert (task_runs.attempt(span, "a"), task_runs.attempt(span, "b")) == (3, None)
-    span.partial = True
+    span.unknown = True
     assert task_runs.attempt(span, "a") is None
 
 
