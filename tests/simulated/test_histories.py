@@ -336,6 +336,15 @@ FOUND = [
           (0.3, "tasks", ("moved", [1.5, 1.5], 0, {"priority": -10})), (0.05, "quit", ()))),
         ((0.8, "adapt", (1, 4)),),
     ),
+    # A run that fails at first, and that others overtook.
+    Program(
+        410377, 2, 1, False, 0.001,
+        (((0.3, "actor", (0.7,)),
+          (0.05, "tasks", ("boss", [1.5, 0.0, 0.0, 0.2, 0.2, 0.2, 0.05], 0)), (1.0, "wait", (7,)),
+          (0.0, "tasks", ("flaky", [0.2, 0.01, 1.5, 0.7, 1.5, 0.2, 0.01, 1.5], 3)),
+          (0.0, "tasks", ("flaky", [0.0, 0.01, 0.2, 0.0], 1))),),
+        (),
+    ),
 ]  # fmt: skip
 
 

@@ -720,7 +720,12 @@ class TaskEvents:
             ran = self._clocks.corrected(address, started, stopped, stimulus_id, sent, time())
             if account is not None and sent:
                 end = (stimulus_id, ran[1], self._accounting.present, key, True)
-                waited: Sent = (threads, BEHIND if resources else waits, None)
+                ended = [end[1] for end in account.ends[1:] if end[3] != key]
+                if resources:
+                    waits = BEHIND
+                elif not waits and ran[0] > sent + MOMENT and ended and ended[-1] > sent:
+                    waits = OVERTAKEN
+                waited: Sent = (threads, waits, None)
                 began = lost_run([*last_ends(account.ends), end], waited, key, sent, *ran)
             return ran, began
         # It ran until now, or until its worker was lost at an unknown time.
