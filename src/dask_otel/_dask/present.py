@@ -184,8 +184,7 @@ class Present:
         entered = self._adapter.task_events.queued_since
         ranked = state == "queued" and max(len(queued), len(entered)) <= MOST
         # Of equal priority, such as of submissions in a loop, those that entered the queue earlier.
-        equal = {one.key for one in queued if one.priority == task.priority} if ranked else ()
-        earlier = takewhile(lambda key: key != task.key, entered if ranked else ())
+        earlier = {*takewhile(lambda key: key != task.key, entered)} if ranked else set()
         # Queued tasks have a worker as long as one takes tasks.
         unserved = state == "no-worker" or (
             state == "queued" and all(map(self._is_silent, scheduler.running))
@@ -220,8 +219,11 @@ class Present:
                 and all(ws.resources.get(name, 0) >= asked for name, asked in resources.items())
             ],
             "ahead": (
-                sum(one.priority < task.priority for one in queued)
-                + sum(key in equal for key in earlier)
+                sum(
+                    one.priority < task.priority
+                    or (one.priority == task.priority and one.key in earlier)
+                    for one in queued
+                )
                 if ranked
                 else None
             ),
