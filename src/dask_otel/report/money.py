@@ -125,8 +125,9 @@ def table(found: Bill, price: Price, tag: str) -> list[list[str]]:
 
 def _time(seconds: float | None) -> str:
     # Negative if spans took more than there was: see the sum, with its excess.
-    sign = "-" if (seconds or 0.0) <= -0.0005 else ""
-    return sign + words.known(seconds and abs(seconds))
+    if seconds is not None and seconds <= -0.0005:
+        return words.signed(seconds)
+    return words.known(seconds and abs(seconds))
 
 
 def _largest_first(entries: list[SpanTime]) -> list[SpanTime]:
