@@ -164,6 +164,8 @@ def test_the_room_decides_how_many_changes_are_replayed_and_how_often(
     assert before - room.runs == kept * spreads * 108
     missing = "There was no time for 1 more change." in found.assumptions
     assert missing == (kept == 1)
+    once = "Each was replayed once; `dask-otel whatif` shows the median of three replays."
+    assert (once in found.assumptions) == (spreads == 1)
 
 
 def test_one_that_is_interrupted_leaves_no_process(

@@ -92,7 +92,7 @@ def replay(
     """
     recorded, results = graph.stop - graph.start, list[Replayed]()
     room = room or Room(limited=False)
-    refused = None
+    refused, hurried = None, False
     if graph.left_out:
         refused = (
             f"{graph.left_out:,} runs of its tasks are not in its graph log, which is limited. "
@@ -104,8 +104,9 @@ def replay(
         refused = "No run of a task was recorded."
     else:
         changes = [Experiment("as it was"), *experiments][: int(min(times, len(experiments) + 1))]
-        is_large = len({*graph.runs["task"]}) > _MANY or ORDERS * len(changes) > times
-        orders = 1 if is_large else ORDERS
+        orders = 1 if len({*graph.runs["task"]}) > _MANY else ORDERS
+        if orders * len(changes) > times:
+            orders, hurried = 1, orders > 1
         room.runs -= orders * len(changes) * _size(graph)
         for one in _results(graph, changes, orders, progress, room.until - monotonic()):
             results.append(one)
@@ -120,7 +121,7 @@ def replay(
     return WhatIf(
         graph.name, recorded, results[0] if results else None,
         () if refused else tuple(results[1:]),
-        tuple(_assumptions(graph, experiments, missing)), refused,
+        tuple(_assumptions(graph, experiments, missing, hurried)), refused,
     )  # fmt: skip
 
 
@@ -207,8 +208,10 @@ def _reason(graph: Graph, seconds: float, recorded: float) -> str:
     )
 
 
-def _assumptions(graph: Graph, experiments: Sequence[Experiment], missing: int) -> Iterator[str]:
-    """Yield what the replays assume, and how many of them are missing."""
+def _assumptions(
+    graph: Graph, experiments: Sequence[Experiment], missing: int, hurried: bool
+) -> Iterator[str]:
+    """Yield what the replays assume, and what there was no time for."""
     others = any(one.workers for one in experiments)
     changed = any(one.bandwidth or "transfers" in one.without for one in experiments)
     but = ", except where an experiment says otherwise" if changed else ""
@@ -227,6 +230,7 @@ def _assumptions(graph: Graph, experiments: Sequence[Experiment], missing: int) 
         "A task that started other tasks waits for them as long as it did.": (
             any(graph.runs["seceded"])
         ),
+        "Each was replayed once; `dask-otel whatif` shows the median of three replays.": hurried,
         f"There was no time for {counted(missing, 'more change')}.": missing,
     }
     return (sentence for sentence, is_true in assumed.items() if is_true)
