@@ -775,15 +775,19 @@ def test_at_most_five_causes_are_said() -> None:
     assert len(said(facts)) == 5
 
 
-def test_causes_of_several_spans_are_one_diagnosis() -> None:
-    first, second = run("etl", client=4.0), run("load", client=2.0)
+@pytest.mark.parametrize(
+    ("name", "other", "common"),
+    [("etl", "load", ""), (r"a\/b", r"a\/c", ""), (r"a\/b/c", r"a\/b/d", r"a\/b")],
+)
+def test_causes_of_several_spans_are_one_diagnosis(name: str, other: str, common: str) -> None:
+    first, second = run(name, client=4.0), run(other, client=2.0)
     both = replace(
         first, seconds=6.0, spans=first.spans + second.spans, roots=first.roots | second.roots
     )
     (found,) = diagnose(both)
-    assert (found.kind, found.span, found.seconds) == ("client", "", 6.0)
-    assert found.title == "The run waited 6.00 s for its client"
-    assert found.evidence == "4.00 s of it passed in etl."
+    assert (found.kind, found.span, found.seconds) == ("client", common, 6.0)
+    assert found.title == f"{common or 'The run'} waited 6.00 s for its client"
+    assert found.evidence == f"4.00 s of it passed in {name}."
 
 
 @pytest.mark.parametrize(

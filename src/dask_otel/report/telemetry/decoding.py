@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from dask_otel import semconv
+from dask_otel.core.text import written_tag
 from dask_otel.report.telemetry.json_files import parse
 from dask_otel.report.telemetry.model import Event, Log, Plain, Skipped, Span, grouped, text
 from dask_otel.report.telemetry.series import Measured, Point
@@ -252,11 +253,15 @@ def _points(name: str, metric: dict[str, Any], skipped: Skipped) -> Iterator[Mea
 
 
 def _attributes(raw: Any) -> dict[str, Plain]:
-    return {
+    found = {
         item["key"][:LONGEST_TEXT]: _any_value(item.get("value"))
         for item in _dicts(raw)[:_MOST_ATTRIBUTES]
         if isinstance(item.get("key"), str)
     }
+    # It is a tag as it is. The report compares it with full names, where tags are written so.
+    if isinstance(root := found.get(semconv.SPAN_ROOT_NAME), str):
+        found[semconv.SPAN_ROOT_NAME] = written_tag(root)
+    return found
 
 
 def _any_value(raw: Any, depth: int = 0) -> Plain:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dask_otel import semconv
+from dask_otel.core.text import span_tags, written_tag
 from dask_otel.report.telemetry import json_files
 from dask_otel.report.telemetry.decoding import Exported, decode
 from dask_otel.report.telemetry.model import Plain, Session, Skipped, Span, grouped, text
@@ -127,7 +128,8 @@ def _unfinished(spans: list[Span]) -> Iterator[Span]:
     ids |= {(one.trace_id, one.full_name): one.span_id for one in spans if one.type == "span"}
     for (trace_id, span_id), found in signs.items():
         last = max(found, key=lambda sign: sign.end_ns)
-        above, _, name = last.full_name.rpartition("/")
+        *tags, name = span_tags(last.full_name) or [""]
+        above = "/".join(map(written_tag, tags))
         yield Span(
             trace_id=trace_id,
             span_id=span_id,
