@@ -37,4 +37,6 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python local_cluster.py FOLDER")
     main(sys.argv[1])

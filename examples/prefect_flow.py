@@ -30,6 +30,8 @@ def nightly(count: int) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python prefect_flow.py FOLDER")
     # Before the flow makes its cluster, whose scheduler reads both as it starts.
     dask.config.set(
         {"distributed.scheduler.preload": ["dask_otel"], "otel.files.path": sys.argv[1]}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -115,6 +116,20 @@ def test_a_local_cluster_leaves_files_and_says_what_it_waited_for(tmp_path: Path
     assert float(said[2].partition(" ")[0]) == pytest.approx(root.seconds, abs=0.006)
     parts = [float(line.split()[1]) for line in said[3:]]
     assert sum(parts) == pytest.approx(root.seconds, abs=0.005 * (len(parts) + 1))
+
+
+@pytest.mark.parametrize(
+    ("script", "needs"),
+    [
+        (EXAMPLES / "local_cluster.py", "dask"),
+        (EXAMPLES / "prefect_flow.py", "prefect_dask"),
+        (DEPLOY / "jobqueue" / "slurm_cluster.py", "dask_jobqueue"),
+    ],
+)
+def test_a_script_without_its_folder_says_how_it_is_used(script: Path, needs: str) -> None:
+    pytest.importorskip(needs, reason=NEEDS)
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (1, f"usage: python {script.name} FOLDER\n")
 
 
 def test_the_cells_of_the_notebooks_run_in_their_order(
