@@ -6,6 +6,7 @@ counts.
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from collections.abc import Sequence
@@ -36,8 +37,8 @@ def probe(settings: Settings, seconds: float) -> dict[str, Any]:
     Parameters
     ----------
     settings
-        The scheduler's; see `dask_otel._otel.sdk.outputs.build`. Files written here are removed
-        again.
+        The scheduler's; see `dask_otel._otel.sdk.outputs.build`. Files and folders made here are
+        removed again.
     seconds
         The longest time to wait for answers.
 
@@ -75,6 +76,8 @@ def probe(settings: Settings, seconds: float) -> dict[str, Any]:
     if outputs is None:
         found["disabled"] = True
         return found
+    folders = () if outputs.prefix is None else outputs.prefix.parents
+    missing = [one for one in folders if not os.path.exists(one)]
     found |= {
         "interval": outputs.environment.metric_interval,
         "service": str(outputs.resource.get(semconv.SERVICE_NAME, "")),
@@ -84,6 +87,8 @@ def probe(settings: Settings, seconds: float) -> dict[str, Any]:
         with suppress(OSError):
             for path in outputs.prefix.parent.glob(f"{outputs.prefix.name}-*"):
                 path.unlink()
+            for one in missing:
+                one.rmdir()
     return found
 
 
