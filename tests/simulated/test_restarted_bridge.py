@@ -194,8 +194,9 @@ def test_a_second_registration_is_not_asked_about_what_the_first_one_alone_has_s
         ({"spans": {"linger": "9s"}}, "linger"),
         ({"spans.max_groups": 8}, "max-groups"),
     ):
-        with pytest.warns(UserWarning, match=rf"does not use otel\.spans\.{key} of this"):
+        with pytest.warns(UserWarning, match=rf"does not use otel\.spans\.{key} of this") as said:
             assert dask_otel.register(b.client, other) == "running"
+        assert [one.filename for one in said] == [__file__]
 
 
 @pytest.mark.options(begins=False, unreconciled="work is done before the bridge")

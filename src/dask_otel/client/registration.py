@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Awaitable, Mapping
+from traceback import extract_stack
 from typing import Any, Literal, TypeAlias, overload
 
 from distributed import Client
@@ -71,20 +72,26 @@ def register(
     from dask_otel.settings.reading import read_settings
 
     read_settings(config)
+    caller = extract_stack(limit=2)[0]
     status: Registered = client.sync(
-        _install, client, dict(config or {}), asynchronous=asynchronous
+        _install,
+        client,
+        dict(config or {}),
+        # The warning comes from the event loop, whose stack does not have the caller.
+        (caller.filename, caller.lineno or 0),
+        asynchronous=asynchronous,
     )
     return status
 
 
-async def _install(client: Client, config: dict[str, Any]) -> str:
+async def _install(client: Client, config: dict[str, Any], line: tuple[str, int]) -> str:
     status: str = await ask(client, install, config=config)
     if status == "running" and config and (keys := await ask(client, unused, config=config)):
-        warnings.warn(
+        warnings.warn_explicit(
             f"dask-otel already runs on this scheduler, and does not use {', '.join(keys)} of this "
             "registration. To change its configuration, call dask_otel.unregister(client) first.",
             UserWarning,
-            stacklevel=2,
+            *line,
         )
     return status
 
