@@ -35,8 +35,10 @@ def test_a_run_is_a_root_with_what_is_below_it(folder, capsys):
     expected |= {"distributed": "2026.8.0", "dask_otel": "0.1.0", "cluster": "cluster"}
     assert ({key: run[key] for key in expected}, said) == (expected, "")
     assert (sum(run["parts"].values()), run["parts"]["Idle"]) == (30.0, 6.0)
-    assert main(["history", str(folder)]) == 0
-    headings, line, *_ = capsys.readouterr().out.splitlines()
+    assert main(["history", str(folder), "--currency", "EUR"]) == 0
+    printed, said = capsys.readouterr()
+    assert said == "dask-otel history: --currency has no effect without --price\n"
+    headings, line, *_ = printed.splitlines()
     assert headings.startswith("time (UTC)")
     assert " ".join(line.split()) == (
         "2026-09-21 14:18:20 etl success 30.0 s 7 1 0.008333 20% 2026.8.0 0.1.0 cluster"

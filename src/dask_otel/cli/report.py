@@ -121,12 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _without_effect(report: Report, arguments: argparse.Namespace) -> Iterator[str]:
     """Yield the options that have no effect, with the reason."""
-    names = ("price_memory", "currency", "tag")
-    given = [f"--{n.replace('_', '-')}" for n in names if getattr(arguments, n) is not None]
-    if given and arguments.price is None:
-        verb = "has" if len(given) == 1 else "have"
-        yield f"{' and '.join(given)} {verb} no effect without --price"
-    elif arguments.tag is not None or arguments.price_memory:
+    if arguments.price is not None and (arguments.tag is not None or arguments.price_memory):
         bills = [account.bill for account in report.accounts()]
         if arguments.tag is not None and not any(bill.tags for bill in bills if bill):
             yield f"no span that took thread-time has a tag {arguments.tag}:…"
@@ -135,12 +130,18 @@ def _without_effect(report: Report, arguments: argparse.Namespace) -> Iterator[s
 
 
 def price_of(arguments: argparse.Namespace) -> Price | None:
-    """Return the price that was given."""
+    """Return the price that was given; without one, say which options have no effect."""
     from dask_otel.report.money import Price
 
-    amount = arguments.price
-    memory = getattr(arguments, "price_memory", None) or 0.0
-    return None if amount is None else Price(amount, arguments.currency or "", memory)
+    options, amount = vars(arguments), arguments.price
+    names = ("price_memory", "currency", "tag")
+    if amount is not None:
+        return Price(amount, arguments.currency or "", options.get("price_memory") or 0.0)
+    if given := [f"--{n.replace('_', '-')}" for n in names if options.get(n) is not None]:
+        verb = "has" if len(given) == 1 else "have"
+        said = f"{' and '.join(given)} {verb} no effect without --price"
+        terminal.say(arguments.command, said)
+    return None
 
 
 def _read(arguments: argparse.Namespace) -> Report:
