@@ -162,6 +162,20 @@ def test_costs_and_the_page_come_with_their_options(run, replays, tmp_path, caps
     assert (shown.count("<h2>What if</h2>"), "1,800.00 EUR" in shown) == (1, True)
 
 
+@pytest.mark.parametrize("price", [(), ("--price", "1", "--currency", "EUR")])
+def test_names_are_whole_on_a_narrow_terminal(run, replays, capsys, monkeypatch, price):
+    monkeypatch.setenv("COLUMNS", "60")
+    out, _ = said(capsys, run, *price, "--split", "longest=2", "--split", "longest=3")
+    _, *rows = out.split("\n\n")[1].splitlines()
+    assert max(map(len, rows)) <= 60
+    assert [n for n in (2, 3) if f"the longest task split in {n}" in rows] == [2, 3]
+
+
+def test_a_currency_without_a_price_is_mentioned(run, replays, capsys):
+    _, err = said(capsys, run, "--currency", "EUR")
+    assert err == "dask-otel whatif: --currency has no effect without --price\n"
+
+
 def test_a_refusal_is_a_sentence_and_a_code(run, replays, capsys):
     replays.refused = "its replay differs by 40 %."
     out, err = said(capsys, run, code=1)

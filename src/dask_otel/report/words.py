@@ -14,8 +14,6 @@ from dask_otel.core.figures import seconds as seconds
 from dask_otel.core.figures import size as size
 from dask_otel.core.text import shortened
 
-#: Fewest columns of the names of a table.
-_NAME: Final = 12
 #: The characters of the text that some terminals lack, and their replacements.
 _ASCII: Final = str.maketrans(
     {"█": "#", "▌": "#", "·": ".", "…": "~", "✓": "ok", "✗": "x", "±": "+/-"}
@@ -108,14 +106,19 @@ def aligned(
 ) -> Iterator[str]:
     """Yield the lines of a table; the first row has its headings, some of which are of `numbers`.
 
-    The first column is cut where lines would be longer than `width`.
+    Where lines would be longer than `width`, a long name of the first column has one of its own.
     """
+    if not rows:
+        return
     wide = [max(map(_columns, column)) for column in zip(*rows, strict=True)]
-    first = max(_NAME, width - sum(wide[1:]) - 2 * len(wide[1:]))
-    for row in rows:
+    room = [max(0, min(wide[0], width - sum(wide[1:]) - 2 * len(wide[1:]))), *wide[1:]]
+    for name, *others in rows:
+        if _columns(name) > room[0]:
+            yield fit(name, width).rstrip()
+            name = ""
         cells = (
-            " " * (room - _columns(cell)) + cell if name in numbers else fit(cell, room)
-            for name, cell, room in zip(rows[0], row, (min(wide[0], first), *wide[1:]), strict=True)
+            " " * (columns - _columns(cell)) + cell if head in numbers else fit(cell, columns)
+            for head, cell, columns in zip(rows[0], (name, *others), room, strict=True)
         )
         yield "  ".join(cells).rstrip()
 
