@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from dask_otel.report.whatif import WhatIfReport
 from dask_otel.whatif import child, engine, running
 from dask_otel.whatif.experiments import Experiment
 from dask_otel.whatif.graph import Graph
@@ -186,12 +187,50 @@ def test_the_last_words_of_a_process_that_dies_are_the_error(says: Callable[...,
         replay(EIGHT, [DOUBLE])
 
 
-def test_a_replay_without_an_end_is_said_in_words() -> None:
-    never = graph({}, restrictions=[{"workers": None, "resources": {"GPU": 1}, "loose": False}])
-    never.runs["restriction"][:] = [0]  # type: ignore[index]
-    asked = json.dumps({"graph": never, "changes": [DOUBLE], "orders": 1}, default=vars)
-    with pytest.raises(SystemExit, match=r"^double: it does not end, since no worker has what"):
-        child.answer(json.loads(asked), print)
+GPU = {"workers": None, "resources": {"GPU": 1}, "loose": False}
+ON_GPU = graph({"restriction": 0}, {"start": 1.0}, restrictions=[GPU],
+               workers=[{"threads": 1}, {"threads": 1, "resources": {"GPU": 1}}])  # fmt: skip
+#: The first worker has no GPU, and 2 s of transfers take a million.
+ALONE = Experiment("1 thread", workers=(1,))
+SLOW = Experiment("1 kB/s", bandwidth=1000.0)
+FETCHED = graph({"nbytes": 10**9}, {"before": [0], "start": 2.0, "transfer": 1.0, "worker": 1,
+                                    "restriction": 0},
+                restrictions=[{"workers": [1], "resources": {}, "loose": False}])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("recorded", "change", "why"),
+    [(ON_GPU, ALONE, "no worker has what a task needs"),
+     (FETCHED, SLOW, "it had not ended after 1,020 s")],
+)  # fmt: skip
+def test_a_replay_without_an_end_has_its_reason_and_spoils_no_other_one(
+    recorded: Graph, change: Experiment, why: str
+) -> None:
+    said: list[dict[str, Any]] = []
+    asked = {"graph": recorded, "changes": [change, Experiment("as it was")], "orders": 1}
+    child.answer(json.loads(json.dumps(asked, default=vars)), said.append)
+    assert said[0] == {"done": 2, "total": 4, "stuck": f"{change.name}: no answer, because {why}."}
+    assert (said[1]["result"]["name"], said[1]["result"]["seconds"] > 0.9) == ("as it was", True)
+
+
+STUCK = '{"done": 8, "total": 24, "stuck": "a: no answer, because it waits."}'
+
+
+def test_without_an_end_the_others_count(says: Callable[..., None]) -> None:
+    says(result("as it was", 4.0), STUCK, result("b", 2.0), end="exit 0")
+    found = replay(EIGHT, [replace(DOUBLE, name=name) for name in "ab"])
+    assert ([one.name for one in found.experiments], found.refused) == (["b"], None)
+    assert next(WhatIfReport(found).notes()) == "a: no answer, because it waits."
+    assert not any("no time" in one for one in found.assumptions)
+
+
+@pytest.mark.parametrize("before", [(), (result("as it was", 4.0),)])
+def test_if_none_other_is_left_there_is_no_answer(
+    says: Callable[..., None], before: tuple[str, ...]
+) -> None:
+    says(*before, STUCK, end="exit 0")
+    found = replay(EIGHT, [replace(DOUBLE, name="a")])
+    assert (found.experiments, found.refused) == ((), "a: no answer, because it waits.")
 
 
 def test_the_median_of_several_orders_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,7 +137,10 @@ def made_of(
     """
     before, after = _means(first), _means(second)
     paces = {prefix: before[prefix] / after[prefix] for prefix in before.keys() & after.keys()}
-    changes = [Experiment("", faster=paces), Experiment("", faster=paces, cluster=second)]
+    changes = [
+        Experiment("the functions of the other run", faster=paces),
+        Experiment("the functions and the cluster of the other run", faster=paces, cluster=second),
+    ]
     if (times := room.times(first, second)) <= len(changes):
         return [], NO_TIME
     one = replay(first, changes, progress, room, times)
@@ -145,7 +148,7 @@ def made_of(
     if one.refused or other.refused or not one.replayed or not other.replayed:
         return [], one.refused or other.refused or ""
     if len(one.experiments) < len(changes):
-        return [], NO_TIME
+        return [], " ".join(one.stuck) or NO_TIME
     slower, there = one.experiments
     unknown = one.replayed.seconds - one.recorded + other.recorded - other.replayed.seconds
     terms = {

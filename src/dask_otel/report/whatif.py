@@ -105,6 +105,7 @@ class WhatIfReport:
         it, knee = self.result, self.result.knee
         if it.refused or it.replayed is None:
             return
+        yield from it.stuck
         if knee:
             saved = f"less than {_above(knee.saved)} on average" if knee.saved else "nothing"
             yield f"Beyond {words.counted(knee.threads, 'thread')}, each further one saves {saved}."
@@ -169,6 +170,7 @@ class WhatIfReport:
             "experiments": shown[1:],
             "knee": it.knee and it.knee.threads,
             "assumptions": it.assumptions,
+            "stuck": it.stuck,
         }
 
     def __repr__(self) -> str:

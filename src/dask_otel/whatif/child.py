@@ -66,17 +66,20 @@ def answer(asked: Any, say: Callable[[dict[str, Any]], object]) -> None:
         say({"done": min(done, total), "total": total, **what})
 
     for number, change in enumerate(changes, 1):
-        tried = list[Replayed]()
+        tried, stuck = list[Replayed](), ""
         for order in range(orders):
             planned = plan(graph, change, order)
             try:
                 tried.append(replayed(planned, tick))
-            except lab.Stuck:
-                sys.exit(f"{change.name}: it does not end, since no worker has what a task needs.")
-            if len(planned.workers) == 1:
-                # It gets all tasks, in their order.
+            except lab.Stuck as error:
+                stuck = str(error)
+            if stuck or len(planned.workers) == 1:
+                # One worker gets all tasks, in their order.
                 break
         done = number * tasks
+        if stuck:
+            progress(stuck=f"{change.name}: no answer, because {stuck}.")
+            continue
         tried.sort(key=attrgetter("seconds"))
         spread = (tried[-1].seconds - tried[0].seconds) / 2
         found = replace(tried[len(tried) // 2], name=change.name, spread=spread)

@@ -21,7 +21,7 @@ from distributed import Reschedule, get_worker
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.worker_state_machine import SecedeEvent
 
-from dask_otel.lab.clock import Machine
+from dask_otel.lab.clock import Machine, Stuck
 from dask_otel.lab.cluster import Cluster, simulate
 from dask_otel.lab.executor import RUN
 from dask_otel.lab.threads import here
@@ -76,17 +76,20 @@ def replayed(plan: Plan, tick: Callable[[], None] = lambda: None) -> Replayed:
     Raises
     ------
     dask_otel.lab.clock.Stuck
-        If the run does not end, for example because no worker has what a task needs.
+        If the run does not end; the message says why.
     """
     replay = _Replay(plan, tick)
     _current[:] = [replay]
     rows = [row for task in plan.tasks.values() for row in task.runs]
     busy = sum((row.disk or 0.0) + (row.seconds or 0.0) for row in rows)
-    seconds = simulate(
-        replay.program, workers=0, latency=replay.latency, prepare=replay.prepare,
-        longest=1000 + 10 * (busy + sum(one.gap for one in plan.submissions)),
-        config={**CONFIG, **plan.config},
-    )  # fmt: skip
+    longest = 1000 + 10 * (busy + sum(one.gap for one in plan.submissions))
+    try:
+        seconds = simulate(
+            replay.program, workers=0, latency=replay.latency, prepare=replay.prepare,
+            longest=longest, config={**CONFIG, **plan.config},
+        )  # fmt: skip
+    except Stuck as error:
+        raise Stuck(replay.lack or f"it had not ended after {longest:,.0f} s") from error
     capacity = sum(
         one.threads * max(0.0, min(seconds, one.went) - one.came) for one in plan.workers
     )
@@ -105,6 +108,8 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         self.tick = tick
         #: Thread-seconds in which tasks ran.
         self.busy = 0.0
+        #: What a replay that does not end waits for; empty if it is unknown.
+        self.lack = ""
         self._attempts: Counter[Key] = Counter()
         #: By submission and group, the results that the client has, and the futures of all.
         self._there: Counter[tuple[int, str]] = Counter()
@@ -199,7 +204,12 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         for number in range(len(plan.submissions)):
             cluster.begin(cluster.machine("client"), self._submit, number)
         self._happened((-1, "", 0))
-        thread.wait(lambda: len(self._ended) == len(plan.tasks), None)
+        try:
+            thread.wait(lambda: len(self._ended) == len(plan.tasks), None)
+        finally:
+            # Later, the scheduler has no tasks any more.
+            if cluster.scheduler.unrunnable:
+                self.lack = "no worker has what a task needs"
         self.busy = sum(
             min(run.stop, run.seceded, self._gone.get(run.worker, loop.now)) - run.start
             for run in cluster.runs

@@ -69,6 +69,8 @@ class WhatIf:
         What the replays assume: whole sentences.
     refused
         Why there is no answer, in one sentence; None if there is one.
+    stuck
+        Why some experiments have none: a sentence for each, since their replays did not end.
     """
 
     span: str
@@ -77,6 +79,7 @@ class WhatIf:
     experiments: tuple[Replayed, ...] = ()
     assumptions: tuple[str, ...] = ()
     refused: str | None = None
+    stuck: tuple[str, ...] = ()
 
     @property
     def error(self) -> float | None:

@@ -90,7 +90,7 @@ def replay(
     ReplayError
         If the process of the replays dies. Nothing of it is left.
     """
-    recorded, results = graph.stop - graph.start, list[Replayed]()
+    recorded, results, stuck = graph.stop - graph.start, list[Replayed](), list[str]()
     room = room or Room(limited=False)
     refused, hurried = None, False
     if graph.left_out:
@@ -109,6 +109,12 @@ def replay(
             orders, hurried = 1, orders > 1
         room.runs -= orders * len(changes) * _size(graph)
         for one in _results(graph, changes, orders, progress, room.until - monotonic()):
+            if isinstance(one, str):
+                stuck.append(one)
+                if results:
+                    continue
+                # Without the run as it was, the others say nothing.
+                break
             results.append(one)
             if abs(results[0].seconds - recorded) > MOST * recorded:
                 refused = _reason(graph, results[0].seconds, recorded)
@@ -116,12 +122,14 @@ def replay(
         else:
             if not results:
                 refused = NO_TIME
+        if stuck and len(results) < 2:
+            refused = " ".join(stuck)
     # The first result has no change.
-    missing = 1 + len(experiments) - len(results)
+    missing = 1 + len(experiments) - len(results) - len(stuck)
     return WhatIf(
         graph.name, recorded, results[0] if results else None,
         () if refused else tuple(results[1:]),
-        tuple(_assumptions(graph, experiments, missing, hurried)), refused,
+        tuple(_assumptions(graph, experiments, missing, hurried)), refused, tuple(stuck),
     )  # fmt: skip
 
 
@@ -135,13 +143,15 @@ def _results(
     orders: int,
     progress: Callable[[int, int], object],
     seconds: float,
-) -> Iterator[Replayed]:
-    """Yield the results until the seconds are over."""
+) -> Iterator[Replayed | str]:
+    """Yield the results until the seconds are over; a sentence for a replay without an end."""
     asked = {"graph": graph, "changes": changes, "orders": orders}
     for said in _answers(json.dumps(asked, default=vars), seconds):
         progress(said["done"], said["total"])
         if "result" in said:
             yield Replayed(**said["result"])
+        elif "stuck" in said:
+            yield said["stuck"]
 
 
 def _answers(asked: str, seconds: float) -> Iterator[dict[str, Any]]:
