@@ -80,6 +80,19 @@ def test_a_reader_who_has_seen_enough_is_no_error(arguments, monkeypatch, capfd)
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+@pytest.mark.parametrize(("path", "code"), [("a-traces.jsonl", 0), ("nothing", 1)])
+def test_a_closed_stream_is_no_error(tmp_path, monkeypatch, capsys, closed, path, code):
+    (tmp_path / "a-traces.jsonl").write_text(json.dumps(traces(span(1, "etl"))) + "\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, closed, None)
+        assert main(["report", str(tmp_path / path), "--text"]) == code
+        getattr(sys, closed).close()
+    out, err = capsys.readouterr()
+    # A message is no result.
+    assert (bool(out), bool(err)) == (code < (closed == "stderr"), code > (closed == "stderr"))
+
+
 #: What Dask's own command line does with the entry points of its group; here with ours alone.
 DASK = """
 import json, sys

@@ -7,6 +7,8 @@ once and without optional packages.
 from __future__ import annotations
 
 import argparse
+import io
+import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -78,6 +80,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     0 after success, 1 after a failed step (the reason is on standard error), 130 after
     Ctrl-C. Wrong arguments exit with 2, as in argparse.
     """
+    for name in ("stdout", "stderr"):
+        # The process was started without it.
+        if getattr(sys, name) is None:
+            setattr(sys, name, io.StringIO())
     arguments = _parser().parse_args(argv)
     try:
         return int(arguments.run(arguments))
