@@ -69,6 +69,13 @@ def test_a_name_that_the_terminal_can_not_show_hides_nothing_else(arguments, mon
     assert b"?t?" in shown.getvalue()
 
 
+def test_signs_have_replacements_where_the_terminal_has_only_ascii(monkeypatch):
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
+    terminal.show("été: 5 KiB·s")
+    assert shown.getvalue() == b"?t?: 5 KiB.s\n"
+
+
 def test_a_reader_who_has_seen_enough_is_no_error(arguments, monkeypatch, capfd):
     code = main(arguments)
     capfd.readouterr()

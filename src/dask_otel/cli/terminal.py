@@ -84,7 +84,8 @@ def show(text: str) -> None:
         except UnicodeEncodeError:
             # Print the rest, even if the terminal's encoding lacks a character.
             encoding = sys.stdout.encoding
-            print(text.encode(encoding, "replace").decode(encoding), flush=True)
+            shown = words.in_ascii(text).encode(encoding, "replace")
+            print(shown.decode(encoding), flush=True)
     except BrokenPipeError:
         # The reader has closed the pipe; avoid a second error at the interpreter's end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
