@@ -118,7 +118,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
     dropped = session.metrics.by(semconv.OTEL_DROPPED.name, semconv.OTEL_REASON)
     gaps = [f"{words.counted(int(n), 'item')} ({why})" for why, n in dropped.items() if n > 0]
     lost = session.metrics.by(semconv.CLUSTER_TIME.name, semconv.ACTIVITY).get(LOST, 0.0)
-    if not removed and lost >= _UNREPORTED * sum(one.threads * one.seconds for one in of_roots):
+    if not removed and lost > _UNREPORTED * sum(one.threads * one.seconds for one in of_roots):
         unreported = words.seconds(lost)
         gaps.append(f"{unreported} thread-time that workers did not report before they left")
     return Facts(
