@@ -350,6 +350,19 @@ def test_a_block_without_work_says_so(b: Bridged) -> None:
 
 
 @alone
+def test_a_block_without_work_is_not_one_of_others_with_its_name(b: Bridged) -> None:
+    def theirs(client: Any) -> None:
+        with span("performance_report"):
+            wait([client.submit(boom), client.submit(nap, 1.0)])
+
+    with dask_otel.performance_report(None) as block:
+        b.cluster.user("other", theirs)
+        time.sleep(5.0)
+    (first,) = account(block).diagnoses
+    assert first.title == "The block had no work on this cluster"
+
+
+@alone
 def test_a_block_whose_work_is_booked_on_an_open_span_says_so(b: Bridged) -> None:
     kept = b.client.submit(nap, 0.1)
     wait(kept)

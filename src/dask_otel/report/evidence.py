@@ -149,6 +149,8 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
 def _apart(session: Session) -> Iterator[Span]:
     """Yield the spans; names of the block's spans are of these alone."""
     own = {one.full_name for one in session.of_type("span") if one.key in session.own}
+    # A block without work has no span, but its name.
+    own |= {session.block.name} if session.block else set()
     for span in session.spans:
         named = {key: span.text(key) for key in (semconv.SPAN_NAME, semconv.SPAN_ROOT_NAME)}
         new = {key: name + _ANOTHER for key, name in named.items() if name in own}
