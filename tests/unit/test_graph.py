@@ -121,3 +121,12 @@ def test_no_key_and_no_text_without_redaction() -> None:
     assert (found["prefixes"], found["name"]) == (["_EMPTY"], "_EMPTY")
     found = line(secret, redact=lambda name, text: f"{name}:x")
     assert found["prefixes"] == ["dask.task.prefix:x"]
+
+
+def test_a_task_is_of_the_first_of_submissions_at_one_time() -> None:
+    limit = ((), (), (("gpu", 1),), False)
+    first = submitted(0.0, a=[], b=["a"])._replace(limits={"b": limit})
+    # It only needs the same tasks: Dask shows it these again.
+    later = submitted(0.0, b=["a"], c=["b"])
+    found = line(log([run("a"), run("b", 1.0), run("c", 2.0)], first, later))
+    assert found["runs"]["restriction"] == [-1, 0, -1]

@@ -155,7 +155,7 @@ def with_tasks(
         pieces.append(sorted(rows[first : first + _PIECE], key=_sent))
         breathe()
     every = {id(one): one for part in log.parts for one in part.submissions}
-    later = sorted(every.values(), key=lambda one: -one.at)
+    later = sorted(every.values(), key=lambda one: one.at)[::-1]
     tasks: dict[Hashable, Submission] = {}
     for run, part in merge(*pieces, key=_sent):
         # The last resort is for a clock that was set back.
