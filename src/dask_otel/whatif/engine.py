@@ -25,7 +25,7 @@ from dask_otel.lab.clock import Machine, Stuck
 from dask_otel.lab.cluster import Cluster, simulate
 from dask_otel.lab.executor import RUN
 from dask_otel.lab.threads import here
-from dask_otel.whatif.plan import Event, Key, Plan
+from dask_otel.whatif.plan import Event, Key, Plan, slower_by
 from dask_otel.whatif.result import Replayed
 
 #: What costs time in a replay, and decides nothing.
@@ -242,7 +242,7 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         runs = self.plan.tasks[key].runs
         row = runs[min(self._attempts[key], len(runs) - 1)]
         worker = self.plan.workers[int(ran.worker.removeprefix("lab://w"))]
-        pace = worker.slowness(row.prefix)
+        pace = slower_by(worker.slowness, row.prefix)
         seconds = pace * (row.seconds or 0.0)
         holds = seconds if row.seceded is None else pace * row.seceded
         # The first tasks of a worker wait until it has begun.

@@ -26,6 +26,9 @@ from dask_otel.whatif.graph import Graph
 #: the piece, and of the order. Dask's sets have another order in each, as in each real run.
 Key: TypeAlias = tuple[str, str]
 
+#: See `Worker.slowness`.
+Slowness: TypeAlias = Mapping[int, tuple[float, float]]
+
 #: The number of a submission, the name of a group in it, and a number of its results.
 Event: TypeAlias = tuple[int, str, int]
 
@@ -79,7 +82,8 @@ class Worker(NamedTuple):
     killed: bool
     #: Seconds that its first task waits for it, because it imports modules, for example.
     startup: float
-    #: How many times as long its tasks take as those of others, by the number of their prefix.
+    #: By the number of a prefix, as far as both are known: the seconds of its tasks here, and those
+    #: of as many tasks on other workers; empty if it is as fast as others.
     slowness: Slowness
 
 
@@ -155,7 +159,7 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
     slowness = _slowness(ran) if change.cluster is None else {}
 
     def changed(row: Row) -> Row:
-        faster = slowness.get(row.worker, _AS_OTHERS)(row.prefix) * len(keys[row.task])
+        faster = slower_by(slowness.get(row.worker, {}), row.prefix) * len(keys[row.task])
         faster *= change.faster.get(graph.prefixes[row.prefix], 1.0)
         return row._replace(
             # Before its function begins; Dask's own work, too.
@@ -196,41 +200,25 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
     )  # fmt: skip
 
 
-class Slowness:
-    """How many times as long tasks take on a worker as on others."""
-
-    def __init__(self) -> None:
-        #: Seconds, and those of as many tasks on other workers; by prefix, where both are known.
-        self._sums: dict[int, tuple[float, float]] = {}
-
-    def add(self, prefix: int, seconds: float, usual: float) -> None:
-        """Add the tasks of a prefix."""
-        self._sums[prefix] = seconds, usual
-
-    def __call__(self, prefix: int) -> float:
-        """Return the factor of a prefix; the mean of the others, if it ran nowhere else."""
-        known = self._sums.get(prefix)
-        pairs = self._sums.values() if known is None else [known]
-        return sum(one for one, _ in pairs) / sum(one for _, one in pairs) if pairs else 1.0
+def slower_by(slowness: Slowness, prefix: int) -> float:
+    """Return how many times as long a prefix takes; if it ran only there, the mean of others."""
+    pairs = [slowness[prefix]] if prefix in slowness else slowness.values()
+    return sum(one for one, _ in pairs) / sum(one for _, one in pairs) if pairs else 1.0
 
 
-#: Of workers that are as fast as others.
-_AS_OTHERS: Final = Slowness()
-
-
-def _slowness(ran: Mapping[int, Sequence[Row]]) -> dict[int, Slowness]:
-    """Return the slow workers."""
+def _slowness(ran: Mapping[int, Sequence[Row]]) -> Mapping[int, Slowness]:
+    """Return the slowness of the slow workers."""
     seconds: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in chain(*ran.values()):
         seconds[row.prefix][row.worker].append(row.seconds or 0.0)
-    found: dict[int, Slowness] = defaultdict(Slowness)
+    found: dict[int, dict[int, tuple[float, float]]] = defaultdict(dict)
     for prefix, workers in seconds.items():
         runs = {worker: runs_of(own) for worker, own in workers.items()}
         whole = [*map(sum, zip(*runs.values(), strict=True))]
         for worker, own in runs.items():
             others = [*map(sub, whole, own)]
             if own[0] > 1 < others[0] and others[1] and is_slow(own, others):
-                found[worker].add(prefix, own[1], own[0] * others[1] / others[0])
+                found[worker][prefix] = own[1], own[0] * others[1] / others[0]
     return found
 
 
@@ -256,15 +244,13 @@ def _workers(
         if killed and "failures" in change.without:
             killed, went = False, inf
         about = one["threads"], one.get("resources", {}), one["came"] or 0.0, went, killed
-        slow = slowness.get(number, _AS_OTHERS)
-        known.append(Worker(*about, startups.get(number, 0.0), slow))
+        known.append(Worker(*about, startups.get(number, 0.0), slowness.get(number, {})))
     if change.workers is None:
         return known
-    stays: dict[str, Any] = {"came": 0.0, "went": inf, "killed": False}
-    fresh = [one._replace(slowness=_AS_OTHERS) for one in known]
+    fresh = [one._replace(slowness={}) for one in known]
     return [
         (known if number < len(known) else fresh)[number % len(known)]._replace(
-            threads=threads, **stays
+            threads=threads, came=0.0, went=inf, killed=False
         )
         for number, threads in enumerate(change.workers)
     ]
