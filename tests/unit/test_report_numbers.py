@@ -91,8 +91,8 @@ def test_over_time_each_interval_has_its_own_seconds() -> None:
     counts = [point(total, labels, time=time) for time, total in ((0, 0), (2, 4), (4, 5))]
     threads = [point(total, time=time) for time, total in ((0, 0), (2, 8), (4, 16))]
     both = counter("dask.cluster.time", *counts), counter("dask.cluster.capacity.time", *threads)
-    found: Any = flow(run_of(metrics(*both)))
-    assert (found.parts["Computing"], found.threads) == ([2, 0.5], [4, 4])
+    _, parts, mean_threads = flow(run_of(metrics(*both)))
+    assert (parts["Computing"], mean_threads) == ([2, 0.5], [4, 4])
 
 
 # ------------------------------------------------------------------------------ failures

@@ -203,29 +203,22 @@ def by_root(entries: Iterable[SpanTime]) -> list[SpanTime]:
     return merged_by((entry.root or entry.name, entry) for entry in entries)
 
 
-@dataclass(frozen=True)
-class Flow:
-    """The threads' activities over time: mean threads for each interval and part."""
+def flow(
+    session: Session, most: int = 240
+) -> tuple[list[int], dict[str, list[float]], list[float]]:
+    """Return the bounds of intervals in nanoseconds, and the mean threads in each, by part and all.
 
-    #: Bounds of the intervals in nanoseconds, one more than there are intervals.
-    edges: list[int]
-    parts: dict[str, list[float]]
-    threads: list[float]
-
-
-def flow(session: Session, most: int = 240) -> Flow | None:
-    """Return the threads' activities over time; None with fewer than two exports."""
+    There are no intervals with fewer than two exports.
+    """
     parts: dict[str, list[History]] = {title: [] for title in PART_TITLES}
     for series in session.metrics.of(semconv.CLUSTER_TIME.name):
         parts[part_of(series.labels.get(semconv.ACTIVITY, "")).title].append(series.history())
     times = sorted({time for every in parts.values() for one in every for time, _ in one})
-    if len(times) < 2:
-        return None
     step = max(1, -(-(len(times) - 1) // most))
-    edges = [*times[:-1:step], times[-1]]
+    edges = [*times[:-1:step], *times[-1:]]
     capacity = [one.history() for one in session.metrics.of(semconv.CLUSTER_CAPACITY_TIME.name)]
-    result = {title: _rates(found, edges) for title, found in parts.items()}
-    return Flow(edges, result, _rates(capacity, edges))
+    by_part = {title: _rates(found, edges) for title, found in parts.items()}
+    return edges, by_part, _rates(capacity, edges)
 
 
 def _rates(counters: list[History], edges: list[int]) -> list[float]:

@@ -147,23 +147,20 @@ def _labels(names: list[str]) -> list[str]:
 
 def _flow(session: Session) -> Any:
     """Return the threads' activities over time, as stacked steps."""
-    found = flow(session)
-    if found is None or len(found.threads) < _FEWEST_INTERVALS:
+    edges, parts, threads = flow(session)
+    if len(threads) < _FEWEST_INTERVALS:
         # One block would only repeat the bar above it.
         return None
-    left = [edge / 1e6 for edge in found.edges[:-1]]
-    right = [edge / 1e6 for edge in found.edges[1:]]
+    left, right = ([edge / 1e6 for edge in part] for part in (edges[:-1], edges[1:]))
     plot = figure(height=270, **_TIMED)
     below = [0.0] * len(left)
-    for title, values in found.parts.items():
+    for title, values in parts.items():
         if any(values):
             texts = [f"{value:.2f} threads" for value in values]
             below = _stacked(plot, left, right, below, values, title, texts, color=colour_of(title))
-    plot.step(
-        right, found.threads, mode="before", color=_TEXT, line_width=1.5, legend_label="Threads"
-    )
+    plot.step(right, threads, mode="before", color=_TEXT, line_width=1.5, legend_label="Threads")
     # A long task's seconds arrive at its end: their peak would make all the rest small.
-    plot.y_range.end = 2 * max([*found.threads, 0.5])
+    plot.y_range.end = 2 * max([*threads, 0.5])
     return _timed(plot, "threads", session)
 
 
