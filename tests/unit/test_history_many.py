@@ -125,20 +125,21 @@ def test_the_page_has_small_multiples_with_the_last_run_marked(
     assert counts == (20, 20, 4 * RUNS, 10)
     assert len(text) < 600_000
     runs = [past_run(run) for run in found["runs"] if run["name"] == "doubled"]
-    drawn = {panel.title: panel for panel in panels(runs)}
+    drawn = {panel["title"]: panel for panel in panels(runs)}
     # Computing, other and idle; computing and transfer.
-    assert {title: len(panel.paths) for title, panel in drawn.items()} == {
+    assert {title: len(panel["paths"]) for title, panel in drawn.items()} == {
         "duration": 1, "thread-time by part": 3, "path by part": 2, "tasks": 1,
         "duration of doubled/store": 1,
     }  # fmt: skip
     tasks = drawn["tasks"]
-    assert (tasks.last, tasks.largest, tasks.width) == ("160", "160", RUNS * tasks.bar)
-    bars = [(n * tasks.bar, "20.00" if n < NEW else "0.00") for n in range(RUNS)]
-    assert tasks.paths[0][1] == "".join(f"M{x} {y}h3v{40 - float(y):.2f}h-3z" for x, y in bars)
+    bar = tasks["bar"]
+    assert (tasks["last"], tasks["largest"], tasks["width"]) == ("160", "160", RUNS * bar)
+    bars = [(n * bar, "20.00" if n < NEW else "0.00") for n in range(RUNS)]
+    assert tasks["paths"][0][1] == "".join(f"M{x} {y}h3v{40 - float(y):.2f}h-3z" for x, y in bars)
     # An unknown figure has no bar.
     unknown = [*runs[:-1], past_run({**found["runs"][0], "tasks": None, "name": "doubled"})]
-    panel = next(one for one in panels(unknown) if one.title == "tasks")
-    assert (panel.last, panel.paths[0][1].count("z")) == ("unknown", RUNS - 1)
+    panel = next(one for one in panels(unknown) if one["title"] == "tasks")
+    assert (panel["last"], panel["paths"][0][1].count("z")) == ("unknown", RUNS - 1)
 
 
 def run_in(folder: Path, shell: str, *arguments: str, **environ: str) -> tuple[int, str]:

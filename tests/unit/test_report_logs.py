@@ -111,7 +111,7 @@ def test_the_page_lists_marks_and_filters_them() -> None:
         for piece, (severity, worker, text) in zip(shown, rows, strict=True)
     ] == [("9", False, True), ("13", True, True), ("17", False, True)]
     assert '<option value="13">' in page
-    packed = json.loads(gzip.decompress(base64.b64decode(timeline(report.runs[0]).packed)))
+    packed = json.loads(gzip.decompress(base64.b64decode(timeline(report.runs[0])["packed"])))
     assert packed["events"] == [[4.0, "ERROR", f"Worker 3 (tcp://w:1) was lost. {LAST}"]]
 
 

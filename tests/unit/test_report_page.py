@@ -294,8 +294,8 @@ def test_what_has_no_row_is_said() -> None:
         one.attributes["dask.span.type"] = "task"
     run.spans[40].failed = True
     found = timeline(run, most=26)
-    rows = json.loads(unpacked(found.packed))["rows"]
-    assert (found.rows, found.folded, len(rows)) == (26, 24, 26)
+    rows = json.loads(unpacked(found["packed"]))["rows"]
+    assert (found["rows"], found["folded"], len(rows)) == (26, 24, 26)
     assert [row[6] for row in rows if row[2] == 2] == [1]
 
 
@@ -303,5 +303,5 @@ def test_rows_follow_the_tree_also_where_parents_go_in_a_circle() -> None:
     run = many(3)
     for number in range(3):
         run.spans[number].parent_id = run.spans[number - 1].span_id
-    rows = json.loads(unpacked(timeline(run).packed))["rows"]
+    rows = json.loads(unpacked(timeline(run)["packed"]))["rows"]
     assert sorted(row[0] for row in rows) == [-1, 0, 1]

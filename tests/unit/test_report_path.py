@@ -118,7 +118,7 @@ def test_a_comparison_says_which_part_and_function_moved() -> None:
 
 
 def test_the_links_of_the_chain_lead_to_the_rows_of_their_tasks() -> None:
-    packed = timeline(run_of(traces(*TRAIN[:2], *LOAD))).packed
+    packed = timeline(run_of(traces(*TRAIN[:2], *LOAD)))["packed"]
     data = json.loads(gzip.decompress(base64.b64decode(packed)))
     named = {data["rows"][row][3]: (owner, end, parts) for row, owner, end, parts in data["path"]}
     owners = {key: owner for key, (owner, *_) in named.items()}

@@ -56,7 +56,7 @@ def report(folder: Path, *profiles: Profile, ran: float = 40.0) -> Report:
 def shown(made: Report) -> dict[str, Any]:
     (run,) = made.runs
     found: Any = flame(run)
-    data: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(found.packed)))
+    data: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(found["packed"])))
     return data
 
 
@@ -102,7 +102,7 @@ def test_the_flame_graph_has_all_time_in_the_order_of_the_tree(tmp_path: Path) -
     assert data["cpu"] == {"etl/read": [8.0, 12.0], "etl/read\nload": [8.0, 12.0]}
     found: Any = flame(made.runs[0])
     # Two spans, of half of 40 s each; what passes outside of threads does not count.
-    assert (found.seconds, found.coverage) == (26.0, pytest.approx(26 / 40))
+    assert (found["seconds"], found["coverage"]) == (26.0, pytest.approx(26 / 40))
 
 
 def test_what_is_too_narrow_has_no_box_and_the_rest_is_not_stretched(tmp_path: Path) -> None:

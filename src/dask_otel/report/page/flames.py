@@ -21,16 +21,6 @@ _CPU: Final = ("thread-cpu", "thread-noncpu")
 
 
 @dataclass
-class Flame:
-    """The script's data, the sampled seconds, their share of the threads', and the gaps."""
-
-    packed: str
-    seconds: float
-    coverage: float | None
-    cautions: list[str]
-
-
-@dataclass
 class _Box:
     """A frame of the tree: its microseconds now and before, its own now by line, its callees."""
 
@@ -48,20 +38,23 @@ class _Box:
                 yield from box.rows(least, depth + 1)
 
 
-def flame(session: Session) -> Flame | None:
-    """Return the flame graph of a run; None without profiles."""
+def flame(session: Session) -> dict[str, Any] | None:
+    """Return the template's values of the flame graph of a run; None without profiles.
+
+    They are the script's data, the sampled seconds, their share of the threads', and the gaps.
+    """
     found = spans_of(session.profiles)
     if not found:
         return None
     sampled = {(one.trace_id, one.span_id) for one in found}
     own = [span_activities(span) for span in session.of_type("span") if span.key in sampled]
     seconds, ran = seconds_of(found), sum(map(in_threads, own))
-    return Flame(
-        _tree(merged(found), cpu=_cpu(session)),
-        seconds,
-        seconds / ran if ran else None,
-        [*cautions(session.profiles)],
-    )
+    return {
+        "packed": _tree(merged(found), cpu=_cpu(session)),
+        "seconds": seconds,
+        "coverage": seconds / ran if ran else None,
+        "cautions": [*cautions(session.profiles)],
+    }
 
 
 def growth(before: Seconds, after: Seconds) -> str:

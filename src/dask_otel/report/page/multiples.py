@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from dask_otel.core.sums import summed
 from dask_otel.report import words
@@ -19,50 +18,41 @@ _PART_COLOURS: Final = {title: colour_of(title) for title in PART_TITLES}
 _PATH_COLOURS: Final = {words.inside(title): colour_of(title) for title in PATH.values()}
 
 
-@dataclass(frozen=True)
-class Panel:
-    """A figure of the runs in their order: an outline of the bars for each colour.
+def panels(runs: Sequence[PastRun]) -> Iterator[dict[str, Any]]:
+    """Yield the template's values of each panel of the last runs of one name, if any is known.
 
-    `last` and `largest` are in words; `width` and `height` are those of the drawing.
+    A panel is a figure of the runs in their order, with an outline of its bars for each colour.
     """
-
-    title: str
-    last: str
-    largest: str
-    paths: list[tuple[str, str]]
-    width: int
-    height: int = _HEIGHT
-    bar: int = _BAR
-
-
-def panels(runs: Sequence[PastRun]) -> Iterator[Panel]:
-    """Yield the panels of the last runs of one name; except where nothing is known."""
     shown = runs[-_MOST:]
 
-    def of(value: Callable[[PastRun], float | None], colour: str = NEUTRAL) -> _Bars:
-        return [{} if (one := value(run)) is None else {colour: one} for run in shown]
-
-    def moved(activity: str) -> _Bars:
-        return of(lambda run: run.moved.get(activity))
-
-    def lasted(step: str) -> _Bars:
-        return of(lambda run: run.steps[step].seconds if step in run.steps else None)
+    def of(values: Iterable[float | None], colour: str = NEUTRAL) -> _Bars:
+        return [{} if one is None else {colour: one} for one in values]
 
     steps = dict.fromkeys(name for run in reversed(shown) for name in run.steps)
     below = [step for step in steps if step != runs[-1].name][:_STEPS]
     paths = [_coloured(dict(path_parts(run.path)), _PATH_COLOURS) for run in shown]
     parts = [_coloured(run.parts, _PART_COLOURS) for run in shown]
     figures: list[tuple[str, Callable[[float], str], _Bars]] = [
-        ("duration", words.seconds, of(lambda run: run.seconds)),
+        ("duration", words.seconds, of(run.seconds for run in shown)),
         ("thread-time by part", words.seconds, parts),
         ("path by part", words.seconds, paths),
-        ("tasks", words.whole, of(lambda run: run.tasks)),
-        ("failed tasks", words.whole, of(lambda run: run.failed, hex_colour("red"))),
-        ("size of all results", words.size, of(lambda run: run.output)),
-        ("memory peak", words.size, of(lambda run: run.memory_peak)),
-        ("memory-time", words.byte_seconds, of(lambda run: run.memory_time)),
-        *((title, words.size, moved(activity)) for activity, title in MOVED.items()),
-        *((f"duration of {step}", words.seconds, lasted(step)) for step in below),
+        ("tasks", words.whole, of(run.tasks for run in shown)),
+        ("failed tasks", words.whole, of((run.failed for run in shown), hex_colour("red"))),
+        ("size of all results", words.size, of(run.output for run in shown)),
+        ("memory peak", words.size, of(run.memory_peak for run in shown)),
+        ("memory-time", words.byte_seconds, of(run.memory_time for run in shown)),
+        *(
+            (title, words.size, of(run.moved.get(activity) for run in shown))
+            for activity, title in MOVED.items()
+        ),
+        *(
+            (
+                f"duration of {step}",
+                words.seconds,
+                of(run.steps[step].seconds if step in run.steps else None for run in shown),
+            )
+            for step in below
+        ),
     ]
     for figure in figures:
         yield from _panel(*figure)
@@ -82,7 +72,7 @@ def _coloured(values: Mapping[str, float], colours: Mapping[str, str]) -> dict[s
     return summed({colours.get(name, NEUTRAL): max(0.0, value)} for name, value in values.items())
 
 
-def _panel(title: str, text: Callable[[float], str], bars: _Bars) -> Iterator[Panel]:
+def _panel(title: str, text: Callable[[float], str], bars: _Bars) -> Iterator[dict[str, Any]]:
     totals = [sum(bar.values()) for bar in bars]
     largest = max(totals, default=0.0)
     if not largest:
@@ -95,6 +85,12 @@ def _panel(title: str, text: Callable[[float], str], bars: _Bars) -> Iterator[Pa
             bottom -= height
             outline = f"M{place * _BAR} {bottom:.2f}h{_BAR - 1}v{height:.2f}h{1 - _BAR}z"
             drawn.setdefault(colour, []).append(outline)
-    last = text(totals[-1]) if bars[-1] else "unknown"
-    paths = [(colour, "".join(outlines)) for colour, outlines in drawn.items()]
-    yield Panel(words.one_line(title), last, text(largest), paths, len(bars) * _BAR)
+    yield {
+        "title": words.one_line(title),
+        "last": text(totals[-1]) if bars[-1] else "unknown",
+        "largest": text(largest),
+        "paths": [(colour, "".join(outlines)) for colour, outlines in drawn.items()],
+        "width": len(bars) * _BAR,
+        "height": _HEIGHT,
+        "bar": _BAR,
+    }

@@ -34,15 +34,6 @@ _FAILED, _UNFINISHED = 1, 2
 
 
 @dataclass
-class Timeline:
-    """The script's data, and the number of spans without a row."""
-
-    packed: str
-    rows: int
-    folded: int
-
-
-@dataclass
 class _Texts:
     """A table of keys by number, and of long texts, each once."""
 
@@ -54,22 +45,23 @@ class _Texts:
         return self.keys.setdefault(name, len(self.keys))
 
     def value(self, value: Plain) -> Any:
-        if isinstance(value, tuple):
-            value = ", ".join(str(item) for item in value)
         if isinstance(value, float):
             return round(value, 6)
+        value = ", ".join(map(str, value)) if isinstance(value, tuple) else value
         if not isinstance(value, str) or len(value) < _LONG:
             return value
         if value not in self.long:
             if self.size + len(value) > _MOST_LONG:
                 return value[:_LONG] + "…"
             self.size += len(value)
-            self.long[value] = len(self.long)
-        return [self.long[value]]
+        return [self.long.setdefault(value, len(self.long))]
 
 
-def timeline(session: Session, most: int = MOST_ROWS) -> Timeline:
-    """Return the rows of a run's traces, in the order of the tree."""
+def timeline(session: Session, most: int = MOST_ROWS) -> dict[str, Any]:
+    """Return the template's values of the timeline of a run's traces, in the order of the tree.
+
+    They are the script's data, the number of rows, and that of the spans without a row.
+    """
     spans = [*session.spans, *session.foreign]
     kept = sorted(spans, key=lambda one: (one.type != "span", not one.failed, -one.seconds))[:most]
     begin = min((span.start_ns for span in kept), default=0)
@@ -104,7 +96,7 @@ def timeline(session: Session, most: int = MOST_ROWS) -> Timeline:
         "long": list(texts.long),
         "rows": rows,
     }
-    return Timeline(pack(data), len(rows), len(spans) - len(kept))
+    return {"packed": pack(data), "rows": len(rows), "folded": len(spans) - len(kept)}
 
 
 def pack(data: Any) -> str:
