@@ -229,12 +229,9 @@ def _points(name: str, metric: dict[str, Any], skipped: Skipped) -> Iterator[Mea
         for raw in _dicts(data.get("dataPoints")):
             if _time(raw.get("flags")) & 1:  # no recorded value
                 continue
-            if kind == "histogram":
-                # The report needs only its sum, without its buckets.
-                value = _number(raw.get("sum", 0.0))
-            else:
-                # Protobuf's JSON mapping may omit a zero.
-                value = _number(raw["asInt"] if "asInt" in raw else raw.get("asDouble", 0.0))
+            # Of a histogram, only its sum is of use. Protobuf's JSON mapping may omit a zero.
+            given = (raw[key] for key in ("asInt", "asDouble", "sum") if key in raw)
+            value = _number(next(given, 0.0))
             time = _time(raw.get("timeUnixNano"))
             if value is None or not time:
                 skipped.add("data point without a number or a time")

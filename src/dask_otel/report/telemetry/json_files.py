@@ -42,15 +42,14 @@ def find(paths: Iterable[str | Path]) -> list[Path]:
     """
     found: list[Path] = []
     for path in map(Path, paths):
-        if path.is_dir():
-            inside = sorted(one for one in path.iterdir() if is_json(one.name) and one.is_file())
-            if not inside:
-                raise FileNotFoundError(f"no file of JSON in {path}")
-            found += inside
-        elif path.exists():
-            found.append(path)
-        else:
+        if not path.exists():
             raise FileNotFoundError(f"there is no {path}")
+        files = [path]
+        if path.is_dir():
+            files = sorted(one for one in path.iterdir() if is_json(one.name) and one.is_file())
+        if not files:
+            raise FileNotFoundError(f"no file of JSON in {path}")
+        found += files
     return [path for path in dict.fromkeys(found) if not path.name.endswith(OTHERS)]
 
 

@@ -82,10 +82,9 @@ def _copies(path: str | Path, folder: Path) -> Iterator[Path]:
         system, name = _opened(str(path))
         found = [name] if system.exists(name) else []
         if "*" in name or system.isdir(name):
-            found = system.glob(name if "*" in name else f"{name.rstrip('/')}/*")
             found = [
                 one
-                for one in found
+                for one in system.glob(name if "*" in name else f"{name.rstrip('/')}/*")
                 if json_files.is_json(posixpath.basename(one)) or one.endswith(json_files.OTHERS)
             ]
         for one in found:

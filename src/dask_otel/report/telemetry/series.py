@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from dask_otel import semconv
-from dask_otel.core.sums import summed
+from dask_otel.core.sums import joined, summed
 
 #: Metrics of the charts over time, and of diagnoses: their points are kept, up to a limit.
 _DRAWN: Final = frozenset(
@@ -78,11 +78,11 @@ class Series:
     monotone: bool
     delta: bool
     drawn: bool
-    #: The last point of each start; for deltas, a single one with their sum.
+    #: Of a counter, the last point of each start; of deltas, their sum; of others, the last point.
     last: dict[int, Point] = field(default_factory=dict)
     points: list[Point] = field(default_factory=list)
     #: Intervals of the added deltas, as (start, end), sorted; adjacent ones are joined.
-    times: list[tuple[int, int]] = field(default_factory=list)
+    times: list[tuple[float, float]] = field(default_factory=list)
     #: The delta added last.
     newest: Point = _NONE
 
@@ -116,15 +116,14 @@ class Series:
         if place and end <= self.times[place - 1][1]:
             return False
         # Join it with adjacent intervals.
-        left = place - (place > 0 and self.times[place - 1][1] >= begin)
-        right = place + (place < len(self.times) and end >= self.times[place][0])
-        near = [(begin, end), *self.times[left:right]]
-        self.times[left:right] = [(min(one for one, _ in near), max(two for _, two in near))]
+        near = slice(max(0, place - 1), place + 1)
+        self.times[near] = joined([*self.times[near], (begin, end)])
         if len(self.times) > MOST_TIMES:
             gaps = [after[0] - before[1] for before, after in itertools.pairwise(self.times)]
             nearest = gaps.index(min(gaps))
-            joined = self.times[nearest][0], self.times[nearest + 1][1]
-            self.times[nearest : nearest + 2] = [joined]
+            self.times[nearest : nearest + 2] = [
+                (self.times[nearest][0], self.times[nearest + 1][1])
+            ]
         return True
 
     def _goes_on(self, point: Point) -> bool:
@@ -157,25 +156,18 @@ class Series:
     @property
     def value(self) -> float:
         """The total of a counter over all its starts; for other metrics, the last value."""
-        if self.monotone:
-            return sum(point.value for point in self.last.values())
-        return max(self.last.values(), key=lambda point: point.time_ns).value
+        return sum(point.value for point in self.last.values())
 
     def history(self) -> History:
         """Return (time, value) in order; for a counter, the total until then."""
         result: dict[int, float] = {}
         total, start, current = 0.0, None, 0.0
         for point in sorted(self.points, key=lambda point: (point.time_ns, point.start_ns)):
-            if not self.monotone:
-                result[point.time_ns] = point.value
-            elif self.delta:
-                total += point.value
-                result[point.time_ns] = total
-            else:
-                if point.start_ns != start:
-                    total, start = total + current, point.start_ns
-                current = point.value
-                result[point.time_ns] = total + current
+            if self.delta or (self.monotone and point.start_ns != start):
+                # What was counted until then.
+                total += current
+            start, current = point.start_ns, point.value
+            result[point.time_ns] = total + current
         return list(result.items())
 
 
