@@ -164,12 +164,12 @@ class Report:
         from dask_otel.report import text, words
 
         sheet = text.Sheet(width, everything, command)
-        if self.comparison is not None:
-            lines = text.comparison_lines(self.comparison, sheet)
+        if self.comparison is None:
+            lines = text.plain(text.report_lines(self.accounts(), self.skipped, sheet))
         else:
-            lines = text.report_lines(self.accounts(), self.skipped, sheet)
+            lines = map(words.one_line, text.comparison_lines(self.comparison, width))
         adapted = words.in_ascii if ascii_only else str
-        return "\n".join(adapted(line).rstrip() for line in text.plain(lines))
+        return "\n".join(adapted(line).rstrip() for line in lines)
 
     def save(self, path: str | Path) -> Path:
         """Write the page to a file, and return its path."""

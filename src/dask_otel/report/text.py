@@ -15,7 +15,6 @@ from dask_otel.report.meanings import (
     MEANINGS,
     PART_TITLES,
     PATH,
-    colour_of,
     meaning_of,
     shares,
 )
@@ -23,7 +22,8 @@ from dask_otel.report.seconds import IDLE, SpanTime, largest, merged
 from dask_otel.report.telemetry.model import Skipped, Span, tree_of
 from dask_otel.report.units import table
 
-#: Pieces of a line with their rich styles; `plain` makes them safe for a terminal.
+#: Pieces of a line with their rich styles, which only the short form shows; `plain` makes them safe
+#: for a terminal.
 Line: TypeAlias = list[tuple[str, str]]
 
 
@@ -129,15 +129,18 @@ def _where(account: Account, _: Sheet) -> Iterator[Line]:
     yield from _parts(account.parts, PART_TITLES)
     cluster = account.cluster
     if cluster and cluster.remainder is not None:
-        yield [(f"  all of it {cluster.used:,.3f} s + in flight {cluster.in_flight:,.3f} s", "")]
-        yield [(f"  - capacity {cluster.capacity:,.3f} s - excess {cluster.excess:,.3f} s", "")]
-        yield [(f"  = remainder {words.exact(cluster.remainder)}", "")]
+        for line in (
+            f"all of it {cluster.used:,.3f} s + in flight {cluster.in_flight:,.3f} s",
+            f"- capacity {cluster.capacity:,.3f} s - excess {cluster.excess:,.3f} s",
+            f"= remainder {words.exact(cluster.remainder)}",
+        ):
+            yield [(f"  {line}", "")]
 
 
 def _parts(found: Mapping[str, float], titles: Mapping[str, str]) -> Iterator[Line]:
     for title, seconds, share in shares(found, titles):
-        numbers = f"  {title:<14} {words.seconds(seconds):>8} {share:>5.0%}  "
-        yield [(numbers, ""), (words.bar(share, _BAR), colour_of(title))]
+        numbers = f"{title:<14} {words.seconds(seconds):>8} {share:>5.0%}"
+        yield [(f"  {numbers}  {words.bar(share, _BAR)}", "")]
 
 
 def _path(account: Account, sheet: Sheet) -> Iterator[Line]:
@@ -200,7 +203,7 @@ class _Trace:
 
     def lines(self) -> Iterator[Line]:
         if self._sheet.everything:
-            yield [("Trace ", "bold"), (self._root.trace_id, "cyan")]
+            yield [(f"Trace {self._root.trace_id}", "")]
         headings = ("duration", "queue", "tasks", "result")
         yield self._row("", "span", headings, [("timeline", "dim")], "dim")
         yield self._of(self._root, "", "bold")
@@ -212,8 +215,7 @@ class _Trace:
             last = number == len(found)
             own = guide + ("└── " if last else "├── ")
             if isinstance(span, Span):
-                style = "dim" if span.type in ("group", "task") else ""
-                yield self._of(span, own, style)
+                yield self._of(span, own, "")
                 if len(own) < self._deepest:
                     yield from self._branches(span, guide + ("    " if last else "│   "))
             else:
@@ -285,10 +287,9 @@ class _Trace:
         width = min(self._timeline, max(1, round(share * self._timeline)))
         offset = round((span.start_ns - self._root.start_ns) / self._length * self._timeline)
         start = min(max(0, offset), self._timeline - width)
-        colour = {"group": "blue", "task": "cyan"}.get(span.type, "green")
         return [
             ("·" * start, "dim"),
-            ("█" * width, "red" if span.failed else colour),
+            ("█" * width, "red" if span.failed else "green"),
             ("·" * (self._timeline - start - width), "dim"),
         ]
 
@@ -312,26 +313,19 @@ def _activities(account: Account, sheet: Sheet) -> Iterator[Line]:
     bar = 6 + max(0, min(14, sheet.width - 80))
     room = max(20, sheet.width - bar - 49)
     heading = f"{'span and activity':<{room}}{'time':>9} share  {'':<{bar}} "
-    yield [(heading + ("meaning" if sheet.width >= _MEANINGS else "data"), "dim")]
+    yield [(heading + ("meaning" if sheet.width >= _MEANINGS else "data"), "")]
     for block in blocks:
         name = words.cut_beginning(block.name, room)
         total = f"{words.fit(name, room)}{words.seconds(block.seconds):>9}"
-        yield from ([], [(total, "bold")])
+        yield from ([], [(total, "")])
         for activity, seconds, size in _of_block(block):
             share = seconds / block.seconds
-            shown = words.fit(f"  {activity}", room)
             numbers = f"{words.seconds(seconds):>9} {share:>5.0%}" if seconds else " " * 15
-            drawn = words.bar(share, bar)
             notes = [words.size(size) if size else ""]
             if sheet.width >= _MEANINGS and seconds and not activity.endswith(" small ones"):
                 notes.append(MEANINGS[meaning_of(activity)].about)
-            colour = colour_of(activity)
-            yield [
-                (shown, colour),
-                (numbers + "  ", ""),
-                (f"{drawn:<{bar}} ", colour),
-                (", ".join(filter(None, notes)), "dim"),
-            ]
+            line = f"{words.fit(f'  {activity}', room)}{numbers}  {words.bar(share, bar):<{bar}} "
+            yield [(line + ", ".join(filter(None, notes)), "")]
 
 
 def _of_block(block: SpanTime) -> list[tuple[str, float, float]]:
@@ -355,7 +349,7 @@ def _failures(account: Account, sheet: Sheet) -> Iterator[Line]:
     for failure in account.failures[:_MOST]:
         times = f" x {failure.count}" if failure.count > 1 else ""
         times += ", repeated" if failure.repeated else ""
-        yield [("  " + words.cut(failure.what, max(20, sheet.width - 20)) + times, "red")]
+        yield [("  " + words.cut(failure.what, max(20, sheet.width - 20)) + times, "")]
         where = words.cut(f"{failure.span}, {failure.key}", sheet.width - 6)
         yield [(f"      {where}", "")]
         for line in failure.stacktrace.splitlines()[-12:]:
@@ -370,8 +364,8 @@ def _slow(account: Account, sheet: Sheet) -> Iterator[Line]:
         key = task.text(semconv.TASK_KEY) or task.name
         shown = words.cut(key, max(20, sheet.width - 40))
         where = f"  on {words.cut(worker, 40)}" if worker else ""
-        failed = ("  failed" if task.failed else "", "red")
-        yield [(f"  {words.seconds(task.seconds):>9}  {shown}{where}", ""), failed]
+        where += "  failed" if task.failed else ""
+        yield [(f"  {words.seconds(task.seconds):>9}  {shown}{where}", "")]
 
 
 def _money(account: Account, sheet: Sheet) -> Iterator[Line]:
@@ -385,16 +379,12 @@ def _work(account: Account, sheet: Sheet) -> Iterator[Line]:
 
 def _memory(account: Account, sheet: Sheet) -> Iterator[Line]:
     found = account.memory
-    if found:
-        for line in (*(root.in_words() for root in found.roots[:_MOST]), found.in_words()):
-            yield from _indented(line, sheet, "  ")
-        if found.holders:
-            yield []
-            yield from _table(memory.table(found)[: _MOST + 1], sheet)
-    workers = memory.workers_table(account.workers)
-    if len(workers) > 1:
-        yield []
-        yield from _table(workers[: _MOST + 1], sheet)
+    for line in (*(root.in_words() for root in found.roots[:_MOST]), found.in_words()):
+        yield from _indented(line, sheet, "  ")
+    holders = memory.table(found) if found else []
+    for rows in (holders, memory.workers_table(account.workers)):
+        if len(rows) > 1:
+            yield from ([], *_table(rows[: _MOST + 1], sheet))
 
 
 def _table(rows: list[list[str]], sheet: Sheet) -> Iterator[Line]:
@@ -422,35 +412,32 @@ _SECTIONS: Final[dict[str, tuple[bool, Callable[[Account, Sheet], Iterator[Line]
 }
 
 
-def comparison_lines(found: Comparison, sheet: Sheet) -> Iterator[Line]:
+def comparison_lines(found: Comparison, width: int) -> Iterator[str]:
     """Yield a comparison of two reports."""
-    room = max(16, sheet.width - 70)
+    room = max(16, width - 70)
 
-    def row(name: str, cells: Sequence[str]) -> Line:
+    def row(name: str, cells: Sequence[str]) -> str:
         shown = words.fit(words.cut_beginning(name, room - 1), room)
-        first, *others = (f"{cell:>11}" for cell in cells)
-        return [(f"{shown}{first[1:]}" + "".join(others), "")]
+        return shown + "".join(f"{cell:>11}" for cell in cells).removeprefix(" ")
 
-    yield [(f"A: {found.before}", "")]
-    yield [(f"B: {found.after}", "")]
+    yield f"A: {found.before}"
+    yield f"B: {found.after}"
     if not found.names:
-        yield [(NOTHING, "")]
+        yield NOTHING
     for one in found.names:
-        yield []
         first, *lines = one.lines()
-        yield [(f"{words.one_line(one.name)}: {first}", "bold")]
-        yield from ([(line, "")] for text in lines for line in words.wrapped(text, sheet.width))
+        yield from ("", f"{one.name}: {first}")
+        yield from (line for text in lines for line in words.wrapped(text, width))
         if one.functions:
             yield row("function", ("tasks A", "B", "a task A", "B", "change"))
         for function in one.functions[:_MOST_FUNCTIONS]:
             *cells, verdict = function.cells()
-            (line,) = row(function.name, cells)
-            yield [line, (f"  {verdict}", "")]
+            yield f"{row(function.name, cells)}  {verdict}"
             if spread := function.spread():
-                yield [(f"    a task took {spread}", "")]
+                yield f"    a task took {spread}"
         yield row("span", ("lasted A", "B", "threads A", "B"))
         for step in one.steps:
             yield row(step.name, step.cells())
             for what, changes in (("", step.changes_in_words()), ("path: ", step.path_in_words())):
                 if changes:
-                    yield [(f"    {what}{changes}", "")]
+                    yield f"    {what}{changes}"
