@@ -313,14 +313,11 @@ def _roots(
             semconv.CLUSTER_TIME,
         )
     )
-    executed: dict[str, float] = {}
-    if session.block is not None:
-        # All metrics are of the block's time, also those of spans that are still open.
-        root_of = {one.full_name: _root_of(one) for one in session.of_type("span")}
-        for label, took in session.metrics.by(
-            semconv.SPAN_EXECUTE_TIME.name, semconv.SPAN_NAME
-        ).items():
-            add(executed, root_of.get(label, ""), took)
+    # All metrics are of the block's time, also those of spans that are still open.
+    about = () if session.block is None else session.of_type("span")
+    known = {one.full_name: _root_of(one) for one in about}
+    by_span = session.metrics.by(semconv.SPAN_EXECUTE_TIME.name, semconv.SPAN_NAME)
+    executed = summed({known[label]: took} for label, took in by_span.items() if label in known)
     for name, found in grouped(roots, lambda root: root.full_name).items():
         times, own = joined((one.start_ns, one.end_ns) for one in found), spans.get(name, ())
         seconds = sum(root.seconds for root in found)

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 from dask_otel.core.diagnosis import Diagnosis
 from dask_otel.core.profiles.pprof import SUFFIX, Profile, SpanStacks, decoded
 from dask_otel.core.profiles.stacks import Frame, Stack
+from dask_otel.core.sums import summed
 from dask_otel.core.traces.values import in_threads
 from dask_otel.report import words
 from dask_otel.report.seconds import span_activities
@@ -135,14 +136,13 @@ def mean_run(sessions: Iterable[Session], name: str) -> Seconds:
         for profile in session.profiles
         if profile.about.get("root") == name
     ]
-    found: dict[Stack, float] = {}
-    for profile, session in runs:
-        scale = _scale(profile, session) / len(runs) / 1e6
-        for stack, micros in merged(profile.spans).items():
-            # Lines move where the code has changed.
-            plain = tuple([Frame(frame.function, frame.file) for frame in stack])
-            found[plain] = found.get(plain, 0.0) + micros * scale
-    return found
+    scaled = [(profile, _scale(profile, session) / len(runs) / 1e6) for profile, session in runs]
+    return summed(
+        # Lines move where the code has changed.
+        {tuple([Frame(frame.function, frame.file) for frame in stack]): micros * scale}
+        for profile, scale in scaled
+        for stack, micros in merged(profile.spans).items()
+    )
 
 
 def changes(before: Seconds, after: Seconds) -> list[tuple[str, float]]:
