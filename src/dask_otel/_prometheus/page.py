@@ -13,6 +13,7 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -57,11 +58,6 @@ class _Sample(NamedTuple):
     exemplar: Exemplar | None
 
 
-class _Family(NamedTuple):
-    record: MetricRecord
-    samples: dict[_Key, _Sample]
-
-
 class MetricPage:
     """The last collected metrics of one bridge, as text.
 
@@ -88,14 +84,14 @@ class MetricPage:
         promoted = {prometheus_name(key) for key in PROMOTED}
         self._labels = {key: value for key, value in texts.items() if key in promoted and value}
         self._target = {key: value for key, value in texts.items() if value}
-        #: Of the last collection.
-        self._families: dict[str, _Family] = {}
+        #: Of the last collection: the record of each name, and the samples of its series.
+        self._families: dict[str, tuple[MetricRecord, dict[_Key, _Sample]]] = {}
 
     def send(self, records: Sequence[MetricRecord], _longest: float) -> Answer:
         """Replace the records, which must be cumulative."""
-        before = {name: family.samples for name, family in self._families.items()}
+        before = {name: samples for name, (_, samples) in self._families.items()}
         self._families = {
-            record.name: _Family(record, _samples(record, before.get(record.name, {})))
+            record.name: (record, _samples(record, before.get(record.name, {})))
             for record in records
         }
         return Answer(True)
@@ -114,7 +110,7 @@ class MetricPage:
         target_info
             Whether to add the resource's attributes.
         """
-        metrics = [self._metric(family, openmetrics) for family in self._families.values()]
+        metrics = [self._metric(*family, openmetrics) for family in self._families.values()]
         if target_info:
             metrics.append(Metric("target", "Attributes of the resource", "info"))
             metrics[-1].add_sample("target_info", self._target, 1.0)
@@ -123,12 +119,13 @@ class MetricPage:
         registry: Any = SimpleNamespace(collect=lambda: metrics)
         return bytes(text.generate_latest(registry))
 
-    def _metric(self, family: _Family, openmetrics: bool) -> Metric:
-        record = family.record
+    def _metric(
+        self, record: MetricRecord, samples: Mapping[_Key, _Sample], openmetrics: bool
+    ) -> Metric:
         name, unit = prometheus_name(record.name), unit_suffix(record)
         kind = record.instrument if record.instrument in ("counter", "histogram") else "gauge"
         metric = Metric(name, record.description, kind, unit)
-        for key, (point, exemplar) in family.samples.items():
+        for key, (point, exemplar) in samples.items():
             labels = {prometheus_name(name): _text(value) for name, value in key} | self._labels
             # Only OpenMetrics has exemplars and created times.
             exemplar = exemplar if openmetrics else None
@@ -186,9 +183,8 @@ def _add_histogram(
 ) -> None:
     bounds = [*map(floatToGoString, point.bounds), "+Inf"]
     bucket = -1 if exemplar is None else bisect_left(point.bounds, exemplar.value)
-    total = 0
-    for index, (bound, count) in enumerate(zip(bounds, point.bucket_counts, strict=True)):
-        total += count
+    totals = accumulate(point.bucket_counts)
+    for index, (bound, total) in enumerate(zip(bounds, totals, strict=True)):
         metric.add_sample(
             f"{metric.name}_bucket",
             {**labels, "le": bound},
