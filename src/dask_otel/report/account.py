@@ -18,7 +18,7 @@ from dask_otel.report.memory import Memory, memory
 from dask_otel.report.money import Bill, Price, bill
 from dask_otel.report.path import RunPath, path
 from dask_otel.report.profiles import with_code
-from dask_otel.report.seconds import ClusterTime, SpanTime, cluster_time, run_parts, span_times
+from dask_otel.report.seconds import ClusterTime, SpanTime, cluster_time, merged, parts, span_times
 from dask_otel.report.telemetry.model import Session, Span
 from dask_otel.report.units import Work, work
 
@@ -50,7 +50,7 @@ class Account:
     outcomes: dict[str, float]
     repeated: dict[str, float]
     cluster: ClusterTime | None
-    #: Thread-seconds of every part of the time, by title.
+    #: Thread-seconds of every part of the time, by title: of the cluster, or else of the spans.
     parts: dict[str, float]
     spans: list[SpanTime]
     #: What bounded it; None if no path was exported.
@@ -147,13 +147,13 @@ def account(
         # Part of a cost is no cost.
         price = replace(price, memory=0.0)
     judged = ranked(diagnoses_of(session, facts, own), known.saved, whole)
-    spans = span_times(session)
+    cluster, spans = cluster_time(session), span_times(session)
     return Account(
         session=session,
         outcomes=findings.outcome_counts(session),
         repeated=findings.retries(session),
-        cluster=cluster_time(session),
-        parts=run_parts(session),
+        cluster=cluster,
+        parts=parts(cluster.activities) if cluster else merged("", spans).parts(),
         spans=spans,
         path=path(session),
         diagnoses=[with_code(one, session.profiles) for one in judged],

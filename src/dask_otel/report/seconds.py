@@ -97,12 +97,6 @@ def cluster_time(session: Session) -> ClusterTime | None:
     )
 
 
-def run_parts(session: Session) -> dict[str, float]:
-    """Return the seconds of each part of a run: the cluster's, or else the sum of its spans'."""
-    cluster = cluster_time(session)
-    return parts(cluster.activities) if cluster else merged("", span_times(session)).parts()
-
-
 def span_times(session: Session) -> list[SpanTime]:
     """Return the time of each span name, in the order of the spans' starts."""
     measured, from_spans = (
