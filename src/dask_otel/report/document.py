@@ -70,7 +70,9 @@ class Report:
     def redacted(self) -> Report:
         """Return this report without messages, tracebacks, code, keys and users' attributes."""
         runs = [redacted(session) for session in self.runs]
-        comparison = self.comparison and self.comparison.without_code()
+        comparison = self.comparison and replace(
+            self.comparison, names=[replace(one, code=[]) for one in self.comparison.names], code={}
+        )
         return replace(self, runs=runs, comparison=comparison, is_redacted=True)
 
     def compared_with(

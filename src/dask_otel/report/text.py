@@ -191,11 +191,10 @@ class _Trace:
     ) -> None:
         self._root, self._below, self._sheet = root, below, sheet
         self._wide = sheet.width >= _WIDE
-        self._right = 41 if self._wide else 19
-        room = sheet.width - 35 - self._right if self._wide else sheet.width - _NAME - 21
+        # The columns of the timeline, and all those behind the name.
+        room = sheet.width - (76 if self._wide else _NAME + 21)
         self._timeline = min(_LONGEST, room) if room >= _SHORTEST else 0
-        if self._timeline:
-            self._right += self._timeline + 2
+        self._right = (41 if self._wide else 19) + (self._timeline and self._timeline + 2)
         # In the short form, only spans directly below the root have lines.
         self._deepest = sheet.width - self._right - _LEAST if sheet.everything else 0
         self._most = {"span": len(below), **_SHOWN} if sheet.everything else {"span": _BELOW}
@@ -205,7 +204,8 @@ class _Trace:
         if self._sheet.everything:
             yield [(f"Trace {self._root.trace_id}", "")]
         headings = ("duration", "queue", "tasks", "result")
-        yield self._row("", "span", headings, [("timeline", "dim")], "dim")
+        track = [(f"  {'timeline':<{self._timeline}}", "dim")] if self._timeline else []
+        yield self._row("", "span", headings, track, "dim")
         yield self._of(self._root, "", "bold")
         yield from self._branches(self._root, "")
 
@@ -226,7 +226,8 @@ class _Trace:
     def _under(self, above: Span) -> Iterator[Span | tuple[str, str]]:
         """Yield a span's first failure, its listed children, and the number of the others."""
         # A task's failure is also its span's.
-        exceptions = [] if above.type == "task" else list(above.exceptions())
+        events = [] if above.type == "task" else above.events
+        exceptions = [event for event in events if event.name == semconv.EVENT_EXCEPTION]
         for event in exceptions[:1]:
             more = f" (and {len(exceptions) - 1} more)" if len(exceptions) > 1 else ""
             yield f"✗ {findings.message_of(event)}{more}", "red"
@@ -270,10 +271,8 @@ class _Trace:
             (guide, "dim"),
             (words.fit(name, room), style),
             (f"{duration:>{10 if self._wide else 9}}", style),
+            *track,
         ]
-        if self._timeline:
-            blank = " " * (self._timeline - sum(len(piece) for piece, _ in track))
-            line += [("  ", ""), *track, (blank, "")]
         if self._wide:
             return [*line, (f"{queue:>9}{tasks:>8}  ", style), (result, _STYLES.get(result, style))]
         mark = {"success": "✓", "": "", "result": ""}.get(result, "✗")
@@ -288,7 +287,7 @@ class _Trace:
         offset = round((span.start_ns - self._root.start_ns) / self._length * self._timeline)
         start = min(max(0, offset), self._timeline - width)
         return [
-            ("·" * start, "dim"),
+            ("  " + "·" * start, "dim"),
             ("█" * width, "red" if span.failed else "green"),
             ("·" * (self._timeline - start - width), "dim"),
         ]

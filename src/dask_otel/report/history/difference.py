@@ -200,10 +200,6 @@ class Comparison:
     #: By name, the stacks of a mean run in A and in B, where both have profiles.
     code: Mapping[str, tuple[profiles.Seconds, profiles.Seconds]]
 
-    def without_code(self) -> Comparison:
-        """Return it without the code of tasks."""
-        return replace(self, names=[replace(one, code=[]) for one in self.names], code={})
-
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data, without stacks."""
         names = [

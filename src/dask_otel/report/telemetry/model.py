@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
@@ -126,10 +126,6 @@ class Span:
     def text(self, key: str) -> str:
         """Return a text attribute; empty if it is absent or not text."""
         return text(self.attributes.get(key))
-
-    def exceptions(self) -> Iterator[Event]:
-        """Yield its exception events."""
-        return (event for event in self.events if event.name == semconv.EVENT_EXCEPTION)
 
 
 @dataclass(frozen=True)
