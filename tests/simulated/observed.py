@@ -293,7 +293,7 @@ class Simulated:
             self.compare_memory()
         if self.is_derivable:
             self.compare_paths()
-        if self.is_derivable and self.adapter._graphs is not None:
+        if self.is_derivable and self.adapter.spans.graphs is not None:
             graphs.compare(self.exported, self.truth)
         proof.prove_adapter(self.adapter, self.observer.increments)
         await self.observer.close()
@@ -468,7 +468,7 @@ class Simulated:
         left = [
             adapter.spans.groups,
             adapter.task_events.assigned,
-            adapter._graphs and (adapter._graphs._logs or adapter._graphs._parts),
+            (graphs := adapter.spans.graphs) and (graphs._logs or graphs._parts),
             adapter.lifecycle._settling,
             adapter.lifecycle._lingering,
             adapter.blocks.blocks._holding,

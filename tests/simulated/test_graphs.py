@@ -234,7 +234,7 @@ def test_little_is_kept_of_tasks_that_never_ran(
     monkeypatch.setattr(recording, "MOST", 200)
     monkeypatch.setattr(recording, "BLOCK", 50)
     o.adapter.record_graphs(True)
-    graphs = o.adapter._graphs
+    graphs = o.adapter.spans.graphs
     assert graphs is not None
     with span("cancelled"):
         for _ in range(20):

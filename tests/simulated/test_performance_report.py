@@ -477,7 +477,7 @@ def test_a_block_within_an_older_span_has_no_graph_and_says_why(b: Bridged) -> N
     with pytest.raises(ValueError, match="root spans that begin while"):
         dask_otel.what_if(block.report)
     # Nobody keeps them any more.
-    assert b.bridge.adapter._graphs is None
+    assert b.bridge.adapter.spans.graphs is None
 
 
 def test_a_notebook_links_to_what_its_server_finds() -> None:

@@ -101,6 +101,6 @@ def test_a_clock_of_which_a_heartbeat_alone_is_known_is_taken_at_its_upper_bound
     clocks.corrected("w", 1010.995, 1011.995, "task-finished-911.995", 1010.99, 1012.0)
     assert len(messages) == SAMPLES
     for _ in range(2):
-        clocks.left("w")
+        clocks.worker_removed("w")
     assert found == [None, 100.5, pytest.approx(100.0, abs=0.006)]
     assert (clocks.offset("w"), clocks.bounds("w")) == (None, (None, None))

@@ -162,7 +162,7 @@ def test_a_tick_looks_at_spans_only_where_there_is_news(monkeypatch) -> None:
     assert looked() == []
     assert looked("w1") == spans["w1"]
     assert looked() == []
-    core.lifecycle.reports.left("w0")
+    core.lifecycle.reports.worker_removed("w0")
     assert looked() == spans["w0"]
     looked()
     assert not core.lifecycle.open

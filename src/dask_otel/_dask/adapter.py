@@ -42,7 +42,7 @@ from dask_otel.core.life.summaries import SpanSummary, summarize
 from dask_otel.core.metrics.batch import Batches, MetricBatch
 from dask_otel.core.profiles import stacks
 from dask_otel.core.profiles.store import Batch, CutOff
-from dask_otel.core.records import FinishedSpan, Progress, Tags
+from dask_otel.core.records import FinishedSpan, Progress
 from dask_otel.core.trace import Trace
 
 #: Number of series in a part of a hand-over's step.
@@ -139,8 +139,6 @@ class SchedulerAdapter:
         )
         self.contexts = TaskContexts(self.callers)
         self._limits = limits
-        #: Records the graph logs; None while nobody keeps them.
-        self._graphs: Graphs | None = None
         self.spans = DaskSpans(scheduler, self.lifecycle, self.contexts, self.batches, boundary)
         under_way = RunsUnderWay(self.lifecycle)
         self.time = ThreadTime(scheduler, clocks, under_way.assigned)
@@ -178,8 +176,8 @@ class SchedulerAdapter:
 
     def record_graphs(self, on: bool) -> None:
         """Begin to record the graph logs of the roots that begin from now on, or cease to."""
-        self._graphs = self.spans.graphs = Graphs(self.scheduler, self.spans.groups) if on else None
-        self.task_events.record(self._graphs)
+        self.spans.graphs = graphs = Graphs(self.scheduler, self.spans.groups) if on else None
+        self.lifecycle.computing.keep = None if graphs is None else graphs.ended
 
     def close(self, now: float) -> None:
         """Export the open spans: the scheduler closes, or the bridge is being removed."""
@@ -211,9 +209,9 @@ class SchedulerAdapter:
         self, scheduler: Scheduler, *, priority: Any, annotations: Any, **kwargs: Any
     ) -> None:
         """See ``SchedulerPlugin.update_graph``: Dask has just made the priorities for plugins."""
-        if self._graphs is not None:
+        if (graphs := self.spans.graphs) is not None:
             latest, self.spans.latest = self.spans.latest, ([], set())
-            self._graphs.submitted(priority, *latest, not _RESTRICTING.isdisjoint(annotations))
+            graphs.submitted(priority, *latest, not _RESTRICTING.isdisjoint(annotations))
 
     @_guarded
     def restart(self, scheduler: Scheduler) -> None:
@@ -256,8 +254,8 @@ class SchedulerAdapter:
         """See ``SchedulerPlugin.add_worker``."""
         ws = self.scheduler.workers[worker]
         self._worker_added(ws)
-        if self._graphs is not None:
-            self._graphs.worker_added(ws, time())
+        if self.spans.graphs is not None:
+            self.spans.graphs.worker_added(ws, time())
         self.heartbeats.worker_deltas(ws.metrics.get("digests_total_since_heartbeat", {}))
         self.events.worker_added(ws, time())
 
@@ -270,15 +268,17 @@ class SchedulerAdapter:
     @_guarded
     def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
         """See ``SchedulerPlugin.remove_worker``."""
-        self.lifecycle.reports.left(worker)
-        self.task_events.under_way.worker_removed(worker)
-        self.clocks.left(worker)
-        self.loops.worker_removed(worker)
-        self.events.lines.worker_removed(worker)
-        if self._profiles is not None:
-            self._profiles.worker_removed(worker)
-        if self._graphs is not None:
-            self._graphs.worker_removed(worker)
+        for part in (
+            self.lifecycle.reports,
+            self.task_events.under_way,
+            self.clocks,
+            self.loops,
+            self.events.lines,
+            self._profiles,
+            self.spans.graphs,
+        ):
+            if part is not None:
+                part.worker_removed(worker)
         # After its tasks were released.
         self.time.accounting.worker_removed(worker, monotonic())
 
@@ -344,7 +344,7 @@ class SchedulerAdapter:
         """Return a span's idle time, callers, and facts from Dask, which may be invalid."""
         idle, capacity = self._span_totals(span)
         links, baggage = self.callers.links(span), self.callers.baggage(span)
-        graph = None if self._graphs is None else self._graphs.of(span)
+        graph = None if self.spans.graphs is None else self.spans.graphs.of(span)
         found = SpanFacts((), None, idle, capacity, links, baggage, graph)
         with self.boundary.guarding("span_facts"):
             dask_span = self.spans.extension.spans[span.identity.dask_id]
@@ -385,8 +385,8 @@ class SchedulerAdapter:
         """Release the span's block and TaskGroups."""
         self.blocks.blocks.span_exported(span)
         self.contexts.exported(span)
-        if self._graphs is not None:
-            self._graphs.exported(span)
+        if self.spans.graphs is not None:
+            self.spans.graphs.exported(span)
         for group in span.groups:
             self.spans.forget(group)
             self.task_events.flush(group)
@@ -437,18 +437,13 @@ class SchedulerAdapter:
 
     def fold_time(self) -> Iterator[None]:
         """Add the elapsed time to the batch and the open spans, in short steps."""
-        return self.time.fold(self.batches, self.lifecycle.open, self.tags_of)
+        return self.time.fold(self.batches, self.lifecycle.open)
 
     def fold_time_now(self) -> None:
         """Add the time up to now to the batch and the open spans."""
         # The first time for the interval of an interrupted hand-over.
         for _ in chain(self.fold_time(), self.fold_time()):
             pass
-
-    def tags_of(self, span_id: str) -> Tags:
-        """Return the full name of a Dask span."""
-        span = self.lifecycle.open.get(span_id)
-        return span.identity.tags if span is not None else self.spans.extension.spans[span_id].name
 
     def _levels(self) -> dict[tuple[Hashable, ...], float]:
         scheduler = self.scheduler

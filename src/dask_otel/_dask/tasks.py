@@ -14,7 +14,6 @@ from distributed.scheduler import TaskGroup, TaskState, WorkerState
 
 from dask_otel import semconv
 from dask_otel._dask.facts import UNFINISHED, pickled_class, run_times
-from dask_otel._dask.graphs import Graphs
 from dask_otel._dask.runs import NOT_ASSIGNED, Part, RunsUnderWay, actions
 from dask_otel._dask.spans import DaskSpans
 from dask_otel._dask.stimuli import (
@@ -103,8 +102,6 @@ class TaskEvents:
         self._came: list[Coming] = [] if memory is None else memory.came
         self._time = time
         self._accounting = time.accounting
-        #: Records the graph logs; None while nobody keeps them.
-        self._graphs: Graphs | None = None
         #: What bounds the spans, if it is followed.
         self.paths = self._new_paths()
         self._clocks = clocks
@@ -162,11 +159,6 @@ class TaskEvents:
         self.queued_since.clear()
         if self._memory is not None:
             self._memory.recount({})
-
-    def record(self, graphs: Graphs | None) -> None:
-        """Record the graph logs there from now on; nowhere without it."""
-        self._graphs = graphs
-        self._computing.keep = None if graphs is None else graphs.ended
 
     def _new_paths(self) -> Paths:
         return Paths(submission_time, lambda: self._accounting.present)
@@ -359,8 +351,8 @@ class TaskEvents:
             reason = self._outcomes.added(group, key, now, cause)
             if self._follows:
                 self.paths.recomputed(key, group.span)
-            if self._graphs is not None:
-                self._graphs.again(task)
+            if self._spans.graphs is not None:
+                self._spans.graphs.again(task)
         if reason is not None:
             # An exported failure was a run of an earlier generation.
             self._repeated(group, key, reason, now, reason != "client" or group.tasks == known)
@@ -393,8 +385,8 @@ class TaskEvents:
                 return
         counted = self._sent_again[key] = self._lost.pop(key) is group and group.memory > 0
         self._outcomes.recomputed(group, counted, now)
-        if self._graphs is not None:
-            self._graphs.again(task)
+        if self._spans.graphs is not None:
+            self._spans.graphs.again(task)
         if self._follows and key not in self.paths.waits:
             self.paths.recomputed(key, group.span)
             if start != "waiting":
@@ -496,8 +488,8 @@ class TaskEvents:
             )
             if held is not None and computed > held:
                 span.ran_beside(computed - held)
-                if self._graphs is not None:
-                    self._graphs.seceded(group, key, sent, held)
+                if self._spans.graphs is not None:
+                    self._spans.graphs.seceded(group, key, sent, held)
             if stimulus_id[0] == END:
                 # A message with another id may repeat the times of a run with another number.
                 number = task.run_id
@@ -621,8 +613,8 @@ class TaskEvents:
         lost: Lost | None,
     ) -> None:
         """Record for path and graph that a ready task will be ready again."""
-        if self._graphs is not None and assigned is not None:
-            self._graphs.interrupted(group, key, assigned, sent, ran, interruption(stimulus_id))
+        if (graphs := self._spans.graphs) is not None and assigned is not None:
+            graphs.interrupted(group, key, assigned, sent, ran, interruption(stimulus_id))
         self.paths.interrupted(key, lost)
 
     def _to_erred(self, group: Group, run: RawRun) -> None:
@@ -669,9 +661,9 @@ class TaskEvents:
             sent = run[SENT] or now
             run = TaskRun._make(run)._replace(start=began, stop=stopped, sent=sent)
         self.paths.ended(None, now, group, run, None, sent_to, place)
-        if self._graphs is not None:
+        if self._spans.graphs is not None:
             outcome = "e" if TaskRun._make(run).failure else "c"
-            self._graphs.ended(group, [tuple(run)], outcome)
+            self._spans.graphs.ended(group, [tuple(run)], outcome)
 
     @staticmethod
     def _is_whole(run: RawRun) -> bool:

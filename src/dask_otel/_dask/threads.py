@@ -25,7 +25,6 @@ from dask_otel.core.idle.worker import WorkerTime
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.open_span import OpenSpan
 from dask_otel.core.metrics.batch import Batches, MetricBatch
-from dask_otel.core.records import Tags
 
 #: In ``dask.cluster.time``, a user's activity with the name of one of ours.
 _OTHER_TIME: Final = "other"
@@ -127,12 +126,7 @@ class ThreadTime:
 
     # ------------------------------------------------------------------------- metrics
 
-    def fold(
-        self,
-        batches: Batches,
-        open_spans: Mapping[str, OpenSpan],
-        tags_of: Callable[[str], Tags],
-    ) -> Iterator[None]:
+    def fold(self, batches: Batches, open_spans: Mapping[str, OpenSpan]) -> Iterator[None]:
         """Add the seconds since the last call to the batch and the open spans, in short steps.
 
         The interval ends with the first step. With thousands of active spans all steps together
@@ -145,13 +139,14 @@ class ThreadTime:
             yield
         while not self.accounting.settle(STEP):
             yield
+        known = self._scheduler.extensions["spans"].spans
         idle, reported = self._closed.span_idle, self._closed.span_reported
         while idle or reported:
             shares = idle or reported
             for _ in range(min(STEP, len(shares))):
                 span_id, seconds = shares.popitem()
                 span = open_spans.get(span_id)
-                tags = tags_of(span_id) if span is None else span.identity.tags
+                tags = known[span_id].name if span is None else span.identity.tags
                 batches.open.add(semconv.SPAN_CAPACITY_TIME.name, tags, value=seconds)
                 if shares is idle:
                     batches.open.add(semconv.SPAN_IDLE_TIME.name, tags, value=seconds)

@@ -230,7 +230,7 @@ class ClockOffsets:
             offset = self._workers[worker] = WorkerOffset()
         return offset.heartbeat(received, delay, round_trip)
 
-    def left(self, worker: str) -> None:
+    def worker_removed(self, worker: str) -> None:
         """Forget a worker that is gone."""
         self._workers.pop(worker, None)
 

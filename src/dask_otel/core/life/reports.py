@@ -61,7 +61,7 @@ class Reports:
         known = self._workers.get(worker)
         return 0.0 if known is None else known.began
 
-    def left(self, worker: str) -> None:
+    def worker_removed(self, worker: str) -> None:
         """Forget a worker that left: no span waits for it any longer."""
         self._workers.pop(worker, None)
         self._check_waiting(worker)
