@@ -155,9 +155,9 @@ class Observer(SchedulerPlugin):
     def take(self) -> None:
         self.finished += self.adapter.take_finished()
         self.progress += self.adapter.take_progress()
-        for series, value in self.adapter.batch.increments.items():
+        for series, value in self.adapter.batches.open.increments.items():
             self.increments[series] = self.increments.get(series, 0) + value
-        self.adapter.batch.increments.clear()
+        self.adapter.batches.open.increments.clear()
 
 
 class Simulated:
@@ -477,7 +477,7 @@ class Simulated:
             adapter.blocks.leaving,
             adapter.lifecycle.generations._live,
             adapter.callers._open,
-            max(0, len(adapter.clocks) - len(self.scheduler.workers)),
+            max(0, len(adapter.clocks._workers) - len(self.scheduler.workers)),
             uncovered(record for span in self.exported for record in translate(span)),
             sum(active),
         ]

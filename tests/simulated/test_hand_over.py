@@ -183,7 +183,7 @@ def test_while_every_exporter_hangs_time_is_kept_by_names(
                 ids.append(span_id)
                 b.client.submit(time.sleep, 1.0, key=f"s{number}").result()
         time.sleep(4.0)
-        batch, accounting = bridge.adapter.batch, bridge.adapter.time.accounting
+        batch, accounting = bridge.adapter.batches.open, bridge.adapter.time.accounting
         assert set(ids) == set(batch.span_deltas)
         assert [series[1] for series in batch.increments if series[0] == IDLE] == [("work",)]
         assert not accounting._span_reported

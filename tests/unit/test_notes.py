@@ -94,7 +94,9 @@ def test_each_open_span_has_a_note_that_was_true_when_it_was_made(steps):
             spans.append(core.span(*(above if what == "child" else ())))
         elif what == "submit":
             # Also of a span that was exported: its next generation.
-            of = core.lifecycle.span_reopened(ident.dask_id, ident.tags, ident.tags[:-1], core.now)
+            of = core.lifecycle.open.get(ident.dask_id) or core.lifecycle.span_reopened(
+                ident.dask_id, ident.tags, ident.tags[:-1], core.now
+            )
             todo.append(core.task(of))
         elif what == "finish" and todo:
             core.finish(todo.pop(which % len(todo)))

@@ -135,7 +135,9 @@ class SchedulerAdapter:
         #: Samples of workers; None if there are none.
         self._profiles = profiled and WorkerProfiles(scheduler, self.lifecycle, profiled)
         self.callers = Callers(
-            propagation, lambda kind: self.batch.add(semconv.OTEL_CALLERS.name, kind), baggage
+            propagation,
+            lambda kind: self.batches.open.add(semconv.OTEL_CALLERS.name, kind),
+            baggage,
         )
         self.contexts = TaskContexts(self.callers)
         self._limits = limits
@@ -231,7 +233,7 @@ class SchedulerAdapter:
             self.time.worker_status(ws)
         elif topic == TOPIC:
             if wrong := self.blocks.handle_message(message, time()):
-                self.batch.add(semconv.OTEL_SANITIZED.name, "message", value=wrong)
+                self.batches.open.add(semconv.OTEL_SANITIZED.name, "message", value=wrong)
         elif topic == stacks.TOPIC and self._profiles is not None:
             self._profiles.read(message)
         elif (
@@ -240,7 +242,7 @@ class SchedulerAdapter:
             and (message.get("action"), message.get("status")) == ("update-graph", "error")
         ):
             # A graph that failed to become tasks has no span and no transition.
-            self.batch.add(semconv.OTEL_DROPPED.name, "traces", "graph_failed")
+            self.batches.open.add(semconv.OTEL_DROPPED.name, "traces", "graph_failed")
         with self.boundary.guarding("events"):
             self.events.log_event(topic, message, time())
 
@@ -365,7 +367,7 @@ class SchedulerAdapter:
             self.time.accounting.span_active(ident.root_id, ident.dask_id, monotonic())
         else:
             self.time.accounting.span_inactive(ident.dask_id, monotonic())
-        self.batch.add(semconv.SPAN_ACTIVE.name, ident.tags, value=1 if span.active else -1)
+        self.batches.open.add(semconv.SPAN_ACTIVE.name, ident.tags, value=1 if span.active else -1)
 
     def summary(self, span_id: str) -> SpanSummary | None:
         """Return the summary of a span's own work, exported or not; None if it is unknown."""
@@ -393,11 +395,6 @@ class SchedulerAdapter:
 
     # -------------------------------------------------------------------------- metrics
 
-    @property
-    def batch(self) -> MetricBatch:
-        """The metrics since the last `swap`."""
-        return self.batches.open
-
     def swap(self, time_ns: int) -> MetricBatch:
         """Return the metrics since the last call, with the present levels."""
         for _ in self.prepare():
@@ -420,15 +417,15 @@ class SchedulerAdapter:
             return
         for number, (labels, size, spent) in enumerate(memory.series(), 1):
             if size:
-                self.batch.add(semconv.SPAN_MEMORY_USAGE.name, *labels, value=size)
+                self.batches.open.add(semconv.SPAN_MEMORY_USAGE.name, *labels, value=size)
             if spent:
-                self.batch.add(semconv.SPAN_MEMORY_TIME.name, *labels, value=spent)
+                self.batches.open.add(semconv.SPAN_MEMORY_TIME.name, *labels, value=spent)
             if not number % _STEP:
                 yield
 
     def take_batch(self, time_ns: int) -> MetricBatch:
         """Complete the batch and return it; the next one begins."""
-        batch = self.batch
+        batch = self.batches.open
         batch.levels.update(self._levels())
         self.loops.add_to(batch)
         self.task_events.add_to(batch)

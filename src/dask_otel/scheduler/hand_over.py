@@ -107,7 +107,7 @@ class HandOver:
             # The exporters are not ready. Drop the oldest spans.
             excess = max(0, len(waiting) - MAX_WAITING)
             for lost in waiting[:excess]:
-                self._adapter.batch.add(
+                self._adapter.batches.open.add(
                     semconv.OTEL_DROPPED.name, "traces", "not_ready", value=lost.weight
                 )
             self._waiting_spans = waiting[excess:]
@@ -140,7 +140,7 @@ class HandOver:
             return self._pump.logs.offer(event, counted)
         taken = self._waiting_events.offer(event)
         if counted and not taken:
-            self._adapter.batch.add(
+            self._adapter.batches.open.add(
                 semconv.OTEL_DROPPED.name, "logs", "not_ready", value=event.weight
             )
         return taken
@@ -151,7 +151,9 @@ class HandOver:
             self._pump.profiles.offer(item)
         elif isinstance(item, Batch):
             lost = item.samples + item.left_out
-            self._adapter.batch.add(semconv.OTEL_DROPPED.name, "profiles", "not_ready", value=lost)
+            self._adapter.batches.open.add(
+                semconv.OTEL_DROPPED.name, "profiles", "not_ready", value=lost
+            )
 
     def notices(self) -> None:
         """Let the pump look after its open requests, and make events of its notices."""
@@ -165,7 +167,7 @@ class HandOver:
 
     def _count_span(self, span: FinishedSpan) -> None:
         """Add a span to the metrics, exported or not: one point in each histogram per Dask span."""
-        ident, observe = span.identity, self._adapter.batch.observe
+        ident, observe = span.identity, self._adapter.batches.open.observe
         ids = (ident.trace_id, ident.span_id)
         if span.path is not None and span.is_root:
             for part, value in zip(semconv.PATH_PARTS, span.path.parts, strict=True):
@@ -225,7 +227,7 @@ class HandOver:
     def _offer_metrics(self, take: Callable[[int], MetricBatch], running: bool) -> None:
         assert self._pump is not None
         self._count_own()
-        self._adapter.batch.set_level(semconv.OTEL_RUNNING.name, value=int(running))
+        self._adapter.batches.open.set_level(semconv.OTEL_RUNNING.name, value=int(running))
         batch = take(clocks.time_ns())
         self._pump.offer_metrics(batch)
         if self.recorded is not None:
@@ -234,7 +236,7 @@ class HandOver:
     def _count_own(self) -> None:
         """Add the bridge's own counters to the batch."""
         # If the last batch was not handed over, it already has counts: add to them.
-        add = self._adapter.batch.add
+        add = self._adapter.batches.open.add
         for kind, count in self._boundary.take().items():
             add(semconv.OTEL_INTERNAL_ERRORS.name, kind, value=count)
         unsettled = self._adapter.lifecycle.unsettled

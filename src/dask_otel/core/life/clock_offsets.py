@@ -27,6 +27,7 @@ Only times are corrected. Seconds stay as the worker measured them.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
@@ -216,19 +217,13 @@ class ClockOffsets:
 
     def __init__(self, stimulus_time: Callable[[str], float | None]) -> None:
         self._stimulus_time = stimulus_time
-        self._workers: dict[str | None, WorkerOffset] = {}
-
-    def __len__(self) -> int:
-        return len(self._workers)
+        self._workers: defaultdict[str | None, WorkerOffset] = defaultdict(WorkerOffset)
 
     def heartbeat(
         self, worker: str, received: float, delay: float, round_trip: float | None
     ) -> float:
         """See `WorkerOffset.heartbeat`; the first one makes the worker known."""
-        offset = self._workers.get(worker)
-        if offset is None:
-            offset = self._workers[worker] = WorkerOffset()
-        return offset.heartbeat(received, delay, round_trip)
+        return self._workers[worker].heartbeat(received, delay, round_trip)
 
     def worker_removed(self, worker: str) -> None:
         """Forget a worker that is gone."""

@@ -183,15 +183,12 @@ class Lifecycle:
         now: float,
         caller: Caller | None = None,
     ) -> OpenSpan:
-        """Return the span's open generation; open the next one if it has been exported.
+        """Open the next generation of a span that has been exported.
 
         A span that finished before the bridge started is continued too: its earlier life counts as
         a generation that was never exported. The caller matters only if the generation leaves its
         root's trace.
         """
-        span = self.open.get(dask_id)
-        if span is not None:
-            return span
         start = max(now, self.generations.earliest_start(dask_id))
         ident = self.generations.next(dask_id, tags, ancestors, start, self.open, caller)
         return self._open(ident, ancestors, start)

@@ -10,6 +10,7 @@ spans cost nothing until then.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from itertools import islice
 
@@ -31,7 +32,7 @@ class Reports:
     """The reports of each worker so far, and the spans that wait for them."""
 
     def __init__(self) -> None:
-        self._workers: dict[str, WorkerReports] = {}
+        self._workers: defaultdict[str, WorkerReports] = defaultdict(WorkerReports)
         #: Spans by the worker that they wait for.
         self._waiting: dict[str, dict[OpenSpan, None]] = {}
         #: Spans to check: new ones, and those whose worker has reported.
@@ -47,9 +48,7 @@ class Reports:
         cancelled
             Cancelled tasks that still ran.
         """
-        known = self._workers.get(worker)
-        if known is None:
-            known = self._workers[worker] = WorkerReports()
+        known = self._workers[worker]
         known.beats += 1
         known.began = began
         known.cancelled = cancelled

@@ -7,6 +7,7 @@ the number of spans, only with the number of their names: hence the limits.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Hashable, Mapping, Set
 from dataclasses import dataclass, field
 from math import inf
@@ -106,7 +107,9 @@ class MetricBatch:
     levels: dict[RawSeries, float] = field(default_factory=dict)
     observations: list[Observation] = field(default_factory=list)
     #: Histograms with too many durations for `observations`.
-    distributions: dict[RawSeries, Distribution] = field(default_factory=dict)
+    distributions: defaultdict[RawSeries, Distribution] = field(
+        default_factory=lambda: defaultdict(Distribution)
+    )
     #: Levels whose subject is gone, such as a worker that left.
     ended: list[RawSeries] = field(default_factory=list)
 
@@ -136,17 +139,11 @@ class MetricBatch:
     def add_up(self, observation: Observation) -> None:
         """Add a measurement without its exemplar."""
         metric, labels, value, _ = observation
+        series = (metric, *labels)
         if semconv.METRICS[metric].instrument == "histogram":
-            self.distribution(metric, *labels).add(value)
+            self.distributions[series].add(value)
         else:
-            self.add(metric, *labels, value=value)
-
-    def distribution(self, *series: Hashable) -> Distribution:
-        """Return the distribution of a series; a new one if there was none."""
-        found = self.distributions.get(series)
-        if found is None:
-            found = self.distributions[series] = Distribution()
-        return found
+            self.add(*series, value=value)
 
     def deltas_of(self, span_id: Hashable, tags: Tags, ids: tuple[int, int] | None) -> SpanDeltas:
         """Return the deltas of a span that is new in this batch.

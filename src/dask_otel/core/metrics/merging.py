@@ -52,7 +52,7 @@ def merge(
         merged.levels.update(batch.levels)
         ended.update(dict.fromkeys(batch.ended))
         for series, durations in batch.distributions.items():
-            merged.distribution(*series).merge(durations)
+            merged.distributions[series].merge(durations)
         for observation in batch.observations:
             breathe()
             merged.add_up(observation)
