@@ -46,7 +46,7 @@ class Runs:
 
     def group(self, name: str = "load-1") -> Group:
         group = Group(self.span, name, name.partition("-")[0], None, self.limits.floor)
-        self.span.add(group)
+        self.span.groups.append(group)
         return group
 
     def run(

@@ -228,7 +228,7 @@ class Lifecycle:
     ) -> Group:
         """Add a task group, with these sums before now, to an open span."""
         group = Group(span, name, prefix, source, self._floor, before)
-        span.add(group)
+        span.groups.append(group)
         return group
 
     def all_forgotten(self, now: float) -> None:

@@ -365,16 +365,8 @@ class OpenSpan(SpanPath):
 
     def counts_so_far(self) -> TaskCounts:
         """Return the counts of its own tasks, and of the spans below that have ended."""
-        counts = self.own_counts()
-        if self.below is not None:
-            counts.add(self.below.counts)
-        return counts
-
-    # Changes that come from several modules.
-
-    def add(self, group: Group) -> None:
-        """Add a group."""
-        self.groups.append(group)
+        below = () if self.below is None else (self.below.counts,)
+        return TaskCounts.of(*self.groups, *below)
 
     def release(self) -> None:
         """Release its groups and its chain, after the export: they refer to it."""
@@ -388,10 +380,6 @@ class OpenSpan(SpanPath):
     def owe_time(self, idle: float, capacity: float) -> None:
         """Begin with a debt: time of an earlier generation that will be credited to this one."""
         self.idle, self.capacity = -idle, -capacity
-
-    def ran_beside(self, seconds: float) -> None:
-        """Add seconds for which a task of it ran after it had seceded."""
-        self.seceded += seconds
 
     def credit(self, idle: float, capacity: float) -> None:
         """Add a share of the cluster's idle seconds, and of its capacity."""

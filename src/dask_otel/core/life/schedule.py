@@ -34,9 +34,6 @@ class Schedule:
         self._entries: list[tuple[float, int, int, str]] = []
         self._number = 0
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
     def __contains__(self, dask_id: str) -> bool:
         return dask_id in self._valid
 

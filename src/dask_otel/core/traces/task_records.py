@@ -8,7 +8,7 @@ from typing import Final, cast
 from dask_otel import semconv
 from dask_otel.core import identity
 from dask_otel.core.records import Event, Failure, FinishedTask, Link, SpanRecord, TaskRun
-from dask_otel.core.text import Sanitizer, label_text, stacktrace_text
+from dask_otel.core.text import Sanitizer, label_text, plain_text, stacktrace_text
 from dask_otel.core.traces import exceptions
 from dask_otel.core.traces.exceptions import error_type
 from dask_otel.core.traces.redact import redacted
@@ -76,17 +76,22 @@ class TaskRecords(Parts):
         events = self._task_events(run, computed_ns)
         start_ns = min([event.time_ns for event in events])
         out = self._identity("task")
-        self._put_redacted(out, semconv.TASK_KEY, _readable(run.key))
+        # Dask's keys are mostly such: as Dask writes them, and not counted as sanitised.
+        plain = isinstance(run.key, (tuple, int, float))
+        key = plain_text(run.key, Sanitizer()) if plain else run.key
+        self._put_redacted(out, semconv.TASK_KEY, key)
         prefix = self._put_redacted(out, semconv.TASK_PREFIX, task.prefix)
         self._put_redacted(out, semconv.TASK_GROUP_NAME, task.group)
         if run.worker is not None:
             out[semconv.WORKER_NAME] = label_text(run.worker, self.sanitizer)
-        numbers = {
-            semconv.TASK_ATTEMPT: run.attempt,
-            semconv.TASK_OUTPUT_SIZE: run.nbytes,
-            semconv.TASK_QUEUE_TIME: run.queued,
-        }
-        self._put(out, numbers)
+        self._put(
+            out,
+            {
+                semconv.TASK_ATTEMPT: run.attempt,
+                semconv.TASK_OUTPUT_SIZE: run.nbytes,
+                semconv.TASK_QUEUE_TIME: run.queued,
+            },
+        )
         links: tuple[Link, ...] = ()
         if task.path is not None:
             out[semconv.TASK_ON_PATH] = True
@@ -129,13 +134,3 @@ class TaskRecords(Parts):
                 start_ns = min(max(start_ns, self.start_ns), computed_ns)
                 events.append(Event(_PART_EVENTS[action], start_ns, {semconv.TASK_PART_TIME: took}))
         return events
-
-
-def _readable(key: object) -> object:
-    """Return a key as text like Dask, without counting tuples and numbers as sanitised."""
-    if isinstance(key, (tuple, int, float)):
-        try:
-            return str(key)
-        except Exception:  # noqa: BLE001 - counted where it is exported
-            return key
-    return key

@@ -29,7 +29,6 @@ from dask_otel.core.records import (
     Progress,
     SpanIdentity,
     SpanMemory,
-    SpanPathFacts,
     SpanRecord,
     Tags,
 )
@@ -223,24 +222,21 @@ class _Translation(TaskRecords):
         tasks = [self._task(task, parents) for task in finished.tasks]
         failed = self._error_type(finished)
         events, dropped = self._events(finished)
-        span = self._record(
-            {
-                **self._span_attributes(finished, failed, dropped),
-                **self._profile(finished, profile),
-            },
-            events,
-            finished.callers,
-            None if failed is None else self._description(finished, failed),
-        )
-        return [span, *groups, *tasks]
+        out = self._span_attributes(finished, failed, dropped, profile)
+        error = None if failed is None else self._description(finished, failed)
+        return [self._record(out, events, finished.callers, error), *groups, *tasks]
 
     def _span_attributes(
-        self, finished: FinishedSpan, failed: str | None, dropped_events: int
+        self,
+        finished: FinishedSpan,
+        failed: str | None,
+        dropped_events: int,
+        profile: tuple[str, float] | None,
     ) -> Written:
         out = self._span_identity(finished.result, failed, bool(finished.complete))
         self._put_queue_time(out, finished)
         self._put_outcomes(out, finished.counts)
-        numbers = {
+        numbers: dict[str, object] = {
             semconv.SPAN_OUTPUT_SIZE: finished.output_bytes,
             semconv.TASK_GROUP_COUNT: finished.group_count,
             semconv.WORKER_COUNT: finished.worker_count,
@@ -255,58 +251,50 @@ class _Translation(TaskRecords):
             semconv.SPAN_ELSEWHERE: finished.elsewhere,
             semconv.SPAN_SECEDED: finished.seceded or None,
         }
-        self._put(out, numbers)
-        if finished.path is not None:
-            self._put_path(out, finished.path)
+        if (path := finished.path) is not None:
+            self._put_path_parts(out, semconv.SPAN_PATH_PART_TIME, path.parts)
+            numbers |= {
+                semconv.SPAN_PATH_TASKS: path.tasks,
+                semconv.SPAN_PATH_SUBMITTED: path.submitted,
+                semconv.SPAN_PATH_BOUND_CHAIN: path.parts[COMPUTE],
+                semconv.SPAN_PATH_BOUND_THREADS: path.threads_bound,
+            }
         self._put_memory(out, finished.memory)
         if (peak := finished.worker_peak) is not None:
             out[semconv.SPAN_WORKER_PEAK_NAME] = self._text(peak.worker)
-            numbers = {
+            numbers |= {
                 semconv.SPAN_WORKER_PEAK: peak.share,
                 semconv.SPAN_WORKER_PEAK_TIME: max(0.0, peak.time - finished.start),
                 semconv.SPAN_HEARTBEATS: peak.heartbeats,
                 semconv.SPAN_WORKER_TASKS: peak.tasks,
             }
-            self._put(out, numbers)
+        if profile is not None:
+            out[semconv.SPAN_PROFILE], sampled = profile
+            executed = in_threads(finished.activities)
+            numbers |= {
+                semconv.SPAN_PROFILE_TIME: sampled,
+                semconv.SPAN_PROFILE_COVERAGE: sampled / executed if executed else None,
+            }
+        self._put(out, numbers)
         self._put_origin(out, finished)
         self._put_parts(out, semconv.SPAN_ACTIVITY_TIME, finished.activities)
         self._put_user_attributes(out, finished.attributes)
         return out
 
-    def _profile(self, finished: FinishedSpan, profile: tuple[str, float] | None) -> Written:
-        if profile is None:
-            return {}
-        out: Written = {semconv.SPAN_PROFILE: profile[0]}
-        executed = in_threads(finished.activities)
-        seconds = {
-            semconv.SPAN_PROFILE_TIME: profile[1],
-            semconv.SPAN_PROFILE_COVERAGE: profile[1] / executed if executed else None,
-        }
-        self._put(out, seconds)
-        return out
-
     def _put_memory(self, out: Written, memory: SpanMemory | None) -> None:
         if memory is not None:
-            sizes = {
-                semconv.SPAN_MEMORY_PEAK: memory.peak,
-                semconv.SPAN_MEMORY_PREFIX_SIZE: memory.prefix_bytes,
-                semconv.SPAN_MEMORY_SPENT: memory.byte_seconds,
-            }
-            self._put(out, sizes)
+            self._put(
+                out,
+                {
+                    semconv.SPAN_MEMORY_PEAK: memory.peak,
+                    semconv.SPAN_MEMORY_PREFIX_SIZE: memory.prefix_bytes,
+                    semconv.SPAN_MEMORY_SPENT: memory.byte_seconds,
+                },
+            )
             if memory.prefix is not None:
                 prefix = self._redacted_text(semconv.TASK_PREFIX, memory.prefix)
                 if prefix is not None:
                     out[semconv.SPAN_MEMORY_PREFIX] = prefix
-
-    def _put_path(self, out: Written, path: SpanPathFacts) -> None:
-        self._put_path_parts(out, semconv.SPAN_PATH_PART_TIME, path.parts)
-        numbers = {
-            semconv.SPAN_PATH_TASKS: path.tasks,
-            semconv.SPAN_PATH_SUBMITTED: path.submitted,
-            semconv.SPAN_PATH_BOUND_CHAIN: path.parts[COMPUTE],
-            semconv.SPAN_PATH_BOUND_THREADS: path.threads_bound,
-        }
-        self._put(out, numbers)
 
     def _error_type(self, finished: FinishedSpan) -> str | None:
         """Return the value of ``error.type``; None if the status stays UNSET."""
@@ -373,11 +361,10 @@ class _Translation(TaskRecords):
             name, share, mean, others = group.slow_worker
             out[semconv.TASK_GROUP_SLOW_WORKER] = self._text(name)
             out[semconv.TASK_GROUP_SLOW_SHARE] = share
-            times = {
-                semconv.TASK_GROUP_SLOW_TIME: mean,
-                semconv.TASK_GROUP_OTHERS_TIME: others,
-            }
-            self._put(out, times)
+            self._put(
+                out,
+                {semconv.TASK_GROUP_SLOW_TIME: mean, semconv.TASK_GROUP_OTHERS_TIME: others},
+            )
         return SpanRecord(
             trace_id=who.trace_id,
             span_id=identity.group_span_id(who.dask_id, who.generation, group.name, group.ordinal),
