@@ -201,7 +201,7 @@ def test_hours_by_which_the_clock_is_set_make_no_series_old(state, step):
         shown.append(bool(list(state.collect(time_ns, None, age_ns))))
         state.settled(True)
     # An hour after its first export. Nothing is kept of it then.
-    assert (shown, len(state._families._slots)) == ([True] * 60 + [False] * 9, 0)
+    assert (shown, len(state._families._slots[0])) == ([True] * 60 + [False] * 9, 0)
 
 
 ACTIVE = "dask.span.active"

@@ -79,8 +79,8 @@ class Families:
     rules
         Users' rules for labels.
     on_folded
-        Called when a cap folds a value, with the kind (see `drain_folded`) and the folded span
-        name, metric or value.
+        Called when a cap folds a value, with the kind (see `folded`) and the folded span name,
+        metric or value.
     """
 
     def __init__(
@@ -95,10 +95,13 @@ class Families:
         self._rules = rules or LabelRules()
         self._on_folded = on_folded
         self._families: dict[str, Family] = {}
-        self._slots = NameSlots()
-        #: One for each tag label; their values follow the span's name and root.
-        self._tag_slots = [NameSlots() for _ in self._rules.tag_labels]
-        self._folded: dict[str, int] = {}
+        #: By place: the span's names, and after its root the values of each tag label.
+        places = (0, *range(2, 2 + len(self._rules.tag_labels)))
+        self._slots = {place: NameSlots() for place in places}
+        #: Counts the folded values. ``names``, ``series``, ``tags``: beyond a cap.
+        #: ``denied_names``, ``denied_prefixes``: denied by the patterns. A name or key counts when
+        #: it enters the cache.
+        self.folded = Sanitizer()
         # From raw keys to series. Only keys of plain strings: 1, True and 1.0 are one key of a
         # dict, but different strings.
         self._labels: dict[Hashable, SpanLabel] = {}
@@ -108,21 +111,11 @@ class Families:
     def __iter__(self) -> Iterator[Family]:
         return iter(self._families.values())
 
-    def drain_folded(self) -> dict[str, int]:
-        """Return the counts of folded values since the last call.
-
-        ``names``, ``series``, ``tags``: beyond a cap. ``denied_names``, ``denied_prefixes``:
-        denied by the patterns. A name or key counts when it enters the cache.
-        """
-        folded, self._folded = self._folded, {}
-        return folded
-
     def drop(self, family: Family, series: AnySeries) -> None:
         """Retire a series. `forget_routes` must follow; else cached routes still lead to it."""
         del family.series[series.identity]
         if family.has_span:
-            self._slots.release(series.identity[0])
-            for place, slots in enumerate(self._tag_slots, start=2):
+            for place, slots in self._slots.items():
                 slots.release(series.identity[place])
 
     def folded_levels(self, metric: Hashable) -> list[LevelSeries]:
@@ -153,7 +146,7 @@ class Families:
             return found
         texts, denied = self._rules.span(tags, self._sanitizer)
         if denied:
-            self._count_folded("denied_names")
+            self.folded.count("denied_names")
             texts = (semconv.FOLDED, semconv.FOLDED, *texts[2:])
         label = SpanLabel(texts)
         if _is_plain(tags):
@@ -211,7 +204,7 @@ class Families:
         texts = [label_text(value, self._sanitizer) for value in labels]
         at = family.prefix_at
         if at >= 0 and not self._rules.allows_prefix(texts[at]):
-            self._count_folded("denied_prefixes")
+            self.folded.count("denied_prefixes")
             texts[at] = semconv.FOLDED
         identity = (*texts,) if label is None else (*label.texts, *texts)
         return family.series.get(identity) or self._admit(family, identity, label)
@@ -220,12 +213,12 @@ class Families:
         self, family: Family, identity: tuple[str, ...], label: SpanLabel | None
     ) -> AnySeries:
         """Return a new series or, beyond a cap, the one that it is folded into."""
-        if label is not None and not self._slots.admits(identity[0], self._limits.max_names):
-            if not label.counted:
-                label.counted = True
-                self._count_folded("names", identity[0])
-            identity = (semconv.FOLDED, semconv.FOLDED, *identity[2:])
-        if label is not None and self._tag_slots:
+        if label is not None:
+            if not self._slots[0].admits(identity[0], self._limits.max_names):
+                if not label.counted:
+                    label.counted = True
+                    self._count_folded("names", identity[0])
+                identity = (semconv.FOLDED, semconv.FOLDED, *identity[2:])
             identity = self._with_known_tags(identity)
         if found := family.series.get(identity):
             return found
@@ -239,15 +232,14 @@ class Families:
                 if len(family.series) + others < limit:
                     break
         if label is not None:
-            self._slots.acquire(identity[0])
-            for place, slots in enumerate(self._tag_slots, start=2):
+            for place, slots in self._slots.items():
                 slots.acquire(identity[place])
         return family.create(identity)
 
     def _with_known_tags(self, identity: tuple[str, ...]) -> tuple[str, ...]:
         """Fold the values of tag labels beyond the cap."""
         values = list(identity)
-        for place, slots in enumerate(self._tag_slots, start=2):
+        for place, slots in self._slots.items():
             if not slots.admits(values[place], self._limits.max_names):
                 self._count_folded("tags", values[place])
                 values[place] = semconv.FOLDED
@@ -258,9 +250,9 @@ class Families:
         if self._routes > _MAX_ROUTES:
             self.forget_routes()
 
-    def _count_folded(self, kind: str, what: str | None = None) -> None:
-        self._folded[kind] = self._folded.get(kind, 0) + 1
-        if what is not None and self._on_folded is not None:
+    def _count_folded(self, kind: str, what: str) -> None:
+        self.folded.count(kind)
+        if self._on_folded is not None:
             self._on_folded(kind, what)
 
 

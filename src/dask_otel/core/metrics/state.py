@@ -195,7 +195,8 @@ class MetricState:
             self._sanitizer.count("value")
             return
         series = find(key)
-        ids = self._exemplar_ids(ids)
+        if ids and self._sampled is not None and not self._sampled(ids[0]):
+            ids = None
         if series is not None and not series.add(checked, self._epoch, ids, time_ns):
             self._sanitizer.count("value")
 
@@ -203,9 +204,6 @@ class MetricState:
         series = self._families.of_raw(raw)
         if not isinstance(series, HistogramSeries) or not series.merge(durations, self._epoch):
             self._sanitizer.count("shape")
-
-    def _exemplar_ids(self, ids: Ids | None) -> Ids | None:
-        return ids if ids and (self._sampled is None or self._sampled(ids[0])) else None
 
     # ------------------------------------------------------------------------------ output
 
@@ -298,7 +296,7 @@ class MetricState:
         """Add the counts of sanitised and folded values since the last export."""
         counts: tuple[tuple[Metric, Mapping[str, int]], ...] = (
             (semconv.OTEL_SANITIZED, self._sanitizer.drain()),
-            (semconv.OTEL_FOLDED, self._families.drain_folded()),
+            (semconv.OTEL_FOLDED, self._families.folded.drain()),
         )
         for metric, by_kind in counts:
             for kind, count in by_kind.items():
