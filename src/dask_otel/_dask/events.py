@@ -81,22 +81,6 @@ class ClusterEvents:
             str, tuple[float, WorkerState, ClusterEvent, asyncio.Future[None] | None]
         ] = {}
         self._stolen, self._stolen_since = 0, 0.0
-        #: By topic and action: Dask's own messages that become events.
-        self._readers: dict[tuple[str, Any], Callable[[str, _Message, float], None]] = {
-            ("all", "remove-worker"): self._removed,
-            ("all", "retire-workers"): self._retired,
-            ("all", "add-client"): self._client,
-            ("all", "remove-client"): self._client,
-            ("client", "update-graph"): self._graph,
-            ("worker", "worker-status-change"): self._status,
-            ("worker", "closing-worker"): self._closing,
-            ("worker-restart-memory", None): self._terminated,
-            ("worker-fail-hard", None): self._failed,
-            ("scheduler", "worker-ttl-timed-out"): self._overdue,
-            ("scheduler", "no-workers-timeout-exceeded"): self._no_worker,
-            ("transitions", "scheduler-transition-failed"): self._transition_failed,
-            ("p2p", "p2p-failed"): self._p2p_failed,
-        }
 
     # ------------------------------------------------------------------ called by the adapter
 
@@ -149,8 +133,7 @@ class ClusterEvents:
             return
         kind = "worker" if topic in self._workers or topic in self._pending else topic
         kind = "client" if topic in self._scheduler.clients else kind
-        if reader := self._readers.get((kind, action)):
-            reader(topic, message, now)
+        self._read(kind, action, topic, message, now)
 
     def tick(self, now: float, closing: bool = False) -> None:
         """Emit what has waited long enough."""
@@ -198,9 +181,74 @@ class ClusterEvents:
         found = (self._scheduler.tasks.get(key) for key in islice(keys, _MOST_READ))
         return [task for task in found if task is not None]
 
+    # -------------------------------------------------------------------- Dask's own messages
+
+    def _read(
+        self, kind: str, action: str | None, topic: str, message: _Message, now: float
+    ) -> None:
+        """Read a message by its topic, or what the topic names, and by its action."""
+        match kind, action:
+            case "all", "remove-worker":
+                self._removed(message, now)
+            case "worker-restart-memory", None:
+                self._terminated(message, now)
+            case "worker-fail-hard", None:
+                if ws := self._workers.get(str(message.get("worker"))):
+                    text = {semconv.EXCEPTION_MESSAGE: message.get("exception_text")}
+                    self._of_worker(now, semconv.WORKER_FAILED, ws, **text)
+            case "worker", "closing-worker":
+                reason = _TIME.sub("", str(message.get("reason"))[:200])
+                self._complete(topic, {semconv.WORKER_CLOSE_REASON: reason})
+            case "worker", "worker-status-change":
+                before, after = message.get("prev-status"), message.get("status")
+                # None if it has gone: any client may log any event.
+                ws = self._workers.get(topic)
+                if ws and after == "paused":
+                    self._of_worker(now, semconv.WORKER_PAUSED, ws)
+                elif ws and (before, after) == ("paused", "running"):
+                    self._of_worker(now, semconv.WORKER_RESUMED, ws)
+            case "scheduler", "worker-ttl-timed-out":
+                for address in islice(message["workers"], _MOST_READ):
+                    if ws := self._workers.get(address):
+                        self._known_ends.setdefault(address, {})[Fact.OVERDUE] = now - ws.last_seen
+                        self._of_worker(now, semconv.WORKER_OVERDUE, ws)
+            case "all", "retire-workers":
+                listed = {Fact.RETIRED: "retired", Fact.FAILED: "could-not-retire"}
+                names = {fact: list(message[key]) for fact, key in listed.items() if message[key]}
+                if names:
+                    count = {semconv.WORKER_COUNT: len(message["retired"])}
+                    self.emit(now, semconv.WORKERS_RETIRED, {**count, **names})
+            case "all", "add-client" | "remove-client":
+                client, added = str(message.get("client")), action == "add-client"
+                # Dask logs the removal of a client a second time.
+                if added != (client in self._scheduler.clients):
+                    name = semconv.CLIENT_ADDED if added else semconv.CLIENT_REMOVED
+                    self.emit(now, name, {semconv.CLIENT_ID: client})
+            case "client", "update-graph":
+                if message.get("status") == "error":
+                    self.emit(now, semconv.GRAPH_FAILED, {semconv.CLIENT_ID: topic})
+            case "scheduler", "no-workers-timeout-exceeded":
+                tasks = self._tasks(message["keys"])
+                facts = {
+                    semconv.TASK_COUNT: len(message["keys"]),
+                    Fact.HAD: Counter(task.group.prefix.name for task in tasks).most_common(),
+                }
+                self.emit(now, semconv.NO_WORKER, facts, tasks)
+            case "transitions", "scheduler-transition-failed":
+                facts = {
+                    semconv.TASK_KEY: message["key"],
+                    semconv.TASK_START: message.get("start"),
+                    semconv.TASK_FINISH: message.get("finish"),
+                }
+                self.emit(now, semconv.TRANSITION_FAILED, facts, self._tasks([message["key"]]))
+            case "p2p", "p2p-failed":
+                shuffle = message.get("shuffle")
+                barrier = self._tasks([f"shuffle-barrier-{shuffle}"])
+                self.emit(now, semconv.P2P_FAILED, {semconv.P2P_ID: shuffle}, barrier)
+
     # ---------------------------------------------------------------------------- workers
 
-    def _removed(self, _topic: str, message: _Message, now: float) -> None:
+    def _removed(self, message: _Message, now: float) -> None:
         address = message.get("worker")
         if type(address) is not str or address in self._scheduler.workers:
             return
@@ -249,7 +297,7 @@ class ClusterEvents:
         else:
             self._put(event, True)
 
-    def _terminated(self, _topic: str, message: _Message, now: float) -> None:
+    def _terminated(self, message: _Message, now: float) -> None:
         """Read the message of a nanny that ends its worker for memory."""
         address, memory = message.get("worker"), measured(message.get("rss"))
         if type(address) is not str or memory is None:
@@ -277,75 +325,6 @@ class ClusterEvents:
             facts = {**event.facts, **more}
             facts[semconv.WORKER_REMOVAL_REASON] = _reason(facts)
             self._put(replace(event, facts=facts), True)
-
-    def _closing(self, topic: str, message: _Message, _now: float) -> None:
-        reason = _TIME.sub("", str(message.get("reason"))[:200])
-        self._complete(topic, {semconv.WORKER_CLOSE_REASON: reason})
-
-    def _overdue(self, _topic: str, message: _Message, now: float) -> None:
-        for address in islice(message["workers"], _MOST_READ):
-            if ws := self._workers.get(address):
-                self._known_ends.setdefault(address, {})[Fact.OVERDUE] = now - ws.last_seen
-                self._of_worker(now, semconv.WORKER_OVERDUE, ws)
-
-    def _status(self, topic: str, message: _Message, now: float) -> None:
-        before, after = message.get("prev-status"), message.get("status")
-        # None if it has gone: any client may log any event.
-        ws = self._workers.get(topic)
-        if ws and after == "paused":
-            self._of_worker(now, semconv.WORKER_PAUSED, ws)
-        elif ws and (before, after) == ("paused", "running"):
-            self._of_worker(now, semconv.WORKER_RESUMED, ws)
-
-    def _failed(self, _topic: str, message: _Message, now: float) -> None:
-        if ws := self._workers.get(str(message.get("worker"))):
-            text = {semconv.EXCEPTION_MESSAGE: message.get("exception_text")}
-            self._of_worker(now, semconv.WORKER_FAILED, ws, **text)
-
-    def _retired(self, _topic: str, message: _Message, now: float) -> None:
-        done, failed = (list(message[key]) for key in ("retired", "could-not-retire"))
-        listed = {Fact.RETIRED: done, Fact.FAILED: failed}
-        facts = {
-            semconv.WORKER_COUNT: len(done),
-            **{key: value for key, value in listed.items() if value},
-        }
-        if done or failed:
-            self.emit(now, semconv.WORKERS_RETIRED, facts)
-
-    # ---------------------------------------------------------------- clients, graphs, tasks
-
-    def _client(self, _topic: str, message: _Message, now: float) -> None:
-        client = str(message.get("client"))
-        added = message["action"] == "add-client"
-        # Dask logs the removal of a client a second time.
-        if added != (client in self._scheduler.clients):
-            name = semconv.CLIENT_ADDED if added else semconv.CLIENT_REMOVED
-            self.emit(now, name, {semconv.CLIENT_ID: client})
-
-    def _graph(self, topic: str, message: _Message, now: float) -> None:
-        if message.get("status") == "error":
-            self.emit(now, semconv.GRAPH_FAILED, {semconv.CLIENT_ID: topic})
-
-    def _transition_failed(self, _topic: str, message: _Message, now: float) -> None:
-        facts = {
-            semconv.TASK_KEY: message["key"],
-            semconv.TASK_START: message.get("start"),
-            semconv.TASK_FINISH: message.get("finish"),
-        }
-        self.emit(now, semconv.TRANSITION_FAILED, facts, self._tasks([message["key"]]))
-
-    def _no_worker(self, _topic: str, message: _Message, now: float) -> None:
-        tasks = self._tasks(message["keys"])
-        facts = {
-            semconv.TASK_COUNT: len(message["keys"]),
-            Fact.HAD: Counter(task.group.prefix.name for task in tasks).most_common(),
-        }
-        self.emit(now, semconv.NO_WORKER, facts, tasks)
-
-    def _p2p_failed(self, _topic: str, message: _Message, now: float) -> None:
-        shuffle = message.get("shuffle")
-        barrier = self._tasks([f"shuffle-barrier-{shuffle}"])
-        self.emit(now, semconv.P2P_FAILED, {semconv.P2P_ID: shuffle}, barrier)
 
 
 def _about(ws: WorkerState, now: float) -> dict[str, Any]:
