@@ -470,7 +470,7 @@ class Simulated:
             adapter.task_events.assigned,
             (graphs := adapter.spans.graphs) and (graphs._logs or graphs._parts),
             adapter.lifecycle._settling,
-            adapter.lifecycle._lingering,
+            adapter.lifecycle._lingering._entries,
             adapter.blocks.blocks._holding,
             adapter.blocks.blocks._waiting,
             adapter.blocks.blocks._left_first,

@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from functools import wraps
 from itertools import chain
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from distributed.core import Status
 from distributed.metrics import time
-from distributed.scheduler import Scheduler, WorkerState
+from distributed.scheduler import Scheduler, TaskGroup, WorkerState
 
 from dask_otel import semconv
 from dask_otel._dask import facts
@@ -37,7 +37,14 @@ from dask_otel.core.life.blocks import TOPIC
 from dask_otel.core.life.callers import Callers, Propagation
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.lifecycle import Lifecycle
-from dask_otel.core.life.open_span import Group, GroupFacts, Limits, OpenSpan, SpanFacts
+from dask_otel.core.life.open_span import (
+    NO_SUMS,
+    Group,
+    GroupFacts,
+    Limits,
+    OpenSpan,
+    SpanFacts,
+)
 from dask_otel.core.life.summaries import SpanSummary, summarize
 from dask_otel.core.metrics.batch import Batches, MetricBatch
 from dask_otel.core.profiles import stacks
@@ -201,7 +208,7 @@ class SchedulerAdapter:
             seen = len(self.spans.extension.spans)
             PASTS[self.scheduler] = Past(self.lifecycle.generations, seen)
         self.wrappers.remove()
-        self.spans.release()
+        self.spans.groups.clear()
         self.task_events.all_gone()
 
     # ---------------------------------------------------------------- the Dask plugin's
@@ -291,7 +298,8 @@ class SchedulerAdapter:
 
         Only then are Dask's counts consistent; ours are repaired from them after an error.
         """
-        self.spans.submission_over()
+        # The last submission is over.
+        self.spans.requested = {}
         if self.blocks.leaving:
             with self.boundary.guarding("blocks"):
                 self.blocks.tick(now)
@@ -339,8 +347,10 @@ class SchedulerAdapter:
         return facts.threads_at(self.scheduler, time)
 
     def group_facts(self, group: Group) -> GroupFacts:
-        """Return the sums of Dask's TaskGroup since the generation began."""
-        return self.spans.group_facts(group)
+        """Return the sums of Dask's TaskGroup; empty ones if they cannot be read."""
+        with self.boundary.guarding("group_facts"):
+            return facts.group_sums(cast("TaskGroup", group.source), group.before)
+        return NO_SUMS
 
     def span_facts(self, span: OpenSpan) -> SpanFacts:
         """Return a span's idle time, callers, and facts from Dask, which may be invalid."""

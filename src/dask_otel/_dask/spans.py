@@ -27,7 +27,7 @@ from dask_otel._dask.wrapping import Wrappers
 from dask_otel.core.context import Caller
 from dask_otel.core.life.callers import DEFAULT_SPAN
 from dask_otel.core.life.lifecycle import Lifecycle
-from dask_otel.core.life.open_span import NO_SUMS, Group, GroupFacts, OpenSpan
+from dask_otel.core.life.open_span import NO_SUMS, Group, OpenSpan
 from dask_otel.core.metrics.batch import Batches
 from dask_otel.core.records import Tags
 
@@ -80,14 +80,6 @@ class DaskSpans:
             self._take_in(group, now, known)
         self.annotate_all()
         self._seen = len(self.extension.spans)
-
-    def release(self) -> None:
-        """Release Dask's objects."""
-        self.groups.clear()
-
-    def submission_over(self) -> None:
-        """Forget the facts of the last submission."""
-        self.requested = {}
 
     def _take_in(self, group: TaskGroup, now: float, known: Set[str]) -> None:
         """Adopt a group's unfinished work from before the bridge.
@@ -204,12 +196,6 @@ class DaskSpans:
         self.groups.pop(cast("TaskGroup", group.source), None)
         if self._memory is not None:
             self._memory.forget(group.source)
-
-    def group_facts(self, group: Group) -> GroupFacts:
-        """Return the TaskGroup's sums; empty ones if they cannot be read."""
-        with self.boundary.guarding("group_facts"):
-            return group_sums(cast("TaskGroup", group.source), group.before)
-        return NO_SUMS
 
     def unfinished_by_span(self, now: float, resting: Mapping[TaskGroup, int]) -> dict[str, int]:
         """Adopt all spans and groups, and return Dask's counts of unfinished tasks.

@@ -42,17 +42,15 @@ from dask_otel.core.path.step import (
     SENT,
     STOP,
     Lost,
-    RawStep,
     lost_run,
 )
 from dask_otel.core.path.waiting import (
     AT_ONCE,
-    BEHIND,
     MOMENT,
-    OVERTAKEN,
     UNKNOWN,
     Place,
     Sent,
+    how_waited,
     last_ends,
     turn_of,
 )
@@ -496,12 +494,10 @@ class TaskEvents:
                 if account is not None:
                     # Without calls. The first entry is no end.
                     ends, free, tied = account.ends, account.free, task.resource_restrictions
-                    if not waits and (
-                        tied or (started > sent + MOMENT and len(ends) > 1 and ends[-1][1] > sent)
-                    ):
-                        # It can wait for what it needs, even if a thread is free.
-                        waits = BEHIND if tied else OVERTAKEN
-                        sent_to = (threads, waits, held)
+                    if not waits and (tied or started > sent + MOMENT):
+                        waits = how_waited(waits, tied, ends, key, sent, started)
+                        # Most wait for nothing, and share theirs.
+                        sent_to = (threads, waits, held) if waits else sent_to
                     if waits or not free or account.pauses:
                         end = (stimulus_id, stopped, self._accounting.present, key, not free)
                         if (free or held is not None) and not tied:
@@ -592,8 +588,12 @@ class TaskEvents:
             self._outcomes.interrupted(group, key, None if how == "stolen" else how, now)
             self._interrupted(group, key, assigned, sent, ran, stimulus_id, lost)
         else:
+            # It is cancelled: nobody wants its result. It may still run where it was assigned.
             self._end_path(group, run, start, ran, now, sent_to, place)
-            self._to_released(group, key, assigned, ran is None, now)
+            address = None if assigned is None else assigned.address
+            self._outcomes.cancelled(group, address, now)
+            if address is not None and ran is None:
+                self.under_way.cancelled(key, address, group, now)
             if start == "processing":
                 self._count(semconv.TASK_FINISHED.name, group, "cancelled")
 
@@ -626,20 +626,6 @@ class TaskEvents:
                 self._prepared(group, run)
         if self._limits.most and self._is_whole(run):
             task_runs.failed(group, run, self._limits)
-
-    def _to_released(
-        self,
-        group: Group,
-        key: Hashable,
-        assigned: WorkerState | None,
-        may_run: bool,
-        now: float,
-    ) -> None:
-        """A task is cancelled: nobody wants its result. It may still run where it was assigned."""
-        worker = None if assigned is None else assigned.address
-        self._outcomes.cancelled(group, worker, now)
-        if worker is not None and may_run:
-            self.under_way.cancelled(key, worker, group, now)
 
     def _end_path(
         self,
@@ -712,11 +698,7 @@ class TaskEvents:
             ran = self._clocks.corrected(address, started, stopped, stimulus_id, sent, time())
             if account is not None and sent:
                 end = (stimulus_id, ran[1], self._accounting.present, key, True)
-                ended = [end[1] for end in account.ends[1:] if end[3] != key]
-                if resources:
-                    waits = BEHIND
-                elif not waits and ran[0] > sent + MOMENT and ended and ended[-1] > sent:
-                    waits = OVERTAKEN
+                waits = how_waited(waits, resources, account.ends, key, sent, ran[0])
                 waited: Sent = (threads, waits, None)
                 began = lost_run([*last_ends(account.ends), end], waited, key, sent, *ran)
             return ran, began
@@ -798,24 +780,13 @@ class TaskEvents:
             except TypeError:
                 # Any client may log any event.
                 return
-            if victim is not None and task is not None and ws is not None:
-                self._moved(task, victim, ws, sent, before, sent_to)
-
-    def _moved(
-        self,
-        task: TaskState,
-        victim: WorkerState,
-        thief: WorkerState,
-        sent: float,
-        before: RawStep | None,
-        sent_to: Sent,
-    ) -> None:
-        """Record that a task is sent anew, to another worker."""
-        key, now = task.key, time()
-        if before is not None:
-            self.paths.sent(key, before, sent, sent_to[0])
-        sent_to = self._accounting.task_stolen(key, victim.address, thief.address, monotonic())
-        self.assigned[key] = (thief, now, None, sent_to, task)
-        if queued := self.queued_since.get(key):
-            # It is in no queue of the scheduler meanwhile.
-            self.queued_since[key] = queued + now - sent
+            if victim is None or task is None or ws is None:
+                return
+            key, now = task.key, time()
+            if before is not None:
+                self.paths.sent(key, before, sent, sent_to[0])
+            sent_to = self._accounting.task_stolen(key, victim.address, ws.address, monotonic())
+            self.assigned[key] = (ws, now, None, sent_to, task)
+            if queued := self.queued_since.get(key):
+                # It is in no queue of the scheduler meanwhile.
+                self.queued_since[key] = queued + now - sent

@@ -93,6 +93,24 @@ def waits(
     return absent, passed - absent - free, free
 
 
+def how_waited(how: int, tied: object, ends: Ends, key: Hashable, sent: float, start: float) -> int:
+    """Return whether a run waited on its worker, now that it has ended; see `Sent`.
+
+    Parameters
+    ----------
+    how
+        Whether it waited for a thread, as it was known when the run was sent.
+    tied
+        Whether it needs resources: it can wait for these even if a thread is free.
+    ends, key, sent, start
+        The last ends on its worker, with or without its own; of the run.
+    """
+    if how or tied:
+        return how or BEHIND
+    last = next((end[1] for end in reversed(ends[1:]) if end[3] != key), sent)
+    return OVERTAKEN if start > sent + MOMENT and last > sent else AT_ONCE
+
+
 def turn_of(
     place: Place, how: int, key: Hashable, sent: float, start: float, stop: float
 ) -> Turn | None:
