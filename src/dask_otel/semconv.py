@@ -132,9 +132,6 @@ PATH_PARTS: Final = (
     "other_span",
 )
 
-#: By what tasks are restricted to some workers.
-RESTRICTIONS: Final = ("resources", "workers")
-
 _STRING, _BOOL, _INT, _DOUBLE, _STRINGS = "string", "bool", "int", "double", "string[]"
 _COUNTS = {
     TASK_COUNT: _INT,

@@ -160,7 +160,7 @@ class FinishedGroup:
     #: Seconds by action, as Dask's ``TaskGroup.all_durations``.
     durations: Mapping[str, float]
     types: tuple[str, ...]
-    #: Of `semconv.RESTRICTIONS`; empty if any worker may run its first task.
+    #: ``resources`` or ``workers``; empty if any worker may run its first task.
     restriction: str = ""
     #: The name of a worker that is slower than the others, its share of the runs, the mean seconds
     #: of its runs and of the others'; None if none is.

@@ -309,7 +309,12 @@ class Accounting:
         account = self._workers.get(worker)
         if account is None or (not (executing or seconds) and account.rests_until(now - travelled)):
             return
-        total = self._count_reported(seconds) if seconds else 0.0
+        total = 0.0
+        for span_id, value in seconds.items():
+            if 0.0 < value < inf:
+                self._span_reported[span_id] = self._span_reported.get(span_id, 0.0) + value
+                total += value
+        self._reported += total
         self._advance(now)
         now = self._now
         account.advance(now, self._worked)
@@ -328,15 +333,6 @@ class Accounting:
         account.begin_interval(self._sharing.changed, self._spans)
         if zombies or tasks.zombies:
             self._refresh(account, now)
-
-    def _count_reported(self, seconds: Mapping[str, float]) -> float:
-        total = 0.0
-        for span_id, value in seconds.items():
-            if 0.0 < value < inf:
-                self._span_reported[span_id] = self._span_reported.get(span_id, 0.0) + value
-                total += value
-        self._reported += total
-        return total
 
     # ------------------------------------------------------------------------- spans
 

@@ -113,7 +113,6 @@ class Lifecycle:
         self, limits: Limits, cluster: Cluster, generations: Generations | None = None
     ) -> None:
         self._limits = limits
-        self._floor = limits.tasks.floor
         #: Whether the spans' paths are followed.
         self.follows = limits.path
         self._cluster = cluster
@@ -227,7 +226,7 @@ class Lifecycle:
         before: GroupFacts = NO_SUMS,
     ) -> Group:
         """Add a task group, with these sums before now, to an open span."""
-        group = Group(span, name, prefix, source, self._floor, before)
+        group = Group(span, name, prefix, source, self._limits.tasks.floor, before)
         span.groups.append(group)
         return group
 

@@ -180,7 +180,7 @@ class Group(TaskCounts):
         self.new_runs: list[RawRun] = []
         #: Some of its runs, and their seconds, by the worker's name.
         self.by_worker: dict[object, list[float]] = {}
-        #: By what Dask restricts its first task to some workers: `semconv.RESTRICTIONS`, or empty.
+        #: By what Dask restricts its first task to some workers: see `FinishedGroup`.
         self.restriction = ""
         #: Its slowest runs, the slowest first.
         self.slowest: tuple[RawRun, ...] = ()

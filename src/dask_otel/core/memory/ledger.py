@@ -163,11 +163,6 @@ class Holding(NamedTuple):
         if self.spans:
             self.spans[-1].prefixes[self.prefix] += size
 
-    def rise(self) -> None:
-        """Note new peaks."""
-        for one in (self.known, *self.spans):
-            one.rise()
-
 
 class Ledger:
     """The results of one scheduler's tasks in memory. Belongs to its event loop.
@@ -286,7 +281,8 @@ class Ledger:
         """Add all moves to the sums, and note new peaks. O(changed groups x their depth)."""
         if self.moves or self.came:
             for group, one in self._add().items():
-                one.rise()
+                for known in (one.known, *one.spans):
+                    known.rise()
                 self.forget(group)
 
     def forget(self, group: Hashable) -> None:
