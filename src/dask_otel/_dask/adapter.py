@@ -6,9 +6,11 @@ this one assembles them, and gives the lifecycle its facts.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from functools import wraps
 from itertools import chain
+from operator import itemgetter
 from time import monotonic
 from typing import Any, Final, cast
 
@@ -344,7 +346,9 @@ class SchedulerAdapter:
 
     def threads_at(self, time: float) -> int:
         """Return the cluster's thread count at that time."""
-        return facts.threads_at(self.scheduler, time)
+        history = self.scheduler.total_nthreads_history
+        index = bisect_right(history, time, key=itemgetter(0)) - 1
+        return int(history[max(0, index)][1])
 
     def group_facts(self, group: Group) -> GroupFacts:
         """Return the sums of Dask's TaskGroup; empty ones if they cannot be read."""

@@ -189,13 +189,6 @@ def thread_seconds(scheduler: Scheduler, start: float, stop: float) -> float:
     return float(sum(parts))
 
 
-def threads_at(scheduler: Scheduler, when: float) -> int:
-    """Return ``total_nthreads`` at that time."""
-    history = scheduler.total_nthreads_history
-    index = bisect_right(history, when, key=itemgetter(0)) - 1
-    return int(history[max(0, index)][1])
-
-
 def run_times(startstops: Iterable[Mapping[str, Any]]) -> tuple[float, float]:
     """Return when a run began and stopped computing, or zeros; earlier runs can be before it."""
     started = stopped = 0.0

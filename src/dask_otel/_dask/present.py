@@ -115,10 +115,10 @@ class Present:
                 else line_text(missing(present))
             ),
         }
-        if present is not None and present.path is not None and present.path.last is not None:
+        if present is not None and present.last is not None:
             # What it waits for since then is below.
-            end = present.path.last[END]
-            if found_path := path_of(present.path, end):
+            end = present.last[END]
+            if found_path := path_of(present, end):
                 parts = found_path[0].parts
                 facts["path"] = dict(zip(semconv.PATH_PARTS, parts, strict=True))
                 facts["since"] = self._now - end

@@ -189,7 +189,7 @@ class SettledSpans:
         span = self._adapter.lifecycle.open.get(span_id)
         if span is None:
             return exported
-        found = None if span.path is None else path_of(span.path, stop)
+        found = path_of(span, stop)
         return join_paths(exported, None if found is None else found[0].parts)
 
     def _timed_out(self, span_id: str, timeout: float) -> Refused | None:

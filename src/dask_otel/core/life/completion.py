@@ -71,8 +71,7 @@ def finish(
     stop = max(span.last_stop, below.stop, span.start)
     active_cpu = cluster.thread_seconds(span.start, stop)
     described = cluster.span_facts(span)
-    known = path_of(span.path, stop) if complete and span.path is not None else None
-    path, links = known or (None, ())
+    path, links = (path_of(span, stop) if complete else None) or (None, ())
     execute = span.execute_seconds + below.execute_seconds
     if path is not None and execute and active_cpu:
         # Seceded tasks run beside the threads: then it is no bound.

@@ -331,11 +331,6 @@ class OpenSpan(SpanPath):
         return self.above[0] if self.above else None
 
     @property
-    def path(self) -> SpanPath | None:
-        """What is known of its path; None if it is not followed, or was exported."""
-        return None if self.closed else self
-
-    @property
     def depth(self) -> int:
         """Number of its tags; greater than that of the span above."""
         return len(self.identity.tags)

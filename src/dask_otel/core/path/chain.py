@@ -64,7 +64,7 @@ def on_path(steps: Iterable[LongStep], until: float) -> list[tuple[Step, tuple[f
 def path_of(span: SpanPath, stop: float) -> tuple[SpanPathFacts, list[LongStep]] | None:
     """Return the path of a span that ends now, and the longest of its own steps; None if unknown.
 
-    The longest one is the last.
+    It is unknown, too, if it is not followed, or was exported. The longest one is the last.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def path_of(span: SpanPath, stop: float) -> tuple[SpanPathFacts, list[LongStep]]
     last = -inf if span.last is None else span.last[END]
     end = max(span.start, min(stop, max(last, span.vain_until)))
     elsewhere = end - span.start - sum(share.parts)
-    if span.unknown or not share.known or elsewhere < -_NOTHING:
+    if span.closed or span.unknown or not share.known or elsewhere < -_NOTHING:
         return None
     share.parts[CLIENT] += stop - end
     return (
