@@ -29,6 +29,7 @@ from benchmarks.cluster import answer, run_program
 from benchmarks.results import Row, verdict
 from benchmarks.simulated import Needs, SimulatedCluster
 from dask_otel import semconv
+from dask_otel._dask.adapter import HOOKS
 from dask_otel.scheduler.bridge import IDLE_TICK, Bridge
 from dask_otel.settings.reading import read_settings
 
@@ -169,7 +170,7 @@ def observed(
         bridge = Bridge(cluster.scheduler, read_settings(settings))
         bridge.hand_over.begin(exports)
         bridge.adapter.attach()
-        plugin.transition = bridge.adapter.transition
+        vars(plugin).update({name: getattr(bridge.adapter, name) for name in HOOKS})
     cluster.scheduler.add_plugin(plugin, name="counted")
     return bridge, exports
 

@@ -10,8 +10,9 @@ import tracemalloc
 import types
 from typing import Any
 
+from benchmarks.instructions import observed
 from benchmarks.results import Row, verdict
-from benchmarks.simulated import Observer, SimulatedCluster
+from benchmarks.simulated import SimulatedCluster
 
 #: Spans before those that are measured.
 WARM = 100
@@ -22,24 +23,27 @@ def _traced() -> tuple[int, int]:
     return tracemalloc.get_traced_memory()[0], len(gc.get_objects())
 
 
-async def per_open_span(count: int, observed: bool) -> tuple[float, float]:
-    """Return what an open span with a task takes, with the bridge or without it.
+async def per_open_span(count: int, settings: dict[str, Any] | None) -> tuple[float, float]:
+    """Return what an open span with a task takes, with a bridge of these settings or none.
 
     All bytes, wherever they were allocated: the code that a dataclass generates has no file, and
     an object can get the memory that other code has freed. And the objects that Python's garbage
     collector visits.
     """
     async with SimulatedCluster(4) as cluster:
-        observer = Observer(cluster) if observed else None
+        bridge, _ = observed(cluster, settings)
+        if bridge is not None:
+            # A bridge has a sampler from its start on.
+            bridge.adapter.decide_with(lambda trace: True)
         tracemalloc.start()
         for i in range(WARM + count):
             if i == WARM:
                 before = _traced()
             keys = cluster.submit((f"span {i % 50}",))
             cluster.heartbeat(cluster.addresses[i % 4], cluster.metered(keys, 10))
-        if observer is not None:
+        if bridge is not None:
             # The metrics so far go with the next export: they are no part of an open span.
-            observer.adapter.swap(time.time_ns())
+            bridge.adapter.swap(time.time_ns())
         after = _traced()
         tracemalloc.stop()
     return (after[0] - before[0]) / count, (after[1] - before[1]) / count
@@ -67,8 +71,8 @@ def size_of(adapter: Any, scheduler: Any) -> int:
 def run(quick: bool) -> list[Row]:
     """Measure open spans."""
     spans = 1000 if quick else 10_000
-    dask, visited = asyncio.run(per_open_span(spans, observed=False))
-    both, all_visited = asyncio.run(per_open_span(spans, observed=True))
+    dask, visited = asyncio.run(per_open_span(spans, None))
+    both, all_visited = asyncio.run(per_open_span(spans, {}))
     ours = both - dask
     return [
         Row("4", "memory per open span", "≤ 2 KiB", f"{ours / 1024:.1f} KiB",

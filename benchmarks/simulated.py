@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import dask
@@ -174,6 +173,12 @@ class SimulatedCluster:
                 startstops=[{"action": "compute", "start": now - seconds, "stop": now}],
             )
 
+    def forget_spans(self) -> None:
+        """Drop Dask's own memory of all spans, which a scheduler never does."""
+        extension = self.scheduler.extensions["spans"]
+        for table in ("spans", "root_spans", "spans_search_by_name", "spans_search_by_tag"):
+            getattr(extension, table).clear()
+
     def metered(self, keys: Iterable[Hashable], size: int) -> dict[tuple[Hashable, ...], float]:
         """Return a heartbeat's metrics of the spans of these tasks, with so many keys."""
         spans = list(dict.fromkeys(self.span_id(key) for key in keys))
@@ -184,41 +189,3 @@ class SimulatedCluster:
             ("execute", span, f"inc{i // each}", activity, unit): 0.01
             for i, (span, activity, unit) in chosen
         }
-
-
-class Observer:
-    """The bridge's side of a simulated cluster, without export."""
-
-    def __init__(self, cluster: SimulatedCluster) -> None:
-        from distributed.diagnostics.plugin import SchedulerPlugin
-        from tests.limits import make_adapter
-
-        from dask_otel._dask.adapter import HOOKS
-        from dask_otel._dask.boundary import ErrorBoundary
-        from dask_otel.scheduler.bridge import limits_of
-        from dask_otel.settings.keys import Settings
-
-        self.cluster = cluster
-        self.boundary = ErrorBoundary()
-        limits = limits_of(Settings())
-        self.adapter = make_adapter(cluster.scheduler, replace(limits, linger=0.0), self.boundary)
-        self.adapter.attach()
-        # A bridge has a sampler from its start on.
-        self.adapter.decide_with(lambda trace: True)
-        plugin = SchedulerPlugin()
-        vars(plugin).update({name: getattr(self.adapter, name) for name in HOOKS})
-        cluster.scheduler.add_plugin(plugin, name="observer")
-
-    def beat(self) -> None:
-        """Let all workers report twice, so that finished work is settled."""
-        for _ in range(2):
-            for address in self.cluster.addresses:
-                self.cluster.heartbeat(address, {})
-
-    def forget_spans(self) -> None:
-        """Drop Dask's own memory of all spans, which a scheduler never does."""
-        extension = self.cluster.scheduler.extensions["spans"]
-        for table in ("spans", "root_spans", "spans_search_by_name", "spans_search_by_tag"):
-            getattr(extension, table).clear()
-        # The bridge counts on Dask keeping them.
-        self.adapter.spans._seen = 0
