@@ -135,6 +135,7 @@ class Exports:
     """Takes a bridge's exports in place of a pump, and counts tasks and notes of open spans."""
 
     takes_notes = True
+    profiles = None
 
     def __init__(self) -> None:
         self.spooled = self.spans = self.logs = self

@@ -58,8 +58,9 @@ def test_the_hooks_that_are_measured_are_the_worker_s():
 
 
 def test_with_a_spool_each_span_is_noted_while_it_is_open():
-    settings = {"spool": {"path": "/not/opened"}}
-    assert asyncio.run(count_work(settings, partial(_spans, spans=1))).notes == 1
+    settings = {"spool": {"path": "/not/opened"}, "spans": {"linger": "0s"}}
+    # Ten end, and are handed over.
+    assert asyncio.run(count_work(settings, partial(_spans, spans=10))).notes >= 10
 
 
 OUT = """fn=(1) eval
