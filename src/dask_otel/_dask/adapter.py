@@ -210,7 +210,7 @@ class SchedulerAdapter:
             seen = len(self.spans.extension.spans)
             PASTS[self.scheduler] = Past(self.lifecycle.generations, seen)
         self.wrappers.remove()
-        self.spans.groups.clear()
+        self.spans.release()
         self.task_events.all_gone()
 
     # ---------------------------------------------------------------- the Dask plugin's
@@ -300,8 +300,7 @@ class SchedulerAdapter:
 
         Only then are Dask's counts consistent; ours are repaired from them after an error.
         """
-        # The last submission is over.
-        self.spans.requested = {}
+        self.spans.submission_over()
         if self.blocks.leaving:
             with self.boundary.guarding("blocks"):
                 self.blocks.tick(now)

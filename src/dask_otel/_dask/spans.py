@@ -81,6 +81,14 @@ class DaskSpans:
         self.annotate_all()
         self._seen = len(self.extension.spans)
 
+    def release(self) -> None:
+        """Release Dask's objects."""
+        self.groups.clear()
+
+    def submission_over(self) -> None:
+        """Forget the facts of the last submission."""
+        self.requested = {}
+
     def _take_in(self, group: TaskGroup, now: float, known: Set[str]) -> None:
         """Adopt a group's unfinished work from before the bridge.
 

@@ -485,7 +485,7 @@ class TaskEvents:
                 worker, started, stopped, stimulus_id, sent, now
             )
             if held is not None and computed > held:
-                span.seceded += computed - held
+                span.ran_beside(computed - held)
                 if self._spans.graphs is not None:
                     self._spans.graphs.seceded(group, key, sent, held)
             if stimulus_id[0] == END:

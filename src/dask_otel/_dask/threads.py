@@ -15,6 +15,7 @@ from typing import Any, Final
 from distributed.core import Status
 from distributed.metrics import time
 from distributed.scheduler import Scheduler, WorkerState
+from distributed.spans import Span
 
 from dask_otel import semconv
 from dask_otel._dask.runs import Assignment
@@ -139,7 +140,7 @@ class ThreadTime:
             yield
         while not self.accounting.settle(STEP):
             yield
-        known = self._scheduler.extensions["spans"].spans
+        known: dict[str, Span] = self._scheduler.extensions["spans"].spans
         idle, reported = self._closed.span_idle, self._closed.span_reported
         while idle or reported:
             shares = idle or reported

@@ -227,7 +227,7 @@ class Lifecycle:
     ) -> Group:
         """Add a task group, with these sums before now, to an open span."""
         group = Group(span, name, prefix, source, self._limits.tasks.floor, before)
-        span.groups.append(group)
+        span.add(group)
         return group
 
     def all_forgotten(self, now: float) -> None:

@@ -363,6 +363,12 @@ class OpenSpan(SpanPath):
         below = () if self.below is None else (self.below.counts,)
         return TaskCounts.of(*self.groups, *below)
 
+    # Changes that come from several modules.
+
+    def add(self, group: Group) -> None:
+        """Add a group."""
+        self.groups.append(group)
+
     def release(self) -> None:
         """Release its groups and its chain, after the export: they refer to it."""
         self.groups, self.runs, self.results = [], None, None
@@ -375,6 +381,10 @@ class OpenSpan(SpanPath):
     def owe_time(self, idle: float, capacity: float) -> None:
         """Begin with a debt: time of an earlier generation that will be credited to this one."""
         self.idle, self.capacity = -idle, -capacity
+
+    def ran_beside(self, seconds: float) -> None:
+        """Add seconds for which a task of it ran after it had seceded."""
+        self.seceded += seconds
 
     def credit(self, idle: float, capacity: float) -> None:
         """Add a share of the cluster's idle seconds, and of its capacity."""
