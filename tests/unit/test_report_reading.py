@@ -64,7 +64,11 @@ def seen(run: Session) -> list[Any]:
             one.failed,
             one.start_ns,
             one.number("dask.task.count"),
-            [event.attributes.get("exception.type") for event in one.exceptions()],
+            [
+                event.attributes.get("exception.type")
+                for event in one.events
+                if event.name == "exception"
+            ],
         )
         for one in run.of_type("span")
     ]

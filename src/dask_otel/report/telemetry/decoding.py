@@ -11,8 +11,9 @@ import binascii
 import operator
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from dask_otel import semconv
 from dask_otel.core.text import written_tag
@@ -56,14 +57,15 @@ _LARGEST: Final = 1e300
 _INTEGER: Final = re.compile(r"-?[0-9]+")
 
 
-class Exported(NamedTuple):
+@dataclass
+class Exported:
     """One export of one process."""
 
     resource: dict[str, Plain]
-    scope_version: str
-    spans: list[Span]
-    points: list[Measured]
-    logs: list[Log]
+    scope_version: str = ""
+    spans: list[Span] = field(default_factory=list)
+    points: list[Measured] = field(default_factory=list)
+    logs: list[Log] = field(default_factory=list)
 
 
 def decode(value: Any, skipped: Skipped) -> Iterator[Exported]:
@@ -88,38 +90,38 @@ def decode(value: Any, skipped: Skipped) -> Iterator[Exported]:
 
 
 def _exported(entry: dict[str, Any], skipped: Skipped) -> Exported:
-    version = ""
-    spans: list[Span] = []
-    points: list[Measured] = []
-    logs: list[Log] = []
+    found = Exported(_attributes(_dict(entry.get("resource")).get("attributes")))
     for scope in [scope for key in _SCOPES for scope in _dicts(entry.get(key))]:
         origin = _dict(scope.get("scope"))
         if origin.get("name") == "dask_otel":
-            version = version or _text(origin.get("version"))
-            logs += [_log(raw) for raw in _dicts(scope.get("logRecords"))]
+            found.scope_version = found.scope_version or _text(origin.get("version"))
+            found.logs += [_log(raw) for raw in _dicts(scope.get("logRecords"))]
         for raw in _list(scope.get("spans")):
             if (span := _span(raw)) is None:
                 skipped.add("span without ids or times")
             else:
-                spans.append(span)
+                found.spans.append(span)
                 # Jaeger's place for it.
-                version = version or _text(span.attributes.get("otel.scope.version"))
+                version = _text(span.attributes.get("otel.scope.version"))
+                found.scope_version = found.scope_version or version
         for metric in _list(scope.get("metrics")):
             if not isinstance(metric, dict):
                 skipped.add("metric without data")
             elif (name := _text(metric.get("name"))).startswith("dask."):
-                points += _points(name, metric, skipped)
-    resource = _attributes(_dict(entry.get("resource")).get("attributes"))
-    return Exported(resource, version, spans, points, logs)
+                found.points += _points(name, metric, skipped)
+    return found
 
 
 def _log(raw: dict[str, Any]) -> Log:
     attributes = _attributes(raw.get("attributes"))
     # Some backends drop the field.
     name = _text(raw.get("eventName")) or text(attributes.pop(semconv.EVENT_NAME, ""))
-    body = text(_any_value(raw.get("body")))
     return Log(
-        _time(raw.get("timeUnixNano")), name, _time(raw.get("severityNumber")), body, attributes
+        name,
+        _time(raw.get("timeUnixNano")),
+        attributes,
+        severity=_time(raw.get("severityNumber")),
+        body=text(_any_value(raw.get("body"))),
     )
 
 

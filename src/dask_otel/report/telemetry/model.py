@@ -20,7 +20,7 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event of a span."""
+    """An event, such as one of a span."""
 
     name: str
     time_ns: int
@@ -28,15 +28,12 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class Log(Event):
     """A log record: an event of the cluster, or a worker's."""
 
-    time_ns: int
-    name: str
     #: OpenTelemetry's number.
     severity: int
     body: str
-    attributes: dict[str, Plain]
 
     @property
     def level(self) -> str:
