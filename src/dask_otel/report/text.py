@@ -430,8 +430,7 @@ def comparison_lines(found: Comparison, width: int) -> Iterator[str]:
         if one.functions:
             yield row("function", ("tasks A", "B", "a task A", "B", "change"))
         for function in one.functions[:_MOST_FUNCTIONS]:
-            *cells, verdict = function.cells()
-            yield f"{row(function.name, cells)}  {verdict}"
+            yield f"{row(function.name, function.cells())}  {function.verdict}"
             if spread := function.spread():
                 yield f"    a task took {spread}"
         yield row("span", ("lasted A", "B", "threads A", "B"))

@@ -6,11 +6,11 @@ or less time for the same work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from operator import attrgetter
 from statistics import fmean, median
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from dask_otel.core.sums import summed
 from dask_otel.report import profiles, words
@@ -46,10 +46,8 @@ _BESIDE: Final = (
 _RATES: Final = {"": "", " per second": "seconds", " per thread-second": "thread_seconds"}
 
 Side: TypeAlias = Sequence[PastRun]
-_A = TypeVar("_A")
-_B = TypeVar("_B")
 #: A figure in A and in B; None if it is unknown.
-Pair: TypeAlias = tuple[float | None, float | None]
+Pair: TypeAlias = Sequence[float | None]
 
 
 class Work(NamedTuple):
@@ -70,19 +68,19 @@ class Function:
     """
 
     name: str
-    tasks: tuple[float, float]
-    bytes: tuple[float, float]
-    seconds: tuple[float, float]
-    spreads: tuple[tuple[float, float] | None, tuple[float, float] | None]
+    tasks: Sequence[float]
+    bytes: Sequence[float]
+    seconds: Sequence[float]
+    spreads: Sequence[tuple[float, float] | None]
     verdict: str
     more_work: float
     change: float
     each: list[float | None]
 
     def cells(self) -> list[str]:
-        """Return the tasks in A and B, the time of one in A and B, the change, the verdict."""
+        """Return the tasks in A and B, the time of one in A and B, and the change."""
         tasks = [f"{count:,.4g}" if count else "" for count in self.tasks]
-        return [*tasks, *map(words.known, self.each), words.signed(self.change), self.verdict]
+        return [*tasks, *map(words.known, self.each), words.signed(self.change)]
 
     def spread(self) -> str:
         """Return the spread of a task in A and in B as text; empty with too few runs."""
@@ -214,7 +212,7 @@ def compare(
 ) -> Comparison:
     """Compare the ended runs of two reports, those of one name together."""
     sessions = [*before], [*after]
-    sides = _each(sessions, lambda runs: [one for run in runs for one in ended(run, "")])
+    sides = [[one for run in runs for one in ended(run, "")] for runs in sessions]
     names = dict.fromkeys(run.name for side in sides for run in side)
     code, found = {}, []
     for name in names:
@@ -243,8 +241,8 @@ def difference(before: Side, after: Side) -> Difference:
     return Difference(
         name=(*before, *after)[0].name,
         runs=(len(before), len(after)),
-        lasted=_each(sides, lambda side: _mean(run.seconds for run in side)),
-        seconds=_each(sides, lambda side: _mean(run.thread_seconds for run in side)),
+        lasted=[_mean(run.seconds for run in side) for side in sides],
+        seconds=[_mean(run.thread_seconds for run in side) for side in sides],
         apart=apart(
             *([one for run in side if (one := run.thread_seconds) is not None] for side in sides),
             fewest=FEWEST,
@@ -261,11 +259,6 @@ def difference(before: Side, after: Side) -> Difference:
 
 def _change(pair: Pair) -> float:
     return (pair[1] or 0.0) - (pair[0] or 0.0)
-
-
-def _each(sides: tuple[_A, _A], of: Callable[[_A], _B]) -> tuple[_B, _B]:
-    """Return a function's results for both sides."""
-    return of(sides[0]), of(sides[1])
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -297,21 +290,20 @@ def _functions(sides: tuple[Side, Side], of_runs: Sequence[Sequence[Terms]]) -> 
 def _function(name: str, before: list[Work], after: list[Work]) -> Function:
     sides = (before, after)
     tasks, sizes, seconds = (
-        (_mean(one[place] for one in before) or 0.0, _mean(one[place] for one in after) or 0.0)
-        for place in range(3)
+        [_mean(one[place] for one in side) or 0.0 for side in sides] for place in range(3)
     )
-    each = _each(sides, lambda side: [one.seconds / one.tasks for one in side if one.tasks >= 1])
-    per_task = _each(sides, lambda side: [one.bytes / one.tasks for one in side if one.tasks >= 1])
+    each = [[one.seconds / one.tasks for one in side if one.tasks >= 1] for side in sides]
+    per_task = [[one.bytes / one.tasks for one in side if one.tasks >= 1] for side in sides]
     # More bytes in each task are more work, if they go with more time.
     sign = apart(*per_task, fewest=1)
     by_size = sign and sign == apart(*each, fewest=1) and all(sizes)
     unit = attrgetter("bytes" if by_size else "tasks")
-    units = _each(sides, lambda side: [*map(unit, side)])
-    paces = _each(sides, lambda side: [one.seconds / unit(one) for one in side if unit(one) >= 1])
+    units = [[*map(unit, side)] for side in sides]
+    paces = [[one.seconds / unit(one) for one in side if unit(one) >= 1] for side in sides]
     slower = apart(*paces, fewest=FEWEST)
     more = apart(*units, fewest=1)
     said = [{1: "slower", -1: "faster"}.get(slower), {1: "more work", -1: "less work"}.get(more)]
-    first, second = _each(units, lambda unit: _mean(unit) or 0.0)
+    first, second = (_mean(side) or 0.0 for side in units)
     pace = _mean(
         took / work for took, work in zip(seconds, (first, second), strict=True) if work >= 1
     )
@@ -320,7 +312,7 @@ def _function(name: str, before: list[Work], after: list[Work]) -> Function:
         tasks,
         sizes,
         seconds,
-        spreads=_each(each, lambda side: (min(side), max(side)) if len(side) >= FEWEST else None),
+        spreads=[(min(side), max(side)) if len(side) >= FEWEST else None for side in each],
         verdict=" and ".join(filter(None, said)),
         more_work=(second - first) * (pace or 0.0) if more else 0.0,
         change=seconds[1] - seconds[0],
@@ -413,20 +405,17 @@ def _minus_parts(
 
 
 def _step(name: str, sides: tuple[Side, Side]) -> StepDifference:
-    steps = _each(sides, lambda side: [run.steps[name] for run in side if name in run.steps])
-
+    steps = [[run.steps[name] for run in side if name in run.steps] for side in sides]
     return StepDifference(
         name,
-        _each(
-            steps,
+        [
             # A summary that others wrote may say that there was none.
-            lambda side: (
-                sum(s.seconds for s in side) / sum(s.count for s in side)
-                if any(s.count > 0 for s in side)
-                else None
-            ),
-        ),
-        _each(steps, lambda side: _mean(sum(s.parts.values()) for s in side if s.parts)),
+            sum(s.seconds for s in side) / sum(s.count for s in side)
+            if any(s.count > 0 for s in side)
+            else None
+            for side in steps
+        ],
+        [_mean(sum(s.parts.values()) for s in side if s.parts) for side in steps],
         _minus_parts(*([step.parts for step in side] for side in steps)),
         _minus(*([step.path for step in side] for side in steps)),
     )
