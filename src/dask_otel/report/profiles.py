@@ -57,13 +57,12 @@ def profiles_of(paths: Iterable[str | Path], skipped: Skipped) -> list[Profile]:
     found, files = [], dict[Path, None]()
     for path in map(Path, paths):
         run = _TRACES.match(path.name)
-        if path.name.endswith(SUFFIX):
-            files[path] = None
-        elif path.is_dir() or run:
-            folder, name = (path.parent, escape(run[1])) if run else (path, "")
-            files |= dict.fromkeys(sorted(folder.glob(f"{name}*{SUFFIX}")))
-        elif not path.exists():
+        folder, name = (path.parent, escape(run[1])) if run else (path, "")
+        is_one = path.name.endswith(SUFFIX)
+        own = [path] if is_one else sorted(folder.glob(f"{name}*{SUFFIX}"))
+        if not own and not path.exists():
             raise FileNotFoundError(f"there is no {path}")
+        files |= dict.fromkeys(own)
     for file in files:
         try:
             found.append(decoded(file.read_bytes()))
