@@ -391,17 +391,16 @@ def _memory(roots: Iterable[Span], limits: Mapping[str, float]) -> dict[str, Any
 def _grown(
     known: Iterable[tuple[tuple[str, ...], History]], times: Times
 ) -> dict[tuple[str, ...], float]:
-    """Return what counters grew by in some times, to an export interval; sums by their labels."""
-    found: dict[tuple[str, ...], float] = {}
-    for key, history in known:
-        ends = [
-            (bisect_left(history, (a,)), bisect_left(history, (b + _REPORTED,))) for a, b in times
-        ]
-        steps = {step for first, last in ends for step in range(first, last + 1)}
-        values = [0.0, *(value for _, value in history)]
-        took = sum(values[step + 1] - values[step] for step in steps if step < len(history))
-        found[key] = found.get(key, 0.0) + took
-    return found
+    """Return what counters grew by in some times, as sums by their labels."""
+    return summed({key: _growth(history, times)} for key, history in known)
+
+
+def _growth(history: History, times: Times) -> float:
+    """Return what a counter grew by in some times, to an export interval."""
+    ends = [(bisect_left(history, (a,)), bisect_left(history, (b + _REPORTED,))) for a, b in times]
+    steps = {step for first, last in ends for step in range(first, last + 1)}
+    values = [0.0, *(value for _, value in history)]
+    return sum(values[step + 1] - values[step] for step in steps if step < len(history))
 
 
 def _computed(groups: Iterable[Span], times: Times) -> float:

@@ -177,8 +177,7 @@ def _trees(account: Account, sheet: Sheet) -> Iterator[Line]:
     most = _MOST if sheet.everything else _FEW
     for root in roots[:most]:
         same = (span for span in account.session.spans if span.trace_id == root.trace_id)
-        end_ns = max(span.end_ns for span in same)
-        yield from _Trace(root, below, end_ns, sheet).lines()
+        yield from _Trace(root, below, max(span.end_ns for span in same), sheet).lines()
     if len(roots) > most:
         yield [(f"and {words.counted(len(roots) - most, 'more trace')}", "dim italic")]
 
