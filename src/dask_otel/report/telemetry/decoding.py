@@ -243,9 +243,8 @@ def _points(name: str, metric: dict[str, Any], skipped: Skipped) -> Iterator[Mea
                 for key, item in _attributes(raw.get("attributes")).items()
             }
             start = _time(raw.get("startTimeUnixNano"))
-            yield Measured(
-                name, labels, Point(start, time, float(value)), monotone, delta and monotone
-            )
+            point = Point(start, time, float(value))
+            yield name, labels, point, monotone, delta and monotone
 
 
 # ------------------------------------------------------------------------------- pieces

@@ -62,7 +62,7 @@ class Reader:
         is_ours = item.points or item.logs or any(span.type for span in item.spans)
         session = self._session(item.resource, item.scope_version) if is_ours else Session("", "")
         for measured in item.points:
-            if not session.metrics.add(measured):
+            if not session.metrics.add(*measured):
                 self.skipped.add("data point of a series beyond the limit")
         for log in item.logs:
             key = (f"{log.time_ns} {log.name}", f"{log.body} {log.attributes}")

@@ -51,14 +51,8 @@ class Point(NamedTuple):
     value: float
 
 
-class Measured(NamedTuple):
-    """A data point with its series."""
-
-    name: str
-    labels: dict[str, str]
-    point: Point
-    monotone: bool
-    delta: bool
+#: A data point with its series: the parameters of `Metrics.add`.
+Measured: TypeAlias = tuple[str, dict[str, str], Point, bool, bool]
 
 
 _NONE: Final = Point(0, 0, 0.0)
@@ -180,9 +174,10 @@ class Metrics:
     start_ns: int | None = None
     end_ns: int | None = None
 
-    def add(self, measured: Measured) -> bool:
-        """Add a point; return False if the limit of series is reached."""
-        name, labels, point, monotone, delta = measured
+    def add(
+        self, name: str, labels: dict[str, str], point: Point, monotone: bool, delta: bool
+    ) -> bool:
+        """Add a point of a series; return False if the limit of series is reached."""
         family = self.series.setdefault(name, {})
         key = tuple(sorted(labels.items()))
         series = family.get(key)
