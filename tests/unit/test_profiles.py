@@ -197,7 +197,7 @@ def test_each_sample_is_written_or_counted(
     first: list[Sampled], second: list[Sampled], room: int
 ) -> None:
     profiles = Profiles(0.02, room=room)
-    take(profiles, batch(first), batch(second, left_out=5), Ended(ROOT))
+    take(profiles, batch(first), batch(second, left_out=5), Ended(ROOT, T - 9.0, T - 2.0))
     sent = [*first, *second]
     written = sum(root.unwritten for root in profiles.roots.values())
     assert written + profiles.dropped.total() == sum(one.samples for one in sent) + 5
@@ -205,6 +205,7 @@ def test_each_sample_is_written_or_counted(
     if root is not None and profiles.dropped.total() == 5:
         read = decoded(encoded(root.profile))
         found, wanted = in_files(read), sums(sent)
+        assert (read.start_ns, read.seconds) == (int((T - 9.0) * 1e9), 7.0)
         # All time is there: at its stack, or at its prefix and said.
         assert found.total() == wanted.total()
         folded = sum((wanted - found).values())
@@ -225,7 +226,7 @@ def test_each_sample_is_written_or_counted(
 
 def test_late_samples_join_their_root_and_unknown_ones_are_counted() -> None:
     profiles = Profiles(0.02)
-    take(profiles, batch([ONE]), Ended(ROOT))
+    take(profiles, batch([ONE]), Ended(ROOT, T - 9.0, T - 2.0))
     late = batch([ONE])._replace(spans=(None,))
     unknown = batch([ONE._replace(span="gone")])
     take(profiles, late, unknown)
@@ -394,7 +395,7 @@ def files(folder: Path, most: int = 10**9, samples: bool = True) -> tuple[Profil
 def of_root(number: int, samples: int = 2) -> tuple[Batch, Ended]:
     root = replace(ROOT, dask_id=f"r{number}", root_id=f"r{number}", span_id=number)
     one = Sampled(root.dask_id, stack("fit", "f"), samples, 20_000 * samples)
-    return batch([one])._replace(spans=((root, root),)), Ended(root)
+    return batch([one])._replace(spans=((root, root),)), Ended(root, T, T)
 
 
 def test_the_file_of_an_open_root_is_replaced_and_says_so(tmp_path: Path) -> None:

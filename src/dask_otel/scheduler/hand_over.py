@@ -117,7 +117,7 @@ class HandOver:
         if self._pump.profiles is not None:
             for one in waiting:
                 if isinstance(one, FinishedSpan) and one.is_root:
-                    self._pump.profiles.offer(Ended(one.identity))
+                    self._pump.profiles.offer(Ended(one.identity, one.start, one.stop))
         for ready, pump in product(waiting, pumps):
             pump.spans.offer(ready)
             if isinstance(ready, FinishedSpan) and ready.graph is not None:

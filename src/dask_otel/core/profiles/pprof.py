@@ -45,7 +45,8 @@ class SpanStacks:
 class Profile:
     """The stacks of a root span and of the spans below it.
 
-    `about` has what else is known, as plain data; see docs/profiles.md.
+    `about` has what else is known, as plain data; see docs/profiles.md. Before the root has ended,
+    its start is that of its first message, and its seconds are unknown: 0.
     """
 
     about: dict[str, Any]

@@ -60,9 +60,11 @@ class CutOff(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A root span has ended."""
+    """A root span has ended; its times are in seconds since the epoch."""
 
     root: SpanIdentity
+    start: float
+    stop: float
 
 
 @dataclass
@@ -111,10 +113,12 @@ class Profiles:
                     cut_off = root.profile.about["cut_off"]
                     cut_off[:] = [*cut_off, worker][:_MOST_CUT_OFF]
                     root.changed = True
-            case Ended(identity):
+            case Ended(identity, start, stop):
                 if (found := self.roots.get(identity.span_id)) is not None:
                     found.ended, found.changed = now, True
                     found.profile.about["complete"] = True
+                    found.profile.start_ns = int(start * 1e9)
+                    found.profile.seconds = stop - start
 
     def _add(self, batch: Batch, now: float) -> Iterator[None]:
         try:
@@ -144,7 +148,6 @@ class Profiles:
             stacks[stack] += micros
             self._room -= len(stacks) - before
             root.changed, root.unwritten = True, root.unwritten + samples
-            root.profile.seconds = now - root.profile.start_ns / 1e9
             root.senders.add(batch.worker)
             yield
         if batch.left_out:
