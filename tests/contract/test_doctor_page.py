@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dask_otel import semconv
 from dask_otel.core.endpoints.explaining import KINDS
-from dask_otel.doctor import findings
+from dask_otel.doctor import exporting, findings
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGE = REPOSITORY / "src" / "dask_otel"
@@ -29,7 +29,7 @@ def written(folder: str, pattern: str) -> set[str]:
 
 def test_every_check_is_documented() -> None:
     checks = written("doctor", r'Finding\(\s*"([a-z_.]+)"')
-    checks |= {"export.traces", "export.metrics"}
+    checks |= {f"export.{signal}" for signal in exporting._SENT}
     checks |= {f"backend.{name}" for name in ("jaeger", "tempo", "prometheus")}
     checks |= {f"counts.{name.removeprefix('dask.otel.')}" for name in findings._COUNTS}
     assert column("Checks") == checks
@@ -45,7 +45,7 @@ def test_what_is_sent_is_documented() -> None:
         column("What it sends", 2),
         semconv.DOCTOR_CHECKS.labels,
     ) == (
-        {semconv.DOCTOR_SPAN, semconv.DOCTOR_CHECKS.name},
+        {semconv.DOCTOR_SPAN, semconv.DOCTOR_CHECKS.name, semconv.DOCTOR_EVENT},
         {semconv.DOCTOR_RUN},
         (semconv.DOCTOR_RUN,),
     )

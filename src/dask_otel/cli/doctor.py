@@ -20,8 +20,8 @@ COMMAND: Final = Command(
     help="find out why telemetry does not arrive",
     description="""\
 Find out what is wrong between a Dask scheduler and the endpoints that its telemetry goes to.
-It sends a test span and a test counter to each configured endpoint, and reports each answer in
-plain words, with the next step. It masks secrets.
+It sends a test span, counter and log record to each configured endpoint, and reports each answer
+in plain words, with the next step. It masks secrets.
 """,
     epilog="""\
 Without --scheduler, it examines this machine's configuration, as a scheduler that starts here would
