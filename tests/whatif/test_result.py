@@ -103,6 +103,9 @@ def test_the_curve_has_the_workers_alone_and_the_fastest_of_as_many_threads() ->
     notes = [[*WhatIfReport(replace(RESULT, experiments=some)).notes()] for some in (MORE[:2], ())]
     assert notes[0][0] == "Each further thread is of use up to 8, the most tried."
     assert notes[1] == notes[0][1:]
+    # One thread moves no data.
+    fewest = replace(RESULT, experiments=(replayed("1 x 1", 4.0, 1), *MORE[:2]))
+    assert [*WhatIfReport(fewest).notes()] == notes[1]
 
 
 # ---------------------------------------------------------------------------- the headline

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from math import floor
 from typing import Any, Final
 
@@ -109,7 +110,7 @@ class WhatIfReport:
         if knee:
             saved = f"less than {_above(knee.saved)} on average" if knee.saved else "nothing"
             yield f"Beyond {words.counted(knee.threads, 'thread')}, each further one saves {saved}."
-        elif it.curve[1:]:
+        elif it.curve[1:] and all(one.seconds > other.seconds for one, other in pairwise(it.curve)):
             yield f"Each further thread is of use up to {it.curve[-1].threads:,}, the most tried."
         took = f"{words.seconds(it.recorded)}; its replay took {words.seconds(it.replayed.seconds)}"
         apart = abs(it.replayed.seconds / it.recorded - 1) if it.recorded else 0.0
