@@ -23,7 +23,7 @@ peer-to-peer shuffle), and show its trace and where its time went, as a backend 
 If the standard variables name an OTLP endpoint (OTEL_EXPORTER_OTLP_ENDPOINT and so on), or
 something listens at localhost:4317, the demo sends the telemetry there; otherwise it writes files
 of OTLP/JSON. Jaeger's UI can open the traces (upload); the Collector reads traces and metrics
-(otlpjsonfile receiver).
+(otlp_json_file receiver).
 
 exit codes: 0 all went well (with --fail: the workflow failed as it should), even if an endpoint
 rejects the telemetry (a message says so); 1 a step failed; 2 wrong arguments; 130 interrupted

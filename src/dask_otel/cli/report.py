@@ -51,9 +51,9 @@ arguments, 130 interrupted
             "help": "show the changes from A to B, function by function and span by span",
         },
         "--last": {
-            "type": terminal.number(1, sys.maxsize, "a number of runs (1 or more)", int),
+            "type": terminal.number(1, sys.maxsize, "a number of schedulers (1 or more)", int),
             "metavar": "N",
-            "help": "use only the last N runs of the files; with --compare, of each side",
+            "help": "use only the files of the last N schedulers; with --compare, of each side",
         },
         "-o --output": {
             "type": Path,
