@@ -189,3 +189,22 @@ def test_threads_that_a_worker_did_not_need(tmp_path: Path, tasks: int, said: st
     (title,) = [one["title"] for one in found["diagnosis"] if one["kind"] == "sizing"]
     assert said in title
     assert ("threads" in title) == bool(said)
+
+
+def test_results_that_no_export_saw_are_there_by_their_time(tmp_path: Path) -> None:
+    b = Bridged({"files": {"path": str(tmp_path)}}, workers=1, threads=1)
+    held: list[Kept] = []
+
+    def run() -> None:
+        with span("train"):
+            # The metrics are exported every two seconds.
+            time.sleep(-time.time() % 2.0 + 0.5)
+            held.append(Kept(b.client.submit(filled, 2000, key="short-1")))
+            time.sleep(1.0)
+            held[0].release()
+        b.exported()
+
+    b.run(run)
+    (found,) = read_report(tmp_path).to_dict()["runs"][0]["memory"]["holders"]
+    assert found["time"] == pytest.approx(held[0].byte_seconds, rel=1e-2)
+    assert (found["prefix"], found["at_peak"], found["largest"]) == ("short", 0.0, None)

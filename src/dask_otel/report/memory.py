@@ -46,13 +46,13 @@ class Root(NamedTuple):
 class Holder(NamedTuple):
     """The results of one prefix in one span, when those of all spans were the most; and over time.
 
-    `largest` is the most that was exported of them.
+    `largest` is the most that was exported of them; None if they came and went between exports.
     """
 
     span: str
     prefix: str
     at_peak: float
-    largest: float
+    largest: float | None
     time: float
 
 
@@ -99,17 +99,18 @@ def memory(session: Session) -> Memory:
         Holder(
             span,
             prefix,
-            at(own, when),
-            max(value for _, value in own),
-            spent.get((span, prefix), 0.0),
+            at(results.get((span, prefix), []), when),
+            max((value for _, value in results.get((span, prefix), [])), default=None),
+            time,
         )
-        for (span, prefix), own in results.items()
+        for (span, prefix), time in spent.items()
+        if time
     ]
     return Memory(
         sorted(roots, key=lambda one: -(one.peak or 0.0)),
         peak or None,
         (when - (session.start_ns or when)) / 1e9 if peak else None,
-        sorted((one for one in holders if one.time), key=lambda one: -one.time),
+        sorted(holders, key=lambda one: -one.time),
         states,
         results,
     )
@@ -194,7 +195,7 @@ def layers(found: Memory) -> tuple[list[int], list[Layer]]:
         Layer(
             f"{words.cut(one.prefix, 24)} in {words.cut_beginning(one.span, 24)}",
             HELD,
-            [at(results[one.span, one.prefix], time) for time in times],
+            [at(results.get((one.span, one.prefix), []), time) for time in times],
         )
         for one in found.holders[:_HOLDERS]
     ]
