@@ -51,7 +51,8 @@ def what_if(
         Bytes a second between two workers.
     without
         What to leave out: ``restrictions``, ``failures`` with the repeated runs, ``gaps`` of the
-        client between its submissions, ``transfers``, or work ``stealing``.
+        client between its submissions, ``transfers``, work ``stealing``, ``unevenness`` between
+        workers, or what a ``slow-worker`` takes more.
     faster
         By prefix, how many times as fast its tasks compute.
     split
