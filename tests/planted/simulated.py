@@ -959,3 +959,19 @@ def a_resource_of_no_worker(client: Any, cluster: Any) -> None:
         future = task(client, "fit", 0.5, resources={"GPU": 1})
         time.sleep(5.0)
         future.cancel()
+
+
+@plant("worker_loop", also=("threads",), never=("restricted", "starting"), most=3.4)
+def coroutines_that_block_in_each_round(client: Any, cluster: Any) -> None:
+    """In each of five rounds, a coroutine blocks the event loop of one of two workers for 0.8 s."""
+    hogs = []
+    with span("feed"):
+        for number in range(5):
+            at_one = {"workers": [f"w{number % 2}"]}
+            hogs.append(task(client, "poll", 0.8, function=blocking, **at_one))
+            wait(tasks(client, f"calc{number}", [0.3] * 8))
+        wait(hogs)
+
+
+async def blocking(seconds: float) -> None:
+    time.sleep(seconds)

@@ -532,13 +532,6 @@ class _Case:
         """Claim waits for workers, and for threads while others were free."""
         left, span, root = self.left, self.span, self.root
         fetched, busy = (sum(map(_total, one.values())) for one in (span.before, span.work))
-        if (threads := self.facts.fewest) and not span.restrictions:
-            # A worker works while tasks wait behind others on it. Else, these have not begun, for
-            # example while its loop is blocked.
-            known = fetched + root.busy + root.elsewhere + root.unreported - span.parts["compute"]
-            stalled = max(0.0, self.blocked - span.queue * self.facts.workers) * threads
-            behind = min(known / threads, left["uneven"] * known / (known + stalled or 1.0))
-            left["unbegun"] += self._take(left["uneven"] - behind, "uneven")
         waited = [
             (link.prefix, link.parts["uneven"]) for link in span.links if "uneven" in link.parts
         ]
@@ -552,6 +545,16 @@ class _Case:
         }
         own = sum(took for prefix, took in waited if prefix in how)
         share = own / (sum(took for _, took in waited) or 1.0)
+        if threads := self.facts.fewest:
+            # A worker works while tasks wait behind others on it. Else, these have not begun, for
+            # example while its loop is blocked. What threads did while all had tasks is no such
+            # work.
+            known = fetched + root.busy + root.elsewhere + root.unreported - span.parts["compute"]
+            outside = max(0.0, known - self.threads * (left["own"] + left["held"]))
+            blocked = max(0.0, self.blocked - span.queue * self.facts.workers)
+            free = left["uneven"] * (1.0 - share)
+            stalled = min(blocked, free * blocked / (outside / threads + blocked or 1.0))
+            left["unbegun"] += self._take(free - min(known / threads, free - stalled), "uneven")
         restricted = self._take(self.spare * share, "uneven")
         uneven = self._take(self.spare * (1.0 - share), "uneven")
         # Tasks that wait behind others wait for the data of these, too.
