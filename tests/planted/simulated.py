@@ -975,3 +975,16 @@ def coroutines_that_block_in_each_round(client: Any, cluster: Any) -> None:
 
 async def blocking(seconds: float) -> None:
     time.sleep(seconds)
+
+
+@plant("paused", never=("starting", "uneven"), least=3.39, most=4.0)
+def all_paused_at_times(client: Any, cluster: Any) -> None:
+    """Both workers are paused for 2 s, twice."""
+    with span("join"):
+        futures = tasks(client, "merge", [0.4] * 40)
+        for _ in range(2):
+            time.sleep(1.0)
+            cluster.pause("w0", 2.0)
+            cluster.pause("w1", 2.0)
+            time.sleep(1.0)
+        wait(futures)

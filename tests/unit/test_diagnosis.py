@@ -892,3 +892,16 @@ def test_the_title_of_a_measured_cause_has_no_bound(kind: str) -> None:
     assert ("at most" in one.title) == (got.title != one.title)
     assert got.saving == "Measured by replay, a change: 1.50 s less."
     assert one.saving == "The cure saves at most 2.00 s."
+
+
+def test_threads_of_paused_workers_are_there() -> None:
+    root = run(no_worker=4.0, compute=4.0).roots["train"]
+    assert root.present == 8.0
+    assert replace(root, paused=4.0).present == 4.0
+
+
+def test_there_are_as_many_threads_as_a_worker_has() -> None:
+    # While the client thought, there were none.
+    facts = run(threads=0.5, work={"thread-cpu": 8.0}, idle=0.0, client=12.0, **BUSY)
+    _, threads = diagnose(replace(facts, fewest=2.0))
+    assert threads.evidence == "Its tasks took 8.00 s on 2 threads."

@@ -317,7 +317,7 @@ class _Case:
         self.root = root = facts.roots.get(span.root, NOWHERE)
         self.left, self.spare = dict(span.parts), root.spare
         # A mean, which misses a constant number by a rounding error.
-        self.threads = max(1.0, round(root.present, 6))
+        self.threads = max(1.0, facts.fewest, round(root.present, 6))
         self.on = f"on {self.threads:.3g} {noun(self.threads, 'thread')}"
         #: The share of the root's time on the path of this span.
         self.share = sum(span.parts.values()) / (root.seconds or 1.0)

@@ -143,7 +143,8 @@ class RootFacts:
     @property
     def present(self) -> float:
         """Mean number of threads while there were any, as far as the path knows it."""
-        there = self.seconds - self.parts["no_worker"]
+        # Those that are paused are there.
+        there = self.seconds - max(0.0, self.parts["no_worker"] - self.paused)
         return self.threads * self.seconds / there if there > 0.0 else self.threads
 
     @property
