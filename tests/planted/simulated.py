@@ -988,3 +988,13 @@ def all_paused_at_times(client: Any, cluster: Any) -> None:
             cluster.pause("w1", 2.0)
             time.sleep(1.0)
         wait(futures)
+
+
+# In six pieces, each of the long ones saves 1.2 s.
+@plant("long_task", also=("client",), workers=4, never=("chain", "uneven"), least=6.0, most=7.2)
+def a_straggler_in_each_batch(client: Any, cluster: Any) -> None:
+    """The last of 13 tasks of each batch takes 1.8 s; the client looks at it for 0.8 s."""
+    with dask_otel.span("score"):
+        for number in range(5):
+            client.gather(tasks(client, f"score{number}", [0.3] * 12 + [1.8]))
+            time.sleep(0.8)

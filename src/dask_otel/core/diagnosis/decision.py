@@ -737,13 +737,17 @@ class _Case:
             if link.parts.get("client", 0.0) * beside[link.prefix] < link.parts.get("compute", 0.0)
         ]
         runs = Counter(link.group for link in links)
-        long, few = list[Link](), list[Link]()
+        # No client that is busy all the time makes tasks longer than the others.
+        long = [
+            link
+            for link in self.span.links
+            if link.others is not None and link.parts.get("compute", 0.0) >= _LONG * link.others
+        ]
+        few = list[Link]()
         for link in links:
             took, own = link.parts.get("compute", 0.0), runs[link.group]
-            if link.others is not None and took >= _LONG * link.others:
-                long.append(link)
             # On average, fewer of its group ran at a time than there are threads.
-            elif link.alike < threads * (own if own > 2 else 1):
+            if link not in long and link.alike < threads * (own if own > 2 else 1):
                 # On all threads, its group takes a while, too.
                 mean = took if link.others is None else link.others
                 least = took + max(0, link.alike - 1) * mean
