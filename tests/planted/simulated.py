@@ -998,3 +998,14 @@ def a_straggler_in_each_batch(client: Any, cluster: Any) -> None:
         for number in range(5):
             client.gather(tasks(client, f"score{number}", [0.3] * 12 + [1.8]))
             time.sleep(0.8)
+
+
+@plant("lost", workers=1, threads=4, never=("no_workers", "client"), least=7.5, most=7.7)
+def the_only_worker_killed(client: Any, cluster: Any) -> None:
+    """The only worker is killed with all results; another one comes 6 s later."""
+    with span("score"):
+        futures = tasks(client, "score", [0.5] * 24)
+        time.sleep(1.7)
+        cluster.kill("w0")
+        at(cluster, 6.0, lambda: cluster.add_worker("w1", 4))
+        wait(futures)

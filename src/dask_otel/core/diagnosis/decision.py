@@ -450,7 +450,7 @@ class _Case:
             cost = lost * root.busy / (root.tasks + lost or 1.0) / threads * self.share
             again += self._take(cost - again, "own", "compute")
             cost += root.missing / threads * self.share
-            again += self._take(min(self.span.missing, cost - again), "own")
+            again += self._take(min(self.span.missing, cost - again), "no_worker", "own")
             what = (
                 f"{noun(len(self.deaths), 'worker')} {_listed(one.worker for one in self.deaths)}"
             )
