@@ -1009,3 +1009,14 @@ def the_only_worker_killed(client: Any, cluster: Any) -> None:
         cluster.kill("w0")
         at(cluster, 6.0, lambda: cluster.add_worker("w1", 4))
         wait(futures)
+
+
+@plant("healthy", workers=4, never=("starting", "threads", "uneven"))
+def losers_cancelled(client: Any, cluster: Any) -> None:
+    """Four times, the first of 16 results is enough, and the client cancels the other tasks."""
+    with span("search"):
+        for number in range(4):
+            tried = tasks(client, f"try{number}", [0.5 + 0.1 * one for one in range(16)])
+            wait(tried[0])
+            client.cancel(tried)
+            time.sleep(0.01)

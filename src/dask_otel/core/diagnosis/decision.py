@@ -356,6 +356,9 @@ class _Case:
         if root.cancelled and not any("compute" in link.parts for link in span.links):
             # It waited for a thread to the end, or ran in vain, and was not missed.
             self.left["own"] = 0.0
+            if root.activities.get("cancelled", 0.0) > self.left["starting"]:
+                # No heartbeat says that a run had begun which was cancelled before it.
+                self.left["starting"] = 0.0
         computed, tasks = _spent(root.activities, "cpu"), max(1, root.tasks)
         # What a task costs beside its computing.
         overhead = max(0.0, root.seconds - computed / self.threads) / tasks
