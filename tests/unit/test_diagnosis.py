@@ -905,3 +905,11 @@ def test_there_are_as_many_threads_as_a_worker_has() -> None:
     facts = run(threads=0.5, work={"thread-cpu": 8.0}, idle=0.0, client=12.0, **BUSY)
     _, threads = diagnose(replace(facts, fewest=2.0))
     assert threads.evidence == "Its tasks took 8.00 s on 2 threads."
+
+
+def test_the_threads_alone_may_save_more_than_beside_another_cause() -> None:
+    asleep, threads = diagnose(run(**BUSY, work=HALF))
+    assert (asleep.kind, threads.kind) == ("off_cpu", "threads")
+    assert ": once the other causes are gone, twice the threads save" in threads.title
+    (threads,) = diagnose(run(**BUSY))
+    assert ": twice the threads save" in threads.title

@@ -359,6 +359,7 @@ class _Case:
             if root.activities.get("cancelled", 0.0) > self.left["starting"]:
                 # No heartbeat says that a run had begun which was cancelled before it.
                 self.left["starting"] = 0.0
+        self.waited = self.left["own"]
         computed, tasks = _spent(root.activities, "cpu"), max(1, root.tasks)
         # What a task costs beside its computing.
         overhead = max(0.0, root.seconds - computed / self.threads) / tasks
@@ -684,7 +685,9 @@ class _Case:
             whole = self.span.parts["no_thread"] if links else 0.0
             share = min(1.0, sum(last) * self.more / whole) if whole else 1.0
             said = f"Its tasks took {seconds(root.busy)} {self.on}."
-            self._say("threads", own * (1.0 + share) / 2, "", said)
+            # Else, the threads alone save more.
+            what = "once the other causes are gone, " * (1.5 * own < self.waited)
+            self._say("threads", own * (1.0 + share) / 2, what, said)
         self._alone(min(compute, self.spare))
 
     def _useful(self, part: str, works: Mapping[str, Mapping[str, float]]) -> float:
