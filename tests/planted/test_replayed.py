@@ -121,6 +121,18 @@ def test_more_threads_are_not_tried_for_tasks_that_tasks_submit(tmp_path: Path) 
     assert found[0].experiment is None
 
 
+@pytest.mark.usefixtures("replays_here")
+@pytest.mark.parametrize(
+    ("name", "is_replayed"), [("four-at-a-time", False), ("think-after-three", True)]
+)
+def test_a_client_is_replayed_if_it_waits_for_all_its_results(
+    name: str, is_replayed: bool, tmp_path: Path
+) -> None:
+    found, faults = judged(CASES[name], tmp_path, replay=True)
+    assert not faults
+    assert (found[0].kind, found[0].experiment is not None) == ("client", is_replayed)
+
+
 def said(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) -> tuple[str, str]:
     """What the command prints of a folder."""
     assert main(["report", str(folder), "--text", *options]) == 0

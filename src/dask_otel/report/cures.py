@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf, isfinite, nan
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Final
@@ -187,6 +188,8 @@ def _cures(
         # A graph has neither what was before the first span, nor why an idle worker left.
         if key == ("client", "") or (one.kind == "lost" and not losers(graph.rows())):
             continue
+        if one.kind == "client" and _takes_some(graph):
+            continue
         if one.kind in _CURES:
             yield key, next(each(without=[_CURES[one.kind]]))
         elif one.kind == "threads" and is_alone:
@@ -196,6 +199,23 @@ def _cures(
         elif split:
             name = f"tasks of {', '.join(split)} split in {_PIECES}"
             yield key, Experiment(name, split=split)
+
+
+def _takes_some(graph: Graph) -> bool:
+    """Return whether the client mostly paused while some of its tasks ran.
+
+    Which results it had waited for is unknown then.
+    """
+    ends, paused = defaultdict[int, float](float), {True: 0.0, False: 0.0}
+    columns = (graph.runs[name] for name in ("submission", "start", "seconds", "seceded"))
+    for number, start, seconds, seceded in zip(*columns, strict=True):
+        if seceded is None:
+            ends[number] = max(ends[number], (start or 0.0) + (seconds or 0.0))
+    last = until = 0.0
+    for number, at in sorted(enumerate(graph.submissions), key=itemgetter(1)):
+        paused[at < until] += at - last
+        last, until = at, max(until, ends[number])
+    return paused[True] > paused[False]
 
 
 def graphs_of(paths: Iterable[str | Path], kept: bytes) -> list[Graph]:
