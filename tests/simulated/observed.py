@@ -123,11 +123,17 @@ class Observer(SchedulerPlugin):
 
     def _watch(self, adapter: SchedulerAdapter) -> None:
         """Write down when generations began, and when their work was done."""
-        opened, done = adapter.span_opened, adapter.lifecycle._work_ended
+        opened, lifecycle = adapter.span_opened, adapter.lifecycle
+        works, done = lifecycle._work_began, lifecycle._work_ended
 
         def begin(span: OpenSpan) -> None:
+            # Done, until its first work.
+            self.lives[span.identity] = self.clock(), self.clock(), inf
             opened(span)
-            self.lives[span.identity] = self.clock(), inf, inf
+
+        def work(span: OpenSpan) -> None:
+            works(span)
+            self.lives[span.identity] = self.lives[span.identity][0], inf, inf
 
         def end(span: OpenSpan, now: float) -> None:
             done(span, now)
@@ -135,7 +141,8 @@ class Observer(SchedulerPlugin):
             self.lives[span.identity] = self.lives[span.identity][0], self.clock(), inf
 
         adapter.span_opened = begin  # type: ignore[method-assign]
-        adapter.lifecycle._work_ended = end  # type: ignore[method-assign]
+        lifecycle._work_began = work  # type: ignore[method-assign]
+        lifecycle._work_ended = end  # type: ignore[method-assign]
 
     async def close(self) -> None:
         if not self.closed:

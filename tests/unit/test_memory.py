@@ -63,6 +63,7 @@ def test_new_work_goes_on_counting_and_a_new_generation_begins_anew() -> None:
     ledger.quiet(ledger._open["s"])
     clock.now = 100.0
     ledger.opened(ledger._open["s"])
+    ledger.busy(ledger._open["s"])
     ledger.begin("g")
     put(ledger, 101.0, "g", None, -15)
     ledger.read()

@@ -318,10 +318,12 @@ class Ledger:
         """Begin a generation of a span."""
         span.heartbeats_before = self.workers.number
         self.read()
+        # It counts as done until its first work: data without tasks has none.
+        span.work_done = self.clock()
         span.results = self._spans.get(span.identity.dask_id)
         if span.results is not None:
-            span.results.quiet = 0.0
-            span.results.begin(self.clock())
+            span.results.quiet = span.work_done
+            span.results.begin(span.work_done)
 
     def busy(self, span: Generation) -> None:
         """A span has work again, in itself or below."""
