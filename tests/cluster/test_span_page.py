@@ -8,6 +8,7 @@ import logging
 import re
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,8 +24,11 @@ import pytest
 from distributed import Client, LocalCluster, span, wait
 
 import dask_otel
+from dask_otel import semconv
 from dask_otel.pump.recorder import Recorder
+from dask_otel.report.document import report_of
 from dask_otel.scheduler import live_page as module
+from dask_otel.scheduler.wiring import make_pump
 from tests.browser import open_page
 from tests.environment import OFF, python
 from tests.unit.looped import looped
@@ -254,6 +258,24 @@ def test_the_report_is_about_one_run_of_those_in_memory(monkeypatch: pytest.Monk
         bridge = client.cluster.scheduler.plugins["dask-otel"].bridge
         bridge.recording.recorder = Recorder(10**6)
         assert status(client, path) == 404
+
+
+def test_what_passed_while_the_exporters_were_made_has_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def slow(*args: Any, **options: Any) -> Any:
+        time.sleep(1.0)
+        return make_pump(*args, **options)
+
+    monkeypatch.setattr("dask_otel.scheduler.bridge.make_pump", slow)
+    with cluster() as client:
+        registered(client)
+        recording = client.cluster.scheduler.plugins["dask-otel"].bridge.recording
+        client.sync(recording.cut)
+        (run,) = report_of(recording.recorder.rows(), {}).runs
+    # A worker with two threads was there all the time.
+    capacity = run.metrics.total(semconv.CLUSTER_CAPACITY_TIME.name)
+    assert capacity == pytest.approx(2 * run.metrics.seconds, rel=0.1)
 
 
 def headlines(page: str) -> list[str]:

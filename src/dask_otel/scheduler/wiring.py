@@ -227,9 +227,13 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         outputs.profiles,
     )
 
+    # What was measured until the exporters were made is in the first batch.
+    since = [started_ns] if settings.report.record == "always" else []
+
     def recording(recorder: Recorder) -> Pump:
         # Not the other pump's: two threads may use them at once.
         own, ((traces, values, logs), graphs) = Sanitizer(), outputs.recording(recorder)
+        begun = since.pop() if since else clocks.time_ns()
         made = Pump(
             RecordExport(
                 [traces],
@@ -237,7 +241,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
                 _IN_MEMORY,
             ),
             # Deltas, so that the sums of any rows are those of their time.
-            MetricExport([(values, state(clocks.time_ns(), temporality="delta"))]),
+            MetricExport([(values, state(begun, temporality="delta"))]),
             RecordExport([logs], partial(narrated, sanitizer=own, last=LastLines()), _IN_MEMORY),
             own.drain,
             graphs=RecordExport(graphs, lambda graph: [graph], _IN_MEMORY),
