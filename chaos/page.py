@@ -243,7 +243,8 @@ def _row(one: Scenario, results: dict[str, Any]) -> list[str]:
     if len(set(verdicts.values())) == 1:
         verdict = next(iter(verdicts.values()))
     return [
-        _cell(one.fault), _cell(one.promise), "<br>".join(observed), verdict, f"`{one.how}`"
+        _cell(one.fault), _cell(one.promise), "<br>".join(observed), verdict,
+        f"`python -m chaos {one.name}`",
     ]  # fmt: skip
 
 

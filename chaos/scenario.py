@@ -48,11 +48,6 @@ class Scenario:
     #: Whether it is compared with the same work without the fault, and without the bridge.
     compared: bool = False
 
-    @property
-    def how(self) -> str:
-        """The command that shows it again."""
-        return f"python -m chaos {self.name}"
-
 
 SCENARIOS: dict[str, Scenario] = {}
 

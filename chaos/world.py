@@ -113,8 +113,6 @@ class World:
         workers: int | None = None,
         nannies: bool = False,
         behind: Callable[[int], Gate] | None = None,
-        arguments: tuple[str, ...] = (),
-        worker_env: Mapping[int, Mapping[str, str]] = MappingProxyType({}),
         way: Mapping[str, str] = _NONE,
         within: Sequence[str] = (),
         bridge: bool = True,
@@ -131,10 +129,6 @@ class World:
             How many (by default two, or one where there are peers), and whether each has a nanny.
         behind
             Makes the network between the scheduler, given its port, and the last worker.
-        arguments
-            More for ``dask scheduler``.
-        worker_env
-            Variables of workers, by number.
         way
             The scheduler's variables about its way to the collector, such as a proxy: the peers
             get none of them.
@@ -155,14 +149,14 @@ class World:
             **way,
         }
         preload = PRELOAD if bridge else ()
-        self._cluster.start_scheduler(*preload, *arguments, env=variables, within=within)
+        self._cluster.start_scheduler(*preload, env=variables, within=within)
         address = self._cluster.address
         for number in range(workers):
             if behind is not None and number == workers - 1:
                 self._cluster.address = f"tcp://127.0.0.1:{behind(port_of(address)).port}"
             # Below each nanny is a process of its own, as by Dask's default.
-            more = {**SPAWNED, **worker_env.get(number, {})}
-            self.workers.append(self._cluster.start_worker(f"w{number}", nanny=nannies, env=more))
+            worker = self._cluster.start_worker(f"w{number}", nanny=nannies, env=SPAWNED)
+            self.workers.append(worker)
         self.client = Client(address, set_as_default=False)
         self.client.wait_for_workers(workers, timeout=PATIENCE)
 

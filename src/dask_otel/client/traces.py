@@ -64,26 +64,22 @@ def trace_context(
             client = Client.current()
         except ValueError:
             known = _expected(span_id, root_id)
-            return _ready(known) if asynchronous else known
+            return _ask(None, span_id, root_id) if asynchronous else known
     answer: TraceContext = client.sync(_ask, client, span_id, root_id, asynchronous=asynchronous)
     return answer
 
 
-async def _ready(context: TraceContext) -> TraceContext:
-    return context
-
-
-async def _ask(client: Client, span_id: str, root_id: str) -> TraceContext:
+async def _ask(client: Client | None, span_id: str, root_id: str) -> TraceContext:
     try:
-        answer = await client.run_on_scheduler(decided_trace, span_id=str(span_id))
+        asked = client and await client.run_on_scheduler(decided_trace, span_id=str(span_id))
     except ImportError:
         # The scheduler has no dask-otel, so it adopts no trace.
         return _hashed(span_id, root_id)
-    return answer if isinstance(answer, TraceContext) else _expected(span_id, root_id)
+    return asked if isinstance(asked, TraceContext) else _expected(span_id, root_id)
 
 
 # Python's warning "… was never awaited" should name the function that the user called.
-_ask.__qualname__ = _ready.__qualname__ = "dask_otel.trace_context"
+_ask.__qualname__ = "dask_otel.trace_context"
 
 
 def _root_of(span_id: str) -> str:
