@@ -101,16 +101,20 @@ def main() -> None:
     if options.check:
         sys.exit(_check())
     if options.count:
-        page.write(results.put(results.RESULTS / "latest.json", instructions.run(quick=False)))
+        latest = results.RESULTS / "latest.json"
+        rows, before = results.merged(latest, instructions.run(quick=False)), results.read(latest)
+        # The other rows are of that machine; counts depend on no machine.
+        results.write(rows, latest, before["quick"], before["machine"])
+        page.write(results.read(latest))
         return
-    rows: list[Row] = []
+    rows = []
     for number in options.row or ROWS:
         print(f"row {number} ...", flush=True)
         began = time.monotonic()
         for part in ROWS[number]:
             rows += _measured(number, part, options.quick)
         print(f"row {number}: {time.monotonic() - began:.0f} s", flush=True)
-    print(results.table(rows))
+    print(results.shown(rows))
     output = options.output or results.RESULTS / "latest.json"
     if options.row and output.exists():
         rows = results.merged(output, rows)

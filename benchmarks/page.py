@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results import Row, table
+from benchmarks.results import Row, shown
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -212,9 +212,9 @@ def write(content: dict[str, Any]) -> None:
     machine = content["machine"]
     versions = ", ".join(f"{k} {v}" for k, v in machine["versions"].items())
     facts = (
-        f"\n\n{machine['cpu']}, {machine['cores']} cores; {machine['system']}; Python "
+        f"\n{machine['cpu']}, {machine['cores']} cores; {machine['system']}; Python "
         f"{machine['python']}; {versions}. {machine['time']}, load "
         f"{machine['load'][0]:.1f} at the end.{' Quick mode.' if content['quick'] else ''}\n"
     )
-    text = _HEAD + table(rows) + facts + _READING
+    text = _HEAD + shown(rows) + facts + _READING
     (DOCS / "benchmarks.md").write_text(text, encoding="utf-8")

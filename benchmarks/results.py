@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -85,46 +85,32 @@ def machine() -> dict[str, Any]:
     }
 
 
-def table(rows: Sequence[Row]) -> str:
-    """Return the rows as a Markdown table."""
-    head = ("row", "what", "target", "figure", "verdict")
-    lines = [
-        # Texts of other people's errors may contain anything.
-        tuple(" ".join(c.replace("|", r"\|").split()) for c in cells)
-        for cells in ((r.number, r.what, r.target, r.figure, r.verdict) for r in rows)
-    ]
-    widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
-
-    def text(line: Sequence[str]) -> str:
-        return "| " + " | ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) + " |"
-
-    rule = "|" + "|".join("-" * (w + 2) for w in widths) + "|"
-    return "\n".join([text(head), rule, *map(text, lines)])
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table in Markdown."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "".join(f"| {' | '.join(map(str, cells))} |\n" for cells in lines)
 
 
-def write(rows: Sequence[Row], path: Path, quick: bool) -> None:
-    """Write rows and machine facts as JSON."""
+def shown(rows: Iterable[Row]) -> str:
+    """Return the rows as a table."""
+    cells = [(one.number, one.what, one.target, one.figure, one.verdict) for one in rows]
+    # Texts of other people's errors may contain anything.
+    plain = [[" ".join(cell.replace("|", r"\|").split()) for cell in line] for line in cells]
+    return table(("row", "what", "target", "figure", "verdict"), plain)
+
+
+def write(
+    rows: Sequence[Row], path: Path, quick: bool, place: Mapping[str, Any] | None = None
+) -> None:
+    """Write rows as JSON, and the facts of this machine, or of another `place`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = {"machine": machine(), "quick": quick, "rows": [asdict(row) for row in rows]}
+    content = {"machine": place or machine(), "quick": quick, "rows": [asdict(row) for row in rows]}
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def read(path: Path) -> dict[str, Any]:
     """Read what `write` wrote."""
     return json.loads(path.read_text(encoding="utf-8"))
-
-
-def put(path: Path, rows: Sequence[Row]) -> dict[str, Any]:
-    """Put single rows into a file instead of those of their names; return its content.
-
-    The facts of the machine stay those of the other rows: for counts, which depend on none of them.
-    """
-    content = read(path)
-    new = {(row.number, row.what): asdict(row) for row in rows}
-    content["rows"] = [new.pop((row["number"], row["what"]), row) for row in content["rows"]]
-    assert not new, f"nowhere to put {list(new)}"
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    return content
 
 
 def merged(path: Path, rows: Sequence[Row]) -> list[Row]:

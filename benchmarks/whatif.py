@@ -31,8 +31,8 @@ from distributed import Client, get_worker, secede, wait
 from tests.cluster import processes
 from tests.waiting import eventually
 
+from benchmarks import results
 from benchmarks.cluster import environment
-from benchmarks.results import machine
 from dask_otel import span
 from dask_otel.whatif.experiments import with_workers
 from dask_otel.whatif.graph import Graph, read_graphs
@@ -270,7 +270,6 @@ def matrix(names: Sequence[str], folder: Path) -> Iterator[dict[str, Any]]:
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Return the table of all cases, and a sentence on their errors."""
     lines = [["case", *(f"{workers} x {threads}" for workers, threads in SHAPES)]]
-    lines.append(["---"] * len(lines[0]))
     found, spreads = list[float](), list[float]()
     for row in rows:
         pairs = [*zip(row["real"], row["replayed"], strict=False)]
@@ -282,8 +281,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         if row["case"] != "cpu":
             found += map(abs, errors[1:])
             spreads += [one["spread"] for one in row["real"]]
-    here = machine()
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines) + (
+    here = results.machine()
+    return results.table(lines[0], lines[1:]) + (
         f"\nA cell has the median duration of {RUNS} real runs, and how much longer (+) or shorter "
         "(-) the replay was. "
         f"Without the tasks that compute, the median error is {median(found):.1%}, "

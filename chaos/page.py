@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.results import table
+
 from chaos import suites
 from chaos.catalogue import SCENARIOS
 from chaos.ratios import ALLOWANCE, ALLOWED_CORE, LOOKS, TASKS
-from chaos.results import REPOSITORY, table
+from chaos.results import REPOSITORY
 from chaos.scenario import BOUNDED, KEPT, SHORT, SKIPPED, Scenario
 
 PAGE = REPOSITORY / "docs" / "reliability.md"

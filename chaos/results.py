@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -44,9 +43,3 @@ def write(results: dict[str, Any]) -> None:
     scratch = LATEST.with_suffix(".tmp")
     scratch.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     scratch.replace(LATEST)
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table in Markdown."""
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "".join(f"| {' | '.join(map(str, cells))} |\n" for cells in lines)

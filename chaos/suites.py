@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from chaos.results import table
+from benchmarks.results import table
 
 _RESULTS = Path(__file__).parent / "results"
 KEPT = _RESULTS / "dask-tests.json"
