@@ -39,11 +39,6 @@ def rows(path: Path, is_open: bool) -> int:
     return int(count)
 
 
-def hold(seconds: float) -> float:
-    time.sleep(seconds)
-    return seconds
-
-
 def spans_by_path(received: Receiver) -> dict[str, Span]:
     assert set(Counter(one.span_id for one in received.spans).values()) <= {1}
     return {one.path: one for one in received.spans if one.type == "span"}
@@ -64,7 +59,7 @@ def test_what_was_not_sent_survives_a_kill(tmp_path: Path) -> None:
                 assert client.submit(sum, [1, 2]).result() == 3
             eventually(lambda: rows(path, is_open=False) >= 2, 120, "a span and its group")
             with span("outer") as ids["outer"], span("inner") as ids["inner"]:
-                kept = client.submit(hold, 600)
+                kept = client.submit(time.sleep, 600)
             eventually(lambda: rows(path, is_open=True) == 2, 120, "notes of all that is open")
             killed_after = time.time_ns()
             scheduler.kill()

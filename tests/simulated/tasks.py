@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from distributed import secede
+
 
 def nap(seconds: float, *after: Any) -> float:
     """Sleep, and return for how long."""
@@ -17,6 +19,17 @@ def inc(x: int, delay: float = 0.0) -> int:
     if delay:
         time.sleep(delay)
     return x + 1
+
+
+def apart(seconds: float) -> None:
+    """Leave the thread to others at once."""
+    secede()
+    time.sleep(seconds)
+
+
+def filled(size: int, *after: Any) -> bytes:
+    """Return a result of a size."""
+    return bytes(size)
 
 
 def fail(seconds: float) -> None:

@@ -273,6 +273,7 @@ def test_a_result_that_is_computed_again_for_a_later_root_has_its_dependencies(
     assert line["submissions"] == pytest.approx([0.0, line["runs"]["sent"][1]], abs=0.1)
 
 
+@pytest.mark.usefixtures("replays_here")
 @pytest.mark.options(begins=False, threads=2, unreconciled="its bridge ends before")
 def test_files_have_one_line_for_each_root_and_the_report_leaves_them_alone(
     b: Bridged, tmp_path: Path

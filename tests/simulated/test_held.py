@@ -15,11 +15,7 @@ import dask_otel
 from dask_otel import Held, _wire
 from dask_otel._dask import holding
 from tests.simulated.bridged import Bridged
-from tests.simulated.tasks import nap
-
-
-def filled(size: int, *after: Any) -> bytes:
-    return bytes(size)
+from tests.simulated.tasks import filled, nap
 
 
 class Counter:

@@ -16,6 +16,7 @@ from typing import Any
 import dask
 import pytest
 from distributed import Reschedule, get_worker, rejoin, secede, wait
+from lab.programs import Counter
 
 from dask_otel import span
 from dask_otel.lab.executor import LabThreadPoolExecutor
@@ -88,24 +89,17 @@ def test_what_random_programs_do_not_do(o: Simulated, task: Callable[..., Any]) 
     time.sleep(3)
 
 
-class Sleeper:
-    """An actor."""
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
-
-
 @pytest.mark.options(workers=1, **EXACT)
 def test_actor_calls_hold_no_thread(o: Simulated) -> None:
     """They run in a pool of their own and are metered nowhere."""
     with span("making"):
-        actor = o.client.submit(Sleeper, actor=True).result()
+        actor = o.client.submit(Counter, actor=True).result()
     with span("actor"):
-        call = actor.sleep(2.0)
+        call = actor.work(2.0)
         o.client.submit(nap, 2.0).result()
         call.result()
     before = o.sums()
-    actor.sleep(1.0).result()
+    actor.work(1.0).result()
     after = o.sums()
     assert before["idle"] == pytest.approx(2.0, abs=STEPS)
     # Nothing is computed meanwhile, and nothing could be.

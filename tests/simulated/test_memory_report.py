@@ -14,11 +14,7 @@ from distributed import span, wait
 from dask_otel import read_report
 from dask_otel.cli import main
 from tests.simulated.bridged import Bridged
-from tests.simulated.tasks import nap
-
-
-def filled(size: int, *after: Any) -> bytes:
-    return bytes(size)
+from tests.simulated.tasks import filled, nap
 
 
 class Kept:

@@ -14,15 +14,16 @@ from typing import Any
 import dask
 import distributed
 import pytest
-from distributed import Reschedule, as_completed, secede, wait, worker_client
+from distributed import Reschedule, as_completed, wait, worker_client
 from distributed.shuffle import ShuffleWorkerPlugin
+from lab.programs import Counter
 from packaging.version import Version
 
 from dask_otel import span
 from dask_otel.core.records import FinishedSpan
 from dask_otel.semconv import PATH_PARTS
 from tests.simulated.observed import QUICK, Simulated
-from tests.simulated.tasks import nap
+from tests.simulated.tasks import apart, nap
 
 #: Floats, added up.
 STEP = 5e-6
@@ -41,18 +42,6 @@ def fails_once(seconds: float, how: type[Exception]) -> None:
 def fails(seconds: float) -> None:
     time.sleep(seconds)
     raise ValueError
-
-
-class Actor:
-    """Works beside the tasks."""
-
-    def work(self, seconds: float) -> None:
-        time.sleep(seconds)
-
-
-def away(seconds: float) -> None:
-    secede()
-    time.sleep(seconds)
 
 
 def many(client: Any, seconds: list[float], name: str) -> list[Any]:
@@ -129,7 +118,7 @@ def pairs(o: Simulated) -> None:
 def actor(o: Simulated) -> None:
     """The scheduler does not know what an actor does."""
     # A new key for each try: Dask forgets an actor some time after the last one.
-    made = o.client.submit(Actor, actor=True, key=f"actor-{time.time()}").result()
+    made = o.client.submit(Counter, actor=True, key=f"actor-{time.time()}").result()
     for _ in range(5):
         made.work(0.1).result()
 
@@ -156,7 +145,7 @@ def rescheduled(o: Simulated) -> None:
 
 
 def seceded(o: Simulated) -> None:
-    wait(o.client.map(away, [0.5] * 8, key=[f"away-{number}" for number in range(8)]))
+    wait(o.client.map(apart, [0.5] * 8, key=[f"away-{number}" for number in range(8)]))
 
 
 def slow_client(o: Simulated) -> None:
@@ -498,8 +487,8 @@ def test_a_path_says_how_much_the_client_and_seceded_tasks_had_to_do_with_it(o: 
     # The first round was led to by nothing.
     submitted = {name: one.path and one.path.submitted for name, one in found.items()}
     assert submitted == {"rounds": 4, "seceded": 0, "tree": 0}
-    apart = {name: one.seceded for name, one in found.items()}
-    assert apart == {"rounds": 0.0, "seceded": pytest.approx(8 * 0.5), "tree": 0.0}
+    beside = {name: one.seceded for name, one in found.items()}
+    assert beside == {"rounds": 0.0, "seceded": pytest.approx(8 * 0.5), "tree": 0.0}
 
 
 @pytest.mark.options(limits=QUICK)

@@ -9,10 +9,7 @@ from dask.sizeof import sizeof
 from distributed import wait
 
 from tests.simulated.observed import Simulated
-
-
-def filled(size: int) -> bytes:
-    return bytes(size)
+from tests.simulated.tasks import filled
 
 
 @pytest.mark.options(room=5_000, workers=1)

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from distributed import Status, secede, span, wait
+from distributed import Status, span, wait
 
 import dask_otel
 from dask_otel import Reason, _wire
@@ -15,16 +15,11 @@ from dask_otel._dask.present import MOST
 from dask_otel.lab.threads import burn
 from dask_otel.semconv import PATH_PARTS
 from tests.simulated.bridged import Bridged
-from tests.simulated.tasks import boom, nap
+from tests.simulated.tasks import apart, boom, nap
 
 W0, W1 = "lab://w0", "lab://w1"
 
 pytestmark = pytest.mark.options(threads=1)
-
-
-def apart(seconds: float) -> None:
-    secede()
-    time.sleep(seconds)
 
 
 def same(*values: Any) -> int:

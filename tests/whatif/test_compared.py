@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,10 @@ from dask_otel.whatif import running
 from dask_otel.whatif.graph import Graph, read_graphs
 from dask_otel.whatif.result import WhatIf
 from dask_otel.whatif.running import Room, replay
+from tests.simulated.tasks import nap
 from tests.unit.history_files import etl
 from tests.unit.history_files import write as write_traces
 from tests.whatif.graphs import graph, recorded
-
-
-def nap(seconds: float) -> None:
-    time.sleep(seconds)
 
 
 def record(folder: Path, *, threads: int = 2, tasks: int = 12, seconds: float = 1.0) -> Path:

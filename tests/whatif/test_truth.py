@@ -20,6 +20,7 @@ from dask_otel.whatif.engine import replayed
 from dask_otel.whatif.experiments import Experiment, with_workers
 from dask_otel.whatif.graph import Graph
 from dask_otel.whatif.plan import plan
+from tests.simulated.tasks import nap
 from tests.whatif.graphs import graph
 
 #: Seconds: the margin of a history that is the same.
@@ -74,10 +75,6 @@ class Record(SchedulerPlugin):  # type: ignore[misc]
             *rows, workers=workers, prefixes=prefixes,
             submissions=[one - began for one in self.submissions],
         )  # fmt: skip
-
-
-def nap(seconds: float, *_: object) -> None:
-    time.sleep(seconds)
 
 
 def history(seed: int, workers: list[int]) -> Graph:
