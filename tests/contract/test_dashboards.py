@@ -18,8 +18,9 @@ import pytest
 import yaml
 
 from dask_otel import semconv
-from dask_otel.report.meanings import ALIKE, HEX, MEANINGS, PART_TITLES, PARTS, PATH
+from dask_otel.report.meanings import ALIKE, HEX, MEANINGS, PART_TITLES, PARTS, PATH, colour_of
 from tests.backends import prometheus_names
+from tests.environment import REPOSITORY
 
 from . import dashboard_rules as rules
 from . import queries
@@ -28,7 +29,6 @@ from .dashboard_rules import expressions, panels
 # The libraries that build them are imported by one process.
 pytestmark = pytest.mark.xdist_group("dashboards")
 
-REPOSITORY = Path(__file__).parents[2]
 GRAFANA = REPOSITORY / "deploy" / "grafana"
 SCHEMAS = REPOSITORY / "tests" / "backends" / "grafana-schema"
 
@@ -184,43 +184,14 @@ def test_each_part_of_the_time_has_a_limit_an_advice_and_a_runbook() -> None:
         assert (len(own) == 2) == (part.title not in ("Computing", "Other"))
 
 
-#: Names that mean opposite things. Who takes one for the other does the opposite of what helps.
-OPPOSITES = (
-    ("idle", "No free thread"),
-    ("Idle", "Computing"),
-    ("Uneven", "No free thread"),
-    ("No worker", "No free thread"),
-    ("Starting", "Computing"),
-    ("Inner", "Computing"),
-    ("Repeated", "Computing"),
-    ("Wasted", "Computing"),
-    ("Wasted", "Idle"),
-    ("Idle", "Unused"),
-    ("succeeded", "failed"),
-    ("memory-read", "disk-read"),
-    ("managed", "spilled"),
-    ("waiting", "processing"),
-)
-
-
-def test_opposite_meanings_never_share_a_colour() -> None:
-    """In no panel; and the parts of one whole differ in colour."""
-    meant = [one for one in PANELS.values() if rules.colour_of(one, "idle")]
-    assert len(meant) > 10
-    for panel in meant:
-        for one, other in OPPOSITES:
-            colours = rules.colour_of(panel, one), rules.colour_of(panel, other)
-            assert all(colours), (panel["title"], one, other)
-            assert distance(*colours) > 60, (panel["title"], one, other)
-    for whole in (PATH.values(), PART_TITLES):
-        shades = [rules.colour_of(meant[0], title) for title in whole]
-        assert len({*shades}) == len(shades), shades
-
-
-def distance(one: str, other: str) -> float:
-    """How far two colours are from each other: at most 441."""
-    pairs = zip(*(bytes.fromhex(HEX.get(x, x)[1:]) for x in (one, other)), strict=True)
-    return sum((a - b) ** 2 for a, b in pairs) ** 0.5
+def test_names_have_the_colours_of_the_report() -> None:
+    """There, no opposite meanings share one: see `test_report.py`."""
+    coloured = [one for one in PANELS.values() if rules.colour_of(one, "idle")]
+    assert len(coloured) > 10
+    names = ("succeeded", "failed", "memory-read", "managed", "spilled", "waiting", "processing")
+    for name in (*PATH.values(), *PART_TITLES, *names):
+        shown = {rules.colour_of(panel, name) for panel in coloured}
+        assert {HEX.get(colour, colour) for colour in shown} == {colour_of(name)}, name
 
 
 # ---------------------------------------------------- each rule finds a dashboard that breaks it

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from html import unescape
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -22,8 +21,8 @@ from dask_otel.report.meanings import (
 )
 from dask_otel.report.text import _SECTIONS as SECTIONS
 from dask_otel.semconv import PATH_PARTS
+from tests.environment import REPOSITORY
 
-REPOSITORY = Path(__file__).parents[2]
 TITLES = {*PART_TITLES, *PATH.values()}
 
 
@@ -33,7 +32,9 @@ def test_parts_lead_to_a_page_that_is_there() -> None:
 
 
 def test_every_part_of_a_path_has_words_and_a_colour_of_its_own() -> None:
-    assert (tuple(PATH), len({*map(colour_of, PATH.values())})) == (PATH_PARTS, len(PATH))
+    assert tuple(PATH) == PATH_PARTS
+    for whole in (PATH.values(), PART_TITLES):
+        assert len({*map(colour_of, whole)}) == len(whole)
 
 
 def test_every_colour_is_one_that_a_page_knows() -> None:
@@ -56,6 +57,12 @@ OPPOSITE = [
     ("Computing", "Wasted"),
     ("Computing", "Repeated"),
     ("Inner", "No free thread"),
+    ("Inner", "Computing"),
+    ("Starting", "Computing"),
+    ("Wasted", "Idle"),
+    ("succeeded", "failed"),
+    ("memory-read", "disk-read"),
+    ("managed", "spilled"),
 ]
 
 
@@ -96,6 +103,8 @@ def difference(one: str, other: str) -> float:
 def test_opposite_meanings_never_share_a_colour() -> None:
     close = [pair for pair in OPPOSITE if difference(*map(colour_of, pair)) < 30]
     assert close == []
+    # Light and dark of one colour.
+    assert difference(colour_of("waiting"), colour_of("processing")) > 20
     spill = colour_of("spilled")
     names = {*TITLES, *MEANINGS, *sum(ALIKE.values(), ())}
     near = {name for name in names if difference(spill, colour_of(name)) < 20}
