@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+REPOSITORY = Path(__file__).parents[1]
 #: Nothing is exported.
 OFF = {f"OTEL_{signal}_EXPORTER": "none" for signal in ("METRICS", "TRACES", "LOGS")}
 

@@ -13,7 +13,7 @@ import dask
 import pytest
 
 from dask_otel import read_report
-from tests.environment import inherited
+from tests.environment import REPOSITORY, inherited
 from tests.receiver import receiver
 from tests.waiting import eventually
 
@@ -22,7 +22,6 @@ pytestmark = [
     pytest.mark.unreconciled("runs what the page says; what comes out is looked at, not added up"),
 ]
 
-REPOSITORY = Path(__file__).parents[2]
 README, QUICKSTART = (
     (REPOSITORY / page).read_text(encoding="utf-8") for page in ("README.md", "docs/quickstart.md")
 )

@@ -20,13 +20,13 @@ from distributed import Client, LocalCluster, span
 import dask_otel
 from dask_otel.scheduler.plugin import OtelSchedulerPlugin
 from tests import environment
+from tests.environment import REPOSITORY
 
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.unreconciled("about what travels between versions; exports nothing"),
 ]
 
-REPOSITORY = Path(__file__).parents[2]
 
 OLD_CLIENT = """
 import sys, dask_otel

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import yaml
 
 from dask_otel import semconv
 from tests.backends import prometheus_names
+from tests.environment import REPOSITORY
 
-REPOSITORY = Path(__file__).parents[2]
 RULES = [
     rule
     for file in sorted((REPOSITORY / "deploy" / "prometheus" / "rules").glob("*.yml"))

@@ -14,15 +14,11 @@ import dask
 import pytest
 import yaml
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from tests.environment import REPOSITORY
 
-REPOSITORY = Path(__file__).parents[2]
+from .test_packaging import PROJECT, PYPROJECT
+
 DEPLOY = REPOSITORY / "deploy"
-PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
-PROJECT = PYPROJECT["project"]
 
 
 def _strings(path: Path) -> dict[str, str]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from dask_otel import semconv
 from dask_otel.core.endpoints.explaining import KINDS
 from dask_otel.doctor import exporting, findings
+from tests.environment import REPOSITORY
 
-REPOSITORY = Path(__file__).parents[2]
 PACKAGE = REPOSITORY / "src" / "dask_otel"
 PAGE = (REPOSITORY / "docs" / "doctor.md").read_text(encoding="utf-8")
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[2]
+from tests.environment import REPOSITORY
+
 PACKAGE = REPOSITORY / "src" / "dask_otel"
 MAP = (REPOSITORY / "ARCHITECTURE.md").read_text(encoding="utf-8")
 FOLDERS = sorted({path.parent for path in PACKAGE.rglob("*.py")})

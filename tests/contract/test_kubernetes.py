@@ -18,10 +18,11 @@ import jsonschema
 import pytest
 import yaml
 
+from tests.environment import REPOSITORY
+
 #: One process reads the large definition, once.
 pytestmark = pytest.mark.xdist_group("kubernetes")
 
-REPOSITORY = Path(__file__).parents[2]
 KUBERNETES = REPOSITORY / "deploy" / "kubernetes"
 #: Of Kubernetes: the newest one that kubernetes-validate knows for certain here.
 VERSION = "1.33"

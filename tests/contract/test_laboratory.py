@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-LABORATORY = {f"dask_otel.lab.{path.stem}" for path in (ROOT / "src/dask_otel/lab").glob("*.py")}
+from tests.environment import REPOSITORY
+
+LABORATORY = {
+    f"dask_otel.lab.{path.stem}" for path in (REPOSITORY / "src/dask_otel/lab").glob("*.py")
+}
 
 
 def test_the_laboratory_knows_nothing_of_the_project() -> None:
     imported = set()
-    for path in [*(ROOT / "lab").glob("*.py"), *(ROOT / "src/dask_otel/lab").glob("*.py")]:
+    for path in [
+        *(REPOSITORY / "lab").glob("*.py"),
+        *(REPOSITORY / "src/dask_otel/lab").glob("*.py"),
+    ]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 imported |= {alias.name for alias in node.names}

@@ -8,18 +8,18 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from tests.environment import REPOSITORY
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-REPOSITORY = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT = PYPROJECT["project"]
 #: Between two releases the version ends in `.dev0`, and the recipe is that of the last one.

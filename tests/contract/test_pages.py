@@ -18,13 +18,13 @@ import yaml
 from dask_otel import cli
 from dask_otel.core import reasons
 from dask_otel.settings.reading import read_settings
+from tests.environment import REPOSITORY
 
 from . import queries
 from .queries import ALERTS
 from .test_dashboards import PANELS
 from .test_packaging import PROJECT, PYPROJECT
 
-REPOSITORY = Path(__file__).parents[2]
 DOCS = REPOSITORY / "docs"
 PAGES = sorted([*REPOSITORY.glob("*.md"), *DOCS.rglob("*.md")])
 TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}

@@ -8,8 +8,10 @@ from collections import Counter
 import pytest
 import yaml
 
+from tests.environment import REPOSITORY
+
 from . import queries
-from .queries import ALERTS, RECORDED, REPOSITORY
+from .queries import ALERTS, RECORDED
 from .test_packaging import PROJECT
 
 PROMETHEUS = REPOSITORY / "deploy" / "prometheus"

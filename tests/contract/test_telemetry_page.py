@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,8 +30,8 @@ from dask_otel.core.records import (
     WorkerPeak,
 )
 from dask_otel.core.traces.translate import translate
+from tests.environment import REPOSITORY
 
-REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "telemetry.md").read_text(encoding="utf-8")
 
 INSTRUMENTS = {

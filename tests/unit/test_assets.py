@@ -8,8 +8,7 @@ import pytest
 
 import dask_otel
 from dask_otel.cli import main
-
-REPOSITORY = Path(__file__).parents[2]
+from tests.environment import REPOSITORY
 
 
 def content(folder: Path) -> dict[str, bytes]:

@@ -22,12 +22,12 @@ import yaml
 from dask_otel.cli import main
 from dask_otel.report.history.past import past_run, total
 from dask_otel.report.page.multiples import panels
+from tests.environment import REPOSITORY
 from tests.unit.history_files import ListPage, etl, write
 
 # One process of the tests writes the runs, and reads them.
 pytestmark = [pytest.mark.usefixtures("cache"), pytest.mark.xdist_group("history")]
 
-REPOSITORY = Path(__file__).parents[2]
 EXAMPLES = REPOSITORY / "examples" / "history"
 
 #: Runs of each workflow, and the first one of a new level.
