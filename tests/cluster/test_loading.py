@@ -12,8 +12,7 @@ from distributed.spans import SpansSchedulerExtension
 
 import dask_otel
 from dask_otel.scheduler.plugin import NAME, OtelSchedulerPlugin, install
-from dask_otel.settings.keys import ConfigurationError
-from tests.cluster.conftest import QUICK, Bridged, Start
+from tests.cluster.conftest import Bridged, Start
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.cluster
@@ -26,27 +25,6 @@ def inc(x: int) -> int:
 def wrapped(dask_scheduler: Any) -> set[str]:
     """Return the methods of the spans extension that something wraps."""
     return {"heartbeat", "observe_tasks"} & set(vars(dask_scheduler.extensions["spans"]))
-
-
-def test_a_second_registration_says_what_it_would_change(
-    start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    with start() as bridged, caplog.at_level(logging.WARNING, "distributed.dask_otel"):
-        with pytest.raises(ConfigurationError, match=r"otel\.spans\.linger"):
-            dask_otel.register(bridged.client, {"spans": {"linger": "never"}})
-        before = bridged.bridge
-        with pytest.warns(UserWarning, match=r"does not use otel\.spans\.linger of this"):
-            assert dask_otel.register(bridged.client, {"spans": {"linger": "9s"}}) == "running"
-        assert bridged.bridge is before
-        (record,) = [
-            r for r in caplog.records if "already runs on this scheduler" in r.getMessage()
-        ]
-        assert "otel.spans.linger" in record.getMessage()
-        # What it has, and nothing at all, is no other configuration.
-        assert (dask_otel.register(bridged.client, QUICK), dask_otel.register(bridged.client)) == (
-            "running",
-            "running",
-        )
 
 
 def test_loading_twice_is_harmless(start: Start, caplog: pytest.LogCaptureFixture) -> None:

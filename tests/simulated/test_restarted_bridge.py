@@ -182,13 +182,15 @@ def newest(points: list[Any], metric: str) -> list[float]:
 
 
 @pytest.mark.options(begins=False)
-def test_a_second_registration_is_not_asked_about_what_the_first_one_alone_has_set(
+def test_a_second_registration_says_what_it_would_change(
     b: Bridged, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Nothing of what the first one alone has set."""
     first = {"spans": {"max-groups": 9}, "environment": {"OTEL_SERVICE_NAME": "a"}}
     assert dask_otel.register(b.client, first) == "started"
     caplog.clear()
-    assert dask_otel.register(b.client) == "running"
+    before = b.bridge
+    assert [dask_otel.register(b.client, same) for same in (first, None)] == ["running"] * 2
     assert not caplog.records
     for other, key in (
         ({"spans": {"linger": "9s"}}, "linger"),
@@ -197,6 +199,9 @@ def test_a_second_registration_is_not_asked_about_what_the_first_one_alone_has_s
         with pytest.warns(UserWarning, match=rf"does not use otel\.spans\.{key} of this") as said:
             assert dask_otel.register(b.client, other) == "running"
         assert [one.filename for one in said] == [__file__]
+        _, logged, keys = caplog.messages[-1].partition("already runs on this scheduler")
+        assert (bool(logged), f"otel.spans.{key}" in keys) == (True, True)
+    assert b.bridge is before
 
 
 @pytest.mark.options(begins=False, unreconciled="work is done before the bridge")
