@@ -24,7 +24,7 @@ from dask_otel._dask.tasks import LONGEST_TRACEBACK
 from dask_otel.core.life.open_span import OpenSpan
 from tests.cluster.tasks import Counter
 from tests.simulated.observed import Simulated
-from tests.simulated.tasks import fail, inc, nap
+from tests.simulated.tasks import inc, nap
 
 RETRIED, LOST = semconv.TASK_RETRIED.name, semconv.TASK_LOST.name
 #: Floats, added up.
@@ -164,25 +164,6 @@ def test_client_retry_after_the_export_is_a_continuation(o: Simulated) -> None:
           failed#2 success 0.100 tasks=2 memory=2 retried=1
     """)
     assert o.counted(RETRIED) == {(("failed",), "first", "client"): 1}
-
-
-def test_dependents_of_a_failure_are_no_failures(o: Simulated) -> None:
-    """Neither those that waited for it, nor those that are submitted onto it later."""
-    with span("root"):
-        with span("source"):
-            source = o.client.submit(fail, 0.2)
-        with span("sink"):
-            sinks = o.client.map(operator.add, [source] * 3, range(3))
-        wait(sinks)
-    with span("later"):
-        later = o.client.map(operator.mul, [source] * 3, range(3))
-    wait(later)
-    o.assert_tree("""
-        root failure 0.200 tasks=4 erred=1
-          sink success 0.200 tasks=3
-          source failure 0.200 tasks=1 erred=1
-        later success 0.000 tasks=3
-    """)
 
 
 @pytest.mark.parametrize(
