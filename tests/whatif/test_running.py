@@ -152,11 +152,13 @@ def test_the_room_decides_how_many_changes_are_replayed_and_how_often(
 ) -> None:
     asked = []
 
-    def results(graph: Graph, changes: Any, orders: int, *rest: Any) -> Iterator[Replayed]:
-        asked.append((len(changes), orders))
-        return (Replayed(one.name, 4.0, 1.0, 0.0) for one in changes)
+    def answers(request: str, _: float) -> Iterator[dict[str, Any]]:
+        sent = json.loads(request)
+        asked.append((len(sent["changes"]), sent["orders"]))
+        for one in sent["changes"]:
+            yield {"done": 0, "total": 0, "result": asdict(Replayed(one["name"], 4.0, 1.0, 0.0))}
 
-    monkeypatch.setattr(running, "_results", results)
+    monkeypatch.setattr(running, "_answers", answers)
     room = Room(limited=True)
     before = room.runs
     found = replay(EIGHT, [DOUBLE], room=room, times=times)

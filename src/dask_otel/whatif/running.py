@@ -108,17 +108,19 @@ def replay(
         if orders * len(changes) > times:
             orders, hurried = 1, orders > 1
         room.runs -= orders * len(changes) * _size(graph)
-        for one in _results(graph, changes, orders, progress, room.until - monotonic()):
-            if isinstance(one, str):
-                stuck.append(one)
-                if results:
-                    continue
-                # Without the run as it was, the others say nothing.
-                break
-            results.append(one)
-            if abs(results[0].seconds - recorded) > MOST * recorded:
-                refused = _reason(graph, results[0].seconds, recorded)
-                break
+        asked = json.dumps({"graph": graph, "changes": changes, "orders": orders}, default=vars)
+        for said in _answers(asked, room.until - monotonic()):
+            progress(said["done"], said["total"])
+            if "result" in said:
+                results.append(Replayed(**said["result"]))
+                if abs(results[0].seconds - recorded) > MOST * recorded:
+                    refused = _reason(graph, results[0].seconds, recorded)
+                    break
+            elif "stuck" in said:
+                stuck.append(said["stuck"])
+                if not results:
+                    # Without the run as it was, the others say nothing.
+                    break
         else:
             if not results:
                 refused = NO_TIME
@@ -135,23 +137,6 @@ def replay(
 
 def _size(graph: Graph) -> int:
     return _START + len(graph.runs["task"])
-
-
-def _results(
-    graph: Graph,
-    changes: Sequence[Experiment],
-    orders: int,
-    progress: Callable[[int, int], object],
-    seconds: float,
-) -> Iterator[Replayed | str]:
-    """Yield the results until the seconds are over; a sentence for a replay without an end."""
-    asked = {"graph": graph, "changes": changes, "orders": orders}
-    for said in _answers(json.dumps(asked, default=vars), seconds):
-        progress(said["done"], said["total"])
-        if "result" in said:
-            yield Replayed(**said["result"])
-        elif "stuck" in said:
-            yield said["stuck"]
 
 
 def _answers(asked: str, seconds: float) -> Iterator[dict[str, Any]]:
