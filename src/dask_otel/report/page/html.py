@@ -56,16 +56,14 @@ def page(
 
     # The charts need only Bokeh's core: no widgets, no tables, no WebGL, no MathJax.
     bokeh = next(raw for raw in INLINE.js_raw if "Bokeh" in raw[:20_000])
-    scripts = [bokeh, _file("timeline.js"), _file("flame.js"), _file("page.js")]
-    return ENVIRONMENT.get_template("page.html").render(
+    return _rendered(
+        "page.html",
+        *(bokeh, _file("timeline.js"), _file("flame.js"), _file("page.js")),
         runs=[_run(account, number, what_ifs or {}) for number, account in enumerate(accounts)],
         skipped=skipped,
         redacted=redacted,
         comparison=comparison,
         growths=comparison and _growths(comparison),
-        scripts=[Markup(script) for script in scripts],
-        hashes=[Markup(_hash(script)) for script in scripts],
-        style=Markup(_file("style.css")),
     )
 
 
@@ -80,10 +78,11 @@ def history_page(
 
     The `links` lead to the reports of the runs; without them, the page has commands.
     """
-    script = _file("history.js")
     same = grouped(runs, lambda run: run.name)
     several = [one for one in trends if len(same[one.name]) > 1][:_MOST_NAMES]
-    return ENVIRONMENT.get_template("history.html").render(
+    return _rendered(
+        "history.html",
+        _file("history.js"),
         runs=[(run, run.cells(price)) for run in reversed(runs)],
         trends=trends,
         multiples=[
@@ -98,9 +97,6 @@ def history_page(
         headings=[name for name in HEADINGS if price or name != "cost"],
         numbers=NUMBERS,
         left_out=left_out,
-        script=Markup(script),
-        hash=Markup(_hash(script)),
-        style=Markup(_file("style.css")),
     )
 
 
@@ -109,16 +105,8 @@ def live_page(facts: Mapping[str, Any]) -> str:
 
     The `facts` are those of `dask_otel._dask.overview`. The links are relative to the page.
     """
-    script = _file("live.js")
-    return ENVIRONMENT.get_template("live.html").render(
-        facts,
-        severity=severity,
-        when=words.when,
-        listed=listed,
-        script=Markup(script),
-        hash=Markup(_hash(script)),
-        style=Markup(_file("style.css")),
-    )
+    more = {"severity": severity, "when": words.when, "listed": listed}
+    return _rendered("live.html", _file("live.js"), **facts, **more)
 
 
 def _run(account: Account, number: int, what_ifs: Mapping[str, str]) -> dict[str, Any]:
@@ -166,5 +154,12 @@ def _file(name: str) -> str:
     return resource_files("dask_otel.report.page").joinpath(name).read_text(encoding="utf-8")
 
 
-def _hash(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+def _rendered(template: str, *scripts: str, **values: Any) -> str:
+    """Return a page with scripts, and their hashes for its policy."""
+    hashes = [base64.b64encode(hashlib.sha256(one.encode()).digest()) for one in scripts]
+    return ENVIRONMENT.get_template(template).render(
+        values,
+        scripts=[Markup(one) for one in scripts],
+        hashes=[Markup(one.decode("ascii")) for one in hashes],
+        style=Markup(_file("style.css")),
+    )
