@@ -63,7 +63,9 @@ def is_json(name: str) -> bool:
 def values(path: Path, skipped: Skipped) -> Iterator[Any]:
     """Yield every JSON value of a file."""
     try:
-        with _open(path) as file:
+        with path.open("rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+        with cast("IO[bytes]", gzip.open(path) if packed else path.open("rb")) as file:
             if parse(file.readline(LONGEST + 1)) is None:
                 # One document over many lines, or a broken first line.
                 file.seek(0)
@@ -76,12 +78,6 @@ def values(path: Path, skipped: Skipped) -> Iterator[Any]:
             yield from _values(file, path, skipped)
     except _ERRORS as error:
         skipped.add(BROKEN, f"{path.name}: {error}")
-
-
-def _open(path: Path) -> IO[bytes]:
-    with path.open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-    return cast("IO[bytes]", gzip.open(path, "rb")) if packed else path.open("rb")
 
 
 def _values(file: IO[bytes], path: Path, skipped: Skipped) -> Iterator[Any]:
