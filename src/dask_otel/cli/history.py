@@ -82,10 +82,10 @@ def run(arguments: argparse.Namespace) -> int:
     price = report.price_of(arguments)
     if is_served:
         return _serve(arguments, price)
-    listed, left_out = listing(arguments.folders, _progress)
-    runs = [one for one, _ in listed]
+    listed, left_out = listing(arguments.folders, terminal.listed)
     if arguments.check is not None:
-        runs = [one for one in runs if one.name == arguments.check]
+        listed = [one for one in listed if one[0].name == arguments.check]
+    runs = [one for one, _ in listed]
     for line in left_out:
         terminal.say("history", line)
     if not runs:
@@ -94,8 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = trends(runs)
     failed = int(arguments.check is not None and found[0].regression)
     if failed:
-        own = [one for one in listed if one[0].name == arguments.check]
-        report.judged("history", found[0], partial(_replay, found[0], own))
+        report.judged("history", found[0], partial(_replay, found[0], listed))
     if arguments.output:
         from dask_otel.report.page.html import history_page
 
@@ -140,10 +139,6 @@ def _replay(
     return trend
 
 
-def _progress(number: int, of: int) -> None:
-    terminal.progress(f"{number:,} of {of:,}" if number < of else "")
-
-
 def _table(rows: Sequence[dict[str, str]]) -> Iterator[str]:
     """Return the lines of a table, without columns that are empty."""
     from dask_otel.report import words
@@ -155,20 +150,10 @@ def _table(rows: Sequence[dict[str, str]]) -> Iterator[str]:
 
 
 def _serve(arguments: argparse.Namespace, price: Price | None) -> int:
-    from dask_otel.cli.serve import Pages, link, serve
-    from dask_otel.report.history.changes import trends
-    from dask_otel.report.history.sessions import listing
-    from dask_otel.report.page.html import history_page
-
-    def listed() -> tuple[str, dict[str, SessionFiles]]:
-        found, left_out = listing(arguments.folders, _progress)
-        runs = [run for run, _ in found]
-        links = [link(run) for run in runs]
-        page = history_page(runs, trends(runs), left_out, price, links)
-        return page, dict(zip(links, (session for _, session in found), strict=True))
+    from dask_otel.cli.serve import Pages, serve
 
     try:
-        server = Pages(arguments.serve, listed)
+        server = Pages(arguments.serve, arguments.folders, price)
     except OSError as error:
         reason = f"can't listen on port {arguments.serve}: {error.strerror}"
         raise terminal.Failed(reason) from error

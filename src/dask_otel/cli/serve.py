@@ -7,7 +7,7 @@ has the ids of a run, which is looked up in the list.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,8 +16,11 @@ from urllib.parse import quote
 
 from dask_otel.cli import terminal
 from dask_otel.report.document import read_report
+from dask_otel.report.history.changes import trends
 from dask_otel.report.history.past import PastRun
-from dask_otel.report.history.sessions import SessionFiles
+from dask_otel.report.history.sessions import SessionFiles, listing
+from dask_otel.report.money import Price
+from dask_otel.report.page.html import history_page
 from dask_otel.report.telemetry.remote import copied
 
 _HOST: Final = "127.0.0.1"
@@ -31,16 +34,15 @@ _HEADERS: Final = (
 
 
 class Pages(ThreadingHTTPServer):
-    """The pages by path; `listed` makes the first one, with the sessions of its links by path."""
+    """The pages by path: the list of the runs below some folders, and a report of each."""
 
     daemon_threads = True
 
-    def __init__(
-        self, port: int, listed: Callable[[], tuple[str, Mapping[str, SessionFiles]]]
-    ) -> None:
+    def __init__(self, port: int, folders: Sequence[str], price: Price | None) -> None:
         super().__init__((_HOST, port), _Handler)
-        self.listed = listed
-        self.sessions: Mapping[str, SessionFiles] = {}
+        self.folders, self.price = folders, price
+        #: By the links of the list.
+        self.sessions: dict[str, SessionFiles] = {}
         self.lock = threading.Lock()
 
     def page(self, path: str) -> str | None:
@@ -48,9 +50,12 @@ class Pages(ThreadingHTTPServer):
         # One report at a time: it can take gigabytes.
         with self.lock:
             if path == "/" or not self.sessions:
-                first, self.sessions = self.listed()
+                found, left_out = listing(self.folders, terminal.listed)
+                runs = [run for run, _ in found]
+                links = [link(run) for run in runs]
+                self.sessions = dict(zip(links, (session for _, session in found), strict=True))
                 if path == "/":
-                    return first
+                    return history_page(runs, trends(runs), left_out, self.price, links)
             session = self.sessions.get(path)
             if session is None:
                 return None

@@ -107,6 +107,11 @@ def progress(text: str) -> None:
         print(f"\r{text}\033[K", end="", file=sys.stderr, flush=True)
 
 
+def listed(number: int, of: int) -> None:
+    """Show how far a listing is."""
+    progress(f"{number:,} of {of:,}" if number < of else "")
+
+
 def replayed(done: int, of: int) -> None:
     """Show how far a replay is."""
     share = done / (of or 1)
