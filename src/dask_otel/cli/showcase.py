@@ -96,14 +96,6 @@ _ABOUT: Final = (
     "Ran a workflow on a new cluster, and ended one of its idle workers on purpose.",
     "New workers import pandas and pyarrow with their first tasks.",
 )
-_WRITTEN: Final = "Jaeger's UI and the Collector can read the files in"
-_SWITCHED_OFF: Final = """\
-the bridge is switched off: `otel.enabled` is false in Dask's configuration.
-Set it to true in the Dask config file with `otel:`, or run with DASK_OTEL__ENABLED=true."""
-_NOTHING_CAME: Final = """\
-the workflow ran, but the bridge exported no {what}.
-Is there a message of dask-otel above? Another cause: the program runs under
-`opentelemetry-instrument`, whose own exporter got the spans."""
 
 #: Prints the title of a step while it runs, and then its duration.
 _Step: TypeAlias = Callable[[str], AbstractContextManager[None]]
@@ -120,7 +112,11 @@ def perform(
         If a step failed. The earlier results have been printed.
     """
     if not read_settings().enabled:
-        raise Failed(_SWITCHED_OFF)
+        raise Failed(
+            "the bridge is switched off: `otel.enabled` is false in Dask's configuration.\n"
+            "Set it to true in the Dask config file with `otel:`, or run with "
+            "DASK_OTEL__ENABLED=true."
+        )
     if output is not None and (reason := obstacle(output)):
         raise Failed(f"can't write the files: {reason}")
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -224,21 +220,17 @@ def _compute(
         with step("Waiting for the spans to settle"), suppress(LookupError, OSError, RuntimeError):
             span_metrics(client, root_id, SETTLE_LIMIT)
         with step("Losing a worker"):
-            _lose_a_worker(client)
+            # Not `scheduler_info`: Dask refreshes it each 2 s, then without workers.
+            workers = client.nthreads()
+            client.run(_end, workers=[next(iter(workers))])
+            terminal.wait_until(lambda: len(client.nthreads()) < len(workers), _LOSS_LIMIT)
         with step("Closing the cluster"):
             cluster.close()
     return failure
 
 
-def _lose_a_worker(client: Client) -> None:
-    """End the process of an idle worker, after a last line in its log."""
-    # Not `scheduler_info`: Dask refreshes it each 2 s, then without workers.
-    workers = client.nthreads()
-    client.run(_end, workers=[next(iter(workers))])
-    terminal.wait_until(lambda: len(client.nthreads()) < len(workers), _LOSS_LIMIT)
-
-
 def _end() -> None:
+    """End the process of an idle worker, after a last line in its log."""
     log = logging.getLogger("demo")
     # Otherwise Python prints it.
     log.addHandler(logging.NullHandler())
@@ -274,7 +266,12 @@ def _copy(console: Console, files: Path, folder: Path) -> list[str]:
             shutil.copy(path, folder)
     except OSError as error:
         return [f"can't write the telemetry: {error}"]
-    console.print(_WRITTEN, Text(f"{folder}/"), style="green", soft_wrap=True)
+    console.print(
+        "Jaeger's UI and the Collector can read the files in",
+        Text(f"{folder}/"),
+        style="green",
+        soft_wrap=True,
+    )
     return []
 
 
@@ -282,8 +279,13 @@ def _missing(report: Report) -> list[str]:
     """Return the telemetry that is missing in the export."""
     executed = (run.metrics.total(semconv.SPAN_EXECUTE_TIME.name) for run in report.runs)
     came = {"spans": any(run.spans for run in report.runs), "metrics of the workers": any(executed)}
-    names = [what for what, any_came in came.items() if not any_came]
-    return [_NOTHING_CAME.format(what=" and no ".join(names))] if names else []
+    what = " and no ".join(one for one, any_came in came.items() if not any_came)
+    said = (
+        f"the workflow ran, but the bridge exported no {what}.\n"
+        "Is there a message of dask-otel above? Another cause: the program runs under\n"
+        "`opentelemetry-instrument`, whose own exporter got the spans."
+    )
+    return [said] if what else []
 
 
 def _unexpected(fail: bool, failure: Exception | None) -> list[str]:
