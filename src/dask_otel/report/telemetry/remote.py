@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 from urllib.parse import unquote
 
@@ -89,8 +89,7 @@ def _copies(path: str | Path, folder: Path) -> Iterator[Path]:
             ]
         for one in found:
             # Files of several folders can have the same name.
-            target = folder / str(len(list(folder.iterdir()))) / posixpath.basename(one)
-            target.parent.mkdir()
+            target = Path(mkdtemp(dir=folder), posixpath.basename(one))
             system.get_file(one, str(target))
             yield target
         if not found:
