@@ -172,8 +172,7 @@ def _samples(record: MetricRecord, before: Mapping[_Key, _Sample]) -> dict[_Key,
         key = tuple(point.attributes.items())
         old = before.get(key)
         # Not that of a series which has started again.
-        same = old is not None and old.point.start_ns == point.start_ns
-        exemplar = old.exemplar if old is not None and same else None
+        exemplar = old.exemplar if old and old.point.start_ns == point.start_ns else None
         samples[key] = _Sample(point, point.exemplars[-1] if point.exemplars else exemplar)
     return samples
 
