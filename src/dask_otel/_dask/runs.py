@@ -21,6 +21,7 @@ from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Group, Phase
 from dask_otel.core.path.step import RawStep
 from dask_otel.core.path.waiting import UNKNOWN, Sent
+from dask_otel.core.sums import covered
 
 #: Heartbeats to search for a cancelled run: the first one may precede the cancellation; by the
 #: second, the run has ended or is listed.
@@ -152,10 +153,6 @@ def actions(
             began = max(stop - took, sent)
             parts.append((action, began, took))
             spent.append((began, stop))
-    busy, until = 0.0, turn
-    for began, stop in sorted(spent):
-        busy += max(0.0, stop - max(began, until))
-        until = max(until, stop)
     if len(parts) > MAX_PARTS:
         parts = sorted(heapq.nlargest(MAX_PARTS, parts, itemgetter(2)), key=itemgetter(1))
-    return tuple(parts), busy
+    return tuple(parts), covered((max(began, turn), stop) for began, stop in spent)
