@@ -476,7 +476,7 @@ class Simulated:
             adapter.spans.groups,
             adapter.task_events.assigned,
             (graphs := adapter.spans.graphs) and (graphs._logs or graphs._parts),
-            adapter.lifecycle._settling,
+            adapter.lifecycle.settling,
             adapter.lifecycle._lingering._entries,
             adapter.blocks.blocks._holding,
             adapter.blocks.blocks._waiting,

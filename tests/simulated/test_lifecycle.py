@@ -447,7 +447,7 @@ def kept(adapter: SchedulerAdapter) -> list[Any]:
         lifecycle.reports,
         lifecycle.finished,
         lifecycle.generations,
-        lifecycle._settling,
+        lifecycle.settling,
         lifecycle._lingering,
         lifecycle._long,
         lifecycle.progress,

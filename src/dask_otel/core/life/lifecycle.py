@@ -138,8 +138,8 @@ class Lifecycle:
         #: Notes of open spans, in case the scheduler is lost; None without a spool.
         refresh = self.computing.add_all
         self.notes = OpenNotes(cluster, self.open, refresh) if limits.notes else None
-        #: Ordered by the time when their work was done.
-        self._settling: dict[OpenSpan, None] = {}
+        #: Finished spans whose last metrics may be missing, by the time when their work was done.
+        self.settling: dict[OpenSpan, None] = {}
         self._lingering = Schedule(limits.linger)
         self._ticked = 0.0
         #: Whether the last tick left something to do.
@@ -295,12 +295,12 @@ class Lifecycle:
         self._begin_to_settle(span)
 
     def _begin_to_settle(self, span: OpenSpan) -> None:
-        self._settling[span] = None
+        self.settling[span] = None
         self.reports.wait_for(span)
 
     def _stop_settling(self, span: OpenSpan) -> None:
-        if span in self._settling:
-            del self._settling[span]
+        if span in self.settling:
+            del self.settling[span]
             self.reports.forget(span)
 
     def repair(self, unfinished: Mapping[str, int], now: float) -> None:
@@ -338,11 +338,6 @@ class Lifecycle:
 
     # ----------------------------------------------------------------------- decisions
 
-    @property
-    def settling(self) -> bool:
-        """Whether there are finished spans whose last metrics may be missing."""
-        return bool(self._settling)
-
     def tick(self, now: float, most: int | None = None) -> None:
         """Make the due transitions; exported generations go to `finished`.
 
@@ -352,7 +347,7 @@ class Lifecycle:
         if now < self._ticked:
             # Else a clock set back by an hour would cause an hour's wait.
             self.reports.clock_set_back(now)
-            for span in self._settling:
+            for span in self.settling:
                 span.quiet_since = min(span.quiet_since, now)
         self._ticked = now
         self.behind = False
@@ -361,7 +356,7 @@ class Lifecycle:
         for span in self.reports.take_complete(most):
             self._settled(span, Trigger.REPORTED, now)
         timeout = self._limits.settle_timeout
-        late = takewhile(lambda s: now - s.quiet_since >= timeout, self._settling)
+        late = takewhile(lambda s: now - s.quiet_since >= timeout, self.settling)
         timed_out = list(islice(late, most))
         for span in timed_out:
             self._settled(span, Trigger.TIMED_OUT, now)
