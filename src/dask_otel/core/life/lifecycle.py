@@ -136,8 +136,7 @@ class Lifecycle:
         self.generations.resume(limits)
         self._long = LongSpans(limits, self.generations, self.open)
         #: Notes of open spans, in case the scheduler is lost; None without a spool.
-        refresh = self.computing.add_all
-        self.notes = OpenNotes(cluster, self.open, refresh) if limits.notes else None
+        self.notes = OpenNotes(cluster, self.open, self.computing.add_all) if limits.notes else None
         #: Finished spans whose last metrics may be missing, by the time when their work was done.
         self.settling: dict[OpenSpan, None] = {}
         self._lingering = Schedule(limits.linger)
@@ -424,8 +423,9 @@ class Lifecycle:
             self.memory.quiet(span)
         finished = None
         if not span.empty:
-            more = elsewhere, self.memory
-            finished = finish(span, self._cluster, self._limits, complete, cut_off, *more)
+            finished = finish(
+                span, self._cluster, self._limits, complete, cut_off, elsewhere, self.memory
+            )
         del self.open[span.identity.dask_id]
         self._lingering.remove(span.identity.dask_id)
         self._long.due.remove(span.identity.dask_id)
