@@ -8,13 +8,11 @@ proportion to the seconds of the run.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import random
 import re
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -26,7 +24,7 @@ from typing import Any, TypeAlias
 from distributed import Client
 
 from benchmarks import marked, meter
-from benchmarks.cluster import answer, cluster, many_tasks, until
+from benchmarks.cluster import cluster, many_tasks, until
 from benchmarks.instructions import EmptyPlugin, count, counted, run_tasks, write_sum
 from benchmarks.results import Row, verdict
 from benchmarks.simulated import SimulatedCluster
@@ -144,7 +142,7 @@ def measure(arm: str, more: Mapping[str, str]) -> dict[str, Stretch]:
     return found
 
 
-async def _dispatches(tasks: int) -> int:
+async def _dispatches(tasks: int) -> None:
     """Count the same tasks without another plugin and with one that does nothing."""
     for plugin in (None, None, EmptyPlugin()):
         async with SimulatedCluster(2) as simulated:
@@ -155,12 +153,11 @@ async def _dispatches(tasks: int) -> int:
             gc.disable()
             count(lambda: run_tasks(simulated, tasks))
             write_sum()
-    return tasks
 
 
 def dispatch(tasks: int = 500) -> float:
     """Return the instructions that a plugin with an empty ``transition`` costs a task."""
-    _, (_, without, with_it) = counted("benchmarks.account", tasks)
+    _, (_, without, with_it) = counted(_dispatches, tasks)
     return (with_it - without) / tasks
 
 
@@ -325,7 +322,3 @@ def run(quick: bool) -> list[Row]:
         for arm in order:
             found[arm].append(measure(arm, sink.environment()))
     return rows(attribution(found, dispatch(), native()))
-
-
-if __name__ == "__main__":
-    answer(asyncio.run(_dispatches(int(sys.argv[1]))))

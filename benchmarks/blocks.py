@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ import distributed
 from tests.environment import OFF
 
 import dask_otel
-from benchmarks.cluster import answer, cluster, environment, many_tasks, run_program
+from benchmarks.cluster import cluster, environment, many_tasks, run_apart
 from benchmarks.results import Row
 
 TASKS: Final = 20_000
@@ -69,8 +68,7 @@ def run(quick: bool) -> list[Row]:
     runs: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
     for number in range(repeats):
         for kind in kinds[number % 3 :] + kinds[: number % 3]:
-            arguments = kind, str(tasks)
-            runs[kind].append(run_program("benchmarks.blocks", *arguments, more=environment({})))
+            runs[kind].append(run_apart(measure, kind, tasks, more=environment({})))
     return rows(runs, tasks)
 
 
@@ -90,7 +88,3 @@ def _figure(kind: str, values: list[float], bare: list[float]) -> str:
     times = f" (× {median(ratios):.2f})" if ratios and kind != "none" else ""
     shown = f"{median(values):.3g}" if any(values) else "–"
     return f"{_WITH[kind]} {shown}{times}"
-
-
-if __name__ == "__main__":
-    answer(measure(sys.argv[1], int(sys.argv[2])))

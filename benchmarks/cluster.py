@@ -1,7 +1,8 @@
-"""Real scheduler and worker processes with a client, and programs that answer in JSON."""
+"""Real scheduler and worker processes with a client, and functions in processes of their own."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +28,24 @@ def environment(more: Mapping[str, str]) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))} | dict(more)
 
 
-def run_program(
-    module: str, *arguments: str, more: Mapping[str, str] | None = None, within: Sequence[str] = ()
+def run_apart(
+    call: Callable[..., Any],
+    *arguments: Any,
+    more: Mapping[str, str] | None = None,
+    within: Sequence[str] = (),
 ) -> Any:
-    """Run a program, within another command if one is given; return its answer.
+    """Return a function's result from a process of its own, within a command if one is given.
+
+    Arguments and result are data that JSON knows.
 
     Raises
     ------
     RuntimeError
         If it failed.
     """
+    named = call.__module__, call.__name__, json.dumps(arguments)
     done = subprocess.run(
-        [*within, sys.executable, "-m", module, *arguments],
+        [*within, sys.executable, "-m", "benchmarks.cluster", *named],
         env=environment(more or {}), capture_output=True, text=True, timeout=3600,
     )  # fmt: skip
     if done.returncode:
@@ -46,7 +54,7 @@ def run_program(
 
 
 def answer(found: Any) -> None:
-    """End this program with an answer, without waiting for simulated workers."""
+    """End the process of `run_apart` with a result, without waiting for simulated workers."""
     print(json.dumps(found), flush=True)
     os._exit(0)
 
@@ -82,3 +90,8 @@ def many_tasks(client: Client, count: int) -> None:
 def until(client: Client, check: Callable[..., bool]) -> None:
     """Wait until something holds on the scheduler."""
     eventually(lambda: client.run_on_scheduler(check), 60, check.__name__)
+
+
+if __name__ == "__main__":
+    made = getattr(import_module(sys.argv[1]), sys.argv[2])(*json.loads(sys.argv[3]))
+    answer(asyncio.run(made) if asyncio.iscoroutine(made) else made)

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import sys
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final
 
 from benchmarks import bench_submission, bench_task_context
-from benchmarks.cluster import answer
 from benchmarks.instructions import TASKS, count, count_work, counted, run_tasks, write_sum
 from benchmarks.results import Row, verdict
 from dask_otel.core.context import CARRIER_KEY, Caller, Traceparent, make_carrier
@@ -40,6 +38,11 @@ WORKER: Final[dict[str, dict[str, Any]]] = {
     "context, and fields of log records": {"inject": True},
     "context, and 1 % of the tasks chosen": {"ratio": 0.01},
 }
+
+
+def _all(tasks: int) -> None:
+    asyncio.run(_scheduler(tasks))
+    _worker()
 
 
 async def _scheduler(tasks: int) -> None:
@@ -76,7 +79,7 @@ def measure(tasks: int = TASKS) -> dict[str, dict[str, float]]:
     RuntimeError
         If there is no valgrind on this machine, or it could not run the program.
     """
-    found, sums = counted("benchmarks.context", tasks)
+    _, sums = counted(_all, tasks)
     on_scheduler, on_worker = 1 + len(PARTS), 1 + len(WORKER)
     if len(sums) != 2 * (on_scheduler + on_worker) or not all(sums):
         raise RuntimeError(f"callgrind wrote {len(sums)} sums")
@@ -84,7 +87,9 @@ def measure(tasks: int = TASKS) -> dict[str, dict[str, float]]:
     alone, *hooked = sums[-on_worker:]
     return {
         "scheduler": {k: (v - bare) / tasks for k, v in zip(PARTS, parts, strict=True)},
-        "worker": {k: (v - alone) / found["tasks"] for k, v in zip(WORKER, hooked, strict=True)},
+        "worker": {
+            k: (v - alone) / bench_task_context.TASKS for k, v in zip(WORKER, hooked, strict=True)
+        },
     }
 
 
@@ -137,9 +142,3 @@ def run(quick: bool) -> list[Row]:
             submissions,
         ),
     ]
-
-
-if __name__ == "__main__":
-    asyncio.run(_scheduler(int(sys.argv[1])))
-    _worker()
-    answer({"tasks": bench_task_context.TASKS})

@@ -9,12 +9,10 @@ difference is the bridge's.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import platform
 import re
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Hashable, Iterable
@@ -25,7 +23,7 @@ from typing import Any, Final, TypeAlias
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from benchmarks.cluster import answer, run_program
+from benchmarks.cluster import run_apart
 from benchmarks.results import Row, verdict
 from benchmarks.simulated import Needs, SimulatedCluster
 from dask_otel import semconv
@@ -222,13 +220,13 @@ def _sums(folder: str) -> list[int]:
     return [int(match.group(1)) for match in found if match]
 
 
-def counted(program: str, *arguments: object) -> tuple[dict[str, Any], list[int]]:
-    """Run a program under callgrind; return its answer, and the sums that it had written.
+def counted(call: Callable[..., Any], *arguments: Any) -> tuple[Any, list[int]]:
+    """Run a function under callgrind; return its result, and the sums that it had written.
 
     Raises
     ------
     RuntimeError
-        If there is no valgrind on this machine, or it could not run the program.
+        If there is no valgrind on this machine, or it could not run the function.
     """
     valgrind = shutil.which("valgrind")
     if valgrind is None:
@@ -237,7 +235,7 @@ def counted(program: str, *arguments: object) -> tuple[dict[str, Any], list[int]
         command = [valgrind, "-q", "--tool=callgrind", *Counted.OPTIONS]
         command += [f"--callgrind-out-file={folder}/callgrind"]
         more = {"PYTHONHASHSEED": "0"}
-        return run_program(program, *map(str, arguments), more=more, within=command), _sums(folder)
+        return run_apart(call, *arguments, more=more, within=command), _sums(folder)
 
 
 def measure(tasks: int = TASKS) -> dict[str, Any]:
@@ -248,7 +246,7 @@ def measure(tasks: int = TASKS) -> dict[str, Any]:
     RuntimeError
         If there is no valgrind on this machine, or it could not run the program.
     """
-    _, sums = counted("benchmarks.instructions", tasks)
+    _, sums = counted(_pairs, tasks)
     pairs = list(zip(sums[::2], sums[1::2], strict=False))
     if len(pairs) != 2 * (1 + PAIRS) or not all(sums):
         raise RuntimeError(f"callgrind wrote {len(sums)} sums")
@@ -311,7 +309,3 @@ def check(published: list[Row]) -> str | None:
         if growth > TOLERANCE:
             return f"{growth:+.0%} instructions {what}; more than {TOLERANCE:.0%} is a regression"
     return None
-
-
-if __name__ == "__main__":
-    answer(asyncio.run(_pairs(int(sys.argv[1]))))

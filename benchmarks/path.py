@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from collections.abc import Iterable
 from functools import partial
 from statistics import median
 from typing import Any, Final
 
-from benchmarks.cluster import answer
 from benchmarks.instructions import chain, count_work, counted, run_tasks
 from benchmarks.results import Row, verdict
 from benchmarks.simulated import Needs
@@ -53,7 +50,7 @@ async def _pairs(row: str, pairs: int) -> None:
 def run(quick: bool, row: str = "15") -> list[Row]:
     """Count the instructions of a feature for a task, in spans of some shapes."""
     pairs = PAIRS - 3 if quick else PAIRS
-    _, sums = counted("benchmarks.path", row, pairs)
+    _, sums = counted(_pairs, row, pairs)
     rows = []
     for shape, (tasks, _, limits) in SHAPES.items():
         if row not in limits:
@@ -66,7 +63,3 @@ def run(quick: bool, row: str = "15") -> list[Row]:
         verdict_of = verdict(per_task <= limit)
         rows.append(Row(row, what, f"≤ {limit:,}", figure, verdict_of, {"pairs": added}))
     return rows
-
-
-if __name__ == "__main__":
-    answer(asyncio.run(_pairs(sys.argv[1], int(sys.argv[2]))))

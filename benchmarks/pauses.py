@@ -24,7 +24,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from benchmarks.cluster import answer, run_program
+from benchmarks.cluster import answer, run_apart
 from benchmarks.results import Row, percentile, verdict
 from benchmarks.simulated import SimulatedCluster
 from benchmarks.sink import Sink
@@ -247,7 +247,7 @@ def run(quick: bool) -> list[Row]:
         # More often than the default of 60 s, so that each window has some exports.
         more = sink.environment() | {"OTEL_METRIC_EXPORT_INTERVAL": "10000"}
         for kind in kinds:
-            windows[kind].append(run_program("benchmarks.pauses", kind, str(seconds), more=more))
+            windows[kind].append(run_apart(arm, kind, seconds, more=more))
     return _judge(windows)
 
 
@@ -304,7 +304,3 @@ def _judge(windows: dict[str, list[dict[str, Any]]]) -> list[Row]:
             "info",
         ),
     ]
-
-
-if __name__ == "__main__":
-    asyncio.run(arm(sys.argv[1], float(sys.argv[2])))

@@ -7,10 +7,8 @@ bridge and a page of Dask's own metrics for Prometheus, too, each by itself.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
-import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -24,7 +22,7 @@ from distributed.scheduler import heartbeat_interval
 from prometheus_client import generate_latest
 
 from benchmarks.account import VALGRIND, Callgrind
-from benchmarks.cluster import answer, run_program
+from benchmarks.cluster import run_apart
 from benchmarks.instructions import observed
 from benchmarks.naive import poll
 from benchmarks.results import Row, verdict
@@ -182,9 +180,7 @@ def run(quick: bool) -> list[Row]:
         with tempfile.TemporaryDirectory() as folder:
             within = (*VALGRIND, f"--callgrind-out-file={folder}/callgrind.out")
             more = {"PYTHONHASHSEED": "0"}
-            counts[workers] = run_program(
-                "benchmarks.scale", folder, str(workers), more=more, within=within
-            )
+            counts[workers] = run_apart(_both, folder, workers, more=more, within=within)
     found = shares(counts)
     bridge = {size: one["bridge"] for size, one in found.items()}
     first, *_, last = found.values()
@@ -211,7 +207,3 @@ def run(quick: bool) -> list[Row]:
             if peer in first
         ),
     ]
-
-
-if __name__ == "__main__":
-    answer(asyncio.run(_both(sys.argv[1], int(sys.argv[2]))))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import re
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -14,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from benchmarks.cluster import answer, run_program
+from benchmarks.cluster import run_apart
 from benchmarks.instructions import count_work, counted
 from benchmarks.results import Row, verdict
 from benchmarks.simulated import SimulatedCluster
@@ -62,14 +60,14 @@ def run_counted(quick: bool) -> list[Row]:
     """Count the instructions that the spool adds on the event loop."""
     what = f"instructions per span of {TASKS} tasks that the spool adds (event loop)"
     spans = RECORDED // 5 if quick else RECORDED
-    found, sums = counted("benchmarks.spool", spans)
+    notes, sums = counted(_event_loop, spans)
     bare, without, with_spool = sums[-3:]
     added, whole = (with_spool - without) / spans, (without - bare) / spans
     figure = (
-        f"{added:,.0f}, noted {found['notes'] / spans:.1f} times; all that the bridge does for "
+        f"{added:,.0f}, noted {notes / spans:.1f} times; all that the bridge does for "
         f"such a span takes {whole:,.0f}"
     )
-    return [Row("10", what, "", figure, "info", {"added": added, "whole": whole, **found})]
+    return [Row("10", what, "", figure, "info", {"added": added, "whole": whole, "notes": notes})]
 
 
 # --------------------------------------------------------------------- thread and disk
@@ -120,7 +118,7 @@ def run(quick: bool) -> list[Row]:
     runs = []
     for _ in range(2 if quick else 5):
         with tempfile.TemporaryDirectory() as folder:
-            runs.append(run_program("benchmarks.spool", folder, str(spans)))
+            runs.append(run_apart(measure, folder, spans))
     found = {name: median(one[name] for one in runs) for name in runs[0]}
     cpu = found["write"] + found["settle"]
     thread = (
@@ -136,9 +134,3 @@ def run(quick: bool) -> list[Row]:
         Row("10", what, f"≤ {LIMIT:.0f} µs", thread, verdict(cpu <= LIMIT), {"runs": runs}),
         Row("10", "the disk, per span", "", disk, "info"),
     ]
-
-
-if __name__ == "__main__":
-    if len(sys.argv) == 2:
-        answer({"notes": asyncio.run(_event_loop(int(sys.argv[1])))})
-    answer(measure(sys.argv[1], int(sys.argv[2])))

@@ -9,14 +9,13 @@ attributes of them, asks the sampler, and pauses to let the event loop have the 
 from __future__ import annotations
 
 import gc
-import sys
 import time
 from collections.abc import Callable
 from statistics import median
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from benchmarks.cluster import answer, run_program
+from benchmarks.cluster import run_apart
 from benchmarks.results import Row, balanced, verdict
 from benchmarks.sink import Arrival, Sink
 from dask_otel.core import identity
@@ -120,7 +119,7 @@ def _run(arm: str, sink: Sink) -> dict[str, float]:
         "OTEL_BSP_SCHEDULE_DELAY": "1000",
         "OTEL_METRICS_EXPORTER": "none",
     }
-    result: dict[str, float] = run_program("benchmarks.throughput", arm, more=more)
+    result: dict[str, float] = run_apart(measure, arm, more=more)
     arrivals = sink.take()
     spans = sum(map(_spans, arrivals))
     sent = WARM_UP + result["spans"]
@@ -160,7 +159,3 @@ def run(quick: bool) -> list[Row]:
         Row("5", what, "≥ 1.3", figure, met, dict(found)),
         Row("5", "the same, with its own default of 128", "", small, "info"),
     ]
-
-
-if __name__ == "__main__":
-    answer(measure(sys.argv[1]))
