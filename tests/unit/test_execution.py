@@ -16,7 +16,7 @@ from distributed import Scheduler
 from dask_otel._dask.workers.execution import within_contexts
 from dask_otel._dask.wrapping import Wrappers
 from dask_otel._otel.api.current import get_current
-from dask_otel.client.instrumentation import INSTRUMENTATION
+from dask_otel.client.roots import ROOTS
 from dask_otel.core.context import Traceparent, format_traceparent
 from dask_otel.worker.logs import running
 from dask_otel.worker.plugin import TaskContext, TaskContextPlugin
@@ -149,8 +149,8 @@ def test_a_process_with_a_scheduler_is_the_applications(monkeypatch: pytest.Monk
         worker: Any = Worker()
         plugin = TaskContextPlugin()
         plugin.setup(worker)
-        assert INSTRUMENTATION.on is instrumented
+        assert ROOTS.callers_travel is instrumented
         # The scheduler may have gone by then, and another one may be there.
         schedulers[:] = [] if beside else [Scheduler]
         plugin.teardown(worker)
-        assert not INSTRUMENTATION.on
+        assert not ROOTS.callers_travel

@@ -28,6 +28,7 @@ from dask_otel._otel.api import caller as api
 from dask_otel.client import carriers
 from dask_otel.client.hook import METHOD, hook_submissions
 from dask_otel.client.instrumentation import INSTRUMENTATION, DaskInstrumentor
+from dask_otel.client.roots import ROOTS
 from dask_otel.core.context import CARRIER_KEY
 from tests.environment import python
 
@@ -56,7 +57,7 @@ def _afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     api._propagators.cache_clear()
     yield
     dask_otel.uninstrument()
-    assert not INSTRUMENTATION.on
+    assert not ROOTS.callers_travel
 
 
 @pytest.fixture
@@ -97,9 +98,9 @@ def test_a_client_with_the_preload_keeps_what_it_asked_for() -> None:
     hold, release = HOLD, RELEASE
     requests = (hold, hold, dask_otel.instrument, dask_otel.uninstrument)
     for request in (*requests, release, release, release, hold, release):
-        assert INSTRUMENTATION.on == (Client.__dict__[METHOD] is not original)
+        assert ROOTS.callers_travel == (Client.__dict__[METHOD] is not original)
         request()
-        wanted.append(INSTRUMENTATION.on)
+        wanted.append(ROOTS.callers_travel)
     assert wanted == [True] * 5 + [False] * 2 + [True, False]
 
 

@@ -34,11 +34,6 @@ class _Instrumentation:
         self._waiting = ImportHook(MODULE, self._imported)
         self._hook: Wrappers | None = None
 
-    @property
-    def on(self) -> bool:
-        """Whether submissions carry contexts now."""
-        return ROOTS.callers_travel
-
     def settle(self, asked: bool | None = None, holders: int = 0) -> None:
         """Apply a request: hook or restore Dask's client now, or hook it at its import.
 
@@ -67,19 +62,19 @@ class _Instrumentation:
             owner = getattr(module, "Client", None)
             # Without one, its import is under way and has called us; the import hook calls again at
             # its end.
-            if owner is None or not (self._wanted or self.on):
+            if owner is None or not (self._wanted or ROOTS.callers_travel):
                 return
             from dask_otel.client import carriers, hook
 
             import_module("distributed.spans")
-            if not self.on:
+            if not ROOTS.callers_travel:
                 carriers.prepare()
             with self._lock:
                 self._waiting.remove()
-                if self._wanted == self.on:
+                if self._wanted == ROOTS.callers_travel:
                     return
                 ROOTS.callers_travel = not ROOTS.callers_travel
-                if self.on:
+                if ROOTS.callers_travel:
                     self._hook = hook.hook_submissions(owner, carriers.annotations_for)
                 elif self._hook is not None:
                     self._hook.remove()
