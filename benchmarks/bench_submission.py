@@ -7,16 +7,14 @@ takes a few hundred.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from time import process_time
-from timeit import repeat
 from typing import Any
 
 import dask
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
 import dask_otel
+from benchmarks.results import least
 from dask_otel.client import carriers
 from dask_otel.client.hook import hook_submissions
 
@@ -40,15 +38,10 @@ def a_span(span_id: int) -> NonRecordingSpan:
     return NonRecordingSpan(SpanContext(0xABC, span_id, False, TraceFlags(1)))
 
 
-def cost(call: Callable[[], Any], calls: int = CALLS) -> float:
-    """Return the CPU time of a call, in µs."""
-    return min(repeat(call, number=calls, repeat=RUNS, timer=process_time)) / calls * 1e6
-
-
 def measure() -> dict[str, float]:
     """Return µs of CPU of the hook for each case."""
     client = Submitter()
-    bare = cost(client.submit)
+    bare = least(client.submit, CALLS, RUNS)
     original = Submitter.__dict__["_graph_to_futures"]
     carriers.prepare()
     hook_submissions(Submitter, carriers.annotations_for)
@@ -63,9 +56,9 @@ def measure() -> dict[str, float]:
         with ExitStack() as stack:
             for context in contexts:
                 stack.enter_context(context)
-            found[name] = cost(client.submit) - bare
+            found[name] = least(client.submit, CALLS, RUNS) - bare
     with dask.config.set({"otel.client.span-per-caller": True}), use_span(a_span(1)):
         one_more = Submitter()
-        found["a span, and a Dask span for it"] = cost(one_more.submit) - bare
+        found["a span, and a Dask span for it"] = least(one_more.submit, CALLS, RUNS) - bare
     Submitter._graph_to_futures = original  # type: ignore[method-assign]
     return found

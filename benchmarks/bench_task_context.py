@@ -7,14 +7,13 @@ import gc
 import logging
 import pickle
 import time
-import timeit
-from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from distributed.worker_state_machine import WorkerState
 
+from benchmarks.results import least
 from dask_otel._dask.workers.execution import within_contexts
 from dask_otel.core.context import DECISION_KEY, Traceparent, format_traceparent
 from dask_otel.worker.logs import injection
@@ -77,19 +76,14 @@ def task(annotations: dict[str, Any]) -> float:
     return min(hooked) - min(bare)
 
 
-def _least(call: Callable[[], object]) -> float:
-    times = timeit.repeat(call, number=TASKS, repeat=REPEAT, timer=time.process_time)
-    return min(times) / TASKS * 1e6
-
-
 def transitions() -> float:
     """Microseconds of CPU a task in which Dask calls a plugin that has nothing to do."""
 
-    def least(plugins: dict[str, Any]) -> float:
+    def cost(plugins: dict[str, Any]) -> float:
         notify = partial(WorkerState._notify_plugins, SimpleNamespace(plugins=plugins))
-        return _least(lambda: notify("transition", "key", "waiting", "ready"))
+        return least(lambda: notify("transition", "key", "waiting", "ready"), TASKS, REPEAT)
 
-    return TRANSITIONS * (least({"context": TaskContextPlugin()}) - least({}))
+    return TRANSITIONS * (cost({"context": TaskContextPlugin()}) - cost({}))
 
 
 def records() -> tuple[float, float]:
@@ -101,11 +95,11 @@ def records() -> tuple[float, float]:
     def log() -> None:
         logger.warning("%d rows", 3)
 
-    bare = _least(log)
+    bare = least(log, TASKS, REPEAT)
     injection.add()
-    outside = _least(log)
+    outside = least(log, TASKS, REPEAT)
     entered = context.enter(SimpleNamespace(key="k-1", annotations=DECIDED, span_id="own"))
-    inside = _least(log)
+    inside = least(log, TASKS, REPEAT)
     context.leave(entered)  # type: ignore[arg-type]
     injection.remove()
     return inside - bare, outside - bare
