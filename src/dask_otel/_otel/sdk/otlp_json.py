@@ -52,21 +52,16 @@ def lines(request: Any, breathe: Callable[[], None]) -> Iterator[str]:
         for scope in getattr(resource, scopes.name):
             items = scope.DESCRIPTOR.fields_by_number[2]
             written = _metrics if items.name == "metrics" else _items
-            names = (field.json_name for field in (resources, scopes, items))
-            head, tail = _around(resource, scope, *names)
+            outer, middle, inner = (field.json_name for field in (resources, scopes, items))
+            head = f'{{"{outer}":[{{"{middle}":[{{"{inner}":['
+            tail = (
+                f'],"scope":{_json(scope.scope)},"schemaUrl":{_text(scope.schema_url)}}}],'
+                f'"resource":{_json(resource.resource)},'
+                f'"schemaUrl":{_text(resource.schema_url)}}}]}}'
+            )
             items = written(getattr(scope, items.name), breathe)
             for part in _parts(items, LONGEST_LINE - len(head) - len(tail)):
                 yield head + part + tail
-
-
-def _around(resource: Any, scope: Any, *names: str) -> tuple[str, str]:
-    """Return the text before and after the items of a scope."""
-    outer, middle, inner = names
-    tail = (
-        f'],"scope":{_json(scope.scope)},"schemaUrl":{_text(scope.schema_url)}}}],'
-        f'"resource":{_json(resource.resource)},"schemaUrl":{_text(resource.schema_url)}}}]}}'
-    )
-    return f'{{"{outer}":[{{"{middle}":[{{"{inner}":[', tail
 
 
 def _metrics(metrics: Iterable[Any], breathe: Callable[[], None]) -> Iterator[str]:
