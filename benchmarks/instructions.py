@@ -95,7 +95,7 @@ def run_tasks(
     scheduler = cluster.scheduler
     # As usual: tasks beyond the workers' threads wait in the scheduler's queue.
     scheduler.WORKER_SATURATION = 1.1
-    keys = cluster.submit_annotated(("benchmark",), [annotations or {}] * tasks, needs=needs)
+    keys = cluster.submit(("benchmark",), tasks, annotations or {}, needs=needs)
     needed = {number for i in range(tasks) for number in needs(i)} if needs else ()
     wanted = [key for i, key in enumerate(keys) if i not in needed]
     scheduler.client_desires_keys(wanted, "client")

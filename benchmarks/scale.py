@@ -66,7 +66,7 @@ class Life:
         while len(self.spans) < running:
             self.spans += cluster.submit((f"span {len(self.spans) % 50}",))
         for number in range(count - running):
-            cluster.submit_annotated((f"span {number % 50}",), [{}], only_on={"nowhere"})
+            cluster.submit((f"span {number % 50}",), only_on={"nowhere"})
         reports = []
         for number, address in enumerate(cluster.addresses):
             some = [self.spans[(2 * number + i) % running] for i in range(2)]
@@ -89,7 +89,7 @@ class Life:
     def second(self) -> None:
         """Live through a second with all its tasks."""
         cluster, beats = self.cluster, 0
-        keys = cluster.submit_annotated(("benchmark",), [{}] * TASKS)
+        keys = cluster.submit(("benchmark",), TASKS)
         cluster.scheduler.client_desires_keys(keys, "client")
         for done, key in enumerate(keys):
             while beats < self._beats * done / TASKS:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import dask
@@ -118,31 +119,28 @@ class SimulatedCluster:
             **report, resolve_address=False, now=time() - 0.001, executing={}
         )
 
-    def submit(self, name: tuple[str, ...], tasks: int = 1, prefix: str = "inc") -> list[str]:
-        """Submit tasks in a new span; return their keys."""
-        return self.submit_annotated(name, [{}] * tasks, prefix)
-
-    def submit_annotated(
+    def submit(
         self,
-        name: tuple[Any, ...],
-        annotations: Sequence[Mapping[str, Any]],
-        prefix: str = "inc",
+        name: tuple[str, ...],
+        tasks: int = 1,
+        annotations: Mapping[str, Any] = MappingProxyType({}),
         only_on: set[str] | None = None,
         needs: Needs | None = None,
     ) -> list[Any]:
-        """Submit a task for each of these annotations, in a new span; return their keys.
+        """Submit tasks in a new span; return their keys.
 
-        `only_on` restricts them to these workers; `needs` tells which tasks one needs.
+        `annotations` are those of each, beside its span, `only_on` restricts them to these workers,
+        and `needs` tells which tasks one needs.
         """
         scheduler = self.scheduler
         span = {"name": name, "ids": tuple(str(uuid.uuid4()) for _ in name)}
         token = f"{next(self._numbers):032x}"
-        keys: list[Any] = [(f"{prefix}-{token}", i) for i in range(len(annotations))]
+        keys: list[Any] = [(f"inc-{token}", i) for i in range(tasks)]
         made = []
-        for i, (key, given) in enumerate(zip(keys, annotations, strict=True)):
+        for i, key in enumerate(keys):
             ts = scheduler.new_task(key, None, "released")
             ts.priority = (0, i)
-            ts.annotations = {"span": span, **given}
+            ts.annotations = {"span": span, **annotations}
             ts.worker_restrictions = only_on
             for number in needs(i) if needs else ():
                 ts.add_dependency(made[number])
@@ -150,10 +148,6 @@ class SimulatedCluster:
         scheduler.extensions["spans"].observe_tasks(made, (), {})
         scheduler.transitions(dict.fromkeys(keys, "waiting"), stimulus_id=f"update-graph-{time()}")
         return keys
-
-    def span_id(self, key: Hashable) -> str:
-        """Return the id of the Dask span that a task belongs to."""
-        return self.scheduler.tasks[key].group.span_id
 
     def finish(self, keys: Iterable[Hashable], seconds: float = 0.001) -> None:
         """Let the workers report that tasks are done, after so many seconds of computing."""
@@ -181,7 +175,7 @@ class SimulatedCluster:
 
     def metered(self, keys: Iterable[Hashable], size: int) -> dict[tuple[Hashable, ...], float]:
         """Return a heartbeat's metrics of the spans of these tasks, with so many keys."""
-        spans = list(dict.fromkeys(self.span_id(key) for key in keys))
+        spans = list(dict.fromkeys(self.scheduler.tasks[key].group.span_id for key in keys))
         kinds = itertools.product(spans, ACTIVITIES, ("seconds", "count"))
         each = 2 * len(spans) * len(ACTIVITIES)
         chosen = itertools.islice(enumerate(itertools.cycle(kinds)), size)
