@@ -40,24 +40,15 @@ class _Dumper(yaml.SafeDumper):
         super().increase_indent(flow, indentless=False)
 
 
-def _plain(meaning: str) -> str:
-    """Return a meaning without links, for those who read it in no page."""
-    return _LINK.sub(r"\1", _SEE.sub("", meaning))
-
-
-def _summary(knob: Knob) -> str:
-    return " ".join(knob.meaning.partition("\n\n")[0].split())
-
-
 def _dump(content: dict[str, Any]) -> str:
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
 
 
-def _files(found: dict[str, Knob]) -> tuple[str, str]:
+def _files() -> tuple[str, str]:
     """Return the defaults and the schema."""
     defaults: dict[str, Any] = {}
     schema: dict[str, Any] = {}
-    for key, knob in found.items():
+    for key, knob in KNOBS.items():
         *sections, name = key.split(".")
         values, parts = defaults, schema.setdefault("properties", {})
         for section in sections:
@@ -71,8 +62,9 @@ def _files(found: dict[str, Knob]) -> tuple[str, str]:
 
 
 def _leaf(knob: Knob) -> dict[str, Any]:
-    paragraphs = _plain(knob.meaning).split("\n\n")
-    text = "\n\n".join(textwrap.fill(" ".join(p.split()), 80) for p in paragraphs)
+    # Without links, for those who read it in no page.
+    plain = _LINK.sub(r"\1", _SEE.sub("", knob.meaning))
+    text = "\n\n".join(textwrap.fill(" ".join(p.split()), 80) for p in plain.split("\n\n"))
     return {
         **knob.rule.schema,
         "default": yaml.safe_load(knob.default),
@@ -80,9 +72,9 @@ def _leaf(knob: Knob) -> dict[str, Any]:
     }
 
 
-def _table(found: dict[str, Knob]) -> str:
+def _table() -> str:
     lines = ["| Key | Environment variable | Default | Meaning |", "|---|---|---|---|"]
-    for key, knob in found.items():
+    for key, knob in KNOBS.items():
         variable = "DASK_OTEL__" + key.removeprefix("otel.").upper().replace(".", "__")
         summary, _, more = knob.meaning.partition("\n\n")
         limits = f" ({knob.rule.limits})" if knob.rule.limits else ""
@@ -94,8 +86,7 @@ def _table(found: dict[str, Knob]) -> str:
 
 def texts() -> dict[Path, str]:
     """Return the text of each file."""
-    found = {**KNOBS}
-    defaults, schema = _files(found)
+    defaults, schema = _files()
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not end:
@@ -103,7 +94,7 @@ def texts() -> dict[Path, str]:
     return {
         SETTINGS / "otel.yaml": defaults,
         SETTINGS / "otel-schema.yaml": schema,
-        PAGE: f"{before}{BEGIN}\n{_table(found)}\n{END}{after}",
+        PAGE: f"{before}{BEGIN}\n{_table()}\n{END}{after}",
     }
 
 
