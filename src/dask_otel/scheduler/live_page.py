@@ -120,9 +120,7 @@ def _reports(recorder: Recorder, ids: Iterable[str], most: float) -> Iterator[tu
 
 
 def _report(recorder: Recorder, span_id: str) -> str | None:
-    for _, report in _reports(recorder, [span_id], inf):
-        return report.html()
-    return None
+    return next((report.html() for _, report in _reports(recorder, [span_id], inf)), None)
 
 
 async def _made(make: Callable[[], str | None]) -> str | None:
