@@ -13,13 +13,12 @@ from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models.dashboard import DashboardLinkType
 
 SOURCES = ("datasource", "tempo", "jaeger", "loki")
-#: The dashboards, in the order of their links: the title, the address, and the variables beside
-#: those of the data sources that it has in common with the others.
+#: The dashboards, in the order of their links: the title, and the address.
 PAGES = {
-    "Dask / Overview": ("dask-otel-overview", ("cluster",)),
-    "Dask / Span": ("dask-otel-span", ("cluster",)),
-    "Dask / Cluster and workers": ("dask-otel-workers", ("cluster",)),
-    "Dask / Exporter health": ("dask-otel-exporter", ("cluster",)),
+    "Dask / Overview": "dask-otel-overview",
+    "Dask / Span": "dask-otel-span",
+    "Dask / Cluster and workers": "dask-otel-workers",
+    "Dask / Exporter health": "dask-otel-exporter",
 }
 
 _VARIABLE = re.compile(r"(\$\{[^}]+\})")
@@ -77,11 +76,11 @@ def link(title: str, url: str) -> Builder[Any]:
     )
 
 
-def address(uid: str, variables: tuple[str, ...], **fixed: str) -> str:
-    """The address of a dashboard with these of our variables, and others that are given."""
-    passed = [f"${{{name}:queryparam}}" for name in (*SOURCES, *variables)]
+def address(title: str, **fixed: str) -> str:
+    """The address of a dashboard with the variables that all have, and others that are given."""
+    passed = [f"${{{name}:queryparam}}" for name in (*SOURCES, "cluster")]
     passed += [f"var-{name}={value}" for name, value in fixed.items()]
-    return f"/d/{uid}?{'&'.join(passed)}"
+    return f"/d/{PAGES[title]}?{'&'.join(passed)}"
 
 
 def page_links(here: str) -> list[Builder[Any]]:
@@ -89,11 +88,11 @@ def page_links(here: str) -> list[Builder[Any]]:
     return [
         dashboard.DashboardLink(title)
         .type(DashboardLinkType.LINK)
-        .url(address(uid, variables))
+        .url(address(title))
         .keep_time(True)
         .icon("dashboard")
         .tooltip("")
-        for title, (uid, variables) in PAGES.items()
+        for title in PAGES
         if title != here
     ]
 
@@ -120,9 +119,8 @@ _OF_SPAN = {
 
 def opened(values: dict[str, str]) -> str:
     """The address of the dashboard Span for values of labels, in Grafana's words."""
-    uid, variables = PAGES["Dask / Span"]
     fixed = {_OF_SPAN[label]: value for label, value in values.items()}
-    return address(uid, variables, **fixed) + "&${__url_time_range}"
+    return address("Dask / Span", **fixed) + "&${__url_time_range}"
 
 
 def series_links(labels: list[str]) -> list[Builder[Any]]:

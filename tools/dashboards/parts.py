@@ -644,10 +644,9 @@ _MARKS = (
 
 def page(title: str, text: str, variables: list[str], parts: list[str | Line | Details]) -> Any:
     """A dashboard of rows (their titles) and lines of panels, with links to the others."""
-    uid, _ = links.PAGES[title]
     made = (
         dashboard.Dashboard(title)
-        .uid(uid)
+        .uid(links.PAGES[title])
         .description(text)
         .tags([TAG])
         .time("now-6h", "now")
