@@ -455,6 +455,7 @@ def test_wrong_messages_are_ignored(wrong: dict[str, Any]) -> None:
     [
         ("print", {"args": ("a", "b"), "sep": None}, semconv.INFO, "print", "a b"),
         ("print", {"args": ["a", "b"], "sep": "-"}, semconv.INFO, "print", "a-b"),
+        ("print", {"args": ["a", "b"], "sep": ""}, semconv.INFO, "print", "ab"),
         ("warn", {"message": pickle.dumps("old")}, semconv.WARN, "py.warnings", "old"),
         (
             "warn",

@@ -210,7 +210,8 @@ def _forwarded(time: float, facts: Mapping[str, Any]) -> list[Any]:
     """Return the line of a task that used Dask's `print` or `warn`."""
     message = facts[MESSAGE]
     if "args" in message:
-        text = str(message["sep"] or " ").join(map(str, message["args"]))
+        separator = " " if message["sep"] is None else str(message["sep"])
+        text = separator.join(map(str, message["args"]))
         return [time, 20, "print", text, None, None, None]
     # A pickle: the last text in it is the warning's; unpickling would run code.
     texts = [text for _, text, _ in genops(message["message"]) if isinstance(text, str)]
