@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -138,6 +139,16 @@ def test_a_new_worker_at_the_address_of_one_that_has_gone(b: Bridged) -> None:
         (log.attributes[REASON], log.attributes.get(semconv.WORKER_CLOSE_REASON)) for log in ends
     ]
     assert said == [("lost", None), ("requested", "bye")]
+
+
+@pytest.mark.options(workers=2)
+def test_a_workers_reason_is_exported_without_its_time_but_with_its_signal(b: Bridged) -> None:
+    for name, reason in (("w0", f"nanny-close-{time.time()}"), ("w1", "signal-15")):
+        b.cluster.do(name, partial(b.cluster.workers.pop(name).close, reason=reason))
+    time.sleep(events.CLOSING)
+    ends = [log for log in b.received.logs if log.name == semconv.WORKER_REMOVED]
+    said = [log.attributes[semconv.WORKER_CLOSE_REASON] for log in ends]
+    assert said == ["nanny-close", "signal-15"]
 
 
 @pytest.mark.options(config={"distributed.scheduler.worker-ttl": "3s"})

@@ -37,8 +37,8 @@ STEALS: Final = 60.0
 #: Most tasks, workers and spans that one event reads.
 _MOST_READ: Final = 10_000
 _MOST_SPANS: Final = 64
-#: Dask ends its reasons with the time.
-_TIME: Final = re.compile(r"-[0-9.]+$")
+#: Dask ends some of its reasons with the time; other numbers, as in signal-15, are part of them.
+_TIME: Final = re.compile(r"-\d+\.\d+$")
 _RESTARTS: Final = ("client-restart", "restart-workers")
 
 _Message: TypeAlias = Mapping[str, Any]
