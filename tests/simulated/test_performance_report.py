@@ -396,7 +396,10 @@ def test_a_bridge_that_is_registered_meanwhile_is_the_user_s(
 
 @alone
 def test_an_error_of_ours_is_one_warning_and_hides_nothing(
-    b: Bridged, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    b: Bridged,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     page = tmp_path / "run.html"
     page.mkdir()
@@ -407,9 +410,17 @@ def test_an_error_of_ours_is_one_warning_and_hides_nothing(
     ):
         raise ZeroDivisionError
     (said,) = [one.getMessage() for one in caplog.records if "performance_report" in one.msg]
+    assert said.startswith("dask_otel.performance_report can't make the page of this block")
     assert str(page) in said
     assert str(page) not in repr(block)
     assert block.report is not None
+    # The headline needs no page.
+    assert f"{block!r}\n" in capsys.readouterr().err
+    # Nor is it that of a later block which has no report.
+    with dask.config.set({"otel.enabled": False}), block:
+        pass
+    assert (block.report, repr(block)) == (None, "no report")
+    assert not capsys.readouterr().err
     assert not b.scheduler.plugins.get("dask-otel")
 
 
@@ -483,14 +494,15 @@ def test_a_block_within_an_older_span_has_no_graph_and_says_why(b: Bridged) -> N
 def test_a_notebook_links_to_what_its_server_finds() -> None:
     shown = {
         name: dask_otel.performance_report(name)._repr_html_().removeprefix("<b>no report</b><br>")
-        for name in ("my runs/<1>.html", "/tmp/run.html", "s3://bucket/run.html", None)
+        for name in ("my runs/<1>.html", "/tmp/run.html", "~/run.html", "s3://b/run.html", None)
     }
     assert shown == {
         "my runs/<1>.html": (
             '<a href="my%20runs/%3C1%3E.html" target="_blank">my runs/&lt;1&gt;.html</a>'
         ),
         "/tmp/run.html": "/tmp/run.html",
-        "s3://bucket/run.html": "s3://bucket/run.html",
+        "~/run.html": "~/run.html",
+        "s3://b/run.html": "s3://b/run.html",
         None: "",
     }
     # In a console without HTML.

@@ -81,6 +81,7 @@ class performance_report:
         client: Client | None = None,
     ) -> None:
         self.filename = None if filename is None else str(filename)
+        self._is_shown = filename is not None
         self.report: Report | None = None
         self._options = storage_options or {}
         self._client: Any = client
@@ -122,6 +123,8 @@ class performance_report:
     def _connected(self, asynchronous: bool) -> Client:
         from distributed import Client
 
+        # Nothing is left of an earlier block.
+        self.report, self._span, self._said = None, None, ["no report"]
         client = self._client = self._client or Client.current()
         if client.asynchronous != asynchronous:
             raise RuntimeError("use `async with` with an asynchronous client, else `with`")
@@ -185,7 +188,7 @@ class performance_report:
     def _repr_html_(self) -> str:
         path = self.filename or ""
         name = escape(path)
-        if path and "://" not in path and not Path(path).is_absolute():
+        if path and "://" not in path and path[0] != "~" and not Path(path).is_absolute():
             # Relative to the notebook; its server knows no other files.
             name = f'<a href="{quote(path)}" target="_blank">{name}</a>'
         headline, *others = map(escape, self._said)
@@ -193,7 +196,7 @@ class performance_report:
 
     def _show(self) -> None:
         """Show it in the notebook or the terminal, with the page's place."""
-        if self.filename is None:
+        if not self._is_shown:
             return
         ipython = sys.modules.get("IPython")
         if ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None:
@@ -217,6 +220,9 @@ class performance_report:
             # There is no page.
             self.filename = None
             logger.warning(
-                "dask_otel.performance_report can't report this block, which is not affected: %s",
+                "dask_otel.performance_report can't %s this block, which is not affected: %s",
+                "report" if self.report is None else "make the page of",
                 " ".join(str(error).split()) or repr(error),
             )
+            if self.report is not None:
+                self._show()
