@@ -127,13 +127,15 @@ async def held(asked: str | None, dask_scheduler: Scheduler) -> Held | Refusal:
 
 async def record(name: str, owner: str, dask_scheduler: Scheduler) -> Recorded | Refusal:
     """Keep telemetry in memory for a client until `end_record`; start a bridge if there is none."""
+    from distributed.metrics import time
+
     from dask_otel.scheduler.plugin import recording_bridge
 
     bridge = await recording_bridge(dask_scheduler)
     number = None if bridge is None else await bridge.record(name, owner)
     if number is None:
         return Refusal("off", "dask-otel is switched off on this scheduler; its log says why")
-    return Recorded(number=number)
+    return Recorded(number=number, time=time())
 
 
 async def read_record(
@@ -461,6 +463,8 @@ class Recorded:
     more: bool = False
     #: The number of traces, and of rows of other signals, that had no room, by signal.
     lost: Mapping[str, int] = field(default_factory=dict)
+    #: The scheduler's time when it began to record; None if that is not the answer's subject.
+    time: float | None = None
 
 
 @dataclass(frozen=True)

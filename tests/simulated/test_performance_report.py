@@ -92,6 +92,18 @@ def test_time_before_the_first_tasks_is_the_clients(b: Bridged) -> None:
 
 
 @alone
+def test_time_before_the_first_tasks_counts_although_they_outlast_the_block(b: Bridged) -> None:
+    with dask_otel.performance_report(None) as block:
+        time.sleep(3.0)
+        futures = b.client.map(nap, [2.0] * 4, pure=False)
+    found = account(block)
+    first = found.diagnoses[0]
+    assert (first.kind, first.title) == ("client", "The run waited 3.00 s of 5.00 s for its client")
+    assert found.seconds == pytest.approx(5.0, abs=0.05)
+    del futures
+
+
+@alone
 def test_computed_seconds_are_those_of_the_block_alone(b: Bridged) -> None:
     with dask_otel.performance_report(None) as outer:
         b.client.gather(b.client.map(nap, [2.0] * 2, pure=False))

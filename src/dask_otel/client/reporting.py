@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
@@ -91,7 +90,7 @@ class performance_report:
         self._since = 0
         self._span: AbstractContextManager[str] | None = None
         self._span_id = ""
-        self._entered = self._left = 0.0
+        self._began: float | None = None
         #: The headline in lines of text.
         self._said = ["no report"]
 
@@ -132,10 +131,10 @@ class performance_report:
 
     async def _begin(self) -> None:
         request = {"name": self._request, "owner": self._client.id}
-        self._since = (await ask(self._client, _wire.record, **request)).number
+        answer = await ask(self._client, _wire.record, **request)
+        self._since, self._began = answer.number, answer.time
 
     def _enter(self) -> None:
-        self._entered = time.perf_counter()
         self._span = span(self._name)
         # It notifies the scheduler of the client that is current now.
         with self._client.as_current():
@@ -143,7 +142,6 @@ class performance_report:
 
     def _leave(self) -> bool:
         """Leave the span; return whether there is one."""
-        self._left = time.perf_counter()
         return self._span is not None and not self._span.__exit__(None, None, None)
 
     async def _read(self, error: BaseException | None) -> _wire.Recorded:
@@ -168,7 +166,7 @@ class performance_report:
 
         message = " ".join(attribute_text(error, Sanitizer(), _LONGEST).split())
         ended = None if error is None else (type(error).__name__, message)
-        block = Block(self._name, self._span_id, ended, self._left - self._entered)
+        block = Block(self._name, self._span_id, ended, self._began)
         self.report = about(report_of(read.rows, read.lost), block)
         for account in self.report.accounts():
             first = account.diagnoses[0]

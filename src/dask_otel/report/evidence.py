@@ -102,8 +102,9 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
     limits = {one.name: one.limit for one in known if one.limit}
     before_first = between = 0.0
     if session.block is not None:
-        own = opened(root for root in roots if root.full_name == session.block.name)
-        before_first = max(0.0, session.block.seconds - own)
+        starts = [root.start_ns for root in roots if root.full_name == session.block.name]
+        if session.block.began and starts:
+            before_first = max(0.0, min(starts) / 1e9 - session.block.began)
     elif roots and len(there) == len(first) and not any(span.unfinished for span in roots):
         before_first = max(0, roots[0].start_ns - max(there)) / 1e9
         times = joined((root.start_ns, root.end_ns) for root in roots)

@@ -133,8 +133,9 @@ class Block:
     span_id: str
     #: Its type, and its message.
     error: tuple[str, str] | None = None
-    #: The duration, for the program; 0.0 if it is unknown. Its span begins with its first tasks.
-    seconds: float = 0.0
+    #: When it began, on the scheduler's clock, as seconds since the epoch; None if it is unknown.
+    #: Its span begins with its first tasks.
+    began: float | None = None
 
 
 @dataclass
