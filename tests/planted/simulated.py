@@ -1020,3 +1020,16 @@ def losers_cancelled(client: Any, cluster: Any) -> None:
             wait(tried[0])
             client.cancel(tried)
             time.sleep(0.01)
+
+
+@plant("lost", also=("no_workers",), workers=0, never=("client", "uneven"), least=5.7, most=6.7)
+def a_late_worker_killed(client: Any, cluster: Any) -> None:
+    """The only worker comes after 5 s, and is killed 1.7 s later; another one comes after 4 s."""
+    at(cluster, 5.0, lambda: cluster.add_worker("w0", 4))
+    with span("score"):
+        futures = tasks(client, "score", [0.5] * 32)
+        time.sleep(6.7)
+        cluster.kill("w0")
+        time.sleep(4.0)
+        cluster.add_worker("w1", 4)
+        wait(futures)

@@ -133,6 +133,13 @@ def test_a_client_is_replayed_if_it_waits_for_all_its_results(
     assert (found[0].kind, found[0].experiment is not None) == ("client", is_replayed)
 
 
+@pytest.mark.usefixtures("replays_here")
+def test_workers_from_the_start_cure_no_death(tmp_path: Path) -> None:
+    found, _ = judged(CASES["a-late-worker-killed"], tmp_path, replay=True)
+    tried = {one.kind: one.experiment for one in found}
+    assert tried == {"lost": "without failures", "no_workers": None}
+
+
 def said(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) -> tuple[str, str]:
     """What the command prints of a folder."""
     assert main(["report", str(folder), "--text", *options]) == 0

@@ -194,7 +194,7 @@ def _cures(
             yield key, next(each(without=[_CURES[one.kind]]))
         elif one.kind == "threads" and is_alone:
             yield key, with_workers(2 * sizes(graph))
-        elif one.kind == "no_workers":
+        elif one.kind == "no_workers" and not losers(graph.rows()):
             yield key, with_workers(sizes(graph, "went"))
         elif split:
             name = f"tasks of {', '.join(split)} split in {_PIECES}"
