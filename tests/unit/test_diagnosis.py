@@ -87,6 +87,7 @@ GONE = {"retries": {"worker_lost": 2.0, "recomputed": 6.0}, "missing": 10.0}
 SLOW = SlowWorker("w2", "f", 8, 4.0, 1.0)
 PAUSED = {"root": {"paused": 4.0}, "span": {"paused": 4.0}}
 HELD = {"elsewhere": 30.0, "holders": [("alice", 28.0), ("carol", 2.0)]}
+FLAKY = {"train": ["OSError: 503"], "parse": ["ValueError: a bad row"]}
 PACKED = {("receive", "network"): 5.0, ("transmit", "serialize"): 4.9}
 
 #: Facts, and the kinds in their order.
@@ -501,7 +502,7 @@ CASES: dict[str, tuple[Facts, list[str]]] = {
         ["threads"],
     ),
     "flaky": (
-        given(run(root={"retries": {"error": 4.0}}, repeated=3.0, **BUSY), causes=["OSError: 503"]),
+        given(run(root={"retries": {"error": 4.0}}, repeated=3.0, **BUSY), causes=FLAKY),
         ["repeated", "threads"],
     ),
     "flaky beside others": (
@@ -913,3 +914,13 @@ def test_the_threads_alone_may_save_more_than_beside_another_cause() -> None:
     assert ": once the other causes are gone, twice the threads save" in threads.title
     (threads,) = diagnose(run(**BUSY))
     assert ": twice the threads save" in threads.title
+
+
+def test_only_its_own_exceptions_are_why_a_span_had_repeated_runs() -> None:
+    first, *_ = diagnose(CASES["flaky"][0])
+    assert first.title.endswith("to runs that were repeated: OSError: 503")
+
+
+def test_a_death_is_no_lack_of_memory_because_another_one_was() -> None:
+    facts = given(run(root=GONE, repeated=2.0, **BUSY), deaths=[DEAD], terminated=["w7"])
+    assert said(facts)[0] == "lost"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
@@ -90,7 +89,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
         session = replace(session, spans=[*_apart(session)])
     spans, roots = session.of_type("span"), session.roots()
     final = [one for one in errors if not one.repeated]
-    again = Counter({one.what: one.count for one in errors if one.repeated})
+    again = grouped((one for one in errors if one.repeated), lambda one: one.span)
     events = grouped(session.logs, lambda log: log.name)
     removed = [log for log in events.get(semconv.WORKER_REMOVED, ()) if _is_death(log)]
     named = {
@@ -133,7 +132,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
         fewest=min((worker.threads or 0.0 for worker in known), default=0.0),
         failed=int(max(outcome_counts(session).get("erred", 0), sum(one.count for one in final))),
         exceptions=_exceptions(final),
-        causes=[what for what, _ in again.most_common()],
+        causes={span: [one.what for one in same] for span, same in again.items()},
         deaths=[_death(log) for log in removed],
         terminated=named[semconv.WORKER_TERMINATED],
         pauses=named[semconv.WORKER_PAUSED],

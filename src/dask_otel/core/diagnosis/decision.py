@@ -460,7 +460,8 @@ class _Case:
             )
             suspects = _listed(name for one in self.deaths for name in one.suspects)
             said = [*(one.said for one in self.deaths), f"Suspected: {suspects}." * bool(suspects)]
-            kind = "memory" if facts.terminated else "lost"
+            of_memory = any(one.worker in facts.terminated for one in self.deaths)
+            kind = "memory" if of_memory else "lost"
             if all(one.restarted for one in self.deaths):
                 kind, what = "repeated", f"a client restarted {what}"
             self._say(kind, again, what, " ".join(dict.fromkeys(filter(None, said))))
@@ -469,7 +470,8 @@ class _Case:
             # They took threads from others, too.
             cost = _spent(root.activities, "failed") / self.threads
             again += self._take(cost * self.share - again, "own")
-            self._say("repeated", again, _listed(facts.causes) or "they failed", f"{runs} failed.")
+            why = _listed(facts.causes.get(self.span.name, ())) or "they failed"
+            self._say("repeated", again, why, f"{runs} failed.")
         elif not root.retries:
             self._say("shuffle" if self.p2p else "repeated", again, "tasks asked for it")
         what = counted(len(facts.pauses), "worker") + (" was", " were")[len(facts.pauses) > 1]

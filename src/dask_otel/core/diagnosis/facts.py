@@ -192,10 +192,10 @@ class Facts:
     workers: int = 0
     threads: float = 0.0
     fewest: float = 0.0
-    #: Tasks that failed for good, their exceptions, and those of repeated runs.
+    #: Tasks that failed for good, their exceptions, and by span those of repeated runs.
     failed: int = 0
     exceptions: Sequence[str] = ()
-    causes: Sequence[str] = ()
+    causes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     deaths: Sequence[Death] = ()
     #: Workers that their nannies ended for their memory, and those that were paused.
     terminated: Sequence[str] = ()
