@@ -92,6 +92,12 @@ def test_a_run_that_cannot_be_replayed_gets_no_answers(
     assert [process.returncode for process in processes] == [0, -signal.SIGKILL]
 
 
+def test_a_refusal_of_a_short_run_has_its_milliseconds(says: Callable[..., None]) -> None:
+    says(result("as it was", 0.001))
+    found = replay(replace(EIGHT, stop=0.004), [DOUBLE])
+    assert "took 1 ms instead of 4 ms; the most likely" in (found.refused or "")
+
+
 @pytest.mark.parametrize(
     ("line", "why"),
     [

@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Any, Final
 
 from dask_otel.core.figures import counted
+from dask_otel.core.figures import seconds as in_words
 from dask_otel.whatif.experiments import Experiment
 from dask_otel.whatif.graph import Graph
 from dask_otel.whatif.plan import BANDWIDTH, LARGE, fetched_by, messages
@@ -197,8 +198,9 @@ def _reason(graph: Graph, seconds: float, recorded: float) -> str:
         ),
         "something that is not recorded took time, such as a busy scheduler or network": True,
     }
+    times = f"{in_words(seconds)} instead of {in_words(recorded)}"
     return (
-        f"The replay of the run as it was took {seconds:.2f} s instead of {recorded:.2f} s; "
+        f"The replay of the run as it was took {times}; "
         f"the most likely reason: {next(why for why, is_true in reasons.items() if is_true)}."
     )
 
