@@ -16,6 +16,7 @@ from dask_otel import semconv
 from dask_otel._otel.sdk import listening, outputs
 from dask_otel._otel.sdk import probe as probing
 from dask_otel._otel.sdk.listening import look
+from dask_otel.cli import main
 from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.doctor.asking import facts_of_this_process
 from dask_otel.doctor.finding import Finding, exit_code
@@ -276,3 +277,13 @@ def test_who_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:
     # What is behind a proxy can't be seen from here.
     monkeypatch.setenv("http_proxy", "http://proxy:3128")
     assert seen("http://collector:4318") is None
+
+
+def test_an_empty_address_of_a_backend_is_a_problem(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with dask.config.set({"otel.files.path": str(tmp_path)}):
+        assert main(["doctor", "--jaeger", "", "--patience", "1", "--json"]) == 1
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    (found,) = [one for one in findings if one["level"] == "problem"]
+    assert found["check"] == "backend.jaeger"

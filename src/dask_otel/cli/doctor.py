@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     # gRPC writes handshake errors to the terminal.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    places = {name: address for name in _BACKENDS if (address := getattr(arguments, name))}
+    places = {name: one for name in _BACKENDS if (one := getattr(arguments, name)) is not None}
     try:
         if arguments.scheduler is not None:
             with terminal.held_back("asyncio"):
