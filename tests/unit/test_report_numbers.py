@@ -65,6 +65,17 @@ def of_span(name: str, idle_seconds: float, **seconds: float) -> dict[str, Any]:
     )
 
 
+def test_what_metrics_under_another_name_have_besides_the_spans_is_shown_once() -> None:
+    """A rule removed the number; the other two seconds are of a span that is still open."""
+    own = {"dask.span.activity.time.thread-cpu": 3.0, "dask.span.idle.time": 1.0}
+    one = span(1, "etl/c-1", **own, **{"dask.span.capacity.time": 4.0})
+    found = report_of(traces(one), of_span("etl/c", 1.5, thread_cpu=4.5)).to_dict()["runs"][0]
+    shown = [(one["name"], one["root"], one["idle"], one["capacity"]) for one in found["spans"]]
+    assert shown == [("etl/c-1", "etl", 1.0, 4.0), ("etl/_OTHER", "etl", 0.5, 2.0)]
+    (root,) = bill(run_of(traces(one), of_span("etl/c", 1.5, thread_cpu=4.5))).roots
+    assert (root.name, root.idle, root.capacity) == ("etl", 1.5, 6.0)
+
+
 @pytest.mark.parametrize(
     ("activity", "part", "meaning"),
     [

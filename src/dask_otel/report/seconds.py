@@ -23,6 +23,10 @@ UNUSED: Final = "unused"
 LOST: Final = "lost"
 
 _ACTIVITY = semconv.SPAN_ACTIVITY_TIME + "."
+#: Metrics that differ more from a span of their name are of others, too.
+_ROUGHLY: Final = 0.05
+#: A smaller share of the metrics is rounded.
+_LEAST: Final = 0.001
 
 
 @dataclass
@@ -103,10 +107,51 @@ def span_times(session: Session) -> list[SpanTime]:
         {entry.name: entry for entry in merged_by((one.name, one) for one in found)}
         for found in (_from_metrics(session), _from_spans(session))
     )
-    unknown = [entry for name, entry in measured.items() if name not in from_spans]
-    found = [*(measured.get(name, entry) for name, entry in from_spans.items()), *unknown]
     held = session.metrics.by(semconv.SPAN_MEMORY_TIME.name, semconv.SPAN_NAME)
-    return [replace(entry, memory=held.get(entry.name)) for entry in found]
+    measured = {name: replace(entry, memory=held.get(name)) for name, entry in measured.items()}
+    lacking = [entry for name, entry in from_spans.items() if name not in measured]
+    if measured and any(entry.capacity or entry.seconds for entry in lacking):
+        # The names of labels are other ones: by rules, since they are long, or since they are many.
+        return [*_each_once(measured, from_spans)]
+    unknown = [entry for name, entry in measured.items() if name not in from_spans]
+    return [*(measured.get(name, entry) for name, entry in from_spans.items()), *unknown]
+
+
+def _each_once(
+    measured: dict[str, SpanTime], from_spans: dict[str, SpanTime]
+) -> Iterator[SpanTime]:
+    """Yield spans by their names, then what metrics have besides these spans, by the root."""
+    agreed = {
+        name
+        for name, entry in from_spans.items()
+        if name in measured
+        and abs((measured[name].capacity or 0.0) - (entry.capacity or 0.0))
+        <= _ROUGHLY * (entry.capacity or 0.0)
+    }
+    yield from ((measured if name in agreed else from_spans)[name] for name in from_spans)
+    sides = [
+        [one for name, one in side.items() if name not in agreed] for side in (from_spans, measured)
+    ]
+    own_roots, other_roots = ({one.root for one in side} for side in sides)
+    roots = sorted((own_roots & other_roots) - {""})
+    for root in (*roots, ""):
+        known, whole = (
+            merged("", [one for one in side if (one.root if one.root in roots else "") == root])
+            for side in sides
+        )
+        busy = sum(whole.activities.values()) - sum(known.activities.values())
+        idle, capacity = (
+            None if took is None else max(0.0, took - (of_spans or 0.0))
+            for took, of_spans in ((whole.idle, known.idle), (whole.capacity, known.capacity))
+        )
+        name = f"{root}/{semconv.FOLDED}" if root else semconv.FOLDED
+        rest = replace(
+            whole, name=name, root=root, activities={semconv.FOLDED: max(0.0, busy)},
+            idle=idle, capacity=capacity,
+        )  # fmt: skip
+        least = _LEAST * (whole.capacity or whole.seconds)
+        if max(rest.seconds, capacity or 0.0) > least or rest.bytes or rest.units or rest.memory:
+            yield rest
 
 
 #: Dask's own units, no unit, and several.
