@@ -39,8 +39,9 @@ def test_a_killed_worker(b: Bridged) -> None:
         "Worker w0 (lab://w0) was lost: its connection dropped without notice. Its process was "
         "killed or crashed, or the network failed. At its last heartbeat, 500 ms before, it held "
         f"{memory}, used 0% of a CPU for each thread and ran `nap` for 1.49 s. It had 1 task to "
-        "run: `nap`. 1 task failed for good: too many workers died with them. No other worker "
-        "runs tasks. Its last lines are unknown: otel.logs.level is off."
+        "run: `nap`. 1 task failed for good: more workers died than "
+        "distributed.scheduler.allowed-failures. No other worker runs tasks. Its last lines "
+        "are unknown: otel.logs.level is off."
     )
     assert log.attributes == {
         semconv.WORKER_NAME: "w0",
@@ -241,7 +242,7 @@ def test_what_dask_logs_rarely(b: Bridged) -> None:
     ]:
         b.scheduler.log_event(topic, message)
     log = b.said(semconv.NO_WORKER)
-    assert log.body.startswith("2 tasks failed: no worker could")
+    assert log.body.startswith("2 tasks failed: no suitable worker was")
     assert log.attributes[semconv.ROOT_NAMES] == ("nightly",)
     assert log.trace_id is not None
     assert "KeyError('x')" in b.said(semconv.WORKER_FAILED).body

@@ -110,8 +110,9 @@ GUESS = "Probably it was killed for its memory, which was close to its limit."
             {ERRED: 1, "RESULT_LOST_COUNT": 2, "DATA_LOST_COUNT": 1},
             semconv.ERROR,
             f"{LOST} {GUESS} {BUSY} It had 3 tasks to run: 2 × `merge`, `sum`. 1 task failed for "
-            "good: too many workers died with them. It held the only copy of 2 results, which "
-            "Dask computes again. Lost for good: 1 piece of scattered data.",
+            "good: more workers died than distributed.scheduler.allowed-failures. It held the only "
+            "copy of 2 results, which Dask computes again. "
+            "Lost for good: 1 piece of scattered data.",
         ),
         (
             {

@@ -61,7 +61,8 @@ _KEPT: Final = (
     "%(unfinished)s",
     f"Suspected: {_fact(semconv.TASK_SUSPECTS)} (assigned to each of %(deaths)s workers that "
     "ended).",
-    f"{_fact(_ERRED)} failed for good: too many workers died with them.",
+    f"{_fact(_ERRED)} failed for good: more workers died than "
+    "distributed.scheduler.allowed-failures.",
     f"It held the only copy of {_fact(semconv.RESULT_LOST_COUNT)}%(recomputed)s.",
     "%(alone)s",
     f"Lost for good: {_fact(semconv.DATA_LOST_COUNT)} of scattered data.",
@@ -191,9 +192,9 @@ _TEMPLATES: Final = {
     semconv.NO_WORKER: _Template(
         ERROR,
         (
-            f"{_fact(semconv.TASK_COUNT)} failed: no worker could run them within "
+            f"{_fact(semconv.TASK_COUNT)} failed: no suitable worker was there within "
             "distributed.scheduler.no-workers-timeout.",
-            "They are %(by_prefix)s.",
+            "By prefix: %(by_prefix)s.",
         ),
     ),
     semconv.TASKS_STOLEN: _Template(
