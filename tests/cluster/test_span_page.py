@@ -372,6 +372,15 @@ async def test_it_refreshes_without_flicker(chromium: str) -> None:
             await page.until(f"{look}, document.querySelector('tbody tr') !== null")
             assert await page.ask(f"{said}.includes('No span is open.')")
             assert page.trouble == []
+            # A proxy asks for a password.
+            await page.ask(
+                "window.asked = window.fetch;"
+                "window.fetch = async () => new Response('<p>Log in</p>')"
+            )
+            trouble = "document.getElementById('trouble').textContent"
+            await page.until(f"{look}, {trouble}.includes('such as a login: reload')")
+            assert await page.ask(f"{said}.includes('No span is open.')")
+            await page.ask("window.fetch = window.asked; 0")
             # It asks again later, but not while it is hidden, however often it was asked before.
             await page.ask(
                 "window.timers = new Set(); const [set, clear] = [setTimeout, clearTimeout];"
@@ -397,7 +406,6 @@ async def test_it_refreshes_without_flicker(chromium: str) -> None:
                 assert await other.ask("window.origin") == "null"
                 assert other.trouble == []
             dask_otel.unregister(client)
-            trouble = "document.getElementById('trouble').textContent"
             await page.until(f"{look}, {trouble}.includes('has been removed from this scheduler')")
             # What was known is still there.
             assert await page.ask("document.querySelector('tbody tr td').textContent") == "fit"

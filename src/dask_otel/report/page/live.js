@@ -34,7 +34,10 @@
       const gone = answer.status === 404 ? "dask-otel has been removed from this scheduler" : `HTTP ${answer.status}`;
       if (!answer.ok) throw new Error(gone);
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      change(document.getElementById("now"), page.getElementById("now"));
+      const now = page.getElementById("now");
+      // A proxy may answer in its place.
+      if (!now) throw new Error("another page came, such as a login: reload this one");
+      change(document.getElementById("now"), now);
       trouble.textContent = "";
       last = new Date();
     } catch (error) {
