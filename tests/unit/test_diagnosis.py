@@ -924,3 +924,10 @@ def test_only_its_own_exceptions_are_why_a_span_had_repeated_runs() -> None:
 def test_a_death_is_no_lack_of_memory_because_another_one_was() -> None:
     facts = given(run(root=GONE, repeated=2.0, **BUSY), deaths=[DEAD], terminated=["w7"])
     assert said(facts)[0] == "lost"
+
+
+def test_an_open_span_is_not_called_too_short() -> None:
+    # Its scheduler was killed before it said more.
+    first, notice = diagnose(given(run(compute=0.001), open=["train"]))
+    assert (first.kind, notice.kind) == ("short", "open")
+    assert first.title == "What the run waited for is not known: its spans have no path"

@@ -138,7 +138,9 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
     worth.sort(key=lambda one: (one.kind not in _INCIDENTS, _place(one.seconds)))
     if whole < _SHORTEST:
         short = f"The run is too short to judge: {seconds(whole)}" if whole else _NOTHING
-        worth = [] if facts.failed else [_said(facts, "short", "", short)]
+        # It can be much longer than what its open spans say.
+        said = (_NO_PATH, _WHY_NO_PATH) if facts.open else (short, "")
+        worth = [] if facts.failed else [_said(facts, "short", "", *said)]
     # Last, as it can be a person who thinks; but with it, something is in the way.
     alone = all(one.kind != "client" for one in worth)
     if alone and facts.between >= _SHARE * (whole + facts.between) > 0:
