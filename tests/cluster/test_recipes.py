@@ -122,7 +122,6 @@ def test_a_local_cluster_leaves_files_and_says_what_it_waited_for(tmp_path: Path
     ("script", "needs"),
     [
         (EXAMPLES / "local_cluster.py", "dask"),
-        (EXAMPLES / "prefect_flow.py", "prefect_dask"),
         (DEPLOY / "jobqueue" / "slurm_cluster.py", "dask_jobqueue"),
     ],
 )
