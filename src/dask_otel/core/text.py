@@ -170,12 +170,12 @@ def span_path(tags: Sequence[object], sanitizer: Sanitizer) -> str:
     ``/`` and ``\\`` inside a tag become ``\\/`` and ``\\\\``, so that different tags
     have different names. Not cleaned yet: use `attribute_text` or `label_text`.
     """
-    return "/".join([written_tag(plain_text(tag, sanitizer)) for tag in tags])
+    return full_name([plain_text(tag, sanitizer) for tag in tags])
 
 
-def written_tag(tag: str) -> str:
-    """Return a tag as it is written in a span's full name."""
-    return tag.replace("\\", "\\\\").replace("/", "\\/")
+def full_name(tags: Iterable[str]) -> str:
+    """Return a span's full name from its tags, as `span_path`; `span_tags` returns them again."""
+    return "/".join([tag.replace("\\", "\\\\").replace("/", "\\/") for tag in tags])
 
 
 def span_tags(name: str) -> tuple[str, ...]:

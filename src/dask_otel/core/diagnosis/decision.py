@@ -13,7 +13,7 @@ from dask_otel.core.diagnosis.facts import NOWHERE, Facts, Link, SpanFacts
 from dask_otel.core.diagnosis.kinds import KINDS
 from dask_otel.core.figures import counted, noun, seconds, size
 from dask_otel.core.sums import summed
-from dask_otel.core.text import listed, span_tags, written_tag
+from dask_otel.core.text import full_name, listed, span_tags
 
 #: The smallest share of the run, and of the largest saving, for a diagnosis; the most of them.
 _SHARE, _OF_LARGEST, _MOST = 0.1, 0.25, 5
@@ -218,7 +218,7 @@ def _merged(facts: Facts, same: list[_Claim]) -> Diagnosis:
         evidence = f"{seconds(sums[name])} of it passed {where}. {evidence}".rstrip()
         levels = zip(*map(span_tags, sums), strict=False)
         same_tags = takewhile(lambda tags: len({*tags}) == 1, levels)
-        name = "/".join(written_tag(tags[0]) for tags in same_tags)
+        name = full_name(tags[0] for tags in same_tags)
     prefixes = tuple(dict.fromkeys(prefix for one in same for prefix in one.prefixes))
     return replace(_said(facts, same[0].kind, name, what, evidence, total), prefixes=prefixes)
 

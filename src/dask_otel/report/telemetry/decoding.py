@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from dask_otel import semconv
-from dask_otel.core.text import written_tag
+from dask_otel.core.text import full_name
 from dask_otel.report.telemetry.json_files import parse
 from dask_otel.report.telemetry.model import Event, Log, Plain, Skipped, Span, grouped, text
 from dask_otel.report.telemetry.series import Measured, Point
@@ -258,7 +258,7 @@ def _attributes(raw: Any) -> dict[str, Plain]:
     }
     # It is a tag as it is. The report compares it with full names, where tags are written so.
     if isinstance(root := found.get(semconv.SPAN_ROOT_NAME), str):
-        found[semconv.SPAN_ROOT_NAME] = written_tag(root)
+        found[semconv.SPAN_ROOT_NAME] = full_name([root])
     return found
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dask_otel import semconv
-from dask_otel.core.text import span_tags, written_tag
+from dask_otel.core.text import full_name, span_tags
 from dask_otel.report.telemetry import json_files
 from dask_otel.report.telemetry.decoding import Exported, decode
 from dask_otel.report.telemetry.model import Plain, Session, Skipped, Span, grouped, text
@@ -129,7 +129,7 @@ def _unfinished(spans: list[Span]) -> Iterator[Span]:
     for (trace_id, span_id), found in signs.items():
         last = max(found, key=lambda sign: sign.end_ns)
         *tags, name = span_tags(last.full_name) or [""]
-        above = "/".join(map(written_tag, tags))
+        above = full_name(tags)
         yield Span(
             trace_id=trace_id,
             span_id=span_id,
