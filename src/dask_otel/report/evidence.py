@@ -86,7 +86,7 @@ _ANOTHER: Final = " (another)"
 def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker]) -> Facts:
     """Return the facts of a run; `errors` and `known` are its failures and its workers."""
     if session.block is not None:
-        session = replace(session, spans=[*_apart(session)])
+        session = replace(session, spans=[*_apart(session, session.block.name)])
     spans, roots = session.of_type("span"), session.roots()
     final = [one for one in errors if not one.repeated]
     again = grouped((one for one in errors if one.repeated), lambda one: one.span)
@@ -146,11 +146,10 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
     )
 
 
-def _apart(session: Session) -> Iterator[Span]:
+def _apart(session: Session, block: str) -> Iterator[Span]:
     """Yield the spans; names of the block's spans are of these alone."""
-    own = {one.full_name for one in session.of_type("span") if one.key in session.own}
     # A block without work has no span, but its name.
-    own |= {session.block.name} if session.block else set()
+    own = {block, *(one.full_name for one in session.of_type("span") if one.key in session.own)}
     for span in session.spans:
         named = {key: span.text(key) for key in (semconv.SPAN_NAME, semconv.SPAN_ROOT_NAME)}
         new = {key: name + _ANOTHER for key, name in named.items() if name in own}

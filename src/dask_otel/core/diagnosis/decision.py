@@ -302,6 +302,10 @@ def _spent(activities: Mapping[str, float], *ends: str) -> float:
     return sum(took for name, took in activities.items() if name.endswith(ends))
 
 
+def _is_long(link: Link) -> bool:
+    return link.others is not None and link.parts.get("compute", 0.0) >= _LONG * link.others
+
+
 def _total(activities: Mapping[str, float]) -> float:
     return sum(activities.values())
 
@@ -748,16 +752,11 @@ class _Case:
         ]
         runs = Counter(link.group for link in links)
         # No client that is busy all the time makes tasks longer than the others.
-        long = [
-            link
-            for link in self.span.links
-            if link.others is not None and link.parts.get("compute", 0.0) >= _LONG * link.others
-        ]
-        few = list[Link]()
+        long, few = [*filter(_is_long, self.span.links)], list[Link]()
         for link in links:
             took, own = link.parts.get("compute", 0.0), runs[link.group]
             # On average, fewer of its group ran at a time than there are threads.
-            if link not in long and link.alike < threads * (own if own > 2 else 1):
+            if not _is_long(link) and link.alike < threads * (own if own > 2 else 1):
                 # On all threads, its group takes a while, too.
                 mean = took if link.others is None else link.others
                 least = took + max(0, link.alike - 1) * mean
