@@ -6,6 +6,7 @@ import asyncio.runners
 import gzip
 import json
 import selectors
+import subprocess
 import sys
 import threading
 import zlib
@@ -621,6 +622,40 @@ def test_a_sample_stands_for_the_time_since_the_one_before() -> None:
     assert "recurse" not in names[names.index("wait") :]
     assert load.stack[1] == DEEPER
     assert len(load.stack) == stacks.DEEPEST + 1
+
+
+#: Garbage that waits for the interpreter's list of threads, and is found after some new frames.
+COLLECTS_GARBAGE = """
+import gc, threading
+from dask_otel._frames import current_frames
+
+class Local(threading.local):
+    pass
+
+begun, ended = threading.Barrier(41), threading.Event()
+def run():
+    begun.wait()
+    ended.wait()
+for _ in range(40):
+    threading.Thread(target=run, daemon=True).start()
+begun.wait()
+gc.collect()
+gc.disable()
+local = Local()
+local.itself = local
+gc.collect(0)
+del local
+gc.set_threshold(1, 2, 1000)
+gc.enable()
+assert len(current_frames()) == 41 and gc.isenabled()
+gc.disable()
+assert len(current_frames()) == 41 and not gc.isenabled()
+"""
+
+
+def test_frames_of_threads_while_garbage_is_to_be_collected() -> None:
+    # Python before 3.11.9 hangs forever.
+    subprocess.run([sys.executable, "-c", COLLECTS_GARBAGE], check=True, timeout=60)
 
 
 def test_equal_code_of_two_files_is_not_mixed_up() -> None:

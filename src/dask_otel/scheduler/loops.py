@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from functools import partial
 from time import monotonic, sleep
 from typing import Final
 
+from dask_otel._frames import current_frames
 from dask_otel.core.profiles.frames import Stacks
 from dask_otel.core.profiles.stacks import BLOB, packed, short_file
 from dask_otel.pump.thread import apart
@@ -42,7 +42,7 @@ def _sampled(thread: int, seconds: float) -> list[bytes]:
         until = at + seconds
         while at < until:
             sleep(INTERVAL)
-            frame = sys._current_frames().get(thread)
+            frame = current_frames().get(thread)
             before, at = at, monotonic()
             if frame is not None:
                 waits = short_file(frame.f_code.co_filename) in _WAITS

@@ -5,7 +5,6 @@ Not Dask's own profiler: it has no span, and samples on the worker's event loop.
 
 from __future__ import annotations
 
-import sys
 import threading
 from time import monotonic, sleep
 from typing import Final
@@ -14,6 +13,7 @@ from distributed import worker as dask_worker
 from distributed.metrics import thread_time, time
 from distributed.worker import Worker
 
+from dask_otel._frames import current_frames
 from dask_otel.core.events.lines import Rate
 from dask_otel.core.profiles.frames import Stacks
 from dask_otel.core.profiles.stacks import LAST, TOPIC, packed
@@ -89,7 +89,7 @@ class Sampler:
         """Count what the threads with tasks do, and send that if it is time."""
         took, self._at = now - self._at, now
         if running := self._worker.active_threads.copy():
-            frames, tasks = sys._current_frames(), self._worker.state.tasks  # noqa: SLF001
+            frames, tasks = current_frames(), self._worker.state.tasks
             clock = time()
             with self._lock:
                 for thread, key in running.items():
