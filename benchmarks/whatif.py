@@ -3,7 +3,7 @@
 ``python -m benchmarks.whatif`` runs each case on real processes with five shapes of a cluster, lets
 the bridge record the first one, replays that record with the other shapes, and compares the
 durations. It writes the table of docs/whatif.md. Tasks sleep, or wait for another process, so that
-two cores are enough.
+two cores are enough, except for those that compute.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import copy_context
 from functools import partial
+from hashlib import sha256
 from operator import itemgetter
 from pathlib import Path
 from statistics import mean, median
@@ -85,10 +86,17 @@ def make(seconds: float) -> bytes:
 
 
 def burn(seconds: float) -> None:
-    """Compute for so many seconds of the CPU."""
+    """Compute for so many seconds of the CPU, with the GIL."""
     until = time.thread_time() + seconds
     while time.thread_time() < until:
         sum(range(1000))
+
+
+def digest(seconds: float, block: bytes = bytes(1_000_000)) -> None:
+    """Compute for so many seconds of the CPU, without the GIL."""
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        sha256(block)
 
 
 class Step(NamedTuple):
@@ -190,8 +198,11 @@ CASES: Final[dict[str, tuple[str, list[list[Step]]]]] = {
     ),
     "users": ("two users side by side, with 4 rounds each", [[_ROUND] * 4] * 2),
     "joining": ("80 tasks; a third worker joined the recorded run", [[Step("load", 80)]]),
-    "cpu": ("24 tasks that compute on two cores", [[Step("burn", 24, burn, (0.25, 0.25))]]),
+    "cpu": ("24 tasks that compute, without the GIL", [[Step("digest", 24, digest)]]),
+    "gil": ("24 tasks that compute and hold the GIL", [[Step("burn", 24, burn, (0.25, 0.25))]]),
 }
+#: Cases whose tasks take longer where others compute.
+COMPUTE: Final = ("cpu", "gil")
 
 
 def start_worker(cluster: processes.Cluster, name: str, threads: int) -> processes.Process:
@@ -268,7 +279,7 @@ def matrix(names: Sequence[str], folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the table of all cases, and a sentence on their errors."""
+    """Return the table of some cases, and a paragraph on their errors."""
     lines = [["case", *(f"{workers} x {threads}" for workers, threads in SHAPES)]]
     found, spreads = list[float](), list[float]()
     for row in rows:
@@ -278,11 +289,14 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
             f"{one[0]['seconds']:.2f} s: {by:+.1%}" for one, by in zip(pairs, errors, strict=True)
         ]
         lines.append([CASES[row["case"]][0], *cells, *["refused"] * (len(SHAPES) - len(cells))])
-        if row["case"] != "cpu":
+        if row["case"] not in COMPUTE:
             found += map(abs, errors[1:])
             spreads += [one["spread"] for one in row["real"]]
+    text = results.table(lines[0], lines[1:])
+    if not found:
+        return text
     here = results.machine()
-    return results.table(lines[0], lines[1:]) + (
+    return text + (
         f"\nA cell has the median duration of {RUNS} real runs, and how much longer (+) or shorter "
         "(-) the replay was. "
         f"Without the tasks that compute, the median error is {median(found):.1%}, "
