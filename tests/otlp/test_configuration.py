@@ -241,6 +241,9 @@ WRONG: list[tuple[dict[str, str], tuple[str, ...]]] = [
     *(
         ({variable: value}, (variable, value.split(",")[-1], allowed))
         for variable, value, allowed in (
+            ("OTEL_SDK_DISABLED", "1", "true, false"),
+            ("OTEL_EXPORTER_OTLP_INSECURE", "yes", "true, false"),
+            ("OTEL_EXPORTER_OTLP_TRACES_INSECURE", "1", "true, false"),
             ("OTEL_TRACES_EXPORTER", "jaeger", "otlp_proto_grpc"),
             ("OTEL_METRICS_EXPORTER", "otlp,statsd", "console"),
             ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json", "grpc, http/protobuf"),

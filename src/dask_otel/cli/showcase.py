@@ -161,15 +161,17 @@ def _destinations(console: Console) -> tuple[bool, str | None]:
     # Imports the SDK.
     from dask_otel._otel.sdk.exporters import is_named, labels, nobody_listens
 
-    if is_disabled(configured_environment()):
-        console.print("OTEL_SDK_DISABLED is set: the telemetry goes only to files.", style="yellow")
-        return False, None
     with defaults_for_environment(configured_environment()):
         named = [signal for signal in ("traces", "metrics") if is_named(signal)]
         try:
+            if is_disabled():
+                console.print(
+                    "OTEL_SDK_DISABLED is true: the telemetry goes only to files.", style="yellow"
+                )
+                return False, None
             places = list(dict.fromkeys(place for signal in named for place in labels(signal)))
         except ConfigurationError as error:
-            raise Failed(f"can't use the configured endpoint: {error}") from error
+            raise Failed(str(error)) from error
     endpoint = None if named or nobody_listens() else _DEFAULT_ENDPOINT
     for place in [endpoint] if endpoint else places:
         console.print(f"The telemetry goes to {place}, too.", style="green")
@@ -336,7 +338,8 @@ def observed_cluster(
         "distributed.scheduler.preload": PRELOAD,
         "distributed.worker.preload": _END_QUIETLY,
     }
-    disabled = is_disabled(configured_environment())
+    with defaults_for_environment(configured_environment()):
+        disabled = is_disabled()
     # Several exports within the demo, so that the series have several points.
     variables = {"OTEL_METRIC_EXPORT_INTERVAL": "5000", **read_settings().environment}
     if endpoint is not None:

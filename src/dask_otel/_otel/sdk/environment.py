@@ -107,11 +107,6 @@ def known_variables() -> set[str]:
     }
 
 
-def is_disabled(environ: Mapping[str, str]) -> bool:
-    """Whether ``OTEL_SDK_DISABLED`` switches everything off."""
-    return environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
-
-
 def first_set(*names: str) -> tuple[str, str] | None:
     """Return the name and value of the first variable that is set."""
     values = ((name, variables().get(name, "").strip()) for name in names)
@@ -155,6 +150,29 @@ def choice(allowed: Sequence[str], *variables: str) -> str | None:
         If it is not allowed.
     """
     return _read(lambda text: allowed[allowed.index(text.lower())], ", ".join(allowed), variables)
+
+
+def flag(*variables: str) -> bool | None:
+    """Return the value of the first variable that is set; None if none is.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is neither true nor false.
+    """
+    word = choice(("true", "false"), *variables)
+    return None if word is None else word == "true"
+
+
+def is_disabled() -> bool:
+    """Whether ``OTEL_SDK_DISABLED`` switches everything off.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is neither true nor false.
+    """
+    return flag("OTEL_SDK_DISABLED") or False
 
 
 def number(least: float, unit: str, *variables: str) -> float | None:

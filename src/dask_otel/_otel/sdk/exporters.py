@@ -24,6 +24,7 @@ from dask_otel._log import logger
 from dask_otel._otel.sdk.environment import (
     choice,
     first_set,
+    flag,
     headers,
     number,
     pem_file,
@@ -239,8 +240,8 @@ def _grpc(
     signal: str, sent: dict[str, str], timeout: float, compression: str, *files: str | None
 ) -> Transport:
     _, endpoint, parts = _endpoint(signal, "http://localhost:4317")
-    insecure = _value(signal, "INSECURE")
-    plain = parts.scheme == "http" if insecure is None else insecure.lower() == "true"
+    insecure = flag(*_variables(signal, "INSECURE"))
+    plain = parts.scheme == "http" if insecure is None else insecure
     credentials = None
     if parts.scheme == "https" or not plain:
         credentials = _credential_provider("GRPC", signal) or partial(_credentials, files)

@@ -26,7 +26,6 @@ from dask_otel._otel.sdk.environment import (
     defaults_for_environment,
     is_disabled,
     read_environment,
-    variables,
 )
 from dask_otel._otel.sdk.exporters import is_named, make_sinks, nobody_listens
 from dask_otel._otel.sdk.files import GraphSink, WriteGraph, file_sinks, folder_of, run_name
@@ -117,7 +116,7 @@ def build(
     """
     files, own_provider = settings.files, settings.provider == "own"
     with defaults_for_environment(settings.environment, win=own_provider):
-        if is_disabled(variables()):
+        if is_disabled():
             return None
         read = read_environment()
         resource = make_resource(instance_id, settings.cluster_name, claims)
@@ -208,7 +207,7 @@ def build_for_spool(environment: Mapping[str, str]) -> list[ExporterSink]:
         If a variable has a value that is not allowed.
     """
     with defaults_for_environment(environment):
-        if is_disabled(variables()):
+        if is_disabled():
             return []
         # Each span has its own.
         resource = Resource.get_empty()
