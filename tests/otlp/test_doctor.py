@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -277,6 +280,21 @@ def test_who_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:
     # What is behind a proxy can't be seen from here.
     monkeypatch.setenv("http_proxy", "http://proxy:3128")
     assert seen("http://collector:4318") is None
+
+
+def test_what_an_exporter_prints_is_not_in_the_json() -> None:
+    console = {f"OTEL_{signal}_EXPORTER": "console" for signal in ("TRACES", "METRICS", "LOGS")}
+    # A process of its own: the SDK's exporters print where standard output was at their import.
+    ran = subprocess.run(
+        [sys.executable, "-m", "dask_otel", "doctor", "--json"],
+        env={**os.environ, **console},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    found = [f["check"] for f in json.loads(ran.stdout)["findings"] if f["level"] == "ok"]
+    assert [one for one in ("traces", "metrics", "logs") if f"export.{one}" not in found] == []
+    assert ran.stderr.count("dask.otel.doctor.run") == 3
 
 
 def test_an_empty_address_of_a_backend_is_a_problem(

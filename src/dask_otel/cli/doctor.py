@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import redirect_stdout
 from typing import Final
 
 from dask_otel.cli import terminal
@@ -72,7 +73,9 @@ def run(arguments: argparse.Namespace) -> int:
             with terminal.held_back("asyncio"):
                 facts = asking.facts_of_scheduler(arguments.scheduler, arguments.timeout)
         else:
-            facts = asking.facts_of_this_process(arguments.timeout)
+            # What an exporter prints, such as `console`, is not the command's result.
+            with redirect_stdout(sys.stderr):
+                facts = asking.facts_of_this_process(arguments.timeout)
         findings = all_findings(facts)
         probe = (facts["process"] or {}).get("probe")
         if places and probe and probe["results"]:
