@@ -89,7 +89,9 @@ CASES = [
     (HTTP, PLAIN, "InvalidURL (LocationParseError: Failed to parse: …)", None, "bad_address"),
     *((GRPC, url, "UNAVAILABLE: Address lookup failed for http: Domain name not found", None,
        "bad_address")
-      for url in ("http://", "https://a b:1", masked_url("authorization=Bearer x"))),
+      for url in ("http://", "https://a b:1", masked_url("authorization=Bearer x"),
+                  # As Docker reads a file of variables: with its quotes.
+                  '"http://c:4317"', "'c:4317'")),
     (HTTP, PLAIN, "HTTP status 404 Not Found for /v1/traces/v1/traces", None, "path_twice"),
     (HTTP, PLAIN, "HTTP status 404 Not Found for /v1/traces", None, "not_found"),
     (HTTP, f"{PLAIN}/otlp", "HTTP status 404 Not Found for /otlp: no", None, "not_found"),

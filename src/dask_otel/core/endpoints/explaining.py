@@ -42,7 +42,7 @@ class Trouble:
 KINDS: Final[Mapping[str, tuple[str, str]]] = {
     "bad_address": (
         "The endpoint is not a valid address.",
-        f"Correct {ENDPOINT}: scheme, host and port, such as http://collector:4318.",
+        f"Correct {ENDPOINT}: scheme, host and port without quotes, such as http://collector:4318.",
     ),
     "certificate_file": (
         "A file of a certificate or its key can't be read.",
@@ -323,6 +323,8 @@ _STATUS: Final = re.compile(r"HTTP status (\d{3})")
 _PATH: Final = re.compile(r"HTTP status \d{3}[^:]*? for (/\S*?)(?::|$)")
 _CODE: Final = re.compile(r"([A-Z_]{5,}):")
 _SIGNAL_PATH: Final = re.compile(r"/v1/(?:traces|metrics|logs)")
+#: Quotes belong to a file of variables whose reader keeps them.
+_NO_HOST: Final = re.compile(r"[ \"']|:$")
 
 _BY_STATUS: Final = {
     400: "invalid",
@@ -373,7 +375,7 @@ def explain(
         kind = "path_twice"
     elif kind == "tls_to_plain" and endpoint.scheme not in ("http", "https"):
         kind = "no_scheme"
-    elif kind == "unresolved" and (" " in endpoint.host or endpoint.authority.endswith(":")):
+    elif kind == "unresolved" and _NO_HOST.search(endpoint.authority):
         # Unlike HTTP's libraries, gRPC looks any text up.
         kind = "bad_address"
     cause, remedy = (_UNIX.get(kind) if endpoint.unix else None) or KINDS[kind]
