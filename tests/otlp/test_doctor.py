@@ -199,11 +199,15 @@ def test_a_typing_error_in_a_variable(server: Receiver, examine: Examine) -> Non
         "OTLE_SERVICE_NAME": "etl",
         "OTEL_METRICS_EXPORT_INTERVAL": "5000",
         "OTEL_EXPORTER_OTLP_TRACES_COMPRESION": "gzip",
+        # Dask takes these for keys of no section.
+        "DASK_OTEL_CLUSTER_NAME": "nightly",
+        "DASK_OTEL_SPANS_LINGER": "5s",
         # These are right, or not OpenTelemetry's.
         "OTEL_BLRP_SCHEDULE_DELAY": "5000",
         "OTEL_RESOURCE_ATTRIBUTES_POD_NAME": "pod",
         "OTEL_PYTHON_DISTRO": "ours",
         "HOTEL_NAME": "x",
+        "DASK_OTEL__spans__memory": "true",
     }
     with dask.config.set({"otel.environment": {"OTEL_SERVICE_NAMES": "nightly"}}):
         findings = examine(server.endpoint, server.protocol, **wrong)
@@ -216,6 +220,8 @@ def test_a_typing_error_in_a_variable(server: Receiver, examine: Examine) -> Non
             "OTEL_METRICS_EXPORT_INTERVAL": "OTEL_METRIC_EXPORT_INTERVAL",
             "OTEL_EXPORTER_OTLP_TRACES_COMPRESION": "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION",
             "OTEL_SERVICE_NAMES": "OTEL_SERVICE_NAME",
+            "DASK_OTEL_CLUSTER_NAME": "DASK_OTEL__CLUSTER_NAME",
+            "DASK_OTEL_SPANS_LINGER": "DASK_OTEL__SPANS__LINGER",
         }.items()
     }
 

@@ -22,8 +22,8 @@ from dask_otel.pump.thread import apart
 from dask_otel.scheduler.bridge import Bridge
 from dask_otel.scheduler.redaction import load_redaction
 from dask_otel.settings.keys import ConfigurationError, Settings
-from dask_otel.settings.origins import mask_of, settings_in_force, variables_in_force
-from dask_otel.settings.reading import read_settings
+from dask_otel.settings.origins import mask_of, settings_in_force, variable_of, variables_in_force
+from dask_otel.settings.reading import DEFAULTS, read_settings
 
 #: Version of the result's format; never decreases.
 FORMAT: Final = 1
@@ -119,13 +119,15 @@ def process_facts(
 
 
 def _misspelled(environment: Mapping[str, str]) -> list[list[str]]:
-    """Return each unknown variable with a name similar to a standard one, and that name."""
+    """Return each unknown variable with a name similar to a standard one or a key's, and that."""
     from dask_otel._otel.sdk.environment import known_variables
 
-    known = known_variables()
+    known = known_variables() | {variable_of(key) for key in DEFAULTS}
     near = {
         name: difflib.get_close_matches(name.upper(), known, 1, _NEAR)
         for name in sorted({*os.environ, *environment} - known)
+        # Such a name has been read as a key.
+        if not name.startswith("DASK_OTEL__")
     }
     return [[name, *meant] for name, meant in near.items() if meant]
 

@@ -57,9 +57,13 @@ def _origin(key: str, value: Any, sources: list[tuple[str, Mapping[str, Any]]]) 
     # The last source with this value is its origin.
     for origin, given in reversed(sources):
         if key in given and given[key] == value:
-            variable = "DASK_" + key.upper().replace(".", "__").replace("-", "_")
-            return variable if origin == "environment" else origin
+            return variable_of(key) if origin == "environment" else origin
     return DEFAULT if key in DEFAULTS and DEFAULTS[key] == value else "dask.config.set, in Python"
+
+
+def variable_of(key: str) -> str:
+    """Return the environment variable of a key."""
+    return "DASK_" + key.upper().replace(".", "__").replace("-", "_")
 
 
 def _sources() -> Iterator[tuple[str, Mapping[str, Any]]]:
