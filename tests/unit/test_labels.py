@@ -236,8 +236,8 @@ def test_advice_comes_once_for_each_cap_and_names_the_setting(caplog):
         state.apply(batch((f"run-{number}", f"id:{number}"), f"prefix-{number}"))
     expected = [
         ("more than 2 span names (otel.metrics.max-names)", "otel.metrics.name-rules"),
-        ("otel.metrics.tag-attributes has more than 2 values", "docs/cardinality.md"),
-        ("more than 10 series (otel.metrics.max-series), first dask.span.", "docs/cardinality.md"),
+        ("otel.metrics.tag-attributes has more than 2 values", "/cardinality.html"),
+        ("more than 10 series (otel.metrics.max-series), first dask.span.", "/cardinality.html"),
     ]
     assert len(caplog.messages) == len(expected)
     for line, pieces in zip(caplog.messages, expected, strict=True):

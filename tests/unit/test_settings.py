@@ -478,7 +478,7 @@ def test_one_error_lists_every_problem():
         "Allowed: span or group. "
         "(4) otel.metrics.max-names = 0, in Dask's configuration, is not valid. Allowed: a whole "
         "number from 1 to 100000. "
-        "All keys: https://dask-otel.readthedocs.io/en/stable/configuration.html"
+        "All keys and variables: https://dask-otel.readthedocs.io/en/stable/configuration.html"
     )
     copied = pickle.loads(pickle.dumps(error))
     assert (copied.problems, str(copied)) == (error.problems, str(error))

@@ -9,6 +9,7 @@ from dask_otel.core.text import listed
 from dask_otel.doctor.exporting import NO_REASON, export_findings
 from dask_otel.doctor.finding import Facts, Finding, rows
 from dask_otel.report.words import counted
+from dask_otel.settings.problems import ALL_KEYS
 
 #: Seconds by which a clock may differ; spans of users' code in tasks have the same error.
 CLOCK: Final = 0.5
@@ -147,7 +148,7 @@ def _configuration(process: Facts) -> list[Finding]:
     problems, enabled = process["problems"], process.get("enabled", True)
     changed = sum(origin != "default" for _, _, origin in process.get("settings", ()))
     why = "With this the bridge does not start."
-    advice = "Correct it where it was set; docs/configuration.md has all keys and variables."
+    advice = f"Correct it where it was set. {ALL_KEYS}"
     return [
         *(Finding("configuration", "problem", problem, why, advice) for problem in problems),
         *(

@@ -21,7 +21,10 @@ _MESSAGES: Final = {
     "(otel.metrics.max-names). Further ones, such as %r, are counted under _OTHER. A tag with an "
     "id in it makes no good label.",
 }
-_MORE: Final = " This is logged once; dask.otel.folded counts them. See docs/cardinality.md."
+_MORE: Final = (
+    " This is logged once; dask.otel.folded counts them. "
+    "See https://dask-otel.readthedocs.io/en/stable/cardinality.html"
+)
 
 
 class FoldAdvice:

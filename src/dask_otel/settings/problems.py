@@ -10,7 +10,9 @@ from typing import Any, Final
 from dask_otel.core.masking import Mask
 from dask_otel.core.text import shortened
 
-_WHERE: Final = "All keys: https://dask-otel.readthedocs.io/en/stable/configuration.html"
+ALL_KEYS: Final = (
+    "All keys and variables: https://dask-otel.readthedocs.io/en/stable/configuration.html"
+)
 
 
 class ConfigurationError(ValueError):
@@ -29,10 +31,10 @@ class ConfigurationError(ValueError):
 
     def __str__(self) -> str:
         if len(self.problems) == 1:
-            return f"{self.problems[0]} {_WHERE}"
+            return f"{self.problems[0]} {ALL_KEYS}"
         # Still on one line, because a log prints it after time and level.
         listed = " ".join(f"({n}) {problem}" for n, problem in enumerate(self.problems, 1))
-        return f"{len(self.problems)} problems: {listed} {_WHERE}"
+        return f"{len(self.problems)} problems: {listed} {ALL_KEYS}"
 
 
 #: Expected keys for which OpenTelemetry has a standard variable instead.
