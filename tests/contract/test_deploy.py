@@ -57,6 +57,7 @@ def test_what_is_applied_needs_nothing_that_comes_later() -> None:
     text = (DEPLOY / "README.md").read_text(encoding="utf-8")
     order = re.findall(r"kubectl apply -f kubernetes/([\w-]+)\.yaml", text)
     assert order.index("collector-config") < order.index("collector-daemonset")
+    assert order[-1] == "networkpolicy"
     assert text.index("create namespace monitoring") < text.index("kubectl apply")
     for name in order:
         for one in yaml.safe_load_all((DEPLOY / "kubernetes" / f"{name}.yaml").read_text("utf-8")):
