@@ -10,7 +10,9 @@ report under a span ``request``. The tasks fetch prices from the shop. All of it
           GET /price              the shop, instrumented too
 
 Run it with ``pip install dask-otel opentelemetry-instrumentation-requests
-opentelemetry-instrumentation-wsgi requests``; ``OTEL_EXPORTER_OTLP_ENDPOINT`` says where it goes.
+opentelemetry-instrumentation-wsgi requests``. The application speaks OTLP over HTTP, so let the
+bridge do so, too: ``OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf``, and, unless a server of OTLP is at
+its default, ``OTEL_EXPORTER_OTLP_ENDPOINT=http://collector:4318``.
 Without ``--scheduler`` it starts a cluster of its own, whose scheduler loads the bridge.
 """
 
