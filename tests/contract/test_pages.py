@@ -195,7 +195,7 @@ def test_what_the_log_says_in_troubleshooting_is_what_it_says() -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     )
     # Up to what is filled in.
-    starts = {re.split(r" ?…| http", words)[0] for words in quoted}
+    starts = {re.split(r" ?…| spans and metrics: http", words)[0] for words in quoted}
     # And what it says of an endpoint.
     starts |= set(re.findall(r'"([^"\n]+)"(?= …|,| \|)', page)) | {"does not resolve."}
     assert len(starts) > 10

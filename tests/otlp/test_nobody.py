@@ -110,6 +110,24 @@ def test_what_is_configured_or_listens_needs_no_hint(
 
 
 @pytest.mark.parametrize(
+    ("without", "said"),
+    [
+        ((), "spans and metrics: http://c:4317 (OTLP over gRPC)"),
+        (("METRICS",), "spans: http://c:4317 (OTLP over gRPC)"),
+        (("TRACES",), "metrics: http://c:4317 (OTLP over gRPC)"),
+        (("TRACES", "METRICS"), "logs: http://c:4317 (OTLP over gRPC)"),
+        (("TRACES", "METRICS", "LOGS"), "spans and metrics: to nowhere"),
+    ],
+)
+def test_the_log_names_what_is_exported(
+    monkeypatch: pytest.MonkeyPatch, without: tuple[str, ...], said: str
+) -> None:
+    none = {f"OTEL_{signal}_EXPORTER": "none" for signal in without}
+    made = made_with(monkeypatch, OTEL_EXPORTER_OTLP_ENDPOINT="http://c:4317", **none)
+    assert made.summary.partition(" (OTEL_")[0] == said
+
+
+@pytest.mark.parametrize(
     ("reason", "levels", "word"),
     [
         (

@@ -198,7 +198,7 @@ class Bridge:
             add = partial(routes.add_page, PageHandler, pages=pages)
             self._show("open spans and the reports of runs", "otel.report.record", add)
         if not wired.hint:
-            logger.info("dask-otel exports this scheduler's spans and metrics: %s", wired.summary)
+            logger.info("dask-otel exports this scheduler's %s", wired.summary)
 
     def _show(self, what: str, key: str, add: Callable[[], str]) -> bool:
         """Add a page to the scheduler's HTTP server; return whether it is there."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time as clocks
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -82,7 +82,7 @@ class WiredPump:
     pump: Pump
     #: Seconds between two batches of metrics.
     metric_interval: float
-    #: For the log: the destinations.
+    #: For the log: what is exported, and the destinations.
     summary: str
     #: For the log: a remedy if nothing listens; else empty.
     hint: str = ""
@@ -96,6 +96,11 @@ class WiredPump:
     owner: Owner | None = None
     #: Makes another pump, which keeps everything from now on in memory.
     recording: Callable[[Recorder], Pump] | None = None
+
+
+def _words(signals: Set[str]) -> str:
+    """Return the words for spans and metrics, as far as they are among some signals."""
+    return " and ".join(WORDS[signal][0] for signal in ("traces", "metrics") if signal in signals)
 
 
 def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPump | None:
@@ -250,16 +255,20 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         return made
 
     places = [destination.name for destination in pump.destinations]
-    summary = ", ".join(places) or "to nowhere (OTEL_TRACES_EXPORTER=none)"
+    signals = set().union(*(destination.signals for destination in pump.destinations))
+    summary = (
+        f"{_words(signals) or 'logs'}: {', '.join(places)}"
+        if places
+        else "spans and metrics: to nowhere (OTEL_TRACES_EXPORTER=none)"
+    )
     found = pump.open_spool(_SPOOL_PATIENCE)
     if found:
         summary = f"{summary}; {found}"
     hint = ""
     if unreachable is not None:
         # Events alone are worth no hint: they are exported by default.
-        signals = unreachable.signals
-        what = [WORDS[signal][0] for signal in ("traces", "metrics") if signal in signals]
-        hint = _NO_LISTENER.format(unreachable.name, " and ".join(what)) if what else ""
+        what = _words(unreachable.signals)
+        hint = _NO_LISTENER.format(unreachable.name, what) if what else ""
     if hint and found:
         hint = f"{hint}. Until then spans wait: {found}"
     states = [one for _, one in metrics] + ([] if shown is None else [shown[1]])
