@@ -15,8 +15,8 @@ COMMAND: Final = Command(
     help="write dashboards, rules and configurations into a folder",
     description="""\
 Write out the files that come with the package: Grafana dashboards and their provisioning, alert
-and recording rules, configurations of the Collector, Prometheus, Alertmanager, Tempo and Jaeger,
-and files for Kubernetes and batch systems.
+and recording rules, configurations of the Collector, Prometheus, Alertmanager, Tempo, Jaeger and
+Loki, and files for Kubernetes and batch systems.
 """,
     epilog="""\
 An existing file with other content is kept, and its name is printed; --force replaces it.
