@@ -647,6 +647,29 @@ def test_samplers_are_chosen_by_the_variables(
     assert low <= sum(decides(Trace(trace_id)) for trace_id in ids) <= high
 
 
+@pytest.mark.parametrize(
+    ("sampler", "arg", "said"),
+    [
+        ("xray", "", ("OTEL_TRACES_SAMPLER is 'xray'", "Allowed: always_off, always_on, parent")),
+        *(
+            (sampler, arg, (f"OTEL_TRACES_SAMPLER_ARG is '{arg}'", "Allowed: a number from 0 to 1"))
+            for sampler in ("traceidratio", "ParentBased_TraceIdRatio")
+            for arg in ("10%", "2", "nan")
+        ),
+        # As specified, 1 by default.
+        ("traceidratio", "", ()),
+        (" always_on ", "ignored", ()),
+    ],
+)
+def test_a_wrong_sampler_is_one_warning_and_all_traces_are_sampled(
+    build: Build, caplog: pytest.LogCaptureFixture, sampler: str, arg: str, said: tuple[str, ...]
+) -> None:
+    outputs = build(OTEL_TRACES_SAMPLER=sampler, OTEL_TRACES_SAMPLER_ARG=arg)
+    assert len(caplog.messages) == bool(said)
+    assert [part for part in said if part not in caplog.text] == []
+    assert outputs.decides(Trace(2**128 - 1))
+
+
 def test_no_exemplars(build: Build) -> None:
     outputs = build(OTEL_METRICS_EXEMPLAR_FILTER="always_off")
     assert outputs.sampled is not None

@@ -11,7 +11,6 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.sampling import (
     ALWAYS_OFF,
     ALWAYS_ON,
@@ -268,7 +267,7 @@ def test_one_of_an_installed_package_decides_or_is_named_and_the_default_decides
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     installed(monkeypatch, factory)
-    sampler = make_sampler(Resource.get_empty())
+    sampler = make_sampler()
     asked = (Trace(1), Trace(2, "", Caller(Traceparent(2, 3, 0))), Trace(3, "0.5"))
     decisions = [sampler.decides(trace) for trace in asked]
     if why is None:

@@ -196,7 +196,7 @@ def _resource() -> None:
     for key, value in made.attributes.items():
         f"{key}{value}".encode()
     Encoder(made.attributes, "1")
-    make_sampler(made)
+    make_sampler()
 
 
 def _headers() -> None:

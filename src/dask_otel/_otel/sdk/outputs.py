@@ -17,8 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from opentelemetry.sdk.resources import Resource
-
 from dask_otel import semconv
 from dask_otel._otel.sdk.encode import Encoder
 from dask_otel._otel.sdk.environment import (
@@ -123,7 +121,7 @@ def build(
         # The constructor reads all limits: make it before things that must be closed.
         encoder = Encoder(resource.attributes, __version__)
         provider = None if own_provider else application_provider()
-        sampler = make_sampler(resource) if provider is None else TraceSampler(provider.sampler)
+        sampler = make_sampler() if provider is None else TraceSampler(provider.sampler)
         make = partial(ExporterSink, encoder, sampler)
         to_file: list[ExporterSink | GraphSink] = []
         prefix: Path | None = None
@@ -209,10 +207,9 @@ def build_for_spool(environment: Mapping[str, str]) -> list[ExporterSink]:
     with defaults_for_environment(environment):
         if is_disabled():
             return []
-        # Each span has its own.
-        resource = Resource.get_empty()
+        # Each span has its own resource.
         encoder = Encoder({}, __version__)
-        sinks = make_sinks(["traces"], partial(ExporterSink, encoder, make_sampler(resource)))
+        sinks = make_sinks(["traces"], partial(ExporterSink, encoder, make_sampler()))
     for sink in sinks:
         if sink.key is None:
             sink.close()

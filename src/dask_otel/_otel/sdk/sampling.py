@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswer  # another class on Python 3.10
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
 from opentelemetry.context import Context
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import (
+    ALWAYS_OFF,
+    ALWAYS_ON,
+    DEFAULT_OFF,
     DEFAULT_ON,
     Decision,
     ParentBased,
@@ -30,11 +33,11 @@ from opentelemetry.trace import (
 from dask_otel import semconv
 from dask_otel._log import logger
 from dask_otel._otel.api.current import remote_parent
-from dask_otel._otel.sdk.environment import shown_to_sdk, variables
+from dask_otel._otel.sdk.environment import first_set, variables
 from dask_otel._otel.sdk.transport import uninstrumented
 from dask_otel.core.context import Traceparent
 from dask_otel.core.records import SpanRecord
-from dask_otel.core.text import Sanitizer, attribute_text
+from dask_otel.core.text import Sanitizer, attribute_text, shortened
 from dask_otel.core.trace import Trace
 from dask_otel.pump.thread import apart, promptly
 
@@ -44,6 +47,20 @@ PATIENCE: Final = 0.02
 REST: Final = 2.0
 
 SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
+
+#: What installed packages register their samplers in.
+_GROUP: Final = "opentelemetry_traces_sampler"
+#: The SDK's samplers, by their names in the specification.
+_STATIC: Final[dict[str, Sampler]] = {
+    "always_on": ALWAYS_ON,
+    "always_off": ALWAYS_OFF,
+    "parentbased_always_on": DEFAULT_ON,
+    "parentbased_always_off": DEFAULT_OFF,
+}
+_BY_SHARE: Final[dict[str, Callable[[float], Sampler]]] = {
+    "traceidratio": TraceIdRatioBased,
+    "parentbased_traceidratio": ParentBasedTraceIdRatio,
+}
 
 
 def _ask(sampler: Sampler, trace: Trace) -> bool:
@@ -153,13 +170,36 @@ def _load_sampler(entry: EntryPoint) -> Sampler:
     return DEFAULT_ON
 
 
-def make_sampler(resource: Resource) -> TraceSampler:
-    """Return the sampler that ``OTEL_TRACES_SAMPLER`` names: the SDK's, or a package's."""
-    name = variables().get("OTEL_TRACES_SAMPLER", "").strip()
-    for entry in entry_points(group="opentelemetry_traces_sampler", name=name):
-        if entry.module != Sampler.__module__:
-            return TraceSampler(_load_sampler(entry))
-    # A provider without processors is the public way to the SDK's configured sampler.
-    return TraceSampler(
-        shown_to_sdk(partial(TracerProvider, resource=resource, shutdown_on_exit=False)).sampler
+def _share() -> float:
+    """Return the argument of a sampler of a share of all traces; as specified, 1 by default."""
+    _, text = first_set("OTEL_TRACES_SAMPLER_ARG") or ("", "1")
+    with suppress(ValueError):
+        if 0 <= (share := float(text)) <= 1:
+            return share
+    logger.warning(
+        "dask-otel: OTEL_TRACES_SAMPLER_ARG is %r. 1, for all traces, is used instead. Allowed: a "
+        "number from 0 to 1",
+        shortened(text, 100),
     )
+    return 1.0
+
+
+def make_sampler() -> TraceSampler:
+    """Return the sampler that ``OTEL_TRACES_SAMPLER`` names: the SDK's, or a package's.
+
+    A mistake gives a warning, as specified, and no error.
+    """
+    _, name = first_set("OTEL_TRACES_SAMPLER") or ("", "parentbased_always_on")
+    if (sampler := _STATIC.get(name.lower())) is not None:
+        return TraceSampler(sampler)
+    if (make := _BY_SHARE.get(name.lower())) is not None:
+        return TraceSampler(make(_share()))
+    for entry in entry_points(group=_GROUP, name=name):
+        return TraceSampler(_load_sampler(entry))
+    logger.warning(
+        "dask-otel: OTEL_TRACES_SAMPLER is %r. OpenTelemetry's default sampler is used instead "
+        "(parentbased_always_on). Allowed: %s",
+        shortened(name, 100),
+        ", ".join(sorted({*_STATIC, *_BY_SHARE, *entry_points(group=_GROUP).names})),
+    )
+    return TraceSampler(DEFAULT_ON)
