@@ -36,6 +36,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     for module, name in (
         *((samples, "monotonic"), (own_cost, "perf_counter"), (wrapping, "perf_counter")),
+        (samples, "time"),
     ):
         monkeypatch.setattr(module, name, made)
     return made
@@ -49,7 +50,9 @@ class Loops:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.scheduler: Any = SimpleNamespace(_last_tick_cycle=50.0, _last_tick_counter=7)
+        self.scheduler: Any = SimpleNamespace(
+            _last_tick_cycle=100.0, _last_tick_counter=7, _tick_counter=7
+        )
         self.health = LoopHealth(self.scheduler)
 
     def report(self, at: float, observed: Any, address: str = "a") -> None:
@@ -62,8 +65,15 @@ class Loops:
         """The scheduler has measured once more; `seen` if the bridge looks before it does again."""
         self.scheduler._last_tick_cycle += length
         self.scheduler._last_tick_counter += ticks
+        self.ticks(self.scheduler._last_tick_cycle - self.clock.now, 0)
+        self.scheduler._tick_counter = self.scheduler._last_tick_counter
         if seen:
             self.health.tick()
+
+    def ticks(self, length: float, ticks: int) -> None:
+        """The scheduler has ticked, and its cycle goes on."""
+        self.clock.now += length
+        self.scheduler._tick_counter += ticks
 
     def exported(self, *series: tuple[str, str]) -> list[float | None]:
         batch = MetricBatch()
@@ -147,6 +157,23 @@ def test_the_scheduler_was_blocked_for_the_difference(
         loops.cycle(*cycle)
     loops.health.tick()  # no new cycle: nothing to count again
     assert [loops.blocked("scheduler"), loops.blocked("scheduler")] == [pytest.approx(blocked), 0]
+
+
+def test_an_export_has_the_blocks_until_then(loops: Loops) -> None:
+    """Those before a block with a report are not in the report, and those in it are."""
+    loops.ticks(0.6, 5)
+    found = [loops.blocked("scheduler")]
+    loops.ticks(0.3, 15)
+    found.append(loops.blocked("scheduler"))
+    # A tick is not late before it is due.
+    loops.ticks(0.11, 5)
+    found.append(loops.blocked("scheduler"))
+    loops.ticks(0.49, 14)
+    loops.scheduler._last_tick_cycle = loops.clock.now
+    loops.scheduler._last_tick_counter = loops.scheduler._tick_counter
+    loops.health.tick()
+    found.append(loops.blocked("scheduler"))
+    assert found == pytest.approx([0.5, 0.0, 0.0, 0.6 - 19 * TICK])
 
 
 @pytest.mark.parametrize(

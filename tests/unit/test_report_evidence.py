@@ -246,6 +246,14 @@ def test_for_how_long_the_scheduler_waited_for_a_cpu() -> None:
     assert (own.starved, own.starving) == (2.0, 0.2)
 
 
+def test_the_scheduler_was_blocked_for_no_longer_than_the_run_took() -> None:
+    """Its export interval had begun before the run."""
+    roles = ({"dask.process.role": role} for role in ("scheduler", "worker"))
+    exported = counter("dask.event_loop.blocked.time", *(point(9.0, of, time=5.0) for of in roles))
+    own = of(traces(root(1, "train", {"client": 5.0})), metrics(exported)).roots["train"]
+    assert own.blocked == {"scheduler": 5.0, "worker": 9.0}
+
+
 @pytest.mark.parametrize(
     ("lost", "died", "notices"), [(3.0, False, 1), (1.0, False, 0), (3.0, True, 0)]
 )

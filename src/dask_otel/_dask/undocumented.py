@@ -18,6 +18,7 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
         "_last_tick_counter",
         "_last_tick_cycle",
         "_task_prefix_count_global",
+        "_tick_counter",
         "clients",
         "connection_args",
         "extensions",

@@ -354,7 +354,11 @@ def _roots(
             cancelled=cancelled,
             paused=sum(_overlap(times, *pause) for pause in pauses),
             missing=sum(lost * _overlap(times, *gone) for lost, gone in missing),
-            blocked={role: took for (role,), took in _grown(loops, times).items()},
+            # An export interval can be longer than the time; a worker's loop is one of many.
+            blocked={
+                role: min(took, seconds) if role == "scheduler" else took
+                for (role,), took in _grown(loops, times).items()
+            },
             starved=starved / cpu if cpu else 0.0,
             starving=starved,
             transfers=_grown(transfers, times),

@@ -214,7 +214,9 @@ class LoopHealth:
         self._configured: float = parse_timedelta(configured, default="ms")
         #: Each worker's last report, the begin of the next report's time, and when it was received.
         self._reports: dict[str, tuple[float | None, float, float]] = {}
+        #: The last cycle of ticks; until when, and until which tick, its loop is measured.
         self._cycle: float = scheduler._last_tick_cycle
+        self._until: float = self._cycle
         self._ticks: int = scheduler._last_tick_counter
         self._blocked = {"scheduler": 0.0, "worker": 0.0}
         self._thread = thread_times()
@@ -255,12 +257,22 @@ class LoopHealth:
         """
         cycle, ticks = self._scheduler._last_tick_cycle, self._scheduler._last_tick_counter
         if cycle != self._cycle:
-            seconds = (cycle - self._cycle) - (ticks - self._ticks) * self._configured
-            self._blocked["scheduler"] += max(0.0, seconds)
-            self._cycle, self._ticks = cycle, ticks
+            self._cycle = cycle
+            self._blocked["scheduler"] += max(0.0, self._late(cycle, ticks))
+            self._until, self._ticks = cycle, ticks
+
+    def _late(self, until: float, ticks: int) -> float:
+        return (until - self._until) - (ticks - self._ticks) * self._configured
 
     def add_to(self, batch: MetricBatch) -> None:
         """Add the seconds since the last call to a batch."""
+        self.tick()
+        # The next batch, with which the report of a block may begin, has nothing of earlier blocks.
+        # A tick that is due only now is not late.
+        now, ticks = time(), self._scheduler._tick_counter
+        if (seconds := self._late(now, ticks)) > self._configured:
+            self._blocked["scheduler"] += seconds
+            self._until, self._ticks = now, ticks
         for role, seconds in self._blocked.items():
             batch.add(semconv.EVENT_LOOP_BLOCKED_TIME.name, role, value=seconds)
             self._blocked[role] = 0.0
