@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import threading
 import time
 import weakref
 from pathlib import Path
@@ -54,6 +55,12 @@ def hooks(b: Bridged) -> list[Any]:
         dict(scheduler.stream_handlers),
         sorted(scheduler.worker_plugins),
     ]
+
+
+def never(name: str, text: str) -> str:
+    """Redact like a service that does not answer."""
+    threading.Event().wait()
+    return text
 
 
 @alone
@@ -266,6 +273,23 @@ def test_a_block_has_its_own_metrics_although_every_exporter_hangs(
     with dask_otel.performance_report(None) as block:
         b.client.gather(b.client.map(nap, [1.0] * 3, pure=False))
     assert account(block).outcomes == {"memory": 3}
+
+
+@pytest.mark.options(
+    begins=False, unreconciled="nothing is exported", otel={"redact": f"{__name__}:never"}
+)
+def test_a_redaction_that_never_returns_holds_up_no_block(
+    b: Bridged, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        began = time.monotonic()
+        with dask_otel.performance_report(None) as block:
+            assert b.client.submit(nap, 1.0).result() == 1.0
+        assert time.monotonic() - began < reporting._TIMEOUT + 2.0
+        # Not one without what the redaction has.
+        assert block.report is None
+        assert "operator's function (otel.redact) does not return" in caplog.text
+    eventually(lambda: not b.scheduler.plugins.get("dask-otel"))
 
 
 @pytest.mark.options(otel={"report": {"record": "always"}})

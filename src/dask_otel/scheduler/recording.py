@@ -104,6 +104,11 @@ class Recording:
         """Wait until everything so far is in the rows; return the number of the last one.
 
         What comes later has a new pump, so that no row has values of both times.
+
+        Raises
+        ------
+        TimeoutError
+            If a thread of the pump hangs: a report of the rows would lack what it has.
         """
         async with self._cutting:
             if self._hand_over.recorded is None:
@@ -112,7 +117,13 @@ class Recording:
             await self._hand_over.flush()
             pump = self.stop()
             self.begin()
+            until = clocks.monotonic() + _AT_MOST
             while pump is not None and not pump.closed:
+                if clocks.monotonic() >= until:
+                    raise TimeoutError(
+                        f"its telemetry is not in memory after {_AT_MOST:g} s, perhaps because "
+                        "the operator's function (otel.redact) does not return"
+                    )
                 await asyncio.sleep(PAUSE)
         return 0 if self.recorder is None else self.recorder.number
 
