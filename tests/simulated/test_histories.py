@@ -295,11 +295,12 @@ FOUND = [
          ((1.0, "tasks", ("bulky", [0.7, 0.0], 1)), (0.0, "drop", (4,)))),
         (), 100000,
     ),
-    # A released task that is submitted again, so that its thread is booked as free since long ago.
+    # A released task that is submitted again, so that its thread is booked as free since long ago:
+    # for a time without work, as no seconds were reported of it.
     Program(
         207998, 1, 3, False, 0.0,
-        (((0.0, "same", (0,)), (0.0, "drop", (1,)), (1.0, "actor", (0.05,)),
-          (0.3, "same", (0,))), ()),
+        (((0.0, "same", (0,)), (0.0, "drop", (1,)), (1.0, "actor", (0.05,)), (0.3, "same", (0,))),
+         ((1.0, "actor", (0.05,)), (0.0, "same", (3,)), (0.0, "same", (1,)))),
         (),
     ),
     # Seconds that were idle since a cut were booked as held back before it: those were busy, for

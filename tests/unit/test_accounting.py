@@ -265,6 +265,32 @@ SCRIPTS: dict[str, tuple[list[tuple[Any, ...]], dict[str, float]]] = {
         ],
         {"lost": 2.8, "idle": 0.7},
     ),
+    # By its length it began after the cut, but its end had waited for a blocked event loop.
+    "an end that a late heartbeat may not know holds idle back until its seconds come": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("task_done", "x", 0.1, 3.1),
+            ("heartbeat", {}, {}, 3.1, 0.3),
+            ("heartbeat", {}, {"a": 3.1}, 3.5),
+        ],
+        {"idle": 0.4, "lost": 0.0, "excess": 0.0, "in_flight": 0.0},
+    ),
+    # The released run had ended, of an unknown length; the end of the last one waited.
+    "seconds of a released run do not pay for another one for certain": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("task_assigned", "y", "a", 0.0),
+            ("task_released", "x", 0.125),
+            ("heartbeat", {"x": 0.5}, {}, 0.5),
+            ("heartbeat", {"y": 0.25}, {"a": 0.75}, 1.0),
+            ("task_assigned", "z", "a", 1.0),
+            ("task_done", "y", 0.375, 1.125),
+            ("task_done", "z", 0.25, 3.0),
+            ("heartbeat", {}, {"a": 0.375}, 3.0),
+            ("heartbeat", {}, {"a": 1.875}, 3.5),
+        ],
+        {"idle": 0.5, "lost": 0.0, "excess": 0.0, "in_flight": 0.0},
+    ),
 }
 
 

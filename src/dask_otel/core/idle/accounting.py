@@ -25,13 +25,15 @@ Every quantity is in seconds of one thread. The rules:
    metered, and then the length of the task looks idle. A listed task that vanished without
    a known end is owed its elapsed seconds. Open tasks that are not listed, and may have
    run since the previous cut, hold idle back until the next one: their ends are known
-   right after the cut. This also covers tasks that no cut ever listed, for example because
-   they hold the GIL and so stop the heartbeats until they end. An end has the seconds of the
-   task's code; if it waited for a blocked event loop, more are metered: at least what the
-   previous cut listed. So idle is also held back while ends are owed their seconds.
+   right after the cut, or by its receipt. This also covers tasks that no cut ever listed,
+   for example because they hold the GIL and so stop the heartbeats until they end. An end has
+   the seconds of the task's code; if it waited for a blocked event loop, more are metered: at
+   least what the previous cut listed. So idle is also held back while ends are owed their
+   seconds.
 10. Seconds of a task after it seceded do not occupy a thread: they are excess.
 11. If a worker is removed, the seconds that it had not reported are lost: at most those that
-    its tasks can have used since its last cut, minus those that came with that cut already.
+    its tasks can have used since its last cut, or until it if they vanished there, minus those
+    that came with that cut already.
 12. Without active spans, idle is `unused`: no work could have used it.
 13. Idle is shared lazily: O(1) for a change, O(executing + ended) for a heartbeat, O(workers +
     active spans) for an export, the spans in parts as small as the caller likes. Idle that is

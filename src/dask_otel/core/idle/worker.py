@@ -165,6 +165,8 @@ class WorkerTime:
 
         seen = self.tasks.observe(executing, at, now)
         lost = excess = surplus = 0.0
+        # What came ahead of known ends may be of others: those of unknown length.
+        guessed = self._credit > 0.0 and seen.unlisted > 0.0
         if reported or seen.owed or self._owed or self._credit:
             surplus = max(0.0, reported - self._owed - seen.owed)
             lost = self._match_reported(reported, seen)
@@ -179,11 +181,12 @@ class WorkerTime:
                 self._excess_ahead += beyond
             return Settlement(0.0, 0.0, lost, excess + beyond)
         # Idle held back at the previous cut is confirmed now, minus late ends and what was metered
-        # beyond the known ends: a blocked event loop meters its wait, too.
-        confirmed = min(rest, max(0.0, self._held - seen.late - surplus)) if self._held else 0.0
+        # beyond the known ends: a blocked event loop meters its wait, too. Both are in this cut.
+        late = min(reported, seen.late + surplus)
+        confirmed = min(rest, max(0.0, self._held - late)) if self._held else 0.0
         again = self._held - confirmed
         self._held = rest - confirmed
-        if not self._owed:
+        if not (self._owed or guessed):
             self._held = min(self._held, seen.unseen * (at - before) + seen.vanished)
         self._unconfirmed = again
         self._left -= rest - self._held

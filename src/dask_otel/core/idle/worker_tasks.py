@@ -266,7 +266,9 @@ class WorkerTasks:
                     and seconds is not None
                     and seconds <= announced - at
                 ):
+                    # By its length. If its end waited for a blocked event loop, it ran before.
                     after += seconds
+                    unknown += 1
                 else:
                     ran = seconds or 0.0
                     if elapsed and (seconds is None or (elapsed > ran and not guessed)):
