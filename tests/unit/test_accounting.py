@@ -291,6 +291,29 @@ SCRIPTS: dict[str, tuple[list[tuple[Any, ...]], dict[str, float]]] = {
         ],
         {"idle": 0.5, "lost": 0.0, "excess": 0.0, "in_flight": 0.0},
     ),
+    # What is more than a worker's threads had time for is the debt of an earlier cut.
+    "seceded seconds are excess once, if a late heartbeat has those of an end after it": (
+        [
+            ("task_assigned", "x", "a", 1.0),
+            ("task_seceded", "x", 0.0, 1.0),
+            ("task_done", "x", 0.5, 1.5),
+            ("heartbeat", {}, {"a": 0.5}, 5.0, 4.2),
+            ("heartbeat", {}, {}, 5.5),
+        ],
+        {"idle": 5.5, "lost": 0.0, "excess": 0.5, "in_flight": 0.0},
+    ),
+    # By a clock that was set back by 0.3 s. It began at 0.9.
+    "a guess of the elapsed seconds makes no excess of a task that has seceded": (
+        [
+            ("task_assigned", "x", "a", 0.9),
+            ("heartbeat", {"x": -0.2}, {}, 1.0),
+            ("task_seceded", "x", 0.1, 1.0),
+            ("heartbeat", {"x": 0.3}, {}, 1.5),
+            ("task_done", "x", 0.5, 1.7),
+            ("heartbeat", {}, {"a": 0.8}, 2.0),
+        ],
+        {"idle": 1.9, "lost": 0.0, "excess": 0.7, "in_flight": 0.0},
+    ),
 }
 
 

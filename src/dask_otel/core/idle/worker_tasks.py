@@ -151,13 +151,17 @@ class WorkerTasks:
         if self.again:
             # If the cut listed the run before, the next one can still list either.
             self.again = {k: t for k, t in self.again.items() if t > at or k in self.ended}
-        if self.seceded:
+        if self.seceded and not self.guessed:
+            # Excess can't be taken back, so that guessed seconds wait for the end.
             excess += self._book_seceded(running)
         pending = sum(self._vanished.values()) if self._vanished else 0.0
         ahead = unseen * (at - self.cut_before) + after + pending
         self.cut_before, self.cut = self.cut, at
         elapsed = sum(running.values()) if running else 0.0
-        unannounced = not self.seceded.keys() <= executing.keys()
+        # Or its end is known, but this cut does not book it.
+        unannounced = not self.seceded.keys() <= executing.keys() or any(
+            seceded for ends in self.ended.values() for *_, seceded in ends
+        )
         return Observed(elapsed, owed, unlisted, unseen, pending, ahead, late, excess, unannounced)
 
     def may_have_used(self, threads: int, now: float, credit: float) -> float:
