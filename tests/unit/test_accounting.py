@@ -314,6 +314,37 @@ SCRIPTS: dict[str, tuple[list[tuple[Any, ...]], dict[str, float]]] = {
         ],
         {"idle": 1.9, "lost": 0.0, "excess": 0.7, "in_flight": 0.0},
     ),
+    # Its second run has taken as long as it was assigned, but for the floats of clocks.
+    "a run that was released and had ended is lost with its worker, too": (
+        [
+            ("task_assigned", "x", "a", 0.1),
+            ("task_released", "x", 0.2),
+            ("task_assigned", "x", "a", 0.4),
+            ("task_done", "x", 0.1 + 1e-9, 0.5),
+            ("worker_removed", 0.7),
+        ],
+        {"lost": 0.4, "idle": 0.3},
+    ),
+    "what vanished may have run until its worker's last heartbeat": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("heartbeat", {"x": 0.5}, {}, 0.5),
+            ("heartbeat", {}, {}, 3.0),
+            ("task_released", "x", 3.0),
+            ("worker_removed", 3.0),
+        ],
+        {"lost": 3.0, "idle": 0.0, "in_flight": 0.0},
+    ),
+    "idle that a worker leaves is of the time when there was work": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("task_released", "x", 0.4),
+            ("span_inactive", "a", 0.4),
+            ("heartbeat", {}, {}, 1.0),
+            ("worker_removed", 1.0),
+        ],
+        {"idle": 0.4, "unused": 0.6, "in_flight": 0.0},
+    ),
 }
 
 

@@ -68,7 +68,7 @@ from dataclasses import dataclass
 from math import inf
 
 from dask_otel.core.idle.sharing import ActiveSpan, IdleSharing
-from dask_otel.core.idle.worker import WorkerTime
+from dask_otel.core.idle.worker import Settlement, WorkerTime
 from dask_otel.core.idle.worker_tasks import End
 from dask_otel.core.path.waiting import (
     AT_ONCE,
@@ -164,16 +164,11 @@ class Accounting:
             return
         self._advance(now)
         account.advance(self._now, self._worked)
-        left = account.close()
-        self._lost += left.lost
+        self._settle(account, account.tasks.cut, account.tasks.cut_before, account.close())
         self._free -= account.free
         self._taking -= account.running
         self._withheld -= 0 if account.running else account.free
         self._state_changed()
-        if left.idle > 0.0:
-            unworked = account.earlier_unworked + account.unworked
-            spans = account.recent_spans
-            self._sharing.book_late(left.idle, account.tasks.cut, spans, unworked)
         self._threads -= account.threads
 
     def worker_status(self, worker: str, running: bool, now: float) -> None:
@@ -322,16 +317,8 @@ class Accounting:
         account.advance(now, self._worked)
         tasks = account.tasks
         since, before, zombies = tasks.cut, tasks.cut_before, bool(tasks.zombies)
-        idle, earlier, lost, excess = account.take_cut(executing, total, now, travelled)
-        self._lost += lost
-        self._excess += excess
-        if earlier > 0.0:
-            spans = account.earlier_spans
-            unused = self._sharing.book_late(earlier, before, spans, account.earlier_unworked)
-            account.earlier_unworked -= unused
-        if idle > 0.0:
-            spans = account.recent_spans
-            account.unworked -= self._sharing.book_late(idle, since, spans, account.unworked)
+        settled = account.take_cut(executing, total, now, travelled)
+        self._settle(account, since, before, settled)
         account.begin_interval(self._sharing.changed, self._spans)
         if zombies or tasks.zombies:
             self._refresh(account, now)
@@ -392,6 +379,21 @@ class Accounting:
         return self._sharing.settle(limit)
 
     # ---------------------------------------------------------------------- internal
+
+    def _settle(
+        self, account: WorkerTime, since: float, before: float, settled: Settlement
+    ) -> None:
+        """Book seconds that passed since a worker's last cut, and before it since the previous."""
+        idle, earlier, lost, excess = settled
+        self._lost += lost
+        self._excess += excess
+        if earlier > 0.0:
+            spans = account.earlier_spans
+            unused = self._sharing.book_late(earlier, before, spans, account.earlier_unworked)
+            account.earlier_unworked -= unused
+        if idle > 0.0:
+            spans = account.recent_spans
+            account.unworked -= self._sharing.book_late(idle, since, spans, account.unworked)
 
     def _advance(self, now: float) -> None:
         passed = now - self._now

@@ -198,9 +198,11 @@ class WorkerTime:
 
     def close(self) -> Settlement:
         """Settle the seconds in flight on a worker that leaves, after `advance` (rule 11)."""
-        used = self._owed + self.tasks.may_have_used(self.threads, self._now, self._credit)
+        used = self.tasks.may_have_used(self.threads, self._now, self._owed, self._credit)
         lost = min(self.in_flight, used)
-        return Settlement(self.in_flight - lost, 0.0, lost, 0.0)
+        idle = self.in_flight - lost
+        earlier = min(idle, self._held)
+        return Settlement(idle - earlier, earlier, lost, 0.0)
 
     def begin_interval(self, changed: float, active: Container[str]) -> None:
         """Begin a new interval: keep only the spans of open tasks in `recent_spans`.

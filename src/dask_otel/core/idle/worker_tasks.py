@@ -20,6 +20,9 @@ CLOCK_SLACK: Final = 0.25
 #: Seconds by which the time of a cut may be off.
 CUT_SLACK: Final = 0.01
 
+#: The floats of wall clocks.
+ROUNDING: Final = 1e-6
+
 
 class Observed(NamedTuple):
     """The state of a worker's tasks at a cut; seconds, except `unseen`."""
@@ -107,9 +110,9 @@ class WorkerTasks:
         A worker goes on with a released run if it still runs when the task is assigned again.
         """
         again = self.again.get(key)
-        if again is None or key in self.ended or seconds is None or seconds > now - again:
+        if again is None or key in self.ended or seconds is None:
             return ()
-        return ((None, again, None),)
+        return () if seconds > now - again + ROUNDING else ((None, again, None),)
 
     def secede(self, key: Hashable, elapsed: float | None, now: float) -> None:
         """Record that a task left its thread slot after `elapsed` seconds.
@@ -164,20 +167,26 @@ class WorkerTasks:
         )
         return Observed(elapsed, owed, unlisted, unseen, pending, ahead, late, excess, unannounced)
 
-    def may_have_used(self, threads: int, now: float, credit: float) -> float:
+    def may_have_used(self, threads: int, now: float, owed: float, credit: float) -> float:
         """Return the upper limit of used seconds that no heartbeat will report (rule 11).
 
         Parameters
         ----------
+        owed
+            Seconds that the last cut should have brought.
         credit
             Seconds that came with the last cut before their ends were known.
         """
-        used = sum(e for key, e in self._executing.items() if key not in self.ended)
+        used = owed + sum(e for key, e in self._executing.items() if key not in self.ended)
         for key, (before, _) in self.seceded.items():
             # If a key returned since the cut, the cut lists an earlier run of it.
             again = key in self.again or key in self.ended
             used += before if again else max(0.0, before - self._executing.get(key, 0.0))
         running = len(self.processing) + len(self.zombies) - len(self.seceded)
+        if owed > ROUNDING:
+            # Those that vanished at the last cut may have run until then.
+            gone = self._vanished.keys() - self.ended.keys() - self.seceded.keys()
+            used += (self.cut - self.cut_before) * len(gone)
         ahead = 0.0
         for key, ends in self.ended.items():
             # The first of them is the run that the cuts may have seen. Vanished seconds were owed
