@@ -302,17 +302,14 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
         on_their_own = unreported = 0.0
         for run in self._cluster.runs:
             waited = max(0.0, run.stop - run.done) if run.stop < inf else 0.0
-            # What a heartbeat says was gathered before it was sent.
-            heard = self._heard(run.worker)[-2:][0], self.workers[run.worker].left
-            silent = [*self._gaps(run.worker), *([heard] if heard[1] < inf else ())]
             if run.seceded < inf:
                 on_their_own += waited
-            elif any(since <= run.stop <= until for since, until in silent):
+            elif any(since <= run.stop <= until for since, until in self._silent(run.worker)):
                 unreported += waited
         return on_their_own, unreported
 
     def untold(self) -> float:
-        """Return seconds that were not reported, because a heartbeat was lost.
+        """Return seconds that were not reported: a heartbeat was lost, or the worker left.
 
         An observer finds no more of them idle than were of runs that ended without a message that
         has their times. Which seconds were in the lost heartbeat is unknown, so that those of such
@@ -322,7 +319,7 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
         untold = 0.0
         for address in self.workers:
             runs = [r for r in self._cluster.runs if r.worker == address and r.stop < inf]
-            gaps = list(self._gaps(address))
+            gaps = list(self._silent(address))
             lost = [r for r in runs if any(since <= r.stop <= until for since, until in gaps)]
             timeless = [r for r in runs if r not in reported]
             untold += min(sum(r.stop - r.start for r in some) for some in (lost, timeless))
@@ -344,6 +341,13 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
                 ]
                 reported.update(ended[-1:])
         return reported
+
+    def _silent(self, address: str) -> Iterator[tuple[float, float]]:
+        """Yield the times of which a worker's reports may not have come."""
+        yield from self._gaps(address)
+        # What a heartbeat says was gathered before it was sent.
+        if self.workers[address].left < inf:
+            yield self._heard(address)[-2:][0], self.workers[address].left
 
     def _gaps(self, address: str) -> Iterator[tuple[float, float]]:
         """Yield the times between a worker's heartbeats before and after each that was lost."""
@@ -367,7 +371,10 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
         released = self._released()
         for when, one, seconds in self._cluster.steps:
             address, step = f"lab://{one.name}", abs(seconds)
-            wrong += self.workers[address].threads * step if step < NOTICED else 0.0
+            ways = (b.arrives - b.sent for b in self._beats(address) if when <= b.sent)
+            late = next((way for way in ways if way < inf), 0.0)
+            late += step if step < NOTICED else 0.0
+            wrong += self.workers[address].threads * late
             wrong += sum(
                 min(step, run.stop - run.start + 4 * HEARTBEAT * (run.key in released))
                 for run in self._cluster.runs
@@ -394,10 +401,12 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
         """Return seconds of threads that released tasks may have held, for all that is known.
 
         The heartbeats after it report whether they did; an observer may need three. Until then it
-        is unknown whether such a thread was free before or after the last work.
+        is unknown whether such a thread was free before or after the last work. A worker whose
+        clock was set back sends none for as long.
         """
         released = [one for one in self.moves if (one.start, one.finish) in RELEASED]
-        return 3 * HEARTBEAT * len(released)
+        back = sum(max(0.0, -seconds) for _, _, seconds in self._cluster.steps)
+        return (3 * HEARTBEAT + back) * len(released)
 
     def unannounced(self) -> float:
         """Return seconds of cancelled tasks after they seceded: there is no message for that."""

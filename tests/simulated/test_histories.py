@@ -346,6 +346,19 @@ FOUND = [
           (0.0, "tasks", ("flaky", [0.0, 0.01, 0.2, 0.0], 1))),),
         (),
     ),
+    # All heartbeats since a clock was set take long, and then they do not.
+    Program(
+        350810, 1, 1, False, 0.001,
+        (((1.0, "tasks", ("flaky", [0.7, 0.01, 1.5, 1.5, 0.05, 1.5], 1)),), ()),
+        ((0.05, "heartbeats", (2, 0.2, 4)), (0.05, "set_clock", (0, 20.0))),
+    ),
+    # A released task, and no heartbeats for as long as its worker's clock was set back.
+    Program(
+        207598, 1, 3, True, 0.0,
+        (((1.0, "tasks", ("fail", [0.7, 0.01], 0)), (0.05, "drop", (8,))),
+         ((1.0, "leave", ()), (0.0, "actor", (0.7,)), (0.3, "same", (1,)))),
+        ((0.05, "slowness", (4, 4.0)), (0.3, "block", (4, 1.0)), (0.05, "set_clock", (6, -20.0))),
+    ),
 ]  # fmt: skip
 
 
