@@ -359,6 +359,21 @@ FOUND = [
          ((1.0, "leave", ()), (0.0, "actor", (0.7,)), (0.3, "same", (1,)))),
         ((0.05, "slowness", (4, 4.0)), (0.3, "block", (4, 1.0)), (0.05, "set_clock", (6, -20.0))),
     ),
+    # A task that is released while another one waits for its thread, as or before it ends.
+    Program(
+        209684, 2, 1, True, 0.02,
+        (((0.0, "tasks", ("apart", [0.01, 0.2, 0.01, 0.0], 0, {"priority": 10})),
+          (0.0, "scatter", ((), 1000)), (0.0, "publish", (7,)), (0.0, "drop", (6,))),),
+        (),
+    ),
+    Program(
+        216858, 3, 1, True, 0.02,
+        (((0.0, "actor", (0.05,)), (1.0, "tasks", ("moved", [0.0, 0.01], 1)),
+          (0.3, "tasks", ("nap", [0.05], 0)), (0.0, "same", (3,))),
+         ((0.3, "tasks", ("nap", [0.0, 1.5, 0.05, 0.2, 0.2, 0.0], 3)), (0.3, "publish", (8,)),
+          (1.0, "publish", (5,)), (0.3, "same", (1,)), (0.05, "quit", ()))),
+        ((1.5, "kill", (5,)),),
+    ),
 ]  # fmt: skip
 
 

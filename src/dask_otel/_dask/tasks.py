@@ -494,7 +494,11 @@ class TaskEvents:
                 if account is not None:
                     # Without calls. The first entry is no end.
                     ends, free, tied = account.ends, account.free, task.resource_restrictions
-                    if not waits and (tied or (started > sent + MOMENT and len(ends) > 1)):
+                    # The message of an end at its beginning would have come by then.
+                    if waits and sent < account.released < started + now - stopped + MOMENT:
+                        waits = how_waited(waits, tied, ends, key, sent, started, account.released)
+                        sent_to = (threads, waits, held)
+                    elif not waits and (tied or (started > sent + MOMENT and len(ends) > 1)):
                         waits = how_waited(waits, tied, ends, key, sent, started)
                         # Most wait for nothing, and share theirs.
                         sent_to = (threads, waits, held) if waits else sent_to

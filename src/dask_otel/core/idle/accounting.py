@@ -259,6 +259,7 @@ class Accounting:
         account = self._workers.get(worker)
         if account is not None:
             account.tasks.release(key, now)
+            account.released = self._clock()
             self._refresh(account, now)
 
     def task_stolen(self, key: Hashable, victim: str, thief: str, now: float) -> Sent:

@@ -8,6 +8,7 @@ the rules in `accounting`.
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Mapping
+from math import inf
 from typing import NamedTuple
 
 from dask_otel.core.idle.sharing import ActiveSpan
@@ -50,6 +51,7 @@ class WorkerTime:
         "free",
         "pauses",
         "recent_spans",
+        "released",
         "running",
         "tasks",
         "threads",
@@ -63,6 +65,8 @@ class WorkerTime:
         self.running = True
         self.pauses: Pauses = ()
         self.ends: Ends = [(clock, ())]
+        #: When a task was last released here; a time of the paths.
+        self.released = -inf
         #: Number of certainly idle threads, since `changed`.
         self.free = threads
         self.changed = now

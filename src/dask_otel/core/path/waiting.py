@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Hashable
+from math import inf
 from typing import Any, Final, TypeAlias
 
 #: The states of a cluster: no worker takes tasks, all threads of those that do are taken, or some
@@ -18,8 +19,9 @@ NO_WORKER, TAKEN, FREE = range(3)
 
 #: Whether a task that was sent to a worker waits there for a thread, and whether one of the others
 #: was released: nobody reports when it ends. Or the worker had a thread for it, and others ended
-#: there meanwhile: while a task fetches its data, those that were sent later begin.
-AT_ONCE, BEHIND, BEHIND_RELEASED, OVERTAKEN = range(4)
+#: there meanwhile: while a task fetches its data, those that were sent later begin. Or another one
+#: was released before this one began, and after the last end there: nobody reports when it ended.
+AT_ONCE, BEHIND, BEHIND_RELEASED, OVERTAKEN, RELEASED = range(5)
 #: A worker begins a task so many seconds after the end for which it waited, at most; an overtaken
 #: one waited longer.
 MOMENT: Final = 0.01
@@ -93,7 +95,15 @@ def waits(
     return absent, passed - absent - free, free
 
 
-def how_waited(how: int, tied: object, ends: Ends, key: Hashable, sent: float, start: float) -> int:
+def how_waited(
+    how: int,
+    tied: object,
+    ends: Ends,
+    key: Hashable,
+    sent: float,
+    start: float,
+    released: float = -inf,
+) -> int:
     """Return whether a run waited on its worker, now that it has ended; see `Sent`.
 
     Parameters
@@ -104,10 +114,12 @@ def how_waited(how: int, tied: object, ends: Ends, key: Hashable, sent: float, s
         Whether it needs resources: it can wait for these even if a thread is free.
     ends, key, sent, start
         The last ends on its worker, with or without its own; of the run.
+    released
+        When a task was last released there before this one may have begun.
     """
-    if how or tied:
-        return how or BEHIND
     last = next((end[1] for end in reversed(ends[1:]) if end[3] != key), sent)
+    if how or tied:
+        return RELEASED if released > max(last, sent) else how or BEHIND
     return OVERTAKEN if start > sent + MOMENT and last > sent else AT_ONCE
 
 
@@ -144,7 +156,7 @@ def turn_of(
             waited = sent + MOMENT < ends[number - 1][1] >= start - MOMENT
         if waited:
             turn = ends[max(0, number - 1)][1:3]
-        if how == BEHIND_RELEASED and (turn is None or turn[0] <= sent):
+        if how == RELEASED or (how == BEHIND_RELEASED and (turn is None or turn[0] <= sent)):
             turn = start, threads
     for paused, resumed, then in reversed(pauses):
         # No run begins in a pause, but both times may be off by a message's way.
