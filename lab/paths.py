@@ -228,14 +228,19 @@ class Paths:
         turn = self._occupancy.resumed(worker, wait.sent, began)
         if run is not None and not self._is_behind(wait):
             # While a task fetches its data, those that were sent later begin.
-            ends = [
-                (min(one.seceded, one.done), known)
+            freed = [
+                (min(one.seceded, one.done), one.began < began - STEP, known)
                 for one in self._on_worker[worker]
                 if one is not run and (known := self._occupancy.awaited(one)) is not None
             ]
-            last, known = max([one for one in ends if one[0] <= began + STEP], default=(-inf, 0.0))
+            last, earlier, known = max(
+                [one for one in freed if one[0] <= began + STEP], default=(-inf, True, 0.0)
+            )
             if began - last <= MOMENT < last - wait.sent:
                 turn, late = max(turn, last), min(began, known)
+                if not earlier:
+                    # Of two runs that begin in one moment, nobody knows which one was first.
+                    return turn, began - wait.sent
         if self._is_behind(wait):
             if run is None:
                 return inf, 0.0
@@ -248,7 +253,7 @@ class Paths:
                 for end, then in ends if one is not run else ():
                     if end <= began + STEP:
                         late = max(late, min(began, then))
-                        # Of two runs that begin in one moment, nobody knows which one was first.
+                        # As above.
                         if one.began < began - STEP:
                             turn = max(turn, end)
             ahead = began - 2 * STEP

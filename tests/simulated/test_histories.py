@@ -374,6 +374,15 @@ FOUND = [
           (1.0, "publish", (5,)), (0.3, "same", (1,)), (0.05, "quit", ()))),
         ((1.5, "kill", (5,)),),
     ),
+    # Tasks that begin together when their worker's blocked event loop goes on.
+    Program(
+        522661, 3, 3, True, 0.001,
+        (((1.0, "tasks", ("moved", [0.7, 0.05, 0.2, 0.2], 0, {"priority": -10})),
+          (0.0, "tasks", ("fail", [0.0, 0.0, 0.7], 0))),
+         ((0.05, "tasks", ("nap", [0.01, 0.2, 0.05], 0, {"resources": {"token": 1}})),
+          (0.0, "go_into", ("b",)), (0.0, "actor", (0.7,))), ()),
+        ((0.05, "block", (0, 3.0)), (0.8, "kill", (1,))),
+    ),
 ]  # fmt: skip
 
 
