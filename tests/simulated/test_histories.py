@@ -383,6 +383,14 @@ FOUND = [
           (0.0, "go_into", ("b",)), (0.0, "actor", (0.7,))), ()),
         ((0.05, "block", (0, 3.0)), (0.8, "kill", (1,))),
     ),
+    # Lost results of a span that was exported, which wait in the queue: for a thread, and for no
+    # task whose end sends them.
+    Program(
+        310822, 1, 1, True, 0.001,
+        ((), ((0.3, "tasks", ("moved", [0.0, 0.2, 0.0], 1)), (0.05, "wait", (5,)),
+              (0.3, "tasks", ("nap", [0.05, 0.2, 0.7, 1.5, 0.2, 0.7, 0.01, 0.01], 0))), ()),
+        ((1.5, "join", (1,)), (0.05, "leave", (2,))),
+    ),
 ]  # fmt: skip
 
 

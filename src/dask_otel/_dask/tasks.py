@@ -376,10 +376,10 @@ class TaskEvents:
         key = task.key
         group = self._groups.get(task.group)
         if group is None:
-            # The span was exported meanwhile, and the path of the task with it.
-            self.paths.forget(key)
+            # The span was exported meanwhile.
             group = self._spans.adopt(task, now)
             if group is None:
+                self.paths.forget(key)
                 return
         counted = self._sent_again[key] = self._lost.pop(key) is group and group.memory > 0
         self._outcomes.recomputed(group, counted, now)
@@ -392,9 +392,11 @@ class TaskEvents:
 
     def _ready(self, key: Hashable, stimulus_id: str, now: float) -> None:
         """Record that a task is ready to run that was not when it was submitted."""
-        known = self.paths.ready(key, stimulus_id, now)
-        if not known and (group := self._groups.get(self._tasks[key].group)) is not None:
-            self.paths.ready_again(key, now, group.span)
+        if not self.paths.ready(key, stimulus_id, now):
+            group = self._groups.get(self._tasks[key].group)
+            # If a result was lost, its span may have been exported.
+            if group is not None or key in self._lost:
+                self.paths.ready_again(key, now, None if group is None else group.span)
 
     def _repeated(
         self, group: Group, key: Hashable, reason: RetryReason, now: float, has_run: bool = True

@@ -102,9 +102,10 @@ class Paths:
         """Record that a task was ready after a dependency: the step that `at_once` returned."""
         self.waits[key] = before, (before[END], now, None, 0.0, threads, threads)
 
-    def ready_again(self, key: Hashable, now: float, span: SpanPath) -> None:
-        """Record that a task is ready for any other reason."""
-        before, waited = self._again.pop(key, None) or (_last(span), (0.0, now, *_NEVER[2:]))
+    def ready_again(self, key: Hashable, now: float, span: SpanPath | None) -> None:
+        """Record that a task is ready for any other reason; without a span if that has ended."""
+        last = None if span is None else _last(span)
+        before, waited = self._again.pop(key, None) or (last, (0.0, now, *_NEVER[2:]))
         submitted, ready, lost, _, first, _ = waited
         self.waits[key] = before, (submitted, ready, lost, now, first, self._present())
 
