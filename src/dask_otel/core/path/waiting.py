@@ -88,6 +88,10 @@ def waits(
     passed = end - begin
     if passed <= 0.0 or first is None or last is None:
         return 0.0, passed, 0.0
+    if last[0] <= begin:
+        # Nothing has changed. The first record is older, if a wait is cut.
+        state = last[STATE]
+        return passed * (state == NO_WORKER), passed * (state == TAKEN), passed * (state == FREE)
     (absent, free), (absent_before, free_before) = sums(last, end), sums(first, begin)
     # The times may be of several clocks.
     absent = min(max(0.0, absent - absent_before), passed)
