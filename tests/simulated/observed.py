@@ -425,12 +425,13 @@ class Simulated:
             path = paths.of(one.identity.dask_id, one.start - EPOCH, one.stop - EPOCH)
             found = dict(zip(PATH_PARTS, one.path.parts, strict=True))
             # When a run began and ended on the scheduler's clock is known to a message's way, and
-            # to what two clocks may drift apart between heartbeats, if none is set.
+            # to what two clocks may drift apart between heartbeats. If one is set, both that and
+            # which end a run waited for are wrong by as much.
             off = (
                 self.estimate
                 + self._way
                 + DRIFT * self.truth.silence()
-                + sum(abs(s) for _, _, s in self.cluster.steps)
+                + sum(2 * abs(s) for _, _, s in self.cluster.steps)
             )
             either = (path.tasks + path.repeated) * off + path.untold
             # The state of the cluster can change before the message of an end, which waits for the

@@ -394,10 +394,22 @@ FOUND = [
     # A wait that began before its span did, and before a pause of all workers.
     Program(
         314714, 2, 1, True, 0.001,
-        (((0.05, "go_into", ("c",)), (0.05, "same", (2,)), (0.05, "chain", ([0.0, 0.0, 0.05, 0.05],)),
+        (((0.05, "go_into", ("c",)), (0.05, "same", (2,)),
+          (0.05, "chain", ([0.0, 0.0, 0.05, 0.05],)),
           (0.0, "tasks", ("nap", [0.01, 0.7, 0.01, 0.0, 0.01, 0.7, 1.5], 0)), (1.0, "leave", ()),
           (0.0, "same", (3,)), (0.05, "tasks", ("moved", [0.01, 0.0, 0.2, 0.2, 0.01, 0.7], 0))),),
         ((1.5, "leave", (8,)), (0.05, "pause", (5, 1.0))),
+    ),
+    # A clock that is set back while tasks wait for one another.
+    Program(
+        350780, 1, 1, False, 0.0,
+        ((), ((0.0, "tasks", ("flaky", [0.7, 0.2, 0.05], 0)),)), ((1.5, "set_clock", (4, -0.3)),),
+    ),
+    Program(
+        219284, 1, 1, False, 0.02,
+        (((1.0, "go_into", ("b",)), (0.0, "tasks", ("moved", [0.05], 0))),
+         ((1.0, "tasks", ("boss", [0.2, 0.01], 0)),), ()),
+        ((1.5, "set_clock", (7, -0.3)),),
     ),
 ]  # fmt: skip
 
