@@ -241,9 +241,6 @@ WRONG: list[tuple[dict[str, str], tuple[str, ...]]] = [
     *(
         ({variable: value}, (variable, value.split(",")[-1], allowed))
         for variable, value, allowed in (
-            ("OTEL_SDK_DISABLED", "1", "true, false"),
-            ("OTEL_EXPORTER_OTLP_INSECURE", "yes", "true, false"),
-            ("OTEL_EXPORTER_OTLP_TRACES_INSECURE", "1", "true, false"),
             ("OTEL_TRACES_EXPORTER", "jaeger", "otlp_proto_grpc"),
             ("OTEL_METRICS_EXPORTER", "otlp,statsd", "console"),
             ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json", "grpc, http/protobuf"),
@@ -667,6 +664,24 @@ def test_a_wrong_sampler_is_one_warning_and_all_traces_are_sampled(
     outputs = build(OTEL_TRACES_SAMPLER=sampler, OTEL_TRACES_SAMPLER_ARG=arg)
     assert len(caplog.messages) == bool(said)
     assert [part for part in said if part not in caplog.text] == []
+    assert outputs.decides(Trace(2**128 - 1))
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("OTEL_SDK_DISABLED", "1"),
+        ("OTEL_EXPORTER_OTLP_INSECURE", "yes"),
+        ("OTEL_EXPORTER_OTLP_TRACES_INSECURE", "0"),
+    ],
+)
+def test_what_is_neither_true_nor_false_is_false_with_a_warning(
+    build: Build, caplog: pytest.LogCaptureFixture, variable: str, value: str
+) -> None:
+    outputs = build(**{variable: value})
+    assert {f"{variable} is '{value}', which means false. Allowed: true, false"} == {
+        message.removeprefix("dask-otel: ") for message in caplog.messages
+    }
     assert outputs.decides(Trace(2**128 - 1))
 
 

@@ -163,12 +163,12 @@ def _destinations(console: Console) -> tuple[bool, str | None]:
 
     with defaults_for_environment(configured_environment()):
         named = [signal for signal in ("traces", "metrics") if is_named(signal)]
+        if is_disabled():
+            console.print(
+                "OTEL_SDK_DISABLED is true: the telemetry goes only to files.", style="yellow"
+            )
+            return False, None
         try:
-            if is_disabled():
-                console.print(
-                    "OTEL_SDK_DISABLED is true: the telemetry goes only to files.", style="yellow"
-                )
-                return False, None
             places = list(dict.fromkeys(place for signal in named for place in labels(signal)))
         except ConfigurationError as error:
             raise Failed(str(error)) from error

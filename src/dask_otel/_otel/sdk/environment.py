@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import unquote
 
+from dask_otel._log import logger
 from dask_otel.core.masking import masked_path
 from dask_otel.core.records import Temporality
 from dask_otel.core.text import shortened
@@ -155,23 +156,21 @@ def choice(allowed: Sequence[str], *variables: str) -> str | None:
 def flag(*variables: str) -> bool | None:
     """Return the value of the first variable that is set; None if none is.
 
-    Raises
-    ------
-    ConfigurationError
-        If it is neither true nor false.
+    As specified, all but true is false; what is neither gives a warning.
     """
-    word = choice(("true", "false"), *variables)
-    return None if word is None else word == "true"
+    if (found := first_set(*variables)) is None:
+        return None
+    name, text = found
+    if text.lower() not in ("true", "false"):
+        logger.warning(
+            "dask-otel: %s is %r, which means false. Allowed: true, false",
+            name, shortened(text, 100),
+        )  # fmt: skip
+    return text.lower() == "true"
 
 
 def is_disabled() -> bool:
-    """Whether ``OTEL_SDK_DISABLED`` switches everything off.
-
-    Raises
-    ------
-    ConfigurationError
-        If it is neither true nor false.
-    """
+    """Whether ``OTEL_SDK_DISABLED`` switches everything off."""
     return flag("OTEL_SDK_DISABLED") or False
 
 
