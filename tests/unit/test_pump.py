@@ -364,6 +364,24 @@ def test_a_hanging_sink_does_not_hold_the_close_nor_the_last_metrics(
     assert "20 spans could not be exported" in caplog.text
 
 
+def test_threads_end_if_another_one_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    spans, start, begun = Spans(), threading.Thread.start, list[threading.Thread]()
+
+    def one_alone(thread: threading.Thread) -> None:
+        if begun:
+            raise RuntimeError("can't start new thread")
+        begun.append(thread)
+        start(thread)
+
+    with pumping([spans], [Metrics()]) as pump:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", one_alone)
+            with pytest.raises(RuntimeError, match="new thread"):
+                pump.start()
+        begun[0].join(10)
+        assert spans.shut.is_set()
+
+
 def test_hanging_metrics_are_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     metrics = Metrics()
     metrics.go_on.clear()

@@ -189,9 +189,13 @@ class Pump:
         return self.spooled.found
 
     def start(self) -> None:
-        """Start all threads."""
-        for thread in self._threads:
-            thread.start()
+        """Start all threads; if one can't, because the machine has no more, the others end."""
+        try:
+            for thread in self._threads:
+                thread.start()
+        except RuntimeError:
+            self.request_close(0.0)
+            raise
 
     def accepts_metrics(self) -> bool:
         """Whether a batch can be handed over; if not, continue to fill the present one.
