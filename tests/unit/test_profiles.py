@@ -184,7 +184,7 @@ def test_an_event_loop_in_c_is_idle_where_it_was_begun(module: ModuleType) -> No
     with lock:
         thread = threading.Thread(target=exec, args=(waits, {"lock": lock}))
         thread.start()
-        blobs = loops._sampled(thread.ident or 0, 0.1) if loops._sampling.acquire() else []
+        blobs = loops._sampled(thread.ident or 0, 0.1) or []
     thread.join()
     found = [one.stack[0].function for blob in blobs for one in unpacked(blob, [""])]
     assert {*found} == {"idle"}
@@ -656,6 +656,17 @@ assert len(current_frames()) == 41 and not gc.isenabled()
 def test_frames_of_threads_while_garbage_is_to_be_collected() -> None:
     # Python before 3.11.9 hangs forever.
     subprocess.run([sys.executable, "-c", COLLECTS_GARBAGE], check=True, timeout=60)
+
+
+def test_a_loop_is_sampled_after_a_moment_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", full)
+        with pytest.raises(RuntimeError, match="new thread"):
+            asyncio.run(loops.loop_stacks(0.0))
+    assert asyncio.run(loops.loop_stacks(0.0)) is not None
 
 
 def test_equal_code_of_two_files_is_not_mixed_up() -> None:

@@ -30,13 +30,13 @@ async def loop_stacks(seconds: float) -> list[bytes] | None:
     Their prefixes are ``busy`` and ``idle``. A thread takes the samples, at a true 50 Hz, and
     `seconds` are at most `LONGEST`. None if another client samples this process now.
     """
-    if not _sampling.acquire(blocking=False):
-        return None
     sample = partial(_sampled, threading.get_ident(), min(seconds, LONGEST))
     return await asyncio.wrap_future(apart(sample, "dask-otel-loop"))
 
 
-def _sampled(thread: int, seconds: float) -> list[bytes]:
+def _sampled(thread: int, seconds: float) -> list[bytes] | None:
+    if not _sampling.acquire(blocking=False):
+        return None
     try:
         at, stacks = monotonic(), Stacks()
         until = at + seconds
