@@ -275,6 +275,27 @@ def test_a_block_has_its_own_metrics_although_every_exporter_hangs(
     assert account(block).outcomes == {"memory": 3}
 
 
+@pytest.mark.options(begins=False, faults=True, otel={"report": {"record": "always"}})
+def test_a_recording_without_threads_gets_nothing(
+    b: Bridged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = Pump.start
+
+    def full(pump: Pump) -> None:
+        if pump.destinations[0].name == "memory":
+            raise RuntimeError("can't start new thread")
+        start(pump)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pump, "start", full)
+        b.begin()
+        eventually(lambda: b.bridge.wired)
+    assert b.bridge.hand_over.recorded is None
+    with dask_otel.performance_report(None) as block:
+        b.client.gather(b.client.map(nap, [1.0] * 2, pure=False))
+    assert account(block).outcomes == {"memory": 2}
+
+
 @pytest.mark.options(
     begins=False, unreconciled="nothing is exported", otel={"redact": f"{__name__}:never"}
 )

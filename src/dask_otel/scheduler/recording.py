@@ -71,8 +71,10 @@ class Recording:
             if self._graphs:
                 self._adapter.record_graphs(True)
             logger.info("dask-otel keeps this scheduler's telemetry in memory, for reports")
-        self._hand_over.recorded = self.make(self.recorder)
-        self._hand_over.recorded.start()
+        pump = self.make(self.recorder)
+        # Before it gets anything, which would wait for ever if the machine has no more threads.
+        pump.start()
+        self._hand_over.recorded = pump
 
     def stop(self) -> Pump | None:
         """Let the pump write what it has, and return it."""
