@@ -245,6 +245,15 @@ def test_what_is_counted(worker: Any, fields: dict[str, Any], counts: list[Any])
     assert [(one[lines.RECORDS], one[lines.LEFT_OUT]) for one in worker.sent] == counts
 
 
+def test_a_forked_process_sends_nothing(worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its copy of the lock may never be released; `logging.logProcesses` can be False."""
+    process = os.getpid() + 1
+    monkeypatch.setattr(os, "getpid", lambda: process)
+    handled({"process": None})
+    worker.run()
+    assert not worker.sent
+
+
 @pytest.mark.parametrize(
     ("character", "kept"),
     [

@@ -99,7 +99,8 @@ class Forwarding:
         written, urgent = b"", False
         try:
             # Dask's clients handle records of other processes, which were forwarded there.
-            foreign, name = record.process not in (None, self._process), str(record.name)
+            foreign = (record.process or os.getpid()) != self._process
+            name = str(record.name)
             urgent = record.levelno >= logging.WARNING
             quiet = record.levelno < self._level or foreign
             if quiet or name.startswith(_OWN if urgent else _OWN + _TRANSPORT):
