@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import dask
@@ -1033,3 +1034,75 @@ def a_late_worker_killed(client: Any, cluster: Any) -> None:
         time.sleep(4.0)
         cluster.add_worker("w1", 4)
         wait(futures)
+
+
+# --------------------------------------------------------- spans that wait at the same time
+
+
+def together(cluster: Any, names: Sequence[str], count: int, seconds: float) -> None:
+    """Let users have so many tasks each at the same time, in spans of these names."""
+
+    def work(name: str) -> Any:
+        def program(own: Any) -> None:
+            with span(name):
+                wait(tasks(own, name, [seconds] * count))
+
+        return program
+
+    users = [cluster.user(f"user{number}", work(name)) for number, name in enumerate(names)]
+    for one in users:
+        one.result()
+
+
+def branches(client: Any, names: Sequence[str], count: int, seconds: float) -> list[Any]:
+    """Submit so many tasks in each span, and wait for none."""
+    found: list[Any] = []
+    for name in names:
+        with span(name):
+            found += tasks(client, name, [seconds] * count)
+    return found
+
+
+@plant("no_workers", workers=0, also=("threads",), never=("client",), least=3.9, most=4.1)
+def two_users_without_workers(client: Any, cluster: Any) -> None:
+    """Two users wait for the same workers, which come after 4 s."""
+    at(cluster, 4.0, lambda: [cluster.add_worker(name) for name in ("w0", "w1")])
+    together(cluster, ["train", "join"], 16, 0.5)
+
+
+@plant("no_workers", workers=0, also=("threads",), never=("client",), least=3.9, most=4.1)
+def two_users_of_one_name_without_workers(client: Any, cluster: Any) -> None:
+    """The spans of both have the same name."""
+    at(cluster, 4.0, lambda: [cluster.add_worker(name) for name in ("w0", "w1")])
+    together(cluster, ["train", "train"], 16, 0.5)
+
+
+@plant("no_workers", workers=0, never=("client", "starting"), least=2.9, most=3.2)
+def branches_without_workers(client: Any, cluster: Any) -> None:
+    """Four branches of one graph wait for the same workers, which come after 3 s."""
+    at(cluster, 3.0, lambda: [cluster.add_worker(name) for name in ("w0", "w1")])
+    with span("etl"):
+        parts = branches(client, "abcd", 8, 0.4)
+        wait(task(client, "total", 0.2, *parts))
+
+
+@plant("paused", workers=4, never=("starting", "uneven"), least=4.65, most=5.0)
+def branches_while_workers_are_paused(client: Any, cluster: Any) -> None:
+    """All workers are paused for 5 s while two branches need them."""
+    with span("etl"):
+        parts = branches(client, "ab", 16, 0.5)
+        time.sleep(1.2)
+        for number in range(4):
+            cluster.pause(f"w{number}", 5.0)
+        wait(parts)
+
+
+@plant("off_cpu", names=("ask, get, put",), never=("gil", "cpus"), least=6.0, most=7.0)
+def three_steps_that_wait(client: Any, cluster: Any) -> None:
+    """Each of three steps waits for something as long as the others."""
+    with span("crawl"):
+        before: list[Any] = []
+        for step in ("ask", "get", "put"):
+            each = [before] if before else []
+            before = tasks(client, step, [0.5] * 16, *each, function=sleep)
+        wait(before)

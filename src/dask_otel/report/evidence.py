@@ -215,8 +215,9 @@ def _spans(session: Session, missing: Gone, pauses: Times) -> list[SpanFacts]:
     for span in spans:
         entry = found.setdefault(span.full_name, SpanFacts(span.full_name, _root_of(span)))
         entry.seconds += span.seconds
-        entry.queue += span.number(semconv.SPAN_QUEUE_TIME) or 0.0
         inside = below.get(span.key, ())
+        entry.times += _without(span, inside)
+        entry.queue += span.number(semconv.SPAN_QUEUE_TIME) or 0.0
         count, *others = (one.number(semconv.TASK_COUNT) or 0.0 for one in (span, *inside))
         entry.tasks += count - sum(others)
         inner = [span_path(one) for one in inside]
@@ -248,6 +249,15 @@ def _spans(session: Session, missing: Gone, pauses: Times) -> list[SpanFacts]:
             for absent in (pauses, (gone for _, gone in missing))
         )
     return [*found.values()]
+
+
+def _without(span: Span, inside: Iterable[Span]) -> Iterator[tuple[float, float]]:
+    """Yield the times of a span in which no span below it was open."""
+    start: float = span.start_ns
+    for begin, end in joined((one.start_ns, one.end_ns) for one in inside):
+        yield start, max(start, min(begin, span.end_ns))
+        start = max(start, min(end, span.end_ns))
+    yield start, span.end_ns
 
 
 def _no_waits(task: Span) -> Iterator[tuple[float, float]]:
@@ -323,6 +333,16 @@ def _roots(
         tasks, elsewhere, threads, cancelled = (
             sum(one.number(key) or 0.0 for one in found) for key in _SUMS
         )
+        if covered(times) < sum(one.end_ns - one.start_ns for one in found):
+            # What others of the same name computed meanwhile.
+            elsewhere -= sum(
+                _computed(
+                    [of for of in groups.get(name, ()) if of.trace_id != one.trace_id],
+                    [(one.start_ns, one.end_ns)],
+                )
+                for one in found
+            )
+            elsewhere = max(0.0, elsewhere)
         held = executed | {
             other: _computed(groups[other], times)
             for other in groups
@@ -345,6 +365,7 @@ def _roots(
             known_sum(span.number(semconv.SPAN_IDLE) for span in own),
             elsewhere,
             holders=sorted(holders, key=lambda item: -item[1]),
+            times=[(one.start_ns, one.end_ns) for one in found],
             unreported=spent.get((LOST,), 0.0),
             retries={
                 why: count

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import chain, takewhile
 from math import inf
 from typing import Final, NamedTuple
 
-from dask_otel.core.diagnosis.facts import NOWHERE, Facts, Link, SpanFacts
+from dask_otel.core.diagnosis.facts import NOWHERE, Facts, Link, SpanFacts, Times
 from dask_otel.core.diagnosis.kinds import KINDS
 from dask_otel.core.figures import counted, noun, seconds, size
-from dask_otel.core.sums import summed
+from dask_otel.core.sums import covered, joined, summed
 from dask_otel.core.text import full_name, listed, span_tags
 
 #: The smallest share of the run, and of the largest saving, for a diagnosis; the most of them.
@@ -117,9 +117,12 @@ class _Claim(NamedTuple):
     kind: str
     name: str
     seconds: float
-    what: str = ""
+    what: Sequence[str] = ()
     evidence: str = ""
     prefixes: tuple[str, ...] = ()
+    root: str = ""
+    #: Whether roots that were open at the same time have a share each of the same seconds.
+    divided: bool = False
 
 
 def diagnose(facts: Facts) -> list[Diagnosis]:
@@ -127,7 +130,7 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
 
     Notices, such as gaps in the telemetry, come last. There is always one diagnosis.
     """
-    claims = [_Claim("client", "", facts.before_first, "", _BEFORE)]
+    claims = [_Claim("client", "", facts.before_first, (), _BEFORE)]
     claims += [claim for span in facts.spans for claim in _Case(facts, span).claims]
     of_kinds = ([one for one in claims if one.kind == kind and one.seconds > 0] for kind in KINDS)
     causes = [_merged(facts, same) for same in of_kinds if same]
@@ -210,9 +213,10 @@ def _merged(facts: Facts, same: list[_Claim]) -> Diagnosis:
         # The others have a remainder, which would hide the span.
         sums = {name: sums[name]}
         same = [one for one in same if one.name == name]
-    total = min(sum(sums.values()), facts.seconds + facts.before_first)
+    total = min(_once(facts, same), facts.seconds + facts.before_first)
     evidence = same[0].evidence
-    what = _listed(one.what for one in same if one.seconds >= _SHARE * same[0].seconds)
+    large = [one for one in same if one.seconds >= _SHARE * same[0].seconds]
+    what = _listed(what for one in large for what in one.what)
     if len(sums) > 1:
         where = f"in {name}" if name else "before the first span"
         evidence = f"{seconds(sums[name])} of it passed {where}. {evidence}".rstrip()
@@ -223,12 +227,39 @@ def _merged(facts: Facts, same: list[_Claim]) -> Diagnosis:
     return replace(_said(facts, same[0].kind, name, what, evidence, total), prefixes=prefixes)
 
 
+def _once(facts: Facts, same: Sequence[_Claim]) -> float:
+    """Return the seconds of claims; those of spans that wait at the same time count once."""
+    spans = {span.name: span.times for span in facts.spans}
+    total, apart = 0.0, dict[str, float]()
+    for root, divided in {(one.root, one.divided): None for one in same}:
+        own = [one for one in same if (one.root, one.divided) == (root, divided)]
+        took = _together(summed({one.name: one.seconds} for one in own), spans)
+        total += took * divided
+        apart[root] = max(apart.get(root, 0.0), took * (not divided))
+    roots = {root: joined(facts.roots.get(root, NOWHERE).times) for root in apart}
+    return total + _together(apart, roots)
+
+
+def _together(claimed: Mapping[str, float], times: Mapping[str, Times]) -> float:
+    """Return claimed seconds, of which those in the same times count once: by their share."""
+    known = {name: times.get(name, ()) for name in claimed}
+    alone = (took * _share(known[name]) for name, took in claimed.items())
+    return max(sum(claimed.values()) * _share([*chain(*known.values())]), *alone, 0.0)
+
+
+def _share(times: Times) -> float:
+    """Return the share that is left of times if those that overlap count once."""
+    return covered(times) / (sum(end - start for start, end in times) or inf) or 1.0
+
+
 def _said(
     facts: Facts, kind: str, name: str = "", what: str = "", evidence: str = "", took: float = 0.0
 ) -> Diagnosis:
     """Return a diagnosis in words."""
     known = (one.seconds for one in facts.spans if one.name == name)
-    whole = max(next(known, facts.seconds + facts.before_first), took)
+    longest = facts.seconds + facts.before_first
+    # Spans of one name can be open at the same time.
+    whole = max(min(next(known, longest), longest), took)
     words = {
         "span": _NAMES.get(name, name),
         "what": what,
@@ -383,7 +414,9 @@ class _Case:
         self.spent |= dict.fromkeys(_BESIDE, of_beside)
         self.spent |= dict.fromkeys(("disk-read", "disk-write", "compress"), "spill")
         waits = {prefix: _spent(spent, "-noncpu") for prefix, spent in span.work.items()}
-        self.function = max(waits, key=waits.__getitem__) if waits else "unknown functions"
+        most = max(waits.values(), default=0.0)
+        waiting = [prefix for prefix, took in waits.items() if took >= most / 2]
+        self.functions: Sequence[str] = waiting or ["unknown functions"]
         # By prefix, on the path.
         self.computed = summed({one.prefix: one.parts.get("compute", 0.0)} for one in span.links)
         known = sum(self.computed.values())
@@ -403,14 +436,22 @@ class _Case:
             claim()
 
     def _say(
-        self, kind: str, took: float, what: str = "", evidence: str = "", *prefixes: str
+        self,
+        kind: str,
+        took: float,
+        what: str | Sequence[str] = "",
+        evidence: str = "",
+        *prefixes: str,
+        divided: bool = False,
     ) -> None:
         if kind in _OF_MEMORY and self.root.holder and self.root.memory:
             prefix, held = self.root.holder
             part = f"{prefix} {size(held)} ({held / self.root.memory:.0%})"
             memory = size(self.root.memory)
             evidence = f"{evidence} Results took {memory} of memory at most, of that {part}."
-        self.claims.append(_Claim(kind, self.span.name, took, what, evidence.strip(), prefixes))
+        what = [what] if isinstance(what, str) else what
+        said = what, evidence.strip(), prefixes
+        self.claims.append(_Claim(kind, self.span.name, took, *said, self.span.root, divided))
 
     def _is_p2p(self, prefix: str) -> bool:
         """Return whether tasks are of a peer-to-peer shuffle, also those fused with others."""
@@ -640,7 +681,7 @@ class _Case:
             # Imports block the loop of a worker before its first task, and are no such stall.
             kind, said = self.loop
             kind = "gil" if self.waits == "gil" else kind
-            self._say(kind, self._take(inf, *_STALLS[1:]), self.function, said)
+            self._say(kind, self._take(inf, *_STALLS[1:]), self.functions, said)
         # Without that, the news of an end only took long.
         left["report"] = min(left["report"], self.blocked)
         for part, kind in _ELSE.items():
@@ -695,7 +736,7 @@ class _Case:
             said = f"Its tasks took {seconds(root.busy)} {self.on}."
             # Else, the threads alone save more.
             what = "once the other causes are gone, " * (1.5 * own < self.waited)
-            self._say("threads", own * (1.0 + share) / 2, what, said)
+            self._say("threads", own * (1.0 + share) / 2, what, said, divided=True)
         self._alone(min(compute, self.spare))
 
     def _useful(self, part: str, works: Mapping[str, Mapping[str, float]]) -> float:
@@ -713,8 +754,12 @@ class _Case:
         took, whole = self.left[part], sum(sums.values()) or 1.0
         for kind in sums.keys() - {""}:
             loop, why = self.loop
-            said = {self.waits: (self.function, self.why), loop: ("", why)}
-            self._say(kind, took * sums[kind] / whole, *said.get(kind, (self.many, "")))
+            said: dict[str, tuple[str | Sequence[str], str]] = {
+                self.waits: (self.functions, self.why),
+                loop: ("", why),
+            }
+            what, why = said.get(kind, (self.many, ""))
+            self._say(kind, took * sums[kind] / whole, what, why, divided=part == "own")
         return took * (sums.get("", 0.0) / whole if sums else 1.0)
 
     def _off_cpu(self) -> tuple[str, str]:

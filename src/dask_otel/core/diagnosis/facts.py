@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from dask_otel.semconv import PATH_PARTS
+
+#: From when to when, each.
+Times: TypeAlias = Sequence[tuple[float, float]]
 
 
 class Link(NamedTuple):
@@ -74,6 +77,8 @@ class SpanFacts:
     #: came: without the seconds in which known tasks of its path computed, or were not submitted.
     paused: float = 0.0
     missing: float = 0.0
+    #: When they were open, and no span below them was.
+    times: list[tuple[float, float]] = field(default_factory=list)
 
 
 class FullestWorker(NamedTuple):
@@ -127,6 +132,8 @@ class RootFacts:
     fullest: FullestWorker | None = None
     #: Seconds of transfers by direction and activity.
     transfers: Mapping[tuple[str, ...], float] = field(default_factory=dict)
+    #: When they were open, each.
+    times: Times = ()
 
     @property
     def busy(self) -> float:
