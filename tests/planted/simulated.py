@@ -1097,6 +1097,31 @@ def branches_while_workers_are_paused(client: Any, cluster: Any) -> None:
         wait(parts)
 
 
+@plant("threads", never=("starting", "client"), least=2.4, most=2.7)
+def branches_behind_one_another(client: Any, cluster: Any) -> None:
+    """Four branches share four threads; the first task of each begins after those before it."""
+    with span("etl"):
+        wait(branches(client, "abcd", 16, 0.3))
+
+
+@plant("threads", never=("scheduler", "starting"), least=1.0, most=1.0)
+def branches_end_while_the_scheduler_is_blocked(client: Any, cluster: Any) -> None:
+    """Workers have all tasks, and end them while the scheduler's event loop is blocked for 3 s."""
+    with span("etl"):
+        parts = branches(client, "ab", 8, 0.5)
+        time.sleep(0.7)
+        cluster.machines["scheduler"].block(3.0)
+        wait(parts)
+
+
+@plant("starting", workers=4, never=("uneven",), least=2.45, most=2.55)
+def import_in_the_second_branch(client: Any, cluster: Any) -> None:
+    """The second of two branches imports for 2.5 s on each worker."""
+    cluster.latency = imports(2.5, "b")
+    with span("etl"):
+        wait(branches(client, "ab", 16, 0.4))
+
+
 @plant("off_cpu", names=("ask, get, put",), never=("gil", "cpus"), least=6.0, most=7.0)
 def three_steps_that_wait(client: Any, cluster: Any) -> None:
     """Each of three steps waits for something as long as the others."""

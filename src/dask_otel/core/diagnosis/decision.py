@@ -387,6 +387,8 @@ class _Case:
         # Before its first task begins, no thread computes, but for others.
         at_first = span.queue - sum(span.parts[part] for part in _BEFORE_FIRST)
         at_first -= root.elsewhere / self.threads
+        # Nor for other spans of its root.
+        at_first = min(at_first, inf if root.idle is None else root.resting / self.threads)
         self.left["unbegun"] = unbegun = max(unbegun, min(taken, at_first))
         self.left["own"] = own = (taken - unbegun) * (root.busy / used if used else 1.0)
         self.left["held"] = taken - unbegun - own

@@ -141,11 +141,16 @@ class RootFacts:
         return sum(self.activities.values())
 
     @property
+    def resting(self) -> float:
+        """Idle thread-seconds until its end, of which a blocked scheduler hears later."""
+        return min(self.idle or 0.0, max(0.0, self.threads * self.seconds - self.busy))
+
+    @property
     def unbegun(self) -> float:
         """Idle thread-seconds while all threads had tasks, at least: these had not begun."""
         outside = self.threads * self.seconds - self.present * self.parts["no_thread"]
         # The path computes while it waits for nothing.
-        return max(0.0, (self.idle or 0.0) - max(0.0, outside - self.parts["compute"]))
+        return max(0.0, self.resting - max(0.0, outside - self.parts["compute"]))
 
     @property
     def present(self) -> float:
