@@ -1122,6 +1122,18 @@ def import_in_the_second_branch(client: Any, cluster: Any) -> None:
         wait(branches(client, "ab", 16, 0.4))
 
 
+@plant("threads", also=("held",), never=("uneven", "starting"), least=2.9, most=3.2)
+def three_users_at_once(client: Any, cluster: Any) -> None:
+    """Each of three users has 20 tasks; on twice the threads, all have them 3.2 s sooner."""
+    together(cluster, ["alice", "bob", "carol"], 20, 0.4)
+
+
+@plant("threads", never=("held", "uneven", "starting"), least=2.9, most=3.2)
+def three_users_of_one_name_at_once(client: Any, cluster: Any) -> None:
+    """The same, with spans of the same name."""
+    together(cluster, ["train"] * 3, 20, 0.4)
+
+
 @plant("off_cpu", names=("ask, get, put",), never=("gil", "cpus"), least=6.0, most=7.0)
 def three_steps_that_wait(client: Any, cluster: Any) -> None:
     """Each of three steps waits for something as long as the others."""

@@ -697,16 +697,19 @@ class _Case:
         work, links, root, roots = self.span.work, self.span.links, self.root, self.facts.roots
         # Of two roots that hold threads from each other, the one that had fewer waited: else, the
         # same seconds would count twice.
-        others = [
-            name
-            for name, took in root.holders
-            if took > root.elsewhere / 4
-            and took * (its := roots.get(name, NOWHERE)).seconds
-            >= dict(its.holders).get(root.name, 0.0) * root.seconds
-        ]
+        held, others = self.left["held"], list[str]()
+        lost = both = 0.0
+        for name, took in root.holders:
+            its = roots.get(name, NOWHERE)
+            back = dict(its.holders).get(root.name, 0.0) * root.seconds / (its.seconds or inf)
+            if took >= back:
+                others += [name] * (took > root.elsewhere / 4)
+                # What each has from the other is no loss of both; among many, that of one counts.
+                lost, both = lost + took - back, max(both, back)
+        if root.holders:
+            held *= (lost + both) * bool(others) / sum(took for _, took in root.holders)
         said = f"Tasks of others took {seconds(root.elsewhere)} {self.on}."
-        held = self.left["held"] if others or not root.holders else 0.0
-        self._say("held", held, _listed(others) or "others", said)
+        self._say("held", held, others or "others", said)
         everything = work or {"": root.activities}
         path = {
             prefix: {
