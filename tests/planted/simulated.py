@@ -1134,6 +1134,14 @@ def three_users_of_one_name_at_once(client: Any, cluster: Any) -> None:
     together(cluster, ["train"] * 3, 20, 0.4)
 
 
+@plant("restricted", workers=1, threads=8, never=("threads",), least=3.6, most=3.6,
+       config={"distributed.worker.resources": {"disk": 2}})  # fmt: skip
+def two_at_a_time_of_eight(client: Any, cluster: Any) -> None:
+    """32 tasks need one of two units of a resource each; without it, eight run at a time."""
+    with span("read"):
+        wait(tasks(client, "read", [0.3] * 32, resources={"disk": 1}))
+
+
 @plant("off_cpu", names=("ask, get, put",), never=("gil", "cpus"), least=6.0, most=7.0)
 def three_steps_that_wait(client: Any, cluster: Any) -> None:
     """Each of three steps waits for something as long as the others."""

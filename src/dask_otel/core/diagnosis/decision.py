@@ -620,8 +620,9 @@ class _Case:
         if resources and left["unbegun"]:
             # They hold threads, and wait for a resource that others hold.
             how |= resources
-            restricted += self._take(inf, "unbegun", "own")
-        self._say("restricted", restricted, _listed(f"{way}= of {one}" for one, way in how.items()))
+            waits = restricted + self._take(inf, "unbegun", "own")
+            restricted = min(waits, inf if root.idle is None else root.idle / self.threads)
+        self._say("restricted", restricted, [f"{way}= of {one}" for one, way in how.items()])
         self._say("uneven", uneven, "", self._evidence("uneven"))
 
     # ------------------------------------------------------------------- data and stalls
