@@ -1142,6 +1142,38 @@ def two_at_a_time_of_eight(client: Any, cluster: Any) -> None:
         wait(tasks(client, "read", [0.3] * 32, resources={"disk": 1}))
 
 
+def broken(seconds: float) -> float:
+    """Fail at the end, on one of the workers."""
+    compute(seconds)
+    if distributed.get_worker().name == "w1":
+        raise OSError("no space left on device")
+    return seconds
+
+
+# It takes 4.0 or 4.8 s, and 3.2 s without failures. By chance, one task fails several times.
+@plant("repeated", workers=4, never=("uneven", "lost"), least=0.8, most=2.4)
+def one_bad_worker(client: Any, cluster: Any) -> None:
+    """All tasks fail on one of four workers until they come to another one."""
+    with span("train"):
+        wait(tasks(client, "fit", [0.8] * 24, function=broken, retries=20))
+
+
+@plant("lost", workers=3, also=("chain",), never=("client", "uneven"), least=3.45, most=3.5)
+def killed_with_half_a_chain(client: Any, cluster: Any) -> None:
+    """A worker is killed after 3.5 s with the results of three of six tasks, one after another."""
+    with span("etl"):
+        ends = []
+        for name in "abc":
+            with span(name):
+                before = task(client, name, 1.0)
+                for _ in range(5):
+                    before = task(client, name, 1.0, before)
+                ends.append(before)
+        time.sleep(3.5)
+        cluster.kill("w1")
+        wait(ends)
+
+
 @plant("off_cpu", names=("ask, get, put",), never=("gil", "cpus"), least=6.0, most=7.0)
 def three_steps_that_wait(client: Any, cluster: Any) -> None:
     """Each of three steps waits for something as long as the others."""

@@ -678,7 +678,9 @@ def test_who_had_the_memory_is_named(kind: str) -> None:
     held = {"memory": 10 * GIB, "holder": ("merge", 7.1 * GIB)}
     facts = {
         "memory": given(
-            run(root={**held, "retries": {"worker_lost": 2.0}}, repeated=4.0, compute=1.0),
+            run(
+                idle=16.0, root={**held, "retries": {"worker_lost": 2.0}}, repeated=4.0, compute=1.0
+            ),
             deaths=[Death("w1")],
             terminated=["w1"],
         ),

@@ -498,12 +498,23 @@ class _Case:
                     one.parts.get(part, 0.0) for one in self.span.links if "repeated" in one.parts
                 )
                 again += self._take(sum(waited), part)
+            # Tasks that ran twice, one after another, are so many more of their group.
+            runs = Counter(link.group for link in self.span.links)
+            twice = (
+                link.parts.get("compute", 0.0) * (1.0 - link.alike / runs[link.group])
+                for link in self.span.links
+                if 0 < link.alike < runs[link.group]
+            )
+            again += self._take(sum(twice), "compute")
             # The same work again, and less of it at a time: on the threads that were there before.
             threads = max(1.0, root.threads + root.missing / (root.seconds or 1.0))
             cost = lost * root.busy / (root.tasks + lost or 1.0) / threads * self.share
             again += self._take(cost - again, "own", "compute")
             cost += root.missing / threads * self.share
             again += self._take(min(self.span.missing, cost - again), "no_worker", "own")
+            # Without deaths, the rest of the work takes as long on threads that are never idle.
+            whole = lost * root.busy / (root.tasks + lost or 1.0) + root.missing + root.unreported
+            again = min(again, self.spare + whole / threads if whole else inf)
             what = (
                 f"{noun(len(self.deaths), 'worker')} {_listed(one.worker for one in self.deaths)}"
             )
@@ -515,12 +526,16 @@ class _Case:
                 kind, what = "repeated", f"a client restarted {what}"
             self._say(kind, again, what, " ".join(dict.fromkeys(filter(None, said))))
         elif root.retries.keys() & {"error", "client"}:
-            runs = counted(int(sum(root.retries.values())), "run")
+            failed = counted(int(sum(root.retries.values())), "run")
             # They took threads from others, too.
             cost = _spent(root.activities, "failed") / self.threads
             again += self._take(cost * self.share - again, "own")
-            why = _listed(facts.causes.get(self.span.name, ())) or "they failed"
-            self._say("repeated", again, why, f"{runs} failed.")
+            # The rest of the work takes as long on threads that are never idle.
+            again = min(again, self.spare + cost if cost else inf)
+            why = facts.causes.get(self.span.name) or "they failed"
+            shared = min(again, cost * self.share)
+            self._say("repeated", shared, why, f"{failed} failed.", divided=True)
+            self._say("repeated", again - shared, why, f"{failed} failed.")
         elif not root.retries:
             self._say("shuffle" if self.p2p else "repeated", again, "tasks asked for it")
         what = counted(len(facts.pauses), "worker") + (" was", " were")[len(facts.pauses) > 1]
