@@ -1183,3 +1183,24 @@ def three_steps_that_wait(client: Any, cluster: Any) -> None:
             each = [before] if before else []
             before = tasks(client, step, [0.5] * 16, *each, function=sleep)
         wait(before)
+
+
+@plant("repeated", workers=4, never=("failed", "lost"), least=1.0, most=1.0)
+def retried_by_the_client(client: Any, cluster: Any) -> None:
+    """Each of eight tasks fails; the client retries them all, and they succeed."""
+    with span("download"):
+        futures = tasks(client, "fetch", [1.0] * 8, function=flaky)
+        wait(futures)
+        for one in futures:
+            one.retry()
+        wait(futures)
+
+
+@plant("failed", names=("1 task",), never=("lost",))
+def failed_again_after_a_retry(client: Any, cluster: Any) -> None:
+    """A task fails, and fails again when the client retries it."""
+    with span("download"):
+        future = task(client, "fetch", -1.0, function=checked)
+        wait([future, *tasks(client, "part", [0.5] * 4)])
+        future.retry()
+        wait(future)

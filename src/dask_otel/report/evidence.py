@@ -43,6 +43,7 @@ Gone: TypeAlias = Sequence[tuple[float, tuple[float, float]]]
 #: Of a removed worker: any of these tasks or results was lost with it.
 _LOST: Final = (semconv.TASK_COUNT, semconv.RESULT_LOST_COUNT, semconv.DATA_LOST_COUNT)
 _CANCELLED: Final = "cancelled"
+_ERRED: Final = semconv.TASK_OUTCOME_COUNT.format("erred")
 _DURATION: Final = semconv.TASK_GROUP_DURATION + "."
 #: Of a group: its tasks, their results and seconds, and the runs of its slowest worker.
 _GROUP: Final = (
@@ -130,7 +131,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
         workers=len(known),
         threads=max((worker.threads or 0.0 for worker in known), default=0.0),
         fewest=min((worker.threads or 0.0 for worker in known), default=0.0),
-        failed=int(max(outcome_counts(session).get("erred", 0), sum(one.count for one in final))),
+        failed=_failed(session, final),
         exceptions=_exceptions(final),
         causes={span: [one.what for one in same] for span, same in again.items()},
         deaths=[_death(log) for log in removed],
@@ -144,6 +145,14 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
             if span.attributes.get(semconv.SPAN_COLLISION) is True
         ],
     )
+
+
+def _failed(session: Session, final: Iterable[Failure]) -> int:
+    """Return the number of tasks that failed for good: no client has retried them."""
+    again = session.metrics.by(semconv.TASK_RETRIED.name, semconv.TASK_RETRY_REASON)
+    erred = outcome_counts(session).get("erred", 0.0) - again.get("client", 0.0)
+    of_roots = (root.number(_ERRED) or 0.0 for root in session.roots())
+    return int(max(erred, sum(of_roots), sum(one.count for one in final)))
 
 
 def _apart(session: Session, block: str) -> Iterator[Span]:
