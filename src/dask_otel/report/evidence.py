@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
@@ -343,15 +343,7 @@ def _roots(
             sum(one.number(key) or 0.0 for one in found) for key in _SUMS
         )
         if covered(times) < sum(one.end_ns - one.start_ns for one in found):
-            # What others of the same name computed meanwhile.
-            elsewhere -= sum(
-                _computed(
-                    [of for of in groups.get(name, ()) if of.trace_id != one.trace_id],
-                    [(one.start_ns, one.end_ns)],
-                )
-                for one in found
-            )
-            elsewhere = max(0.0, elsewhere)
+            elsewhere = max(0.0, elsewhere - _beside(groups.get(name, ()), found))
         held = executed | {
             other: _computed(groups[other], times)
             for other in groups
@@ -443,6 +435,27 @@ def _computed(groups: Iterable[Span], times: Times) -> float:
         * _overlap(times, group.start_ns, group.end_ns)
         / (group.seconds or 1.0)
         for group in groups
+    )
+
+
+def _beside(groups: Iterable[Span], roots: Sequence[Span]) -> float:
+    """Return what groups computed while other trees of their name were open, once for each."""
+    edges = [sorted(one.start_ns for one in roots), sorted(one.end_ns for one in roots)]
+    sums = [[*accumulate(times, initial=0)] for times in edges]
+
+    def opened(until: int) -> int:
+        begun, ended = (
+            count * until - so_far[count]
+            for times, so_far in zip(edges, sums, strict=True)
+            for count in (bisect_left(times, until),)
+        )
+        return begun - ended
+
+    return sum(
+        (group.number(_DURATION + "compute") or 0.0)
+        * ((opened(group.end_ns) - opened(group.start_ns)) / (group.end_ns - group.start_ns) - 1.0)
+        for group in groups
+        if group.end_ns > group.start_ns
     )
 
 
