@@ -723,7 +723,8 @@ class _Case:
                 # What each has from the other is no loss of both; among many, that of one counts.
                 lost, both = lost + took - back, max(both, back)
         if root.holders:
-            held *= (lost + both) * bool(others) / sum(took for _, took in root.holders)
+            whole = sum(took for _, took in root.holders)
+            held *= (lost + both) * bool(others) / (whole or 1.0)
         said = f"Tasks of others took {seconds(root.elsewhere)} {self.on}."
         self._say("held", held, others or "others", said)
         everything = work or {"": root.activities}
