@@ -29,8 +29,8 @@ COMMAND: Final = Command(
 Show the spans that wait in a spool (otel.spool.path), by run of the scheduler and by name. This
 sends and changes nothing, and works while a scheduler uses the spool.
 
-With --send, the spans go to the endpoints that the standard variables name
-(OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_EXPORTER, …), as from a scheduler that starts here.
+With --send, the spans go to the endpoints that the standard variables name, such as
+OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_TRACES_EXPORTER, as from a scheduler that starts here.
 Delivered spans are removed from the file, and the empty file is removed, too. You can interrupt the
 command and start it again. It refuses a spool that a scheduler uses: that scheduler sends the
 spans.
