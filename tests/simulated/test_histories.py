@@ -411,6 +411,14 @@ FOUND = [
          ((1.0, "tasks", ("boss", [0.2, 0.01], 0)),), ()),
         ((1.5, "set_clock", (7, -0.3)),),
     ),
+    # Data that no worker has, and copies of other data.
+    Program(
+        362335, 2, 3, True, 0.0,
+        (((0.3, "actor", (0.05,)), (0.3, "tasks", ("bulky", [1.5, 0.0], 0, {"priority": -10})),
+          (0.0, "scatter_again", ("x", 20000)), (0.3, "scatter_again", ("x", 500))),
+         ((0.3, "scatter", ((), 1000)),)),
+        ((0.3, "restart", ()),), 100000,
+    ),
 ]  # fmt: skip
 
 
