@@ -69,7 +69,12 @@ def test_a_detector_that_never_answers_costs_its_attributes_alone(tmp_path: Path
     script.write_text(SCRIPT)
     with receiver("grpc") as received:
         arguments = (str(script), str(tmp_path), received.endpoint)
-        done = environment.run(*arguments, PYTHONPATH=str(tmp_path))
+        done = environment.run(
+            *arguments,
+            PYTHONPATH=str(tmp_path),
+            # As by default: its one worker shares no import.
+            DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD="spawn",
+        )
         assert received.spans, done.stderr
         assert (received.spans[0].resource["service.name"], received.requests[0][2]["x-key"]) == (
             "dask-scheduler",
