@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio.runners
 import gzip
 import json
@@ -669,20 +670,64 @@ def test_a_loop_is_sampled_after_a_moment_without_threads(monkeypatch: pytest.Mo
     assert asyncio.run(loops.loop_stacks(0.0)) is not None
 
 
-def test_equal_code_of_two_files_is_not_mixed_up() -> None:
-    source = "def call(add):\n    add()\n"
-    calls: list[Any] = []
-    for file in ("/a/site-packages/one/x.py", "/a/site-packages/two/x.py"):
-        names: dict[str, Any] = {}
-        exec(compile(source, file, "exec"), names)
-        calls.append(names["call"])
-    assert calls[0].__code__ == calls[1].__code__
-    counted = Stacks()
-    for number in range(200):
-        calls[number % 2](lambda: counted.add("a", "fit", sys._getframe(1), 0.25))
-    found = {one.stack[-1].file: (one.samples, one.micros) for one in counted.take()}
-    assert found == {"one/x.py": (100, 25_000_000), "two/x.py": (100, 25_000_000)}
-    assert counted.take() == []
+#: A function with two lines that call the next one; the innermost one counts a sample.
+CALLS = """
+def call(line, first, *rest):
+    if line:
+        first(line, *rest)
+    else:
+        first(line, *rest)
+"""
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([1, 2]),
+            st.tuples(st.sampled_from("ab"), st.sampled_from(["fit", "load"])),
+            st.booleans(),
+            st.text("xyz", min_size=1, max_size=4),
+            st.text("xyz", max_size=2),
+        ),
+        max_size=30,
+    ),
+    st.booleans(),
+)
+def test_stacks_that_resemble_the_one_before_are_not_mixed_up(
+    samples: list[tuple[int, tuple[str, str], bool, str, str]], is_based: bool
+) -> None:
+    functions = dict[str, Any]()
+    for name in "bxyz":
+        names = dict[str, Any]()
+        exec(compile(CALLS, f"/a/site-packages/{name}.py", "exec"), names)
+        functions[name] = names["call"]
+    base = functions["b"].__code__
+    # Equal code of several files, which only its address tells apart.
+    assert base == functions["x"].__code__ is not base
+    counted, done = Stacks([base] if is_based else []), threading.Lock()
+    done.acquire()
+    half = len(samples) // 2
+    for some in (samples[:half], samples[half:]):
+        wanted, found = Counter[Any](), Counter[Any]()
+        for thread, task, line, path, outside in some:
+
+            def counts(_: bool, thread: int = thread, task: tuple[str, str] = task) -> None:
+                try:
+                    counted.add(thread, task, sys._getframe(1), 0.25)
+                finally:
+                    done.release()
+
+            whole = f"{outside}b{path}" if is_based else path
+            first, *rest = map(functions.__getitem__, whole)
+            # Without the frames of `threading`, which would tell all stacks apart.
+            _thread.start_new_thread(first, (line, *rest, counts))
+            done.acquire()
+            wanted[(*task, path, 4 if line else 6)] += 1
+        for span, (prefix, *frames), number, micros in counted.take():
+            ours = "".join(one.file[0] for one in frames)
+            found[span, prefix.function, ours, frames[-1].at] += number
+            assert micros == 250_000 * number
+        assert found == wanted
 
 
 def pauses_after(monkeypatch: pytest.MonkeyPatch, costs: Sequence[float]) -> list[float]:

@@ -32,10 +32,10 @@ _RARELY: Final = 0.2
 _PAY: Final = 16
 #: Most messages at once.
 _MOST: Final = 4
-#: Dask's functions below those that run a task; those of the supported releases that there are.
-_BASES: Final = frozenset(
-    id(getattr(dask_worker, name).__code__)
-    for name in ("_run_task_simple", "_run_actor", "apply_function_simple", "apply_function_actor")
+#: Dask's functions below those that run a task: that of most tasks first; none if they are renamed.
+_BASES: Final = tuple(
+    getattr(dask_worker, name).__code__
+    for name in ("_run_task_simple", "_run_actor")
     if hasattr(dask_worker, name)
 )
 
@@ -100,7 +100,8 @@ class Sampler:
                         self._seen[task.span_id] = now
                         # A short task is found as rarely as it is short.
                         ran = max(self._pause, clock - (task.start_time or clock))
-                        self._stacks.add(task.span_id, task.prefix, frame, min(took, ran))
+                        of = task.span_id, task.prefix
+                        self._stacks.add(thread, of, frame, min(took, ran))
             # They hold the user's variables.
             del frames, frame
         if self._seen and (

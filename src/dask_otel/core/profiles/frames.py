@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from types import CodeType, FrameType
 from typing import Any, Final
 
@@ -16,47 +18,68 @@ _AROUND: Final = "dask/_task_spec.py"
 
 
 class _Found:
-    """The code of a stack, the innermost one first; its samples and seconds."""
+    """The code of a task's stack, the innermost one first; samples and seconds by current line."""
 
-    __slots__ = ("codes", "samples", "seconds")
+    __slots__ = ("codes", "is_cut", "samples", "seconds", "task")
 
-    def __init__(self, codes: list[CodeType]) -> None:
+    def __init__(self, task: tuple[str, str], codes: list[CodeType], is_cut: bool) -> None:
         # The code must live: its address is in the key.
-        self.codes = codes
-        self.samples, self.seconds = 0, 0.0
+        self.task, self.codes, self.is_cut = task, codes, is_cut
+        self.samples, self.seconds = defaultdict[int, int](int), defaultdict[int, float](float)
+
+    def is_of(self, task: tuple[str, str], frame: FrameType) -> bool:
+        """Whether a frame is the innermost one of this stack."""
+        at = frame if self.task == task else None
+        for code in self.codes:
+            # Equal code may be of another file.
+            if at is None or at.f_code is not code:
+                return False
+            at = at.f_back
+        return at is None or self.is_cut
 
 
 class Stacks:
     """Counts stacks by span, prefix and current line.
 
-    `bases` are the addresses of the code that runs tasks; it is left out with all outside of it.
+    `bases` are the code that runs tasks, the usual one first; it is left out with all outside of
+    it.
     """
 
-    def __init__(self, bases: frozenset[int] = frozenset()) -> None:
-        self._bases = bases
-        #: By span, prefix, current line, and the addresses of the code.
+    def __init__(self, bases: Sequence[CodeType] = ()) -> None:
+        self._bases, self._usual = frozenset(map(id, bases)), next(iter(bases), None)
+        #: By span, prefix, and the addresses of the code.
         self._found: dict[tuple[Any, ...], _Found] = {}
+        #: By thread: where it was found last, and most often is again. Frames are compared with it
+        #: quicker than they are collected.
+        self._last: dict[int, _Found] = {}
 
-    def add(self, span: str, prefix: str, frame: FrameType, seconds: float) -> None:
-        """Count a sample that stands for some seconds, and keep no frame of it."""
+    def add(self, thread: int, task: tuple[str, str], frame: FrameType, seconds: float) -> None:
+        """Count a sample of a task's span and prefix for some seconds, and keep no frame of it."""
         # The hot loop: checks are made when the stack is sent.
-        codes = list[CodeType]()
-        append, line = codes.append, frame.f_lineno
+        line, found = frame.f_lineno or 0, self._last.get(thread)
+        if found is None or not found.is_of(task, frame):
+            found = self._last[thread] = self._of(task, frame)
+        found.samples[line] += 1
+        found.seconds[line] += seconds
+
+    def _of(self, task: tuple[str, str], frame: FrameType) -> _Found:
+        codes, usual = list[CodeType](), self._usual
+        append = codes.append
         for _ in _DEPTHS:
-            append(frame.f_code)
-            if (outer := frame.f_back) is None:
+            append(code := frame.f_code)
+            if code is usual or (outer := frame.f_back) is None:
                 break
             frame = outer
-        key = (span, prefix, line, *map(id, codes))
-        found = self._found.get(key)
-        if found is None:
-            found = self._found[key] = _Found(codes)
-        found.samples += 1
-        found.seconds += seconds
+        key = (*task, *map(id, codes))
+        if (found := self._found.get(key)) is None:
+            # Of a task, or too deep.
+            is_cut = codes[-1] is usual or len(codes) == DEEPEST
+            found = self._found[key] = _Found(task, codes, is_cut)
+        return found
 
     def take(self) -> list[Sampled]:
         """Return what was counted since the last call."""
-        taken, self._found = self._found, {}
+        taken, self._found, self._last = self._found, {}, {}
         codes = {id(code): code for one in taken.values() for code in one.codes}
         # Each name is made once, not for each stack.
         frames = {address: _frame(code) for address, code in codes.items()}
@@ -64,21 +87,22 @@ class Stacks:
             Sampled(
                 span,
                 self._stack(prefix, line, where, frames),
-                one.samples,
-                round(1e6 * one.seconds),
+                samples,
+                round(1e6 * one.seconds[line]),
             )
-            for (span, prefix, line, *where), one in taken.items()
+            for (span, prefix, *where), one in taken.items()
+            for line, samples in one.samples.items()
         ]
 
     def _stack(
-        self, prefix: str, line: int | None, where: list[int], frames: dict[int, Frame]
+        self, prefix: str, line: int, where: list[int], frames: dict[int, Frame]
     ) -> tuple[Frame, ...]:
         bases = (where.index(one) for one in self._bases if one in where)
         base = min(bases, default=len(where))
         stack = [frames[one] for one in reversed(where[:base])]
         first = next((n for n, one in enumerate(stack) if one.file != _AROUND), 0)
         if stack:
-            stack[-1] = stack[-1]._replace(at=line or 0)
+            stack[-1] = stack[-1]._replace(at=line)
         if base == DEEPEST:
             stack[first] = DEEPER
         return (Frame(prefix[:LONGEST]), *stack[first:])
