@@ -13,6 +13,7 @@ import pytest
 
 from dask_otel.core.diagnosis import Diagnosis
 from dask_otel.core.profiles.pprof import Profile
+from dask_otel.core.profiles.stacks import Frame
 from dask_otel.report.document import Report, read_report
 from dask_otel.report.page.flames import flame, growth
 from dask_otel.report.profiles import with_code
@@ -140,6 +141,15 @@ def test_a_diagnosis_names_the_function(kind: str) -> None:
         assert replace(found, evidence="") == replace(one, evidence="")
     assert with_code(replace(one, prefixes=("none",)), profiles).evidence == "It took long."
     assert with_code(replace(one, span="other"), profiles).evidence == "It took long."
+
+
+def test_a_functions_share_is_of_all_time_even_of_stacks_without_room() -> None:
+    one = Diagnosis("chain", "etl/read", 9.0, "It is slow", "", "Look.", ("load",))
+    profile = make_profile(*USUAL)
+    read = next(its for its in profile.spans if its.name == "etl/read")
+    read.stacks[Frame("load"),] += read.stacks.total()
+    said = "35% of their sampled time is in parse (jobs/etl.py:33)."
+    assert with_code(one, [profile]).evidence == said
 
 
 def test_a_function_without_most_of_the_time_is_not_named() -> None:

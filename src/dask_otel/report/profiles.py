@@ -167,9 +167,16 @@ def with_code(one: Diagnosis, profiles: Sequence[Profile]) -> Diagnosis:
     """Return a diagnosis of how long code takes, with the function that takes most of it."""
     if one.kind not in _OF_CODE or not profiles:
         return one
-    found = functions(spans_of(profiles, one.span), one.prefixes)
-    whole = sum(function.own for function in found)
-    if not whole or found[0].own < _NAMED * whole:
+    spans = spans_of(profiles, one.span)
+    found = functions(spans, one.prefixes)
+    stacks = [item for span in spans for item in span.stacks.items()]
+    # Those without room have no function.
+    whole = sum(
+        micros
+        for (prefix, *_), micros in stacks
+        if not one.prefixes or prefix.function in one.prefixes
+    )
+    if not found or not found[0].own or found[0].own < _NAMED * whole:
         return one
     share = f"{found[0].own / whole:.0%} of their sampled time is in {found[0].place}."
     return replace(one, evidence=f"{one.evidence} {share}".lstrip())
