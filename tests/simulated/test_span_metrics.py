@@ -187,3 +187,22 @@ def test_a_span_with_all_metrics_waits_for_nothing(b: Bridged) -> None:
     dask_otel.span_metrics(b.client, span_id)
     (said,) = dask_otel.why(b.client, span_id).reasons
     assert said.what.startswith("No task is left to do: it has ended.")
+
+
+def fails_at_first(tries: list[int]) -> None:
+    time.sleep(0.5)
+    tries.append(0)
+    if len(tries) == 1:
+        raise ValueError
+
+
+TRIES: list[int] = []
+
+
+def test_runs_that_failed_did_not_ask_for_another(b: Bridged) -> None:
+    TRIES.clear()
+    with span("flaky") as root:
+        b.client.submit(lambda: fails_at_first(TRIES), retries=1, key="flaky").result()
+    first, *_ = dask_otel.span_metrics(b.client, root).diagnosis
+    assert first["title"].endswith("to runs that were repeated: they failed")
+    assert first["evidence"] == "1 run failed."

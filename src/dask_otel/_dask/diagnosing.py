@@ -54,6 +54,8 @@ def diagnosis(
             if len(key) == 4 and (key[0], key[3]) == ("execute", "seconds"):
                 work, activity = span.work.setdefault(line_text(key[1]), {}), str(key[2])
                 work[activity] = work.get(activity, 0.0) + value
+    counts = whole.counts
+    again = {"error": max(0, counts.retried - counts.lost), "worker_lost": counts.lost}
     root = RootFacts(
         name,
         took,
@@ -63,6 +65,8 @@ def diagnosis(
         summed(span.work.values()),
         whole.idle,
         summaries[0].elsewhere if summaries[0] else 0.0,
+        # Those that were not lost with their worker had failed.
+        retries={why: count for why, count in again.items() if count},
         cancelled=whole.counts.cancelled,
     )
     for step, own in on_path(steps, until):
