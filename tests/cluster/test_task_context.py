@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,9 @@ def test_a_running_cluster_gets_it_and_is_left_as_it_was(tmp_path: Path) -> None
             assert by_name(tasks.hooked) == {**hooks, "plain": LEFT_ALONE}
             assert client.run_on_scheduler(brought) == []
             assert client.submit(tasks.current, "after", workers=["plain"]).result() is None
-        assert "Traceback" not in scheduler.output + without.output
+        # Dask logs with a traceback that it lost a connection, as to a script that ended.
+        frames = re.findall('File ".*', scheduler.output + without.output)
+        assert [frame for frame in frames if "/dask_otel/" in frame] == []
 
 
 def brought(dask_scheduler: Any) -> list[str]:

@@ -300,6 +300,26 @@ def test_numbers_and_names_are_short(shown: str, expected: str) -> None:
     assert shown == expected
 
 
+def test_a_task_counts_once_by_its_last_outcome() -> None:
+    """A client retried four, of which one failed again; six results were computed again."""
+    report = report_of(
+        metrics(
+            counter(
+                "dask.task.finished",
+                point(23 + 6, {"dask.task.outcome": "memory"}),
+                point(4 + 1, {"dask.task.outcome": "erred"}),
+            ),
+            counter(
+                "dask.task.retried",
+                point(4, {"dask.task.retry.reason": "client"}),
+                point(6, {"dask.task.retry.reason": "recomputed"}),
+                point(2, {"dask.task.retry.reason": "error"}),
+            ),
+        )
+    )
+    assert "23 tasks done, 1 task failed" in report.text()
+
+
 def test_tasks_without_a_span_are_no_proof_that_no_work_was_done() -> None:
     done = counter("dask.task.finished", point(24, {"dask.task.outcome": "memory"}))
     text = report_of(metrics(done)).text()

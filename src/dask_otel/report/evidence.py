@@ -149,8 +149,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
 
 def _failed(session: Session, final: Iterable[Failure]) -> int:
     """Return the number of tasks that failed for good: no client has retried them."""
-    again = session.metrics.by(semconv.TASK_RETRIED.name, semconv.TASK_RETRY_REASON)
-    erred = outcome_counts(session).get("erred", 0.0) - again.get("client", 0.0)
+    erred = outcome_counts(session).get("erred", 0.0)
     of_roots = (root.number(_ERRED) or 0.0 for root in session.roots())
     return int(max(erred, sum(of_roots), sum(one.count for one in final)))
 

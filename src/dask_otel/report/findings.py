@@ -176,8 +176,12 @@ def retries(session: Session) -> dict[str, float]:
 
 
 def outcome_counts(session: Session) -> dict[str, float]:
-    """Return the number of tasks by outcome; from the root spans if there are no metrics."""
+    """Return the number of tasks by their last outcome; from the roots if there are no metrics."""
     counted = session.metrics.by(semconv.TASK_FINISHED.name, semconv.TASK_OUTCOME)
+    again = retries(session)
+    # That a client retried, or whose result was lost.
+    earlier = {"erred": again.get("client", 0.0), "memory": again.get("recomputed", 0.0)}
+    counted = {one: max(0.0, n - earlier.get(one, 0.0)) for one, n in counted.items()}
     keys = {one: semconv.TASK_OUTCOME_COUNT.format(one) for one in ("memory", "erred", "cancelled")}
     roots = session.roots()
     sums = {one: known_sum(root.number(key) for root in roots) for one, key in keys.items()}
