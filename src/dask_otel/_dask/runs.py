@@ -81,7 +81,7 @@ class RunsUnderWay:
         cancelled = self._cancelled.get(worker, {})
         for key, seconds in executing.items():
             start = began - seconds
-            ws, *_ = self.assigned.get(key, NOT_ASSIGNED)
+            ws = self.assigned.get(key, NOT_ASSIGNED)[0]
             if ws is not None and ws.address == worker:
                 before = self.seen.get(key)
                 # The fastest message is the most accurate.

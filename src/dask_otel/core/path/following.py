@@ -77,9 +77,9 @@ class Paths:
             self._shared = _last(group.span), (submitted, now, None, 0.0, threads, threads)
             self._until = now + MOMENT
         elif now > self._until:
-            (before, (submitted, *_)), threads = self._shared, self._present()
-            self._shared = before, (submitted, now, None, 0.0, threads, threads)
-            self._until = now + MOMENT + (now - (submitted or now)) / 100
+            (before, times), threads = self._shared, self._present()
+            self._shared = before, (times[0], now, None, 0.0, threads, threads)
+            self._until = now + MOMENT + (now - (times[0] or now)) / 100
         self.waits[key] = self._shared
 
     def at_once(self, stimulus: str) -> RawStep | None:
