@@ -67,7 +67,7 @@ def diagnosis(
         summaries[0].elsewhere if summaries[0] else 0.0,
         # Those that were not lost with their worker had failed.
         retries={why: count for why, count in again.items() if count},
-        cancelled=whole.counts.cancelled,
+        cancelled=counts.cancelled,
     )
     for step, own in on_path(steps, until):
         group: Group = step.group

@@ -508,12 +508,13 @@ class _Case:
             again += self._take(sum(twice), "compute")
             # The same work again, and less of it at a time: on the threads that were there before.
             threads = max(1.0, root.threads + root.missing / (root.seconds or 1.0))
-            cost = lost * root.busy / (root.tasks + lost or 1.0) / threads * self.share
+            repeated = lost * root.busy / (root.tasks + lost or 1.0)
+            cost = repeated / threads * self.share
             again += self._take(cost - again, "own", "compute")
             cost += root.missing / threads * self.share
             again += self._take(min(self.span.missing, cost - again), "no_worker", "own")
             # Without deaths, the rest of the work takes as long on threads that are never idle.
-            whole = lost * root.busy / (root.tasks + lost or 1.0) + root.missing + root.unreported
+            whole = repeated + root.missing + root.unreported
             again = min(again, self.spare + whole / threads if whole else inf)
             what = (
                 f"{noun(len(self.deaths), 'worker')} {_listed(one.worker for one in self.deaths)}"
