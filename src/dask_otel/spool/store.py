@@ -295,9 +295,9 @@ class Store:
                 )
                 if row[1] is None:
                     count, last = count + 1, cursor.lastrowid or 0
-            execute(
-                "UPDATE runs SET alive_ns = ?1, alive_again = ?1 WHERE id = ?2", (alive_ns, run)
-            )
+            # No numbers (?1): Python 3.12.0 to 3.12.3 takes them for names, and warns.
+            alive = "UPDATE runs SET alive_ns = ?, alive_again = ? WHERE id = ?"
+            execute(alive, (alive_ns, alive_ns, run))
             size = self._used()
         self.count, self.last, self.size = count - dropped, last, size
         return dropped, rows[: len(rows) - len(kept)]
