@@ -15,7 +15,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dask_otel import semconv
@@ -38,32 +38,48 @@ ABOUT = {semconv.WORKER_NAME: "w", semconv.WORKER_ADDRESS: "tcp://w:1"}
 # ------------------------------------------------------------------------------- on a worker
 
 
-@given(st.lists(st.tuples(st.floats(0, 0.5), st.booleans(), st.integers(1, 9000)), max_size=300))
+@given(
+    st.lists(st.tuples(st.floats(0, 0.5), st.booleans(), st.integers(1, 9000)), max_size=300),
+    st.integers(1, 4),
+)
+@example([(0.0, True, 1)] * 120, 2)
 def test_no_record_disappears_and_no_message_is_too_large(
-    logged: list[tuple[float, bool, int]],
+    logged: list[tuple[float, bool, int]], threads: int
 ) -> None:
-    """Whatever is logged when: sent and left out is all; at most one message a second, and five."""
+    """Whatever is logged when: sent and left out is all; at most one message a second, and five.
+
+    Each thread finds room before the first of them adds its record.
+    """
     batch, now, due = LineBatch(), 0.0, None
     sent: list[tuple[float, dict[str, Any]]] = []
+    found: list[tuple[bool, int]] = []
 
     def send(planned: bool) -> None:
         message = batch.take(now, planned)
         if message is not None:
             sent.append((now, message))
 
+    def add_found(due: float | None) -> float | None:
+        for urgent, size in found:
+            wait = batch.add(b'"%s"' % (b"x" * size), urgent, now)
+            if wait == 0:
+                send(planned=False)
+            elif wait is not None:
+                assert due is None
+                due = now + wait
+        found.clear()
+        return due
+
     for pause, urgent, size in logged:
         if due is not None and now + pause >= due:
             now, due = due, None
             send(planned=True)
         now += pause
-        if batch.leave_out(urgent):
-            continue
-        wait = batch.add(b'"%s"' % (b"x" * size), urgent, now)
-        if wait == 0:
-            send(planned=False)
-        elif wait is not None:
-            assert due is None
-            due = now + wait
+        if not batch.leave_out(urgent):
+            found.append((urgent, size))
+        if len(found) >= threads:
+            due = add_found(due)
+    add_found(due)
     send(planned=True)
     assert sum(m[lines.RECORDS] + m[lines.LEFT_OUT] for _, m in sent) == len(logged)
     for _, message in sent:

@@ -96,7 +96,9 @@ class LineBatch:
 
         An empty one, which could not be written, is counted.
         """
-        if not line or self._size + len(line) + 2 > MOST_BYTES:
+        # Several threads may have found the last place.
+        full = len(self._lines) >= MOST_RECORDS or self._size + len(line) + 2 > MOST_BYTES
+        if full or not line:
             self._left_out += 1
         else:
             self._lines.append(line)
