@@ -378,6 +378,9 @@ def test_when_a_server_wants_the_next_request(server: Receiver, build: Build) ->
         ("9" * 5000, 1e6, 1e9),
         ("Fri, 21 Nov 2014 07:28:00 GMT", 0, 0),
         ("Wed, 21 Oct 2093 07:28:00 GMT", 1e6, 1e10),
+        # Numbers that no date has, and no integer of C.
+        (f"Wed, 21 Oct {'9' * 20} 07:28:00 GMT", 0, 0),
+        (f"Wed, 21 Oct 2093 07:28:00 +{'9' * 20}", 0, 0),
     ],
 )
 def test_the_seconds_of_retry_after(header: str, low: float, high: float) -> None:

@@ -388,7 +388,7 @@ def _retry_after(value: str) -> float:
     try:
         # HTTP dates are in GMT, whether they name it or not.
         when = parsedate_to_datetime(value).replace(tzinfo=timezone.utc)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return 0.0
     return max(0.0, when.timestamp() - time.time())
 
