@@ -284,6 +284,8 @@ class Receiver:
     partial: tuple[int, str] | None = None
     #: What an HTTP success holds instead: type and content.
     content: tuple[str, bytes] | None = None
+    #: The encoding that an HTTP answer says it has.
+    encoding: str = ""
     #: Decides about one request by its content, where it returns a status.
     judge: Callable[[str, Any], int | str | None] = lambda signal, request: None
     #: Signals whose requests are kept; what comes of others is for `judge` to see.
@@ -332,7 +334,7 @@ class Receiver:
         kind = "application/x-protobuf" if status is None else "text/plain"
         if self.content is not None:
             kind, content = self.content
-        said = {"Content-Type": kind, "Location": self.location}
+        said = {"Content-Type": kind, "Location": self.location, "Content-Encoding": self.encoding}
         if status is not None and self.retry_after is not None:
             said["Retry-After"] = str(self.retry_after)
         return Answer(status, content, {name: value for name, value in said.items() if value})

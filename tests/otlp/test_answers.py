@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import socket
 import threading
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from http import HTTPStatus
@@ -241,6 +243,21 @@ def test_answers_over_http(
         assert send(sink, records) == wanted
         http.answer = http.content = None
         assert send(sink, records) == Answer(True)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body"),
+    [("gzip", gzip.compress(PARTIAL)), ("deflate", zlib.compress(PARTIAL)), ("gzip", PARTIAL)],
+    ids=["gzip", "deflate", "no gzip"],
+)
+def test_a_compressed_answer_is_read_although_none_is_asked_for(
+    http: Receiver, build: Build, encoding: str, body: bytes
+) -> None:
+    """An answer that is not what it says it is does not make the same data come again."""
+    http.encoding, http.content = encoding, ("application/json", body)
+    for sink, records in both(build, http):
+        assert send(sink, records) == Answer(True, lost=1, said="no")
+    assert {headers["accept-encoding"] for _, _, headers in http.requests} == {"identity"}
 
 
 #: Of a success whose content is text, and may be of any length.

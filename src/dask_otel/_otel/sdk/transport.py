@@ -273,7 +273,7 @@ class HttpTransport(Transport):
         # Without any, a login in ~/.netrc would replace the configured header. Proxies and
         # certificates of the environment still apply.
         self._auth = login if any(login := get_auth_from_url(url)) else lambda request: request
-        self._headers |= {"content-type": "application/x-protobuf"}
+        self._headers |= {"content-type": "application/x-protobuf", "accept-encoding": "identity"}
         if compression != "none":
             self._headers["content-encoding"] = compression
         self._compress = _COMPRESS[compression]
@@ -354,7 +354,8 @@ def _content(response: requests.Response, until: float, seconds: float) -> bytes
     """Return an answer's content, limited in size and time.
 
     An HTTP client's timeout begins again with each byte: an answer that never ends would be read
-    into memory for ever.
+    into memory for ever. It also decompresses without a limit, before urllib3 2.6: a few bytes
+    could become gigabytes. No server is asked to compress; some do so anyway.
     """
     import requests
 
@@ -362,10 +363,14 @@ def _content(response: requests.Response, until: float, seconds: float) -> bytes
     # Older releases lack `read1`, and `read` would wait for more bytes.
     read = getattr(response.raw, "read1", lambda _, **options: response.raw.read(1, **options))
     body = b""
-    while len(body) < most and (part := read(most, decode_content=True)):
+    while len(body) < most and (part := read(most, decode_content=False)):
         body += part
         if time.monotonic() >= until:
             raise requests.ReadTimeout(f"the answer did not end within {seconds:.3g} s")
+    if response.headers.get("content-encoding"):
+        with suppress(zlib.error):
+            # Gzip or deflate.
+            body = zlib.decompressobj(47).decompress(body, most)
     return body[:most]
 
 
