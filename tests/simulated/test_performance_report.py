@@ -310,6 +310,9 @@ def test_a_redaction_that_never_returns_holds_up_no_block(
         # Not one without what the redaction has.
         assert block.report is None
         assert "operator's function (otel.redact) does not return" in caplog.text
+    # Its limit is no setting, and nothing closes.
+    assert "1 graph log could not be exported to memory within 5 s" in caplog.text
+    assert "otel.close-timeout" not in caplog.text
     eventually(lambda: not b.scheduler.plugins.get("dask-otel"))
 
 

@@ -361,7 +361,7 @@ def test_a_hanging_sink_does_not_hold_the_close_nor_the_last_metrics(
         eventually(lambda: pump.closed)
         assert outcomes(pump) == {"shutdown": 20}
     assert levels(caplog) == ["WARNING"]
-    assert "20 spans could not be exported" in caplog.text
+    assert "20 spans could not be exported to sink within otel.close-timeout" in caplog.text
 
 
 def test_threads_end_if_another_one_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:

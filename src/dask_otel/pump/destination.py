@@ -104,6 +104,8 @@ class Destination:
         self.eager: Callable[[], bool] = bool
         #: Gets an event with each first warning and each recovery.
         self.notices: Notices = deque(maxlen=1)
+        #: What limits the time of a close, for messages.
+        self.within = ""
         #: The reason of the last failure, and its kind (`remedied_by`).
         self.reason = self._kind = ""
         self._failing: set[Sink] = set()
@@ -230,9 +232,10 @@ class Destination:
             reason = f". The last reason: {self.reason}" if sink in self._failing else ""
             logger.log(
                 max(logging.INFO, self._level(sink, self._kind or "absent") or 0),
-                "dask-otel is closing; %s could not be exported to %s within otel.close-timeout%s",
+                "dask-otel: %s could not be exported to %s within %s%s",
                 what,
                 self.name,
+                self.within,
                 reason,
             )
 

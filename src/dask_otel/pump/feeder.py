@@ -42,6 +42,8 @@ class Feeder(PumpThread):
         Wakes the thread; the lanes set it too.
     notices
         Gets an event if the queue is full, at most every ten minutes.
+    within
+        What limits the time of the close, for a message.
     """
 
     #: The name of its work, in the log and for its unexpected errors; for a message about a loss.
@@ -58,6 +60,7 @@ class Feeder(PumpThread):
         tally: Tally,
         wake: threading.Event,
         notices: Notices,
+        within: str,
     ) -> None:
         self.signal, self.lanes = signal, lanes
         self._all, self._items, _ = WORDS[signal]
@@ -66,7 +69,7 @@ class Feeder(PumpThread):
         self._inbox = Inbox(backlog)
         #: OpenTelemetry spans between the inbox and the lanes or the disk.
         self._in_hand = 0
-        self._notices = notices
+        self._notices, self._within = notices, within
         self._noticed_at = -math.inf
         self._breathe = Breath()
 
@@ -110,10 +113,11 @@ class Feeder(PumpThread):
         if left:
             self._drop("shutdown", left * len(self.lanes))
             logger.warning(
-                "dask-otel is closing; %d %s could not be %s within otel.close-timeout",
+                "dask-otel: %d %s could not be %s within %s",
                 left,
                 self._items,
                 self.task,
+                self._within,
             )
 
     # ------------------------------------------------------------------------- the thread

@@ -90,6 +90,8 @@ class Pump:
         Gets events of the bridge itself.
     profiles
         Writes profiles; None for none.
+    within
+        What limits the time of its close, for messages.
     """
 
     def __init__(
@@ -101,17 +103,18 @@ class Pump:
         notices: Notices | None = None,
         graphs: RecordExport = RecordExport(),
         profiles: ProfileFiles | None = None,
+        within: str = "otel.close-timeout",
     ) -> None:
         #: Events of the bridge itself; the event loop takes them out.
         self.notices: Notices = deque(maxlen=MOST_NOTICES) if notices is None else notices
-        self._sanitized = sanitized
+        self._sanitized, self._within = sanitized, within
         self._capacity = spans.limits.queue_size
         self._tally = Tally()
         sinks = [*spans.sinks, *(sink for sink, _ in metrics.sinks), *logs.sinks]
         sinks += graphs.sinks
         for sink in sinks:
             sink.destination.signals.add(sink.signal)
-            sink.destination.notices = self.notices
+            sink.destination.notices, sink.destination.within = self.notices, within
         self.destinations = list(dict.fromkeys(sink.destination for sink in sinks))
         #: With a spool, the feeder of the spans; else None.
         self.spooled: SpooledFeeder | None = None
@@ -149,7 +152,7 @@ class Pump:
             )
         # An event of a full queue of events would not fit in it either.
         notices: Notices = self.notices if signal == "traces" else deque(maxlen=0)
-        parts = (self._tally, wake, notices)
+        parts = (self._tally, wake, notices, self._within)
         translate = partial(self._translate_and_count, way.translate)
         if spool is None:
             return Feeder(signal, lanes, translate, limits.queue_size, *parts)

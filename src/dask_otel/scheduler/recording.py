@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time as clocks
 from collections.abc import Callable
-from typing import Final
 
 from distributed.metrics import time
 
@@ -15,11 +14,8 @@ from dask_otel._log import logger
 from dask_otel.pump.pump import Pump
 from dask_otel.pump.recorder import Recorder
 from dask_otel.scheduler.hand_over import PAUSE, HandOver
-from dask_otel.scheduler.wiring import RECORDED
+from dask_otel.scheduler.wiring import RECORDED, WRITTEN_WITHIN
 from dask_otel.settings.keys import Settings
-
-#: Seconds for a pump to write what it has: nothing of it waits for a server.
-_AT_MOST: Final = 5.0
 
 
 class Recording:
@@ -80,7 +76,7 @@ class Recording:
         """Let the pump write what it has, and return it."""
         pump, self._hand_over.recorded = self._hand_over.recorded, None
         if pump is not None:
-            pump.request_close(_AT_MOST)
+            pump.request_close(WRITTEN_WITHIN)
         return pump
 
     def drop(self, name: str) -> None:
@@ -119,12 +115,12 @@ class Recording:
             await self._hand_over.flush()
             pump = self.stop()
             self.begin()
-            until = clocks.monotonic() + _AT_MOST
+            until = clocks.monotonic() + WRITTEN_WITHIN
             while pump is not None and not pump.closed:
                 if clocks.monotonic() >= until:
                     raise TimeoutError(
-                        f"its telemetry is not in memory after {_AT_MOST:g} s, perhaps because "
-                        "the operator's function (otel.redact) does not return"
+                        f"its telemetry is not in memory after {WRITTEN_WITHIN:g} s, perhaps "
+                        "because the operator's function (otel.redact) does not return"
                     )
                 await asyncio.sleep(PAUSE)
         return 0 if self.recorder is None else self.recorder.number

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 LONGEST_PAGE_AGE: Final = 15.0
 #: The seconds between two batches of metrics while they are recorded in memory.
 RECORDED: Final = 5.0
+#: Seconds for a pump to write into memory what it has: nothing of it waits for a server.
+WRITTEN_WITHIN: Final = 5.0
 #: The queue of what is recorded, which waits for no server.
 _IN_MEMORY: Final = PumpLimits(queue_size=10_000, schedule_delay=0.0)
 #: The longest wait for the spool's content, in seconds; the export then begins without it.
@@ -250,6 +252,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
             RecordExport([logs], partial(narrated, sanitizer=own, last=LastLines()), _IN_MEMORY),
             own.drain,
             graphs=RecordExport(graphs, lambda graph: [graph], _IN_MEMORY),
+            within=f"{WRITTEN_WITHIN:g} s",
         )
         made.relieve(pump)
         return made
