@@ -537,6 +537,35 @@ def test_a_disk_that_hangs_holds_up_neither_the_loop_nor_the_close(monkeypatch):
     assert store.closed == [False]
 
 
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_span_whose_translation_does_not_return_is_counted_once(stored, monkeypatch, caplog):
+    """As may happen with the operator's function (`otel.redact`)."""
+    begun, go_on, translate = threading.Event(), threading.Event(), pumps.translate
+
+    def hanging(item: Any) -> Any:
+        begun.set()
+        go_on.wait(60)
+        return translate(item)
+
+    monkeypatch.setattr(pumps, "translate", hanging)
+    store, spans = Memory(), Spans()
+    made = pumping(store, spans, running=True) if stored else pumps.running([spans])
+    with made as pump:
+        try:
+            assert all(offer(pump, 1, 2, groups=1))
+            begun.wait(30)
+            pump.request_close(0.05)
+            eventually(lambda: all(lane.closed.is_set() for lane in pump.spans.lanes))
+            pump.release()
+            assert outcomes(pump) == {"shutdown": 4}
+            assert "4 spans could not be" in caplog.text
+        finally:
+            go_on.set()
+        eventually(lambda: pump.closed)
+        assert outcomes(pump) == {"shutdown": 4}
+    assert (spans.exported, store.rows) == ([], {})
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_each_record_is_exported_or_counted_once_whatever_fails(seed):
     rng, offered = random.Random(seed), 0

@@ -69,6 +69,8 @@ class Feeder(PumpThread):
         self._inbox = Inbox(backlog)
         #: OpenTelemetry spans between the inbox and the lanes or the disk.
         self._in_hand = 0
+        #: The weight of the item that is being translated. The thread that takes it out counts it.
+        self._translating: dict[str, int] = {}
         self._notices, self._within = notices, within
         self._noticed_at = -math.inf
         self._breathe = Breath()
@@ -108,8 +110,8 @@ class Feeder(PumpThread):
         return self._inbox.waiting + self._in_hand + longest
 
     def abandon(self) -> None:
-        """Count the unread items as lost: the thread hangs, or its time is up."""
-        left = self._inbox.give_up()
+        """Count as lost what is not encoded: the thread hangs, or its time is up."""
+        left = self._inbox.give_up() + self._translating.pop("weight", 0)
         if left:
             self._drop("shutdown", left * len(self.lanes))
             logger.warning(
@@ -141,8 +143,10 @@ class Feeder(PumpThread):
     def _encoded(
         self, item: Any, lanes: Sequence[SpanLane], counted: bool = True
     ) -> list[tuple[SpanLane, Any]]:
-        """Return the lanes and the bodies of an item's records; count errors if so wanted."""
+        """Return the lanes and the bodies of an item's records; count losses if so wanted."""
         found: list[tuple[SpanLane, Any]] = []
+        if counted:
+            self._translating["weight"] = item.weight
         try:
             self._breathe()
             for record in self._translate(item):
@@ -153,9 +157,10 @@ class Feeder(PumpThread):
                         found.append((lane, body))
         except BaseException:
             logger.debug("dask-otel: an item could not be translated", exc_info=True)
-            if counted:
-                self._drop("untranslatable", item.weight * len(lanes))
-        return found
+            self._drop("untranslatable", self._translating.pop("weight", 0) * len(lanes))
+            return []
+        # Without it, another thread has counted the item as lost.
+        return found if not counted or self._translating.pop("weight", 0) else []
 
     def _give(self, rows: Sequence[tuple[SpanLane, Any]]) -> None:
         """Give records to the lanes from memory."""
