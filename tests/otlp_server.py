@@ -95,7 +95,10 @@ class _Grpc(grpc.GenericRpcHandler):
             return None
 
         def handle(body: bytes, context: grpc.ServicerContext) -> bytes:
-            headers = {key: str(value) for key, value in context.invocation_metadata()}
+            headers = {
+                key: value.decode() if isinstance(value, bytes) else value
+                for key, value in context.invocation_metadata()
+            }
             answer = self._take(method, body, headers)
             if answer.headers:
                 context.set_trailing_metadata(tuple(answer.headers.items()))

@@ -353,6 +353,8 @@ def test_a_file_of_no_certificate_is_one_error(
         ("x-key=Bearer abc, x-tenant = one ,", {"x-key": "Bearer abc", "x-tenant": "one"}),
         ("x-key=Basic YWJj==", {"x-key": "Basic YWJj=="}),
         ("x-key=", {"x-key": ""}),
+        # For gRPC, such a name means bytes.
+        ("x-key-bin=a%20b", {"x-key-bin": "a b"}),
     ],
 )
 def test_headers_as_people_write_them(

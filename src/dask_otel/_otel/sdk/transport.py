@@ -412,7 +412,11 @@ class GrpcTransport(Transport):
             reply = self._connected().unary_unary(_METHODS[self._signal])(
                 request,
                 timeout=max(0.001, until - time.monotonic()),
-                metadata=tuple(self._headers.items()),
+                # A value of this name is bytes, which gRPC encodes.
+                metadata=tuple(
+                    (name, value.encode() if name.endswith("-bin") else value)
+                    for name, value in self._headers.items()
+                ),
             )
             return self._taken(_REPLIES[self._signal].FromString(reply))
         except RpcError as error:
