@@ -88,17 +88,29 @@ def test_a_reader_who_has_seen_enough_is_no_error(arguments, monkeypatch, capfd)
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("closed", ["stdout", "stderr"])
-@pytest.mark.parametrize(("path", "code"), [("a-traces.jsonl", 0), ("nothing", 1)])
-def test_a_closed_stream_is_no_error(tmp_path, monkeypatch, capsys, closed, path, code):
+@pytest.mark.parametrize(
+    ("closed", "path", "option", "code", "said"),
+    [
+        ("stderr", "a-traces.jsonl", "--text", 0, "etl"),
+        ("stderr", "nothing", "--text", 1, ""),
+        # A message, or a file's name, is no result.
+        ("stdout", "nothing", "--text", 1, "nothing"),
+        ("stdout", "a-traces.jsonl", "-o=page", 0, ""),
+        ("stdout", "a-traces.jsonl", "--text", 1, "dask-otel report: standard output is closed\n"),
+    ],
+)
+def test_where_a_stream_is_closed_only_a_lost_result_is_an_error(
+    tmp_path, monkeypatch, capsys, closed, path, option, code, said
+):
     (tmp_path / "a-traces.jsonl").write_text(json.dumps(traces(span(1, "etl"))) + "\n")
+    monkeypatch.chdir(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(sys, closed, None)
-        assert main(["report", str(tmp_path / path), "--text"]) == code
+        assert main(["report", path, option]) == code
         getattr(sys, closed).close()
-    out, err = capsys.readouterr()
-    # A message is no result.
-    assert (bool(out), bool(err)) == (code < (closed == "stderr"), code > (closed == "stderr"))
+    shown = "".join(capsys.readouterr())
+    assert said in shown
+    assert bool(said) == bool(shown)
 
 
 #: What Dask's own command line does with the entry points of its group; here with ours alone.

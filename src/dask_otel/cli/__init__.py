@@ -80,11 +80,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     0 after success, 1 after a failed step (the reason is on standard error), 130 after
     Ctrl-C. Wrong arguments exit with 2, as in argparse.
     """
-    for name in ("stdout", "stderr"):
-        # The process was started without it.
-        if getattr(sys, name) is None:
-            setattr(sys, name, io.StringIO())
+    # The process may have been started without them.
+    sys.stderr = sys.stderr or io.StringIO()
     arguments = _parser().parse_args(argv)
+    sys.stdout = sys.stdout or terminal.Closed()
     try:
         return int(arguments.run(arguments))
     except KeyboardInterrupt:

@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     for name in files.keys() - {Path(name) for name in kept}:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(files[name])
-    terminal.show(f"{len(files) - len(kept)} files are in {folder}")
+    terminal.tell(f"{len(files) - len(kept)} files are in {folder}")
     if kept:
         raise Failed(f"kept, because they differ: {', '.join(kept)}; --force replaces them")
     return 0

@@ -99,7 +99,7 @@ def link(run: PastRun) -> str:
 def serve(server: Pages) -> int:
     """Answer until Ctrl-C; return the exit code."""
     with server, suppress(KeyboardInterrupt):
-        terminal.show(f"http://{_HOST}:{server.server_port}/")
+        terminal.tell(f"http://{_HOST}:{server.server_port}/")
         terminal.say("history", "press Ctrl-C to stop")
         server.serve_forever()
     return 0

@@ -138,11 +138,11 @@ def _report(pump: Pump, path: str) -> int:
         for name in (semconv.OTEL_EXPORTED.name, semconv.OTEL_DROPPED.name)
     )
     if not (sent or lost or left):
-        terminal.show(f"nothing waits in {path}")
+        terminal.tell(f"nothing waits in {path}")
         return 0
     # With several exporters, it is unknown which ones accepted them.
     to = f" to {pump.destinations[0].name}" if sent and len(pump.destinations) == 1 else ""
-    terminal.show(f"{words.counted(sent, 'span')} sent{to}; {left:,} left in {path}")
+    terminal.tell(f"{words.counted(sent, 'span')} sent{to}; {left:,} left in {path}")
     if lost:
         terminal.say(
             "spool",

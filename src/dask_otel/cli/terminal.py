@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import logging
 import os
 import shutil
@@ -10,9 +11,9 @@ import sys
 import time
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 from dask_otel.report import words
 
@@ -28,6 +29,14 @@ Parsed = TypeVar("Parsed")
 
 class Failed(RuntimeError):
     """A step of a command failed; the message says why."""
+
+
+class Closed(io.StringIO):
+    """Standard output that was closed before the start: a result that goes there is lost."""
+
+    def write(self, _: str) -> NoReturn:
+        """Raise an OSError."""
+        raise OSError("standard output is closed")
 
 
 def wait_until(done: Callable[[], bool], seconds: float) -> None:
@@ -91,6 +100,12 @@ def show(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def tell(text: str) -> None:
+    """Print what a command has done; that nobody can read it is no error."""
+    with suppress(OSError):
+        show(text)
+
+
 def say(command: str, text: str) -> None:
     """Print a message besides a command's result, without what a terminal would obey."""
     sys.stdout.flush()
@@ -125,7 +140,7 @@ def write(path: Path, text: str) -> None:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise Failed(f"can't write {path}: {reason}") from error
-    show(str(path))
+    tell(str(path))
 
 
 @contextmanager
