@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time as clocks
 from collections import deque
 from collections.abc import Callable, Mapping, Set
@@ -56,6 +57,8 @@ _IN_MEMORY: Final = PumpLimits(queue_size=10_000, schedule_delay=0.0)
 _SPOOL_PATIENCE: Final = 10.0
 #: By name and instance of a service, the bridge that exports under them, while it exists.
 _owners: Final[WeakValueDictionary[tuple[str, str], Owner]] = WeakValueDictionary()
+#: Held to read and change them: bridges start in threads, and one can end meanwhile.
+_owning: Final = threading.Lock()
 
 _NO_LISTENER: Final = (
     "dask-otel: nothing listens at {}, OpenTelemetry's default, so {} can't be seen: no other "
@@ -74,7 +77,8 @@ class Owner:
 
     def claims(self, name: str, instance: str) -> bool:
         """Return whether the bridge may export under these; from then on no other one may."""
-        return _owners.setdefault((name, instance), self).instance_id == self.instance_id
+        with _owning:
+            return _owners.setdefault((name, instance), self).instance_id == self.instance_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,8 +286,9 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
 
 def disown(instance_id: str) -> None:
     """Let other bridges export under the service's name and instance that this one had."""
-    for identity in [one for one, its in [*_owners.items()] if its.instance_id == instance_id]:
-        _owners.pop(identity, None)
+    with _owning:
+        for identity in [one for one, its in _owners.items() if its.instance_id == instance_id]:
+            _owners.pop(identity, None)
 
 
 def _spool(settings: Settings, outputs: Outputs) -> Spool | None:
