@@ -681,7 +681,7 @@ def test_what_is_neither_true_nor_false_is_false_with_a_warning(
     build: Build, caplog: pytest.LogCaptureFixture, variable: str, value: str
 ) -> None:
     outputs = build(**{variable: value})
-    assert {f"{variable} is '{value}', which means false. Allowed: true, false"} == {
+    assert {f"{variable} is '{value}', which means false. Allowed: true, false."} == {
         message.removeprefix("dask-otel: ") for message in caplog.messages
     }
     assert outputs.decides(Trace(2**128 - 1))

@@ -226,6 +226,20 @@ def test_a_typing_error_in_a_variable(server: Receiver, examine: Examine) -> Non
     }
 
 
+def test_a_wrong_value_that_the_bridge_replaces(
+    server: Receiver, examine: Examine, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = {"OTEL_TRACES_SAMPLER": "always_onn", "OTEL_EXPORTER_OTLP_INSECURE": "1"}
+    findings = examine(server.endpoint, server.protocol, **wrong)
+    found = [f for f in findings if f.check == "configuration"]
+    # The protocol decides whether anybody asks for the other one.
+    assert {f.level for f in found} == {"problem"}
+    assert found[0].what.startswith("OTEL_TRACES_SAMPLER is 'always_onn', ")
+    assert len({f.what for f in found}) == len(found) == 1 + (server.protocol == GRPC)
+    # The scheduler's log had it at the start.
+    assert caplog.messages == []
+
+
 def test_files(tmp_path: Path) -> None:
     with dask.config.set({"otel.files.path": str(tmp_path / "below" / "telemetry")}):
         facts = facts_of_this_process(60)

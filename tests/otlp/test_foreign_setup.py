@@ -94,7 +94,7 @@ def all_are_daemons() -> bool:
             "mine (TimeoutError: no answer in time), later (TimeoutError: no answer in time), "
             "unknown (KeyError: 'unknown')",
         ),
-        ("OTEL_TRACES_SAMPLER", "mine", "names 'mine', and that sampler could not be made"),
+        ("OTEL_TRACES_SAMPLER", "mine", "is 'mine', which could not be made"),
     ],
 )
 def test_what_can_be_left_out_is_named_once(

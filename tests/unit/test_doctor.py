@@ -148,6 +148,7 @@ COUNTS = [
             {"configuration": "OTEL_SERVICE_NMAE"},
             {},
         ),
+        ({"mistakes": ["OTEL_X is 'y'."]}, {"configuration": "OTEL_X is 'y'."}, {}),
         ({"bridge__state": "absent"}, {"bridge": "no bridge runs"}, {}),
         ({"bridge__state": "starting"}, {"bridge": "not made its exporters"}, {}),
         (

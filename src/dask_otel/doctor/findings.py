@@ -146,11 +146,16 @@ def _versions(facts: Facts) -> list[Finding]:
 
 def _configuration(process: Facts) -> list[Finding]:
     problems, enabled = process["problems"], process.get("enabled", True)
+    mistakes = process.get("mistakes", ())
     changed = sum(origin != "default" for _, _, origin in process.get("settings", ()))
     why = "With this the bridge does not start."
     advice = f"Correct it where it was set. {ALL_KEYS}"
     return [
         *(Finding("configuration", "problem", problem, why, advice) for problem in problems),
+        *(
+            Finding("configuration", "problem", one, "The bridge runs all the same.", advice)
+            for one in mistakes
+        ),
         *(
             Finding(
                 "configuration",
@@ -172,7 +177,7 @@ def _configuration(process: Facts) -> list[Finding]:
                 ),
             ),
             (
-                not problems and enabled,
+                not problems and not mistakes and enabled,
                 Finding(
                     "configuration",
                     "ok",

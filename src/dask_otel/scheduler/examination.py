@@ -114,6 +114,7 @@ def process_facts(
         "variables": [list(one) for one in variables],
         "misspelled": _misspelled(settings.environment),
         "problems": [mask(problem) for problem in problems],
+        "mistakes": [mask(mistake) for mistake in found.pop("mistakes")],
         "probe": found,
     }
 

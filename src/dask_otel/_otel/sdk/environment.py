@@ -41,6 +41,8 @@ _Value = TypeVar("_Value")
 
 #: The variables in force while a bridge's exporters are made; None elsewhere.
 _in_force: Final[ContextVar[Mapping[str, str] | None]] = ContextVar("in_force", default=None)
+#: Mistakes in variables, for the doctor; None elsewhere.
+_mistakes: Final[ContextVar[dict[str, None] | None]] = ContextVar("mistakes", default=None)
 _process_lock: Final = threading.Lock()
 
 
@@ -142,6 +144,27 @@ class _Refusal(ValueError):
     """The error in a value, as the end of a sentence."""
 
 
+@contextmanager
+def mistakes() -> Iterator[dict[str, None]]:
+    """Keep this thread's `mistaken` values from the log; yield them in words, each once."""
+    found: dict[str, None] = {}
+    token = _mistakes.set(found)
+    try:
+        yield found
+    finally:
+        _mistakes.reset(token)
+
+
+def mistaken(variable: str, text: str, effect: str, allowed: str = "") -> None:
+    """Report a wrong value that must not be an error, as specified; `effect` is what happens."""
+    said = f"{variable} is {shortened(text, 100)!r}, {effect}."
+    said += f" Allowed: {allowed}." if allowed else ""
+    if (found := _mistakes.get()) is not None:
+        found[said] = None
+    else:
+        logger.warning("dask-otel: %s", said)
+
+
 def choice(allowed: Sequence[str], *variables: str) -> str | None:
     """Return the value of the first variable that is set, in lower case; None if none is.
 
@@ -156,16 +179,13 @@ def choice(allowed: Sequence[str], *variables: str) -> str | None:
 def flag(*variables: str) -> bool | None:
     """Return the value of the first variable that is set; None if none is.
 
-    As specified, all but true is false; what is neither gives a warning.
+    As specified, all but true is false; what is neither is `mistaken`.
     """
     if (found := first_set(*variables)) is None:
         return None
     name, text = found
     if text.lower() not in ("true", "false"):
-        logger.warning(
-            "dask-otel: %s is %r, which means false. Allowed: true, false",
-            name, shortened(text, 100),
-        )  # fmt: skip
+        mistaken(name, text, "which means false", "true, false")
     return text.lower() == "true"
 
 

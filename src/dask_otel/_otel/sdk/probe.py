@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from dask_otel import semconv
+from dask_otel._otel.sdk.environment import mistakes
 from dask_otel._otel.sdk.listening import look
 from dask_otel._otel.sdk.outputs import Outputs, build
 from dask_otel._otel.sdk.spans import ProviderSpanSink
@@ -45,12 +46,12 @@ def probe(settings: Settings, seconds: float) -> dict[str, Any]:
     Returns
     -------
     found
-        Plain data: ``problems`` of the configuration, ``disabled``, the ids for finding the
-        telemetry (``run``, ``trace_id``, ``span_id``, ``sent_ns``), and ``results``, one for each
-        signal at each destination: ``signal`` (``"traces"``, ``"metrics"``, ``"logs"``),
-        ``destination`` as in the scheduler's log, ``endpoint`` (None, or its URL and protocol),
-        ``ok`` (None if unknown), ``reason`` and
-        ``advice`` after a failure, whether the signal is ``unsupported``,
+        Plain data: ``problems`` of the configuration, ``mistakes`` in it, ``disabled``, the ids for
+        finding the telemetry (``run``, ``trace_id``, ``span_id``, ``sent_ns``), and ``results``,
+        one for each signal at each destination: ``signal`` (``"traces"``, ``"metrics"``,
+        ``"logs"``), ``destination`` as in the scheduler's log, ``endpoint`` (None, or its URL and
+        protocol), ``ok`` (None if unknown), ``reason`` and ``advice`` after a failure, whether the
+        signal is ``unsupported``,
         the number of items ``lost`` in an accepted request and the server's message (``said``), the
         ``listener`` if it was checked (`look`), and ``seconds``.
     """
@@ -69,7 +70,8 @@ def probe(settings: Settings, seconds: float) -> dict[str, Any]:
     }
     try:
         # Not a scheduler's id, so that its files have different names.
-        outputs = build(settings, f"doctor-{run}", sent_ns)
+        with mistakes() as found["mistakes"]:
+            outputs = build(settings, f"doctor-{run}", sent_ns)
     except ConfigurationError as error:
         found["problems"] = list(error.problems)
         return found

@@ -33,11 +33,11 @@ from opentelemetry.trace import (
 from dask_otel import semconv
 from dask_otel._log import logger
 from dask_otel._otel.api.current import remote_parent
-from dask_otel._otel.sdk.environment import first_set, variables
+from dask_otel._otel.sdk.environment import first_set, mistaken, variables
 from dask_otel._otel.sdk.transport import uninstrumented
 from dask_otel.core.context import Traceparent
 from dask_otel.core.records import SpanRecord
-from dask_otel.core.text import Sanitizer, attribute_text, shortened
+from dask_otel.core.text import Sanitizer, attribute_text
 from dask_otel.core.trace import Trace
 from dask_otel.pump.thread import apart, promptly
 
@@ -48,6 +48,9 @@ REST: Final = 2.0
 
 SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
+_VARIABLE, _ARGUMENT = "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG"
+#: What happens without the one that it names.
+_INSTEAD: Final = "OpenTelemetry's default sampler is used (parentbased_always_on)"
 #: What installed packages register their samplers in.
 _GROUP: Final = "opentelemetry_traces_sampler"
 #: The SDK's samplers, by their names in the specification.
@@ -153,7 +156,7 @@ def caller_of(trace: Trace) -> Context:
 
 
 def _load_sampler(entry: EntryPoint) -> Sampler:
-    argument = variables().get("OTEL_TRACES_SAMPLER_ARG")
+    argument = variables().get(_ARGUMENT)
     try:
         sampler = promptly(lambda: entry.load()(argument))
         if isinstance(sampler, Sampler):
@@ -161,45 +164,32 @@ def _load_sampler(entry: EntryPoint) -> Sampler:
         problem = f"it is a {type(sampler).__name__}"
     except Exception as error:
         problem = repr(error)
-    logger.warning(
-        "dask-otel: OTEL_TRACES_SAMPLER names %r, and that sampler could not be made (%s); "
-        "OpenTelemetry's default sampler is used instead (parentbased_always_on)",
-        entry.name,
-        problem,
-    )
+    mistaken(_VARIABLE, entry.name, f"which could not be made ({problem}), so {_INSTEAD}")
     return DEFAULT_ON
 
 
 def _share() -> float:
     """Return the argument of a sampler of a share of all traces; as specified, 1 by default."""
-    _, text = first_set("OTEL_TRACES_SAMPLER_ARG") or ("", "1")
+    _, text = first_set(_ARGUMENT) or ("", "1")
     with suppress(ValueError):
         if 0 <= (share := float(text)) <= 1:
             return share
-    logger.warning(
-        "dask-otel: OTEL_TRACES_SAMPLER_ARG is %r. 1, for all traces, is used instead. Allowed: a "
-        "number from 0 to 1",
-        shortened(text, 100),
-    )
+    mistaken(_ARGUMENT, text, "so 1 is used, for all traces", "a number from 0 to 1")
     return 1.0
 
 
 def make_sampler() -> TraceSampler:
     """Return the sampler that ``OTEL_TRACES_SAMPLER`` names: the SDK's, or a package's.
 
-    A mistake gives a warning, as specified, and no error.
+    A wrong one is `mistaken`, and no error, as specified.
     """
-    _, name = first_set("OTEL_TRACES_SAMPLER") or ("", "parentbased_always_on")
+    _, name = first_set(_VARIABLE) or ("", "parentbased_always_on")
     if (sampler := _STATIC.get(name.lower())) is not None:
         return TraceSampler(sampler)
     if (make := _BY_SHARE.get(name.lower())) is not None:
         return TraceSampler(make(_share()))
     for entry in entry_points(group=_GROUP, name=name):
         return TraceSampler(_load_sampler(entry))
-    logger.warning(
-        "dask-otel: OTEL_TRACES_SAMPLER is %r. OpenTelemetry's default sampler is used instead "
-        "(parentbased_always_on). Allowed: %s",
-        shortened(name, 100),
-        ", ".join(sorted({*_STATIC, *_BY_SHARE, *entry_points(group=_GROUP).names})),
-    )
+    known = sorted({*_STATIC, *_BY_SHARE, *entry_points(group=_GROUP).names})
+    mistaken(_VARIABLE, name, f"so {_INSTEAD}", ", ".join(known))
     return TraceSampler(DEFAULT_ON)
