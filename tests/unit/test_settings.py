@@ -497,6 +497,11 @@ BEGINS = "a name here must begin with OTEL_."
         ({"enviroment": SECRET}, "Did you mean otel.environment?"),
         ({"endpoint": "http://x"}, "Use the standard variable OTEL_EXPORTER_OTLP_ENDPOINT, or"),
         ({"endpoint": "https://me:s3cret@collector:4318"}, "OTEL_EXPORTER_OTLP_ENDPOINT"),
+        ({"exporter": {"endpoint": "x"}}, "Use the standard variable OTEL_EXPORTER_OTLP_ENDPOINT"),
+        ({"exporter.Linger": 1}, "Did you mean otel.spans.linger?"),
+        # Not otel.report.
+        ({"exporter": "otlp"}, "there is no such key. Allowed in otel: enabled, "),
+        ({"exporter": {"zzz": 1, 5: 1}}, "there is no such key. Allowed in otel: enabled, "),
         ({"service_name": "x"}, "Use the standard variable OTEL_SERVICE_NAME, or"),
         ({"headers": "authorization=s3cret"}, "OTEL_EXPORTER_OTLP_HEADERS"),
         ({"api_token": "s3cret"}, "not shown: it may be secret"),

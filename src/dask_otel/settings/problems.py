@@ -64,22 +64,22 @@ def unknown_key(
 
     `name` is unknown in `section`, the full key of a known one; `keys` has all sections' names.
     """
-    leaf = name.lower().replace("_", "-").rpartition(".")[2][:64]
-    if standard := _STANDARD.get(leaf):
-        advice = f" Use the standard variable {standard}, or otel.environment.{standard}."
-    elif meant := _near_miss(leaf, section, keys):
-        advice = f" Did you mean {meant}?"
-    else:
-        advice = ""
+    # Below a section that does not exist, as in otel.exporter.endpoint, a key can be right.
+    names = [name, *map(key_text, value if isinstance(value, Mapping) else ())]
+    advice = next(filter(None, (_advice(one, section, keys) for one in names)), "")
     found = f"{assignment(f'{section}.{name}', value)}, in {source}: there is no such key."
     return f"{found}{advice} Allowed in {section}: {', '.join(keys[section])}."
 
 
-def _near_miss(leaf: str, section: str, keys: Mapping[str, Iterable[str]]) -> str | None:
+def _advice(name: str, section: str, keys: Mapping[str, Iterable[str]]) -> str:
+    leaf = name.lower().replace("_", "-")[:64]
+    if standard := _STANDARD.get(leaf):
+        return f" Use the standard variable {standard}, or otel.environment.{standard}."
     for where in (section, *keys):  # the same section first
-        if close := difflib.get_close_matches(leaf, keys[where], n=1, cutoff=0.7):
-            return f"{where}.{close[0]}"
-    return None
+        # Not otel.report for otel.exporter.
+        if close := difflib.get_close_matches(leaf, keys[where], n=1, cutoff=0.8):
+            return f" Did you mean {where}.{close[0]}?"
+    return ""
 
 
 def assignment(key: str, value: Any) -> str:
