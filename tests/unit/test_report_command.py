@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import sys
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from dask_otel.cli import main, report
+from tests.unit.history_files import one, write
 from tests.unit.report_files import cluster, span, traces
 
 
@@ -35,6 +38,22 @@ def test_writes_a_page_and_says_where(run, tmp_path, capsys):
     page = tmp_path / "page.html"
     assert said(capsys, run, "-o", page) == f"{page}\n"
     assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.parametrize("command", ["report", "history"])
+def test_a_page_can_go_to_standard_output(tmp_path, monkeypatch, command):
+    pytest.importorskip("bokeh")
+    write(tmp_path, 0, one(0, "été"))
+    monkeypatch.chdir(tmp_path)
+    # Its encoding is in the page.
+    shown = io.BytesIO()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="latin-1"))
+        assert main([command, str(tmp_path), "-o", "-"]) == 0
+        page = shown.getvalue().decode()
+    assert page.startswith("<!DOCTYPE html>")
+    assert "été" in page
+    assert not Path("-").exists()
 
 
 def test_compares(run, tmp_path, capsys):
@@ -134,6 +153,7 @@ def test_says_what_is_wrong(run, tmp_path, capsys, arguments, wrong):
         (("report", "{run}", "--json", "-o", "x"), "-o and --open are for the page"),
         (("report", "{run}", "--json", "--all"), "--all is for --text"),
         (("report", "{run}", "--text", "--open"), "-o and --open are for the page"),
+        (("report", "{run}", "-o", "-", "--open"), "--open needs a file, not -o -"),
         (("doctor", "--patience", "soon"), "'soon' is not more than 0"),
         (("doctor", "--timeout", "3601"), "'3601' is not more than 0 and at most 3600 seconds"),
         (("spool", "{run}", "--patience", "-1"), "'-1' is not from 0 to 86400 seconds"),

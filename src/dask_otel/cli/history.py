@@ -47,7 +47,8 @@ of the name is a regression (--check), 2 wrong arguments, 130 interrupted
         "-o --output": {
             "type": Path,
             "metavar": "FILE",
-            "help": "write a page with search and filter instead",
+            "help": "write a page with search and filter instead, to FILE, or - for standard "
+            "output",
         },
         "--serve": {
             "nargs": "?",

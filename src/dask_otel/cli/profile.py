@@ -47,7 +47,7 @@ written, 2 wrong arguments, 130 interrupted
         "--speedscope": {
             "type": Path,
             "metavar": "FILE",
-            "help": "write FILE for https://www.speedscope.app instead",
+            "help": "write FILE, or - for standard output, for https://www.speedscope.app instead",
         },
     },
 )

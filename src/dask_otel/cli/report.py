@@ -58,7 +58,7 @@ arguments, 130 interrupted
         "-o --output": {
             "type": Path,
             "metavar": "FILE",
-            "help": "write the page to FILE (default: report.html)",
+            "help": "write the page to FILE, or - for standard output (default: report.html)",
         },
         "--open": {"action": "store_true", "help": "open the page in a browser"},
         "--text": {"action": "store_true", "help": "write text to standard output instead"},
@@ -101,6 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
         "argument --json: not allowed with argument --text": given.text and given.json,
         "-o and --open are for the page, not for --text or --json": not page
         and (given.output or given.open),
+        "--open needs a file, not -o -": arguments.open and arguments.output == terminal.STDOUT,
         "--all is for --text; the page and --json have everything": given.all and not given.text,
     }
     for why in [one for one, true in wrong.items() if true]:

@@ -21,6 +21,8 @@ from dask_otel.report import words
 _NARROW: Final = 60
 #: Columns of a progress bar.
 _BAR: Final = 40
+#: As a file to write: standard output.
+STDOUT: Final = Path("-")
 #: Seconds between two looks while waiting.
 LOOK: Final = 0.05
 
@@ -134,7 +136,13 @@ def replayed(done: int, of: int) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a page, and print its path."""
+    """Write a page, and print its path; to standard output for the path ``-``."""
+    if path == STDOUT:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            # The page says that it is UTF-8.
+            sys.stdout.reconfigure(encoding="utf-8")
+        show(text)
+        return
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -93,7 +93,8 @@ arguments, 130 interrupted
         "-o --output": {
             "type": Path,
             "metavar": "FILE",
-            "help": "write the report of the run, with the result, as a page to FILE instead",
+            "help": "write the report of the run, with the result, as a page to FILE, or - for "
+            "standard output, instead",
         },
         "--price": report.COMMAND.arguments["--price"],
         "--currency": report.COMMAND.arguments["--currency"],
