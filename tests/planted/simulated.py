@@ -1204,3 +1204,18 @@ def failed_again_after_a_retry(client: Any, cluster: Any) -> None:
         wait([future, *tasks(client, "part", [0.5] * 4)])
         future.retry()
         wait(future)
+
+
+@plant("off_cpu", never=("healthy", "threads"), least=9.0, most=9.0)
+def a_tree_of_tasks_that_sleep(client: Any, cluster: Any) -> None:
+    """Tasks submit tasks that submit tasks; all threads have one of the last ones, which sleep."""
+    with span("crawl"):
+        task(client, "site", 2, function=nested).result()
+
+
+def nested(levels: int) -> None:
+    if levels:
+        with worker_client() as inner:
+            wait(tasks(inner, f"level{levels}", [levels - 1] * 6, function=nested))
+    else:
+        time.sleep(1.0)

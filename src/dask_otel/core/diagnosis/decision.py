@@ -577,6 +577,10 @@ class _Case:
         if computed - (self.threads - 1.0) * root.seconds >= inner / 2 > 0:
             said = f"Its tasks computed for {seconds(computed)} {self.on}."
             self._say("threads", self._take(inf, "inner") / 2, "", said)
+        # Nor more tasks at once, as far as their tasks held threads without using a CPU.
+        held = self.threads * root.seconds - (root.idle or 0.0) - root.elsewhere
+        waited = (self.left["inner"] - self.spare) * max(0.0, 1.0 - computed / (held or inf))
+        self._say(self.waits, self._take(waited, "inner"), self.functions, self.why)
         self.left["inner"] = min(self.left["inner"], self.spare)
 
     def had_slow_workers(self) -> None:
