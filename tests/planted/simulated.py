@@ -256,6 +256,18 @@ def one_task_on_a_slow_worker(client: Any, cluster: Any) -> None:
         wait(task(client, "fit", 0.4, *loaded, workers=["w0"], allow_other_workers=True))
 
 
+@plant("slow_worker", also=("threads",), never=("restricted", "starting"), least=4.0, most=4.6)
+def a_worker_becomes_slow(client: Any, cluster: Any) -> None:
+    """One of two workers takes three times as long after two seconds."""
+
+    def slower() -> None:
+        cluster.machines["w1"].slowness = 3.0
+
+    at(cluster, 2.0, slower)
+    with span("train"):
+        wait(tasks(client, "fit", [0.5] * 64))
+
+
 @plant("slow_worker", never=("restricted", "starting"))
 def slow_worker(client: Any, cluster: Any) -> None:
     """One of two workers takes ten times as long for the same tasks."""

@@ -161,7 +161,7 @@ def _finish_groups(
                     durations=fact.durations,
                     types=fact.types,
                     restriction=group.restriction,
-                    slow_worker=slow_worker(group),
+                    slow_worker=slow_worker(group, fact.durations.get("compute", 0.0)),
                     memory=None if memory is None else memory.of_group(group),
                 )
             )

@@ -20,6 +20,10 @@ TOGETHER: Final = 32
 #: each of so many.
 MAX_WORKERS: Final = 128
 _FIRST, _EACH = 64, 8
+#: Of the runs of a worker, so many sums are known; and once more as those of the latest ones, for
+#: which earlier runs count less with each later one, by this factor.
+_SUMS: Final = 3
+_LATEST: Final = 0.75
 
 _seconds, _start, _stop = map(itemgetter, (SECONDS, START, STOP))
 
@@ -80,11 +84,11 @@ class Computing:
         for run in runs if group.memory <= _FIRST else runs[::_EACH]:
             known, took = by_worker.get(run[WORKER]), run[SECONDS]
             if known is not None:
-                known[0] += 1
-                known[1] += took
-                known[2] += took * took
+                for place, one in enumerate((1, took, took * took)):
+                    known[place] += one
+                    known[place + _SUMS] = known[place + _SUMS] * _LATEST + one
             elif group.tasks > 1 and len(by_worker) < MAX_WORKERS:
-                by_worker[run[WORKER]] = [1, took, took * took]
+                by_worker[run[WORKER]] = [1, took, took * took] * 2
 
     def elsewhere(self, span: OpenSpan) -> float:
         """Return what other spans' tasks computed while a span, or one below it, had work."""
@@ -93,17 +97,25 @@ class Computing:
         return max(0.0, until - span.cluster_before - span.computed)
 
 
-def slow_worker(group: Group) -> tuple[str, float, float, float] | None:
+def slow_worker(group: Group, seconds: float) -> tuple[str, float, float, float] | None:
     """Return the slowest worker of a group, if it is slow; it and another one have two runs.
 
-    Returns its name, its share of the runs, and the mean seconds of its runs and of the others'.
+    Returns its name, the share of the runs that were slow there, and the mean seconds of these and
+    of the others'. All runs computed for `seconds`.
     """
     known = {name: runs for name, runs in group.by_worker.items() if runs[0] > 1}
     if len(known) < 2:
         return None
-    name = max(known, key=lambda one: known[one][1] / known[one][0])
-    own = known.pop(name)
-    others = [*map(sum, zip(*known.values(), strict=True))]
-    if not is_slow(own, others):
-        return None
-    return str(name), own[0] / (own[0] + others[0]), own[1] / own[0], others[1] / others[0]
+    # One that was as fast as others before is slow by its latest runs only.
+    for first in (0, _SUMS):
+        name = max(known, key=lambda one: known[one][first + 1] / known[one][first])
+        own = known[name]
+        others = [*map(sum, zip(*(known[one] for one in known.keys() - {name}), strict=True))]
+        if is_slow(own[first:][:_SUMS], others[first:][:_SUMS]):
+            mean, usual = (one[first + 1] / one[first] for one in (own, others))
+            share = own[0] / (own[0] + others[0])
+            if first:
+                more = (seconds / max(1, group.memory) - others[1] / others[0]) / (mean - usual)
+                share = min(1.0, max(0.0, more))
+            return str(name), share, mean, usual
+    return None
