@@ -101,6 +101,14 @@ def test_the_text_says_what_happened_and_what_was_logged_about_a_failure() -> No
     assert "scheduler starts" not in text
 
 
+def test_an_orderly_end_of_a_later_worker_of_the_name_is_no_cause_of_a_failure() -> None:
+    about = {semconv.WORKER_NAME: "3", semconv.WORKER_REMOVAL_EXPECTED: True}
+    left = log(9, "Worker 3 was closed.", semconv.WORKER_REMOVED, 9, **about)
+    (account,) = report_of(*FILES, logs(left)).accounts()
+    (found,) = (one.log for one in account.failures if one.kind == "KilledWorker")
+    assert found == (f"Worker 3 (tcp://w:1) was lost. {LAST}",)
+
+
 def test_the_page_lists_marks_and_filters_them() -> None:
     report = report_of(*FILES)
     page = report.html()

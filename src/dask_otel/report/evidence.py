@@ -20,13 +20,13 @@ from dask_otel.core.diagnosis.facts import (
     SpanFacts,
     link_of,
 )
-from dask_otel.core.events.narration import UNEXPECTED
 from dask_otel.core.sums import covered, joined, known_sum, summed
 from dask_otel.report import words
 from dask_otel.report.findings import (
     Failure,
     Worker,
     failures,
+    is_death,
     outcome_counts,
     span_names,
     workers,
@@ -40,8 +40,6 @@ Times: TypeAlias = list[tuple[float, float]]
 #: The threads of workers that died, and the times without them.
 Gone: TypeAlias = Sequence[tuple[float, tuple[float, float]]]
 
-#: Of a removed worker: any of these tasks or results was lost with it.
-_LOST: Final = (semconv.TASK_COUNT, semconv.RESULT_LOST_COUNT, semconv.DATA_LOST_COUNT)
 _CANCELLED: Final = "cancelled"
 _ERRED: Final = semconv.TASK_OUTCOME_COUNT.format("erred")
 _DURATION: Final = semconv.TASK_GROUP_DURATION + "."
@@ -92,7 +90,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
     final = [one for one in errors if not one.repeated]
     again = grouped((one for one in errors if one.repeated), lambda one: one.span)
     events = grouped(session.logs, lambda log: log.name)
-    removed = [log for log in events.get(semconv.WORKER_REMOVED, ()) if _is_death(log)]
+    removed = [log for log in events.get(semconv.WORKER_REMOVED, ()) if is_death(log)]
     named = {
         event: [*dict.fromkeys(_worker(log) for log in events.get(event, ()))]
         for event in (semconv.WORKER_TERMINATED, semconv.WORKER_PAUSED)
@@ -489,16 +487,6 @@ def _missing(
 
 def _worker(log: Log) -> str:
     return text(log.attributes.get(semconv.WORKER_NAME))
-
-
-def _is_death(log: Log) -> bool:
-    """Return whether a worker crashed, or took tasks or results with it, without a request."""
-    own = log.attributes
-    in_order = own.get(semconv.WORKER_REMOVAL_EXPECTED) is True
-    asked = own.get(semconv.WORKER_REMOVAL_REASON) == "requested"
-    took = any(own.get(key) for key in _LOST)
-    crashed = own.get(semconv.WORKER_REMOVAL_REASON) in UNEXPECTED
-    return not (in_order or asked) and (crashed or took)
 
 
 def _death(log: Log) -> Death:

@@ -7,8 +7,9 @@ from operator import itemgetter
 from typing import Final
 
 from dask_otel import semconv
+from dask_otel.core.events.narration import UNEXPECTED
 from dask_otel.core.sums import known_sum
-from dask_otel.report.telemetry.model import Event, Session, Span, grouped, text
+from dask_otel.report.telemetry.model import Event, Log, Session, Span, grouped, text
 
 _OF_FAILURES: Final = (
     semconv.EXCEPTION_TYPE,
@@ -20,6 +21,8 @@ _OF_FAILURES: Final = (
 )
 #: Of a task whose workers were lost too often.
 _KILLED: Final = "KilledWorker"
+#: Of a removed worker: any of these tasks or results was lost with it.
+_LOST: Final = (semconv.TASK_COUNT, semconv.RESULT_LOST_COUNT, semconv.DATA_LOST_COUNT)
 #: By log record, what it concerns: the task that logged it, or the worker that was lost.
 _CONCERNED: Final = {
     semconv.WORKER_LOG: semconv.TASK_KEY,
@@ -90,9 +93,20 @@ def failures(session: Session) -> list[Failure]:
     for failure in found.values():
         logs = [*logged.get((semconv.WORKER_LOG, failure.key), ())] if failure.key else []
         if failure.kind == _KILLED:
-            logs += logged.get((semconv.WORKER_REMOVED, failure.worker), ())
+            # A later worker of its name can have left in order.
+            logs += filter(is_death, logged.get((semconv.WORKER_REMOVED, failure.worker), ()))
         failure.log = tuple(log.body for log in sorted(logs, key=lambda log: log.time_ns))
     return sorted(found.values(), key=lambda failure: (failure.repeated, -failure.count))
+
+
+def is_death(log: Log) -> bool:
+    """Return whether a worker crashed, or took tasks or results with it, without a request."""
+    own = log.attributes
+    in_order = own.get(semconv.WORKER_REMOVAL_EXPECTED) is True
+    asked = own.get(semconv.WORKER_REMOVAL_REASON) == "requested"
+    took = any(own.get(key) for key in _LOST)
+    crashed = own.get(semconv.WORKER_REMOVAL_REASON) in UNEXPECTED
+    return not (in_order or asked) and (crashed or took)
 
 
 def _failure(event: Event, span: Span, name: str) -> Failure:
