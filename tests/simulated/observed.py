@@ -475,7 +475,7 @@ class Simulated:
         active = [v for k, v in self.observer.increments.items() if k[0] == "dask.span.active"]
         left = [
             adapter.spans.groups,
-            adapter.task_events.assigned,
+            adapter.task_events.ready,
             (graphs := adapter.spans.graphs) and (graphs._logs or graphs._parts),
             adapter.lifecycle.settling,
             adapter.lifecycle._lingering._entries,

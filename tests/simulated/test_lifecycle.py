@@ -20,6 +20,7 @@ from distributed.spans import Span
 
 from dask_otel import semconv
 from dask_otel._dask.adapter import SchedulerAdapter
+from dask_otel._dask.runs import WORKER
 from dask_otel._dask.tasks import LONGEST_TRACEBACK
 from dask_otel.core.life.open_span import OpenSpan
 from tests.cluster.tasks import Counter
@@ -381,7 +382,9 @@ def test_work_stealing_and_a_cancellation_of_stolen_tasks(o: Simulated) -> None:
             if task.state == "processing"
         }
         assert dask_says == {
-            key: ws.address for key, (ws, *_) in o.adapter.task_events.assigned.items()
+            key: record[WORKER].address
+            for key, record in o.adapter.task_events.ready.items()
+            if record[WORKER]
         }
         o.client.cancel(futures)
     o.quiet()
@@ -454,7 +457,7 @@ def kept(adapter: SchedulerAdapter) -> list[Any]:
         adapter.blocks.blocks._holding,
         adapter.blocks.blocks._waiting,
         adapter.spans.groups,
-        adapter.task_events.assigned,
+        adapter.task_events.ready,
         adapter.spans.requested,
     ]
     while stack:

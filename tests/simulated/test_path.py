@@ -474,7 +474,7 @@ def test_a_history_with_a_known_answer(o: Simulated, make: Callable[[Simulated],
     if Version(distributed.__version__) < Version(until):
         answers[make.__name__] = older
     assert found == {name: pytest.approx(parts, abs=STEP) for name, parts in answers.items()}
-    assert not o.adapter.task_events.paths.waits
+    assert not o.adapter.task_events.ready
 
 
 @pytest.mark.options(limits=QUICK)

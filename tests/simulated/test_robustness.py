@@ -149,7 +149,7 @@ def test_errors_at_random_hurt_nobody_and_every_span_still_ends(seed: int) -> No
         # From here on nothing fails: what the errors left wrong is set right.
         adapter = observer.adapter
         eventually(lambda: not adapter.lifecycle.open, what="every span ends")
-        eventually(lambda: not adapter.task_events.assigned)
+        eventually(lambda: not adapter.task_events.ready)
         assert not adapter.spans.groups
 
     alone(observer, program, spoil, seed)
@@ -168,10 +168,10 @@ def test_an_error_at_the_close_keeps_no_span_back() -> None:
     def program(cluster: Cluster) -> None:
         with span("open"):
             future = cluster.client.submit(inc, 1, delay=3)
-        assigned = observer.adapter.task_events.assigned
-        eventually(lambda: assigned)
+        ready = observer.adapter.task_events.ready
+        eventually(lambda: ready)
         # As after an error in a hook, in the moment of the close.
-        assigned["gone"] = None
+        ready["gone"] = None
         cluster.client.sync(observer.close)
         assert isinstance(future, Future)
 
@@ -202,10 +202,10 @@ def test_restart_hook_releases_what_is_still_counted() -> None:
         with span("restarted"):
             future = cluster.client.submit(inc, 1, delay=1.0)
         adapter = observer.adapter
-        eventually(lambda: adapter.task_events.assigned)
+        eventually(lambda: adapter.task_events.ready)
         observer.restart(cluster.scheduler)
         (opened,) = adapter.lifecycle.open.values()
-        assert (dict(adapter.task_events.assigned), opened.unfinished) == ({}, 0)
+        assert (dict(adapter.task_events.ready), opened.unfinished) == ({}, 0)
         assert isinstance(future, Future)
 
     alone(observer, program)

@@ -238,7 +238,7 @@ def test_the_slowest_and_the_failed_are_those_that_the_tasks_know_of(o: Simulate
     assert (failed.run.key, failed.run.failure.text) == ("bad", "ValueError('as asked')")
     assert failed.run.seconds == pytest.approx(0.2, abs=CLOSE)
     assert finished.dropped_tasks == 0
-    assert not o.adapter.task_events.queued_since
+    assert not o.adapter.task_events.ready
 
 
 @pytest.mark.options(limits=limits(slowest=0, ratio=1.0), workers=1, threads=1)

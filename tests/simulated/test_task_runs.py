@@ -127,7 +127,7 @@ def test_the_times_of_another_run_become_no_span(o: Simulated) -> None:
         time.sleep(0.2)
         (address,) = {ws.address for ws in o.scheduler.workers.values() if ws.processing}
         times = {"action": "compute", "start": time.time() - 0.2, "stop": time.time()}
-        assert "repeated" in events.assigned
+        assert "repeated" in events.ready
         message = {"nbytes": 8, "type": dumps(bytes), "typename": "bytes", "metadata": {}}
         message |= {"run_id": o.scheduler.tasks["repeated"].run_id, "thread": 1}
         o.scheduler.handle_task_finished(

@@ -365,6 +365,19 @@ def test_script(name: str) -> None:
     assert totals.span_capacity["a"] == pytest.approx(totals.reported + totals.idle)
 
 
+def test_of_each_worker_the_first_tasks_are_the_oldest() -> None:
+    accounting = Accounting(0.0, float, float)
+    assert not [*accounting.oldest(5)]
+    for worker in "uvw":
+        accounting.worker_added(worker, 1, 0.0)
+        for i in range(0 if worker == "u" else 4):
+            accounting.task_assigned(worker, f"{worker}{i}", None, float(i))
+    accounting.task_done("v", "v0", 0.5, 5.0)
+    assert [*accounting.oldest(5)] == ["v1", "v2", "w0", "w1"]
+    assert [*accounting.oldest(2)] == ["v1", "w0"]
+    assert len([*accounting.oldest(30)]) == 7
+
+
 def test_weeks_of_running_cost_no_precision() -> None:
     accounting, totals, now = Accounting(0.0, float, float), Totals(), 0.0
     accounting.worker_added("w", 1000, now)

@@ -40,12 +40,13 @@ def chain(length: int, spans: int, start: float = 0.0) -> tuple[Paths, list[Span
         [SpanPath(start) for _ in range(spans)],
     )
     groups = [group(root) for root in roots]
-    paths.submitted(0, groups[0], "update-graph", 0.0)
+    waited: Any = paths.submitted(groups[0], "update-graph", 0.0)
     for number in range(length):
         stimulus, begin, end = f"task-finished-{number}", float(number), number + 1.0
         stop = end - 0.25 * (number % 7 == 0)
-        paths.ended(stimulus, end, groups[number % spans], run(number, begin, begin, stop))
-        assert paths.ready(number + 1, stimulus, end)
+        paths.ended(stimulus, end, groups[number % spans], run(number, begin, begin, stop), waited)
+        waited = paths.ready(number + 1, stimulus, end)
+        assert waited
     return paths, roots
 
 
@@ -145,10 +146,11 @@ def test_clocks_that_were_set_leave_a_sum_that_is_the_duration(
     first, second, *others = times
     paths, span = Paths(lambda stimulus: first, lambda: BUSY), SpanPath(second)
     tasks = group(span)
-    paths.submitted("a", tasks, "update-graph", others[0])
-    paths.ended("one", others[1], tasks, run("a", others[2], others[3], others[4], fetched))
-    paths.ready("b", "one", others[5])
-    paths.ended("two", others[0], tasks, run("b", others[2], others[4], others[3], fetched))
+    waited = paths.submitted(tasks, "update-graph", others[0])
+    first_run = run("a", others[2], others[3], others[4], fetched)
+    paths.ended("one", others[1], tasks, first_run, waited)
+    ready = paths.ready("b", "one", others[5])
+    paths.ended("two", others[0], tasks, run("b", others[2], others[4], others[3], fetched), ready)
     stop = max(second, others[1])
     found: Any = path_of(span, stop)
     assert sum(found[0].parts) == pytest.approx(stop - second, abs=1e-6)
@@ -159,8 +161,8 @@ def test_work_that_was_not_observed_from_its_beginning_has_no_path() -> None:
     paths, span = Paths(lambda stimulus: 0.0, lambda: BUSY), SpanPath(0.0)
     child, other = SpanPath(0.0, (span,)), SpanPath(0.0)
     paths.ended("one", 1.0, group(child), run("a", 0.0, 0.0, 1.0))
-    paths.ready("b", "one", 1.0)
-    paths.ended("two", 2.0, group(other), run("b", 1.0, 1.0, 2.0))
+    ready = paths.ready("b", "one", 1.0)
+    paths.ended("two", 2.0, group(other), run("b", 1.0, 1.0, 2.0), ready)
     assert path_of(span, 1.0) is path_of(child, 1.0) is None
     assert path_of(other, 2.0) is not None, "what it waited for is of another span"
     above = SpanPath(0.0)
@@ -175,27 +177,29 @@ def test_work_that_was_not_observed_from_its_beginning_has_no_path() -> None:
 def test_a_task_that_is_to_run_again_is_asked_for_before_it_is_sent_at_once() -> None:
     paths, span = Paths(lambda stimulus: 1.0, lambda: BUSY), SpanPath(0.0)
     tasks = group(span)
-    paths.submitted("b", tasks, "update-graph", 1.0)
+    waited = paths.submitted(tasks, "update-graph", 1.0)
     paths.ended("one", 2.0, tasks, run("a", 1.0, 1.0, 2.0))
-    assert paths.at_once("one") == span.last
+    assert paths.at_once("one") == (span.last, None)
     assert paths.at_once("two") is None
-    paths.interrupted("b", (1.0, BUSY, 1.0, BUSY, 1.0))
+    paths.interrupted("b", waited, (1.0, BUSY, 1.0, BUSY, 1.0))
     assert paths.at_once("one") is None
     assert paths.ready("b", "one", 2.0)
-    assert paths.at_once("one") == span.last
+    assert paths.at_once("one") == (span.last, None)
 
 
 @pytest.mark.parametrize("slow", [0, 70, 140, 299])
 def test_a_folded_chain_of_spans_by_turns_keeps_the_longest_links_of_each(slow: int) -> None:
     paths, spans = Paths(lambda stimulus: 0.0, lambda: BUSY), [SpanPath(0.0), SpanPath(0.0)]
     groups = [group(span) for span in spans]
-    paths.submitted(0, groups[0], "update-graph", 0.0)
+    waited: Any = paths.submitted(groups[0], "update-graph", 0.0)
     took, begin = [], 0.0
     for number in range(300):
         took.append(1000.0 if number == slow else 1.0 + number * 37 % 300)
         stimulus, end = str(number), begin + took[-1]
-        paths.ended(stimulus, end, groups[number % 4 // 3], run(number, begin, begin, end))
-        assert paths.ready(number + 1, stimulus, end)
+        ended = run(number, begin, begin, end)
+        paths.ended(stimulus, end, groups[number % 4 // 3], ended, waited)
+        waited = paths.ready(number + 1, stimulus, end)
+        assert waited
         begin = end
     for turn, span in enumerate(spans):
         found: Any = path_of(span, begin)

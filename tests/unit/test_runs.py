@@ -42,7 +42,7 @@ def core() -> Runs:
 
 def test_a_run_is_as_old_as_the_quickest_heartbeat_says(core: Runs) -> None:
     start = core.now
-    core.runs.assigned["t"] = (HERE, 0.0, None)
+    core.runs.ready["t"] = [None, None, 0.0, HERE, 0.0, None]
     core.lists({"t": 1.0}, after=1.0)
     # Listed 0.3 s before it arrived, which is known.
     core.lists({"t": 1.6}, after=1.0, age=0.3)

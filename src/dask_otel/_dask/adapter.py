@@ -152,7 +152,7 @@ class SchedulerAdapter:
         self._limits = limits
         self.spans = DaskSpans(scheduler, self.lifecycle, self.contexts, self.batches, boundary)
         under_way = RunsUnderWay(self.lifecycle)
-        self.time = ThreadTime(scheduler, clocks, under_way.assigned)
+        self.time = ThreadTime(scheduler, clocks, under_way.ready)
         self.task_events = TaskEvents(
             self.lifecycle, self.time, clocks, self.spans, under_way, limits.tasks
         )

@@ -21,7 +21,7 @@ from dask_otel import semconv
 from dask_otel._dask.adapter import SchedulerAdapter
 from dask_otel._dask.diagnosing import diagnosis
 from dask_otel._dask.facts import UNFINISHED, measured
-from dask_otel._dask.runs import NOT_ASSIGNED
+from dask_otel._dask.runs import NOT_READY, QUEUED, SENT_AT
 from dask_otel._dask.settled import missing
 from dask_otel.core.life.open_span import Phase
 from dask_otel.core.path.chain import path_of
@@ -132,7 +132,7 @@ class Present:
             new = set(islice(group.dependencies, MOST - len(foreign))) - foreign.keys()
             foreign |= dict.fromkeys(new, True)
             groups += new
-        sent = islice(self._adapter.task_events.assigned, MOST)
+        sent = self._adapter.time.accounting.oldest(MOST)
         assigned: Iterator[TaskState | None] = (scheduler.tasks.get(key) for key in sent)
         ready: Iterator[TaskState] = chain(
             islice(scheduler.unrunnable, MOST), islice(scheduler.queued, MOST)
@@ -171,8 +171,8 @@ class Present:
 
     def _seconds(self, task: TaskState) -> float | None:
         """Return how long ago a task was sent to its worker, or was ready for any."""
-        events = self._adapter.task_events
-        since = events.assigned.get(task.key, NOT_ASSIGNED)[1] or events.queued_since.get(task.key)
+        record = self._adapter.task_events.ready.get(task.key, NOT_READY)
+        since = record[SENT_AT] or record[QUEUED]
         # A task can wait for its dependencies again.
         return self._now - since if since and task.state != "waiting" else None
 
@@ -181,7 +181,7 @@ class Present:
         queued, resources = scheduler.queued, task.resource_restrictions or {}
         mean = task.prefix.duration_average
         places = {*(task.worker_restrictions or ()), *(task.host_restrictions or ())}
-        entered = self._adapter.task_events.queued_since
+        entered = self._adapter.task_events.ready
         ranked = state == "queued" and max(len(queued), len(entered)) <= MOST
         # Of equal priority, such as of submissions in a loop, those that entered the queue earlier.
         earlier = {*takewhile(lambda key: key != task.key, entered)} if ranked else set()

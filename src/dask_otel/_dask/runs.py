@@ -15,24 +15,22 @@ from math import inf
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
-from distributed.scheduler import TaskState, WorkerState
-
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Group, Phase
-from dask_otel.core.path.step import RawStep
-from dask_otel.core.path.waiting import UNKNOWN, Sent
+from dask_otel.core.path.waiting import UNKNOWN
 from dask_otel.core.sums import covered
 
 #: Heartbeats to search for a cancelled run: the first one may precede the cancellation; by the
 #: second, the run has ended or is listed.
 _HEARTBEATS = 2
 
-#: The worker of a task in processing; when the task was sent to it (0.0 if unknown), the step
-#: before it on a path if that was at once, how it was sent, and the task.
-Assignment: TypeAlias = "tuple[WorkerState, float, RawStep | None, Sent, TaskState]"
+#: The record of a task that is ready: the task, what it waited for (`Readiness`, if known), when it
+#: entered the scheduler's queue (0.0 if it did not, None if unknown), its worker, when it was sent
+#: there (0.0 if unknown), and how (`Sent`).
+Ready: TypeAlias = list[Any]
+TASK, WAITED, QUEUED, WORKER, SENT_AT, SENT_TO = range(6)
 #: In its place.
-NOT_ASSIGNED: Final = (None, 0.0, None, UNKNOWN, None)
-
+NOT_READY: Final[tuple[Any, ...]] = (None, None, 0.0, None, 0.0, UNKNOWN)
 
 #: Most actions of one run; the longest are kept.
 MAX_PARTS: Final = 16
@@ -61,8 +59,8 @@ class RunsUnderWay:
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
-        #: The tasks in processing.
-        self.assigned: dict[Hashable, Assignment] = {}
+        #: The tasks in the scheduler's queue, without a worker, and in processing.
+        self.ready: dict[Hashable, Ready] = {}
         #: When listed runs began, and when they were listed last, by key and on the scheduler's
         #: clock; removed when the task leaves processing.
         self.seen: dict[Hashable, tuple[float, float]] = {}
@@ -81,7 +79,7 @@ class RunsUnderWay:
         cancelled = self._cancelled.get(worker, {})
         for key, seconds in executing.items():
             start = began - seconds
-            ws = self.assigned.get(key, NOT_ASSIGNED)[0]
+            ws = self.ready.get(key, NOT_READY)[WORKER]
             if ws is not None and ws.address == worker:
                 before = self.seen.get(key)
                 # The fastest message is the most accurate.
@@ -101,11 +99,11 @@ class RunsUnderWay:
         self._cancelled.pop(worker, None)
 
     def __repr__(self) -> str:
-        return f"<RunsUnderWay: {len(self.assigned)} assigned, {len(self.seen)} seen>"
+        return f"<RunsUnderWay: {len(self.ready)} ready, {len(self.seen)} seen>"
 
     def clear(self) -> None:
         """Forget everything."""
-        for table in (self.assigned, self.seen, self._cancelled):
+        for table in (self.ready, self.seen, self._cancelled):
             table.clear()
 
 

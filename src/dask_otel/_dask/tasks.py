@@ -14,7 +14,19 @@ from distributed.scheduler import TaskGroup, TaskState, WorkerState
 
 from dask_otel import semconv
 from dask_otel._dask.facts import UNFINISHED, pickled_class, run_times
-from dask_otel._dask.runs import NOT_ASSIGNED, Part, RunsUnderWay, actions
+from dask_otel._dask.runs import (
+    NOT_READY,
+    QUEUED,
+    SENT_AT,
+    SENT_TO,
+    TASK,
+    WAITED,
+    WORKER,
+    Part,
+    Ready,
+    RunsUnderWay,
+    actions,
+)
 from dask_otel._dask.spans import DaskSpans
 from dask_otel._dask.stimuli import (
     END,
@@ -33,7 +45,7 @@ from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Cause, Group, RetryReason, TaskLimits
 from dask_otel.core.memory.ledger import Coming, Moves
 from dask_otel.core.metrics.batch import MetricBatch
-from dask_otel.core.path.following import Paths
+from dask_otel.core.path.following import AtOnce, Paths, after
 from dask_otel.core.path.step import (
     KEY,
     NUMBER,
@@ -42,6 +54,7 @@ from dask_otel.core.path.step import (
     SENT,
     STOP,
     Lost,
+    Readiness,
     lost_run,
 )
 from dask_otel.core.path.waiting import (
@@ -106,11 +119,9 @@ class TaskEvents:
         #: Which runs are kept, to become spans; see `task_runs`.
         self._limits = limits
         self._samples = limits.ratio > 0.0 and limits.most > 0
-        #: When unfinished tasks entered the scheduler's queue; None if unknown.
-        self.queued_since: dict[Hashable, float | None] = {}
-        #: Runs whose end is in no transition, and the workers of the tasks in processing.
+        #: Runs whose end is in no transition, and the records of the tasks that are ready.
         self.under_way = under_way
-        self.assigned = under_way.assigned
+        self.ready = under_way.ready
         #: Tasks that wait since their results were lost, and the open group that has counted the
         #: result, if any: such a task is no work until it is sent to a worker.
         self._lost: dict[Hashable, Group | None] = {}
@@ -131,21 +142,21 @@ class TaskEvents:
         accounting = self._accounting
         for ws in self._spans.scheduler.workers.values():
             for task in ws.processing:
-                self.assigned[task.key] = (ws, 0.0, None, UNKNOWN, task)
+                self._record(task.key)[WORKER] = ws
                 accounting.task_assigned(ws.address, task.key, task.group.span_id, monotonic())
                 if task in ws.long_running:
                     accounting.task_seceded(ws.address, task.key, None, monotonic())
         self._recount()
-        waiting = (*self._spans.scheduler.queued, *self._spans.scheduler.unrunnable)
-        self.queued_since.update((task.key, None) for task in waiting)
+        for task in (*self._spans.scheduler.queued, *self._spans.scheduler.unrunnable):
+            self._record(task.key)[QUEUED] = None
 
     def close(self, now: float) -> None:
         """Record the runs that are still under way, and recomputations that have not begun."""
-        for key, (ws, *_, task) in self.assigned.items():
+        for key, record in self.ready.items():
             seen = self.under_way.seen.pop(key, None)
-            group = self._groups.get(task.group)
+            group = self._groups.get(record[TASK].group)
             if seen is not None and group is not None:
-                self._outcomes.ran(group, ws.address, seen[0], now, now)
+                self._outcomes.ran(group, record[WORKER].address, seen[0], now, now)
             elif group is not None and key in self._sent_again:
                 self._outcomes.not_recomputed(group, self._sent_again[key], now)
 
@@ -154,7 +165,6 @@ class TaskEvents:
         self.under_way.clear()
         self._lost, self._sent_again = {}, {}
         self.paths = self._new_paths()
-        self.queued_since.clear()
         if self._memory is not None:
             self._memory.recount({})
 
@@ -162,21 +172,23 @@ class TaskEvents:
         return Paths(submission_time, lambda: self._accounting.present)
 
     def repair(self) -> None:
-        """Forget tasks that are no longer processing."""
-        workers = self._spans.scheduler.workers.values()
-        processing = {task.key for ws in workers for task in ws.processing}
+        """Forget tasks that are no longer ready, or no longer unfinished."""
         self._recount()
-        for key in self.assigned.keys() - processing:
-            del self.assigned[key]
-            self.under_way.seen.pop(key, None)
-        tasks = self._tasks.values()
-        unfinished = {task.key for task in tasks if task.state in UNFINISHED}
+        unfinished = {key for key, task in self._tasks.items() if task.state in UNFINISHED}
+        ready = {
+            key
+            for key, record in self.ready.items()
+            if key in unfinished
+            and (task := self._tasks[key]) is record[TASK]
+            and task.state != "waiting"
+            and task.processing_on is record[WORKER]
+        }
         self.paths.repair(unfinished)
-        waiting = {task.key for task in tasks if task.state == "waiting"}
         for table, keys in (
             (self._lost, unfinished),
             (self._sent_again, unfinished),
-            (self.queued_since, unfinished - waiting),
+            (self.ready, ready),
+            (self.under_way.seen, ready),
         ):
             for key in table.keys() - keys:
                 del table[key]
@@ -276,28 +288,30 @@ class TaskEvents:
                 if start != "waiting":
                     self._to_waiting(key, stimulus_id)
             elif finish == "processing":
-                task = self._tasks[key]
+                record = self.ready.get(key) or self._record(key)
+                task = record[TASK]
                 ws = task.processing_on
                 now = time()
                 if self._lost and key in self._lost:
-                    self._recomputed(task, start, stimulus_id, now)
-                before = None
+                    record[WAITED] = self._recomputed(task, start, stimulus_id, now, record[WAITED])
                 if start == "waiting" and stimulus_id is not self._submission and self._follows:
-                    before = self.paths.at_once(stimulus_id)
-                    if before is None:
-                        self._ready(key, stimulus_id, now)
-                sent_to = self._accounting.task_assigned(
+                    record[WAITED] = self.paths.at_once(stimulus_id) or self._waited(
+                        key, stimulus_id, now
+                    )
+                record[WORKER] = ws
+                record[SENT_AT] = now
+                record[SENT_TO] = self._accounting.task_assigned(
                     ws.address, key, task.group.span_id, monotonic()
                 )
-                self.assigned[key] = (ws, now, before, sent_to, task)
             elif start in UNFINISHED:
                 if finish != "queued" and finish != "no-worker":
                     self._from_unfinished(key, start, finish, stimulus_id, worker, startstops, info)
                     return
                 # It is ready to run, and waits for a worker.
+                record = self.ready.get(key) or self._record(key)
                 if start == "waiting" and stimulus_id is not self._submission and self._follows:
-                    self._ready(key, stimulus_id, self._now)
-                self.queued_since[key] = self._now
+                    record[WAITED] = self._waited(key, stimulus_id, self._now)
+                record[QUEUED] = self._now
             else:
                 if start == self._leaves and finish != "memory":
                     # Without calls: one takes 500 instructions.
@@ -338,7 +352,8 @@ class TaskEvents:
                 self._lost.pop(key, None)
             reason = self._outcomes.added(group, key, now)
             if self._follows and not task.waiting_on:
-                self.paths.submitted(key, group, stimulus_id, now)
+                waited = self.paths.submitted(group, stimulus_id, now)
+                self.ready[key] = [task, waited, 0.0, None, 0.0, UNKNOWN]
             if self._spans.requested and (tags := self._spans.requested.get(task.group)):
                 group.span.requested = tags
         else:
@@ -371,8 +386,18 @@ class TaskEvents:
                 self.paths.recomputed(key, group.span)
         return True
 
-    def _recomputed(self, task: TaskState, start: str, stimulus_id: str, now: float) -> None:
-        """Record that a task whose result was lost is work again: it is sent to a worker."""
+    def _recomputed(
+        self,
+        task: TaskState,
+        start: str,
+        stimulus_id: str,
+        now: float,
+        waited: Readiness | AtOnce | None = None,
+    ) -> Readiness | AtOnce | None:
+        """Record that a task whose result was lost is work again: it is sent to a worker.
+
+        Returns what it waited for, if that is known by now.
+        """
         key = task.key
         group = self._groups.get(task.group)
         if group is None:
@@ -380,23 +405,30 @@ class TaskEvents:
             group = self._spans.adopt(task, now)
             if group is None:
                 self.paths.forget(key)
-                return
+                return None
         counted = self._sent_again[key] = self._lost.pop(key) is group and group.memory > 0
         self._outcomes.recomputed(group, counted, now)
         if self._spans.graphs is not None:
             self._spans.graphs.again(task)
-        if self._follows and key not in self.paths.waits:
+        if self._follows and waited is None:
             self.paths.recomputed(key, group.span)
             if start != "waiting":
-                self._ready(key, stimulus_id, now)
+                return self._waited(key, stimulus_id, now)
+        return waited
 
-    def _ready(self, key: Hashable, stimulus_id: str, now: float) -> None:
-        """Record that a task is ready to run that was not when it was submitted."""
-        if not self.paths.ready(key, stimulus_id, now):
-            group = self._groups.get(self._tasks[key].group)
-            # If a result was lost, its span may have been exported.
-            if group is not None or key in self._lost:
-                self.paths.ready_again(key, now, None if group is None else group.span)
+    def _record(self, key: Hashable) -> Ready:
+        """Return the record of a task that was not ready when it was submitted."""
+        record = self.ready[key] = [self._tasks[key], None, 0.0, None, 0.0, UNKNOWN]
+        return record
+
+    def _waited(self, key: Hashable, stimulus_id: str, now: float) -> Readiness | None:
+        """Return what a task waited for that was not ready when it was submitted."""
+        known = self.paths.ready(key, stimulus_id, now)
+        group = self._groups.get(self._tasks[key].group)
+        # If a result was lost, its span may have been exported.
+        if known is None and (group is not None or key in self._lost):
+            return self.paths.ready_again(key, now, None if group is None else group.span)
+        return known
 
     def _repeated(
         self, group: Group, key: Hashable, reason: RetryReason, now: float, has_run: bool = True
@@ -435,7 +467,7 @@ class TaskEvents:
         else:
             started, stopped = run_times(startstops)
         computed = stopped - started
-        assigned, sent, before, sent_to, task = self.assigned.pop(key, NOT_ASSIGNED)
+        task, waited_for, queued, assigned, sent, sent_to = self.ready.pop(key, NOT_READY)
         if task is None:
             task = self._tasks[key]
         # Not the message's copy: tables find the same object without comparing.
@@ -451,7 +483,6 @@ class TaskEvents:
             account = self._accounting.task_done(assigned.address, key, computed, clock)
         else:
             ran, lost = self._ended_without_times(task, assigned, stimulus_id, sent, sent_to, group)
-        queued = self.queued_since.pop(key, 0.0)
         now = self._now = time()
         if self._lost and key in self._lost:
             self.paths.forget(key)
@@ -473,7 +504,7 @@ class TaskEvents:
                 # It may be sent again.
                 self._outcomes.not_recomputed(group, counted, now)
                 self._lost[key] = group if counted else None
-                self._interrupted(group, key, assigned, sent, ran, stimulus_id, lost)
+                self._interrupted(group, key, assigned, sent, ran, stimulus_id, waited_for, lost)
                 return
             if sent:
                 self._outcomes.computed_again(group)
@@ -569,17 +600,17 @@ class TaskEvents:
                 self._outcomes.finished(group, None, now)
                 # Without the times of the run, the path is unknown.
                 self.paths.forget(key)
-                before = None
+                waited_for = None
             if self._follows:
-                self.paths.ended(stimulus_id, now, group, run, before, sent_to, place)
+                self.paths.ended(stimulus_id, now, group, run, waited_for, sent_to, place)
             return
-        if before is not None:
-            self.paths.sent(key, before, sent, threads)
+        if waited_for is not None and waited_for[1] is None:
+            waited_for = after(waited_for[0], sent, threads)
         if finish == "erred" and info.get("cause") == key:
             # The last of its runs on workers that died, if it has none now.
             failure = self._failed(group, key, worker, info, started, stopped, now, assigned)
             run = TaskRun._make(run)._replace(nbytes=None, type=None, failure=failure)
-            self._end_path(group, run, start, ran, now, sent_to, place)
+            self._end_path(group, run, start, ran, now, waited_for, sent_to, place)
             self._to_erred(group, run)
         elif finish == "erred" and start != "processing" and not info:
             # It failed within this transition, in one of its own: its worker has less memory than
@@ -592,10 +623,10 @@ class TaskEvents:
         elif not task.has_lost_dependencies and (task.who_wants or task.waiters):
             how = interruption(stimulus_id) if start == "processing" else "stolen"
             self._outcomes.interrupted(group, key, None if how == "stolen" else how, now)
-            self._interrupted(group, key, assigned, sent, ran, stimulus_id, lost)
+            self._interrupted(group, key, assigned, sent, ran, stimulus_id, waited_for, lost)
         else:
             # It is cancelled: nobody wants its result. It may still run where it was assigned.
-            self._end_path(group, run, start, ran, now, sent_to, place)
+            self._end_path(group, run, start, ran, now, waited_for, sent_to, place)
             address = None if assigned is None else assigned.address
             self._outcomes.cancelled(group, address, now)
             if address is not None and ran is None:
@@ -616,12 +647,13 @@ class TaskEvents:
         sent: float,
         ran: Times | None,
         stimulus_id: str,
+        waited: Readiness | None,
         lost: Lost | None,
     ) -> None:
         """Record for path and graph that a ready task will be ready again."""
         if (graphs := self._spans.graphs) is not None and assigned is not None:
             graphs.interrupted(group, key, assigned, sent, ran, interruption(stimulus_id))
-        self.paths.interrupted(key, lost)
+        self.paths.interrupted(key, waited, lost)
 
     def _to_erred(self, group: Group, run: RawRun) -> None:
         """A task failed for good."""
@@ -640,6 +672,7 @@ class TaskEvents:
         start: str,
         ran: Times | None,
         now: float,
+        waited: Readiness | None,
         sent_to: Sent,
         place: Place,
     ) -> None:
@@ -652,7 +685,7 @@ class TaskEvents:
             began, stopped = ran or (now, now)
             sent = run[SENT] or now
             run = TaskRun._make(run)._replace(start=began, stop=stopped, sent=sent)
-        self.paths.ended(None, now, group, run, None, sent_to, place)
+        self.paths.ended(None, now, group, run, waited, sent_to, place)
         if self._spans.graphs is not None:
             outcome = "e" if TaskRun._make(run).failure else "c"
             self._spans.graphs.ended(group, [tuple(run)], outcome)
@@ -781,18 +814,18 @@ class TaskEvents:
         if type(message) is tuple and len(message) > 4 and message[0] == "confirm":
             _, key, _, _, thief, *_ = message
             try:
-                victim, sent, before, sent_to, task = self.assigned.get(key, NOT_ASSIGNED)
+                record = self.ready.get(key)
                 ws = self._spans.scheduler.workers.get(thief)
             except TypeError:
                 # Any client may log any event.
                 return
-            if victim is None or task is None or ws is None:
+            if record is None or record[WORKER] is None or ws is None:
                 return
+            task, waited, queued, victim, sent, sent_to = record
             key, now = task.key, time()
-            if before is not None:
-                self.paths.sent(key, before, sent, sent_to[0])
+            if waited is not None and waited[1] is None:
+                waited = after(waited[0], sent, sent_to[0])
             sent_to = self._accounting.task_stolen(key, victim.address, ws.address, monotonic())
-            self.assigned[key] = (ws, now, None, sent_to, task)
-            if queued := self.queued_since.get(key):
-                # It is in no queue of the scheduler meanwhile.
-                self.queued_since[key] = queued + now - sent
+            # It is in no queue of the scheduler meanwhile.
+            queued = queued and queued + now - sent
+            record[:] = task, waited, queued, ws, now, sent_to

@@ -18,7 +18,7 @@ from distributed.scheduler import Scheduler, WorkerState
 from distributed.spans import Span
 
 from dask_otel import semconv
-from dask_otel._dask.runs import Assignment
+from dask_otel._dask.runs import SENT_TO, Ready
 from dask_otel._dask.stimuli import stimulus_time
 from dask_otel._dask.wrapping import Wrappers
 from dask_otel.core.idle.accounting import Accounting, Increments
@@ -41,11 +41,11 @@ class ThreadTime:
     """
 
     def __init__(
-        self, scheduler: Scheduler, clocks: ClockOffsets, assigned: dict[Hashable, Assignment]
+        self, scheduler: Scheduler, clocks: ClockOffsets, ready: dict[Hashable, Ready]
     ) -> None:
         self._scheduler = scheduler
         self._clocks = clocks
-        self._assigned = assigned
+        self._ready = ready
         #: `TaskEvents` and `Heartbeats` call this directly.
         self.accounting = Accounting(monotonic(), time, stimulus_time)
         #: Execute seconds since the last export, by activity; `Heartbeats` adds them.
@@ -94,10 +94,10 @@ class ThreadTime:
             return
         account = self.accounting.task_seceded(worker, key, compute_duration, monotonic())
         self.freed(account, worker, key, stimulus_id)
-        if key in self._assigned:
-            ws, sent, before, (threads, how, held), task = self._assigned[key]
-            held = compute_duration if held is None else held
-            self._assigned[key] = (ws, sent, before, (threads, how, held), task)
+        if key in self._ready:
+            record = self._ready[key]
+            threads, how, held = record[SENT_TO]
+            record[SENT_TO] = threads, how, compute_duration if held is None else held
 
     def freed(
         self,

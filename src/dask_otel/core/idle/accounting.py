@@ -63,8 +63,9 @@ are normal in a cluster. Not thread-safe: call it on the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain, islice
 from math import inf
 
 from dask_otel.core.idle.sharing import ActiveSpan, IdleSharing
@@ -280,6 +281,12 @@ class Accounting:
             account.tasks.secede(key, elapsed, now)
             self._refresh(account, now)
         return account
+
+    def oldest(self, most: int) -> Iterator[Hashable]:
+        """Return tasks in processing: of each worker, those that it has had for the longest."""
+        each = -(-most // max(1, len(self._workers)))
+        of_workers = (islice(one.tasks.processing, each) for one in self._workers.values())
+        return islice(chain.from_iterable(of_workers), most)
 
     # -------------------------------------------------------------------- heartbeats
 

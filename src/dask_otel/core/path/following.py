@@ -9,7 +9,7 @@ repeated.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from dask_otel.core.path.chain import MAX_STEPS, folded
 from dask_otel.core.path.step import (
@@ -29,12 +29,14 @@ from dask_otel.core.records import RawRun, TaskRun
 
 #: Tasks of one submission that are ready within these seconds share one time.
 MOMENT: Final = 0.001
+#: What a task waited for that was sent as soon as the step before ended; see `Step.waited`.
+AtOnce: TypeAlias = tuple[RawStep, None]
 #: Of a task that was not ready yet.
 _NEVER: Final[Times] = (0.0, 0.0, None, 0.0, None, None)
 
 
 class Paths:
-    """The last waits of all unfinished tasks of one scheduler. O(1) for each event.
+    """What the tasks of one scheduler waited for last before they were ready. O(1) for each event.
 
     Parameters
     ----------
@@ -48,8 +50,6 @@ class Paths:
         self, submission_time: Callable[[str], float], present: Callable[[], Threads]
     ) -> None:
         self._submission_time, self._present = submission_time, present
-        #: What tasks waited for that are ready, unless Dask's side knows the step before.
-        self.waits: dict[Hashable, Readiness] = {}
         #: What tasks waited for that are to be ready again: a run is repeated.
         self._again: dict[Hashable, Readiness] = {}
         #: The last submission, and the last group with a ready task in it. Its tasks that become
@@ -67,10 +67,10 @@ class Paths:
         self._folded: Any = None
 
     def __repr__(self) -> str:
-        return f"<Paths: {len(self.waits)} ready tasks, {len(self._again)} to run again>"
+        return f"<Paths: {len(self._again)} tasks to run again>"
 
-    def submitted(self, key: Hashable, group: Any, stimulus: str, now: float) -> None:
-        """Record that a task is ready in the moment of its submission."""
+    def submitted(self, group: Any, stimulus: str, now: float) -> Readiness:
+        """Return what a task waited for that is ready in the moment of its submission."""
         if stimulus is not self._submission or group is not self._alike:
             self._submission, self._alike = stimulus, group
             submitted, threads = self._submission_time(stimulus), self._present()
@@ -80,38 +80,32 @@ class Paths:
             (before, times), threads = self._shared, self._present()
             self._shared = before, (times[0], now, None, 0.0, threads, threads)
             self._until = now + MOMENT + (now - (times[0] or now)) / 100
-        self.waits[key] = self._shared
+        return self._shared
 
-    def at_once(self, stimulus: str) -> RawStep | None:
-        """Return the step before a task that this stimulus sends to a worker, for `ended`.
+    def at_once(self, stimulus: str) -> AtOnce | None:
+        """Return what a task waited for that this stimulus sends to a worker.
 
-        None if no dependency of it has just ended, or if a task is to be ready again: then `ready`
-        or `ready_again` follows.
+        None if no dependency of it has just ended, or if a task is to be ready again: then see
+        `ready` or `ready_again`.
         """
-        return self._last if stimulus is self._stimulus and not self._again else None
+        return (self._last, None) if stimulus is self._stimulus and not self._again else None
 
-    def ready(self, key: Hashable, stimulus: str, now: float) -> bool:
-        """Record that a task is ready, if a dependency of it has just ended; return whether."""
+    def ready(self, key: Hashable, stimulus: str, now: float) -> Readiness | None:
+        """Return what a ready task waited for, if a dependency of it has just ended."""
         if stimulus is not self._stimulus:
-            return False
+            return None
         self._again.pop(key, None)
-        self.sent(key, self._last, now, self._present())
-        return True
+        return after(self._last, now, self._present())
 
-    def sent(self, key: Hashable, before: RawStep, now: float, threads: Threads | None) -> None:
-        """Record that a task was ready after a dependency: the step that `at_once` returned."""
-        self.waits[key] = before, (before[END], now, None, 0.0, threads, threads)
-
-    def ready_again(self, key: Hashable, now: float, span: SpanPath | None) -> None:
-        """Record that a task is ready for any other reason; without a span if that has ended."""
+    def ready_again(self, key: Hashable, now: float, span: SpanPath | None) -> Readiness:
+        """Return it if a task is ready for any other reason; without a span if that has ended."""
         last = None if span is None else _last(span)
         before, waited = self._again.pop(key, None) or (last, (0.0, now, *_NEVER[2:]))
         submitted, ready, lost, _, first, _ = waited
-        self.waits[key] = before, (submitted, ready, lost, now, first, self._present())
+        return before, (submitted, ready, lost, now, first, self._present())
 
-    def interrupted(self, key: Hashable, run: Lost | None) -> None:
+    def interrupted(self, key: Hashable, known: Readiness | None, run: Lost | None) -> None:
         """Record that a ready task will be ready again; its run, if any, is repeated."""
-        known = self.waits.pop(key, None)
         if known is not None:
             self._again[key] = _repeated(known, run)
 
@@ -132,7 +126,6 @@ class Paths:
 
     def forget(self, key: Hashable) -> None:
         """Forget a task that will not run."""
-        self.waits.pop(key, None)
         self._again.pop(key, None)
 
     def in_vain(self, span: SpanPath, key: Hashable, now: float) -> None:
@@ -143,9 +136,8 @@ class Paths:
 
     def repair(self, unfinished: Container[Hashable]) -> None:
         """Forget all other tasks, after an error of ours."""
-        for table in (self.waits, self._again):
-            for key in [key for key in table if key not in unfinished]:
-                del table[key]
+        for key in [key for key in self._again if key not in unfinished]:
+            del self._again[key]
 
     def ended(
         self,
@@ -153,7 +145,7 @@ class Paths:
         now: float,
         group: Any,
         run: RawRun,
-        before: RawStep | None = None,
+        waited: Readiness | AtOnce | None = None,
         sent_to: Sent = UNKNOWN,
         place: Place = None,
     ) -> None:
@@ -163,15 +155,13 @@ class Paths:
         ----------
         stimulus
             None if it has no result: then nobody waited for it.
-        before
-            The step before, if the task was sent as soon as that ended; see `at_once`.
+        waited
+            What its task waited for.
         sent_to, place
             See `Step`.
         """
-        waited, depth = None, 1
-        if before is None:
-            key = run[KEY]
-            before, waited = self.waits.pop(key, None) or self._again.pop(key, None) or (None, None)
+        depth = 1
+        before, times = waited or self._again.pop(run[KEY], None) or (None, None)
         if before is not None:
             depth += before[DEPTH]
             if now < before[END]:
@@ -183,13 +173,18 @@ class Paths:
                 depth, before = 1, self._folded
         span = group.span
         # In the order of `Step`.
-        self._last = step = (before, now, depth, span, waited, group, run, sent_to, place)
+        self._last = step = (before, now, depth, span, times, group, run, sent_to, place)
         self._stimulus = stimulus
         span.last = step
         if span.above:
             # A loop over none costs more than the question.
             for above in span.above:
                 above.last = step
+
+
+def after(before: RawStep, now: float, threads: Threads | None) -> Readiness:
+    """Return what a task waited for that was ready after a dependency: this is the step."""
+    return before, (before[END], now, None, 0.0, threads, threads)
 
 
 def _last(span: SpanPath) -> RawStep | None:
