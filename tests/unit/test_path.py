@@ -45,8 +45,7 @@ def chain(length: int, spans: int, start: float = 0.0) -> tuple[Paths, list[Span
         stimulus, begin, end = f"task-finished-{number}", float(number), number + 1.0
         stop = end - 0.25 * (number % 7 == 0)
         paths.ended(stimulus, end, groups[number % spans], run(number, begin, begin, stop), waited)
-        waited = paths.ready(number + 1, stimulus, end)
-        assert waited
+        waited = paths.ready(number + 1, stimulus, end, None)
     return paths, roots
 
 
@@ -149,7 +148,7 @@ def test_clocks_that_were_set_leave_a_sum_that_is_the_duration(
     waited = paths.submitted(tasks, "update-graph", others[0])
     first_run = run("a", others[2], others[3], others[4], fetched)
     paths.ended("one", others[1], tasks, first_run, waited)
-    ready = paths.ready("b", "one", others[5])
+    ready = paths.ready("b", "one", others[5], None)
     paths.ended("two", others[0], tasks, run("b", others[2], others[4], others[3], fetched), ready)
     stop = max(second, others[1])
     found: Any = path_of(span, stop)
@@ -161,7 +160,7 @@ def test_work_that_was_not_observed_from_its_beginning_has_no_path() -> None:
     paths, span = Paths(lambda stimulus: 0.0, lambda: BUSY), SpanPath(0.0)
     child, other = SpanPath(0.0, (span,)), SpanPath(0.0)
     paths.ended("one", 1.0, group(child), run("a", 0.0, 0.0, 1.0))
-    ready = paths.ready("b", "one", 1.0)
+    ready = paths.ready("b", "one", 1.0, None)
     paths.ended("two", 2.0, group(other), run("b", 1.0, 1.0, 2.0), ready)
     assert path_of(span, 1.0) is path_of(child, 1.0) is None
     assert path_of(other, 2.0) is not None, "what it waited for is of another span"
@@ -183,7 +182,7 @@ def test_a_task_that_is_to_run_again_is_asked_for_before_it_is_sent_at_once() ->
     assert paths.at_once("two") is None
     paths.interrupted("b", waited, (1.0, BUSY, 1.0, BUSY, 1.0))
     assert paths.at_once("one") is None
-    assert paths.ready("b", "one", 2.0)
+    assert paths.ready("b", "one", 2.0, None)[0] is span.last
     assert paths.at_once("one") == (span.last, None)
 
 
@@ -198,8 +197,7 @@ def test_a_folded_chain_of_spans_by_turns_keeps_the_longest_links_of_each(slow: 
         stimulus, end = str(number), begin + took[-1]
         ended = run(number, begin, begin, end)
         paths.ended(stimulus, end, groups[number % 4 // 3], ended, waited)
-        waited = paths.ready(number + 1, stimulus, end)
-        assert waited
+        waited = paths.ready(number + 1, stimulus, end, None)
         begin = end
     for turn, span in enumerate(spans):
         found: Any = path_of(span, begin)

@@ -423,12 +423,11 @@ class TaskEvents:
 
     def _waited(self, key: Hashable, stimulus_id: str, now: float) -> Readiness | None:
         """Return what a task waited for that was not ready when it was submitted."""
-        known = self.paths.ready(key, stimulus_id, now)
         group = self._groups.get(self._tasks[key].group)
         # If a result was lost, its span may have been exported.
-        if known is None and (group is not None or key in self._lost):
-            return self.paths.ready_again(key, now, None if group is None else group.span)
-        return known
+        if group is None and key not in self._lost:
+            return None
+        return self.paths.ready(key, stimulus_id, now, None if group is None else group.span)
 
     def _repeated(
         self, group: Group, key: Hashable, reason: RetryReason, now: float, has_run: bool = True

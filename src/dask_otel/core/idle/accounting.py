@@ -70,7 +70,6 @@ from math import inf
 
 from dask_otel.core.idle.sharing import ActiveSpan, IdleSharing
 from dask_otel.core.idle.worker import Settlement, WorkerTime
-from dask_otel.core.idle.worker_tasks import End
 from dask_otel.core.path.waiting import (
     AT_ONCE,
     BEHIND,
@@ -204,7 +203,7 @@ class Accounting:
             tasks.processing[key] = span = None if span_id is None else self._spans.get(span_id)
             if span is not None:
                 account.recent_spans.add(span)
-            if key in tasks.ended or (tasks.zombies and tasks.zombies.pop(key, None) is not None):
+            if tasks.zombies and tasks.zombies.pop(key, None) is not None:
                 tasks.again[key] = now
             if tasks.seceded:
                 # A new run occupies a thread again. (If the worker resumes the seceded run, its
@@ -244,12 +243,9 @@ class Accounting:
                 tasks.zombies.pop(key, None)
             # Its metered seconds will follow.
             seceded = tasks.seceded.pop(key, None) if tasks.seceded else None
-            end: tuple[End, ...] = ((seconds, now, seceded),)
             if tasks.again:
-                end = (*tasks.released_run(key, seconds, now), *end)
-            ends = tasks.ended.setdefault(key, end)
-            if ends is not end:
-                tasks.ended[key] = ends + end
+                tasks.end_released(key, seconds, now)
+            tasks.ended.append((key, seconds, now, seceded))
             # Faster than `_refresh`, which finds no change if all threads are still occupied.
             if account.free or tasks.seceded or len(tasks.processing) < account.threads:
                 self._refresh(account, now)

@@ -7,8 +7,9 @@ in `accounting`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Container, Hashable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final, NamedTuple, TypeAlias
 
 from dask_otel.core.idle.sharing import ActiveSpan
@@ -51,8 +52,11 @@ class Observed(NamedTuple):
 
 #: Of a seceded task: seconds before it seceded, and seconds after it that are booked as excess.
 _Seceded: TypeAlias = tuple[float, float]
-#: The end of a run: its seconds, if known; when the end became known; whether it had seceded.
-End: TypeAlias = tuple[float | None, float, _Seceded | None]
+#: The end of a run: its key; its seconds, if known; when the end became known; whether it had
+#: seceded.
+_End: TypeAlias = tuple[Hashable, float | None, float, _Seceded | None]
+#: The ends of each key, in order. Mostly one.
+_Ends: TypeAlias = dict[Hashable, list[_End]]
 
 
 @dataclass(slots=True, eq=False)
@@ -71,9 +75,10 @@ class WorkerTasks:
     _executing: dict[Hashable, float] = field(default_factory=dict)
     #: Elapsed seconds of tasks that vanished at a cut and whose end is not known yet.
     _vanished: dict[Hashable, float] = field(default_factory=dict)
-    #: Ends of a key's runs since the last cut, in order. Mostly one.
-    ended: dict[Hashable, tuple[End, ...]] = field(default_factory=dict)
-    #: When tasks were assigned here again: the next cut can list either run.
+    #: Ends of runs since the last cut, in order.
+    ended: list[_End] = field(default_factory=list)
+    #: When tasks were assigned here again that had been released: the next cut can list either run.
+    #: Infinite for those that had ended, or have since.
     again: dict[Hashable, float] = field(default_factory=dict)
     #: Whether the last cut's elapsed seconds are a guess: the worker's clock was stepped.
     guessed: bool = False
@@ -104,15 +109,16 @@ class WorkerTasks:
             del self.processing[key]
             self.zombies[key] = now
 
-    def released_run(self, key: Hashable, seconds: float | None, now: float) -> tuple[End, ...]:
-        """Return the end of a run that was released before the one that ended; none if it is that.
+    def end_released(self, key: Hashable, seconds: float | None, now: float) -> None:
+        """End the run that was released before the one that ends, unless it is that.
 
         A worker goes on with a released run if it still runs when the task is assigned again.
         """
-        again = self.again.get(key)
-        if again is None or key in self.ended or seconds is None:
-            return ()
-        return () if seconds > now - again + ROUNDING else ((None, again, None),)
+        again = self.again.get(key, inf)
+        if seconds is not None and seconds <= now - again + ROUNDING:
+            self.ended.append((key, None, again, None))
+        if key in self.again:
+            self.again[key] = inf
 
     def secede(self, key: Hashable, elapsed: float | None, now: float) -> None:
         """Record that a task left its thread slot after `elapsed` seconds.
@@ -134,17 +140,26 @@ class WorkerTasks:
         running: dict[Hashable, float] = {}
         unseen = len(self.processing)
         guessed, self.guessed = self.guessed, False
+        ends, owed, late = self._ends(
+            {*executing, *self._executing, *self._vanished, *self.again}, at
+        )
+        self.again = {
+            key: inf for key in ends if key in self.processing or len(ends[key]) > 1
+        } | self.again
         if executing or self.zombies:
-            running, unseen = self._observe_executing(executing, at, now)
+            running, unseen = self._observe_executing(executing, ends, at, now)
         vanished = {
             key: elapsed
             for key, elapsed in self._executing.items()
-            if key not in executing and key not in self.ended
+            if key not in executing and key not in ends
         }
-        owed = unlisted = after = late = excess = 0.0
+        unlisted, after, excess = owed, 0.0, 0.0
         if self.ended:
-            owed, unlisted, after, late, excess, unknown = self._observe_ends(running, at, guessed)
+            owed, unlisted, after, late, excess, unknown = self._observe_ends(
+                ends, owed, late, running, at, guessed
+            )
             unseen += unknown
+        waiting = {key for key, *_ in self.ended}
         if vanished or self._vanished:
             # Rule 9. Tasks that vanished before stay until their end is known.
             self._vanished = {k: e for k, e in self._vanished.items() if k in self.processing}
@@ -153,17 +168,17 @@ class WorkerTasks:
         self._executing = running
         if self.again:
             # If the cut listed the run before, the next one can still list either.
-            self.again = {k: t for k, t in self.again.items() if t > at or k in self.ended}
+            self.again = {k: t for k, t in self.again.items() if at < t < inf or k in waiting}
         if self.seceded and not self.guessed:
             # Excess can't be taken back, so that guessed seconds wait for the end.
-            excess += self._book_seceded(running)
+            excess += self._book_seceded(running, waiting)
         pending = sum(self._vanished.values()) if self._vanished else 0.0
         ahead = unseen * (at - self.cut_before) + after + pending
         self.cut_before, self.cut = self.cut, at
         elapsed = sum(running.values()) if running else 0.0
         # Or its end is known, but this cut does not book it.
         unannounced = not self.seceded.keys() <= executing.keys() or any(
-            seceded for ends in self.ended.values() for *_, seceded in ends
+            seceded for *_, seceded in self.ended
         )
         return Observed(elapsed, owed, unlisted, unseen, pending, ahead, late, excess, unannounced)
 
@@ -177,22 +192,23 @@ class WorkerTasks:
         credit
             Seconds that came with the last cut before their ends were known.
         """
-        used = owed + sum(e for key, e in self._executing.items() if key not in self.ended)
+        all_ends, *_ = self._ends((), -inf)
+        used = owed + sum(e for key, e in self._executing.items() if key not in all_ends)
         for key, (before, _) in self.seceded.items():
             # If a key returned since the cut, the cut lists an earlier run of it.
-            again = key in self.again or key in self.ended
+            again = key in self.again or key in all_ends
             used += before if again else max(0.0, before - self._executing.get(key, 0.0))
         running = len(self.processing) + len(self.zombies) - len(self.seceded)
         if owed > ROUNDING:
             # Those that vanished at the last cut may have run until then.
-            gone = self._vanished.keys() - self.ended.keys() - self.seceded.keys()
+            gone = self._vanished.keys() - all_ends.keys() - self.seceded.keys()
             used += (self.cut - self.cut_before) * len(gone)
         ahead = 0.0
-        for key, ends in self.ended.items():
+        for key, ends in all_ends.items():
             # The first of them is the run that the cuts may have seen. Vanished seconds were owed
             # at that cut.
             listed, vanished = self._executing.get(key), self._vanished.get(key, 0.0)
-            for seconds, announced, seceded in ends:
+            for _, seconds, announced, seceded in ends:
                 if seconds is None:
                     used += listed or 0.0
                     running += 1
@@ -210,15 +226,35 @@ class WorkerTasks:
         used -= min(ahead, credit)
         return used + min(threads, max(0, running)) * (now - self.cut)
 
+    def _ends(self, known: Container[Hashable], at: float) -> tuple[_Ends, float, float]:
+        """Return the ends by key, but only the seconds of runs between two cuts, and the late ones.
+
+        `known` are the keys that a cut has listed, too, or that were assigned again.
+        """
+        ends: _Ends = {}
+        owed = late = 0.0
+        # A run that began before then had ended when the last cut did not list it.
+        before = self.cut - CUT_SLACK
+        # Without needless lookups and calls: this loop runs for every task.
+        for end in self.ended:
+            key, seconds, announced, seceded = end
+            if key in known or seconds is None or seceded is not None or announced >= at:
+                ends.setdefault(key, []).append(end)
+            else:
+                owed += seconds
+                if seconds > announced - before:
+                    late += seconds
+        return ends, owed, late
+
     def _observe_executing(
-        self, executing: Mapping[Hashable, float], at: float, now: float
+        self, executing: Mapping[Hashable, float], ends: _Ends, at: float, now: float
     ) -> tuple[dict[Hashable, float], int]:
         """Return the running tasks, and how many others may have run since the last cut."""
         unseen = len(self.processing) + len(self.zombies)
         running: dict[Hashable, float] = {}
         for key, elapsed in executing.items():
             running[key] = elapsed = self._elapsed(key, elapsed, at, now)
-            if not self._lists_ended(key, elapsed, at):
+            if not self._lists_ended(key, ends.get(key), elapsed, at):
                 if key in self.processing or key in self.zombies:
                     unseen -= 1
                 else:
@@ -229,7 +265,13 @@ class WorkerTasks:
         return running, unseen
 
     def _observe_ends(
-        self, running: Mapping[Hashable, float], at: float, guessed: bool
+        self,
+        by_key: _Ends,
+        owed: float,
+        late: float,
+        running: Mapping[Hashable, float],
+        at: float,
+        guessed: bool,
     ) -> tuple[float, float, float, float, float, int]:
         """Separate the ends before the cut from those that wait for the next one.
 
@@ -238,39 +280,25 @@ class WorkerTasks:
         runs of a key never overlap, so if one of them waits, the later ones wait too, and the cut
         lists the first of them.
         """
-        owed = unlisted = after = late = excess = 0.0
-        unknown = 0
-        # A run that began before then had ended when the last cut did not list it.
-        before = self.cut - CUT_SLACK
-        kept: dict[Hashable, tuple[End, ...]] = {}
-        # Tasks that a cut has listed, too.
-        known = {*self._executing, *self._vanished, *running}
-        # Without needless lookups and calls: this loop runs for every task.
-        for key, ends in self.ended.items():
-            if key not in known and len(ends) == 1:
-                seconds, announced, seceded = ends[0]
-                if seconds is not None and seceded is None and announced < at:
-                    # As mostly: it ran between the cuts.
-                    owed += seconds
-                    unlisted += seconds
-                    if seconds > announced - before:
-                        late += seconds
-                    continue
+        unlisted, after, excess, unknown = owed, 0.0, 0.0, 0
+        kept: list[_End] = []
+        for key, ends in by_key.items():
             elapsed, vanished = self._executing.get(key), self._vanished.get(key, 0.0)
             listed = key in running
-            waiting: tuple[End, ...] = ()
+            waiting: list[_End] = []
             for end in ends:
-                seconds, announced, seceded = end
+                _, seconds, announced, seceded = end
                 if seconds is None:
                     unknown += 1
                 if waiting:
                     after += seconds or 0.0
                 elif listed and (
-                    announced > at or (end is ends[-1] and self._lists_ended(key, running[key], at))
+                    announced > at
+                    or (end is ends[-1] and self._lists_ended(key, ends, running[key], at))
                 ):
                     if seceded is not None:
                         more = max(0.0, running[key] - sum(seceded))
-                        end = (seconds, announced, (seceded[0], seceded[1] + more))
+                        end = (key, seconds, announced, (seceded[0], seceded[1] + more))
                         excess += more
                 elif (
                     announced >= at
@@ -297,24 +325,23 @@ class WorkerTasks:
                         unlisted += more
                         if seconds is None:
                             late += vanished + self.cut - self.cut_before
-                        elif vanished or seconds > announced - before:
+                        elif vanished or seconds > announced - (self.cut - CUT_SLACK):
                             late += seconds
                     if seceded is not None:
                         excess += max(0.0, ran - sum(seceded))
                     # The previous cut saw this run, not a later one.
                     elapsed, vanished = None, 0.0
                     continue
-                waiting += (end,)
-            if waiting:
-                kept[key] = waiting
+                waiting.append(end)
+            kept += waiting
         self.ended = kept
         return owed, unlisted, after, late, excess, unknown
 
-    def _book_seceded(self, running: Mapping[Hashable, float]) -> float:
+    def _book_seceded(self, running: Mapping[Hashable, float], ended: Container[Hashable]) -> float:
         """Book the excess of listed tasks whose end is not known (rule 10)."""
         due = 0.0
         for key, elapsed in running.items():
-            if key in self.seceded and key not in self.ended:
+            if key in self.seceded and key not in ended:
                 before, booked = self.seceded[key]
                 more = max(0.0, elapsed - before - booked)
                 self.seceded[key] = (before, booked + more)
@@ -332,16 +359,17 @@ class WorkerTasks:
         self.guessed = True
         return expected
 
-    def _lists_ended(self, key: Hashable, elapsed: float, at: float) -> bool:
+    def _lists_ended(
+        self, key: Hashable, ends: list[_End] | None, elapsed: float, at: float
+    ) -> bool:
         """Whether a cut lists a run whose end is known: the cut was taken before the end.
 
         It can list a later run of the key only if the first one's end was known before, and for as
         long as that run can have lasted. The message of an end can overtake a heartbeat.
         """
-        ends = self.ended.get(key)
         if ends is None:
             return False
-        since = at - ends[-1][1]
+        since = at - ends[-1][2]
         return since < 0.0 or key not in self.processing or elapsed > since + CUT_SLACK
 
     def _drop_zombies(self, executing: Mapping[Hashable, float]) -> None:

@@ -85,20 +85,16 @@ class Paths:
     def at_once(self, stimulus: str) -> AtOnce | None:
         """Return what a task waited for that this stimulus sends to a worker.
 
-        None if no dependency of it has just ended, or if a task is to be ready again: then see
-        `ready` or `ready_again`.
+        None if no dependency of it has just ended, or if a task is to be ready again: see `ready`.
         """
         return (self._last, None) if stimulus is self._stimulus and not self._again else None
 
-    def ready(self, key: Hashable, stimulus: str, now: float) -> Readiness | None:
-        """Return what a ready task waited for, if a dependency of it has just ended."""
-        if stimulus is not self._stimulus:
-            return None
-        self._again.pop(key, None)
-        return after(self._last, now, self._present())
-
-    def ready_again(self, key: Hashable, now: float, span: SpanPath | None) -> Readiness:
-        """Return it if a task is ready for any other reason; without a span if that has ended."""
+    def ready(self, key: Hashable, stimulus: str, now: float, span: SpanPath | None) -> Readiness:
+        """Return what a ready task waited for; without a span if that has ended."""
+        if stimulus is self._stimulus:
+            # A dependency of it has just ended.
+            self._again.pop(key, None)
+            return after(self._last, now, self._present())
         last = None if span is None else _last(span)
         before, waited = self._again.pop(key, None) or (last, (0.0, now, *_NEVER[2:]))
         submitted, ready, lost, _, first, _ = waited
