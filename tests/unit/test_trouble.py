@@ -148,6 +148,8 @@ SOCKETS = ["unix:///run/otel.sock", "unix:otel", "unix-abstract:otel"]
         # A name with an address where nobody listens.
         (GRPC, "https://localhost:4317",
          f"{TO_ALL}UNKNOWN: ipv6:%5B::1%5D:4317: Connection refused", "tls-h2",
+        (HTTP, TLS, "SSLError (SSLEOFError: EOF occurred in violation of protocol)", None, "closed",
+         "it may require a connection without TLS (http), or gRPC.", ""),
          "refused", "One of the addresses of localhost", ""),
         *((GRPC, url, WRONG_TLS, None, "no_scheme", "", "Set OTEL_EXPORTER_OTLP_INSECURE=true.")
           for url in SOCKETS),

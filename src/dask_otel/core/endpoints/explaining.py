@@ -395,7 +395,7 @@ def explain(
         "path": path or "/",
         "signal": signal,
         "SIGNAL": signal.upper(),
-        "other_scheme": "without TLS (http)" if endpoint.secure else "TLS (https)",
+        "other_scheme": "a connection without TLS (http)" if endpoint.secure else "TLS (https)",
         "other_protocol": "HTTP" if grpc else "gRPC",
     }
     return Trouble(kind, cause.format_map(parts), remedy.format_map(parts))
