@@ -67,6 +67,9 @@ CASES = [
      "verify failed: self-signed certificate (_ssl.c:1006))", "tls-h2", "certificate_untrusted"),
     (HTTP, TLS, "SSLError (SSLCertVerificationError: [SSL: CERTIFICATE_VERIFY_FAILED] certificate "
      "verify failed: certificate has expired (_ssl.c:1006))", None, "certificate_expired"),
+    (GRPC, TLS, f"{TO_ALL}UNKNOWN: ipv4:127.0.0.1:1: Tls handshake failed (TSI_PROTOCOL_FAILURE): "
+     "SSL_ERROR_SSL: error:1000007d:SSL routines:OPENSSL_internal:CERTIFICATE_VERIFY_FAILED: "
+     "certificate is not yet valid: OK", None, "certificate_expired"),
     (HTTP, TLS, "SSLError (SSLCertVerificationError: [SSL: CERTIFICATE_VERIFY_FAILED] certificate "
      "verify failed: Hostname mismatch, certificate is not valid for 'x'.", None,
      "certificate_name"),
@@ -145,11 +148,11 @@ SOCKETS = ["unix:///run/otel.sock", "unix:otel", "unix-abstract:otel"]
         (GRPC, BARE, WRONG_TLS, "http", "no_scheme", "HTTP server", "http://collector:4317."),
         (HTTP, PLAIN, "HTTP status 404 x for /v1/metrics", None, "not_found", "",
          "OTEL_METRICS_EXPORTER=none"),
+        (HTTP, TLS, "SSLError (SSLEOFError: EOF occurred in violation of protocol)", None, "closed",
+         "it may require a connection without TLS (http), or gRPC.", ""),
         # A name with an address where nobody listens.
         (GRPC, "https://localhost:4317",
          f"{TO_ALL}UNKNOWN: ipv6:%5B::1%5D:4317: Connection refused", "tls-h2",
-        (HTTP, TLS, "SSLError (SSLEOFError: EOF occurred in violation of protocol)", None, "closed",
-         "it may require a connection without TLS (http), or gRPC.", ""),
          "refused", "One of the addresses of localhost", ""),
         *((GRPC, url, WRONG_TLS, None, "no_scheme", "", "Set OTEL_EXPORTER_OTLP_INSECURE=true.")
           for url in SOCKETS),

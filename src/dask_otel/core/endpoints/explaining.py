@@ -58,8 +58,8 @@ KINDS: Final[Mapping[str, tuple[str, str]]] = {
         "Use a name that the certificate includes, or give the server a certificate for {host}.",
     ),
     "certificate_expired": (
-        "The server's certificate has expired.",
-        "Renew it. If it is still valid, the clock of this machine is wrong.",
+        "The server's certificate has expired, or is not valid yet.",
+        "Renew it. If it is valid now, the clock of this machine is wrong.",
     ),
     "certificate_untrusted": (
         "The server's certificate is not trusted: it is self-signed, or its authority is unknown.",
@@ -251,7 +251,7 @@ _FIRST: Final = (
         ("Hostname mismatch", "Hostname Verification", "not in peer certificate",
          "IP address mismatch", "doesn't match"),
     ),
-    _Sign("certificate_expired", ("certificate has expired",)),
+    _Sign("certificate_expired", ("certificate has expired", "is not yet valid")),
     _Sign("certificate_untrusted", ("CERTIFICATE_VERIFY_FAILED", "certificate verify failed")),
     _Sign(
         "plain_to_tls",
