@@ -12,6 +12,7 @@ from contextlib import ExitStack, closing, contextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import grpc
 import pytest
@@ -70,6 +71,16 @@ def test_what_a_server_did_not_take_of_what_it_took(
         assert send(sink, records) == Answer(True), "each request is for itself"
         server.partial = before
     assert len(server.requests) == 4, "it must not be sent again"
+
+
+def test_a_success_that_cannot_be_read_is_one(
+    server: Receiver, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was taken must not come again."""
+    monkeypatch.setattr(server, "reply", lambda signal: Mock(SerializeToString=lambda: b"\xff"))
+    for sink, records in both(build, server):
+        answer = send(sink, records)
+        assert (answer.taken, answer.lost, answer.said[: len(NO_OTLP)]) == (True, 0, NO_OTLP)
 
 
 def test_a_kept_connection_that_breaks_is_no_failure(http: Receiver, build: Build) -> None:

@@ -91,6 +91,8 @@ _NO_WAY: Final = (ConnectionRefusedError, gaierror, SSLError)
 _MOST: Final = 65536
 _MOST_WORDS: Final = 4096
 _OTLP: Final = ("application/x-protobuf", "application/protobuf", "application/json")
+#: What a success says if it can't be read: the data was taken, and must not come again.
+_NO_OTLP: Final = "an answer that is no OTLP"
 #: Characters of others' messages in ours.
 _LONGEST: Final = 300
 #: Control characters that a text may have.
@@ -346,7 +348,7 @@ class HttpTransport(Transport):
                 reply.ParseFromString(body)
         except (DecodeError, ParseError, ValueError):
             text = body.decode("utf-8", "replace")
-            return Answer(True, said=f"an answer that is no OTLP ({kind or 'of no type'}): {text}")
+            return Answer(True, said=f"{_NO_OTLP} ({kind or 'of no type'}): {text}")
         return self._taken(reply)
 
 
@@ -419,6 +421,8 @@ class GrpcTransport(Transport):
                 ),
             )
             return self._taken(_REPLIES[self._signal].FromString(reply))
+        except DecodeError:
+            return Answer(True, said=_NO_OTLP)
         except RpcError as error:
             return self._refused(error)
         except OSError as error:
