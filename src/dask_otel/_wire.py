@@ -369,7 +369,9 @@ class Why:
 
     def __repr__(self) -> str:
         return "\n\n".join(
-            f"{one.name} ({one.state}): {one.kind}\n  {one.what}\n  next: {one.next_step}"
+            # Of an unknown task, nothing else is known.
+            f"{one.name}{'' if one.kind == one.state else f' ({one.state})'}: {one.kind}\n"
+            f"  {one.what}\n  next: {one.next_step}"
             for one in self.reasons
         )
 

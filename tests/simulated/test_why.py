@@ -192,6 +192,8 @@ def test_a_text_of_megabytes_is_no_name_of_a_span(
     for text in ("train/load", "a/" * 500_000):
         answer = b.client.run_on_scheduler(_wire.why, asked=(text,))
         assert answer.reasons[0].kind == "unknown"
+        assert ": unknown\n  The scheduler knows no task" in repr(answer)
+        assert "(unknown)" not in repr(answer)
     assert split == ["train/load"]
 
 
