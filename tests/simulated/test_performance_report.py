@@ -15,7 +15,7 @@ import pytest
 from distributed import span, wait
 
 import dask_otel
-from dask_otel import _wire
+from dask_otel import _wire, semconv
 from dask_otel.client import reporting
 from dask_otel.pump.pump import Pump
 from dask_otel.report.account import Account
@@ -503,6 +503,27 @@ def test_many_rows_come_in_several_answers(b: Bridged, monkeypatch: pytest.Monke
     assert len(asked) > 3
     assert asked == sorted(set(asked))
     assert account(block).outcomes == {"memory": 3}
+
+
+@pytest.mark.options(otel={"report": {"record": "always"}})
+def test_sums_without_all_their_parts_are_left_out(b: Bridged) -> None:
+    """They would contradict what the spans say."""
+    for _ in range(2):
+        with span("etl"):
+            b.client.gather(b.client.map(nap, [10.0] * 12, pure=False))
+        b.exported()
+    b.client.sync(b.bridge.recording.cut)
+    rows = b.bridge.recording.recorder.rows()
+    sums = [place for place, (signal, _) in enumerate(rows) if signal == "metrics"]
+    lost = sums[: len(sums) // 2]
+    kept = [row for place, row in enumerate(rows) if place not in lost]
+    (whole,) = report_of(rows, {}).accounts()
+    (part,) = report_of(kept, {"metrics": len(lost)}).accounts()
+    assert whole.outcomes["memory"] == part.outcomes["memory"] == 24
+    assert (whole.cluster is None, part.cluster is None) == (False, True)
+    # Levels need no other parts.
+    threads = semconv.WORKER_THREAD_COUNT.name
+    assert whole.session.metrics.total(threads) == part.session.metrics.total(threads) == 4
 
 
 def chained(client: Any) -> None:

@@ -214,8 +214,12 @@ def report_of(rows: Sequence[tuple[str, bytes]], lost: Mapping[str, int]) -> Rep
     for signal, count in lost.items():
         what = _SIGNALS.get(signal, signal)
         reader.skipped.add(f"{what} no longer in memory (otel.report.memory)", count=count)
+    runs = reader.sessions()
+    if lost.get("metrics"):
+        for run in runs:
+            run.metrics.drop_sums()
     logs = b"".join(data for signal, data in rows if signal == "graph")
-    return Report(reader.sessions(), reader.skipped, graph_logs=logs)
+    return Report(runs, reader.skipped, graph_logs=logs)
 
 
 def about(report: Report, block: Block) -> Report:

@@ -192,6 +192,11 @@ class Metrics:
         self.end_ns = point.time_ns if self.end_ns is None else max(self.end_ns, point.time_ns)
         return True
 
+    def drop_sums(self) -> None:
+        """Keep the last values alone: some deltas are missing, so the sums would be too small."""
+        for name, family in self.series.items():
+            self.series[name] = {key: one for key, one in family.items() if not one.delta}
+
     @property
     def seconds(self) -> float:
         """From the start of the first series to the last point."""
