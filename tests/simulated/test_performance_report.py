@@ -7,6 +7,8 @@ import logging
 import threading
 import time
 import weakref
+from collections.abc import Iterator
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
@@ -485,6 +487,20 @@ def test_an_error_of_ours_is_one_warning_and_hides_nothing(
 
 
 @alone
+def test_a_block_in_a_generator_may_end_in_another_thread(b: Bridged) -> None:
+    """Each thread has a context of its own, and so has this call."""
+
+    def program() -> Iterator[dask_otel.performance_report]:
+        with dask_otel.performance_report(None) as block:
+            b.client.gather(b.client.map(nap, [1.0] * 2, pure=False))
+            yield block
+
+    running = program()
+    block = copy_context().run(next, running)
+    assert not [*running]
+    assert account(block).outcomes == {"memory": 2}
+
+
 def test_many_rows_come_in_several_answers(b: Bridged, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporting, "_CHUNK", 1)
     asked: list[Any] = []

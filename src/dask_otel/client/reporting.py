@@ -142,7 +142,12 @@ class performance_report:
 
     def _leave(self) -> bool:
         """Leave the span; return whether there is one."""
-        return self._span is not None and not self._span.__exit__(None, None, None)
+        if self._span is None:
+            return False
+        # In a generator, the block can end in another context, which Dask's span does not expect.
+        with suppress(ValueError):
+            self._span.__exit__(None, None, None)
+        return True
 
     async def _read(self, error: BaseException | None) -> _wire.Recorded:
         """Return all rows of the block."""
