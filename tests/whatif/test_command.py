@@ -205,8 +205,16 @@ def test_says_what_is_wrong(run, replays, capsys, arguments, wrong):
     [
         ("--threads", "4", "'4' is not WORKERSxTHREADS, such as 4x8"),
         ("--threads", "4x8x2", "'4x8x2' is not WORKERSxTHREADS"),
-        ("--threads", "0x8", "the number of workers must be from 1 to 10,000, and not 0"),
-        ("--threads", f"8x{10**400}", "the number of threads of a worker must be from 1 to 1,000,"),
+        (
+            "--threads",
+            "0x8",
+            "the number of workers must be a whole number from 1 to 10,000, and not 0",
+        ),
+        (
+            "--threads",
+            f"8x{10**400}",
+            "threads of a worker must be a whole number from 1 to 1,000,",
+        ),
         ("--bandwidth", "fast", "'fast' is not a number of bytes a second, such as 10GB/s"),
         ("--bandwidth", "1e400", "'1e400' is not a number of bytes a second"),
         ("--bandwidth", "1B/s", "the bandwidth in bytes a second must be from 1,000 to"),
@@ -230,8 +238,32 @@ def test_python_takes_a_folder_or_its_report(run, replays):
     assert shown == again
     assert isinstance(shown, dask_otel.WhatIfReport)
     assert [one.threads for one in shown.result.experiments] == [4, None]
-    with pytest.raises(ValueError, match="without 'luck': allowed are restrictions, failures"):
-        dask_otel.what_if(run, without="luck")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"without": "luck"}, "without 'luck': allowed are restrictions, failures"),
+        ({"without": 5}, "without is 5. Allowed: some of restrictions, failures"),
+        ({"threads": 4}, "threads is 4. Allowed: pairs, such as [(4, 8)]."),
+        ({"threads": (4, 8)}, "threads is (4, 8). Allowed: pairs, such as [(4, 8)]."),
+        (
+            {"threads": [(4.5, 8)]},
+            "the number of workers must be a whole number from 1 to 10,000, ",
+        ),
+        ({"threads": [("4", 8)]}, "from 1 to 10,000, and not '4'"),
+        ({"bandwidth": "10GB/s"}, "the bandwidth in bytes a second must be from 1,000 to 1e+15, "),
+        ({"faster": 2.0}, "faster is 2.0. Allowed: a mapping, such as {'fit': 2}."),
+        ({"faster": {"fit": "2"}}, "the factor for fit must be from 0.001 to 1,000, and not '2'"),
+        ({"faster": {"fit": None}}, "the factor for fit must be from 0.001 to 1,000, and not None"),
+        ({"split": ["fit"]}, "split is ['fit']. Allowed: a mapping, such as {'longest': 4}."),
+        ({"split": {"fit": 2.5}}, "pieces of fit must be a whole number from 2 to 1,000, and not"),
+        ({"price": "1"}, "the price must be from 0 to 1e+09, and not '1'"),
+    ],
+)
+def test_a_wrong_argument_is_named_with_what_is_allowed(changes, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        dask_otel.what_if("anywhere", **changes)
 
 
 WARNED = " of their time: more threads help as much as is shown only with a core"

@@ -258,12 +258,18 @@ def test_each_change_is_an_experiment_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"threads": [(0, 8)]}, "the number of workers must be from 1 to 10,000, and not 0"),
-        ({"threads": [(1, -1)]}, "threads of a worker must be from 1 to 1,000, and not -1"),
+        (
+            {"threads": [(0, 8)]},
+            "the number of workers must be a whole number from 1 to 10,000, and not 0",
+        ),
+        (
+            {"threads": [(1, -1)]},
+            "threads of a worker must be a whole number from 1 to 1,000, and not -1",
+        ),
         ({"bandwidth": float("nan")}, "the bandwidth in bytes a second must be from 1,000 to"),
         ({"without": ["luck"]}, "without 'luck': allowed are restrictions, failures, gaps,"),
         ({"faster": [("fit", 0)]}, "the factor for fit must be from 0.001 to 1,000, and not 0"),
-        ({"split": [("fit", 1)]}, "the number of pieces of fit must be from 2 to 1,000"),
+        ({"split": [("fit", 1)]}, "pieces of fit must be a whole number from 2 to 1,000"),
     ],
 )
 def test_a_change_that_makes_no_sense_is_said(change: dict[str, Any], said: str) -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import methodcaller
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from dask_otel.report.cures import graphs_of, shown, sizes
 from dask_otel.report.document import Report, read_report
 from dask_otel.report.money import Price
 from dask_otel.report.whatif import WhatIfReport
-from dask_otel.whatif.experiments import LONGEST, Experiment, each, usual
+from dask_otel.whatif.experiments import CAUSES, LONGEST, Experiment, each, require, usual
 from dask_otel.whatif.graph import Graph
 from dask_otel.whatif.running import replay
+
+T = TypeVar("T")
+Made = TypeVar("Made")
 
 #: The smallest share of the run for which the transfers may matter.
 _LEAST: Final = 0.01
@@ -67,13 +71,35 @@ def what_if(
     FileNotFoundError
         If there is nothing to read.
     ValueError
-        If there is no such recorded run, or it has no such tasks.
+        If there is no such recorded run, it has no such tasks, or an argument is not as above.
     """
     causes = [without] if isinstance(without, str) else without
-    changes = [*each(threads, bandwidth, causes, (faster or {}).items(), (split or {}).items())]
+    items = methodcaller("items")
+    changes = [
+        *each(
+            _read("threads", threads, _pairs, "pairs, such as [(4, 8)]"),
+            bandwidth,
+            _read("without", causes, list, f"some of {', '.join(CAUSES)}"),
+            _read("faster", faster or {}, items, "a mapping, such as {'fit': 2}"),
+            _read("split", split or {}, items, "a mapping, such as {'longest': 4}"),
+        )
+    ]
+    require(price or 0.0, 0.0, 1e9, "the price")
     report = source if isinstance(source, Report) else read_report(source)
     cost = report.price if price is None else Price(price)
     return tried(replace(report, price=cost), span, changes, progress)
+
+
+def _read(name: str, given: T, read: Callable[[T], Made], allowed: str) -> Made:
+    """Return what is read from an argument, or raise an error that names it."""
+    try:
+        return read(given)
+    except (TypeError, ValueError, AttributeError):
+        raise ValueError(f"{name} is {given!r}. Allowed: {allowed}.") from None
+
+
+def _pairs(threads: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    return [(workers, of_each) for workers, of_each in threads]
 
 
 def tried(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Final
 
 from dask_otel.core.figures import counted
@@ -72,28 +73,30 @@ def each(
         If a number or a name is none of those that are allowed.
     """
     for workers, of_each in threads:
-        _require(workers, 1, 10_000, "the number of workers")
-        _require(of_each, 1, 1_000, "the number of threads of a worker")
+        require(workers, 1, 10_000, "the number of workers", whole=True)
+        require(of_each, 1, 1_000, "the number of threads of a worker", whole=True)
         yield with_workers([of_each] * workers)
     if bandwidth is not None:
-        _require(bandwidth, 1_000, 1e15, "the bandwidth in bytes a second")
+        require(bandwidth, 1_000, 1e15, "the bandwidth in bytes a second")
         yield Experiment(f"{bandwidth / 1e6:,g} MB/s between workers", bandwidth=bandwidth)
     for cause in without:
         if cause not in CAUSES:
             raise ValueError(f"without {cause!r}: allowed are {', '.join(CAUSES)}")
         yield Experiment(f"without {cause}", without=(cause,))
     for prefix, factor in faster:
-        _require(factor, 0.001, 1_000, f"the factor for {prefix}")
+        require(factor, 0.001, 1_000, f"the factor for {prefix}")
         yield Experiment(f"tasks of {prefix} {factor:g} times as fast", faster={prefix: factor})
     for prefix, pieces in split:
-        _require(pieces, 2, 1_000, f"the number of pieces of {prefix}")
+        require(pieces, 2, 1_000, f"the number of pieces of {prefix}", whole=True)
         what = "the longest task" if prefix == LONGEST else f"tasks of {prefix}"
         yield Experiment(f"{what} split in {pieces}", split={prefix: pieces})
 
 
-def _require(value: float, least: float, most: float, what: str) -> None:
-    if not least <= value <= most:
-        raise ValueError(f"{what} must be from {least:,g} to {most:,g}, and not {value:,}")
+def require(value: float, least: float, most: float, what: str, whole: bool = False) -> None:
+    """Raise ValueError unless a value is a number, or a whole one, within limits."""
+    if not isinstance(value, Integral if whole else Real) or not least <= value <= most:
+        number = "a whole number " * whole
+        raise ValueError(f"{what} must be {number}from {least:,g} to {most:,g}, and not {value!r}")
 
 
 def with_workers(workers: Sequence[int]) -> Experiment:
