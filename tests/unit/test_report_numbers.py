@@ -76,6 +76,17 @@ def test_what_metrics_under_another_name_have_besides_the_spans_is_shown_once() 
     assert (root.name, root.idle, root.capacity) == ("etl", 1.5, 6.0)
 
 
+def test_a_short_span_under_the_name_of_a_long_one_counts_once() -> None:
+    """Labels give it the other's name, whose sum grows by 2 % only."""
+    spans = [
+        span(number, name, dask_span_capacity_time=seconds, dask_span_idle_time=seconds)
+        for number, (name, seconds) in enumerate((("etl", 100.0), ("etl/c-1", 2.0)), 1)
+    ]
+    found = report_of(traces(*spans), of_span("etl", 102.0)).to_dict()["runs"][0]
+    shown = {one["name"]: one["capacity"] for one in found["spans"]}
+    assert shown == {"etl": 100.0, "etl/c-1": 2.0}
+
+
 @pytest.mark.parametrize(
     ("activity", "part", "meaning"),
     [

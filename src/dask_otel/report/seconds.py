@@ -23,9 +23,8 @@ UNUSED: Final = "unused"
 LOST: Final = "lost"
 
 _ACTIVITY = semconv.SPAN_ACTIVITY_TIME + "."
-#: Metrics that differ more from a span of their name are of others, too.
-_ROUGHLY: Final = 0.05
-#: A smaller share of the metrics is rounded.
+#: A smaller share of the metrics is rounded; if they differ more from a span of their name, they
+#: are of others, too.
 _LEAST: Final = 0.001
 
 
@@ -126,7 +125,7 @@ def _each_once(
         for name, entry in from_spans.items()
         if name in measured
         and abs((measured[name].capacity or 0.0) - (entry.capacity or 0.0))
-        <= _ROUGHLY * (entry.capacity or 0.0)
+        <= _LEAST * (entry.capacity or 0.0)
     }
     yield from ((measured if name in agreed else from_spans)[name] for name in from_spans)
     sides = [
