@@ -8,6 +8,7 @@ The alerts as a PrometheusRule, the dashboards and the Collector's configuration
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,20 @@ from write_or_check import Literal
 DEPLOY = Path(__file__).parents[1] / "deploy"
 HEADER = "# Made by tools/build_kubernetes.py from {}: change it there.\n"
 NAMESPACE = "monitoring"
+#: Bytes of a document that `kubectl apply` keeps a copy of, as the server allows.
+MOST = 262_144
 
 
 def _dump(documents: list[dict[str, Any]], source: str) -> str:
+    for one in documents:
+        # Kubectl's copy, in an annotation. Go escapes these signs.
+        copy = json.dumps(one, separators=(",", ":"), ensure_ascii=False)
+        size = len(re.sub("[<>&]", r"\\u0000", copy).encode()) + 1
+        if size > MOST:
+            raise SystemExit(
+                f"{one['kind']} {one['metadata']['name']} has {size:,} bytes for `kubectl apply`, "
+                f"which takes at most {MOST:,}: divide {source}"
+            )
     text = yaml.safe_dump_all(documents, sort_keys=False, width=4096, allow_unicode=True)
     return HEADER.format(source) + text
 

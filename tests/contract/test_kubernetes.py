@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+import sys
 from functools import cache
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
@@ -19,6 +20,9 @@ import pytest
 import yaml
 
 from tests.environment import REPOSITORY
+
+sys.path.insert(0, str(REPOSITORY / "tools"))
+import build_kubernetes
 
 #: One process reads the large definition, once.
 pytestmark = pytest.mark.xdist_group("kubernetes")
@@ -98,6 +102,15 @@ def test_an_unknown_field_would_be_found() -> None:
 def test_a_manifest_is_valid(name: str) -> None:
     validate = pytest.importorskip("kubernetes_validate", reason=NEEDS).validate
     validate(BUILT_IN[name], VERSION, strict=True)
+
+
+def test_what_kubectl_would_not_apply_is_not_made() -> None:
+    made = build_kubernetes._config_map("large", "a.json", "<" * 43_000)
+    assert build_kubernetes._dump([made], "here")
+    made["data"]["a.json"] += "<" * 1_000
+    # 6 bytes for each sign.
+    with pytest.raises(SystemExit, match=r"ConfigMap large has 264,\d+ bytes .* at most 262,144"):
+        build_kubernetes._dump([made], "here")
 
 
 def test_selectors_find_their_pods() -> None:
