@@ -1231,3 +1231,11 @@ def nested(levels: int) -> None:
             wait(tasks(inner, f"level{levels}", [levels - 1] * 6, function=nested))
     else:
         time.sleep(1.0)
+
+
+@plant("scheduler", never=("client",), least=4.85, most=5.0)
+def blocked_before_the_first_span(client: Any, cluster: Any) -> None:
+    """The scheduler's event loop is blocked for 5 s when the client submits."""
+    cluster.machines["scheduler"].block(5.0)
+    with span("train"):
+        wait(tasks(client, "fit", [0.5] * 8))

@@ -98,13 +98,18 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
     first = [events.get(name, [None])[0] for name in (semconv.WORKER_ADDED, semconv.CLIENT_ADDED)]
     there = [log.time_ns for log in first if log is not None]
     limits = {one.name: one.limit for one in known if one.limit}
-    before_first = between = 0.0
+    before_first = blocked_first = between = 0.0
     if session.block is not None:
         starts = [root.start_ns for root in roots if root.full_name == session.block.name]
         if session.block.began and starts:
             before_first = max(0.0, min(starts) / 1e9 - session.block.began)
     elif roots and len(there) == len(first) and not any(span.unfinished for span in roots):
         before_first = max(0, roots[0].start_ns - max(there)) / 1e9
+        blocked_first = sum(
+            _growth(one.history(), [(max(there), roots[0].start_ns)])
+            for one in session.metrics.of(semconv.EVENT_LOOP_BLOCKED_TIME.name)
+            if one.labels.get(semconv.PROCESS_ROLE) == "scheduler"
+        )
         times = joined((root.start_ns, root.end_ns) for root in roots)
         gone = [log.time_ns for log in events.get(semconv.CLIENT_REMOVED, ())]
         between = sum(
@@ -125,6 +130,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
         roots={root.name: root for root in of_roots},
         spans=_spans(session, missing, pauses),
         before_first=before_first,
+        blocked_first=blocked_first,
         between=between,
         workers=len(known),
         threads=max((worker.threads or 0.0 for worker in known), default=0.0),

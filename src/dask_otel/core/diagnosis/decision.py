@@ -76,6 +76,9 @@ _WHY_NO_PATH: Final = (
 _BEFORE: Final = (
     "The client had submitted nothing yet: it built a graph, sent data, or did something else."
 )
+_BLOCKED: Final = (
+    "Its event loop was blocked for {} before the first span, and did not hear of submissions."
+)
 _BETWEEN: Final = (
     "Between root spans, nothing was submitted: the client fetched results or did something else, "
     "or a person was away."
@@ -130,7 +133,15 @@ def diagnose(facts: Facts) -> list[Diagnosis]:
 
     Notices, such as gaps in the telemetry, come last. There is always one diagnosis.
     """
-    claims = [_Claim("client", "", facts.before_first, (), _BEFORE)]
+    # What a blocked scheduler cost its spans is no time before them.
+    stalls = (span.parts.get(part, 0.0) for span in facts.spans for part in (*_STALLS, "client"))
+    blocked = min(facts.before_first, facts.blocked_first - sum(stalls))
+    if blocked < facts.before_first / 2:
+        blocked = 0.0
+    claims = [
+        _Claim("scheduler", "", blocked, (), _BLOCKED.format(seconds(blocked))),
+        _Claim("client", "", facts.before_first - blocked, (), _BEFORE),
+    ]
     claims += [claim for span in facts.spans for claim in _Case(facts, span).claims]
     of_kinds = ([one for one in claims if one.kind == kind and one.seconds > 0] for kind in KINDS)
     causes = [_merged(facts, same) for same in of_kinds if same]

@@ -198,6 +198,9 @@ class Facts:
     spans: list[SpanFacts] = field(default_factory=list)
     #: Seconds without work while workers and a client were there, before the first root.
     before_first: float = 0.0
+    #: For how long the scheduler's event loop was blocked before its end: then or in the export
+    #: interval after it.
+    blocked_first: float = 0.0
     #: Seconds between roots, in which nothing was open, although a client stayed.
     between: float = 0.0
     #: Number of workers, most threads of one, and fewest.
