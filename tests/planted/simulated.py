@@ -1239,3 +1239,15 @@ def blocked_before_the_first_span(client: Any, cluster: Any) -> None:
     cluster.machines["scheduler"].block(5.0)
     with span("train"):
         wait(tasks(client, "fit", [0.5] * 8))
+
+
+@plant("paused", workers=4, names=("1 worker was paused: w1",), least=5.0, most=5.1)
+def paused_beside_a_short_pause(client: Any, cluster: Any) -> None:
+    """A worker that must run the last tasks is paused for 6 s, and another one for 0.4 s."""
+    with span("train"):
+        loaded = tasks(client, "load", [1.0] * 2, workers=["w0"])
+        time.sleep(0.1)
+        cluster.pause("w3", 0.4)
+        cluster.pause("w1", 6.0)
+        wait(loaded)
+        wait(tasks(client, "fit", [0.5] * 4, workers=["w1"]))

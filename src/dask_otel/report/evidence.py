@@ -66,6 +66,8 @@ _LONGEST: Final = 240
 _HELD: Final = 0.05
 #: The least share of it for a notice that workers did not report it.
 _UNREPORTED: Final = 0.1
+#: The least share of the longest pause of a worker for another worker to be named.
+_PAUSED: Final = 0.1
 #: Nanoseconds after which workers have reported what they did: a heartbeat or two.
 _REPORTED: Final = 1_000_000_000
 #: The diagnosis of a block without work.
@@ -91,10 +93,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
     again = grouped((one for one in errors if one.repeated), lambda one: one.span)
     events = grouped(session.logs, lambda log: log.name)
     removed = [log for log in events.get(semconv.WORKER_REMOVED, ()) if is_death(log)]
-    named = {
-        event: [*dict.fromkeys(_worker(log) for log in events.get(event, ()))]
-        for event in (semconv.WORKER_TERMINATED, semconv.WORKER_PAUSED)
-    }
+    terminated = dict.fromkeys(map(_worker, events.get(semconv.WORKER_TERMINATED, ())))
     first = [events.get(name, [None])[0] for name in (semconv.WORKER_ADDED, semconv.CLIENT_ADDED)]
     there = [log.time_ns for log in first if log is not None]
     limits = {one.name: one.limit for one in known if one.limit}
@@ -117,7 +116,9 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
             for (_, before), (after, _) in pairwise(times)
             if bisect_left(gone, before) == bisect_right(gone, after)
         )
-    missing, pauses = [*_missing(session, known, removed)], _pauses(session)
+    missing, paused = [*_missing(session, known, removed)], [*_pauses(session)]
+    pauses = joined(times for _, times in paused)
+    lasted = summed({name: until - since} for name, (since, until) in paused)
     of_roots = [*_roots(session, roots, missing, pauses, limits)]
     dropped = session.metrics.by(semconv.OTEL_DROPPED.name, semconv.OTEL_REASON)
     gaps = [f"{words.counted(int(n), 'item')} ({why})" for why, n in dropped.items() if n > 0]
@@ -139,8 +140,8 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
         exceptions=_exceptions(final),
         causes={span: [one.what for one in same] for span, same in again.items()},
         deaths=[_death(log) for log in removed],
-        terminated=named[semconv.WORKER_TERMINATED],
-        pauses=named[semconv.WORKER_PAUSED],
+        terminated=[*terminated],
+        pauses=[name for name, took in lasted.items() if took >= _PAUSED * max(lasted.values())],
         open=[span.full_name for span in spans if span.unfinished],
         gaps=gaps,
         merged=[
@@ -465,19 +466,18 @@ def _beside(groups: Iterable[Span], roots: Sequence[Span]) -> float:
 # ------------------------------------------------------------------------------ workers
 
 
-def _pauses(session: Session) -> Times:
-    """Return the times in which workers were paused; those that overlap are one."""
+def _pauses(session: Session) -> Iterator[tuple[str, tuple[float, float]]]:
+    """Yield the names of workers, and the times in which they were paused."""
     since: dict[str, int] = {}
-    found: Times = []
     ended = (semconv.WORKER_RESUMED, semconv.WORKER_REMOVED)
     for log in session.logs:
         name = _worker(log)
         if log.name == semconv.WORKER_PAUSED:
             since.setdefault(name, log.time_ns)
         elif log.name in ended and name in since:
-            found.append((since.pop(name), log.time_ns))
-    found += [(start, max(start, session.end_ns or 0)) for start in since.values()]
-    return joined(found)
+            yield name, (since.pop(name), log.time_ns)
+    for name, start in since.items():
+        yield name, (start, max(start, session.end_ns or 0))
 
 
 def _missing(

@@ -212,7 +212,7 @@ class Facts:
     exceptions: Sequence[str] = ()
     causes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     deaths: Sequence[Death] = ()
-    #: Workers that their nannies ended for their memory, and those that were paused.
+    #: Workers that their nannies ended for their memory, and those that were paused the longest.
     terminated: Sequence[str] = ()
     pauses: Sequence[str] = ()
     #: Spans that are still open, gaps in the telemetry in words, and (has, asked) of collisions.
