@@ -335,3 +335,22 @@ def test_what_no_span_has_is_negative_if_spans_took_more_than_there_was(
         " ".join(one.split()) for one in priced(found, price=100.0, memory=0.0).text().splitlines()
     ]
     assert [line for line in lines if line.startswith(row)]
+
+
+def test_what_no_span_has_is_no_less_than_its_parts() -> None:
+    names = {"dask.span.name": "etl", "dask.span.root.name": "etl"}
+    found = metrics(
+        counter("dask.cluster.time", point(4.0, {"dask.activity": "unused"})),
+        counter("dask.cluster.capacity.time", point(10.0)),
+        counter("dask.cluster.excess.time", point(3.0)),
+        counter("dask.span.capacity.time", point(9.0, names)),
+    )
+    shown = priced(found, price=3600.0, memory=0.0)
+    lines = [" ".join(one.split()) for one in shown.text().splitlines()]
+    assert lines[lines.index("etl 9.00 s 9.00 EUR") + 1 :][:3] == [
+        "of no span 4.00 s 4.00 EUR 4.00 EUR",
+        "booked beyond the threads -3.00 s -3.00 EUR",
+        "all 10.0 s 10.00 EUR",
+    ]
+    costs = shown.to_dict()["runs"][0]["cost"]
+    assert (costs["of_no_span"], costs["unused"], costs["excess"]) == (4.0, 4.0, 3.0)

@@ -47,7 +47,8 @@ class Price:
 class Bill:
     """The capacity of a run by root, and by the values of one tag, all of them known.
 
-    `unassigned` is the rest, which no root has: unused, lost and in flight, less the excess.
+    `unassigned` is the rest, which no root has: unused, lost and in flight. The `excess` was booked
+    beyond the capacity.
     """
 
     capacity: float | None
@@ -57,13 +58,16 @@ class Bill:
     lost: float | None
     #: The bytes over time that the workers had, of which results of spans took some.
     memory: float | None = None
+    excess: float | None = None
 
     @property
     def unassigned(self) -> float | None:
-        """The capacity that belongs to no span; None if the capacity is unknown."""
+        """The time that belongs to no span; None if the capacity is unknown."""
         if self.capacity is None:
             return None
-        return self.capacity - sum(root.capacity or 0.0 for root in self.roots)
+        return (
+            self.capacity + (self.excess or 0.0) - sum(root.capacity or 0.0 for root in self.roots)
+        )
 
     @property
     def unassigned_memory(self) -> float:
@@ -97,6 +101,7 @@ def bill(session: Session, tag: str = "team") -> Bill:
         unused=cluster.activities.get(UNUSED) if cluster else None,
         lost=cluster.activities.get(LOST) if cluster else None,
         memory=provided(session),
+        excess=cluster.excess if cluster else None,
     )
 
 
@@ -105,7 +110,10 @@ def table(found: Bill, price: Price, tag: str) -> list[list[str]]:
     costs = [(one.name, one.capacity, one.memory, one.idle) for one in found.roots]
     if found.capacity is not None:
         rest = found.unassigned, found.unassigned_memory, found.unused
-        costs += [("of no span", *rest), ("all", found.capacity, found.memory, None)]
+        costs.append(("of no span", *rest))
+        if found.excess and found.excess >= 0.0005:
+            costs.append(("booked beyond the threads", -found.excess, 0.0, None))
+        costs.append(("all", found.capacity, found.memory, None))
     costs += [
         (f"{tag}: {one.name or 'none'}", one.capacity, one.memory, one.idle) for one in found.tags
     ]

@@ -156,6 +156,7 @@ def _cost(found: Bill, price: Price, tag: str) -> dict[str, Any]:
         "unused": price.of(found.unused),
         "lost": price.of(found.lost),
         "of_no_span": price.of(found.unassigned, found.unassigned_memory),
+        "excess": price.of(found.excess),
         "roots": [entry(one) for one in found.roots],
         "tag": tag,
         "tags": [entry(one) for one in found.tags],
