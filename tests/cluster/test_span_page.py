@@ -255,10 +255,18 @@ def test_a_report_is_about_one_run_of_those_in_memory_and_has_the_headline_of_th
                 wait(client.submit(function, "1" if function is int else "bad", pure=False))
             ids.insert(0, span_id)
         eventually(lambda: all(status(client, f"/otel/report/{one}") == 200 for one in ids))
-        shown = headlines(read(client))
-        reports = [read(client, f"/otel/report/{one}") for one in ids]
-        said = [re.findall(r'class="verdict \w+"><p><b[^>]*>(.*?)</b>', one)[0] for one in reports]
-        assert [unescape(one) for one in said] == shown
+
+        def alike() -> tuple[list[str], list[str]]:
+            shown = headlines(read(client))
+            reports = [read(client, f"/otel/report/{one}") for one in ids]
+            found = [
+                re.findall(r'class="verdict \w+"><p><b[^>]*>(.*?)</b>', one) for one in reports
+            ]
+            assert [unescape(one[0]) for one in found] == shown
+            return shown, reports
+
+        # Of runs that took long, metrics can come between the two, and change what cost time.
+        shown, reports = eventually(alike)
         assert "failed" in shown[0]
         for text in reports:
             # The other run is context.
