@@ -320,7 +320,7 @@ class TaskEvents:
                     if size < 0:
                         size = task.get_nbytes()
                     moves.bytes -= size
-                    moves.moment -= size * monotonic()
+                    moves.moment -= monotonic() * size
                 if finish == "forgotten":
                     if self._outcomes.coming_back or self._lost:
                         self._to_forgotten(key)
@@ -564,7 +564,7 @@ class TaskEvents:
             stopped,
             1 if span.runs is None and not span.unknown else task_runs.attempt(span, key),
             waited,
-            task.nbytes,
+            size := task.nbytes,
             task.type,
             parts,
             sent,
@@ -573,13 +573,15 @@ class TaskEvents:
         )
         if finish == "memory":
             if stopped:
-                if self._leaves:
-                    # As `_came_back`, without calls.
-                    size, moment = task.nbytes, group.moment
-                    if not moment:
+                if self._memory is not None:
+                    # As `_came_back`, without calls. Python multiplies a float by an integer with
+                    # fewer instructions than the other way round, and compares it with fewer than
+                    # it asks for its truth.
+                    moment = group.moment
+                    if moment == 0.0:
                         self._came.append(group)
                     group.came += size
-                    group.moment = moment + size * clock
+                    group.moment = moment + clock * size
                 runs = group.new_runs
                 if not runs:
                     self._computing.waiting[group] = None
