@@ -27,6 +27,7 @@ class Worker:
 
     def __init__(self, stop: threading.Event) -> None:
         self.active_threads: dict[int, str] = {}
+        self.active_keys = set[str]()
         self.state = SimpleNamespace(tasks={})
         self.bytes = 0
         for number in range(THREADS):
@@ -35,6 +36,7 @@ class Worker:
             assert thread.ident is not None
             key = f"fit-{number}"
             self.active_threads[thread.ident] = key
+            self.active_keys.add(key)
             self.state.tasks[key] = SimpleNamespace(
                 span_id="span", prefix="fit", start_time=time.time()
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 import re
 import signal
@@ -15,7 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from distributed import span
+from distributed import Future, span, worker_client
 
 import dask_otel
 from dask_otel import semconv
@@ -34,6 +36,13 @@ def timed(call: Callable[[], object]) -> tuple[str, float]:
     """Call a function of this file; return its name and its seconds."""
     began = time.perf_counter()
     call()
+    return call.__name__, time.perf_counter() - began
+
+
+async def awaited(call: Callable[[], Any]) -> tuple[str, float]:
+    """Await a function of this file; return its name and its seconds."""
+    began = time.perf_counter()
+    await call()
     return call.__name__, time.perf_counter() - began
 
 
@@ -68,7 +77,24 @@ def matches() -> None:
         re.match("(a+)+b", "a" * 18)
 
 
-PLANTED = (counts, naps, multiplies, holds, matches)
+async def sleeps() -> None:
+    await asyncio.sleep(1.0)
+
+
+async def counts_on_loop() -> None:
+    # A moment without `await`: nothing else runs on the worker's event loop.
+    total = 0
+    for number in range(4_000_000):
+        total += number * number
+
+
+async def asks() -> None:
+    with worker_client(separate_thread=False) as client:
+        await client.submit(time.sleep, 0.5, pure=False)
+        await asyncio.sleep(0.5)
+
+
+PLANTED = (counts, naps, multiplies, holds, matches, sleeps, counts_on_loop, asks)
 
 
 @contextmanager
@@ -112,10 +138,17 @@ def test_a_planted_line_is_the_widest_of_its_span(start: Start, tmp_path: Path) 
         with dask_otel.span("root"):
             for call in PLANTED:
                 with span(call.__name__):
-                    took[call.__name__] = _took(cluster, call, 2)
+                    # An asynchronous task can't give up its place for the task that it asks for.
+                    took[call.__name__] = _took(cluster, call, 1 if call is asks else 2)
             # Two spans that share a function.
             with span("both"):
                 took["both"] = _took(cluster, counts, 1) + _took(cluster, naps, 4)
+            # Two spans whose asynchronous tasks run at once.
+            with span("left"):
+                left = _started(cluster, sleeps, 1)
+            with span("right"):
+                took["right"] = _took(cluster, sleeps, 1)
+            took["left"] = _seconds(cluster, left)
         spans = cluster.exported().spans
         profile = eventually(lambda: complete(tmp_path), what="the file of the profile")
     assert profile.about["root"] == "root"
@@ -134,7 +167,8 @@ def test_a_planted_line_is_the_widest_of_its_span(start: Start, tmp_path: Path) 
         assert (tmp_path / attributes[semconv.SPAN_PROFILE]).exists()
         sampled = one.stacks.total() / 1e6
         threads = (".thread-cpu", ".thread-noncpu", ".executor")
-        ran = sum(attributes[semconv.SPAN_ACTIVITY_TIME + end] for end in threads)
+        # Asynchronous tasks have no thread: Dask has all their seconds as off the CPU.
+        ran = sum(attributes.get(semconv.SPAN_ACTIVITY_TIME + end, 0.0) for end in threads)
         # No more than there was, but for one interval in each task.
         assert 0.5 < sampled / ran < 1.05 + 0.02 * 9 / ran
         # What had come when it was exported.
@@ -143,19 +177,28 @@ def test_a_planted_line_is_the_widest_of_its_span(start: Start, tmp_path: Path) 
         assert attributes[semconv.SPAN_PROFILE_COVERAGE] == pytest.approx(seconds / ran)
         # The line itself, which the test reads in its own source.
         inner = max(one.stacks, key=one.stacks.__getitem__)[-1]
-        source = Path(__file__).read_text().splitlines()[inner.at - 1]
         if inner.file == "cluster/test_profiles.py":
+            source = Path(__file__).read_text().splitlines()[inner.at - 1]
             words = ("total +=", "range", "sleep", "@", "sum(", "match")
             assert any(word in source for word in words), inner
 
 
-def _took(cluster: Bridged, call: Callable[[], object], tasks: int) -> Counter[str]:
+def _started(cluster: Bridged, call: Callable[[], object], tasks: int) -> list[Future]:
+    # Each task has a group of its own: a group belongs to one span. Dask leaves out a last part.
+    keys = [f"{call.__name__}_{uuid4().hex}" for _ in range(tasks)]
+    run = awaited if inspect.iscoroutinefunction(call) else timed
+    return cluster.client.map(run, [call] * tasks, key=keys)
+
+
+def _seconds(cluster: Bridged, futures: list[Future]) -> Counter[str]:
     found: Counter[str] = Counter()
-    # Each task has a group of its own: a group belongs to one span.
-    keys = [f"{call.__name__}-{uuid4().hex}" for _ in range(tasks)]
-    for name, seconds in cluster.client.gather(cluster.client.map(timed, [call] * tasks, key=keys)):
+    for name, seconds in cluster.client.gather(futures):
         found[name] += seconds
     return found
+
+
+def _took(cluster: Bridged, call: Callable[[], object], tasks: int) -> Counter[str]:
+    return _seconds(cluster, _started(cluster, call, tasks))
 
 
 def waits(folder: str) -> None:

@@ -12,7 +12,7 @@ import sys
 import threading
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from itertools import accumulate
@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 from distributed import compatibility
+from distributed import worker as dask_worker
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
@@ -561,6 +562,9 @@ class Worker:
 
     def __init__(self) -> None:
         self.active_threads: dict[int, str] = {}
+        self.active_keys = set[str]()
+        self.thread_id = threading.get_ident()
+        self._async_instructions = set[asyncio.Task[Any]]()
         self.state = SimpleNamespace(tasks={})
         self.sent: list[Sampled] = []
         self.last: list[bool] = []
@@ -623,6 +627,64 @@ def test_a_sample_stands_for_the_time_since_the_one_before() -> None:
     assert "recurse" not in names[names.index("wait") :]
     assert load.stack[1] == DEEPER
     assert len(load.stack) == stacks.DEEPEST + 1
+
+
+async def _awaits(inner: Awaitable[None]) -> None:
+    await inner
+
+
+async def _spins(sampler: Sampler, now: float) -> None:
+    sampler._sample(now)
+
+
+async def _in_thread(ended: asyncio.Event) -> None:
+    await ended.wait()
+
+
+def test_asynchronous_tasks_are_sampled_where_they_run_or_wait() -> None:
+    worker = Worker()
+    sampler = Sampler(worker, 0.02)  # type: ignore[arg-type]
+    at = sampler._at
+
+    def begins(key: str, coroutine: Any) -> asyncio.Task[Any]:
+        worker.active_keys.add(key)
+        worker.state.tasks[key] = SimpleNamespace(
+            span_id=f"span-{key}", prefix=key, start_time=time() - 99.0
+        )
+        begun = asyncio.create_task(coroutine, name=f"execute({key!r})")
+        worker._async_instructions.add(begun)
+        return begun
+
+    def run(coroutine: Any) -> Any:
+        return dask_worker._run_task_async(lambda _: coroutine, {}, 0.0)  # type: ignore[arg-type]
+
+    async def main() -> None:
+        ended = asyncio.Event()
+        others = [begins("thread", _in_thread(ended)), begins("waits", run(_awaits(ended.wait())))]
+        await asyncio.sleep(0)
+        # Nothing has a thread, and the first has not begun its code.
+        sampler._sample(at + 1.0)
+        await begins("spins", run(_awaits(_spins(sampler, at + 3.0))))
+        # That has ended, though Dask does not know yet.
+        sampler._sample(at + 3.5)
+        ended.set()
+        await asyncio.gather(*others)
+
+    asyncio.run(main())
+    sampler.stop()
+    ours = Counter[Any]()
+    for one in worker.sent:
+        code = [
+            frame
+            for frame in one.stack
+            if frame.file in ("unit/test_profiles.py", "asyncio/locks.py")
+        ]
+        names = [frame.function.rpartition(".")[2] for frame in code]
+        ours[(one.span, *names)] += one.micros
+    assert ours == {
+        ("span-waits", "_awaits", "wait"): 3_500_000,
+        ("span-spins", "_awaits", "_spins"): 2_000_000,
+    }
 
 
 #: Garbage that waits for the interpreter's list of threads, and is found after some new frames.

@@ -1,4 +1,4 @@
-"""Samples the threads that run a worker's tasks, by span and prefix, for the scheduler.
+"""Samples a worker's tasks, by span and prefix, for the scheduler.
 
 Not Dask's own profiler: it has no span, and samples on the worker's event loop.
 """
@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import threading
 from time import monotonic, sleep
-from typing import Final
+from typing import Any, Final
 
 from distributed import worker as dask_worker
 from distributed.metrics import thread_time, time
 from distributed.worker import Worker
 
+from dask_otel._dask.workers.asynchronous import add_asynchronous
 from dask_otel._frames import current_frames
 from dask_otel.core.events.lines import Rate
 from dask_otel.core.profiles.frames import Stacks
@@ -35,7 +36,7 @@ _MOST: Final = 4
 #: Dask's functions below those that run a task: that of most tasks first; none if they are renamed.
 _BASES: Final = tuple(
     getattr(dask_worker, name).__code__
-    for name in ("_run_task_simple", "_run_actor")
+    for name in ("_run_task_simple", "_run_actor", "_run_task_async")
     if hasattr(dask_worker, name)
 )
 
@@ -86,11 +87,16 @@ class Sampler:
             sleep(self._pause)
 
     def _sample(self, now: float) -> None:
-        """Count what the threads with tasks do, and send that if it is time."""
+        """Count what the tasks do, and send that if it is time."""
         took, self._at = now - self._at, now
-        if running := self._worker.active_threads.copy():
-            frames, tasks = current_frames(), self._worker.state.tasks
-            clock = time()
+        running: dict[Any, Any] = self._worker.active_threads.copy()
+        # They wait for their thread, are in another process, or run on the event loop.
+        elsewhere = self._worker.active_keys.difference(running.values())
+        if running or elsewhere:
+            frames: Any = current_frames()
+            tasks, clock = self._worker.state.tasks, time()
+            if elsewhere:
+                add_asynchronous(self._worker, elsewhere, running, frames)
             with self._lock:
                 for thread, key in running.items():
                     task, frame = tasks.get(key), frames.get(thread)
@@ -103,7 +109,7 @@ class Sampler:
                         of = task.span_id, task.prefix
                         self._stacks.add(thread, of, frame, min(took, ran))
             # They hold the user's variables.
-            del frames, frame
+            frames = frame = None
         if self._seen and (
             now - self._since >= LONGEST
             or (now - min(self._seen.values()) >= _QUIET and self._early.allows(now))

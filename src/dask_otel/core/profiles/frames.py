@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from types import CodeType, FrameType
-from typing import Any, Final
+from types import CodeType, CoroutineType, FrameType
+from typing import Any, Final, NamedTuple
 
 from dask_otel.core.profiles.stacks import DEEPEST, LONGEST, Frame, Sampled, short_file
 
@@ -15,6 +15,33 @@ _DEPTHS: Final = range(DEEPEST)
 DEEPER: Final = Frame("…")
 #: Dask's own frames around the code of a task.
 _AROUND: Final = "dask/_task_spec.py"
+
+
+class Awaiting(NamedTuple):
+    """A frame of an asynchronous task, named as a thread's: while it waits, nothing links it."""
+
+    f_code: CodeType
+    f_lineno: int | None
+    f_back: Awaiting | None
+
+
+def innermost(coroutine: Any, on_loop: list[FrameType], base: CodeType | None) -> Awaiting | None:
+    """Return the innermost frame of a coroutine, from `base` on; None if it has not called that.
+
+    `on_loop` has the frames of its event loop's thread, the innermost one first: with the
+    coroutine's if it runs now. If not, it is in the innermost of the coroutines that it awaits.
+    """
+    frames, outermost, found = list[FrameType](), getattr(coroutine, "cr_frame", None), None
+    if outermost in on_loop:
+        frames, coroutine = on_loop[on_loop.index(outermost) :: -1], None
+    while isinstance(coroutine, CoroutineType) and (frame := coroutine.cr_frame) is not None:
+        frames.append(frame)
+        # Before Python 3.13, a running coroutine may not be asked for what it awaits.
+        coroutine = None if coroutine.cr_running else coroutine.cr_await
+    for frame in frames:
+        if found is not None or frame.f_code is base:
+            found = Awaiting(frame.f_code, frame.f_lineno, found)
+    return found
 
 
 class _Found:
@@ -27,7 +54,7 @@ class _Found:
         self.task, self.codes, self.is_cut = task, codes, is_cut
         self.samples, self.seconds = defaultdict[int, int](int), defaultdict[int, float](float)
 
-    def is_of(self, task: tuple[str, str], frame: FrameType) -> bool:
+    def is_of(self, task: tuple[str, str], frame: FrameType | Awaiting) -> bool:
         """Whether a frame is the innermost one of this stack."""
         at = frame if self.task == task else None
         for code in self.codes:
@@ -49,11 +76,17 @@ class Stacks:
         self._bases, self._usual = frozenset(map(id, bases)), next(iter(bases), None)
         #: By span, prefix, and the addresses of the code.
         self._found: dict[tuple[Any, ...], _Found] = {}
-        #: By thread: where it was found last, and most often is again. Frames are compared with it
-        #: quicker than they are collected.
-        self._last: dict[int, _Found] = {}
+        #: By thread, or asynchronous task: where it was found last, and most often is again. Frames
+        #: are compared with it quicker than they are collected.
+        self._last: dict[int | str, _Found] = {}
 
-    def add(self, thread: int, task: tuple[str, str], frame: FrameType, seconds: float) -> None:
+    def add(
+        self,
+        thread: int | str,
+        task: tuple[str, str],
+        frame: FrameType | Awaiting,
+        seconds: float,
+    ) -> None:
         """Count a sample of a task's span and prefix for some seconds, and keep no frame of it."""
         # The hot loop: checks are made when the stack is sent.
         line, found = frame.f_lineno or 0, self._last.get(thread)
@@ -62,7 +95,7 @@ class Stacks:
         found.samples[line] += 1
         found.seconds[line] += seconds
 
-    def _of(self, task: tuple[str, str], frame: FrameType) -> _Found:
+    def _of(self, task: tuple[str, str], frame: FrameType | Awaiting) -> _Found:
         codes, usual = list[CodeType](), self._usual
         append = codes.append
         for _ in _DEPTHS:
