@@ -9,8 +9,6 @@ from typing import Any, Final, NamedTuple
 
 from dask_otel.core.profiles.stacks import DEEPEST, LONGEST, Frame, Sampled, short_file
 
-#: One for each frame that is looked at.
-_DEPTHS: Final = range(DEEPEST)
 #: Stands for the outer frames of a stack that is too deep.
 DEEPER: Final = Frame("…")
 #: Dask's own frames around the code of a task.
@@ -95,14 +93,11 @@ class Stacks:
         found.samples[line] += 1
         found.seconds[line] += seconds
 
-    def _of(self, task: tuple[str, str], frame: FrameType | Awaiting) -> _Found:
+    def _of(self, task: tuple[str, str], at: FrameType | Awaiting | None) -> _Found:
         codes, usual = list[CodeType](), self._usual
-        append = codes.append
-        for _ in _DEPTHS:
-            append(code := frame.f_code)
-            if code is usual or (outer := frame.f_back) is None:
-                break
-            frame = outer
+        while at is not None and len(codes) < DEEPEST:
+            codes.append(code := at.f_code)
+            at = None if code is usual else at.f_back
         key = (*task, *map(id, codes))
         if (found := self._found.get(key)) is None:
             # Of a task, or too deep.
@@ -115,7 +110,14 @@ class Stacks:
         taken, self._found, self._last = self._found, {}, {}
         codes = {id(code): code for one in taken.values() for code in one.codes}
         # Each name is made once, not for each stack.
-        frames = {address: _frame(code) for address, code in codes.items()}
+        frames = {
+            address: Frame(
+                getattr(code, "co_qualname", code.co_name)[:LONGEST],
+                short_file(code.co_filename),
+                code.co_firstlineno,
+            )
+            for address, code in codes.items()
+        }
         return [
             Sampled(
                 span,
@@ -139,8 +141,3 @@ class Stacks:
         if base == DEEPEST:
             stack[first] = DEEPER
         return (Frame(prefix[:LONGEST]), *stack[first:])
-
-
-def _frame(code: CodeType) -> Frame:
-    name = getattr(code, "co_qualname", code.co_name)[:LONGEST]
-    return Frame(name, short_file(code.co_filename), code.co_firstlineno)
