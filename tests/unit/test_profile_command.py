@@ -119,9 +119,11 @@ def test_an_unknown_span_is_an_error_with_the_known_ones(
     assert err.strip().endswith("it has etl/read, etl/train")
 
 
-def test_a_folder_without_profiles_is_an_error(tmp_path: Path, capsys: Any) -> None:
+def test_a_folder_without_profiles_is_an_error_with_the_setting(
+    tmp_path: Path, capsys: Any
+) -> None:
     _, err = said(capsys, tmp_path, code=1)
-    assert "it has no profile" in err
+    assert err.strip().endswith("it has no profile: runs have one with otel.profiles.enabled: true")
 
 
 def test_a_folder_that_is_not_there_is_another_error(tmp_path: Path, capsys: Any) -> None:

@@ -67,7 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
     found = profiles.spans_of(read, arguments.span)
     if not found:
         names = sorted({span.name for span in profiles.spans_of(read)})
-        there = f"it has {', '.join(names[:20])}" if names else "it has no profile"
+        needs = ": runs have one with otel.profiles.enabled: true" if arguments.folder else ""
+        there = f"it has {', '.join(names[:20]) or f'no profile{needs}'}"
         what = f"of {arguments.span} " if arguments.span else ""
         raise terminal.Failed(f"nothing {what}in {place}: {there}")
     title = arguments.span or ("event loops" if arguments.scheduler else "all spans")
