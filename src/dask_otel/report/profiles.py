@@ -169,11 +169,11 @@ def with_code(one: Diagnosis, profiles: Sequence[Profile]) -> Diagnosis:
         return one
     spans = spans_of(profiles, one.span)
     found = functions(spans, one.prefixes)
-    stacks = [item for span in spans for item in span.stacks.items()]
     # Those without room have no function.
     whole = sum(
         micros
-        for (prefix, *_), micros in stacks
+        for span in spans
+        for (prefix, *_), micros in span.stacks.items()
         if not one.prefixes or prefix.function in one.prefixes
     )
     if not found or not found[0].own or found[0].own < _NAMED * whole:
