@@ -419,6 +419,16 @@ FOUND = [
          ((0.3, "scatter", ((), 1000)),)),
         ((0.3, "restart", ()),), 100000,
     ),
+    # A task that seems to end when it seceded.
+    Program(
+        620123, 1, 1, True, 0.02,
+        ((), (*((0.3, "tasks", ("nap", [one], 0)) for one in (0.7, 1.5, 0.7, 1.5, 0.7)),
+              (0.05, "tasks", ("nap", [0.01], 0)), (0.05, "tasks", ("nap", [1.5], 0)),
+              (0.0, "scatter_again", ("y", 500)),
+              (0.0, "tasks", ("apart", [1.5, 0.05, 0.01, 0.05, 1.5], 1)),
+              (0.0, "tasks", ("nap", [1.5], 3)))),
+        ((0.8, "slowness", (7, 4.0)),),
+    ),
 ]  # fmt: skip
 
 

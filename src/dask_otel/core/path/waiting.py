@@ -145,7 +145,8 @@ def turn_of(
     (clock, pauses), *known = place
     noticed = None
     if how:
-        own = next(number for number, end in enumerate(known) if end[1] == stop and end[3] == key)
+        # The last one: that it seceded may have the same time.
+        own = max(number for number, end in enumerate(known) if end[1] == stop and end[3] == key)
         message, _, threads, *_ = known[own]
         noticed = clock(message)
     if noticed is not None:
