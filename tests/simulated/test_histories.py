@@ -419,6 +419,14 @@ FOUND = [
          ((0.3, "scatter", ((), 1000)),)),
         ((0.3, "restart", ()),), 100000,
     ),
+    # A clock is set back while runs end and others begin: their worker's times are in no order.
+    Program(
+        217119, 1, 3, True, 0.0,
+        ((), (), ((0.3, "tasks", ("nap", [1.5], 0)), (0.3, "replicate", (8, 1)),
+                  (0.05, "tasks", ("nap", [0.2, 0.7], 0)), (0.05, "tasks", ("nap", [1.5, 0.7], 0)),
+                  (0.05, "tasks", ("nap", [0.2, 0.7], 0)))),
+        ((0.3, "restart", ()), (0.05, "restart", ()), (0.8, "set_clock", (3, -0.3))),
+    ),
     # A task that seems to end when it seceded.
     Program(
         620123, 1, 1, True, 0.02,

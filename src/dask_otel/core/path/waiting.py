@@ -8,7 +8,6 @@ seconds are computed later, and only for the runs of a path.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Hashable
 from math import inf
 from typing import Any, Final, TypeAlias
@@ -150,10 +149,12 @@ def turn_of(
         message, _, threads, *_ = known[own]
         noticed = clock(message)
     if noticed is not None:
-        # In their order, but for a clock that was set; without that it seceded itself.
+        # In their order; without that it seceded itself.
         ends = [end for end in known[:own] if end[3] != key and (end[4] or how != OVERTAKEN)]
         began = noticed - (stop - start)
-        number = bisect_right(ends, began, key=lambda end: clock(end[0]) or 0.0)
+        # From the last one on: those before a clock was set back have later times.
+        earlier = (n for n, end in enumerate(reversed(ends)) if (clock(end[0]) or 0.0) <= began)
+        number = len(ends) - next(earlier, len(ends))
         # If too many others have ended since, it began as soon as it could.
         waited = number > 0 or (bool(ends) and own >= MAX_ENDS)
         if how == OVERTAKEN and waited:
