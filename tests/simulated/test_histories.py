@@ -437,6 +437,13 @@ FOUND = [
               (0.0, "tasks", ("nap", [1.5], 3)))),
         ((0.8, "slowness", (7, 4.0)),),
     ),
+    # Ends that a blocked event loop notices late, when the worker has another estimate of the time.
+    Program(
+        371383, 3, 3, False, 0.02,
+        (((1.0, "drop", (3,)),
+          (0.0, "tasks", ("nap", [0.0, 0.05, 0.05, 0.01, 0.7, 0.05, 0.2, 0.7], 0))), ()),
+        ((0.3, "leave", (9,)), (0.8, "leave", (8,)), (0.3, "block", (4, 1.0))),
+    ),
 ]  # fmt: skip
 
 

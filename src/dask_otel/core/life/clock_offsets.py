@@ -161,9 +161,10 @@ class WorkerOffset:
             stop = received
         elif fits and stop - length < sent:
             stop = sent + length
-        # Not by the worker's own estimate, which may be wrong by more than the run has taken.
-        start = stop - length
-        if start >= self._began:
+        # Not by the worker's own estimate alone, which may be wrong by more than the run has taken;
+        # nor without it: an end that a blocked event loop noticed late is of an older estimate.
+        began, start = start, stop - length
+        if began >= self._began <= start:
             if applied > self._applied:
                 self._applied = applied
             self._samples += 1
