@@ -265,9 +265,10 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
 
     def silence(self) -> float:
         """Return the longest time without a heartbeat of a worker that was not late."""
-        longest = 0.0
+        # All of a worker's can be late.
+        longest, quick = 0.0, min(map(self._quickest, self.workers), default=inf) + STEP
         for address, one in self.workers.items():
-            beats, quick = self._beats(address), self._quickest(address) + STEP
+            beats = self._beats(address)
             came = [beat.arrives for beat in beats if beat.arrives - beat.sent <= quick < inf]
             times = [one.joined, *came, min(one.left, self.now)]
             longest = max(longest, *(after - before for before, after in pairwise(times)))

@@ -444,6 +444,18 @@ FOUND = [
           (0.0, "tasks", ("nap", [0.0, 0.05, 0.05, 0.01, 0.7, 0.05, 0.2, 0.7], 0))), ()),
         ((0.3, "leave", (9,)), (0.8, "leave", (8,)), (0.3, "block", (4, 1.0))),
     ),
+    # The truth was wrong: all heartbeats of a worker are late; a span below another one began before
+    # that, or below a third one; an end in the moment in which a span begins; an end that may seem to
+    # be one that a run waited for, by its message's way or at the shortest wait.
+    Program(
+        204930, 2, 1, True, 0.02,
+        (((0.05, "same", (0,)), (1.0, "tasks", ("nap", [0.01], 1))),
+         ((0.0, "tasks", ("apart", [0.0, 0.05, 0.0, 0.01], 0, {"priority": -10})),
+          (1.0, "leave", ()), (0.0, "drop", (4,)), (0.05, "actor", (0.05,)), (1.0, "drop", (7,)),
+          (0.0, "same", (0,))),
+         ((0.3, "same", (1,)),)),
+        ((0.3, "heartbeats", (2, 1.0, 3)),),
+    ),
 ]  # fmt: skip
 
 
