@@ -99,8 +99,8 @@ class Paths:
     ----------
     above
         By a span's id, those of the spans above it, the nearest one first.
-    begins
-        When each span began, and began anew after its end.
+    lives
+        When each span began, and began anew after its end; and after how many moves it ended.
     """
 
     def __init__(
@@ -108,11 +108,11 @@ class Paths:
         moves: Sequence[Move],
         runs: Sequence[Run],
         above: Mapping[str, Sequence[str]],
-        begins: Mapping[str, Sequence[float]],
+        lives: Mapping[str, Sequence[tuple[float, int]]],
         occupancy: Occupancy,
     ) -> None:
         self._occupancy = occupancy
-        self._moves, self._above, self._begins = moves, above, begins
+        self._moves, self._above, self._lives = moves, above, lives
         self._own: dict[Hashable, list[int]] = defaultdict(list)
         for number, move in enumerate(moves):
             self._own[move.key].append(number)
@@ -273,16 +273,41 @@ class Paths:
         return () if span is None else (span, *self._above[span])
 
     def _is_within(self, end: int, span: str, start: float, stop: float) -> bool:
-        """Whether an end is of a span's time, or of that of a span below it in that time."""
-        if span not in self._with_above(end):
-            return False
-        began = self._began(self._moves[end].span, self._moves[end].when)
-        return start - STEP <= began <= stop + STEP
+        """Whether an end is of a span's time, or of a span that began below it in that time."""
+        own, when = self._moves[end].span, self._moves[end].when
+        while own is not None:
+            when = self._began(own, when)
+            if own == span:
+                return start - STEP <= when <= stop + STEP
+            own = self._over(own, when)
+        return False
 
-    def _began(self, span: str | None, when: float) -> float:
+    def _began(self, span: str, when: float) -> float:
         """Return when a span last began that was open at a time."""
-        begins = () if span is None else self._begins[span]
-        return max((begin for begin in begins if begin <= when + STEP), default=-inf)
+        begins = (begin for begin, _ in self._lives[span] if begin <= when + STEP)
+        return max(begins, default=-inf)
+
+    def _over(self, span: str, began: float) -> str | None:
+        """Return the nearest span above one that was open when that began."""
+        first = self._first(span, began)
+        for one in self._above[span]:
+            for begin, ended in self._lives[one]:
+                if self._first(one, begin) <= first < ended:
+                    return one
+        return None
+
+    def _first(self, span: str, began: float) -> int:
+        """Return the move with which a span began. At first, work below it begins it, too."""
+        whole = began <= self._lives[span][0][0]
+        since = bisect_left(self._moves, began - STEP, key=lambda move: move.when)
+        for number in range(since, len(self._moves)):
+            move = self._moves[number]
+            if move.when > began + STEP:
+                break
+            work = move.finish in UNFINISHED
+            if work and (move.span == span or (whole and span in self._with_above(number))):
+                return number
+        return since
 
     def _is_end(self, number: int, starts: Collection[str] = READY) -> bool:
         """Whether a task that could run, or was in another state, has no work left from here on."""

@@ -414,11 +414,12 @@ class Simulated:
         """Compare the parts of each path with an independent walk of the finished history."""
         known = self.scheduler.extensions["spans"].spans
         above = {one: [a.id for a in reversed(ancestors(known[one]))] for one in known}
-        begins: dict[str, list[float]] = defaultdict(list)
+        lives: dict[str, list[tuple[float, int]]] = defaultdict(list)
+        moves = {one.identity: one.moves for one in self.ended}
         for one in self.exported:
-            begins[one.identity.dask_id].append(one.start - EPOCH)
+            lives[one.identity.dask_id].append((one.start - EPOCH, moves[one.identity]))
         occupancy = Occupancy(self.truth, self.cluster.runs, self.cluster.resumed)
-        paths = Paths(self.truth.moves, self.cluster.runs, above, begins, occupancy)
+        paths = Paths(self.truth.moves, self.cluster.runs, above, lives, occupancy)
         for one in self.exported:
             if one.path is None:
                 continue
