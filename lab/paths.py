@@ -79,8 +79,10 @@ class Path:
     momentary: int = 0
     #: Those that are repeated since a first run that began at a known time.
     repeated: int = 0
-    #: Those that only the client led to.
+    #: Those that only the client led to; and how many more, if what ended as the span began was
+    #: before it.
     submitted: int = 0
+    unclear: int = 0
     #: Seconds that no message separates from others on the worker: those of runs without a
     #: result, and ends that waited for a blocked event loop, which notes the time after that.
     untold: float = 0.0
@@ -199,8 +201,9 @@ class Paths:
         ):
             path.unsettled += spent[7] + spent[8]
             path.queued = True
-        after = wait.before is not None and self._moves[wait.before].when >= start - STEP
-        path.submitted += after and spent[0] > NOTHING
+        if wait.before is not None and spent[0] > NOTHING:
+            path.submitted += (after := self._moves[wait.before].when - start) > STEP
+            path.unclear += abs(after) <= STEP
         if until - since > STEP:
             path.tasks += 1
         else:
