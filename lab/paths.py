@@ -239,10 +239,13 @@ class Paths:
             last, earlier, known = max(
                 [one for one in freed if one[0] <= began + STEP], default=(-inf, True, 0.0)
             )
-            if began - last <= MOMENT < last - wait.sent:
+            # The message of that end can be as long on its way as that which sent this run.
+            wait.queued |= last > 2 * wait.sent - began
+            if began - last <= MOMENT < last - wait.sent + STEP:
                 turn, late = max(turn, last), min(began, known)
-                if not earlier:
-                    # Of two runs that begin in one moment, nobody knows which one was first.
+                if not earlier or last - wait.sent < MOMENT + STEP:
+                    # Of two runs that begin in one moment, nobody knows which one was first. Nor is
+                    # it known whether a wait is short that is as long as the longest short one.
                     return turn, began - wait.sent
         if self._is_behind(wait):
             if run is None:
@@ -391,7 +394,7 @@ class Paths:
         turn, unnoticed = self._turn(wait, run, run.began)
         if self._occupancy.unsettled(wait.sent - STEP, run.began, run.worker):
             unnoticed += run.began - wait.sent
-        behind = self._is_behind(wait) or turn > wait.sent or unnoticed > 0.0
+        behind = self._is_behind(wait) or turn > wait.sent or unnoticed > 0.0 or wait.queued
         wait = replace(wait, turned=turn, began=run.began, known=True, queued=behind)
         return replace(wait, untold=run.stop - run.done, unnoticed=unnoticed)
 
