@@ -13,7 +13,7 @@ from dask_otel.core.life.open_span import Group
 from dask_otel.core.path.chain import MAX_LONGEST, MAX_SPANS, MAX_STEPS, on_path, path_of, stretch
 from dask_otel.core.path.following import Paths
 from dask_otel.core.path.step import BEFORE, CLIENT, END, Folded, RawStep, Share, SpanPath, cut
-from dask_otel.core.path.waiting import AT_ONCE, FREE, NO_WORKER, TAKEN
+from dask_otel.core.path.waiting import AT_ONCE, BEHIND, FREE, NO_WORKER, TAKEN, turn_of
 from dask_otel.core.records import RawRun, TaskRun
 from dask_otel.semconv import PATH_PARTS
 
@@ -204,3 +204,12 @@ def test_a_folded_chain_of_spans_by_turns_keeps_the_longest_links_of_each(slow: 
         own = [number for number in range(300) if number % 4 // 3 == turn]
         expected = sorted(own, key=took.__getitem__)[-MAX_LONGEST:]
         assert [step.run[2] for step, _ in on_path(found[1], begin)] == sorted(expected)
+
+
+def test_a_run_waited_for_the_end_before_it_also_since_its_worker_s_clock_was_set_back() -> None:
+    # Of each end: its time on the worker's clock, which was set back before the last three.
+    times = [("a", 10.0), ("b", 11.0), ("c", 12.0), ("d", 3.0), ("e", 4.0), ("own", 5.0)]
+    ends = [(str(at), 100.0 + n, BUSY, key, True) for n, (key, at) in enumerate(times)]
+    place: list[object] = [(float, ()), *ends]
+    # It took 1.5 seconds, and so it began between d and e.
+    assert turn_of(place, BEHIND, "own", 90.0, 103.5, 105.0) == (103.0, BUSY)
