@@ -59,10 +59,12 @@ class Wait:
     began: float = -inf
     again: float = -inf
     #: Of that run: whether its times are known, seconds that no message separates from others,
-    #: seconds in which nobody knew that its worker had a thread, and whether it may have waited.
+    #: seconds in which nobody knew that its worker had a thread, seconds by which its times may be
+    #: wrong, and whether it may have waited.
     known: bool = False
     untold: float = 0.0
     unnoticed: float = 0.0
+    misdated: float = 0.0
     queued: bool = False
     #: When it was last sent to a worker, and by which move.
     sent: float = inf
@@ -90,8 +92,11 @@ class Path:
     #: released task before it may still have had the thread, for all that is known.
     queued: bool = False
     #: Seconds of waits for which nobody knows the state of the cluster, or of the worker: a
-    #: released task may run on, or have ended.
+    #: released task may run on, or have ended; or a clock was set meanwhile.
     unsettled: float = 0.0
+    #: Seconds by which the times of its runs may be wrong, since the clocks of their workers were
+    #: set; see `Paths._misdated`.
+    misdated: float = 0.0
 
 
 class Paths:
@@ -103,6 +108,8 @@ class Paths:
         By a span's id, those of the spans above it, the nearest one first.
     lives
         When each span began, and began anew after its end; and after how many moves it ended.
+    steps
+        When clocks were set, of which workers, and by how much.
     """
 
     def __init__(
@@ -112,8 +119,9 @@ class Paths:
         above: Mapping[str, Sequence[str]],
         lives: Mapping[str, Sequence[tuple[float, int]]],
         occupancy: Occupancy,
+        steps: Sequence[tuple[float, str, float]],
     ) -> None:
-        self._occupancy = occupancy
+        self._occupancy, self._steps = occupancy, steps
         self._moves, self._above, self._lives = moves, above, lives
         self._own: dict[Hashable, list[int]] = defaultdict(list)
         for number, move in enumerate(moves):
@@ -171,7 +179,9 @@ class Paths:
         )
         # Since a clock was set back, a run can begin after its span's end.
         turn, unnoticed = self._turn(wait, run, until if run is None else began)
-        path.unsettled += unnoticed + wait.unnoticed
+        misdated, unordered = self._misdated(wait, run)
+        path.unsettled += max(unnoticed, unordered) + wait.unnoticed
+        path.misdated += misdated + wait.misdated
         path.repeated += wait.known
         path.untold += wait.untold
         borders = [since]
@@ -394,9 +404,30 @@ class Paths:
         turn, unnoticed = self._turn(wait, run, run.began)
         if self._occupancy.unsettled(wait.sent - STEP, run.began, run.worker):
             unnoticed += run.began - wait.sent
+        misdated, unordered = self._misdated(wait, run)
+        unnoticed = max(unnoticed, unordered)
         behind = self._is_behind(wait) or turn > wait.sent or unnoticed > 0.0 or wait.queued
         wait = replace(wait, turned=turn, began=run.began, known=True, queued=behind)
-        return replace(wait, untold=run.stop - run.done, unnoticed=unnoticed)
+        untold = run.stop - run.done
+        return replace(wait, untold=untold, unnoticed=unnoticed, misdated=misdated)
+
+    def _misdated(self, wait: Wait, run: Run | None) -> tuple[float, float]:
+        """Return by how much a part of a run may be wrong since its worker's clock was set, and the
+        seconds of its wait if nobody knows for which end that was.
+
+        A worker's times are on its clock. The scheduler bounds the difference of the two clocks by
+        messages, so a step is only noticed if it leads out of these bounds: until then, or for
+        good, a time is wrong by the step, and a part, which is between two times, by twice as much.
+        For which end a run waited is known from the worker's order of times alone. That is lost if
+        the clock was set between an end for which it may have waited, after it was sent, and its
+        own; its length is wrong, too.
+        """
+        steps = [] if run is None else [(t, s) for t, w, s in self._steps if w == run.worker]
+        if run is None or not any(when <= run.stop for when, _ in steps):
+            return 0.0, 0.0
+        unordered = any(wait.sent - STEP <= when <= run.stop for when, _ in steps)
+        misdated = sum(2 * abs(seconds) for when, seconds in steps if when <= run.stop)
+        return misdated, max(0.0, run.began - wait.sent) * unordered
 
     def _readied(self, number: int, wait: Wait) -> Wait:
         """Return what a task waited for that could run from here on."""

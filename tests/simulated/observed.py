@@ -419,25 +419,21 @@ class Simulated:
         for one in self.exported:
             lives[one.identity.dask_id].append((one.start - EPOCH, moves[one.identity]))
         occupancy = Occupancy(self.truth, self.cluster.runs, self.cluster.resumed)
-        paths = Paths(self.truth.moves, self.cluster.runs, above, lives, occupancy)
+        steps = [(when, f"lab://{one.name}", seconds) for when, one, seconds in self.cluster.steps]
+        paths = Paths(self.truth.moves, self.cluster.runs, above, lives, occupancy, steps)
         for one in self.exported:
             if one.path is None:
                 continue
             path = paths.of(one.identity.dask_id, one.start - EPOCH, one.stop - EPOCH)
             found = dict(zip(PATH_PARTS, one.path.parts, strict=True))
             # When a run began and ended on the scheduler's clock is known to a message's way, and
-            # to what two clocks may drift apart between heartbeats. If one is set, both that and
-            # which end a run waited for are wrong by as much.
-            off = (
-                self.estimate
-                + self._way
-                + DRIFT * self.truth.silence()
-                + sum(2 * abs(s) for _, _, s in self.cluster.steps)
-            )
-            either = (path.tasks + path.repeated) * off + path.untold
+            # to what two clocks may drift apart between heartbeats; see `Paths` for clocks that
+            # are set.
+            off = self.estimate + self._way + DRIFT * self.truth.silence()
+            either = (path.tasks + path.repeated) * off + path.misdated + path.untold
             # The state of the cluster can change before the message of an end, which waits for the
             # batch before it. Since a clock was set, a run may have waited for the end of a pause.
-            paused = bool(self.cluster.steps and self.cluster.resumed)
+            paused = bool(path.misdated and self.cluster.resumed)
             waits = path.queued or path.unsettled > 0.0 or paused
             waited = (either + path.tasks * BATCH) * waits
             bounds = {

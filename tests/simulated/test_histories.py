@@ -444,9 +444,9 @@ FOUND = [
           (0.0, "tasks", ("nap", [0.0, 0.05, 0.05, 0.01, 0.7, 0.05, 0.2, 0.7], 0))), ()),
         ((0.3, "leave", (9,)), (0.8, "leave", (8,)), (0.3, "block", (4, 1.0))),
     ),
-    # The truth was wrong: all heartbeats of a worker are late; a span below another one began before
-    # that, or below a third one; an end in the moment in which a span begins; an end that may seem to
-    # be one that a run waited for, by its message's way or at the shortest wait.
+    # The truth was wrong: all heartbeats of a worker are late; a span below another one began
+    # before that, or below a third one; an end in the moment in which a span begins; an end for
+    # which a run may seem to have waited, by its message's way or at the shortest wait.
     Program(
         204930, 2, 1, True, 0.02,
         (((0.05, "same", (0,)), (1.0, "tasks", ("nap", [0.01], 1))),
