@@ -9,11 +9,13 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from distributed import Client
 
 from tests import receiver
 from tests.cluster import proof
+from tests.cluster.forked import EARLY, Forked
 from tests.environment import inherited
 from tests.waiting import eventually
 
@@ -31,18 +33,30 @@ class Process:
         Variables.
     within
         A command that gets Dask's as its last arguments, and becomes it.
+    forked
+        Whether its libraries may be imported already: its start is not what is tested.
     """
 
     def __init__(
-        self, log: Path, *args: str, env: Mapping[str, str], within: Sequence[str] = ()
+        self,
+        log: Path,
+        *args: str,
+        env: Mapping[str, str],
+        within: Sequence[str] = (),
+        forked: bool = False,
     ) -> None:
         self.log = log
+        module, environment = f"distributed.cli.dask_{args[0]}", {**inherited(), **env}
+        self.popen: Forked | subprocess.Popen[bytes]
         with log.open("wb") as out:
+            if forked and not EARLY & env.keys():
+                self.popen = Forked(str(log), module, args[1:], environment)
+                return
             self.popen = subprocess.Popen(
-                [*within, sys.executable, "-m", f"distributed.cli.dask_{args[0]}", *args[1:]],
+                [*within, sys.executable, "-m", module, *args[1:]],
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env={**inherited(), **env},
+                env=environment,
             )
 
     @property
@@ -66,10 +80,8 @@ class SchedulerProcess(Process):
 
     address = ""
 
-    def __init__(
-        self, log: Path, *args: str, env: Mapping[str, str], within: Sequence[str] = ()
-    ) -> None:
-        super().__init__(log, *args, env=env, within=within)
+    def __init__(self, log: Path, *args: str, env: Mapping[str, str], **options: Any) -> None:
+        super().__init__(log, *args, env=env, **options)
         self._received = receiver.RUNNING.get(env.get("OTEL_EXPORTER_OTLP_ENDPOINT", ""))
 
     def terminate(self, timeout: float = 20.0) -> int:
@@ -100,8 +112,9 @@ def _address(process: Process) -> str | None:
 class Cluster:
     """A scheduler process and its workers."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, forked: bool = False) -> None:
         self.folder = folder
+        self.forked = forked
         self.processes: list[Process] = []
         self.address = ""
         self.scheduler: SchedulerProcess | None = None
@@ -113,7 +126,7 @@ class Cluster:
         scheduler = self.scheduler = SchedulerProcess(
             self.folder / "scheduler.log", "scheduler", "--host", "127.0.0.1", "--port", "0",
             "--no-dashboard", "--dashboard-address", "127.0.0.1:0", *args,
-            env=env or {}, within=within,
+            env=env or {}, within=within, forked=self.forked,
         )  # fmt: skip
         self.processes.append(scheduler)
         address = eventually(lambda: _address(scheduler), 60, "the scheduler's address")
@@ -134,18 +147,19 @@ class Cluster:
             self.folder / f"worker-{name}.log", "worker", self.address,
             "--nthreads", str(nthreads), "--name", name, *how, "--no-dashboard",
             "--memory-limit", "0", "--local-directory", str(self.folder), *args, env=env or {},
+            forked=self.forked,
         )  # fmt: skip
         self.processes.append(process)
         return process
 
 
 @contextmanager
-def cluster(folder: Path) -> Iterator[Cluster]:
+def cluster(folder: Path, forked: bool = False) -> Iterator[Cluster]:
     """Give a cluster to build up; whatever it started is ended, whatever happens.
 
     At the end of a test that passes, all that a running scheduler knows must have been exported.
     """
-    made = Cluster(folder)
+    made = Cluster(folder, forked)
     try:
         yield made
         if made.scheduler is not None and made.scheduler.popen.poll() is None:

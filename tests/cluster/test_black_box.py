@@ -23,7 +23,7 @@ from tests.cluster.truth import (
 from tests.receiver import receiver
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("forked")]
 
 PRELOAD = ("--preload", "dask_otel.preload")
 
@@ -32,7 +32,7 @@ def test_a_plain_client_gets_traces_and_counters(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One preload on the scheduler, a client that does not import dask_otel; and the doctor."""
-    with receiver("grpc") as received, cluster(tmp_path) as dask:
+    with receiver("grpc") as received, cluster(tmp_path, forked=True) as dask:
         environment = {
             **received.environ,
             "OTEL_METRIC_EXPORT_INTERVAL": "500",

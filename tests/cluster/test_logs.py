@@ -16,7 +16,7 @@ from tests.cluster import tasks
 from tests.cluster.processes import cluster
 from tests.receiver import receiver
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("forked")]
 
 RUNS = (tasks.logs, tasks.logs_async)
 
@@ -47,7 +47,7 @@ def test_by_opentelemetrys_instrumentation_and_by_a_handler_of_the_users(tmp_pat
         "OTEL_PYTHON_LOG_CORRELATION": "true",
         "OTEL_PYTHON_LOG_AUTO_INSTRUMENTATION": "false",
     }
-    with receiver() as received, cluster(tmp_path) as dask_processes:
+    with receiver() as received, cluster(tmp_path, forked=True) as dask_processes:
         dask_processes.start_scheduler(
             "--preload",
             "dask_otel.preload",

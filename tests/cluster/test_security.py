@@ -25,6 +25,7 @@ from tests.waiting import eventually
 
 pytestmark = [
     pytest.mark.cluster,
+    pytest.mark.xdist_group("forked"),
     pytest.mark.unreconciled("about what is shown and who listens, not about numbers"),
 ]
 
@@ -73,7 +74,7 @@ def test_no_secret_is_shown_anywhere(tmp_path: Path) -> None:
     shown: dict[str, str] = {}
     with (
         receiver("http/protobuf") as received,
-        cluster(tmp_path) as made,
+        cluster(tmp_path, forked=True) as made,
         refusing() as nobody,
     ):
         received.answer = 401
@@ -166,7 +167,7 @@ def listening(pid: int) -> set[Any]:
 
 def test_it_listens_on_nothing_and_unpickles_nothing(tmp_path: Path) -> None:
     trap = tmp_path / "unpickled"
-    with receiver("grpc") as received, cluster(tmp_path) as made:
+    with receiver("grpc") as received, cluster(tmp_path, forked=True) as made:
         env = {
             **received.environ,
             "OTEL_METRIC_EXPORT_INTERVAL": "300",

@@ -17,7 +17,7 @@ from tests.cluster.processes import cluster
 from tests.receiver import Receiver, Span, receiver, refusing
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("forked")]
 
 PRELOAD = ("--preload", "dask_otel.preload")
 
@@ -49,7 +49,11 @@ def test_what_was_not_sent_survives_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "spool.db"
     quick = {"OTEL_BSP_SCHEDULE_DELAY": "50", "DASK_OTEL__SPOOL__PATH": str(path)}
     ids: dict[str, str] = {}
-    with receiver("http/protobuf") as received, cluster(tmp_path) as dask, refusing() as endpoint:
+    with (
+        receiver("http/protobuf") as received,
+        cluster(tmp_path, forked=True) as dask,
+        refusing() as endpoint,
+    ):
         # Its collector is dead until it is killed: one span has ended, two are open.
         nobody = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "DASK_OTEL__SPANS__LINGER": "0s"}
         scheduler = dask.start_scheduler(*PRELOAD, env={**quick, **received.environ, **nobody})

@@ -24,7 +24,11 @@ from tests.environment import run
 from tests.receiver import Receiver, receiver
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.unreconciled("the bridge is stopped")]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.xdist_group("forked"),
+    pytest.mark.unreconciled("the bridge is stopped"),
+]
 
 HOOKED = {"execute": True, "actor_execute": True, "submit": True}
 LEFT_ALONE = {"execute": False, "actor_execute": False, "submit": False}
@@ -65,7 +69,7 @@ def blocked(folder: Path) -> dict[str, str]:
 
 def test_a_running_cluster_gets_it_and_is_left_as_it_was(tmp_path: Path) -> None:
     """One worker comes later, and has the preload by its nanny; on one the package is missing."""
-    with receiver() as received, cluster(tmp_path) as processes:
+    with receiver() as received, cluster(tmp_path, forked=True) as processes:
         scheduler = processes.start_scheduler(env={"DASK_OTEL__SPANS__LINGER": "100ms"})
         processes.start_worker("plain")
         without = processes.start_worker("without", env=blocked(tmp_path / "without"))
