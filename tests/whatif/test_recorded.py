@@ -78,20 +78,22 @@ def side_by_side(b: Any) -> None:
     other.result()
 
 
-@pytest.mark.parametrize("threads", [1, 6])
-def test_users_side_by_side_do_not_wait_for_each_other(tmp_path: Path, threads: int) -> None:
-    graph = recorded(tmp_path / "3", 3, side_by_side)
-    real = recorded(tmp_path / str(threads), threads, side_by_side)
-    found = replayed(plan(graph, with_workers([threads]))).seconds
-    assert found == pytest.approx(real.stop - real.start, rel=0.02)
-
-
-@pytest.mark.parametrize("work", [rounds, limited, failing, leaving])
+@pytest.mark.parametrize(
+    ("work", "recorded_on", "others", "margin"),
+    [
+        *((work, 2, (1, 5), {"abs": MARGIN}) for work in (rounds, limited, failing, leaving)),
+        (side_by_side, 3, (1, 6), {"rel": 0.02}),
+    ],
+)
 def test_the_replay_with_other_threads_is_what_really_happens(
-    tmp_path: Path, work: Callable[[Any], object]
+    tmp_path: Path,
+    work: Callable[[Any], object],
+    recorded_on: int,
+    others: tuple[int, ...],
+    margin: dict[str, float],
 ) -> None:
-    graph = recorded(tmp_path / "2", 2, work)
-    for threads in (1, 5):
+    graph = recorded(tmp_path / str(recorded_on), recorded_on, work)
+    for threads in others:
         real = recorded(tmp_path / str(threads), threads, work)
         found = replayed(plan(graph, with_workers([threads]))).seconds
-        assert found == pytest.approx(real.stop - real.start, abs=MARGIN), threads
+        assert found == pytest.approx(real.stop - real.start, **margin), threads
