@@ -89,27 +89,21 @@ def test_without_a_bridge_one_is_there_for_the_block_alone(b: Bridged) -> None:
 
 
 @alone
-def test_time_before_the_first_tasks_is_the_clients(b: Bridged) -> None:
+@pytest.mark.parametrize(("took", "outlasts"), [(1.0, False), (2.0, True)])
+def test_time_before_tasks_is_the_clients(b: Bridged, took: float, outlasts: bool) -> None:
+    """It counts although they outlast the block."""
     with dask_otel.performance_report(None) as block:
         time.sleep(3.0)
-        b.client.gather(b.client.map(nap, [1.0] * 4, pure=False))
+        futures = b.client.map(nap, [took] * 4, pure=False)
+        if not outlasts:
+            b.client.gather(futures)
     found = account(block)
     first = found.diagnoses[0]
-    assert (first.kind, first.title) == ("client", "The run waited 3.00 s of 4.00 s for its client")
-    assert found.seconds == pytest.approx(4.0, abs=0.05)
-    assert durations(block)["performance_report"] == pytest.approx(1.0, abs=0.05)
-
-
-@alone
-def test_time_before_the_first_tasks_counts_although_they_outlast_the_block(b: Bridged) -> None:
-    with dask_otel.performance_report(None) as block:
-        time.sleep(3.0)
-        futures = b.client.map(nap, [2.0] * 4, pure=False)
-    found = account(block)
-    first = found.diagnoses[0]
-    assert (first.kind, first.title) == ("client", "The run waited 3.00 s of 5.00 s for its client")
-    assert found.seconds == pytest.approx(5.0, abs=0.05)
-    del futures
+    title = f"The run waited 3.00 s of {3.0 + took:.2f} s for its client"
+    assert (first.kind, first.title) == ("client", title)
+    assert found.seconds == pytest.approx(3.0 + took, abs=0.05)
+    if not outlasts:
+        assert durations(block)["performance_report"] == pytest.approx(1.0, abs=0.05)
 
 
 @alone
