@@ -1251,3 +1251,13 @@ def paused_beside_a_short_pause(client: Any, cluster: Any) -> None:
         cluster.pause("w1", 6.0)
         wait(loaded)
         wait(tasks(client, "fit", [0.5] * 4, workers=["w1"]))
+
+
+@plant("worker_loop", also=("restricted",), least=4.65, most=4.75)
+def pinned_to_a_worker_whose_loop_is_blocked(client: Any, cluster: Any) -> None:
+    """All tasks must run on one of two workers, whose event loop is blocked for 5 s."""
+    with span("train"):
+        futures = tasks(client, "fit", [0.5] * 16, workers=["w0"])
+        time.sleep(1.2)
+        cluster.machines["w0"].block(5.0)
+        wait(futures)

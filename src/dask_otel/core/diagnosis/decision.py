@@ -640,7 +640,11 @@ class _Case:
             blocked = max(0.0, self.blocked - span.queue * self.facts.workers)
             free = left["uneven"] * (1.0 - share)
             stalled = min(blocked, free * blocked / (outside / threads + blocked or 1.0))
-            left["unbegun"] += self._take(free - min(known / threads, free - stalled), "uneven")
+            unbegun = free - min(known / threads, free - stalled)
+            # Nor do restricted ones wait only for workers that may run them, if these are blocked.
+            done = root.busy - _spent(root.activities, *_BESIDE) - span.parts["compute"]
+            unbegun += min(self.blocked, max(0.0, left["uneven"] * share - done / threads))
+            left["unbegun"] += self._take(unbegun, "uneven")
         restricted = self._take(self.spare * share, "uneven")
         uneven = self._take(self.spare * (1.0 - share), "uneven")
         # Tasks that wait behind others wait for the data of these, too.
