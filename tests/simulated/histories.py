@@ -11,7 +11,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_s
 
 import dask_otel
 from dask_otel.lab.cluster import simulate
-from tests.simulated.observed import BATCH, QUICK, Simulated
+from tests.simulated.observed import BATCH, QUICK, Endless, Simulated
 
 #: Simulated seconds that no program needs.
 LONGEST = 300.0
@@ -55,7 +55,7 @@ def fault(program: Program) -> str | None:
         examine(program)
     except Exception as error:
         # Dask itself fails in some, or sends tasks to and fro without end.
-        alone = type(error) is failure(program)
+        alone = type(error) is Endless or type(error) is failure(program)
         return None if alone else f"{type(error).__name__}: {error}"
     return None
 

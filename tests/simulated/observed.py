@@ -73,6 +73,10 @@ class Ended(NamedTuple):
     moves: int
 
 
+class Endless(Exception):
+    """Tasks run for ever, whoever observes them."""
+
+
 class Errors(ErrorBoundary):
     """Keeps the tracebacks."""
 
@@ -307,12 +311,14 @@ class Simulated:
 
     async def at_rest(self) -> None:
         """Wait until all is exported, and nothing is in flight."""
-        for _ in range(600):
+        for _ in range(300):
             await asyncio.sleep(0.5)
             self.observer.take()
             self.adapter.fold_time_now()
             if not (self.adapter.lifecycle.open or self._in_flight() or self._kept()):
                 return
+        if endless := [run.key for run in self.cluster.runs if run.stop == inf]:
+            raise Endless(f"They wait for a client that was closed: {endless}")
 
     def _in_flight(self) -> float:
         return sum(one.in_flight for one in self.adapter.time.accounting._workers.values())

@@ -498,6 +498,11 @@ def test_programs_that_were_wrong_once(program: Program) -> None:
     examine(program)
 
 
+@pytest.mark.parametrize("seed", [312713, 522907])
+def test_a_program_is_left_out_whose_tasks_wait_for_ever_for_a_closed_client(seed: int) -> None:
+    assert not faults([seed])
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_the_truth_about_memory_is_what_the_scheduler_comes_to_know(seed: int) -> None:
     """Without blocked workers, whose messages take as long as they are blocked."""
