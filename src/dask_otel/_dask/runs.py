@@ -15,6 +15,8 @@ from math import inf
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
+from distributed.scheduler import WorkerState
+
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Group, Phase
 from dask_otel.core.path.waiting import UNKNOWN
@@ -79,7 +81,7 @@ class RunsUnderWay:
         cancelled = self._cancelled.get(worker, {})
         for key, seconds in executing.items():
             start = began - seconds
-            ws = self.ready.get(key, NOT_READY)[WORKER]
+            ws: WorkerState | None = self.ready.get(key, NOT_READY)[WORKER]
             if ws is not None and ws.address == worker:
                 before = self.seen.get(key)
                 # The fastest message is the most accurate.

@@ -96,7 +96,7 @@ class TaskEvents:
     ) -> None:
         # Python finds the attributes of an object faster if there are at most 29, and if all
         # objects of the class have the same ones.
-        self._tasks = spans.scheduler.tasks
+        self._tasks: dict[Hashable, TaskState] = spans.scheduler.tasks
         self._spans = spans
         self._groups = spans.groups
         self._contexts = spans.contexts
@@ -154,9 +154,11 @@ class TaskEvents:
         """Record the runs that are still under way, and recomputations that have not begun."""
         for key, record in self.ready.items():
             seen = self.under_way.seen.pop(key, None)
-            group = self._groups.get(record[TASK].group)
+            task: TaskState = record[TASK]
+            ws: WorkerState = record[WORKER]
+            group = self._groups.get(task.group)
             if seen is not None and group is not None:
-                self._outcomes.ran(group, record[WORKER].address, seen[0], now, now)
+                self._outcomes.ran(group, ws.address, seen[0], now, now)
             elif group is not None and key in self._sent_again:
                 self._outcomes.not_recomputed(group, self._sent_again[key], now)
 
@@ -174,14 +176,14 @@ class TaskEvents:
     def repair(self) -> None:
         """Forget tasks that are no longer ready, or no longer unfinished."""
         self._recount()
-        unfinished = {key for key, task in self._tasks.items() if task.state in UNFINISHED}
+        unfinished = {k: task for k, task in self._tasks.items() if task.state in UNFINISHED}
         ready = {
             key
-            for key, record in self.ready.items()
-            if key in unfinished
-            and (task := self._tasks[key]) is record[TASK]
+            for key, task in unfinished.items()
+            if (record := self.ready.get(key))
             and task.state != "waiting"
             and task.processing_on is record[WORKER]
+            and task is record[TASK]
         }
         self.paths.repair(unfinished)
         for table, keys in (
@@ -289,7 +291,7 @@ class TaskEvents:
                     self._to_waiting(key, stimulus_id)
             elif finish == "processing":
                 record = self.ready.get(key) or self._record(key)
-                task = record[TASK]
+                task: TaskState = record[TASK]
                 ws = task.processing_on
                 now = time()
                 if self._lost and key in self._lost:
@@ -466,9 +468,9 @@ class TaskEvents:
         else:
             started, stopped = run_times(startstops)
         computed = stopped - started
-        task, waited_for, queued, assigned, sent, sent_to = self.ready.pop(key, NOT_READY)
-        if task is None:
-            task = self._tasks[key]
+        known, waited_for, queued, ws, sent, sent_to = self.ready.pop(key, NOT_READY)
+        assigned: WorkerState | None = ws
+        task: TaskState = self._tasks[key] if known is None else known
         # Not the message's copy: tables find the same object without comparing.
         key, group = task.key, self._groups.get(task.group)
         clock = monotonic()
@@ -822,7 +824,8 @@ class TaskEvents:
                 return
             if record is None or record[WORKER] is None or ws is None:
                 return
-            task, waited, queued, victim, sent, sent_to = record
+            task: TaskState = record[TASK]
+            _, waited, queued, victim, sent, sent_to = record
             key, now = task.key, time()
             if waited is not None and waited[1] is None:
                 waited = after(waited[0], sent, sent_to[0])
