@@ -824,8 +824,9 @@ class TaskEvents:
                 return
             if record is None or record[WORKER] is None or ws is None:
                 return
-            task: TaskState = record[TASK]
-            _, waited, queued, victim, sent, sent_to = record
+            task: TaskState
+            victim: WorkerState
+            task, waited, queued, victim, sent, sent_to = record
             key, now = task.key, time()
             if waited is not None and waited[1] is None:
                 waited = after(waited[0], sent, sent_to[0])
