@@ -256,7 +256,8 @@ def one_task_on_a_slow_worker(client: Any, cluster: Any) -> None:
         wait(task(client, "fit", 0.4, *loaded, workers=["w0"], allow_other_workers=True))
 
 
-@plant("slow_worker", also=("threads",), never=("restricted", "starting"), least=4.0, most=4.6)
+# 4.5 s on the newest releases, 3.2 s on the oldest.
+@plant("slow_worker", also=("threads",), never=("restricted", "starting"), least=3.0, most=4.6)
 def a_worker_becomes_slow(client: Any, cluster: Any) -> None:
     """One of two workers takes three times as long after two seconds."""
 
