@@ -119,6 +119,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
     missing, paused = [*_missing(session, known, removed)], [*_pauses(session)]
     pauses = joined(times for _, times in paused)
     lasted = summed({name: until - since} for name, (since, until) in paused)
+    least = _PAUSED * max(lasted.values(), default=0)
     of_roots = [*_roots(session, roots, missing, pauses, limits)]
     dropped = session.metrics.by(semconv.OTEL_DROPPED.name, semconv.OTEL_REASON)
     gaps = [f"{words.counted(int(n), 'item')} ({why})" for why, n in dropped.items() if n > 0]
@@ -141,7 +142,7 @@ def facts_of(session: Session, errors: Sequence[Failure], known: Sequence[Worker
         causes={span: [one.what for one in same] for span, same in again.items()},
         deaths=[_death(log) for log in removed],
         terminated=[*terminated],
-        pauses=[name for name, took in lasted.items() if took >= _PAUSED * max(lasted.values())],
+        pauses=[name for name, took in lasted.items() if took >= least],
         open=[span.full_name for span in spans if span.unfinished],
         gaps=gaps,
         merged=[
