@@ -84,9 +84,15 @@ class Computing:
         for run in runs if group.memory <= _FIRST else runs[::_EACH]:
             known, took = by_worker.get(run[WORKER]), run[SECONDS]
             if known is not None:
-                for place, one in enumerate((1, took, took * took)):
-                    known[place] += one
-                    known[place + _SUMS] = known[place + _SUMS] * _LATEST + one
+                runs_of, sums, squares, latest, latest_sums, latest_squares = known
+                known[:] = (
+                    runs_of + 1,
+                    sums + took,
+                    squares + took * took,
+                    latest * _LATEST + 1,
+                    latest_sums * _LATEST + took,
+                    latest_squares * _LATEST + took * took,
+                )
             elif group.tasks > 1 and len(by_worker) < MAX_WORKERS:
                 by_worker[run[WORKER]] = [1, took, took * took] * 2
 
