@@ -6,6 +6,7 @@ is Python: what a failure prints can be run again.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -247,9 +248,11 @@ class User:
 
     def actor(self, seconds: float) -> None:
         """Let an actor work, and wait for it; its worker may be lost meanwhile."""
-        with suppress(CancelledError, OSError, ValueError, RuntimeError, KilledWorker):
+        ends = CancelledError, OSError, asyncio.TimeoutError, ValueError, RuntimeError, KilledWorker
+        with suppress(*ends):
             made = self.client.submit(Counter, actor=True, pure=False).result()
-            made.work(seconds).result()
+            # Dask gives no answer if the actor was released before the call arrives.
+            made.work(seconds).result(60)
 
     def wait(self, which: int) -> None:
         """Wait for a task."""
