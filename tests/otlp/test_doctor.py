@@ -230,12 +230,14 @@ def test_a_wrong_value_that_the_bridge_replaces(
     server: Receiver, examine: Examine, caplog: pytest.LogCaptureFixture
 ) -> None:
     wrong = {"OTEL_TRACES_SAMPLER": "always_onn", "OTEL_EXPORTER_OTLP_INSECURE": "1"}
+    wrong["OTEL_LOGS_EXPORTER"] = "oltp"
     findings = examine(server.endpoint, server.protocol, **wrong)
     found = [f for f in findings if f.check == "configuration"]
     # The protocol decides whether anybody asks for the other one.
     assert {f.level for f in found} == {"problem"}
-    assert found[0].what.startswith("OTEL_TRACES_SAMPLER is 'always_onn', ")
-    assert len({f.what for f in found}) == len(found) == 1 + (server.protocol == GRPC)
+    for begin in ("OTEL_TRACES_SAMPLER is 'always_onn', ", "OTEL_LOGS_EXPORTER is 'oltp', "):
+        assert len([f for f in found if f.what.startswith(begin)]) == 1
+    assert len({f.what for f in found}) == len(found) == 2 + (server.protocol == GRPC)
     # The scheduler's log had it at the start.
     assert caplog.messages == []
 

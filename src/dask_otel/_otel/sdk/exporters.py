@@ -26,6 +26,7 @@ from dask_otel._otel.sdk.environment import (
     first_set,
     flag,
     headers,
+    mistaken,
     number,
     pem_file,
     shown_to_sdk,
@@ -126,12 +127,9 @@ def _transport(signal: str, name: str) -> tuple[Any, ...] | None:
         return _foreign(signal, name), True, None if name == "console" else name
     if name != "console":
         # It may be meant for an application: there is no stable interface of such exporters.
-        logger.warning(
-            "dask-otel: OTEL_LOGS_EXPORTER names %r, which the bridge can't use for logs. It can "
-            "use none, console, otlp, %s and %s. Spans and metrics are not affected.",
-            name,
-            *_OTHERS,
-        )
+        effect = "which the bridge can't use for logs. Spans and metrics are not affected"
+        allowed = ", ".join(("none", "console", "otlp", *_OTHERS))
+        mistaken("OTEL_LOGS_EXPORTER", name, effect, allowed)
         return None
     return (FileTransport(signal, print_lines),)
 
