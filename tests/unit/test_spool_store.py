@@ -322,6 +322,19 @@ def test_an_interrupted_write_is_undone_and_a_listing_changes_nothing(path: Path
     assert set(contents(path)) == {"spool.db"}
 
 
+@pytest.mark.parametrize("length", [512, 514, 516, 3000, 4616])
+def test_a_write_may_be_cut_short_while_its_journal_is_begun(path: Path, length: int) -> None:
+    """A new journal has its header, then its first record: the number of a page, and the page."""
+    left(path, *spans(1), *notes(2))
+    before = path.read_bytes()
+    cut_short(path)
+    path.write_bytes(before)
+    beside(path).write_bytes(beside(path).read_bytes()[:length])
+    assert "2 spans waiting" in "\n".join(listing(path))
+    with closing_clean(opened(path, "b")) as store:
+        assert numbers(store) == [1, 2]
+
+
 def test_copies_of_a_process_that_was_killed_meanwhile_are_removed(path: Path) -> None:
     left(path, *spans(1))
     for suffix in ("-copy", "-copy-journal"):

@@ -424,10 +424,10 @@ def check_header(path: Path) -> None:
         )
 
 
-def _begin(path: Path, suffix: str) -> bytes:
-    """Return the first page of a file, or less; nothing if it is missing."""
+def _begin(path: Path, suffix: str, length: int = PAGE) -> bytes:
+    """Return a file's first bytes, by default a page, or less; nothing if it is missing."""
     with suppress(FileNotFoundError), files.beside(path, suffix).open("rb") as file:
-        return file.read(PAGE)
+        return file.read(length)
     return b""
 
 
@@ -452,7 +452,7 @@ def undone(path: Path, copy: Path) -> Iterator[sqlite3.Connection]:
         for suffix in ("", "-journal"):
             files.make(files.beside(copy, suffix))
             shutil.copyfile(files.beside(path, suffix), files.beside(copy, suffix))
-        page, journal = _begin(copy, ""), _begin(copy, "-journal")
+        page, journal = _begin(copy, ""), _begin(copy, "-journal", JOURNAL)
         try:
             connection = connect(copy)
             stack.callback(disconnect, connection)
@@ -472,16 +472,15 @@ def undone(path: Path, copy: Path) -> Iterator[sqlite3.Connection]:
 def _is_before(page: bytes, earlier: bytes, journal: bytes) -> bool:
     """Whether a journal of a spool with this first page can have left the earlier one."""
     writes = int.from_bytes(page[24:28], "big") - int.from_bytes(earlier[24:28], "big")
+    records = journal[int.from_bytes(journal[20:24], "big") :]
     return (
         writes in (0, 1)
         # The number of pages at the begin of the write.
         and int.from_bytes(earlier[28:32], "big") == int.from_bytes(journal[16:20], "big")
         # The schema, with the identity: it stays, except while a spool is made or updated.
         and (page[60:64] != earlier[60:64] or page[100:] == earlier[100:])
-        # A journal without the first page would leave it as it is.
-        and (
-            not earlier or journal[int.from_bytes(journal[20:24], "big") :].startswith(b"\0\0\0\1")
-        )
+        # A journal without the first page would leave it as it is; a new one has no page at first.
+        and (not earlier or b"\0\0\0\1".startswith(records[:4]))
     )
 
 
