@@ -490,6 +490,12 @@ FOUND = [
               (1.0, "tasks", ("flaky", [0.7, 0.0, 0.01], 3))), ()),
         ((0.05, "restart", ()),),
     ),
+    # A heartbeat lists tasks that have seceded, and overtakes the messages that say so.
+    Program(
+        610038, 1, 1, False, 0.0,
+        (((1.0, "tasks", ("boss", [0.7, 0.05, 0.01, 0.01], 0)),),),
+        ((1.001, "block", (0, 3.0)),),
+    ),
 ]  # fmt: skip
 
 

@@ -302,6 +302,34 @@ SCRIPTS: dict[str, tuple[list[tuple[Any, ...]], dict[str, float]]] = {
         ],
         {"idle": 5.5, "lost": 0.0, "excess": 0.5, "in_flight": 0.0},
     ),
+    # Their worker's event loop was blocked, and sent its heartbeat first.
+    "seceded seconds are excess once, if a heartbeat lists more tasks than threads before": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("task_assigned", "y", "a", 0.0),
+            ("heartbeat", {"x": 3.0, "y": 3.0}, {}, 3.0),
+            ("task_seceded", "x", 0.0, 3.0),
+            ("task_seceded", "y", 0.5, 3.0),
+            ("heartbeat", {"x": 3.5, "y": 3.5}, {}, 3.5),
+            *[("task_done", key, 4.0, 4.0) for key in "xy"],
+            ("heartbeat", {}, {"a": 8.0}, 4.5),
+        ],
+        {"excess": 7.5, "idle": 4.0, "lost": 0.0, "in_flight": 0.0},
+    ),
+    # The scheduler's was.
+    "seceded seconds are excess once, if the seconds of another task come before": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("task_assigned", "y", "a", 0.0),
+            ("heartbeat", {"x": 2.9}, {"a": 2.0}, 3.0, 0.1),
+            ("task_seceded", "x", 0.5, 3.0),
+            ("task_done", "y", 2.0, 3.0),
+            ("task_done", "x", 3.2, 3.2),
+            ("heartbeat", {}, {"a": 3.2}, 3.5),
+            ("heartbeat", {}, {}, 4.0),
+        ],
+        {"excess": 2.7, "idle": 1.5, "lost": 0.0, "in_flight": 0.0},
+    ),
     # By a clock that was set back by 0.3 s. It began at 0.9.
     "a guess of the elapsed seconds makes no excess of a task that has seceded": (
         [

@@ -30,7 +30,8 @@ Every quantity is in seconds of one thread. The rules:
    the seconds of the task's code; if it waited for a blocked event loop, more are metered: at
    least what the previous cut listed. So idle is also held back while ends are owed their
    seconds.
-10. Seconds of a task after it seceded do not occupy a thread: they are excess.
+10. Seconds of a task after it seceded do not occupy a thread: they are excess. If the message
+    comes after a cut that listed it, the debt of that cut can have them already.
 11. If a worker is removed, the seconds that it had not reported are lost: at most those that
     its tasks can have used since its last cut, or until it if they vanished there, minus those
     that came with that cut already.

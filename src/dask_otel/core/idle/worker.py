@@ -34,6 +34,7 @@ class WorkerTime:
     """
 
     __slots__ = (
+        "_beyond",
         "_credit",
         "_excess_ahead",
         "_held",
@@ -86,6 +87,8 @@ class WorkerTime:
         self._owed = self._credit = 0.0
         #: Rule 10: excess booked as debt that may belong to a seceded task whose end comes later.
         self._excess_ahead = 0.0
+        #: Debt of the last cut that became excess, and is not in `_excess_ahead`.
+        self._beyond = 0.0
         #: Rule 9: idle held back at the last cut, and what was held back before and is not certain
         #: yet: it is held back again, or in flight.
         self._held = self._unconfirmed = 0.0
@@ -174,6 +177,10 @@ class WorkerTime:
         if reported or seen.owed or self._owed or self._credit:
             surplus = max(0.0, reported - self._owed - seen.owed)
             lost = self._match_reported(reported, seen)
+        if self._beyond:
+            # The messages of tasks that had seceded came after the cut that listed these.
+            self._excess_ahead += min(self._beyond, seen.overdue)
+            self._beyond = 0.0
         if seen.excess or self._excess_ahead:
             excess = self._seceded_excess(seen)
         self._left += excess - reported - lost
@@ -183,6 +190,8 @@ class WorkerTime:
             beyond = self._settle_debt(rest, busy)
             if seen.unannounced:
                 self._excess_ahead += beyond
+            else:
+                self._beyond = beyond
             return Settlement(0.0, 0.0, lost, excess + beyond)
         # Idle held back at the previous cut is confirmed now, minus late ends and what was metered
         # beyond the known ends: a blocked event loop meters its wait, too. Both are in this cut.

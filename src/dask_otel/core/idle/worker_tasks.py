@@ -46,6 +46,8 @@ class Observed(NamedTuple):
     late: float
     #: Seconds of seceded tasks after they seceded, since the previous cut (rule 10).
     excess: float
+    #: The part of `excess` from before the previous cut: these had not seceded, for all it knew.
+    overdue: float
     #: Whether a seceded task may have ended: its seconds have come, its end is not known.
     unannounced: bool
 
@@ -82,6 +84,8 @@ class WorkerTasks:
     again: dict[Hashable, float] = field(default_factory=dict)
     #: Whether the last cut's elapsed seconds are a guess: the worker's clock was stepped.
     guessed: bool = False
+    #: Seconds after they seceded of tasks that the last cut listed before this was known.
+    _overdue: float = 0.0
 
     @property
     def any(self) -> bool:
@@ -129,6 +133,7 @@ class WorkerTasks:
             if elapsed is None:
                 elapsed = self._executing.get(key, 0.0) + max(0.0, now - self.cut)
             self.seceded[key] = (max(0.0, elapsed), 0.0)
+            self._overdue += max(0.0, self._executing.get(key, 0.0) - max(0.0, elapsed))
 
     # ------------------------------------------------------------------------- a cut
 
@@ -175,12 +180,15 @@ class WorkerTasks:
         pending = sum(self._vanished.values()) if self._vanished else 0.0
         ahead = unseen * (at - self.cut_before) + after + pending
         self.cut_before, self.cut = self.cut, at
+        overdue, self._overdue = self._overdue, 0.0
         elapsed = sum(running.values()) if running else 0.0
         # Or its end is known, but this cut does not book it.
         unannounced = not self.seceded.keys() <= executing.keys() or any(
             seceded for *_, seceded in self.ended
         )
-        return Observed(elapsed, owed, unlisted, unseen, pending, ahead, late, excess, unannounced)
+        return Observed(
+            elapsed, owed, unlisted, unseen, pending, ahead, late, excess, overdue, unannounced
+        )
 
     def may_have_used(self, threads: int, now: float, owed: float, credit: float) -> float:
         """Return the upper limit of used seconds that no heartbeat will report (rule 11).
