@@ -393,6 +393,23 @@ def test_script(name: str) -> None:
     assert totals.span_capacity["a"] == pytest.approx(totals.reported + totals.idle)
 
 
+def test_late_idle_is_shared_by_the_time_for_which_spans_were_active() -> None:
+    """The worker's event loop was blocked when the first span ended, and the second one began."""
+    accounting, totals = Accounting(0.0, float, float), Totals()
+    accounting.worker_added("w", 1, 0.0)
+    accounting.span_active("a", "a", 0.0)
+    accounting.task_assigned("w", "x", "a", 0.0)
+    accounting.task_done("w", "x", 0.5, 2.7)
+    accounting.span_inactive("a", 2.7)
+    accounting.span_active("b", "b", 2.7)
+    accounting.task_assigned("w", "y", "b", 2.7)
+    accounting.heartbeat("w", {"y": 0.3}, {"a": 0.5}, 3.0)
+    accounting.heartbeat("w", {"y": 0.8}, {}, 3.5)
+    totals.add(exported(accounting, 3.5))
+    assert totals.idle == pytest.approx(2.2)
+    assert totals.span_idle == pytest.approx({"a": 2.2 * 2.7 / 3.0, "b": 2.2 * 0.3 / 3.0})
+
+
 def test_of_each_worker_the_first_tasks_are_the_oldest() -> None:
     accounting = Accounting(0.0, float, float)
     assert not [*accounting.oldest(5)]

@@ -38,7 +38,7 @@ Every quantity is in seconds of one thread. The rules:
 12. Without active spans, idle is `unused`: no work could have used it.
 13. Idle is shared lazily: O(1) for a change, O(executing + ended) for a heartbeat, O(workers +
     active spans) for an export, the spans in parts as small as the caller likes. Idle that is
-    settled late goes to the spans that were active then.
+    settled late goes to the spans that were active then, by the time for which they were.
 14. Seconds in flight are summed separately, from each worker's last cut and the threads
     that may have been busy since. Therefore
 15. reported + idle + unused + lost + in flight = capacity + excess is a check, not a
@@ -165,7 +165,8 @@ class Accounting:
             return
         self._advance(now)
         account.advance(self._now, self._worked)
-        self._settle(account, account.tasks.cut, account.tasks.cut_before, account.close())
+        tasks = account.tasks
+        self._settle(account, tasks.cut_before, tasks.cut, self._now, account.close())
         self._free -= account.free
         self._taking -= account.running
         self._withheld -= 0 if account.running else account.free
@@ -323,7 +324,7 @@ class Accounting:
         tasks = account.tasks
         since, before, zombies = tasks.cut, tasks.cut_before, bool(tasks.zombies)
         settled = account.take_cut(executing, total, now, travelled)
-        self._settle(account, since, before, settled)
+        self._settle(account, before, since, tasks.cut, settled)
         account.begin_interval(self._sharing.changed, self._spans)
         if zombies or tasks.zombies:
             self._refresh(account, now)
@@ -386,7 +387,7 @@ class Accounting:
     # ---------------------------------------------------------------------- internal
 
     def _settle(
-        self, account: WorkerTime, since: float, before: float, settled: Settlement
+        self, account: WorkerTime, before: float, since: float, until: float, settled: Settlement
     ) -> None:
         """Book seconds that passed since a worker's last cut, and before it since the previous."""
         idle, earlier, lost, excess = settled
@@ -394,11 +395,14 @@ class Accounting:
         self._excess += excess
         if earlier > 0.0:
             spans = account.earlier_spans
-            unused = self._sharing.book_late(earlier, before, spans, account.earlier_unworked)
+            unused = self._sharing.book_late(
+                earlier, before, since, spans, account.earlier_unworked
+            )
             account.earlier_unworked -= unused
         if idle > 0.0:
             spans = account.recent_spans
-            account.unworked -= self._sharing.book_late(idle, since, spans, account.unworked)
+            unused = self._sharing.book_late(idle, since, until, spans, account.unworked)
+            account.unworked -= unused
 
     def _advance(self, now: float) -> None:
         passed = now - self._now

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
+from math import inf
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +30,9 @@ class ActiveTree:
     id: str
     #: The interval of `mark` and `per_span`.
     interval: int
+    #: From when to when it has active spans.
+    began: float
+    ended: float = inf
     #: The integral per root up to which `per_span` is settled.
     mark: float = 0.0
     #: Active spans in the tree.
@@ -53,6 +57,9 @@ class ActiveSpan:
     #: This span has its share up to this value of the tree's integral in this interval.
     mark: float
     interval: int
+    #: From when to when it is active.
+    began: float
+    ended: float = inf
 
 
 class IdleSharing:
@@ -87,52 +94,58 @@ class IdleSharing:
         self.changed = now
         tree = self._trees.get(root_id)
         if tree is None:
-            tree = self._trees[root_id] = ActiveTree(root_id, self._interval)
+            tree = self._trees[root_id] = ActiveTree(root_id, self._interval, now)
         self._carry_over_tree(tree)
         tree.settle(self._per_root)
         tree.spans += 1
-        self.spans[span_id] = ActiveSpan(span_id, tree, tree.per_span, self._interval)
+        self.spans[span_id] = ActiveSpan(span_id, tree, tree.per_span, self._interval, now)
 
     def deactivate(self, span_id: str, now: float) -> None:
         """Deactivate a span: it has no unfinished work. No effect on an unknown one."""
         span = self.spans.pop(span_id, None)
         if span is None:
             return
-        self.changed = now
+        self.changed = span.ended = now
         self._carry_over(span)
         tree = span.tree
         tree.settle(self._per_root)
         _give(self.shares, span.id, tree.per_span - span.mark)
         tree.spans -= 1
         if not tree.spans:
+            tree.ended = now
             del self._trees[tree.id]
 
     def book_late(
         self,
         seconds: float,
         since: float,
+        until: float,
         spans: Iterable[ActiveSpan],
         unworked: float = 0.0,
     ) -> float:
-        """Share idle seconds that passed after `since` and became certain only now.
+        """Share idle seconds that passed between two times and became certain only now.
 
         At most `unworked` of them passed while no span was active: they are unused, and returned.
         If the active spans have not changed since, they share the seconds as usual. Otherwise
-        `spans` share them: they had work on the worker since then, so they were active at the
-        time; the present active spans may be newer.
+        `spans` share them, which had work on the worker, by the time for which they were active:
+        the present active spans may be newer.
         """
         unused = min(seconds, max(0.0, unworked))
         self.unused += unused
         seconds -= unused
         if self.changed > since:
-            by_root: dict[str, set[str]] = {}
+            trees: dict[ActiveTree, list[tuple[str, float]]] = {}
             for span in spans:
-                by_root.setdefault(span.tree.id, set()).add(span.id)
-            if by_root:
+                if time := _common(span, since, until):
+                    trees.setdefault(span.tree, []).append((span.id, time))
+            if trees:
                 self.idle += seconds
-                for ids in by_root.values():
-                    for span_id in ids:
-                        _give(self.shares, span_id, seconds / len(by_root) / len(ids))
+                total = sum(_common(tree, since, until) for tree in trees)
+                for tree, times in trees.items():
+                    share = seconds * _common(tree, since, until) / total
+                    whole = sum(time for _, time in times)
+                    for span_id, time in times:
+                        _give(self.shares, span_id, share * time / whole)
                 return unused
         self.book(seconds)
         return unused
@@ -184,6 +197,11 @@ class IdleSharing:
             _give(self.closed_shares, span.id, span.tree.previous - span.mark)
             span.mark = 0.0
             span.interval = self._interval
+
+
+def _common(active: ActiveTree | ActiveSpan, since: float, until: float) -> float:
+    """Return for how long it was active between two times."""
+    return max(0.0, min(until, active.ended) - max(since, active.began))
 
 
 def _give(shares: dict[str, float], span_id: str, seconds: float) -> None:
