@@ -1187,6 +1187,25 @@ def killed_with_half_a_chain(client: Any, cluster: Any) -> None:
         wait(ends)
 
 
+@plant("held", also=("threads",), names=("tiny waited",), least=5.4, most=5.7)
+def short_tasks_behind_two_roots(client: Any, cluster: Any) -> None:
+    """Two roots hold threads from each other, and from four short tasks: these waited, not all."""
+
+    def large(name: str) -> Any:
+        def program(own: Any) -> None:
+            with span(name):
+                wait(tasks(own, name, [2.0] * 6))
+
+        return program
+
+    users = [cluster.user(name, large(name)) for name in ("p", "q")]
+    time.sleep(0.4)
+    with span("tiny"):
+        wait(tasks(client, "tiny", [0.1] * 4))
+    for one in users:
+        one.result()
+
+
 @plant("off_cpu", names=("ask, get, put",), never=("gil", "cpus"), least=6.0, most=7.0)
 def three_steps_that_wait(client: Any, cluster: Any) -> None:
     """Each of three steps waits for something as long as the others."""

@@ -217,6 +217,11 @@ def _measured(one: Diagnosis, experiment: str, saved: float) -> Diagnosis:
 
 def _merged(facts: Facts, same: list[_Claim]) -> Diagnosis:
     """Return the claims of one kind as one diagnosis, of the span that they are all in."""
+    if same[0].kind == "held":
+        # Not of those that held the threads, which the whole run includes.
+        waits = summed({one.root: one.seconds} for one in same)
+        longest = max(waits, key=waits.__getitem__)
+        same = [one for one in same if one.root == longest]
     sums = summed({one.name: one.seconds} for one in same)
     name = max(sums, key=sums.__getitem__)
     same.sort(key=lambda one: (one.name != name, -one.seconds))
