@@ -1206,6 +1206,19 @@ def short_tasks_behind_two_roots(client: Any, cluster: Any) -> None:
         one.result()
 
 
+# It takes 4.5 s, and 2.6 s if no worker dies.
+@plant("lost", workers=4, never=("uneven", "no_workers"), least=1.9, most=2.0)
+def killed_with_half_of_all_results(client: Any, cluster: Any) -> None:
+    """Two of four workers are killed between two steps, and as many come in the same moment."""
+    with span("etl"):
+        loaded = tasks(client, "load", [1.0] * 16)
+        wait(loaded)
+        for number in range(2):
+            cluster.kill(f"w{number}")
+            cluster.add_worker(f"w{number + 4}")
+        wait(tasks(client, "fit", [0.3] * 16, loaded))
+
+
 @plant("off_cpu", names=("ask, get, put",), never=("gil", "cpus"), least=6.0, most=7.0)
 def three_steps_that_wait(client: Any, cluster: Any) -> None:
     """Each of three steps waits for something as long as the others."""

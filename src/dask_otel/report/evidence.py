@@ -43,10 +43,12 @@ Gone: TypeAlias = Sequence[tuple[float, tuple[float, float]]]
 _CANCELLED: Final = "cancelled"
 _ERRED: Final = semconv.TASK_OUTCOME_COUNT.format("erred")
 _DURATION: Final = semconv.TASK_GROUP_DURATION + "."
-#: Of a group: its tasks, their results and seconds, and the runs of its slowest worker.
+#: Of a group: its tasks, their results, those that were computed again, their seconds, and the
+#: runs of its slowest worker.
 _GROUP: Final = (
     semconv.TASK_COUNT,
     semconv.TASK_OUTCOME_COUNT.format("memory"),
+    semconv.TASK_OUTCOME_COUNT.format("recomputed"),
     _DURATION + "compute",
     semconv.TASK_GROUP_SLOW_SHARE,
     semconv.TASK_GROUP_SLOW_TIME,
@@ -284,10 +286,12 @@ def _no_waits(task: Span) -> Iterator[tuple[float, float]]:
 
 def _add_group(entry: SpanFacts, groups: Iterable[Span], tasks: Sequence[Span]) -> None:
     """Add the groups of a name to their span, and those of their tasks that are on the path."""
-    count = results = compute = 0.0
+    count = results = recomputed = compute = 0.0
     for group in groups:
         prefix = group.text(semconv.TASK_PREFIX)
-        count, results, compute, share, mean, others = (group.number(key) or 0.0 for key in _GROUP)
+        count, results, recomputed, compute, share, mean, others = (
+            group.number(key) or 0.0 for key in _GROUP
+        )
         for action in ("transfer", "disk-read"):
             add(entry.before.setdefault(prefix, {}), action, group.number(_DURATION + action))
         if how := group.text(semconv.TASK_GROUP_RESTRICTION):
@@ -298,7 +302,10 @@ def _add_group(entry: SpanFacts, groups: Iterable[Span], tasks: Sequence[Span]) 
         if task.attributes.get(semconv.TASK_ON_PATH) is True:
             name = task.text(semconv.TASK_PREFIX) or task.name
             of, worker = "/".join(_group_of(task)), task.text(semconv.WORKER_NAME)
-            entry.links.append(link_of(name, link(task), of, int(count), results, compute, worker))
+            # The first run of a task in such a group may also have been lost before its end.
+            again = recomputed > 0 and (task.number(semconv.TASK_ATTEMPT) or 1) > 1
+            known = link(task), of, int(count), results, compute, worker, again
+            entry.links.append(link_of(name, *known))
 
 
 def _root_of(span: Span) -> str:

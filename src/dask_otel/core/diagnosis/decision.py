@@ -508,20 +508,14 @@ class _Case:
         lost = sum(root.retries.get(why, 0.0) for why in ("worker_lost", "recomputed"))
         again = self._take(inf, "repeated")
         if self.deaths and (lost or root.missing):
-            # What its tasks waited for on workers that died, and for others.
-            for part in ("uneven", "no_worker"):
-                waited = (
-                    one.parts.get(part, 0.0) for one in self.span.links if "repeated" in one.parts
-                )
-                again += self._take(sum(waited), part)
-            # Tasks that ran twice, one after another, are so many more of their group.
-            runs = Counter(link.group for link in self.span.links)
-            twice = (
-                link.parts.get("compute", 0.0) * (1.0 - link.alike / runs[link.group])
-                for link in self.span.links
-                if 0 < link.alike < runs[link.group]
-            )
-            again += self._take(sum(twice), "compute")
+            # What its tasks waited for on workers that died, and for others. Results that are
+            # computed again take all of their time, unless it was known as that of the first run.
+            for link in self.span.links:
+                waits = ("uneven", "no_worker") * ("repeated" in link.parts or link.again)
+                anew = ("no_thread", "compute") * (link.again and "repeated" not in link.parts)
+                for part in (*waits, *anew):
+                    own = "own" if part == "no_thread" else part
+                    again += self._take(link.parts.get(part, 0.0), own)
             # The same work again, and less of it at a time: on the threads that were there before.
             threads = max(1.0, root.threads + root.missing / (root.seconds or 1.0))
             repeated = lost * root.busy / (root.tasks + lost or 1.0)

@@ -25,6 +25,8 @@ class Link(NamedTuple):
     others: float | None = None
     #: The name of the worker that ran it; empty if unknown.
     worker: str = ""
+    #: Whether it computed a result again that was lost.
+    again: bool = False
 
 
 def link_of(
@@ -35,11 +37,12 @@ def link_of(
     results: float,
     computed: float,
     worker: str = "",
+    again: bool = False,
 ) -> Link:
     """Return a task on a path; all `results` of its group were `computed` in so many seconds."""
     others = max(0.0, computed - parts.get("compute", 0.0))
     mean = others / (results - 1) if results > 1 else None
-    return Link(prefix, parts, group, alike, mean, worker)
+    return Link(prefix, parts, group, alike, mean, worker, again)
 
 
 class SlowWorker(NamedTuple):
