@@ -19,6 +19,8 @@ from tests.unit.report_files import (
     SECOND,
     counter,
     level,
+    log,
+    logs,
     metrics,
     point,
     report_of,
@@ -177,6 +179,22 @@ def test_the_figure_of_a_worker_is_its_largest(share: float, memory: float, afte
     )
     (known,) = found.workers
     assert (known.memory, known.limit, known.memory_after) == (memory, 8.0 * GIB, after)
+
+
+@pytest.mark.parametrize(("threads", "memory", "spilled"), [(0, None, None), (4, GIB, 0.0)])
+def test_a_worker_that_left_before_the_first_export_has_no_figures(
+    threads: int, memory: float | None, spilled: float | None
+) -> None:
+    worker = {"dask.worker.name": "alice"}
+    sizes = {"thread.count": threads, "memory.usage": memory or 0, "memory.spilled": 0}
+    found = account(
+        logs(
+            log(0.0, "It joined.", "dask.worker.added", **worker, **{"dask.worker.thread.count": 4})
+        ),
+        metrics(*(level(f"dask.worker.{one}", point(n, worker)) for one, n in sizes.items())),
+    )
+    (known,) = found.workers
+    assert (known.threads, known.memory, known.spilled) == (4.0, memory, spilled)
 
 
 def test_a_trace_alone_has_the_peaks_of_its_roots() -> None:

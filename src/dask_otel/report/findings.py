@@ -164,8 +164,11 @@ def workers(session: Session) -> list[Worker]:
         histories = session.metrics.histories(metric.name, semconv.WORKER_NAME)
         for name, history in histories.items():
             time, largest = max(history, key=itemgetter(1))
-            setattr(worker := found.setdefault(name, Worker(name)), figure, largest)
-            if figure == "memory":
+            worker = found.setdefault(name, Worker(name))
+            # A worker that left has none. If it left before the first export, that is all.
+            if largest or worker.memory:
+                setattr(worker, figure, largest)
+            if largest and figure == "memory":
                 worker.memory_after = (time - start) / 1e9
     # Between two exports, the largest share of a limit is known from heartbeats.
     for span in session.of_type("span"):
