@@ -1294,3 +1294,12 @@ def pinned_to_a_worker_whose_loop_is_blocked(client: Any, cluster: Any) -> None:
         time.sleep(1.2)
         cluster.machines["w0"].block(5.0)
         wait(futures)
+
+
+@plant("worker_loop", never=("gil", "off_cpu"), names=("Coroutines of poll",), most=3.0)
+def a_coroutine_that_blocks_beside_tasks_of_another_worker(client: Any, cluster: Any) -> None:
+    """The last task is a coroutine that blocks an event loop; others compute on another worker."""
+    with span("feed"):
+        hog = task(client, "poll", 3.0, function=blocking, workers=["w0"])
+        time.sleep(0.1)
+        wait([hog, *tasks(client, "fit", [0.5] * 8, workers=["w1"])])

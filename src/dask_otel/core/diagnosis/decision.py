@@ -761,7 +761,7 @@ class _Case:
         self._useful("uneven", everything)
         compute = self._useful("compute", path or everything)
         waited = sum(one.seconds for one in self.claims if one.kind == self.waits)
-        if self.waits == "off_cpu" or waited < _SHARE * self.span.seconds:
+        if self.waits in ("off_cpu", "worker_loop") or waited < _SHARE * self.span.seconds:
             # More threads do not help those that wait for the GIL or a CPU. Half of each round of
             # tasks remains: of the wait, and of the last task, which can be longer than the others.
             last = [
@@ -796,8 +796,8 @@ class _Case:
         for kind in sums.keys() - {""}:
             loop, why = self.loop
             said: dict[str, tuple[str | Sequence[str], str]] = {
-                self.waits: (self.functions, self.why),
                 loop: ("", why),
+                self.waits: (self.functions, self.why),
             }
             what, why = said.get(kind, (self.many, ""))
             self._say(kind, took * sums[kind] / whole, what, why, divided=part == "own")
@@ -806,6 +806,15 @@ class _Case:
     def _off_cpu(self) -> tuple[str, str]:
         """Return what tasks waited for off the CPU, and the evidence."""
         facts, root = self.facts, self.root
+        # Dask does not measure the CPU of coroutines, which run on an event loop and can block it.
+        loops = {
+            prefix: took
+            for prefix, spent in self.span.work.items()
+            if (took := _spent(spent, "-noncpu")) and not any(one.endswith("-cpu") for one in spent)
+        }
+        coroutines, waited = sum(loops.values()), _spent(root.activities, "-noncpu")
+        if 0 < max(waited, self.blocked) <= 2 * min(coroutines, self.blocked):
+            return "worker_loop", f"{self.loop[1]} Coroutines of {_listed(loops)} ran on these."
         on, off = (_spent(root.activities, end) / (root.busy or 1.0) for end in ("-cpu", "-noncpu"))
         cores = on * facts.threads
         # Tasks that wait for the GIL make their event loop wait for it, too; those that sleep do
