@@ -1303,3 +1303,13 @@ def a_coroutine_that_blocks_beside_tasks_of_another_worker(client: Any, cluster:
         hog = task(client, "poll", 3.0, function=blocking, workers=["w0"])
         time.sleep(0.1)
         wait([hog, *tasks(client, "fit", [0.5] * 8, workers=["w1"])])
+
+
+@plant("worker_loop", also=("restricted",), never=("starting",), least=4.6, most=4.8)
+def blocked_just_after_the_first_tasks_began(client: Any, cluster: Any) -> None:
+    """An event loop is blocked before its worker's first heartbeat, while its first tasks run."""
+    with span("train"):
+        futures = tasks(client, "fit", [0.5] * 8, workers=["w0"])
+        time.sleep(0.2)
+        cluster.machines["w0"].block(5.0)
+        wait(futures)

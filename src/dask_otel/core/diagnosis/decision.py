@@ -386,10 +386,12 @@ class _Case:
         self.each = self.mean - span.queue
         self.late = _late(self.each, self.begun) - _LATE * _late(self.scheduler, self.begun)
         beside = sum(root.activities.get(name, 0.0) for name in _BESIDE)
+        self.noticed = 0.0
         if beside > _OVERHEAD * root.tasks:
             # Of workers' loops, samples are known. A thread gets no other task before its loop has
             # noticed the end of one.
-            self.blocked = max(self.blocked, beside / max(1.0, facts.threads))
+            self.noticed = beside / max(1.0, facts.threads)
+            self.blocked = max(self.blocked, self.noticed)
         blocked = max(blocked, self.blocked)
         said = f"Event loops of workers were blocked for {seconds(blocked)}."
         self.loop = "worker_loop", said
@@ -714,7 +716,9 @@ class _Case:
             else:
                 whole += self._take(self.scheduler - whole, "client")
             self._say(kind, whole, "", said)
-        elif self.blocked >= (later + left["report"]) / 2 and self.span.queue < later / 2:
+        elif self.blocked >= (later + left["report"]) / 2 and (
+            self.span.queue < later / 2 or self.noticed > later / 2
+        ):
             # Imports block the loop of a worker before its first task, and are no such stall.
             kind, said = self.loop
             kind = "gil" if self.waits == "gil" else kind
