@@ -111,7 +111,9 @@ class Diagnosis:
         """The saving in a sentence; empty if there is none."""
         if self.experiment:
             return f"Measured by replay, {self.experiment}: {seconds(self.seconds)} less."
-        return f"The cure saves at most {seconds(self.seconds)}." if self.seconds else ""
+        # What it does while tasks run cannot be seen.
+        only = " if the client works only then" * (self.kind == "client")
+        return f"The cure saves at most {seconds(self.seconds)}{only}." if self.seconds else ""
 
 
 class _Claim(NamedTuple):
