@@ -256,6 +256,17 @@ def one_task_on_a_slow_worker(client: Any, cluster: Any) -> None:
         wait(task(client, "fit", 0.4, *loaded, workers=["w0"], allow_other_workers=True))
 
 
+@plant("slow_worker", "long_task", workers=8, threads=1, names=("worker w0",))
+def the_same_worker_is_last_in_each_step(client: Any, cluster: Any) -> None:
+    """One of eight workers takes eight times as long; it has one task of each of five steps."""
+    cluster.machines["w0"].slowness = 8.0
+    with span("etl"):
+        before: list[Any] = []
+        for step in ("read", "parse", "clean", "join", "save"):
+            before = tasks(client, step, [0.5] * 8, *([before] if before else []))
+        wait(before)
+
+
 # 4.5 s on the newest releases, 3.2 s on the oldest.
 @plant("slow_worker", also=("threads",), never=("restricted", "starting"), least=3.0, most=4.6)
 def a_worker_becomes_slow(client: Any, cluster: Any) -> None:

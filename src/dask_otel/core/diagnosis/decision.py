@@ -870,11 +870,17 @@ class _Case:
             what = "more than " * (self.more > _FOLDED) + counted(len(few), "task")
             self._say("chain", min(most, chain * self.more), what, said, *names)
             return
-        for prefix in {link.prefix: None for link in long or few}:
-            same = [link for link in long or few if link.prefix == prefix]
+        known = long or few
+        # A slow one looks the same, with too few runs to be known as slow.
+        places = {link.worker for link in known}
+        where = f" {'All' if known[1:] else 'It'} ran on worker {''.join(places)}."
+        where *= self.facts.workers > len(places) == 1
+        for prefix in {link.prefix: None for link in known}:
+            same = [link for link in known if link.prefix == prefix]
             took = sum(link.parts.get("compute", 0.0) for link in same)
             others = sum(link.others or 0.0 for link in same)
             said = f"Others of {prefix} took {seconds(others / len(same))} on average."
+            said = said * bool(long and others) + where
             what = f"{counted(len(same), 'task')} of {prefix} ({seconds(took)})"
             took = (took - others) / (saved or 1.0) * min(most, saved)
-            self._say("long_task", took, what, said * bool(long and others), prefix)
+            self._say("long_task", took, what, said, prefix)
