@@ -214,7 +214,14 @@ def test_half_a_file_leaves_the_others(folder, capsys, content, signal):
     assert main(["history", str(folder), "--check", "etl"]) == 0
 
 
-def test_half_a_run_has_its_metrics_alone_or_its_spans_alone(folder, capsys):
+@pytest.mark.parametrize(
+    ("metered", "terms"),
+    # Metrics agree with the spans, or they have a little of another run, too.
+    [(24.0, {"thread-cpu": 24.0}), (24.5, {"": 5.0}), (99.0, {"": 5.0})],
+)
+def test_functions_have_activities_if_the_metrics_are_those_of_the_spans(
+    folder, capsys, metered, terms
+):
     """Functions come from the groups if the metrics are of another time, or of two runs."""
     group = span(3, "f tasks", parent=1, kind="group", dask_task_prefix="f", dask_task_count=2)
     group["attributes"] += attributes({"dask.task_group.duration.compute": 5.0})
@@ -222,11 +229,14 @@ def test_half_a_run_has_its_metrics_alone_or_its_spans_alone(folder, capsys):
     request["resourceSpans"][0]["scopeSpans"][0]["spans"].append(group)
     path = write(folder, 0, request)
     labels = {"dask.span.root.name": "etl", "dask.task.prefix": "f", "dask.activity": "thread-cpu"}
-    measured = metrics(counter("dask.span.execute.time", point(99.0, labels)))
+    # What peer-to-peer shuffles did beside tasks is in no span.
+    shuffled = counter("dask.span.p2p.time", point(40.0, {**labels, "dask.activity": "idle"}))
+    executed = counter("dask.span.execute.time", point(metered, labels))
+    measured = metrics(executed, shuffled, instance="Scheduler-0")
     (folder / path.name.replace("traces", "metrics")).write_text(json.dumps(measured))
     (run,), _ = listed(capsys, folder)
     seconds = sum(sum(one.values()) for one in run["functions"].values())
-    assert (run["functions"]["f"], seconds) == ({"": 5.0}, pytest.approx(30.0))
+    assert (run["functions"]["f"], seconds) == (terms, pytest.approx(30.0))
 
 
 def test_logs_and_old_metrics_are_not_read(folder, capsys):

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import islice
+from math import isclose
 from types import NoneType
 from typing import Any, Final, TypeAlias
 
@@ -28,8 +29,6 @@ NUMBERS: Final = frozenset(("duration", "tasks", "failed", "thread-hours", "idle
 
 #: Most functions and steps of a run; the smallest functions beyond it are in the rest.
 _MOST: Final = 40
-#: Metrics that differ more from the spans are of other work, too, or of a part of it.
-_ROUGHLY: Final = 0.05
 #: The computing of a function's tasks, if the telemetry does not divide it into activities.
 RUNNING: Final = ""
 COMPUTING: Final = ("thread-cpu", "thread-noncpu")
@@ -236,10 +235,10 @@ def _parts(spans: Iterable[Span]) -> dict[str, float]:
 
 def _is_measured(session: Session, name: str, spans: Iterable[Span]) -> bool:
     """Return whether a root's metrics agree with its spans, as far as both are there."""
-    times = (semconv.SPAN_EXECUTE_TIME, semconv.SPAN_P2P_TIME)
-    seconds = sum(sum(_of_root(session, name, one, semconv.ACTIVITY).values()) for one in times)
+    metered = _of_root(session, name, semconv.SPAN_EXECUTE_TIME, semconv.ACTIVITY)
     known = sum(sum(span_activities(span).values()) for span in spans)
-    return not known or abs(seconds - known) <= _ROUGHLY * known
+    # Both are sums of the same seconds; else, the metrics are of other work, too, or of a part.
+    return not known or isclose(sum(metered.values()), known)
 
 
 def _of_root(session: Session, name: str, metric: semconv.Metric, *labels: str) -> dict[Any, float]:
