@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from time import monotonic
 from typing import Any
 
 from dask_otel.whatif import child
+from dask_otel.whatif.experiments import Experiment
+from dask_otel.whatif.graph import Graph
 
 
-def answers(asked: str, seconds: float) -> Iterator[dict[str, Any]]:
+def answers(asked: tuple[Graph, list[Experiment], int], until: float) -> Iterator[dict[str, Any]]:
     """See `running._answers`; they are all there, or none if there is no time at all."""
-    if seconds <= 0.0:
+    if until <= monotonic():
         return
     said: list[dict[str, Any]] = []
     logging.disable()
     try:
-        child.answer(json.loads(asked), said.append)
+        child.answer(*asked, said.append)
     finally:
         logging.disable(logging.NOTSET)
     yield from json.loads(json.dumps(said))

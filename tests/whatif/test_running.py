@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -50,7 +51,7 @@ def says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]
     def stand_in(*lines: str, end: str = "exec sleep 600") -> None:
         said = [f"echo '{line}'" for line in lines]
         script = tmp_path / "child"
-        script.write_text("\n".join(["#!/bin/sh", "read -r asked", *said, end]))
+        script.write_text("\n".join(["#!/bin/sh", *said, end]))
         script.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(script))
 
@@ -139,15 +140,19 @@ def test_what_was_replayed_before_the_time_was_over_is_kept(
 
         def cancel(self) -> None: ...
 
+    now = 0.0
     monkeypatch.setattr(running, "Timer", Timer)
+    monkeypatch.setattr(running, "monotonic", lambda: now)
     says(result("as it was", 4.0), result("a", 2.0), '{"done": 60, "total": 96}')
 
     def end_in_the_third(done: int, total: int) -> None:
+        nonlocal now
         if done == 60:
+            now = 20.0
             ends[0]()
 
     changes = [replace(DOUBLE, name=name) for name in "abc"]
-    found = replay(EIGHT, changes, end_in_the_third)
+    found = replay(EIGHT, changes, end_in_the_third, Room(limited=True))
     assert (found.refused, [one.name for one in found.experiments]) == (None, ["a"])
     assert found.assumptions[-1] == "There was no time for 2 more changes."
 
@@ -158,11 +163,11 @@ def test_the_room_decides_how_many_changes_are_replayed_and_how_often(
 ) -> None:
     asked = []
 
-    def answers(request: str, _: float) -> Iterator[dict[str, Any]]:
-        sent = json.loads(request)
-        asked.append((len(sent["changes"]), sent["orders"]))
-        for one in sent["changes"]:
-            yield {"done": 0, "total": 0, "result": asdict(Replayed(one["name"], 4.0, 1.0, 0.0))}
+    def answers(sent: tuple[Graph, list[Experiment], int], _: float) -> Iterator[dict[str, Any]]:
+        _, changes, orders = sent
+        asked.append((len(changes), orders))
+        for one in changes:
+            yield {"done": 0, "total": 0, "result": asdict(Replayed(one.name, 4.0, 1.0, 0.0))}
 
     monkeypatch.setattr(running, "_answers", answers)
     room = Room(limited=True)
@@ -215,8 +220,7 @@ def test_a_replay_without_an_end_has_its_reason_and_spoils_no_other_one(
     recorded: Graph, change: Experiment, why: str
 ) -> None:
     said: list[dict[str, Any]] = []
-    asked = {"graph": recorded, "changes": [change, Experiment("as it was")], "orders": 1}
-    child.answer(json.loads(json.dumps(asked, default=vars)), said.append)
+    child.answer(recorded, [change, Experiment("as it was")], 1, said.append)
     assert said[0] == {"done": 2, "total": 4, "stuck": f"{change.name}: no answer, because {why}."}
     assert (said[1]["result"]["name"], said[1]["result"]["seconds"] > 0.9) == ("as it was", True)
 
@@ -246,8 +250,7 @@ def test_the_median_of_several_orders_counts(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(engine, "replayed", lambda *_: Replayed("", next(took), 1.0, 0.0, 4))
     two = graph({}, {"worker": 1}, workers=(1, 1))
     said: list[dict[str, Any]] = []
-    asked = json.dumps({"graph": two, "changes": [DOUBLE], "orders": 3}, default=vars)
-    child.answer(json.loads(asked), said.append)
+    child.answer(two, [DOUBLE], 3, said.append)
     assert said == [
         {"done": 6, "total": 6, "result": asdict(Replayed("double", 2.5, 1.0, 0.0, 4, 1.0))}
     ]
@@ -264,20 +267,21 @@ def test_a_process_that_is_killed_is_an_error(
         replay(EIGHT, [DOUBLE], kill)
 
 
-def test_it_ends_with_the_process_that_started_it() -> None:
+def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
     many = [Experiment(str(number)) for number in range(10_000)]
-    with subprocess.Popen(
-        [sys.executable, "-m", "dask_otel.whatif.child"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as process:
-        assert process.stdin is not None
+    asked.write_bytes(pickle.dumps((EIGHT, many, 1)))
+    with (
+        asked.open("rb") as request,
+        subprocess.Popen(
+            [sys.executable, "-m", "dask_otel.whatif.child"],
+            stdin=request,
+            stdout=subprocess.PIPE,
+        ) as process,
+    ):
         assert process.stdout is not None
-        asked = json.dumps({"graph": EIGHT, "changes": many, "orders": 1}, default=vars)
-        process.stdin.write(asked.encode() + b"\n")
-        process.stdin.flush()
         # It has begun.
         assert process.stdout.readline()
-        # As the end of the other process does. Nobody reads its lines.
-        process.stdin.close()
+        # As the end of the other process does.
+        process.stdout.close()
         assert process.wait() == 1

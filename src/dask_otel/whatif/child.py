@@ -1,7 +1,7 @@
 """The process of a replay: ``python -m dask_otel.whatif.child``, started by `running`.
 
-It reads a graph and experiments as a line of JSON, and writes a line of JSON for each part of its
-progress and for each result. It ends with the process that started it.
+It reads a graph and experiments, and writes a line of JSON for each part of its progress and for
+each result. It ends with the process that reads them.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from operator import attrgetter
-from threading import Thread
 from typing import Any
 
 from dask_otel import lab
@@ -25,35 +25,38 @@ from dask_otel.whatif.result import Replayed
 
 def main() -> None:
     """Replay what standard input asks for."""
-    asked = json.loads(sys.stdin.readline())
-    Thread(target=_follow, daemon=True).start()
+    graph, changes, orders = pickle.load(sys.stdin.buffer)
     # Not the preloads and the plugins of a real cluster.
     import dask
 
     dask.config.refresh(paths=[], env={})
     lab.install()
     logging.disable()
-    answer(asked, lambda said: print(json.dumps(said), flush=True))
+    answer(graph, changes, orders, _say)
 
 
-def answer(asked: Any, say: Callable[[dict[str, Any]], object]) -> None:
+def answer(
+    graph: Graph,
+    changes: Sequence[Experiment],
+    orders: int,
+    say: Callable[[dict[str, Any]], object],
+) -> None:
     """Replay a graph with each change, and say how far it is, and the results.
 
     Parameters
     ----------
-    asked
-        The graph, the changes and the number of orders, as plain data.
+    graph, changes
+        The run as recorded, and what is changed; the first is the run as it was.
+    orders
+        How many orders of what Dask leaves to chance are tried.
     say
         Called with each part of the progress.
     """
     # Only here: it imports distributed.
     from dask_otel.whatif.engine import replayed
 
-    graph, orders = Graph(**asked["graph"]), asked["orders"]
-    for one in asked["changes"]:
-        one["cluster"] = one["cluster"] and Graph(**one["cluster"])
-    changes = [Experiment(**one) for one in asked["changes"]]
-    done, tasks = 0, orders * len({*graph.runs["task"]})
+    tasks = orders * len({*graph.runs["task"]})
+    done = 0
 
     def tick() -> None:
         nonlocal done
@@ -66,33 +69,33 @@ def answer(asked: Any, say: Callable[[dict[str, Any]], object]) -> None:
         say({"done": min(done, total), "total": total, **what})
 
     for number, change in enumerate(changes, 1):
-        tried, stuck = list[Replayed](), ""
-        for order in range(orders):
-            planned = plan(graph, change, order)
-            try:
+        tried = list[Replayed]()
+        try:
+            for order in range(orders):
+                planned = plan(graph, change, order)
                 tried.append(replayed(planned, tick))
-            except lab.Stuck as error:
-                stuck = str(error)
-            if stuck or len(planned.workers) == 1:
-                # One worker gets all tasks, in their order.
-                break
+                if len(planned.workers) == 1:
+                    # It gets all tasks, in their order.
+                    break
+        except lab.Stuck as error:
+            found: dict[str, Any] = {"stuck": f"{change.name}: no answer, because {error}."}
+        else:
+            tried.sort(key=attrgetter("seconds"))
+            middle, spread = tried[len(tried) // 2], tried[-1].seconds - tried[0].seconds
+            # A curve over threads is made of changes of the workers alone.
+            threads = middle.threads if change.workers or number == 1 else None
+            one = replace(middle, name=change.name, spread=spread / 2, threads=threads)
+            found = {"result": asdict(one)}
         done = number * tasks
-        if stuck:
-            progress(stuck=f"{change.name}: no answer, because {stuck}.")
-            continue
-        tried.sort(key=attrgetter("seconds"))
-        spread = (tried[-1].seconds - tried[0].seconds) / 2
-        found = replace(tried[len(tried) // 2], name=change.name, spread=spread)
-        # A curve over threads is made of changes of the workers alone.
-        if change.workers is None and number > 1:
-            found = replace(found, threads=None)
-        progress(result=asdict(found))
+        progress(**found)
 
 
-def _follow() -> None:
-    """End with the process that has the other end of the pipe."""
-    os.read(0, 1)
-    os._exit(1)
+def _say(said: dict[str, Any]) -> None:
+    try:
+        print(json.dumps(said), flush=True)
+    except BrokenPipeError:
+        # The process that asked is gone.
+        os._exit(1)
 
 
 if __name__ == "__main__":

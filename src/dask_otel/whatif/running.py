@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
-from threading import Timer
+from tempfile import TemporaryFile
+from threading import TIMEOUT_MAX, Timer
 from time import monotonic
 from typing import Any, Final
 
@@ -91,42 +92,39 @@ def replay(
     ReplayError
         If the process of the replays dies. Nothing of it is left.
     """
-    recorded, results, stuck = graph.stop - graph.start, list[Replayed](), list[str]()
-    room = room or Room(limited=False)
-    refused, hurried = None, False
-    if graph.left_out:
-        refused = (
-            f"{graph.left_out:,} runs of its tasks are not in its graph log, which is limited. "
-            "Give its parts root spans of their own."
-        )
-    elif not graph.complete:
-        refused = "Its scheduler closed, or the bridge was removed, before it was done."
-    elif not graph.workers or all(one is None for one in graph.runs["seconds"]):
-        refused = "No run of a task was recorded."
-    else:
-        changes = [Experiment("as it was"), *experiments][: int(min(times, len(experiments) + 1))]
-        orders = 1 if len({*graph.runs["task"]}) > _MANY else ORDERS
-        if orders * len(changes) > times:
-            orders, hurried = 1, orders > 1
-        room.runs -= orders * len(changes) * _size(graph)
-        asked = json.dumps({"graph": graph, "changes": changes, "orders": orders}, default=vars)
-        for said in _answers(asked, room.until - monotonic()):
-            progress(said["done"], said["total"])
-            if "result" in said:
-                results.append(Replayed(**said["result"]))
-                if abs(results[0].seconds - recorded) > MOST * recorded:
-                    refused = _reason(graph, results[0].seconds, recorded)
-                    break
-            elif "stuck" in said:
-                stuck.append(said["stuck"])
-                if not results:
-                    # Without the run as it was, the others say nothing.
-                    break
-        else:
-            if not results:
-                refused = NO_TIME
-        if stuck and len(results) < 2:
-            refused = " ".join(stuck)
+    recorded = base = graph.stop - graph.start
+    unfit = {
+        f"{graph.left_out:,} runs of its tasks are not in its graph log, which is limited. "
+        "Give its parts root spans of their own.": graph.left_out,
+        "Its scheduler closed, or the bridge was removed, before it was done.": not graph.complete,
+        "No run of a task was recorded.": (
+            not graph.workers or all(one is None for one in graph.runs["seconds"])
+        ),
+    }
+    if refused := next(_true(unfit), None):
+        return WhatIf(graph.name, recorded, None, refused=refused)
+    room, results, stuck = room or Room(limited=False), list[Replayed](), list[str]()
+    changes = [Experiment("as it was"), *experiments][: int(min(times, len(experiments) + 1))]
+    orders = 1 if len({*graph.runs["task"]}) > _MANY else ORDERS
+    if hurried := orders * len(changes) > times:
+        orders = 1
+    room.runs -= orders * len(changes) * _size(graph)
+    for said in _answers((graph, changes, orders), room.until):
+        progress(said["done"], said["total"])
+        if "result" in said:
+            results.append(Replayed(**said["result"]))
+            base = results[0].seconds
+        elif "stuck" in said:
+            stuck.append(said["stuck"])
+        # Without the run as it was, the others say nothing.
+        if (stuck and not results) or abs(base - recorded) > MOST * recorded:
+            break
+    reasons = {
+        _reason(graph, base, recorded): abs(base - recorded) > MOST * recorded,
+        " ".join(stuck): stuck and len(results) < 2,
+        NO_TIME: not results,
+    }
+    refused = next(_true(reasons), None)
     # The first result has no change.
     missing = 1 + len(experiments) - len(results) - len(stuck)
     return WhatIf(
@@ -136,47 +134,40 @@ def replay(
     )  # fmt: skip
 
 
+def _true(said: Mapping[str, object]) -> Iterator[str]:
+    """Yield the sentences that are true."""
+    return (sentence for sentence, is_true in said.items() if is_true)
+
+
 def _size(graph: Graph) -> int:
     return _START + len(graph.runs["task"])
 
 
-def _answers(asked: str, seconds: float) -> Iterator[dict[str, Any]]:
-    """Yield what the process of a replay says until the seconds are over."""
-    words, over = "none", list[bool]()
-
-    def end() -> None:
-        over.append(True)
-        process.kill()
-
-    with subprocess.Popen(
-        [sys.executable, "-m", "dask_otel.whatif.child"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        # The order of sets is then the same each time. Ctrl-C comes here, and ends it below.
-        env={**os.environ, "PYTHONHASHSEED": "0"}, start_new_session=True,
-    ) as process:  # fmt: skip
-        timer = Timer(seconds, end)
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            if seconds < inf:
+def _answers(asked: tuple[Graph, list[Experiment], int], until: float) -> Iterator[dict[str, Any]]:
+    """Yield what the process of a replay says until a time."""
+    words = "none"
+    with TemporaryFile() as request:
+        pickle.dump(asked, request)
+        request.seek(0)
+        with subprocess.Popen(
+            [sys.executable, "-m", "dask_otel.whatif.child"],
+            stdin=request, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            # The order of sets is then the same each time. Ctrl-C comes here, and ends it below.
+            env={**os.environ, "PYTHONHASHSEED": "0"}, start_new_session=True,
+        ) as process:  # fmt: skip
+            timer = Timer(min(until - monotonic(), TIMEOUT_MAX), process.kill)
+            try:
                 timer.start()
-            # It stays open: its end tells the process that this one is gone.
-            with suppress(BrokenPipeError):
-                process.stdin.write(asked.encode() + b"\n")
-                process.stdin.flush()
-            for line in process.stdout:
-                if not line.startswith(b'{"'):
-                    words = line.decode(errors="replace").strip() or words
-                    continue
-                yield json.loads(line)
-            status = process.wait()
-        finally:
-            timer.cancel()
-            process.kill()
-            process.wait()
-            with suppress(BrokenPipeError):
-                process.stdin.close()
-    if status and not over:
+                for line in process.stdout or ():
+                    if line.startswith(b'{"'):
+                        yield json.loads(line)
+                    else:
+                        words = line.decode(errors="replace").strip() or words
+                status = process.wait()
+            finally:
+                timer.cancel()
+                process.kill()
+    if status and monotonic() < until:
         raise ReplayError(
             f"The process of the replay ended with status {status}. Its last output: {words}"
         )
@@ -201,7 +192,7 @@ def _reason(graph: Graph, seconds: float, recorded: float) -> str:
     times = f"{in_words(seconds)} instead of {in_words(recorded)}"
     return (
         f"The replay of the run as it was took {times}; "
-        f"the most likely reason: {next(why for why, is_true in reasons.items() if is_true)}."
+        f"the most likely reason: {next(_true(reasons))}."
     )
 
 
@@ -230,4 +221,4 @@ def _assumptions(
         "Each was replayed once; `dask-otel whatif` shows the median of three replays.": hurried,
         f"There was no time for {counted(missing, 'more change')}.": missing,
     }
-    return (sentence for sentence, is_true in assumed.items() if is_true)
+    return _true(assumed)
