@@ -25,7 +25,7 @@ from dask_otel.lab.clock import Machine, Stuck
 from dask_otel.lab.cluster import Cluster, simulate
 from dask_otel.lab.executor import RUN
 from dask_otel.lab.threads import here
-from dask_otel.whatif.plan import Event, Key, Plan, slower_by
+from dask_otel.whatif.plan import Key, Plan, slower_by
 from dask_otel.whatif.result import Replayed
 
 #: What costs time in a replay, and decides nothing.
@@ -80,9 +80,9 @@ def replayed(plan: Plan, tick: Callable[[], None] = lambda: None) -> Replayed:
     """
     replay = _Replay(plan, tick)
     _current[:] = [replay]
-    rows = [row for task in plan.tasks.values() for row in task.runs]
+    rows = (row for task in plan.tasks.values() for row in task.runs)
     busy = sum((row.disk or 0.0) + (row.seconds or 0.0) for row in rows)
-    longest = 1000 + 10 * (busy + sum(one.gap for one in plan.submissions))
+    longest = 1000 + 10 * (busy + sum(one.gap for one in plan.submissions.values()))
     try:
         seconds = simulate(
             replay.program, workers=0, latency=replay.latency, prepare=replay.prepare,
@@ -111,18 +111,17 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         #: What a replay that does not end waits for; empty if it is unknown.
         self.lack = ""
         self._attempts: Counter[Key] = Counter()
-        #: By submission and group, the results that the client has, and the futures of all.
+        #: By submission and group, the results that the client has; and the futures of all.
         self._there: Counter[tuple[int, str]] = Counter()
         self._futures: list[Any] = []
         #: What submissions wait for.
-        self._events = {event: asyncio.Event() for one in plan.submissions for event in one.after}
+        submissions = plan.submissions.items()
+        self._events = {event: asyncio.Event() for _, one in submissions for event in one.after}
         self._ended: set[Key] = set()
-        #: When workers were killed, and when they have begun, by their addresses.
-        self._gone: dict[str, float] = {}
+        #: The workers, and when they have begun, by their addresses.
+        self._workers = {f"lab://w{number}": one for number, one in enumerate(plan.workers)}
         self._ready: dict[str, float] = {}
-        self._where = {
-            key: number for number, one in enumerate(plan.submissions) for key in one.results
-        }
+        self._where = {key: number for number, one in submissions for key in one.results}
         self._cluster: Cluster
         self._began = 0.0
         #: By sender, when all data that others asked for is sent.
@@ -136,9 +135,9 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
             # Equal priorities stay equal, whatever Dask adds.
             state.priority, state.retries = (task.rank,), len(task.runs)
             if task.runs[-1].restriction >= 0:
-                limit = plan.restrictions[task.runs[-1].restriction]
-                workers = [f"lab://w{one % len(plan.workers)}" for one in limit["workers"] or ()]
-                state.worker_restrictions = {*workers} or None
+                limit, there = plan.restrictions[task.runs[-1].restriction], [*self._workers]
+                workers = {there[one % len(there)] for one in limit["workers"] or ()}
+                state.worker_restrictions = workers or None
                 state.resource_restrictions = limit["resources"] or None
                 state.loose_restrictions = limit["loose"]
 
@@ -181,7 +180,6 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         if one.went < inf:
             await asyncio.sleep(self._began + one.went - cluster.loop.now)
             if one.killed:
-                self._gone[f"lab://{name}"] = cluster.loop.now
                 cluster.kill(name)
             else:
                 del cluster.workers[name]
@@ -201,18 +199,18 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         self._began = loop.now + plan.latency
         for number in range(len(plan.workers)):
             cluster.begin(cluster.machine("scheduler"), self._life, number)
-        for number in range(len(plan.submissions)):
+        for number in plan.submissions:
             cluster.begin(cluster.machine("client"), self._submit, number)
-        self._happened((-1, "", 0))
+        self._happened(-1)
         try:
             thread.wait(lambda: len(self._ended) == len(plan.tasks), None)
         finally:
             # Later, the scheduler has no tasks any more.
             if cluster.scheduler.unrunnable:
                 self.lack = "no worker has what a task needs"
+        ends = {name: min(loop.now, self._began + one.went) for name, one in self._workers.items()}
         self.busy = sum(
-            min(run.stop, run.seceded, self._gone.get(run.worker, loop.now)) - run.start
-            for run in cluster.runs
+            min(run.stop, run.seceded, ends[run.worker]) - run.start for run in cluster.runs
         )
         return loop.now + plan.rest - self._began
 
@@ -225,11 +223,12 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         specs = {key: Spec(key, _run, *map(TaskRef, tasks[key].before)) for key in one.keys}
         with dask.annotate(priority=_priority):
             self._futures.append(self._cluster.client.get(specs, [*one.results], sync=False))
-        self._happened((number, "", 0))
+        self._happened(number)
 
-    def _happened(self, what: Event) -> None:
-        """Let those go on that waited for so many results of a group, or for a submission."""
-        if event := self._events.get(what):
+    def _happened(self, number: int, group: str = "") -> None:
+        """Count a result of a group, or a submission, and let those go on that waited for it."""
+        self._there[number, group] += 1
+        if event := self._events.get((number, group, self._there[number, group])):
             event.set()
 
     # ----------------------------------------------------------------------------- a task
@@ -241,7 +240,7 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         key: Any = ran.key
         runs = self.plan.tasks[key].runs
         row = runs[min(self._attempts[key], len(runs) - 1)]
-        worker = self.plan.workers[int(ran.worker.removeprefix("lab://w"))]
+        worker = self._workers[ran.worker]
         pace = slower_by(worker.slowness, row.prefix)
         seconds = pace * (row.seconds or 0.0)
         holds = seconds if row.seceded is None else pace * row.seceded
@@ -258,16 +257,12 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         self._attempts[key] += 1
         if row.outcome == "r":
             raise Reschedule
-        if row.outcome == "f":
-            raise RuntimeError("as recorded")
-        if key not in self._ended:
+        if row.outcome != "f" and key not in self._ended:
             self._ended.add(key)
-            place = self._where.get(key, -1), key[0]
-            self._there[place] += 1
-            self._happened((*place, self._there[place]))
+            self._happened(self._where.get(key, -1), key[0])
             self.tick()
             if len(self._ended) % _COLLECT == 0:
                 gc.collect()
-        if row.outcome == "e":
+        if row.outcome in ("e", "f"):
             raise RuntimeError("as recorded")
         return Result(row.nbytes or 0)

@@ -29,7 +29,8 @@ Key: TypeAlias = tuple[str, str]
 #: See `Worker.slowness`.
 Slowness: TypeAlias = Mapping[int, tuple[float, float]]
 
-#: The number of a submission, the name of a group in it, and a number of its results.
+#: The number of a submission, the name of a group in it, and how many results of it are there; or
+#: without a group, once: it is made. The program begins with number -1.
 Event: TypeAlias = tuple[int, str, int]
 
 #: Bytes a second from a worker, if no large message was recorded: Dask's own guess.
@@ -62,9 +63,7 @@ class Submission(NamedTuple):
     keys: Sequence[Key]
     #: Of those, the ones that nothing else in the submission needs: what the client waits for.
     results: Sequence[Key]
-    #: What it follows: groups of earlier submissions, with the numbers of these, and how many
-    #: results of each are there. Without a group, one has only been made; the program begins
-    #: with number -1.
+    #: What it follows.
     after: Collection[Event]
     #: Seconds from then until the client sends it.
     gap: float
@@ -106,7 +105,8 @@ class Plan(NamedTuple):
     """Everything that a replay needs."""
 
     tasks: Mapping[Key, Task]
-    submissions: Sequence[Submission]
+    #: By their numbers.
+    submissions: Mapping[int, Submission]
     workers: Sequence[Worker]
     restrictions: Sequence[Mapping[str, Any]]
     #: Seconds of a message, and those of its data.
@@ -182,7 +182,8 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
     startups = {one.worker: max(0.0, one.start - one.ready - way) for one in starts[::-1]}
     submissions, rest = _submissions(graph, ran, keys, latency)
     if "gaps" in without:
-        submissions, rest = [one._replace(gap=0.0) for one in submissions], 0.0
+        submissions = {number: one._replace(gap=0.0) for number, one in submissions.items()}
+        rest = 0.0
     wire = _wire(fetched.values(), latency)
     if bandwidth := inf if "transfers" in without else change.bandwidth:
         wire = Wire(bandwidth, 0.0, bandwidth)
@@ -261,7 +262,7 @@ def _submissions(
     ran: Mapping[int, Sequence[Row]],
     keys: Mapping[int, Sequence[Key]],
     latency: float,
-) -> tuple[list[Submission], float]:
+) -> tuple[dict[int, Submission], float]:
     """Return the submissions, and the seconds that the span went on after its last task."""
     members: dict[int, list[int]] = defaultdict(list)
     where = {task: max(0, runs[0].submission) for task, runs in ran.items()}
@@ -271,42 +272,42 @@ def _submissions(
         for other in runs[-1].before:
             (inner if where.get(other) == where[task] else outer).add(other)
     results = ran.keys() - (inner - outer)
-    times = {number: graph.submissions[number] if graph.submissions else 0.0 for number in members}
-    ends = sorted(
-        ((runs[-1].start or 0.0) + (runs[-1].seconds or 0.0), task) for task, runs in ran.items()
-    )
-    #: Of tasks of one group that were submitted together: all results, and those that are there.
-    sizes, had = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
+    times = [
+        (graph.submissions[number] if graph.submissions else 0.0, True, number)
+        for number in sorted(members)
+    ]
+    ends = [
+        ((runs[-1].start or 0.0) + (runs[-1].seconds or 0.0), False, task)
+        for task, runs in ran.items()
+    ]
     units = {task: (where[task], keys[task][0][0]) for task in results}
-    for task, unit in units.items():
-        sizes[unit] += len(keys[task])
-    found: list[Submission] = []
-    at, last = 0, -latency
-    places: dict[int, int] = {}
-    for number, time in sorted(times.items(), key=lambda one: (one[1], one[0])):
-        new: dict[tuple[int, str], float] = {}
-        while at < len(ends) and ends[at][0] <= time + _ROUNDED:
-            end, task = ends[at]
-            at += 1
+    #: Of tasks of one group that were submitted together: all results, and those that are there.
+    sizes = Counter(unit for task, unit in units.items() for _ in keys[task])
+    had, new = Counter[tuple[int, str]](), dict[tuple[int, str], float]()
+    found: dict[int, Submission] = {}
+    before, last = -1, -latency
+    for time, is_made, number in sorted(ends + times, key=lambda one: one[0] + _ROUNDED * one[1]):
+        if not is_made:
             # What comes later was submitted before: its time is not exact.
-            if task in results and where[task] in places:
-                had[units[task]] += len(keys[task])
-                new[units[task]] = end
+            if number in units and where[number] in found:
+                had[units[number]] += len(keys[number])
+                new[units[number]] = time
+            continue
         # Another user may wait for one that is not complete.
         whole = [one for one in new if had[one] == sizes[one]]
-        after = {(places[one[0]], one[1], had[one]): new[one] for one in whole or new}
+        after = {(*one, had[one]): new[one] for one in whole or new}
         if not whole:
-            after[len(found) - 1, "", 0] = last
+            after[before, "", 1] = last
         # Nor does it overtake those that it continues: Dask would cancel it.
         needed = {where.get(one) for task in members[number] for one in ran[task][-1].before}
-        after = {(places[one], "", 0): -latency for one in needed if one in places} | after
-        places[number], last = len(found), time - latency
-        found.append(Submission(
+        after = {(one, "", 1): -latency for one in needed if one in found} | after
+        before, last, new = number, time - latency, {}
+        found[number] = Submission(
             [key for task in members[number] for key in keys[task]],
             [key for task in members[number] if task in results for key in keys[task]],
             [*after], max(0.0, last - max(after.values())),
-        ))  # fmt: skip
-    return found, max(0.0, graph.stop - graph.start - ends[-1][0]) if ends else 0.0
+        )  # fmt: skip
+    return found, max(0.0, graph.stop - graph.start - max(ends)[0]) if ends else 0.0
 
 
 class Fetched(NamedTuple):
