@@ -39,15 +39,12 @@ class Graph:
 
         Raises
         ------
-        ValueError
+        TypeError, ValueError
             If the line is of another version, or incomplete.
         """
         if line.get("version", VERSION) != VERSION:
             raise ValueError(f"it has version {line['version']}, and this release reads {VERSION}")
-        try:
-            graph = cls(**{one.name: line[one.name] for one in fields(cls) if one.name in line})
-        except TypeError as error:
-            raise ValueError(f"a field is missing: {error}") from error
+        graph = cls(**{one.name: line[one.name] for one in fields(cls) if one.name in line})
         if missing := [name for name in Row._fields if name not in graph.runs]:
             raise ValueError(f"columns of its runs are missing: {', '.join(missing)}")
         return graph
@@ -88,20 +85,16 @@ def read_graphs(source: Path | str | bytes) -> list[Graph]:
 
 def _lines(file: Path | BytesIO) -> Iterator[Graph]:
     with gzip.open(file, "rt", encoding="utf-8") as lines:
-        number = 0
+        number = 1
         try:
-            for number, line in enumerate(lines, 1):
+            for line in lines:
                 if line.endswith("\n"):
-                    yield _graph(file, number, line)
-        except gzip.BadGzipFile as error:
-            if not number:
-                raise ValueError(f"{file} is no graph of a run: {error}") from error
+                    yield Graph.of(json.loads(line))
+                number += 1
         except (EOFError, zlib.error):
-            return
-
-
-def _graph(file: Path | BytesIO, number: int, line: str) -> Graph:
-    try:
-        return Graph.of(json.loads(line))
-    except (ValueError, AttributeError) as error:
-        raise ValueError(f"line {number} of {file} is no graph of a run: {error}") from error
+            pass
+        except gzip.BadGzipFile as error:
+            if number == 1:
+                raise ValueError(f"{file} is no graph of a run: {error}") from error
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ValueError(f"line {number} of {file} is no graph of a run: {error}") from error
