@@ -15,7 +15,7 @@ from markupsafe import escape
 from dask_otel.report.money import Price
 from dask_otel.report.whatif import WhatIfReport
 from dask_otel.whatif.experiments import Experiment, each, usual
-from dask_otel.whatif.result import Knee, Replayed, WhatIf, knee
+from dask_otel.whatif.result import Knee, Replayed, WhatIf
 from tests.unit.report_files import EVIL, report_of, span, traces
 
 
@@ -33,6 +33,13 @@ RESULT = WhatIf("etl", 7.58, AS_IT_WAS, MORE, ("Memory is not simulated.",))
 
 
 # ------------------------------------------------------------------------------- the knee
+
+
+def knee(points: list[tuple[int, float]]) -> Knee | None:
+    """The knee of the curve of these numbers of threads, and the durations with them."""
+    tried = (Replayed("", seconds, 1.0, 0.0, number) for number, seconds in points)
+    return WhatIf("etl", 1.0, None, (*tried,)).knee
+
 
 threads = st.lists(st.integers(1, 500), min_size=2, max_size=9, unique=True).map(sorted)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import log
@@ -105,27 +104,16 @@ class WhatIf:
 
     @property
     def knee(self) -> Knee | None:
-        """The knee of the curve; None if more than half of each further thread was of use."""
-        return knee([(one.threads or 0, one.seconds) for one in self.curve])
+        """The knee of the curve; None if more than half of the last further threads was of use.
 
-
-def knee(points: Sequence[tuple[int, float]]) -> Knee | None:
-    """Return the knee of a curve.
-
-    Parameters
-    ----------
-    points
-        Numbers of threads, in ascending order, and the durations with them, above 0.
-
-    Returns
-    -------
-    The smallest of the numbers from which on each further step of the curve uses less than half of
-    its threads to shorten the run; None if the last step uses more.
-    """
-    found, most = None, 0.0
-    for (fewer, before), (more, after) in reversed([*pairwise(points)]):
-        if log(before / after) >= _USED * log(more / fewer):
-            break
-        most = max(most, (1 - after / before) / (more - fewer))
-        found = Knee(fewer, most)
-    return found
+        It has the smallest number of threads from which on each further step of the curve uses less
+        than half of its threads to shorten the run.
+        """
+        found, most = None, 0.0
+        points = [(one.threads or 0, one.seconds) for one in self.curve]
+        for (fewer, before), (more, after) in reversed([*pairwise(points)]):
+            if log(before / after) >= _USED * log(more / fewer):
+                break
+            most = max(most, (1 - after / before) / (more - fewer))
+            found = Knee(fewer, most)
+        return found
