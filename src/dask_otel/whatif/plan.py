@@ -7,7 +7,6 @@ so long as it took after the last of them. On a faster cluster it submits earlie
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -77,7 +76,7 @@ class Worker(NamedTuple):
     #: When it came and went.
     came: float
     went: float
-    #: It went with results or with runs, as a killed one does.
+    #: If it went, it did with results or with runs, as a killed one does.
     killed: bool
     #: Seconds that its first task waits for it, because it imports modules, for example.
     startup: float
@@ -239,19 +238,17 @@ def _workers(
 ) -> list[Worker]:
     known, lost = [], losers(rows)
     for number, one in enumerate(graph.workers):
+        is_lost, went = number in lost, one["went"] or inf
         # Those that went after the end of the span, when the cluster closed, were there until then.
-        went = one["went"] if (one["went"] or inf) < graph.stop - graph.start else inf
-        killed = went < inf and number in lost
-        if killed and "failures" in change.without:
-            killed, went = False, inf
-        about = one["threads"], one.get("resources", {}), one["came"] or 0.0, went, killed
+        if went >= graph.stop - graph.start or (is_lost and "failures" in change.without):
+            went = inf
+        about = one["threads"], one.get("resources", {}), one["came"] or 0.0, went, is_lost
         known.append(Worker(*about, startups.get(number, 0.0), slowness.get(number, {})))
     if change.workers is None:
         return known
-    fresh = [one._replace(slowness={}) for one in known]
     return [
-        (known if number < len(known) else fresh)[number % len(known)]._replace(
-            threads=threads, came=0.0, went=inf, killed=False
+        known[number % len(known)]._replace(
+            threads=threads, came=0.0, went=inf, slowness=slowness.get(number, {})
         )
         for number, threads in enumerate(change.workers)
     ]
@@ -367,16 +364,14 @@ def _way(starts: Iterable[Start], workers: int) -> float:
 
 def _pause(starts: Sequence[Start]) -> float:
     """Return the seconds in which a thread of a worker changes from a task to the next one."""
-    ends: dict[int, list[float]] = defaultdict(list)
-    for stop, worker in sorted((one.stop, one.worker) for one in starts):
-        ends[worker].append(stop)
-    pauses = []
-    for one in starts:
-        place = bisect_right(ends[one.worker], one.start)
-        last = ends[one.worker][place - 1] if place else -inf
+    ended, pauses = dict[int, float](), list[float]()
+    times = chain.from_iterable(((one.stop, 0, one), (one.start, 1, one)) for one in starts)
+    for time, is_start, one in sorted(times):
+        if not is_start:
+            ended[one.worker] = time
         # It was there, and waited for that end.
-        if one.ready < last:
-            pauses.append(one.start - last)
+        elif one.ready < ended.get(one.worker, -inf):
+            pauses.append(time - ended[one.worker])
     return median(pauses) if pauses else 0.0
 
 
