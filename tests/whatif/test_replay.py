@@ -152,6 +152,19 @@ def test_the_transfers_from_a_worker_share_its_bandwidth() -> None:
     assert seconds(shared, without="transfers") == near(2.0)
 
 
+def test_the_transfers_to_a_worker_share_its_bandwidth() -> None:
+    # Of two results of 100 MB on two workers, a third worker needs both.
+    pins = [{"workers": [n], "resources": {}, "loose": False} for n in range(3)]
+    made = [{"nbytes": 10**8, "restriction": n, "worker": n} for n in (0, 1)]
+    need = {"before": [0, 1], "restriction": 2, "worker": 2, "sent": 1.0, "fetched": 1.0}
+    gathered = graph(
+        *made, {**need, "start": 2.0, "transfer": 1.0}, workers=(1, 1, 1), restrictions=pins
+    )
+    assert seconds(gathered) == near(3.0)
+    assert seconds(gathered, bandwidth=1e8) == near(4.0)
+    assert seconds(gathered, workers=(2, 2, 2), bandwidth=2e8) == near(3.0)
+
+
 def test_all_tasks_of_a_worker_wait_for_data_that_one_of_them_fetches() -> None:
     pins = [{"workers": [n], "resources": {}, "loose": False} for n in (0, 1)]
     need = [{"before": [0], "restriction": 1, "worker": 1, "sent": 1.0, "start": 1.5 + task}

@@ -25,7 +25,7 @@ from dask_otel.lab.clock import Machine, Stuck
 from dask_otel.lab.cluster import Cluster, simulate
 from dask_otel.lab.executor import RUN
 from dask_otel.lab.threads import here
-from dask_otel.whatif.plan import Key, Plan, slower_by
+from dask_otel.whatif.plan import LARGE, Key, Plan, slower_by
 from dask_otel.whatif.result import Replayed
 
 #: What costs time in a replay, and decides nothing.
@@ -124,8 +124,8 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
         self._where = {key: number for number, one in submissions for key in one.results}
         self._cluster: Cluster
         self._began = 0.0
-        #: By sender, when all data that others asked for is sent.
-        self._sent: dict[str, float] = {}
+        #: By the name of a worker, with its direction: when all data is there that was asked for.
+        self._moved: dict[tuple[str, str], float] = {}
 
     def update_graph(self, scheduler: Any, *, tasks: Iterable[Key], **_: Any) -> None:
         """See ``SchedulerPlugin.update_graph``: give new tasks what the recorded ones had."""
@@ -143,16 +143,19 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
 
     # ------------------------------------------------------------------------ the cluster
 
-    def latency(self, sender: Machine, _: Machine, message: Any) -> float:
-        """Return how long a message takes: data that a worker asked for, after what it sends."""
+    def latency(self, sender: Machine, receiver: Machine, message: Any) -> float:
+        """Return how long a message takes: data, after what both workers send and get already."""
         data = message.get("data") if type(message) is dict else None
         if type(data) is not dict or message.get("status") != "OK":
             return self.plan.latency
         now, tasks = self._cluster.loop.now, self.plan.tasks
         moved = sum(tasks[key].runs[-1].nbytes or 0 for key in data if key in tasks)
-        began = max(now, self._sent.get(sender.name, 0.0))
-        self._sent[sender.name] = began + self.plan.wire.seconds(moved)
-        return self._sent[sender.name] - now + self.plan.latency
+        # Small messages wait for event loops, and not for others to the same worker.
+        ends = [("from", sender.name), ("to", receiver.name)][: 2 if moved >= LARGE else 1]
+        for end in ends:
+            began = max(now, self._moved.get(end, 0.0))
+            self._moved[end] = began + self.plan.wire.seconds(moved)
+        return max(self._moved[end] for end in ends) - now + self.plan.latency
 
     async def prepare(self, cluster: Cluster) -> None:
         """Start the workers. Belongs to the scheduler's machine, like the following ones."""

@@ -32,7 +32,10 @@ Slowness: TypeAlias = Mapping[int, tuple[float, float]]
 #: without a group, once: it is made. The program begins with number -1.
 Event: TypeAlias = tuple[int, str, int]
 
-#: Bytes a second from a worker, if no large message was recorded: Dask's own guess.
+#: Data from a worker to another one: their numbers, its beginning and end.
+Message: TypeAlias = tuple[int, int, float, float]
+
+#: Bytes a second of a worker, if no large message was recorded: Dask's own guess.
 BANDWIDTH: Final = 100e6
 #: Bytes of a large message. Dask, too, learns nothing of its bandwidth from smaller ones, which
 #: mostly wait for event loops.
@@ -86,7 +89,7 @@ class Worker(NamedTuple):
 
 
 class Wire(NamedTuple):
-    """How long data of one message takes from a worker."""
+    """How long data of one message takes."""
 
     #: Bytes a second of small messages, and the largest one of them; bytes a second of the rest of
     #: a message.
@@ -183,7 +186,7 @@ def plan(graph: Graph, change: Experiment, order: int = 0) -> Plan:
     if "gaps" in without:
         submissions = {number: one._replace(gap=0.0) for number, one in submissions.items()}
         rest = 0.0
-    wire = _wire(fetched.values(), latency)
+    wire = _wire(fetched, latency)
     if bandwidth := inf if "transfers" in without else change.bandwidth:
         wire = Wire(bandwidth, 0.0, bandwidth)
     scheduler = {"stealing": True, "saturation": 1.1, **host.scheduler}
@@ -375,31 +378,33 @@ def _pause(starts: Sequence[Start]) -> float:
     return median(pauses) if pauses else 0.0
 
 
-def messages(fetched: Iterable[Fetched]) -> dict[tuple[int, float, float], int]:
-    """Return the bytes of the messages with data, by worker, beginning and end."""
-    found: dict[tuple[int, float, float], int] = defaultdict(int)
-    for one in fetched:
-        found[one.source, one.began, one.ended] += one.nbytes
+def messages(fetched: Mapping[tuple[int, int], Fetched]) -> dict[Message, int]:
+    """Return the bytes of the messages with data."""
+    found: dict[Message, int] = defaultdict(int)
+    for (receiver, _), one in fetched.items():
+        found[one.source, receiver, one.began, one.ended] += one.nbytes
     return found
 
 
-def _wire(fetched: Iterable[Fetched], latency: float) -> Wire:
+def _wire(fetched: Mapping[tuple[int, int], Fetched], latency: float) -> Wire:
     """Return how long data took, as recorded."""
     sent = messages(fetched)
     small, large = (
         {message: size for message, size in sent.items() if (size >= LARGE) is is_large}
         for is_large in (False, True)
     )
-    slow, bandwidth = (_bandwidth(one, latency) for one in (small, large))
-    return Wire(slow, max(small.values(), default=0.0), bandwidth)
+    ends = (small, 0), (large, 0), (large, 1)
+    slow, *fast = (_bandwidth(one, latency, end) for one, end in ends)
+    # The busier end of a message is its limit.
+    return Wire(slow, max(small.values(), default=0.0), max(fast))
 
 
-def _bandwidth(sent: Mapping[tuple[int, float, float], int], latency: float) -> float:
-    """Return the bytes a second from a worker; without messages, Dask's guess."""
-    sending: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    for source, began, ended in sent:
+def _bandwidth(sent: Mapping[Message, int], latency: float, end: int) -> float:
+    """Return the bytes a second from a worker, or to one (1); without messages, Dask's guess."""
+    busy: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for source, receiver, began, ended in sent:
         # After a question and an answer.
-        sending[source].append((began + 2 * latency, ended))
-    seconds = sum(map(covered, sending.values()))
+        busy[(source, receiver)[end]].append((began + 2 * latency, ended))
+    seconds = sum(map(covered, busy.values()))
     moved = sum(sent.values())
     return moved / seconds if moved and seconds > _ROUNDED else BANDWIDTH

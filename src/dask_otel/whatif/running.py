@@ -206,14 +206,14 @@ def _assumptions(
     assumed = {
         "Tasks take as long as they took, however many run side by side.": True,
         "Memory is not simulated: nothing is spilled, and no worker is paused.": True,
-        "The transfers from one worker share its bandwidth, and it is the only limit.": True,
+        "The transfers from or to one worker share its bandwidth, and it is the only limit.": True,
         "Other workers are there from the start to the end, and none is lost.": others,
         "A task that had to run on a certain worker has to run on the one of the same number.": (
             others and graph.restrictions
         ),
         "No transfer of a megabyte or more was recorded; beyond the largest one, a worker sends "
         f"{BANDWIDTH / 1e6:g} MB/s{but}.": (
-            max(messages(fetched_by(graph.rows()).values()).values(), default=0.0) < LARGE
+            max(messages(fetched_by(graph.rows())).values(), default=0.0) < LARGE
         ),
         "A task that started other tasks waits for them as long as it did.": (
             any(graph.runs["seceded"])
