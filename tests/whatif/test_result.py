@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
 
@@ -260,6 +260,14 @@ def test_each_change_is_an_experiment_of_its_own() -> None:
         Experiment("the longest task split in 4", split={"longest": 4}),
         Experiment("tasks of fit split in 2", split={"fit": 2}),
     ]
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    np = pytest.importorskip("numpy")
+    four, two = np.int64(4), np.float32(2.0)
+    found = [*each([(four, four)], np.float32(1e9), (), [("fit", two)], [("fit", four)])]
+    plain = [*each([(4, 4)], 1e9, (), [("fit", 2.0)], [("fit", 4)])]
+    assert json.dumps([*map(asdict, found)]) == json.dumps([*map(asdict, plain)])
 
 
 @pytest.mark.parametrize(

@@ -75,21 +75,23 @@ def each(
     for workers, of_each in threads:
         require(workers, 1, 10_000, "the number of workers", whole=True)
         require(of_each, 1, 1_000, "the number of threads of a worker", whole=True)
-        yield with_workers([of_each] * workers)
+        yield with_workers([int(of_each)] * int(workers))
     if bandwidth is not None:
         require(bandwidth, 1_000, 1e15, "the bandwidth in bytes a second")
-        yield Experiment(f"{bandwidth / 1e6:,g} MB/s between workers", bandwidth=bandwidth)
+        yield Experiment(f"{bandwidth / 1e6:,g} MB/s between workers", bandwidth=float(bandwidth))
     for cause in without:
         if cause not in CAUSES:
             raise ValueError(f"without {cause!r}: allowed are {', '.join(CAUSES)}")
         yield Experiment(f"without {cause}", without=(cause,))
     for prefix, factor in faster:
         require(factor, 0.001, 1_000, f"the factor for {prefix}")
-        yield Experiment(f"tasks of {prefix} {factor:g} times as fast", faster={prefix: factor})
+        yield Experiment(
+            f"tasks of {prefix} {factor:g} times as fast", faster={prefix: float(factor)}
+        )
     for prefix, pieces in split:
         require(pieces, 2, 1_000, f"the number of pieces of {prefix}", whole=True)
         what = "the longest task" if prefix == LONGEST else f"tasks of {prefix}"
-        yield Experiment(f"{what} split in {pieces}", split={prefix: pieces})
+        yield Experiment(f"{what} split in {pieces}", split={prefix: int(pieces)})
 
 
 def require(value: float, least: float, most: float, what: str, whole: bool = False) -> None:
