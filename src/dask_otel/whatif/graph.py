@@ -88,8 +88,7 @@ def _lines(file: Path | BytesIO) -> Iterator[Graph]:
         number = 1
         try:
             for line in lines:
-                if line.endswith("\n"):
-                    yield Graph.of(json.loads(line))
+                yield Graph.of(json.loads(line))
                 number += 1
         except (EOFError, zlib.error):
             pass
