@@ -213,7 +213,8 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
                 self.lack = "no worker has what a task needs"
         ends = {name: min(loop.now, self._began + one.went) for name, one in self._workers.items()}
         self.busy = sum(
-            min(run.stop, run.seceded, ends[run.worker]) - run.start for run in cluster.runs
+            max(0.0, min(run.stop, run.seceded, ends[run.worker]) - run.start)
+            for run in cluster.runs
         )
         return loop.now + plan.rest - self._began
 
