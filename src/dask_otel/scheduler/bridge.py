@@ -30,7 +30,7 @@ from dask_otel.core.life.open_span import Limits, TaskLimits
 from dask_otel.pump.pump import Pump
 from dask_otel.pump.spooled import MOMENT
 from dask_otel.pump.thread import apart
-from dask_otel.scheduler.hand_over import LONGEST, PAUSE, HandOver
+from dask_otel.scheduler.hand_over import LONGEST, HandOver, waited
 from dask_otel.scheduler.live_page import PageHandler, Pages
 from dask_otel.scheduler.own_cost import OwnCost
 from dask_otel.scheduler.recording import Recording
@@ -314,14 +314,14 @@ class Bridge:
         # They may have arrived, or their workers may have left, since the last tick.
         with self.boundary.guarding("close"):
             self._tick(most=None)
-        await _waited(lambda: not self.adapter.lifecycle.settling, until)
+        await waited(lambda: not self.adapter.lifecycle.settling, until)
 
     @staticmethod
     async def _pump_closed(pump: Pump, deadline: float) -> None:
         pump.request_close(max(0.0, deadline - clocks.monotonic()))
-        await _waited(lambda: pump.closed, deadline)
+        await waited(lambda: pump.closed, deadline)
         # Spooling to disk needs no endpoint; allow it a moment even if no time is left.
-        await _waited(lambda: pump.spans.written, clocks.monotonic() + MOMENT)
+        await waited(lambda: pump.spans.written, clocks.monotonic() + MOMENT)
         pump.release()
 
     def _detach(self, exported: bool = True) -> None:
@@ -389,11 +389,6 @@ class Bridge:
         self.hand_over.notices()
         if self._plugin is not None:
             self._cost.sample(self._plugin)
-
-
-async def _waited(done: Callable[[], bool], until: float) -> None:
-    while not done() and clocks.monotonic() < until:
-        await asyncio.sleep(PAUSE)
 
 
 def limits_of(settings: Settings) -> Limits:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time as clocks
 from collections.abc import Callable, Iterable, Iterator
 from itertools import product
@@ -193,8 +194,7 @@ class HandOver:
     async def flush(self) -> None:
         """Hand over what was measured so far."""
         self.begin_metrics()
-        while self._step is not None:
-            await asyncio.sleep(PAUSE)
+        await waited(lambda: self._step is None)
 
     def steps(self) -> Iterator[None]:
         """Hand over the metrics; each item is a short part of a step."""
@@ -248,3 +248,10 @@ class HandOver:
         if lines.left_out:
             add(semconv.OTEL_DROPPED.name, "logs", "over_limit", value=lines.left_out)
             lines.left_out = 0
+
+
+async def waited(done: Callable[[], bool], until: float = math.inf) -> bool:
+    """Wait on the event loop; return whether it is done by then."""
+    while not done() and clocks.monotonic() < until:
+        await asyncio.sleep(PAUSE)
+    return done()

@@ -13,7 +13,7 @@ from dask_otel._dask.settled import SettledSpans
 from dask_otel._log import logger
 from dask_otel.pump.pump import Pump
 from dask_otel.pump.recorder import Recorder
-from dask_otel.scheduler.hand_over import PAUSE, HandOver
+from dask_otel.scheduler.hand_over import HandOver, waited
 from dask_otel.scheduler.wiring import RECORDED, WRITTEN_WITHIN
 from dask_otel.settings.keys import Settings
 
@@ -116,13 +116,11 @@ class Recording:
             pump = self.stop()
             self.begin()
             until = clocks.monotonic() + WRITTEN_WITHIN
-            while pump is not None and not pump.closed:
-                if clocks.monotonic() >= until:
-                    raise TimeoutError(
-                        f"its telemetry is not in memory after {WRITTEN_WITHIN:g} s, perhaps "
-                        "because the operator's function (otel.redact) does not return"
-                    )
-                await asyncio.sleep(PAUSE)
+            if pump is not None and not await waited(lambda: pump.closed, until):
+                raise TimeoutError(
+                    f"its telemetry is not in memory after {WRITTEN_WITHIN:g} s, perhaps "
+                    "because the operator's function (otel.redact) does not return"
+                )
         return 0 if self.recorder is None else self.recorder.number
 
     async def settle(self, span_id: str, timeout: float, submitted: bool) -> None:
