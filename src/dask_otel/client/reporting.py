@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -86,18 +86,16 @@ class performance_report:
         self._client: Any = client
         self._request = uuid4().hex
         self._name = Path(self.filename or "performance_report").stem
-        #: The number of the last row before the block.
-        self._since = 0
-        self._span: AbstractContextManager[str] | None = None
+        #: Has the number of the last row before the block, and its time.
+        self._begun = _wire.Recorded()
+        self._span = ExitStack()
         self._span_id = ""
-        self._began: float | None = None
         #: The headline in lines of text.
         self._said = ["no report"]
 
     def __enter__(self) -> performance_report:
         with self._guarded():
-            self._connected(asynchronous=False).sync(self._begin)
-            self._enter()
+            self._enter(self._begin(asynchronous=False))
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
@@ -108,9 +106,7 @@ class performance_report:
 
     async def __aenter__(self) -> performance_report:
         with self._guarded():
-            self._connected(asynchronous=True)
-            await self._begin()
-            self._enter()
+            self._enter(await self._begin(asynchronous=True))
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
@@ -119,42 +115,36 @@ class performance_report:
                 await asyncio.to_thread(self._make, await self._read(error), error)
                 self._show()
 
-    def _connected(self, asynchronous: bool) -> Client:
+    def _begin(self, asynchronous: bool) -> Any:
+        """Begin to record; return the answer, or with an asynchronous client an awaitable of it."""
         from distributed import Client
 
         # Nothing is left of an earlier block.
-        self.report, self._span, self._said = None, None, ["no report"]
+        self.report, self._span_id, self._said = None, "", ["no report"]
         client = self._client = self._client or Client.current()
         if client.asynchronous != asynchronous:
             raise RuntimeError("use `async with` with an asynchronous client, else `with`")
-        return client
+        return client.sync(ask, client, _wire.record, name=self._request, owner=client.id)
 
-    async def _begin(self) -> None:
-        request = {"name": self._request, "owner": self._client.id}
-        answer = await ask(self._client, _wire.record, **request)
-        self._since, self._began = answer.number, answer.time
-
-    def _enter(self) -> None:
-        self._span = span(self._name)
+    def _enter(self, answer: _wire.Recorded) -> None:
+        self._begun = answer
         # It notifies the scheduler of the client that is current now.
         with self._client.as_current():
-            self._span_id = str(self._span.__enter__())
+            self._span_id = str(self._span.enter_context(span(self._name)))
 
     def _leave(self) -> bool:
-        """Leave the span; return whether there is one."""
-        if self._span is None:
-            return False
+        """Leave the span; return whether there was one."""
         # In a generator, the block can end in another context, which Dask's span does not expect.
         with suppress(ValueError):
-            self._span.__exit__(None, None, None)
-        return True
+            self._span.close()
+        return bool(self._span_id)
 
     async def _read(self, error: BaseException | None) -> _wire.Recorded:
         """Return all rows of the block."""
-        client, read = self._client, _wire.Recorded(number=self._since, more=True)
+        client, read = self._client, replace(self._begun, more=True)
         seconds = _TIMEOUT if error is None or isinstance(error, Exception) else _HURRY
         settle = self._span_id, seconds, pending(client)
-        asked: dict[str, Any] = {"since": self._since, "most": _CHUNK, "settle": settle}
+        asked: dict[str, Any] = {"since": read.number, "most": _CHUNK, "settle": settle}
         while read.more:
             answer = await ask(client, _wire.read_record, after=read.number, **asked)
             read = replace(answer, rows=read.rows + answer.rows)
@@ -171,7 +161,7 @@ class performance_report:
 
         message = " ".join(attribute_text(error, Sanitizer(), _LONGEST).split())
         ended = None if error is None else (type(error).__name__, message)
-        block = Block(self._name, self._span_id, ended, self._began)
+        block = Block(self._name, self._span_id, ended, self._begun.time)
         self.report = about(report_of(read.rows, read.lost), block)
         for account in self.report.accounts():
             first = account.diagnoses[0]
