@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import unescape
-from types import SimpleNamespace
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urljoin
@@ -25,7 +24,6 @@ from distributed import Client, LocalCluster, span, wait
 
 import dask_otel
 from dask_otel import semconv
-from dask_otel.pump.recorder import Recorder
 from dask_otel.report.document import report_of
 from dask_otel.scheduler import live_page as module
 from dask_otel.scheduler.wiring import make_pump
@@ -207,7 +205,7 @@ async def test_all_who_ask_at_a_time_share_one_answer(monkeypatch: pytest.Monkey
     for values, answers in cases.items():
         for name, value in zip(("FRESH", "SPARED", "BESIDE"), values, strict=True):
             monkeypatch.setattr(module, name, value)
-        pages = module.Pages(None, None, SimpleNamespace(recorder=None))  # type: ignore[arg-type]
+        pages = module.Pages(None, None, None)  # type: ignore[arg-type]
         assert {*await asyncio.gather(*(pages.live() for _ in range(3)))} == answers
 
 
@@ -282,8 +280,9 @@ def test_a_report_is_about_one_run_of_those_in_memory_and_has_the_headline_of_th
             read(client, path)
         refused.value.close()
         # A root that the scheduler knows, and whose rows are gone.
-        bridge = client.cluster.scheduler.plugins["dask-otel"].bridge
-        bridge.recording.recorder = Recorder(10**6)
+        recorder = client.cluster.scheduler.plugins["dask-otel"].bridge.recording.recorder
+        recorder._most = 0
+        recorder.add("logs", b"")
         assert status(client, path) == 404
 
 

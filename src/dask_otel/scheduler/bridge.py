@@ -193,8 +193,9 @@ class Bridge:
             if self._show("its metrics", "otel.metrics.prometheus", add):
                 # The first scrape may come at once.
                 self.hand_over.begin_metrics()
-        if self.settings.report.record == "always":
-            pages = Pages(self.adapter, self.settled, self.recording)
+        recorder = self.recording.recorder
+        if recorder is not None and self.settings.report.record == "always":
+            pages = Pages(self.adapter, self.settled, recorder)
             add = partial(routes.add_page, PageHandler, pages=pages)
             self._show("open spans and the reports of runs", "otel.report.record", add)
         if not wired.hint:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time as clocks
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +20,6 @@ from dask_otel._dask.overview import overview
 from dask_otel._dask.settled import SettledSpans
 from dask_otel.pump.recorder import Recorder
 from dask_otel.pump.thread import apart
-from dask_otel.scheduler.recording import Recording
 from dask_otel.scheduler.wiring import RECORDED
 
 if TYPE_CHECKING:
@@ -54,9 +53,9 @@ class Pages:
     """The pages of one bridge; the parameters are its parts."""
 
     def __init__(
-        self, adapter: SchedulerAdapter, settled: SettledSpans, recording: Recording
+        self, adapter: SchedulerAdapter, settled: SettledSpans, recorder: Recorder
     ) -> None:
-        self._adapter, self._settled, self._recording = adapter, settled, recording
+        self._adapter, self._settled, self._recorder = adapter, settled, recorder
         self._live: str | None = None
         self._until = 0.0
         #: By span: the headline of its report, and until when it can change; 0 if it can't.
@@ -78,23 +77,19 @@ class Pages:
 
     async def report(self, span_id: str) -> str | None:
         """Return the report of a span; None if it is unknown, or no longer in memory."""
-        recorder = self._recording.recorder
-        if recorder is None or self._settled.trace_context(span_id) is None:
+        if self._settled.trace_context(span_id) is None:
             return None
         async with self._locks[1]:
-            return await _made(partial(_report, recorder, span_id))
+            return await _made(partial(_report, self._recorder, span_id))
 
     def _page(self, facts: dict[str, Any]) -> str:
         """Add the headlines of runs that have ended, and return the page. In a thread."""
-        known, now, recorder = self._headlines, facts["time"], self._recording.recorder
+        known, now = self._headlines, facts["time"]
         shown = {one["id"]: known.get(one["id"], ("", now + _SETTLES)) for one in facts["ended"]}
         changing = {span_id: until for span_id, (_, until) in shown.items() if until}
-        found: dict[str, str] = {}
-        if recorder is not None and changing:
-            for span_id, report in _reports(recorder, changing, LARGE):
-                found[span_id] = report.accounts()[0].diagnoses[0].title
-        for span_id, until in changing.items():
-            shown[span_id] = found.get(span_id, ""), until if now < until else 0.0
+        for span_id, report in _reports(self._recorder, changing, LARGE):
+            title = "" if report is None else report.accounts()[0].diagnoses[0].title
+            shown[span_id] = title, changing[span_id] if now < changing[span_id] else 0.0
         self._headlines = shown
         for one in facts["ended"]:
             one["headline"], _ = shown[one["id"]]
@@ -104,23 +99,24 @@ class Pages:
         return live_page(facts)
 
 
-def _reports(recorder: Recorder, ids: Iterable[str], most: float) -> Iterator[tuple[str, Report]]:
-    """Yield the reports of spans that are in memory; none if all rows exceed `most` bytes."""
+def _reports(
+    recorder: Recorder, ids: Collection[str], most: float
+) -> Iterator[tuple[str, Report | None]]:
+    """Yield the reports of spans: None if not in memory, or if all rows exceed `most` bytes."""
     from dask_otel.report.document import about, report_of
     from dask_otel.report.telemetry.model import Block
 
-    rows = recorder.rows()
-    if sum(len(data) for signal, data in rows if signal != "graph") > most:
-        return
-    report = report_of(rows, recorder.lost())
+    rows = recorder.rows() if ids else []
+    large = sum(len(data) for signal, data in rows if signal != "graph") > most
+    report = report_of([] if large else rows, recorder.lost())
     for span_id in ids:
         one = about(report, Block("", span_id))
-        if any(run.own for run in one.runs):
-            yield span_id, one
+        yield span_id, one if any(run.own for run in one.runs) else None
 
 
 def _report(recorder: Recorder, span_id: str) -> str | None:
-    return next((report.html() for _, report in _reports(recorder, [span_id], inf)), None)
+    ((_, report),) = _reports(recorder, [span_id], inf)
+    return None if report is None else report.html()
 
 
 async def _made(make: Callable[[], str | None]) -> str | None:
