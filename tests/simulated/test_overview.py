@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from distributed import span, wait
 
 from dask_otel._dask import overview as module
+from dask_otel.scheduler import live_page
 from tests.simulated.bridged import Bridged
 from tests.simulated.tasks import boom, nap
 
@@ -89,3 +91,41 @@ def test_many_spans_are_shown_in_part_in_short_steps(
     # Others have their turn after each of them.
     assert turns >= 8
     assert len(held) == 6
+
+
+@pytest.mark.options(otel={"report": {"record": "always"}})
+def test_a_run_has_its_headline_and_sums_whatever_is_no_longer_in_memory(
+    b: Bridged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(name: str, count: int) -> int:
+        with span(name):
+            b.client.gather(b.client.map(nap, [2.0] * count, key=name, pure=False))
+        b.exported()
+        b.client.sync(b.bridge.recording.cut)
+        return int(recorder._size)
+
+    recorder = b.bridge.recording.recorder
+    earlier = work("earlier", 4)
+    time.sleep(10.0)
+    later = work("later", 6) - earlier
+    # Of all rows, those since the beginning of the last run are a part.
+    data = [len(data) for signal, data in recorder.part(0, math.inf)[0] if signal != "graph"]
+    monkeypatch.setattr(live_page, "LARGE", sum(data) - 1)
+    pages = live_page.Pages(b.bridge.adapter, b.bridge.settled, recorder)
+    found, _ = asked(b)
+    pages._page(found)
+    headlines = {one["name"]: one["headline"] for one in found["ended"]}
+    assert headlines["earlier"] == ""
+    assert headlines["later"]
+    # The first run leaves memory.
+    recorder._most = later + 1000
+    recorder.add("logs", b"")
+    assert recorder.lost()["metrics"]
+    (one,) = (one for one in found["ended"] if one["name"] == "later")
+    report = live_page._report(one["id"], *recorder.since(one["start"]))
+    assert report is not None
+    (account,) = report.accounts()
+    assert [span.full_name for span in account.session.of_type("span")] == ["later"]
+    assert account.diagnoses[0].title == headlines["later"]
+    assert account.outcomes == {"memory": 6}
+    assert account.cluster is not None

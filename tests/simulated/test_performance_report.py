@@ -190,7 +190,7 @@ def test_a_report_of_a_run_is_not_about_earlier_ones_of_its_name(b: Bridged) -> 
             b.client.gather(b.client.map(nap, [0.5, 1.0 + number], key=f"nap-{number}"))
         ids.append(span_id)
         time.sleep(6.0)
-    report = report_of(b.bridge.recording.recorder.rows(), {})
+    report = report_of(*b.bridge.recording.recorder.since(0.0))
     for number, span_id in enumerate(ids):
         (found,) = about(report, Block("", span_id)).accounts()
         assert found.seconds == pytest.approx(1.0 + number, abs=0.01)
@@ -320,7 +320,7 @@ def test_a_report_of_a_scheduler_that_always_records_begins_with_the_block(b: Br
     with dask_otel.performance_report(None) as block:
         b.client.gather(b.client.map(nap, [1.0] * 2, pure=False))
     assert account(block).outcomes == {"memory": 2}
-    rows = b.bridge.recording.recorder.rows()
+    rows, _ = b.bridge.recording.recorder.since(0.0)
     assert {signal for signal, _ in rows} == {"traces", "metrics", "logs", "graph"}
     whole = report_of(rows, {})
     (everything,) = whole.accounts()
@@ -523,7 +523,7 @@ def test_sums_without_all_their_parts_are_left_out(b: Bridged) -> None:
             b.client.gather(b.client.map(nap, [10.0] * 12, pure=False))
         b.exported()
     b.client.sync(b.bridge.recording.cut)
-    rows = b.bridge.recording.recorder.rows()
+    rows, _ = b.bridge.recording.recorder.since(0.0)
     sums = [place for place, (signal, _) in enumerate(rows) if signal == "metrics"]
     lost = sums[: len(sums) // 2]
     kept = [row for place, row in enumerate(rows) if place not in lost]

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import gzip
 import os
+from types import SimpleNamespace
+
+import pytest
 
 from dask_otel._otel.sdk.otlp_json import RecorderTransport
 from dask_otel._otel.sdk.transport import REQUESTS
 from dask_otel.core.records import Answer
+from dask_otel.pump import recorder as module
 from dask_otel.pump.recorder import Recorder
 from dask_otel.report.document import report_of
 
 ROW = 10_000
+
+
+@pytest.fixture(autouse=True)
+def _numbered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Number the rows one by one, as if they came at once."""
+    monkeypatch.setattr(module, "clocks", SimpleNamespace(time_ns=lambda: 0))
 
 
 def add(recorder: Recorder, signal: str, trace: str = "") -> None:
@@ -77,7 +87,7 @@ def test_a_row_has_the_spans_of_one_trace_and_loses_none() -> None:
     transport = RecorderTransport("traces", recorder)
     assert transport.send(request.SerializeToString(), 1.0) == Answer(True)
     transport.close()
-    texts = [gzip.decompress(data).decode() for _, data in recorder.rows()]
+    texts = [gzip.decompress(data).decode() for _, data in recorder.since(0.0)[0]]
     assert len(texts) == 3
     for text, trace in zip(texts, (b"a", b"b", b"c"), strict=True):
         assert text.count((trace * 16).hex()) == 2 == text.count('"traceId"')

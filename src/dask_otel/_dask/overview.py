@@ -57,7 +57,7 @@ async def overview(adapter: SchedulerAdapter, settled: SettledSpans) -> dict[str
 
 def _ended(settled: SettledSpans, span: Span) -> dict[str, Any]:
     """Return the facts of a root that has ended; of one with many spans, its name alone."""
-    row = {"id": span.id, "name": line_name(span.name)}
+    row = {"id": span.id, "name": line_name(span.name), "start": span.enqueued}
     if len([*islice(span.traverse_spans(), LARGE)]) == LARGE:
         return row
     found = settled.read(span)

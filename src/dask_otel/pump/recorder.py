@@ -6,7 +6,9 @@ signal, one after the other, are a file as `otel.files.path` would have it.
 
 from __future__ import annotations
 
+import math
 import threading
+import time as clocks
 from bisect import bisect_right
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable
@@ -39,7 +41,7 @@ class Recorder:
     def __init__(self, most: int) -> None:
         self._most = most
         self._size = 0
-        #: The number of the last row.
+        #: The number of the last row: when it came, in nanoseconds since the epoch, or later.
         self.number = 0
         self._rows: dict[int, RecordedRow] = {}
         #: The numbers of the rows of each trace, or of one other row, by the last one.
@@ -57,7 +59,7 @@ class Recorder:
     def add(self, signal: str, data: bytes, trace: str = "") -> None:
         """Add a row, which is compressed already, and evict others if there is no room for it."""
         with self._writing:
-            self.number += 1
+            self.number = max(self.number + 1, clocks.time_ns())
             key: object = trace or self.number
             self._rows[self.number] = signal, data
             self._units.setdefault(key, []).append(self.number)
@@ -70,11 +72,13 @@ class Recorder:
                 self._gone.append((numbers[-1], rows[0][0] if key in numbers else "traces"))
                 self._size -= sum(len(data) + _BESIDE for _, data in rows)
 
-    def rows(self) -> list[RecordedRow]:
-        """Return all rows in their order."""
-        return [*self._rows.copy().values()]
+    def since(self, start: float) -> tuple[tuple[RecordedRow, ...], dict[str, int]]:
+        """Return all rows since a time, and what was evicted of them: see `lost`."""
+        number = int(start * 1e9)
+        rows, *_ = self.part(number, math.inf)
+        return rows, self.lost(number)
 
-    def part(self, after: int, most: int) -> tuple[tuple[RecordedRow, ...], int, bool]:
+    def part(self, after: int, most: float) -> tuple[tuple[RecordedRow, ...], int, bool]:
         """Return rows after one with that number, `most` bytes or one row.
 
         Then the number of the last one, and whether there are more.

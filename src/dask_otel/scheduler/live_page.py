@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time as clocks
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from tornado.web import HTTPError, RequestHandler
@@ -18,7 +17,7 @@ from tornado.web import HTTPError, RequestHandler
 from dask_otel._dask.adapter import SchedulerAdapter
 from dask_otel._dask.overview import overview
 from dask_otel._dask.settled import SettledSpans
-from dask_otel.pump.recorder import Recorder
+from dask_otel.pump.recorder import RecordedRow, Recorder
 from dask_otel.pump.thread import apart
 from dask_otel.scheduler.wiring import RECORDED
 
@@ -30,7 +29,8 @@ if TYPE_CHECKING:
 FRESH: Final = 1.0
 SPARED: Final = 20.0
 BESIDE: Final = 4.0
-#: Bytes of rows from which on headlines are left to the reports: to read them takes seconds.
+#: Bytes of rows, since the beginning of each run, from which on headlines are left to the reports:
+#: to read them takes seconds.
 LARGE: Final = 2**22
 #: Seconds after a run's end in which its rows can still become more.
 _SETTLES: Final = 2 * RECORDED
@@ -77,46 +77,42 @@ class Pages:
 
     async def report(self, span_id: str) -> str | None:
         """Return the report of a span; None if it is unknown, or no longer in memory."""
-        if self._settled.trace_context(span_id) is None:
+        span = self._adapter.spans.extension.spans.get(span_id)
+        if span is None:
             return None
         async with self._locks[1]:
-            return await _made(partial(_report, self._recorder, span_id))
+            return await _made(partial(self._html, span_id, span.enqueued))
+
+    def _html(self, span_id: str, start: float) -> str | None:
+        report = _report(span_id, *self._recorder.since(start))
+        return None if report is None else report.html()
 
     def _page(self, facts: dict[str, Any]) -> str:
         """Add the headlines of runs that have ended, and return the page. In a thread."""
-        known, now = self._headlines, facts["time"]
-        shown = {one["id"]: known.get(one["id"], ("", now + _SETTLES)) for one in facts["ended"]}
-        changing = {span_id: until for span_id, (_, until) in shown.items() if until}
-        for span_id, report in _reports(self._recorder, changing, LARGE):
-            title = "" if report is None else report.accounts()[0].diagnoses[0].title
-            shown[span_id] = title, changing[span_id] if now < changing[span_id] else 0.0
-        self._headlines = shown
+        known, self._headlines = self._headlines, {}
+        now, room = facts["time"], LARGE
         for one in facts["ended"]:
-            one["headline"], _ = shown[one["id"]]
+            title, until = known.get(one["id"], ("", now + _SETTLES))
+            if until:
+                rows, lost = self._recorder.since(one["start"])
+                room -= sum(len(data) for signal, data in rows if signal != "graph")
+                report = _report(one["id"], rows, lost) if room >= 0 else None
+                title = "" if report is None else report.accounts()[0].diagnoses[0].title
+            self._headlines[one["id"]] = title, until if now < until else 0.0
+            one["headline"] = title
         # Here, because it imports much.
         from dask_otel.report.page.html import live_page
 
         return live_page(facts)
 
 
-def _reports(
-    recorder: Recorder, ids: Collection[str], most: float
-) -> Iterator[tuple[str, Report | None]]:
-    """Yield the reports of spans: None if not in memory, or if all rows exceed `most` bytes."""
+def _report(span_id: str, rows: Sequence[RecordedRow], lost: Mapping[str, int]) -> Report | None:
+    """Return the report of a span, if it is in some rows."""
     from dask_otel.report.document import about, report_of
     from dask_otel.report.telemetry.model import Block
 
-    rows = recorder.rows() if ids else []
-    large = sum(len(data) for signal, data in rows if signal != "graph") > most
-    report = report_of([] if large else rows, recorder.lost())
-    for span_id in ids:
-        one = about(report, Block("", span_id))
-        yield span_id, one if any(run.own for run in one.runs) else None
-
-
-def _report(recorder: Recorder, span_id: str) -> str | None:
-    ((_, report),) = _reports(recorder, [span_id], inf)
-    return None if report is None else report.html()
+    report = about(report_of(rows, lost), Block("", span_id))
+    return report if any(run.own for run in report.runs) else None
 
 
 async def _made(make: Callable[[], str | None]) -> str | None:
