@@ -477,6 +477,12 @@ def test_an_error_of_ours_is_one_warning_and_hides_nothing(
         pass
     assert (block.report, repr(block)) == (None, "no report")
     assert not capsys.readouterr().err
+    # One that can be written is.
+    page.rmdir()
+    with block:
+        pass
+    assert "no work on this cluster" in page.read_text(encoding="utf-8")
+    assert repr(block).endswith(f"\n  {page}")
     assert not b.scheduler.plugins.get("dask-otel")
 
 
@@ -583,10 +589,12 @@ def test_a_block_within_an_older_span_has_no_graph_and_says_why(b: Bridged) -> N
 
 
 def test_a_notebook_links_to_what_its_server_finds() -> None:
-    shown = {
-        name: dask_otel.performance_report(name)._repr_html_().removeprefix("<b>no report</b><br>")
-        for name in ("my runs/<1>.html", "/tmp/run.html", "~/run.html", "s3://b/run.html", None)
-    }
+    block, shown = dask_otel.performance_report("run.html"), {}
+    # Nothing is there before the block.
+    assert repr(block) == "no report"
+    for name in ("my runs/<1>.html", "/tmp/run.html", "~/run.html", "s3://b/run.html", ""):
+        block._place = name
+        shown[name] = block._repr_html_().removeprefix("<b>no report</b><br>")
     assert shown == {
         "my runs/<1>.html": (
             '<a href="my%20runs/%3C1%3E.html" target="_blank">my runs/&lt;1&gt;.html</a>'
@@ -594,7 +602,5 @@ def test_a_notebook_links_to_what_its_server_finds() -> None:
         "/tmp/run.html": "/tmp/run.html",
         "~/run.html": "~/run.html",
         "s3://b/run.html": "s3://b/run.html",
-        None: "",
+        "": "",
     }
-    # In a console without HTML.
-    assert repr(dask_otel.performance_report("run.html")) == "no report\n  run.html"

@@ -80,7 +80,6 @@ class performance_report:
         client: Client | None = None,
     ) -> None:
         self.filename = None if filename is None else str(filename)
-        self._is_shown = filename is not None
         self.report: Report | None = None
         self._options = storage_options or {}
         self._client: Any = client
@@ -90,8 +89,8 @@ class performance_report:
         self._begun = _wire.Recorded()
         self._span = ExitStack()
         self._span_id = ""
-        #: The headline in lines of text.
-        self._said = ["no report"]
+        #: The headline in lines of text, and the page's place once it is there.
+        self._said, self._place = ["no report"], ""
 
     def __enter__(self) -> performance_report:
         with self._guarded():
@@ -120,7 +119,8 @@ class performance_report:
         from distributed import Client
 
         # Nothing is left of an earlier block.
-        self.report, self._span_id, self._said = None, "", ["no report"]
+        self.report, self._span_id = None, ""
+        self._said, self._place = ["no report"], ""
         client = self._client = self._client or Client.current()
         if client.asynchronous != asynchronous:
             raise RuntimeError("use `async with` with an asynchronous client, else `with`")
@@ -172,14 +172,15 @@ class performance_report:
             page = self.report.html()
             with fsspec.open(self.filename, "w", compression="infer", **self._options) as file:
                 file.write(page)
+            self._place = self.filename
 
     # ------------------------------------------------------------------------ its headline
 
     def __repr__(self) -> str:
-        return "\n  ".join([*self._said, *filter(None, [self.filename])])
+        return "\n  ".join([*self._said, *filter(None, [self._place])])
 
     def _repr_html_(self) -> str:
-        path = self.filename or ""
+        path = self._place
         name = escape(path)
         if path and "://" not in path and path[0] != "~" and not Path(path).is_absolute():
             # Relative to the notebook; its server knows no other files.
@@ -189,7 +190,7 @@ class performance_report:
 
     def _show(self) -> None:
         """Show it in the notebook or the terminal, with the page's place."""
-        if not self._is_shown:
+        if self.filename is None:
             return
         ipython = sys.modules.get("IPython")
         if ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None:
@@ -210,8 +211,6 @@ class performance_report:
                 self._client.loop.add_callback(self._end)
             if not isinstance(error, Exception):
                 raise
-            # There is no page.
-            self.filename = None
             logger.warning(
                 "dask_otel.performance_report can't %s this block, which is not affected: %s",
                 "report" if self.report is None else "make the page of",
