@@ -151,11 +151,12 @@ async def read_record(
     its id, the longest wait in seconds, and whether its work may still be on its way.
     """
     bridge = _bridge(dask_scheduler)
-    if bridge is not None and after == since:
-        await bridge.recording.settle(*settle)
     recorder = None if bridge is None else bridge.recording.recorder
     if recorder is None:
+        # Another bridge may not even have its exporters yet.
         return Refusal("gone", "the bridge was stopped or replaced meanwhile")
+    if after == since:
+        await bridge.recording.settle(*settle)
     rows, number, more = recorder.part(after, most)
     return Recorded(rows, number, more, recorder.lost(since))
 

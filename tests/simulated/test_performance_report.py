@@ -24,6 +24,8 @@ from dask_otel.report.account import Account
 from dask_otel.report.document import about, report_of
 from dask_otel.report.evidence import facts_of
 from dask_otel.report.telemetry.model import Block
+from dask_otel.scheduler.plugin import install
+from dask_otel.scheduler.wiring import make_pump
 from dask_otel.whatif.graph import read_graphs
 from tests.simulated.bridged import Bridged
 from tests.simulated.tasks import boom, nap
@@ -448,6 +450,27 @@ def test_a_bridge_that_is_registered_meanwhile_is_the_user_s(
     assert "the bridge was stopped or replaced meanwhile" in caplog.text
     b.exported()
     assert [one.name for one in b.received.spans if one.type == "span"] == ["performance_report"]
+
+
+@alone
+def test_a_bridge_that_has_no_exporters_yet_is_asked_for_no_rows(
+    b: Bridged, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(*args: Any, **options: Any) -> Any:
+        time.sleep(5.0)
+        return make_pump(*args, **options)
+
+    with dask_otel.performance_report(None) as block:
+        monkeypatch.setattr("dask_otel.scheduler.bridge.make_pump", slow)
+        b.client.sync(b.client._run_on_scheduler, begun)
+    assert block.report is None
+    assert "the bridge was stopped or replaced meanwhile" in caplog.text
+    assert "AssertionError" not in caplog.text
+
+
+async def begun(dask_scheduler: Any) -> None:
+    """Begin as `register` does, which waits for the exporters."""
+    await install(dask_scheduler)
 
 
 @alone
