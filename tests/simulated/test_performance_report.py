@@ -21,7 +21,7 @@ from dask_otel import _wire, semconv
 from dask_otel.client import reporting
 from dask_otel.pump.pump import Pump
 from dask_otel.report.account import Account
-from dask_otel.report.document import about, report_of
+from dask_otel.report.document import report_of
 from dask_otel.report.evidence import facts_of
 from dask_otel.report.telemetry.model import Block
 from dask_otel.scheduler.plugin import install
@@ -192,9 +192,9 @@ def test_a_report_of_a_run_is_not_about_earlier_ones_of_its_name(b: Bridged) -> 
             b.client.gather(b.client.map(nap, [0.5, 1.0 + number], key=f"nap-{number}"))
         ids.append(span_id)
         time.sleep(6.0)
-    report = report_of(*b.bridge.recording.recorder.since(0.0))
+    rows, lost = b.bridge.recording.recorder.since(0.0)
     for number, span_id in enumerate(ids):
-        (found,) = about(report, Block("", span_id)).accounts()
+        (found,) = report_of(rows, lost, Block("", span_id)).accounts()
         assert found.seconds == pytest.approx(1.0 + number, abs=0.01)
         facts = facts_of(found.session, [], [])
         (own,) = (one for one in facts.spans if one.name == "nightly")

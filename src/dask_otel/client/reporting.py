@@ -156,13 +156,13 @@ class performance_report:
             await ask(self._client, _wire.end_record, name=self._request)
 
     def _make(self, read: _wire.Recorded, error: BaseException | None) -> None:
-        from dask_otel.report.document import about, report_of
+        from dask_otel.report.document import report_of
         from dask_otel.report.telemetry.model import Block
 
         message = " ".join(attribute_text(error, Sanitizer(), _LONGEST).split())
         ended = None if error is None else (type(error).__name__, message)
         block = Block(self._name, self._span_id, ended, self._begun.time)
-        self.report = about(report_of(read.rows, read.lost), block)
+        self.report = report_of(read.rows, read.lost, block)
         for account in self.report.accounts():
             first = account.diagnoses[0]
             self._said = [one_line(one) for one in (first.title, first.evidence, first.next) if one]

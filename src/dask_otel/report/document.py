@@ -202,8 +202,10 @@ class Report:
         )
 
 
-def report_of(rows: Sequence[tuple[str, bytes]], lost: Mapping[str, int]) -> Report:
-    """Make a report of rows that a scheduler kept in memory; see `dask_otel._wire.Recorded`.
+def report_of(
+    rows: Sequence[tuple[str, bytes]], lost: Mapping[str, int], block: Block | None = None
+) -> Report:
+    """Make a report, or one about a block, of rows in memory; see `dask_otel._wire.Recorded`.
 
     It is slow for many rows: call it in a thread.
     """
@@ -219,15 +221,11 @@ def report_of(rows: Sequence[tuple[str, bytes]], lost: Mapping[str, int]) -> Rep
         for run in runs:
             run.metrics.drop_sums()
     logs = b"".join(data for signal, data in rows if signal == "graph")
-    return Report(runs, reader.skipped, graph_logs=logs)
+    own = runs if block is None else [_within(run, block) for run in runs]
+    return Report(own, reader.skipped, graph_logs=logs)
 
 
-def about(report: Report, block: Block) -> Report:
-    """Return a report that is about a block. The spans of `report` have its marks, too."""
-    return replace(report, runs=[within(run, block) for run in report.runs])
-
-
-def within(session: Session, block: Block) -> Session:
+def _within(session: Session, block: Block) -> Session:
     """Return a run with a block: its spans are a tree of their own, and marked if there are others.
 
     A run without the block's span has no work of it.

@@ -108,10 +108,10 @@ class Pages:
 
 def _report(span_id: str, rows: Sequence[RecordedRow], lost: Mapping[str, int]) -> Report | None:
     """Return the report of a span, if it is in some rows."""
-    from dask_otel.report.document import about, report_of
+    from dask_otel.report.document import report_of
     from dask_otel.report.telemetry.model import Block
 
-    report = about(report_of(rows, lost), Block("", span_id))
+    report = report_of(rows, lost, Block("", span_id))
     return report if any(run.own for run in report.runs) else None
 
 
