@@ -28,6 +28,8 @@ class Outcomes:
         self._lost: set[Hashable] = set()
         self._again: dict[Hashable, str | None] = {}
         self._left_by: dict[Hashable, str] = {}
+        #: The groups that had a result in this period, also one that was forgotten.
+        self._groups: set[str] = set()
         self._found: Counter[str] = Counter()
 
     def take(self) -> Counter[str]:
@@ -38,6 +40,7 @@ class Outcomes:
         """
         for key in [*self._tasks]:
             self._forget(key)
+        self._groups.clear()
         found, self._found = self._found, Counter()
         return found
 
@@ -56,8 +59,7 @@ class Outcomes:
             elif move.finish == "processing" and key in self._lost:
                 self._lost.remove(key)
                 self._again[key] = state
-                alike = {key_split_group(k) for k, s in self._tasks.items() if s == "memory"}
-                self._found["unsure"] += state is None and key_split_group(key) in alike
+                self._found["unsure"] += state is None and key_split_group(key) in self._groups
                 self._set(key, "todo")
             return
         if key in self._lost:
@@ -112,6 +114,8 @@ class Outcomes:
     def _set(self, key: Hashable, state: str) -> None:
         self._found["tasks"] += key not in self._tasks
         self._tasks[key] = state
+        if state == "memory":
+            self._groups.add(key_split_group(key))
 
     def _forget(self, key: Hashable) -> None:
         state = self._tasks.pop(key, None)

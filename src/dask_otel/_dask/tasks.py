@@ -100,6 +100,7 @@ class TaskEvents:
         self._spans = spans
         self._groups = spans.groups
         self._contexts = spans.contexts
+        self._open = lifecycle.open
         self._outcomes = lifecycle.outcomes
         self._computing = lifecycle.computing
         self._follows = lifecycle.follows
@@ -384,8 +385,10 @@ class TaskEvents:
             if returns or stimulus_id.startswith(RETRY):
                 return False
             self._lost[key] = group if group is not None and group.memory else None
-            if group is not None and self._follows:
-                self.paths.recomputed(key, group.span)
+            # The group can be new to a generation that other ones have begun.
+            span = self._open.get(task.group.span_id)
+            if span is not None and self._follows:
+                self.paths.recomputed(key, span)
         return True
 
     def _recomputed(
