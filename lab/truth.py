@@ -257,6 +257,18 @@ class Truth(SchedulerPlugin):  # type: ignore[misc]
                 late += one.threads * quickest
         return late
 
+    def undated_ends(self) -> float:
+        """Return seconds by which idle may be too large, and unused too small, as work ended.
+
+        As in `undated`: the next heartbeat makes up for it, but nothing was idle before that.
+        """
+        return sum(
+            one.threads * quickest
+            for _, end in self.working()
+            for address, one in self.workers.items()
+            if one.joined <= end <= one.left and (quickest := self._quickest(address)) < inf
+        )
+
     def _heard(self, address: str) -> list[float]:
         """Return when a worker joined, and when it sent each of its heartbeats that came."""
         one = self.workers[address]

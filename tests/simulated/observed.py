@@ -363,7 +363,7 @@ class Simulated:
         known = {
             "capacity": (found["capacity"] - truth.capacity, 0.0, 0.0),
             "free": (found["idle"] + found["unused"] - truth.idle - truth.unused, less, late),
-            "idle": (found["idle"] - truth.idle, less + either, late),
+            "idle": (found["idle"] - truth.idle, less + either, late + self.truth.undated_ends()),
             "beyond": (found["lost"] - found["excess"] - lost + truth.excess, late, less),
         }
         if not (self.truth.is_anything_lost() or self.cluster.steps):

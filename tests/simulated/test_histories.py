@@ -520,6 +520,17 @@ FOUND = [
           (0.0, "actor", (0.7,)), (1.0, "retry", (4,)), (0.05, "chain", ([0.05],)))),
         ((1.5, "slowness", (6, 2.0)), (1.5, "leave", (5,))),
     ),
+    # All work ends before the heartbeats that make up for the way of those before.
+    Program(
+        640302, 3, 3, True, 0.02,
+        ((),
+         ((0.3, "same", (2,)), (0.05, "cancel", (1,)),
+          (0.05, "tasks", ("nap", [0.0, 0.05, 0.01, 1.5, 1.5, 1.5, 0.01], 3)),
+          (0.05, "same", (0,)),
+          (1.0, "tasks", ("flaky", [0.0, 0.2, 1.5, 0.0, 1.5, 1.5, 0.7, 0.2], 0)),
+          (0.3, "wait", (0,)), (0.05, "quit", ()))),
+        ((0.05, "stop", (6, 1.0)),),
+    ),
 ]  # fmt: skip
 
 
