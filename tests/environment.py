@@ -43,7 +43,6 @@ def run(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",
-        timeout=150,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -12,11 +13,12 @@ T = TypeVar("T")
 def eventually(check: Callable[[], T], timeout: float = 60.0, what: str = "") -> T:
     """Return the first truthy result of `check`; fail if there is none within the timeout.
 
-    A check that raises AssertionError counts as not true yet; its last message is shown.
+    A check that raises AssertionError counts as not true yet; its last message is shown. Where
+    processes wait for a core, the timeout is as many times as long.
     """
-    deadline = time.monotonic() + timeout
     last: object = None
     while True:
+        began = time.monotonic()
         try:
             result = check()
         except AssertionError as error:
@@ -25,6 +27,18 @@ def eventually(check: Callable[[], T], timeout: float = 60.0, what: str = "") ->
             if result:
                 return result
             last = result
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout} s: {what or check}; last: {last!r}")
+        if timeout < 0.0:
+            raise AssertionError(f"not in time: {what or check}; last: {last!r}")
         time.sleep(0.05)
+        timeout -= (time.monotonic() - began) / _processes_per_core()
+
+
+def ended(process: Any) -> int:
+    """Return the exit code of a process, which must end."""
+    eventually(lambda: process.poll() is not None, what="the end of a process")
+    return int(process.poll())
+
+
+def _processes_per_core() -> float:
+    """Return how many processes share a core; 1 if none has to wait."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import multiprocessing.context
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -46,13 +45,6 @@ class Forked(multiprocessing.context.ForkServerProcess):
 
     def poll(self) -> int | None:
         """Return the exit code, if it has ended."""
-        return self.exitcode
-
-    def wait(self, timeout: float) -> int:
-        """Wait for its end, and return the exit code."""
-        self.join(timeout)
-        if self.exitcode is None:
-            raise subprocess.TimeoutExpired(self.name, timeout)
         return self.exitcode
 
     def send_signal(self, number: int) -> None:

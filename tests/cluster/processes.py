@@ -17,7 +17,7 @@ from tests import receiver
 from tests.cluster import proof
 from tests.cluster.forked import EARLY, Forked
 from tests.environment import inherited
-from tests.waiting import eventually
+from tests.waiting import ended, eventually
 
 
 class Process:
@@ -64,15 +64,15 @@ class Process:
         """What the process has written so far."""
         return self.log.read_text(errors="replace")
 
-    def terminate(self, timeout: float = 20.0) -> int:
+    def terminate(self) -> int:
         """Ask the process to end, as an operator would, and return its exit code."""
         self.popen.send_signal(signal.SIGTERM)
-        return self.popen.wait(timeout)
+        return ended(self.popen)
 
     def kill(self) -> None:
         """End the process at once."""
         self.popen.kill()
-        self.popen.wait(10)
+        ended(self.popen)
 
 
 class SchedulerProcess(Process):
@@ -84,10 +84,10 @@ class SchedulerProcess(Process):
         super().__init__(log, *args, env=env, **options)
         self._received = receiver.RUNNING.get(env.get("OTEL_EXPORTER_OTLP_ENDPOINT", ""))
 
-    def terminate(self, timeout: float = 20.0) -> int:
+    def terminate(self) -> int:
         """Prove the numbers, then ask the process to end."""
         self.prove()
-        return super().terminate(timeout)
+        return super().terminate()
 
     def prove(self) -> None:
         """Wait until all that the scheduler knows was exported, and check the exports."""

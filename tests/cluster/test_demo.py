@@ -78,7 +78,6 @@ def demo(directory, environ, *options):
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",
-        timeout=120,
         check=False,
     )
 

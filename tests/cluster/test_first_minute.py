@@ -15,7 +15,7 @@ import pytest
 from dask_otel import read_report
 from tests.environment import REPOSITORY, inherited
 from tests.receiver import receiver
-from tests.waiting import eventually
+from tests.waiting import ended, eventually
 
 pytestmark = [
     pytest.mark.cluster,
@@ -67,8 +67,7 @@ def newcomer(tmp_path: Path) -> dict[str, str]:
 
 def run(shell: str, folder: Path, environ: dict[str, str]) -> str:
     done = subprocess.run(
-        ["sh", "-e"], input=shell, cwd=folder, env=environ, capture_output=True, text=True,
-        timeout=150,
+        ["sh", "-e"], input=shell, cwd=folder, env=environ, capture_output=True, text=True
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "nothing listens" not in done.stderr
@@ -150,7 +149,7 @@ def test_the_scheduler_s_command(tmp_path: Path, newcomer: dict[str, str]) -> No
             assert there.count("dask-otel") == 1
     finally:
         process.terminate()
-        process.wait(60)
+        ended(process)
 
 
 def test_the_variable_and_the_configuration_file_load_the_bridge(

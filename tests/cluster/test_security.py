@@ -128,7 +128,7 @@ def test_no_secret_is_shown_anywhere(tmp_path: Path) -> None:
         shown["the doctor's text"] = as_text(facts, findings, everything=True)
         shown["the doctor's JSON"] = as_json(facts, findings)
         shown["the doctor's findings"] = repr(findings) + json.dumps(facts)
-        scheduler.terminate(60)
+        scheduler.terminate()
         shown["the scheduler's log"] = _without_messages(scheduler.output)
         shown["the worker's log"] = _without_messages(made.processes[-1].output)
     # It was all there, and loud.

@@ -74,7 +74,7 @@ def test_what_was_not_sent_survives_a_kill(tmp_path: Path) -> None:
         # And the next one has a collector.
         scheduler = dask.start_scheduler(*PRELOAD, env={**quick, **received.environ})
         eventually(lambda: len(received.spans) >= left + 2, 120, "all of them")
-        assert scheduler.terminate(120) == 0
+        assert scheduler.terminate() == 0
         assert f"spans of earlier runs: {left + 2}, open" in scheduler.output
         assert "open at their end: 2)" in scheduler.output
         assert not path.exists()

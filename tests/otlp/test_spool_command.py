@@ -28,7 +28,7 @@ from dask_otel.spool.store import Encoded, Store
 from tests.environment import set_variables
 from tests.otlp.records import CHILD, ROOT, SECOND
 from tests.receiver import Receiver, receiver, refusing, silent_server
-from tests.waiting import eventually
+from tests.waiting import ended, eventually
 
 RESOURCE = {
     "service.name": "dask-scheduler",
@@ -245,7 +245,8 @@ def test_it_can_be_interrupted(path: Path) -> None:
             ) as sending:
                 eventually(lambda: len(server.requests) == 2, what="it sends for a second time")
                 sending.send_signal(signal.SIGINT)
-                out, err = sending.communicate(timeout=60)
+                ended(sending)
+                out, err = sending.communicate()
                 first = len(ids(server))
         finally:
             released.set()

@@ -21,6 +21,7 @@ from dask_otel.cli import history, main
 from dask_otel.report.telemetry.reader import Reader
 from tests.unit.history_files import ListPage, listed, one, write
 from tests.unit.report_files import EVIL, everything
+from tests.waiting import ended
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -156,7 +157,8 @@ def test_ctrl_c_ends_it(folder):
     with subprocess.Popen(command, text=True, **pipes) as process:
         address, hint = process.stdout.readline(), process.stderr.readline()
         os.kill(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        ended(process)
+        _, said = process.communicate()
     assert address.startswith("http://127.0.0.1:")
     assert (hint, process.returncode, said) == (
         "dask-otel history: press Ctrl-C to stop\n", 0, "",

@@ -40,6 +40,7 @@ from tests.unit.spools import (
     spans,
     waiting,
 )
+from tests.waiting import ended
 
 
 @pytest.fixture
@@ -537,7 +538,7 @@ def process(path: Path, program: str) -> Any:
 
 def test_on_a_full_disk_nothing_is_lost_and_sent_rows_are_removed(path: Path) -> None:
     with process(path, _CONFINED) as confined:
-        assert confined.wait(60) == 0
+        assert ended(confined) == 0
 
 
 def test_a_broken_disk_is_an_oserror_and_changes_nothing(path: Path) -> None:
@@ -577,7 +578,7 @@ def test_a_folder_that_can_not_be_written_is_an_oserror(path: Path) -> None:
 
 def test_forked_children_do_no_harm_and_hold_nothing_up(path: Path) -> None:
     with process(path, _FORKER) as forker:
-        assert forker.wait(60) == -signal.SIGKILL
+        assert ended(forker) == -signal.SIGKILL
         with closing_clean(opened(path)) as store:
             assert numbers(store) == [1, 2]
             whole = store._connection.execute("PRAGMA integrity_check").fetchall()
