@@ -134,6 +134,15 @@ def import_in_second_step(client: Any, cluster: Any) -> None:
         wait(tasks(client, "fit", [0.1] * 8, loaded))
 
 
+@plant("starting", "worker_loop", workers=4, never=("uneven",), least=3.7, most=4.0)
+def import_in_the_third_root(client: Any, cluster: Any) -> None:
+    """The third of four roots imports for 4 s on each worker, just after the one before."""
+    cluster.latency = imports(4.0, "step2")
+    for number in range(4):
+        with span(f"root{number}"):
+            wait(tasks(client, f"step{number}", [0.3] * 16))
+
+
 @plant("starting", workers=1, threads=4, also=("worker_loop",), never=("uneven",), most=1.7)
 def import_while_others_end(client: Any, cluster: Any) -> None:
     """The only worker imports for 1.7 s, and does not notice that tasks of the step before end."""
