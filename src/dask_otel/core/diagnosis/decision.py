@@ -29,8 +29,8 @@ _LONG: Final = 2.0
 #: The seconds between two ticks of an event loop, and those for which a thread keeps the GIL while
 #: others wait for it. On a busy machine, workers' ticks are later than the scheduler's.
 _TICK, _SWITCH, _LATE = 0.02, 0.005, 2.0
-#: Of a long path, so many tasks are known. There are more if it computed for so many times as long.
-_KNOWN, _FOLDED = 32, 1.01
+#: There are more tasks on a path than are known if it computed for so many times as long.
+_FOLDED: Final = 1.01
 #: The fewest and most cores that tasks of a process use while its threads share the GIL. With
 #: fewer, CPUs are missing.
 _HALF_CORE, _ONE_CORE = 0.5, 1.4
@@ -442,8 +442,7 @@ class _Case:
         # By prefix, on the path.
         self.computed = summed({one.prefix: one.parts.get("compute", 0.0)} for one in span.links)
         known = sum(self.computed.values())
-        folded = known and len(span.links) >= _KNOWN
-        self.more = max(1.0, span.parts["compute"] / known) if folded else 1.0
+        self.more = max(1.0, span.parts["compute"] / known) if known else 1.0
         # In this order: each claims seconds that those before it have left.
         for claim in (
             self.went_wrong,
@@ -674,8 +673,7 @@ class _Case:
             known = max(fetched, sum(before.get(link.prefix, {}).values()))
             if known >= link.parts.get("starting", 0.0):
                 booked += self._take(link.parts.get("starting", 0.0), "starting")
-        if fetched >= self.left["unbegun"] / 2:
-            booked += self._take(fetched, "unbegun")
+        booked += self._take(fetched, "unbegun")
         took = self._take(inf, "transfer") + booked
         disk, network = (
             sum(one.get(action, 0.0) for one in before.values())
