@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -65,14 +64,16 @@ def result(name: str, seconds: float) -> str:
 
 def test_the_run_as_it_was_comes_first(processes: list[subprocess.Popen[str]]) -> None:
     told: list[tuple[int, int]] = []
-    found = replay(EIGHT, [DOUBLE], lambda done, total: told.append((done, total)))
+    changes = [DOUBLE, Experiment("there", cluster=graph({}, workers=(4,)))]
+    found = replay(EIGHT, changes, lambda done, total: told.append((done, total)))
     assert found.refused is None
     assert found.replayed is not None
     assert found.replayed.name == "as it was"
     assert (found.recorded, found.error) == (4.0, pytest.approx(0.0, abs=1e-5))
-    assert [(one.name, round(one.seconds, 3)) for one in found.experiments] == [("double", 2.0)]
+    took = {one.name: round(one.seconds, 3) for one in found.experiments}
+    assert took == {"double": 2.0, "there": 2.0}
     assert told == sorted(told)
-    assert told[-1] == (48, 48)
+    assert told[-1] == (72, 72)
     assert [process.returncode for process in processes] == [0]
 
 
@@ -270,7 +271,7 @@ def test_a_process_that_is_killed_is_an_error(
 def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     asked = tmp_path / "asked"
     many = [Experiment(str(number)) for number in range(10_000)]
-    asked.write_bytes(pickle.dumps((EIGHT, many, 1)))
+    asked.write_text(json.dumps((EIGHT, many, 1), default=vars))
     with (
         asked.open("rb") as request,
         subprocess.Popen(

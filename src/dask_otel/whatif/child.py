@@ -1,7 +1,7 @@
 """The process of a replay: ``python -m dask_otel.whatif.child``, started by `running`.
 
-It reads a graph and experiments, and writes a line of JSON for each part of its progress and for
-each result. It ends with the process that reads them.
+It reads a graph and experiments as JSON, and writes a line of JSON for each part of its progress
+and for each result. It ends with the process that reads them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import pickle
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -25,14 +24,16 @@ from dask_otel.whatif.result import Replayed
 
 def main() -> None:
     """Replay what standard input asks for."""
-    graph, changes, orders = pickle.load(sys.stdin.buffer)
+    graph, changes, orders = json.load(sys.stdin)
+    for one in changes:
+        one["cluster"] = one["cluster"] and Graph(**one["cluster"])
     # Not the preloads and the plugins of a real cluster.
     import dask
 
     dask.config.refresh(paths=[], env={})
     lab.install()
     logging.disable()
-    answer(graph, changes, orders, _say)
+    answer(Graph(**graph), [Experiment(**one) for one in changes], orders, _say)
 
 
 def answer(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -147,7 +146,7 @@ def _answers(asked: tuple[Graph, list[Experiment], int], until: float) -> Iterat
     """Yield what the process of a replay says until a time."""
     words = "none"
     with TemporaryFile() as request:
-        pickle.dump(asked, request)
+        request.write(json.dumps(asked, default=vars).encode())
         request.seek(0)
         with subprocess.Popen(
             [sys.executable, "-m", "dask_otel.whatif.child"],
