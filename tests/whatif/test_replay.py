@@ -205,6 +205,15 @@ def test_a_worker_comes_and_goes() -> None:
     assert found.thread_hours == near((found.seconds + min(found.seconds, 4.0) - 2.0) / 3600)
 
 
+def test_a_worker_that_leaves_hands_its_results_over() -> None:
+    pins = [{"workers": [n], "resources": {}, "loose": False} for n in (0, 1)]
+    made = [{"seconds": 4.0, "restriction": 0}, {"worker": 1, "restriction": 1}]
+    left = graph(*made, {"before": [0, 1], "start": 4.0, "restriction": 0},
+                 workers=[1, {"threads": 1, "went": 2.0}], restrictions=pins)  # fmt: skip
+    found = replayed(plan(left, Experiment("")))
+    assert (found.seconds, found.thread_hours) == (near(5.0), near(7 / 3600))
+
+
 def test_a_thread_changes_from_a_task_to_the_next_one() -> None:
     starts = [{"sent": 0.0, "start": 0.1 + 1.1 * task} for task in range(3)]
     slow = graph(*starts, workers=(1,))
