@@ -84,7 +84,7 @@ def replayed(plan: Plan, tick: Callable[[], None] = lambda: None) -> Replayed:
     busy = sum((row.disk or 0.0) + (row.seconds or 0.0) for row in rows)
     longest = 1000 + 10 * (busy + sum(one.gap for one in plan.submissions.values()))
     try:
-        seconds = simulate(
+        seconds, taken = simulate(
             replay.program, workers=0, latency=replay.latency, prepare=replay.prepare,
             longest=longest, config={**CONFIG, **plan.config},
         )  # fmt: skip
@@ -95,7 +95,7 @@ def replayed(plan: Plan, tick: Callable[[], None] = lambda: None) -> Replayed:
     )
     stays = all((one.came, one.went) == (0.0, inf) for one in plan.workers)
     return Replayed(
-        "", seconds, capacity / 3600, max(0.0, 1 - replay.busy / capacity) if capacity else 0.0,
+        "", seconds, capacity / 3600, max(0.0, 1 - taken / capacity) if capacity else 0.0,
         sum(one.threads for one in plan.workers) if stays else None,
     )  # fmt: skip
 
@@ -106,8 +106,6 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
     def __init__(self, plan: Plan, tick: Callable[[], None]) -> None:
         self.plan = plan
         self.tick = tick
-        #: Thread-seconds in which tasks ran.
-        self.busy = 0.0
         #: What a replay that does not end waits for; empty if it is unknown.
         self.lack = ""
         self._attempts: Counter[Key] = Counter()
@@ -190,8 +188,8 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
 
     # ---------------------------------------------------------------------------- the user
 
-    def program(self, cluster: Cluster) -> float:
-        """Submit all tasks as the user did; return the seconds of the span."""
+    def program(self, cluster: Cluster) -> tuple[float, float]:
+        """Submit all tasks as the user did; return the span's seconds, and the busy threads'."""
         plan, loop, thread = self.plan, cluster.loop, here()
         assert thread is not None
         # The recorded times have the wait for Dask's next batch of messages already.
@@ -212,11 +210,11 @@ class _Replay(SchedulerPlugin):  # type: ignore[misc]
             if cluster.scheduler.unrunnable:
                 self.lack = "no worker has what a task needs"
         ends = {name: min(loop.now, self._began + one.went) for name, one in self._workers.items()}
-        self.busy = sum(
+        busy = sum(
             max(0.0, min(run.stop, run.seceded, ends[run.worker]) - run.start)
             for run in cluster.runs
         )
-        return loop.now + plan.rest - self._began
+        return loop.now + plan.rest - self._began, busy
 
     async def _submit(self, number: int) -> None:
         """Submit tasks after what the user waited for. Belongs to the client's machine."""
