@@ -50,12 +50,10 @@ class TaskContexts:
         `tasks` are in the order of submission, with their spans; `born` has the new spans' ids.
         """
         self.openers = openers = {}
-        if self.callers.propagation == "off":
-            return
         waiting = set(born)
+        if self.callers.propagation == "off" or not waiting:
+            return
         for task in tasks:
-            if not waiting:
-                return
             annotations = task.annotations
             if not annotations or CARRIER_KEY not in annotations:
                 continue
@@ -66,6 +64,8 @@ class TaskContexts:
             if caller is not None:
                 openers.update(dict.fromkeys(found, caller))
                 waiting -= found
+                if not waiting:
+                    return
 
     def caller(self, task: TaskState) -> Caller | None:
         """Return the caller of a task."""
