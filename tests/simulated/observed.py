@@ -321,14 +321,14 @@ class Simulated:
             raise Endless(f"They wait for a client that was closed: {endless}")
 
     def _in_flight(self) -> float:
-        return sum(one.in_flight for one in self.adapter.time.accounting._workers.values())
+        return sum(one.in_flight for one in self.adapter.time.accounting.workers.values())
 
     def _kept(self) -> list[WorkerTasks]:
         """The tasks that workers may be running, for all that the account of threads knows.
 
         A cancelled one, which may have seceded, is forgotten with the second heartbeat after.
         """
-        tasks = [one.tasks for one in self.adapter.time.accounting._workers.values()]
+        tasks = [one.tasks for one in self.adapter.time.accounting.workers.values()]
         return [one for one in tasks if one.any or one.seceded]
 
     def sums(self) -> dict[str, float]:

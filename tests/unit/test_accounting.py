@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from dask_otel.core.idle.accounting import Accounting, Increments
 from dask_otel.core.idle.sharing import IdleSharing
 from dask_otel.core.idle.worker import WorkerTime
+from dask_otel.core.life.clock_offsets import UNKNOWN_OFFSET
 from dask_otel.core.path.waiting import MAX_ENDS, TAKEN
 
 #: Seconds: some messages of 1 ms each, on a few threads.
@@ -71,6 +72,17 @@ def exported(accounting: Accounting, now: float) -> Increments:
     closed = accounting.begin_export(now)
     accounting.settle()
     return closed
+
+
+def tell(accounting: Accounting, call: str, *arguments: Any) -> None:
+    """Call a method of these arguments, the last of which is the time."""
+    worker, *others, now = arguments
+    if call == "task_assigned":
+        accounting.task_assigned(accounting.workers.get(worker), *others, lambda: now)
+    elif call == "task_done":
+        accounting.task_done(accounting.workers.get(worker), *others, now)
+    else:
+        getattr(accounting, call)(*arguments)
 
 
 #: Two cuts in a row between the end of a task and its seconds.
@@ -384,7 +396,7 @@ def test_script(name: str) -> None:
     accounting.span_active("a", "a", 0.0)
     for call, *arguments in calls:
         of_worker = () if call == "span_inactive" else ("w",)
-        getattr(accounting, call)(*of_worker, *arguments)
+        tell(accounting, call, *of_worker, *arguments)
         now = arguments[2] if call == "heartbeat" else arguments[-1]
         totals.add(exported(accounting, now))
         totals.check()
@@ -416,8 +428,8 @@ def test_of_each_worker_the_first_tasks_are_the_oldest() -> None:
     for worker in "uvw":
         accounting.worker_added(worker, 1, 0.0)
         for i in range(0 if worker == "u" else 4):
-            accounting.task_assigned(worker, f"{worker}{i}", None, float(i))
-    accounting.task_done("v", "v0", 0.5, 5.0)
+            tell(accounting, "task_assigned", worker, f"{worker}{i}", None, float(i))
+    tell(accounting, "task_done", "v", "v0", 0.5, 5.0)
     assert [*accounting.oldest(5)] == ["v1", "v2", "w0", "w1"]
     assert [*accounting.oldest(2)] == ["v1", "w0"]
     assert len([*accounting.oldest(30)]) == 7
@@ -429,8 +441,8 @@ def test_weeks_of_running_cost_no_precision() -> None:
     accounting.span_active("a", "a", now)
     for i in range(2000):
         now = i * 1000.3
-        accounting.task_assigned("w", i, "a", now)
-        accounting.task_done("w", i, 0.25, now + 0.25)
+        tell(accounting, "task_assigned", "w", i, "a", now)
+        tell(accounting, "task_done", "w", i, 0.25, now + 0.25)
         accounting.heartbeat("w", {}, {"a": 0.25}, now + 0.5)
         totals.add(exported(accounting, now + 1.0))
     totals.check()
@@ -444,16 +456,16 @@ def test_memory_is_bounded_by_what_is_open() -> None:
     for i in range(1000):
         span, now = f"span-{i}", float(i)
         accounting.span_active("root", span, now)
-        accounting.task_assigned("w", i, span, now)
+        tell(accounting, "task_assigned", "w", i, span, now)
         accounting.task_seceded("w", i, 0.1, now + 0.1)
         if i % 2:
-            accounting.task_done("w", i, 0.5, now + 0.5)
+            tell(accounting, "task_done", "w", i, 0.5, now + 0.5)
         else:
             accounting.task_released("w", i, now + 0.5)
         accounting.span_inactive(span, now + 0.5)
         accounting.heartbeat("w", {}, {span: 0.5}, now + 0.9)
         exported(accounting, now + 0.9)
-    account = accounting._workers["w"]
+    account = accounting.workers["w"]
     tasks = account.tasks
     held = [getattr(tasks, name) for name in type(tasks).__slots__]
     assert not any(value for value in held if isinstance(value, dict | list))
@@ -501,7 +513,7 @@ def test_no_order_of_events_breaks_the_sums(events: list) -> None:
             worker, executing, reported, travelled = event
             accounting.heartbeat(worker, executing, reported, now, travelled)
         else:
-            getattr(accounting, event[0])(*event[1:], now)
+            tell(accounting, *event, now)
         totals.add(exported(accounting, now))
         totals.check()
 
@@ -575,7 +587,7 @@ def test_idle_is_shared_among_roots_and_then_among_their_spans(events: list) -> 
 
 
 def test_a_worker_keeps_a_bounded_number_of_ends() -> None:
-    worker, kept = WorkerTime(1, 0.0, 0.0, float), []
+    worker, kept = WorkerTime(1, 0.0, 0.0, float, UNKNOWN_OFFSET), []
     for second in range(10 * MAX_ENDS):
         kept.append((str(second), float(second), (0.0, 0.0, 0.0, TAKEN), second))
         before = worker.ends

@@ -271,7 +271,8 @@ class SchedulerAdapter:
         self.events.worker_added(ws, time())
 
     def _worker_added(self, ws: WorkerState) -> None:
-        self.time.accounting.worker_added(ws.address, ws.nthreads, monotonic())
+        offset = self.clocks.of(ws.address)
+        self.time.accounting.worker_added(ws.address, ws.nthreads, monotonic(), offset)
         self.time.worker_status(ws)
         # For a registration, Dask does not call the handler that we wrap.
         self.heartbeats.report(ws)

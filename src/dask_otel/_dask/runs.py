@@ -27,12 +27,12 @@ from dask_otel.core.sums import covered
 _HEARTBEATS = 2
 
 #: The record of a task that is ready: the task, what it waited for (`Readiness`, if known), when it
-#: entered the scheduler's queue (0.0 if it did not, None if unknown), its worker, when it was sent
-#: there (0.0 if unknown), and how (`Sent`).
+#: entered the scheduler's queue (0.0 if it did not, None if unknown), its worker, the account of
+#: that (`WorkerTime`, if known), when it was sent there (0.0 if unknown), and how (`Sent`).
 Ready: TypeAlias = list[Any]
-TASK, WAITED, QUEUED, WORKER, SENT_AT, SENT_TO = range(6)
+TASK, WAITED, QUEUED, WORKER, ACCOUNT, SENT_AT, SENT_TO = range(7)
 #: In its place.
-NOT_READY: Final[tuple[Any, ...]] = (None, None, 0.0, None, 0.0, UNKNOWN)
+NOT_READY: Final[tuple[Any, ...]] = (None, None, 0.0, None, None, 0.0, UNKNOWN)
 
 #: Most actions of one run; the longest are kept.
 MAX_PARTS: Final = 16

@@ -15,6 +15,7 @@ from distributed.scheduler import TaskGroup, TaskState, WorkerState
 from dask_otel import semconv
 from dask_otel._dask.facts import UNFINISHED, pickled_class, run_times
 from dask_otel._dask.runs import (
+    ACCOUNT,
     NOT_READY,
     QUEUED,
     SENT_AT,
@@ -38,8 +39,9 @@ from dask_otel._dask.stimuli import (
 )
 from dask_otel._dask.threads import ThreadTime
 from dask_otel._dask.wrapping import Wrappers
+from dask_otel.core.idle.worker import WorkerTime
 from dask_otel.core.life import task_runs
-from dask_otel.core.life.clock_offsets import ClockOffsets
+from dask_otel.core.life.clock_offsets import UNKNOWN_OFFSET, ClockOffsets
 from dask_otel.core.life.computing import TOGETHER
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Cause, Group, RetryReason, TaskLimits
@@ -114,6 +116,7 @@ class TaskEvents:
         self._came: list[Coming] = [] if memory is None else memory.came
         self._time = time
         self._accounting = time.accounting
+        self._workers = time.accounting.workers
         #: What bounds the spans, if it is followed.
         self.paths = self._new_paths()
         self._clocks = clocks
@@ -143,13 +146,14 @@ class TaskEvents:
         accounting = self._accounting
         for ws in self._spans.scheduler.workers.values():
             for task in ws.processing:
-                self._record(task.key)[WORKER] = ws
-                accounting.task_assigned(ws.address, task.key, task.group.span_id, monotonic())
+                account = self._workers.get(ws.address)
+                accounting.task_assigned(account, task.key, task.group.span_id, monotonic)
+                self._record(task.key)[WORKER:SENT_AT] = ws, account
                 if task in ws.long_running:
                     accounting.task_seceded(ws.address, task.key, None, monotonic())
         self._recount()
         for task in (*self._spans.scheduler.queued, *self._spans.scheduler.unrunnable):
-            self._record(task.key)[QUEUED] = None
+            self._record(task.key)
 
     def close(self, now: float) -> None:
         """Record the runs that are still under way, and recomputations that have not begun."""
@@ -297,24 +301,28 @@ class TaskEvents:
                 now = time()
                 if self._lost and key in self._lost:
                     record[WAITED] = self._recomputed(task, start, stimulus_id, now, record[WAITED])
-                if start == "waiting" and stimulus_id is not self._submission and self._follows:
-                    record[WAITED] = self.paths.at_once(stimulus_id) or self._waited(
-                        key, stimulus_id, now
-                    )
+                if start == "waiting":
+                    record[QUEUED] = 0.0
+                    if stimulus_id is not self._submission and self._follows:
+                        record[WAITED] = self.paths.at_once(stimulus_id) or self._waited(
+                            key, stimulus_id, now
+                        )
                 record[WORKER] = ws
+                record[ACCOUNT] = account = self._workers.get(ws.address)
                 record[SENT_AT] = now
                 record[SENT_TO] = self._accounting.task_assigned(
-                    ws.address, key, task.group.span_id, monotonic()
+                    account, key, task.group.span_id, monotonic
                 )
             elif start in UNFINISHED:
                 if finish != "queued" and finish != "no-worker":
                     self._from_unfinished(key, start, finish, stimulus_id, worker, startstops, info)
                     return
-                # It is ready to run, and waits for a worker.
-                record = self.ready.get(key) or self._record(key)
-                if start == "waiting" and stimulus_id is not self._submission and self._follows:
-                    record[WAITED] = self._waited(key, stimulus_id, self._now)
-                record[QUEUED] = self._now
+                # It waits for a worker, if it did not in its submission.
+                if start != "waiting" or stimulus_id is not self._submission:
+                    record = self.ready.get(key) or self._record(key)
+                    if start == "waiting" and self._follows:
+                        record[WAITED] = self._waited(key, stimulus_id, self._now)
+                    record[QUEUED] = self._now
             else:
                 if start == self._leaves and finish != "memory":
                     # Without calls: one takes 500 instructions.
@@ -354,9 +362,10 @@ class TaskEvents:
             if self._lost:
                 self._lost.pop(key, None)
             reason = self._outcomes.added(group, key, now)
-            if self._follows and not task.waiting_on:
-                waited = self.paths.submitted(group, stimulus_id, now)
-                self.ready[key] = [task, waited, 0.0, None, 0.0, UNKNOWN]
+            if not task.waiting_on:
+                waited = self.paths.submitted(group, stimulus_id, now) if self._follows else None
+                # Queued from now on, unless it is sent at once.
+                self.ready[key] = [task, waited, now, None, None, 0.0, UNKNOWN]
             if self._spans.requested and (tags := self._spans.requested.get(task.group)):
                 group.span.requested = tags
         else:
@@ -423,7 +432,7 @@ class TaskEvents:
 
     def _record(self, key: Hashable) -> Ready:
         """Return the record of a task that was not ready when it was submitted."""
-        record = self.ready[key] = [self._tasks[key], None, 0.0, None, 0.0, UNKNOWN]
+        record = self.ready[key] = [self._tasks[key], None, None, None, None, 0.0, UNKNOWN]
         return record
 
     def _waited(self, key: Hashable, stimulus_id: str, now: float) -> Readiness | None:
@@ -471,22 +480,25 @@ class TaskEvents:
         else:
             started, stopped = run_times(startstops)
         computed = stopped - started
-        known, waited_for, queued, ws, sent, sent_to = self.ready.pop(key, NOT_READY)
+        known, waited_for, queued, ws, of_worker, sent, sent_to = self.ready.pop(key, NOT_READY)
         assigned: WorkerState | None = ws
+        account: WorkerTime | None = of_worker
         task: TaskState = self._tasks[key] if known is None else known
         # Not the message's copy: tables find the same object without comparing.
         key, group = task.key, self._groups.get(task.group)
         clock = monotonic()
-        ran = account = lost = None
+        ran = lost = None
         threads, waits, held = sent_to
         if assigned is None:
             sent_to = (self._accounting.present, AT_ONCE, None)
         elif startstops:
             if self.under_way.seen:
                 self.under_way.seen.pop(key, None)
-            account = self._accounting.task_done(assigned.address, key, computed, clock)
+            self._accounting.task_done(account, key, computed, clock)
         else:
-            ran, lost = self._ended_without_times(task, assigned, stimulus_id, sent, sent_to, group)
+            ran, lost = self._ended_without_times(
+                task, assigned, account, stimulus_id, sent, sent_to, group
+            )
         now = self._now = time()
         if self._lost and key in self._lost:
             self.paths.forget(key)
@@ -518,9 +530,15 @@ class TaskEvents:
         place: Place = None
         fetched = 0.0
         if stopped:
-            started, stopped = self._clocks.corrected(
-                worker, started, stopped, stimulus_id, sent, now
-            )
+            clock_of = UNKNOWN_OFFSET if account is None else account.offset
+            error = clock_of.error
+            if started >= clock_of.settled and sent <= started - error <= stopped - error <= now:
+                # Most runs: `corrected` without a call.
+                started, stopped = started - error, stopped - error
+            else:
+                started, stopped = self._clocks.corrected(
+                    worker, started, stopped, stimulus_id, sent, now
+                )
             if held is not None and computed > held:
                 span.ran_beside(computed - held)
                 if self._spans.graphs is not None:
@@ -709,6 +727,7 @@ class TaskEvents:
         self,
         task: TaskState,
         assigned: WorkerState,
+        account: WorkerTime | None,
         stimulus_id: str,
         sent: float,
         sent_to: Sent,
@@ -729,7 +748,7 @@ class TaskEvents:
         if how == "rescheduled" or (how == "error" and message):
             # The run has ended, and a retry follows.
             known = stopped - started if startstops else None
-            account = self._accounting.task_done(address, key, known, monotonic())
+            self._accounting.task_done(account, key, known, monotonic())
             resources = bool(task.resource_restrictions)
             self._time.freed(account, address, key, stimulus_id, resources)
         else:
@@ -829,11 +848,12 @@ class TaskEvents:
                 return
             task: TaskState
             victim: WorkerState
-            task, waited, queued, victim, sent, sent_to = record
+            task, waited, queued, victim, _, sent, sent_to = record
             key, now = task.key, time()
             if waited is not None and waited[1] is None:
                 waited = after(waited[0], sent, sent_to[0])
             sent_to = self._accounting.task_stolen(key, victim.address, ws.address, monotonic())
             # It is in no queue of the scheduler meanwhile.
             queued = queued and queued + now - sent
-            record[:] = task, waited, queued, ws, now, sent_to
+            account = self._workers.get(thief)
+            record[:] = task, waited, queued, ws, account, now, sent_to

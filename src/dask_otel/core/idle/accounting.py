@@ -71,6 +71,7 @@ from math import inf
 
 from dask_otel.core.idle.sharing import ActiveSpan, IdleSharing
 from dask_otel.core.idle.worker import Settlement, WorkerTime
+from dask_otel.core.life.clock_offsets import UNKNOWN_OFFSET, WorkerOffset
 from dask_otel.core.path.waiting import (
     AT_ONCE,
     BEHIND,
@@ -139,7 +140,8 @@ class Accounting:
         #: Seconds in which a span was active.
         self._worked = 0.0
         self._capacity = self._reported = self._lost = self._excess = 0.0
-        self._workers: dict[str, WorkerTime] = {}
+        #: By address.
+        self.workers: dict[str, WorkerTime] = {}
         self._sharing = IdleSharing(now)
         self._spans = self._sharing.spans
         self._span_reported: dict[str, float] = {}
@@ -148,11 +150,15 @@ class Accounting:
 
     # ----------------------------------------------------------------------- workers
 
-    def worker_added(self, worker: str, threads: int, now: float) -> None:
+    def worker_added(
+        self, worker: str, threads: int, now: float, offset: WorkerOffset = UNKNOWN_OFFSET
+    ) -> None:
         """Add the worker of this address; remove a known one first."""
         self.worker_removed(worker, now)
         self._advance(now)
-        self._workers[worker] = WorkerTime(threads, self._now, self._worked, self._worker_clock)
+        self.workers[worker] = WorkerTime(
+            threads, self._now, self._worked, self._worker_clock, offset
+        )
         self._threads += threads
         self._free += threads
         self._taking += 1
@@ -160,7 +166,7 @@ class Accounting:
 
     def worker_removed(self, worker: str, now: float) -> None:
         """Remove a worker that left or was lost, after its tasks were released."""
-        account = self._workers.pop(worker, None)
+        account = self.workers.pop(worker, None)
         if account is None:
             return
         self._advance(now)
@@ -172,13 +178,15 @@ class Accounting:
         self._withheld -= 0 if account.running else account.free
         self._state_changed()
         self._threads -= account.threads
+        # Nothing of it counts any more.
+        account.threads = account.free = 0
 
     def worker_status(self, worker: str, running: bool, now: float) -> None:
         """Record whether a worker takes tasks; its threads are part of the capacity anyway.
 
         `now` is a time of the paths.
         """
-        account = self._workers.get(worker)
+        account = self.workers.get(worker)
         if account is not None and account.running is not running:
             account.running = running
             self._taking += 1 if running else -1
@@ -193,20 +201,26 @@ class Accounting:
 
     # ------------------------------------------------------------------------- tasks
 
-    def task_assigned(self, worker: str, key: Hashable, span_id: str | None, now: float) -> Sent:
-        """Book a task that entered processing on a worker. Its span is active already.
+    def task_assigned(
+        self,
+        account: WorkerTime | None,
+        key: Hashable,
+        span_id: str | None,
+        now: Callable[[], float],
+    ) -> Sent:
+        """Book a task that entered processing on a worker, if known. Its span is active already.
 
-        Returns whether it waits for a thread there, and the cluster's threads now.
+        Returns whether it waits for a thread there, and the cluster's threads now. Most do: then
+        nobody reads the clock.
         """
         # `WorkerTasks` without calls, here and in `task_done`: each takes 500 instructions a task.
-        account = self._workers.get(worker)
         if account is not None:
             tasks = account.tasks
             tasks.processing[key] = span = None if span_id is None else self._spans.get(span_id)
             if span is not None:
                 account.recent_spans.add(span)
             if tasks.zombies and tasks.zombies.pop(key, None) is not None:
-                tasks.again[key] = now
+                tasks.again[key] = now()
             if tasks.seceded:
                 # A new run occupies a thread again. (If the worker resumes the seceded run, its
                 # thread counts as occupied: idle is then too small rather than too large.)
@@ -215,12 +229,12 @@ class Accounting:
                 if tasks.zombies:
                     return self.present, BEHIND_RELEASED, None
                 return self._behind
-            self._refresh(account, now)
+            self._refresh(account, now())
         return self._at_once
 
     def task_done(
-        self, worker: str, key: Hashable, seconds: float | None, now: float
-    ) -> WorkerTime | None:
+        self, account: WorkerTime | None, key: Hashable, seconds: float | None, now: float
+    ) -> None:
         """Book the end of a run that a worker reported, successful or not.
 
         Parameters
@@ -228,13 +242,7 @@ class Accounting:
         seconds
             Compute seconds (`startstops`); None if unknown, for example if it failed before
             it computed.
-
-        Returns
-        -------
-        worker
-            If it is known.
         """
-        account = self._workers.get(worker)
         if account is not None:
             # The worker's clock may have been set back while the task ran.
             if seconds is not None and not 0.0 <= seconds < inf:
@@ -251,11 +259,10 @@ class Accounting:
             # Faster than `_refresh`, which finds no change if all threads are still occupied.
             if account.free or tasks.seceded or len(tasks.processing) < account.threads:
                 self._refresh(account, now)
-        return account
 
     def task_released(self, worker: str, key: Hashable, now: float) -> None:
         """Book a task that left processing without a report: it may still run there."""
-        account = self._workers.get(worker)
+        account = self.workers.get(worker)
         if account is not None:
             account.tasks.release(key, now)
             account.released = self._clock()
@@ -264,17 +271,19 @@ class Accounting:
     def task_stolen(self, key: Hashable, victim: str, thief: str, now: float) -> Sent:
         """Book that a task was stolen before it started; return as `task_assigned` does."""
         span: ActiveSpan | None = None
-        loser = self._workers.get(victim)
+        loser = self.workers.get(victim)
         if loser is not None:
             span = loser.tasks.unassign(key)
             self._refresh(loser, now)
-        return self.task_assigned(thief, key, None if span is None else span.id, now)
+        return self.task_assigned(
+            self.workers.get(thief), key, None if span is None else span.id, lambda: now
+        )
 
     def task_seceded(
         self, worker: str, key: Hashable, elapsed: float | None, now: float
     ) -> WorkerTime | None:
         """Book that a running task left its thread slot, `elapsed` seconds after its start."""
-        account = self._workers.get(worker)
+        account = self.workers.get(worker)
         if account is not None:
             account.tasks.secede(key, elapsed, now)
             self._refresh(account, now)
@@ -282,8 +291,8 @@ class Accounting:
 
     def oldest(self, most: int) -> Iterator[Hashable]:
         """Return tasks in processing: of each worker, those that it has had for the longest."""
-        each = -(-most // max(1, len(self._workers)))
-        of_workers = (islice(one.tasks.processing, each) for one in self._workers.values())
+        each = -(-most // max(1, len(self.workers)))
+        of_workers = (islice(one.tasks.processing, each) for one in self.workers.values())
         return islice(chain.from_iterable(of_workers), most)
 
     # -------------------------------------------------------------------- heartbeats
@@ -309,7 +318,7 @@ class Accounting:
         travelled
             Seconds from the making of the message to its receipt.
         """
-        account = self._workers.get(worker)
+        account = self.workers.get(worker)
         if account is None or (not (executing or seconds) and account.rests_until(now - travelled)):
             return
         total = 0.0
@@ -358,7 +367,7 @@ class Accounting:
         self._share(now)
         now = self._now
         in_flight = 0.0
-        for account in self._workers.values():
+        for account in self.workers.values():
             account.advance(now, self._worked)
             in_flight += account.in_flight
         idle, unused = self._sharing.close()

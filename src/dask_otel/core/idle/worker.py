@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from dask_otel.core.idle.sharing import ActiveSpan
 from dask_otel.core.idle.worker_tasks import Observed, WorkerTasks
+from dask_otel.core.life.clock_offsets import WorkerOffset
 from dask_otel.core.path.waiting import MAX_ENDS, Clock, Ends, Pauses, last_ends
 
 
@@ -50,6 +51,7 @@ class WorkerTime:
         "earlier_unworked",
         "ends",
         "free",
+        "offset",
         "pauses",
         "recent_spans",
         "released",
@@ -59,13 +61,17 @@ class WorkerTime:
         "unworked",
     )
 
-    def __init__(self, threads: int, now: float, worked: float, clock: Clock) -> None:
+    def __init__(
+        self, threads: int, now: float, worked: float, clock: Clock, offset: WorkerOffset
+    ) -> None:
         self.threads = threads
         self.tasks = WorkerTasks(now, now)
         #: Whether it takes tasks, its last pauses, and its last ends that others waited for.
         self.running = True
         self.pauses: Pauses = ()
         self.ends: Ends = [(clock, ())]
+        #: Its clock.
+        self.offset = offset
         #: When a task was last released here; a time of the paths.
         self.released = -inf
         #: Number of certainly idle threads, since `changed`.

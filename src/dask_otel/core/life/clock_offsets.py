@@ -203,7 +203,8 @@ class WorkerOffset:
             self.upper = upper if upper < highest else highest
 
 
-_UNKNOWN: Final = WorkerOffset()
+#: Of an unknown worker.
+UNKNOWN_OFFSET: Final = WorkerOffset()
 
 
 class ClockOffsets:
@@ -226,18 +227,22 @@ class ClockOffsets:
         """See `WorkerOffset.heartbeat`; the first one makes the worker known."""
         return self._workers[worker].heartbeat(received, delay, round_trip)
 
+    def of(self, worker: str) -> WorkerOffset:
+        """Return the offset of a worker, which is then known."""
+        return self._workers[worker]
+
     def worker_removed(self, worker: str) -> None:
         """Forget a worker that is gone."""
         self._workers.pop(worker, None)
 
     def offset(self, worker: str | None) -> float | None:
         """Return the scheduler's clock minus a worker's own; None if unknown."""
-        offset = self._workers.get(worker, _UNKNOWN).offset()
+        offset = self._workers.get(worker, UNKNOWN_OFFSET).offset()
         return offset if -inf < offset < inf else None
 
     def bounds(self, worker: str | None) -> tuple[float | None, float | None]:
         """Return the bounds of the scheduler's clock minus a worker's; None if unknown."""
-        known = self._workers.get(worker, _UNKNOWN)
+        known = self._workers.get(worker, UNKNOWN_OFFSET)
         lower, upper = known.lower, known.upper
         return (lower if lower > -inf else None), (upper if upper < inf else None)
 
