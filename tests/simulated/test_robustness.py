@@ -29,7 +29,7 @@ RAISES = {
     ),
     "adapter.heartbeats": ("_span_deltas", "report", "worker_deltas"),
     "adapter.lifecycle": ("_count_busy", "all_forgotten"),
-    "adapter.lifecycle.outcomes": ("added", "finished", "_activity"),
+    "adapter.lifecycle.outcomes": ("added", "activity"),
     "adapter.lifecycle.reports": ("heartbeat",),
 }
 

@@ -65,7 +65,11 @@ class Driven:
         # As in a `RawRun`.
         task.new_runs.append((took, None, "key", worker, self.now - took, self.now))
         self.lifecycle.computing.waiting[task] = None
-        self.lifecycle.outcomes.finished(task, worker, self.now)
+        task.span.workers[worker] = True
+        task.memory += 1
+        task.span.unfinished -= 1
+        if not task.span.unfinished:
+            self.lifecycle.outcomes.activity(task.span, False, self.now)
 
     def done(self, *above: OpenSpan, worker: str = "w0") -> OpenSpan:
         """Open a span whose one task has its result."""

@@ -355,19 +355,28 @@ class TaskEvents:
             group = self._spans.adopt(task, now)
             if group is None:
                 return
-        contexts = self._contexts
-        if contexts.plain is not group.span or len(task.annotations or ()) != contexts.own:
-            contexts.annotate(task, group.span)
+        span, contexts, reason = group.span, self._contexts, None
+        if contexts.plain is not span or len(task.annotations or ()) != contexts.own:
+            contexts.annotate(task, span)
         if self._submission is not None:
             if self._lost:
                 self._lost.pop(key, None)
-            reason = self._outcomes.added(group, key, now)
+            if span.reruns or not span.active:
+                reason = self._outcomes.added(group, key, now)
+            else:
+                # Most tasks: `added` without a call.
+                group.tasks += 1
+                span.unfinished += 1
             if not task.waiting_on:
-                waited = self.paths.submitted(group, stimulus_id, now) if self._follows else None
+                paths = self.paths
+                if stimulus_id is paths.submission and group is paths.alike and now <= paths.until:
+                    waited: Readiness | None = paths.shared
+                else:
+                    waited = paths.submitted(group, stimulus_id, now) if self._follows else None
                 # Queued from now on, unless it is sent at once.
                 self.ready[key] = [task, waited, now, None, None, 0.0, UNKNOWN]
             if self._spans.requested and (tags := self._spans.requested.get(task.group)):
-                group.span.requested = tags
+                span.requested = tags
         else:
             # Set for a task that failed on a worker, and not for its dependents, which are retried
             # with it.
@@ -375,7 +384,7 @@ class TaskEvents:
             known = group.tasks
             reason = self._outcomes.added(group, key, now, cause)
             if self._follows:
-                self.paths.recomputed(key, group.span)
+                self.paths.recomputed(key, span)
             if self._spans.graphs is not None:
                 self._spans.graphs.again(task)
         if reason is not None:
@@ -595,7 +604,7 @@ class TaskEvents:
             None,
         )
         if finish == "memory":
-            if stopped:
+            if stopped and worker is not None:
                 if self._memory is not None:
                     # As `_came_back`, without calls. Python multiplies a float by an integer with
                     # fewer instructions than the other way round, and compares it with fewer than
@@ -611,7 +620,7 @@ class TaskEvents:
                 runs.append(run)
                 if len(runs) == TOGETHER:
                     self._computing.add(group)
-                self._outcomes.finished(group, worker, now)
+                span.workers[worker] = True
                 if parts:
                     self._prepared(group, run)
                 if (computed > group.floor or self._samples) and self._is_whole(run):
@@ -621,10 +630,13 @@ class TaskEvents:
                 if start == "processing":
                     self._computing.counts[group] += 1
                 self._outcomes.at_work_until(span, now)
-                self._outcomes.finished(group, None, now)
                 # Without the times of the run, the path is unknown.
                 self.paths.forget(key)
                 waited_for = None
+            group.memory += 1
+            span.unfinished -= 1
+            if not span.unfinished:
+                self._outcomes.activity(span, False, now)
             if self._follows:
                 self.paths.ended(stimulus_id, now, group, run, waited_for, sent_to, place)
             return

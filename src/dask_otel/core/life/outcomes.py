@@ -1,8 +1,9 @@
 """The tasks of open spans: their outcomes, workers and times.
 
 Only this file writes the counts and times of a group, and a span's unfinished tasks, failures,
-reruns, workers, first start and last end. It notifies the lifecycle when a span gets its first
-unfinished task and when the last one ends.
+reruns, workers, first start and last end; but whatever gets a result counts that itself, without
+calls. The lifecycle is notified when a span gets its first unfinished task and when the last one
+ends.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Outcomes:
         activity: Callable[[OpenSpan, bool, float], None],
     ) -> None:
         self._max_exceptions = limits.max_exceptions
-        self._activity = activity
+        self.activity = activity
         #: Number of tasks that left their state and will return; 0 except in the middle of a
         #: stimulus.
         self.coming_back = 0
@@ -72,7 +73,7 @@ class Outcomes:
             reason = self._asked_again(group, key, cause)
         span.unfinished += 1
         if not span.active:
-            self._activity(span, True, now)
+            self.activity(span, True, now)
         return reason
 
     @staticmethod
@@ -103,21 +104,7 @@ class Outcomes:
         group.tasks += count
         group.span.unfinished += count
         if not group.span.active:
-            self._activity(group.span, True, now)
-
-    def finished(self, group: Group, worker: str | None, now: float) -> None:
-        """Count a task whose result is in memory; for its times, see `ran`.
-
-        `worker` is where it ran; None if it did not.
-        """
-        span = group.span
-        group.memory += 1
-        if worker is not None:
-            span.workers[worker] = True
-        # Inlined `_removed`: this runs for every task.
-        span.unfinished -= 1
-        if not span.unfinished:
-            self._activity(span, False, now)
+            self.activity(group.span, True, now)
 
     def failed(
         self,
@@ -177,7 +164,7 @@ class Outcomes:
         self._take_back_result(group, counted, 1)
         group.span.unfinished += 1
         if not group.span.active:
-            self._activity(group.span, True, now)
+            self.activity(group.span, True, now)
 
     def not_recomputed(self, group: Group, counted: bool, now: float) -> None:
         """Undo `recomputed`: the task keeps the result that it had."""
@@ -294,7 +281,7 @@ class Outcomes:
     def _removed(self, span: OpenSpan, now: float) -> None:
         span.unfinished -= 1
         if not span.unfinished:
-            self._activity(span, False, now)
+            self.activity(span, False, now)
 
     def incident(
         self,

@@ -55,10 +55,10 @@ class Paths:
         #: The last submission, and the last group with a ready task in it. Its tasks that become
         #: ready until then share what they waited for, and the memory: the times are wrong by a
         #: millisecond and by a hundredth of the time since the submission, at most.
-        self._submission: str | None = None
-        self._alike: Any = None
-        self._until = 0.0
-        self._shared: Readiness = (None, _NEVER)
+        self.submission: str | None = None
+        self.alike: Any = None
+        self.until = 0.0
+        self.shared: Readiness = (None, _NEVER)
         #: The stimulus of the last end, and its step.
         self._stimulus: str | None = None
         self._last: RawStep = ()
@@ -71,16 +71,16 @@ class Paths:
 
     def submitted(self, group: Any, stimulus: str, now: float) -> Readiness:
         """Return what a task waited for that is ready in the moment of its submission."""
-        if stimulus is not self._submission or group is not self._alike:
-            self._submission, self._alike = stimulus, group
+        if stimulus is not self.submission or group is not self.alike:
+            self.submission, self.alike = stimulus, group
             submitted, threads = self._submission_time(stimulus), self._present()
-            self._shared = _last(group.span), (submitted, now, None, 0.0, threads, threads)
-            self._until = now + MOMENT
-        elif now > self._until:
-            (before, times), threads = self._shared, self._present()
-            self._shared = before, (times[0], now, None, 0.0, threads, threads)
-            self._until = now + MOMENT + (now - (times[0] or now)) / 100
-        return self._shared
+            self.shared = _last(group.span), (submitted, now, None, 0.0, threads, threads)
+            self.until = now + MOMENT
+        elif now > self.until:
+            (before, times), threads = self.shared, self._present()
+            self.shared = before, (times[0], now, None, 0.0, threads, threads)
+            self.until = now + MOMENT + (now - (times[0] or now)) / 100
+        return self.shared
 
     def at_once(self, stimulus: str) -> AtOnce | None:
         """Return what a task waited for that this stimulus sends to a worker.
