@@ -17,6 +17,7 @@ import pytest
 from distributed import wait
 
 from dask_otel import semconv, span
+from dask_otel._dask.runs import SEEN
 from tests.cluster.conftest import Bridged, Start
 from tests.waiting import eventually
 
@@ -92,8 +93,10 @@ def unreadable(b: Bridged, folder: Path) -> None:
 def killed(b: Bridged, folder: Path) -> None:
     futures = b.client.map(noted, [str(folder)] * 12, range(12), key="noted")
     victim, *_ = b.client.run(os.getpid).values()
-    seen = b.bridge.adapter.task_events.under_way.seen
-    eventually(lambda: seen, what="a heartbeat that lists a run")
+    ready = b.bridge.adapter.task_events.ready
+    eventually(
+        lambda: any(one[SEEN] for one in [*ready.values()]), what="a heartbeat that lists a run"
+    )
     os.kill(victim, signal.SIGKILL)
     (folder / "killed").touch()
     wait(futures)

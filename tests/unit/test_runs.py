@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dask_otel._dask.runs import RunsUnderWay
+from dask_otel._dask.runs import SEEN, RunsUnderWay
 from dask_otel.core.life.open_span import Group
 from tests.unit.driven import Driven
 
@@ -42,11 +42,11 @@ def core() -> Runs:
 
 def test_a_run_is_as_old_as_the_quickest_heartbeat_says(core: Runs) -> None:
     start = core.now
-    core.runs.ready["t"] = [None, None, 0.0, HERE, 0.0, None]
+    core.runs.ready["t"] = record = [None, None, 0.0, HERE, None, 0.0, None, None]
     core.lists({"t": 1.0}, after=1.0)
     # Listed 0.3 s before it arrived, which is known.
     core.lists({"t": 1.6}, after=1.0, age=0.3)
-    assert core.runs.seen == {"t": pytest.approx((start, start + 1.7), abs=0.002)}
+    assert record[SEEN] == pytest.approx((start, start + 1.7), abs=0.002)
 
 
 @pytest.mark.parametrize("exported", [False, True])

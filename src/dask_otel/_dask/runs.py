@@ -28,11 +28,12 @@ _HEARTBEATS = 2
 
 #: The record of a task that is ready: the task, what it waited for (`Readiness`, if known), when it
 #: entered the scheduler's queue (0.0 if it did not, None if unknown), its worker, the account of
-#: that (`WorkerTime`, if known), when it was sent there (0.0 if unknown), and how (`Sent`).
+#: that (`WorkerTime`, if known), when it was sent there (0.0 if unknown), and how (`Sent`); and by
+#: the heartbeats that listed its run, when that began, and when the last one did (None without).
 Ready: TypeAlias = list[Any]
-TASK, WAITED, QUEUED, WORKER, ACCOUNT, SENT_AT, SENT_TO = range(7)
+TASK, WAITED, QUEUED, WORKER, ACCOUNT, SENT_AT, SENT_TO, SEEN = range(8)
 #: In its place.
-NOT_READY: Final[tuple[Any, ...]] = (None, None, 0.0, None, None, 0.0, UNKNOWN)
+NOT_READY: Final[tuple[Any, ...]] = (None, None, 0.0, None, None, 0.0, UNKNOWN, None)
 
 #: Most actions of one run; the longest are kept.
 MAX_PARTS: Final = 16
@@ -63,9 +64,6 @@ class RunsUnderWay:
         self._lifecycle = lifecycle
         #: The tasks in the scheduler's queue, without a worker, and in processing.
         self.ready: dict[Hashable, Ready] = {}
-        #: When listed runs began, and when they were listed last, by key and on the scheduler's
-        #: clock; removed when the task leaves processing.
-        self.seen: dict[Hashable, tuple[float, float]] = {}
         #: By worker and key.
         self._cancelled: dict[str, dict[Hashable, _Cancelled]] = {}
 
@@ -81,11 +79,12 @@ class RunsUnderWay:
         cancelled = self._cancelled.get(worker, {})
         for key, seconds in executing.items():
             start = began - seconds
-            ws: WorkerState | None = self.ready.get(key, NOT_READY)[WORKER]
+            record: Any = self.ready.get(key, NOT_READY)
+            ws: WorkerState | None = record[WORKER]
             if ws is not None and ws.address == worker:
-                before = self.seen.get(key)
+                before = record[SEEN]
                 # The fastest message is the most accurate.
-                self.seen[key] = min(start, before[0]) if before else start, began
+                record[SEEN] = min(start, before[0]) if before else start, began
             elif (found := cancelled.pop(key, None)) and found.group.span.phase != Phase.EXPORTED:
                 when = found.when
                 self._lifecycle.outcomes.ran(found.group, worker, start, when, when)
@@ -101,12 +100,12 @@ class RunsUnderWay:
         self._cancelled.pop(worker, None)
 
     def __repr__(self) -> str:
-        return f"<RunsUnderWay: {len(self.ready)} ready, {len(self.seen)} seen>"
+        return f"<RunsUnderWay: {len(self.ready)} ready, {len(self._cancelled)} cancelled>"
 
     def clear(self) -> None:
         """Forget everything."""
-        for table in (self.ready, self.seen, self._cancelled):
-            table.clear()
+        self.ready.clear()
+        self._cancelled.clear()
 
 
 def actions(

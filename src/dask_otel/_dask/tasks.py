@@ -18,6 +18,7 @@ from dask_otel._dask.runs import (
     ACCOUNT,
     NOT_READY,
     QUEUED,
+    SEEN,
     SENT_AT,
     SENT_TO,
     TASK,
@@ -158,9 +159,9 @@ class TaskEvents:
     def close(self, now: float) -> None:
         """Record the runs that are still under way, and recomputations that have not begun."""
         for key, record in self.ready.items():
-            seen = self.under_way.seen.pop(key, None)
             task: TaskState = record[TASK]
             ws: WorkerState = record[WORKER]
+            seen = record[SEEN]
             group = self._groups.get(task.group)
             if seen is not None and group is not None:
                 self._outcomes.ran(group, ws.address, seen[0], now, now)
@@ -195,7 +196,6 @@ class TaskEvents:
             (self._lost, unfinished),
             (self._sent_again, unfinished),
             (self.ready, ready),
-            (self.under_way.seen, ready),
         ):
             for key in table.keys() - keys:
                 del table[key]
@@ -374,7 +374,7 @@ class TaskEvents:
                 else:
                     waited = paths.submitted(group, stimulus_id, now) if self._follows else None
                 # Queued from now on, unless it is sent at once.
-                self.ready[key] = [task, waited, now, None, None, 0.0, UNKNOWN]
+                self.ready[key] = [task, waited, now, None, None, 0.0, UNKNOWN, None]
             if self._spans.requested and (tags := self._spans.requested.get(task.group)):
                 span.requested = tags
         else:
@@ -441,7 +441,7 @@ class TaskEvents:
 
     def _record(self, key: Hashable) -> Ready:
         """Return the record of a task that was not ready when it was submitted."""
-        record = self.ready[key] = [self._tasks[key], None, None, None, None, 0.0, UNKNOWN]
+        record = self.ready[key] = [self._tasks[key], None, None, None, None, 0.0, UNKNOWN, None]
         return record
 
     def _waited(self, key: Hashable, stimulus_id: str, now: float) -> Readiness | None:
@@ -489,7 +489,9 @@ class TaskEvents:
         else:
             started, stopped = run_times(startstops)
         computed = stopped - started
-        known, waited_for, queued, ws, of_worker, sent, sent_to = self.ready.pop(key, NOT_READY)
+        known, waited_for, queued, ws, of_worker, sent, sent_to, seen = self.ready.pop(
+            key, NOT_READY
+        )
         assigned: WorkerState | None = ws
         account: WorkerTime | None = of_worker
         task: TaskState = self._tasks[key] if known is None else known
@@ -501,12 +503,10 @@ class TaskEvents:
         if assigned is None:
             sent_to = (self._accounting.present, AT_ONCE, None)
         elif startstops:
-            if self.under_way.seen:
-                self.under_way.seen.pop(key, None)
             self._accounting.task_done(account, key, computed, clock)
         else:
             ran, lost = self._ended_without_times(
-                task, assigned, account, stimulus_id, sent, sent_to, group
+                task, assigned, account, stimulus_id, sent, sent_to, seen, group
             )
         now = self._now = time()
         if self._lost and key in self._lost:
@@ -743,11 +743,11 @@ class TaskEvents:
         stimulus_id: str,
         sent: float,
         sent_to: Sent,
+        seen: Times | None,
         group: Group | None,
     ) -> tuple[Times | None, Lost | None]:
         """Record the end of a run whose message lacks its times; return what is known of them."""
         key, address = task.key, assigned.address
-        seen = self.under_way.seen.pop(key, None)
         lost = address not in self._spans.scheduler.workers
         # Workers that close in turn send lost results to each other, which never run.
         if lost and group is not None and (seen is not None or key not in self._sent_again):
@@ -860,7 +860,7 @@ class TaskEvents:
                 return
             task: TaskState
             victim: WorkerState
-            task, waited, queued, victim, _, sent, sent_to = record
+            task, waited, queued, victim, _, sent, sent_to, _ = record
             key, now = task.key, time()
             if waited is not None and waited[1] is None:
                 waited = after(waited[0], sent, sent_to[0])
@@ -868,4 +868,4 @@ class TaskEvents:
             # It is in no queue of the scheduler meanwhile.
             queued = queued and queued + now - sent
             account = self._workers.get(thief)
-            record[:] = task, waited, queued, ws, account, now, sent_to
+            record[:] = task, waited, queued, ws, account, now, sent_to, None
