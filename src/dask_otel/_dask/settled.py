@@ -44,6 +44,8 @@ class SettledSpans:
     def __init__(self, adapter: SchedulerAdapter) -> None:
         self._adapter = adapter
         self._spans = adapter.scheduler.extensions["spans"].spans
+        #: The scheduler's clients by their ids.
+        self.clients = adapter.scheduler.clients
         #: Set at the next change; None while nobody waits.
         self._changed: asyncio.Event | None = None
         self._closed = False
@@ -120,6 +122,11 @@ class SettledSpans:
         return present is span and span.phase is not Phase.LINGERING
 
     # ------------------------------------------------------------------------- reading
+
+    def enqueued(self, span_id: str) -> float | None:
+        """Return when the scheduler first saw a span; None for an unknown one."""
+        span: Span | None = self._spans.get(span_id)
+        return None if span is None else float(span.enqueued)
 
     def trace_context(self, span_id: str) -> tuple[str, str, bool] | None:
         """Return the fields of `dask_otel._wire.TraceContext`; None for an unknown span.

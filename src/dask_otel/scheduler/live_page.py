@@ -77,11 +77,11 @@ class Pages:
 
     async def report(self, span_id: str) -> str | None:
         """Return the report of a span; None if it is unknown, or no longer in memory."""
-        span = self._adapter.spans.extension.spans.get(span_id)
-        if span is None:
+        start = self._settled.enqueued(span_id)
+        if start is None:
             return None
         async with self._locks[1]:
-            return await _made(partial(self._html, span_id, span.enqueued))
+            return await _made(partial(self._html, span_id, start))
 
     def _html(self, span_id: str, start: float) -> str | None:
         report = _report(span_id, *self._recorder.since(start))
