@@ -1333,3 +1333,15 @@ def blocked_just_after_the_first_tasks_began(client: Any, cluster: Any) -> None:
         time.sleep(0.2)
         cluster.machines["w0"].block(5.0)
         wait(futures)
+
+
+@plant("scheduler", never=("healthy", "starting"), workers=4, least=3.7, most=4.0)
+def a_root_that_waits_for_the_news_of_another_one(client: Any, cluster: Any) -> None:
+    """Blocked for 4 s, the scheduler hears late that the first root has ended."""
+    with span("load"):
+        loaded = tasks(client, "load", [0.5] * 8)
+    with span("fit"):
+        fitted = tasks(client, "fit", [0.5] * 16, loaded * 2)
+    time.sleep(0.3)
+    cluster.machines["scheduler"].block(4.0)
+    wait(fitted)

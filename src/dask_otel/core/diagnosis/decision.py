@@ -56,6 +56,7 @@ _STALLS: Final = ("scheduler", "starting", "unbegun", "report")
 #: Parts of the time before a first task, but for waits behind tasks that do not begin.
 _BEFORE_FIRST: Final = (
     *("client", "scheduler", "no_worker", "uneven", "repeated", "transfer", "starting"),
+    "other_span",
 )
 #: What a part costs for which no other fact has a cause.
 _ELSE: Final = {
@@ -401,6 +402,10 @@ class _Case:
         if self.late <= 0.0 and root.starved >= 1.0 and root.starving >= self.scheduler / 2:
             # All of the machine's loops are late, and the scheduler's by its waits for a CPU.
             self.loop, self.blocked = ("cpus", self.starved), blocked
+        # A root has ended with its last task, also if the news of that comes late to another one.
+        others = sum(one.seconds for one in facts.roots.values()) - root.seconds
+        late = max(0.0, span.parts["other_span"] - others)
+        self.left["report"] += late if span.name == root.name else 0.0
         self.p2p = [link for link in span.links if self._is_p2p(link.prefix)]
         taken, used = self.left["no_thread"], root.busy + root.elsewhere
         unbegun = taken * min(1.0, root.unbegun / (self.threads * root.parts["no_thread"] or inf))
