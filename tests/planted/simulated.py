@@ -1345,3 +1345,13 @@ def a_root_that_waits_for_the_news_of_another_one(client: Any, cluster: Any) -> 
     time.sleep(0.3)
     cluster.machines["scheduler"].block(4.0)
     wait(fitted)
+
+
+@plant("worker_loop", never=("uneven", "starting"), least=3.7, most=4.0)
+def blocked_before_the_last_tasks(client: Any, cluster: Any) -> None:
+    """The event loop of one of two workers is blocked for 4 s while its last tasks run."""
+    with span("train"):
+        futures = tasks(client, "fit", [0.5] * 16)
+        time.sleep(1.8)
+        cluster.machines["w1"].block(4.0)
+        wait(futures)

@@ -727,7 +727,7 @@ class _Case:
             # Imports block the loop of a worker before its first task, and are no such stall.
             kind, said = self.loop
             kind = "gil" if self.waits == "gil" else kind
-            self._say(kind, self._take(inf, *_STALLS[1:]), self.functions, said)
+            self._say(kind, self._take(self.blocked, *_STALLS[1:]), self.functions, said)
         # Without that, the news of an end only took long.
         left["report"] = min(left["report"], self.blocked)
         for part, kind in _ELSE.items():
