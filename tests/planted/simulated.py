@@ -995,7 +995,8 @@ def a_resource_of_no_worker(client: Any, cluster: Any) -> None:
         future.cancel()
 
 
-@plant("worker_loop", also=("threads",), never=("restricted", "starting"), most=3.4)
+@plant("worker_loop", also=("threads",), never=("restricted", "starting", "uneven"),
+       least=2.9, most=3.4)  # fmt: skip
 def coroutines_that_block_in_each_round(client: Any, cluster: Any) -> None:
     """In each of five rounds, a coroutine blocks the event loop of one of two workers for 0.8 s."""
     hogs = []

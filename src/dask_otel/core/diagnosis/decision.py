@@ -642,14 +642,14 @@ class _Case:
             # A worker works while tasks wait behind others on it. Else, these have not begun, for
             # example while its loop is blocked. What threads did while all had tasks is no such
             # work.
-            known = fetched + root.busy + root.elsewhere + root.unreported - span.parts["compute"]
+            done = root.busy - _spent(root.activities, *_BESIDE) - span.parts["compute"]
+            known = fetched + done + root.elsewhere + root.unreported
             outside = max(0.0, known - self.threads * (left["own"] + left["held"]))
             blocked = max(0.0, self.blocked - span.queue * self.facts.workers)
             free = left["uneven"] * (1.0 - share)
             stalled = min(blocked, free * blocked / (outside / threads + blocked or 1.0))
             unbegun = free - min(known / threads, free - stalled)
             # Nor do restricted ones wait only for workers that may run them, if these are blocked.
-            done = root.busy - _spent(root.activities, *_BESIDE) - span.parts["compute"]
             unbegun += min(self.blocked, max(0.0, left["uneven"] * share - done / threads))
             left["unbegun"] += self._take(unbegun, "uneven")
         restricted = self._take(self.spare * share, "uneven")
