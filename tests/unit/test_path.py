@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,7 +37,7 @@ def group(span: SpanPath) -> Group:
 def chain(length: int, spans: int, start: float = 0.0) -> tuple[Paths, list[SpanPath]]:
     """Tasks of 1 s that follow one another, in spans by turns."""
     paths, roots = (
-        Paths(lambda stimulus: 0.0, lambda: BUSY),
+        Paths(lambda stimulus: 0.0, SimpleNamespace(present=BUSY)),
         [SpanPath(start) for _ in range(spans)],
     )
     groups = [group(root) for root in roots]
@@ -143,7 +144,7 @@ def test_clocks_that_were_set_leave_a_sum_that_is_the_duration(
     times: list[float], fetched: float
 ) -> None:
     first, second, *others = times
-    paths, span = Paths(lambda stimulus: first, lambda: BUSY), SpanPath(second)
+    paths, span = Paths(lambda stimulus: first, SimpleNamespace(present=BUSY)), SpanPath(second)
     tasks = group(span)
     waited = paths.submitted(tasks, "update-graph", others[0])
     first_run = run("a", others[2], others[3], others[4], fetched)
@@ -157,7 +158,7 @@ def test_clocks_that_were_set_leave_a_sum_that_is_the_duration(
 
 
 def test_work_that_was_not_observed_from_its_beginning_has_no_path() -> None:
-    paths, span = Paths(lambda stimulus: 0.0, lambda: BUSY), SpanPath(0.0)
+    paths, span = Paths(lambda stimulus: 0.0, SimpleNamespace(present=BUSY)), SpanPath(0.0)
     child, other = SpanPath(0.0, (span,)), SpanPath(0.0)
     paths.ended("one", 1.0, group(child), run("a", 0.0, 0.0, 1.0))
     ready = paths.ready("b", "one", 1.0, None)
@@ -174,7 +175,7 @@ def test_work_that_was_not_observed_from_its_beginning_has_no_path() -> None:
 
 
 def test_a_task_that_is_to_run_again_is_asked_for_before_it_is_sent_at_once() -> None:
-    paths, span = Paths(lambda stimulus: 1.0, lambda: BUSY), SpanPath(0.0)
+    paths, span = Paths(lambda stimulus: 1.0, SimpleNamespace(present=BUSY)), SpanPath(0.0)
     tasks = group(span)
     waited = paths.submitted(tasks, "update-graph", 1.0)
     paths.ended("one", 2.0, tasks, run("a", 1.0, 1.0, 2.0))
@@ -188,7 +189,10 @@ def test_a_task_that_is_to_run_again_is_asked_for_before_it_is_sent_at_once() ->
 
 @pytest.mark.parametrize("slow", [0, 70, 140, 299])
 def test_a_folded_chain_of_spans_by_turns_keeps_the_longest_links_of_each(slow: int) -> None:
-    paths, spans = Paths(lambda stimulus: 0.0, lambda: BUSY), [SpanPath(0.0), SpanPath(0.0)]
+    paths, spans = (
+        Paths(lambda stimulus: 0.0, SimpleNamespace(present=BUSY)),
+        [SpanPath(0.0), SpanPath(0.0)],
+    )
     groups = [group(span) for span in spans]
     waited: Any = paths.submitted(groups[0], "update-graph", 0.0)
     took, begin = [], 0.0

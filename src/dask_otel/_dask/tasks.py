@@ -177,7 +177,7 @@ class TaskEvents:
             self._memory.recount({})
 
     def _new_paths(self) -> Paths:
-        return Paths(submission_time, lambda: self._accounting.present)
+        return Paths(submission_time, self._accounting)
 
     def repair(self) -> None:
         """Forget tasks that are no longer ready, or no longer unfinished."""
