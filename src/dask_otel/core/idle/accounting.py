@@ -433,7 +433,9 @@ class Accounting:
         """Advance the time if the number of free threads changed."""
         tasks = account.tasks
         # Threads that no open task can occupy; without a call, as this runs for each task.
-        taken = len(tasks.processing) + len(tasks.zombies) - len(tasks.seceded)
+        taken = len(tasks.processing)
+        if tasks.zombies or tasks.seceded:
+            taken += len(tasks.zombies) - len(tasks.seceded)
         free = account.threads - taken if taken < account.threads else 0
         if free == account.free:
             return

@@ -116,10 +116,10 @@ class WorkerTime:
         """
         passed = now - self._now
         if passed > 0.0:
-            occupied = passed * (self.threads - self.free)
-            self._left += occupied
-            self._maybe_busy += occupied
-            self.unworked += (passed - (worked - self._worked)) * (self.threads - self.free)
+            taken = self.threads - self.free
+            self._left += passed * taken
+            self._maybe_busy += passed * taken
+            self.unworked += (passed - (worked - self._worked)) * taken
             self._now, self._worked = now, worked
 
     def rests_until(self, at: float) -> bool:
