@@ -9,9 +9,8 @@ repeated.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
-from dask_otel.core.idle.accounting import Accounting
 from dask_otel.core.path.chain import MAX_STEPS, folded
 from dask_otel.core.path.step import (
     DEPTH,
@@ -36,6 +35,12 @@ AtOnce: TypeAlias = tuple[RawStep, None]
 _NEVER: Final[Times] = (0.0, 0.0, None, 0.0, None, None)
 
 
+class Cluster(Protocol):
+    """Has the present state of a cluster's threads."""
+
+    present: Threads
+
+
 class Paths:
     """What the tasks of one scheduler waited for last before they were ready. O(1) for each event.
 
@@ -43,12 +48,12 @@ class Paths:
     ----------
     submission_time
         Returns when the scheduler received a submission, by its stimulus.
-    accounting
-        Has the present state of the cluster's threads.
+    cluster
+        The cluster of the scheduler.
     """
 
-    def __init__(self, submission_time: Callable[[str], float], accounting: Accounting) -> None:
-        self._submission_time, self._accounting = submission_time, accounting
+    def __init__(self, submission_time: Callable[[str], float], cluster: Cluster) -> None:
+        self._submission_time, self._cluster = submission_time, cluster
         #: What tasks waited for that are to be ready again: a run is repeated.
         self._again: dict[Hashable, Readiness] = {}
         #: The last submission, and the last group with a ready task in it. Its tasks that become
@@ -72,11 +77,11 @@ class Paths:
         """Return what a task waited for that is ready in the moment of its submission."""
         if stimulus is not self.submission or group is not self.alike:
             self.submission, self.alike = stimulus, group
-            submitted, threads = self._submission_time(stimulus), self._accounting.present
+            submitted, threads = self._submission_time(stimulus), self._cluster.present
             self.shared = _last(group.span), (submitted, now, None, 0.0, threads, threads)
             self.until = now + MOMENT
         elif now > self.until:
-            (before, times), threads = self.shared, self._accounting.present
+            (before, times), threads = self.shared, self._cluster.present
             self.shared = before, (times[0], now, None, 0.0, threads, threads)
             self.until = now + MOMENT + (now - (times[0] or now)) / 100
         return self.shared
@@ -93,11 +98,11 @@ class Paths:
         if stimulus is self._stimulus:
             # A dependency of it has just ended.
             self._again.pop(key, None)
-            return after(self._last, now, self._accounting.present)
+            return after(self._last, now, self._cluster.present)
         last = None if span is None else _last(span)
         before, waited = self._again.pop(key, None) or (last, (0.0, now, *_NEVER[2:]))
         submitted, ready, lost, _, first, _ = waited
-        return before, (submitted, ready, lost, now, first, self._accounting.present)
+        return before, (submitted, ready, lost, now, first, self._cluster.present)
 
     def interrupted(self, key: Hashable, known: Readiness | None, run: Lost | None) -> None:
         """Record that a ready task will be ready again; its run, if any, is repeated."""
