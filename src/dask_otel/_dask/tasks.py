@@ -355,7 +355,8 @@ class TaskEvents:
             group = self._spans.adopt(task, now)
             if group is None:
                 return
-        span, contexts, reason = group.span, self._contexts, None
+        span, contexts = group.span, self._contexts
+        reason, has_run = None, True
         if contexts.plain is not span or len(task.annotations or ()) != contexts.own:
             contexts.annotate(task, span)
         if self._submission is not None:
@@ -383,13 +384,14 @@ class TaskEvents:
             cause: Cause = "retried" if task.exception_text else "unblamed"
             known = group.tasks
             reason = self._outcomes.added(group, key, now, cause)
+            has_run = reason != "client" or group.tasks == known
             if self._follows:
                 self.paths.recomputed(key, span)
             if self._spans.graphs is not None:
                 self._spans.graphs.again(task)
         if reason is not None:
             # An exported failure was a run of an earlier generation.
-            self._repeated(group, key, reason, now, reason != "client" or group.tasks == known)
+            self._repeated(group, key, reason, now, has_run)
 
     def _result_lost(self, task: TaskState, stimulus_id: str, group: Group | None) -> bool:
         """Return whether a task waits since its result was lost, and record that.

@@ -1,9 +1,9 @@
 """The tasks of open spans: their outcomes, workers and times.
 
 Only this file writes the counts and times of a group, and a span's unfinished tasks, failures,
-reruns, workers, first start and last end; but whatever gets a result counts that itself, without
-calls. The lifecycle is notified when a span gets its first unfinished task and when the last one
-ends.
+reruns, workers, first start and last end. But `_dask/tasks` counts most submitted tasks, and all
+results, without a call. The lifecycle is notified when a span gets its first unfinished task and
+when the last one ends.
 """
 
 from __future__ import annotations
