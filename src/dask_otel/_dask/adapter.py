@@ -394,8 +394,11 @@ class SchedulerAdapter:
         return self.lifecycle.generations.summary(span_id, present)
 
     def _span_totals(self, span: OpenSpan) -> tuple[float, float] | tuple[None, None]:
-        # A span without own tasks has no idle time, rather than 0.
-        return self.time.span_totals(span) if span.groups else (None, None)
+        if not span.groups:
+            # A span without own tasks has no idle time, rather than 0.
+            return None, None
+        idle, capacity = self.time.accounting.pending(span.identity.dask_id)
+        return max(0.0, span.idle + idle), max(0.0, span.capacity + capacity)
 
     def span_exported(self, span: OpenSpan) -> None:
         """Release the span's block and TaskGroups."""

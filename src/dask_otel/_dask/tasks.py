@@ -624,7 +624,7 @@ class TaskEvents:
                     self._computing.add(group)
                 span.workers[worker] = True
                 if parts:
-                    self._prepared(group, run)
+                    self._outcomes.prepared(group, run)
                 if (computed > group.floor or self._samples) and self._is_whole(run):
                     task_runs.succeeded(group, run, self._limits)
             else:
@@ -699,7 +699,7 @@ class TaskEvents:
         if run[STOP]:
             self._computing.durations[group.prefix].add(run[SECONDS])
             if run[PARTS]:
-                self._prepared(group, run)
+                self._outcomes.prepared(group, run)
         if self._limits.most and self._is_whole(run):
             task_runs.failed(group, run, self._limits)
 
@@ -732,10 +732,6 @@ class TaskEvents:
     def _is_whole(run: RawRun) -> bool:
         """Return whether a run can become a span; its worker can report any seconds."""
         return run[NUMBER] is not None and 0.0 <= run[SECONDS] < inf
-
-    def _prepared(self, group: Group, run: RawRun) -> None:
-        """Extend a group's time to a worker's first action for a run."""
-        self._outcomes.prepared(group, min([start for _, start, _ in run[PARTS]]))
 
     def _ended_without_times(
         self,

@@ -118,13 +118,6 @@ class ThreadTime:
             waited = not account.free
             account.ends.append((stimulus_id, stop, self.accounting.present, key, waited))
 
-    # --------------------------------------------------------------------------- spans
-
-    def span_totals(self, span: OpenSpan) -> tuple[float, float]:
-        """Return a generation's idle and capacity seconds up to now."""
-        idle, capacity = self.accounting.pending(span.identity.dask_id)
-        return max(0.0, span.idle + idle), max(0.0, span.capacity + capacity)
-
     # ------------------------------------------------------------------------- metrics
 
     def fold(self, batches: Batches, open_spans: Mapping[str, OpenSpan]) -> Iterator[None]:

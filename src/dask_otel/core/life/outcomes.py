@@ -19,7 +19,8 @@ from dask_otel.core.life.open_span import (
     RetryReason,
 )
 from dask_otel.core.life.task_runs import forgiven
-from dask_otel.core.records import Attributes, Failure, Incident
+from dask_otel.core.path.step import PARTS
+from dask_otel.core.records import Attributes, Failure, Incident, RawRun
 
 #: Limit of a span's events besides failures.
 MAX_INCIDENTS: Final = 32
@@ -185,9 +186,9 @@ class Outcomes:
             group.tasks += change
 
     @staticmethod
-    def prepared(group: Group, start: float) -> None:
+    def prepared(group: Group, run: RawRun) -> None:
         """Begin a group no later than a worker's first action for a finished run."""
-        start = max(start, group.span.start)
+        start = max(min([start for _, start, _ in run[PARTS]]), group.span.start)
         group.start = min(group.start or start, start)
 
     @staticmethod
