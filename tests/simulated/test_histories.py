@@ -531,6 +531,12 @@ FOUND = [
           (0.3, "wait", (0,)), (0.05, "quit", ()))),
         ((0.05, "stop", (6, 1.0)),),
     ),
+    # The end of a run that began at once waits for a blocked event loop; others have ended since.
+    Program(
+        646163, 1, 3, True, 0.02,
+        (((0.0, "tasks", ("fail", [0.2, 0.01, 0.7, 0.01], 0)),), (), ()),
+        ((0.8, "block", (6, 1.0)),),
+    ),
 ]  # fmt: skip
 
 

@@ -158,8 +158,10 @@ def turn_of(
         # If too many others have ended since, it began as soon as it could.
         waited = number > 0 or (bool(ends) and own >= MAX_ENDS)
         if how == OVERTAKEN and waited:
-            # Not if a blocked event loop noticed that end late, and then began this run.
-            waited = sent + MOMENT < ends[number - 1][1] >= start - MOMENT
+            # Not if a blocked event loop noticed that end late, and then began this run; or noticed
+            # the end of this one late.
+            end = ends[number - 1][1]
+            waited = sent + MOMENT < end and start - MOMENT <= end <= start + MOMENT
         if waited:
             turn = ends[max(0, number - 1)][1:3]
         if how == RELEASED or (how == BEHIND_RELEASED and (turn is None or turn[0] <= sent)):
