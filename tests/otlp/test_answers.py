@@ -113,6 +113,7 @@ def test_a_server_that_comes_back_is_there_for_the_next_request(
             assert send(sink, records) == Answer(True, lost=1, said="no")
 
 
+@pytest.mark.xdist_group("waiting")
 @pytest.mark.parametrize("idle", [False, True])
 def test_a_connection_that_died_without_a_word_is_left(
     server: Receiver, build: Build, monkeypatch: pytest.MonkeyPatch, idle: bool

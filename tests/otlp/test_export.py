@@ -20,6 +20,9 @@ from tests.otlp.records import CHILD, ROOT, counter, number
 from tests.receiver import Receiver
 from tests.waiting import eventually
 
+# Others go on in the other processes meanwhile.
+pytestmark = pytest.mark.xdist_group("waiting")
+
 # ------------------------------------------------------------------------------- what arrives
 
 

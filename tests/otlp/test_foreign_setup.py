@@ -19,6 +19,9 @@ from dask_otel.scheduler.wiring import WiredPump, make_pump
 from dask_otel.settings.keys import ConfigurationError, Settings
 from tests.foreign import install
 
+# Others go on in the other processes meanwhile.
+pytestmark = pytest.mark.xdist_group("waiting")
+
 GATE = threading.Event()
 #: The environment that code of others had.
 SEEN: list[dict[str, str]] = []

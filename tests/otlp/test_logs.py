@@ -24,6 +24,9 @@ from tests.otlp.pipeline import make_batch
 from tests.receiver import Log, Receiver, decode_logs
 from tests.waiting import eventually
 
+# Others go on in the other processes meanwhile.
+pytestmark = pytest.mark.xdist_group("waiting")
+
 RECORD = LogRecord(
     time_ns=1_700_000_000_000_000_001,
     name=semconv.WORKER_REMOVED,
