@@ -70,8 +70,12 @@ def pytest_collection_modifyitems(
         servers = "start_shared" in getattr(item, "fixturenames", ())
         if item.get_closest_marker("backend") and servers:
             item.add_marker(pytest.mark.xdist_group("backends"))
-    # A group that begins late goes on alone.
-    items.sort(key=is_alone)
+    # A group that begins late goes on alone. Tests of clusters, which wait, run beside others.
+    rest: dict[bool, list[pytest.Item]] = {True: [], False: []}
+    for item in filter(is_alone, items):
+        rest["cluster" in item.path.parts].append(item)
+    place = {item: n / len(part) for part in rest.values() for n, item in enumerate(part)}
+    items.sort(key=lambda item: place.get(item, -1.0))
     yield
     # Otherwise each process would start browsers and servers, and import libraries, for itself.
     ungrouped = [item.nodeid for item in items if not is_alone(item) and "@" not in item.nodeid]
