@@ -995,8 +995,9 @@ def a_resource_of_no_worker(client: Any, cluster: Any) -> None:
         future.cancel()
 
 
+# The oldest releases lose 2.6 s.
 @plant("worker_loop", also=("threads",), never=("restricted", "starting", "uneven"),
-       least=2.9, most=3.4)  # fmt: skip
+       least=2.3, most=3.4)  # fmt: skip
 def coroutines_that_block_in_each_round(client: Any, cluster: Any) -> None:
     """In each of five rounds, a coroutine blocks the event loop of one of two workers for 0.8 s."""
     hogs = []
@@ -1228,7 +1229,8 @@ def short_tasks_behind_two_roots(client: Any, cluster: Any) -> None:
 
 
 # It takes 4.5 s, and 2.6 s if no worker dies.
-@plant("lost", workers=4, never=("uneven", "no_workers"), least=1.9, most=2.0)
+# The oldest releases lose 1.3 s.
+@plant("lost", workers=4, never=("uneven", "no_workers"), least=1.2, most=2.0)
 def killed_with_half_of_all_results(client: Any, cluster: Any) -> None:
     """Two of four workers are killed between two steps, and as many come in the same moment."""
     with span("etl"):
@@ -1348,7 +1350,8 @@ def a_root_that_waits_for_the_news_of_another_one(client: Any, cluster: Any) -> 
     wait(fitted)
 
 
-@plant("worker_loop", never=("uneven", "starting"), least=3.7, most=4.0)
+# Some samples of the loop miss a part.
+@plant("worker_loop", never=("uneven", "starting"), least=3.3, most=4.0)
 def blocked_before_the_last_tasks(client: Any, cluster: Any) -> None:
     """The event loop of one of two workers is blocked for 4 s while its last tasks run."""
     with span("train"):

@@ -809,7 +809,12 @@ class _Case:
                 self.waits: (self.functions, self.why),
             }
             what, why = said.get(kind, (self.many, ""))
-            self._say(kind, took * sums[kind] / whole, what, why, divided=part == "own")
+            cost = took * sums[kind] / whole
+            if kind == "worker_loop":
+                # No more than the evidence says, with what it has cost already.
+                known = sum(one.seconds for one in self.claims if one.kind == kind)
+                cost = min(cost, max(0.0, self.blocked - known))
+            self._say(kind, cost, what, why, divided=part == "own")
         return took * (sums.get("", 0.0) / whole if sums else 1.0)
 
     def _off_cpu(self) -> tuple[str, str]:
