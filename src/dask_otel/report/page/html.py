@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
+from dask_otel.core.diagnosis.decision import Diagnosis
 from dask_otel.core.text import listed
 from dask_otel.report import findings, memory, money, words
 from dask_otel.report.account import Account, severity
@@ -105,7 +106,7 @@ def live_page(facts: Mapping[str, Any]) -> str:
 
     The `facts` are those of `dask_otel._dask.overview`. The links are relative to the page.
     """
-    more = {"severity": severity, "when": words.when, "listed": listed}
+    more = {"severity": severity, "when": words.when, "listed": listed, "Diagnosis": Diagnosis}
     return _rendered("live.html", _file("live.js"), **facts, **more)
 
 
